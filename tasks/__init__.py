@@ -1,0 +1,19 @@
+"""Text -> features -> arrays -> outputs -> answers: the code that evaluation, export and server share.
+
+A task turns raw examples into features (`encode`) and a model's outputs into predictions (`decode`). Whatever runs the
+model (PyTorch while training, ONNX Runtime while serving), the same two functions stand before and behind it, so that
+what was evaluated is what is served. Needs numpy and tokenizers only.
+"""
+
+from tasks.base import InvalidExample, InvalidExamplesError, Task
+from tasks.registry import TASKS, create_task, settings_from_dict, settings_to_dict
+
+__all__ = [
+    "TASKS",
+    "InvalidExample",
+    "InvalidExamplesError",
+    "Task",
+    "create_task",
+    "settings_from_dict",
+    "settings_to_dict",
+]

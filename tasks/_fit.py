@@ -1,0 +1,53 @@
+"""Fit one or two texts into max_seq_length; shared by the tasks that read a text whole."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tasks.base import InvalidExample, InvalidExamplesError
+from tasks.tokenizer import Tokenizer, Tokens
+
+
+def tokenize_texts(
+    tokenizer: Tokenizer, texts: Sequence[str], field: str, invalid: list[InvalidExample]
+) -> list[Tokens]:
+    """Tokenise; texts without a single token are added to `invalid`."""
+    tokens = tokenizer.tokenize(texts)
+    for index, item in enumerate(tokens):
+        if not len(item):
+            invalid.append(InvalidExample(index, field, "empty text; it needs at least one word"))
+    return tokens
+
+
+def check_length(index: int, field: str, num_tokens: int, max_tokens: int, invalid: list[InvalidExample]) -> None:
+    """Add to `invalid` what is longer than the model can read."""
+    if num_tokens > max_tokens:
+        reason = f"text too long: {num_tokens} tokens came, {max_tokens} fit; shorten it or ask for truncation"
+        invalid.append(InvalidExample(index, field, reason))
+
+
+def raise_if_invalid(invalid: list[InvalidExample]) -> None:
+    """Raise InvalidExamplesError for what was collected, in the order of the examples."""
+    if invalid:
+        raise InvalidExamplesError(sorted(invalid, key=lambda item: item.index))
+
+
+def truncate_pair(first: np.ndarray, second: np.ndarray, max_tokens: int) -> tuple[np.ndarray, np.ndarray]:
+    """Pop tokens from the end of the longer one until both fit; of two equally long ones, from the second.
+
+    Source: `_truncate_seq_pair` of google-research/bert run_classifier.py.
+    """
+    num_first, num_second = len(first), len(second)
+    excess = num_first + num_second - max_tokens
+    if excess > 0:
+        level = min(excess, abs(num_first - num_second))
+        if num_first > num_second:
+            num_first -= level
+        else:
+            num_second -= level
+        rest = excess - level
+        num_first -= rest // 2
+        num_second -= rest - rest // 2
+    return first[:num_first], second[:num_second]

@@ -1,0 +1,93 @@
+"""What every task is: settings, `encode`, `decode`; and how an unusable example is reported."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Generic, TypeVar
+
+import numpy as np
+
+from tasks.features import Features
+from tasks.tokenizer import Tokenizer
+
+ExampleT = TypeVar("ExampleT")
+FeaturesT = TypeVar("FeaturesT", bound=Features)
+PredictionT = TypeVar("PredictionT")
+
+Outputs = dict[str, np.ndarray]
+"""Outputs of the model by name, for one sequence: [length, ...] or [...], without padding."""
+
+
+@dataclass(frozen=True, slots=True)
+class InvalidExample:
+    """Why one example of a list cannot be encoded."""
+
+    index: int
+    field: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"example {self.index}, {self.field}: {self.reason}"
+
+
+class InvalidExamplesError(ValueError):
+    """Some examples cannot be encoded; `invalid` names each of them."""
+
+    def __init__(self, invalid: Sequence[InvalidExample]) -> None:
+        self.invalid = list(invalid)
+        more = f" (and {len(self.invalid) - 3} more)" if len(self.invalid) > 3 else ""
+        super().__init__("; ".join(str(item) for item in self.invalid[:3]) + more)
+
+
+@dataclass(frozen=True)
+class TaskSettings:
+    """How a model treats text. Decided when it is trained, carried by checkpoint and manifest, never set at serving."""
+
+    max_seq_length: int = 512
+    """Longest sequence, in tokens, [CLS] and [SEP] included."""
+
+    def __post_init__(self) -> None:
+        if self.max_seq_length < 8:
+            raise ValueError(f"max_seq_length must be at least 8: `{self.max_seq_length}`")
+
+
+SettingsT = TypeVar("SettingsT", bound=TaskSettings)
+
+
+@dataclass(frozen=True)
+class Task(Generic[ExampleT, FeaturesT, PredictionT, SettingsT]):
+    """One kind of question put to an encoder. Subclasses say what their examples and predictions are."""
+
+    tokenizer: Tokenizer
+    settings: SettingsT
+
+    name: ClassVar[str]
+    settings_type: ClassVar[type[TaskSettings]]
+    output_names: ClassVar[tuple[str, ...]]
+    """Outputs that the graph must have."""
+    token_outputs: ClassVar[bool]
+    """Whether the outputs are per token ([batch, length, ...]) rather than per sequence ([batch, ...])."""
+
+    def encode(self, examples: Sequence[ExampleT], *, truncate: bool = True) -> list[list[FeaturesT]]:
+        """Turn examples into features.
+
+        Args:
+            examples: raw records.
+            truncate: cut what is too long; otherwise it is an error that says how many tokens came and how many fit.
+
+        Returns:
+            For each example its features: one sequence, or several windows.
+
+        Raises:
+            InvalidExamplesError: naming every example that is empty or, without `truncate`, too long.
+        """
+        raise NotImplementedError
+
+    def decode(self, example: ExampleT, features: Sequence[FeaturesT], outputs: Sequence[Outputs]) -> PredictionT:
+        """Turn the outputs of the model for the features of one example into a prediction."""
+        raise NotImplementedError
+
+    def with_settings(self, **changes: Any) -> Task[ExampleT, FeaturesT, PredictionT, SettingsT]:
+        """The same task with some settings changed (a request that asks for another pooling, say)."""
+        return replace(self, settings=replace(self.settings, **changes)) if changes else self

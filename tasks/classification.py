@@ -1,0 +1,100 @@
+"""Sequence classification of a text or a pair of texts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from tasks._fit import check_length, raise_if_invalid, tokenize_texts, truncate_pair
+from tasks.base import InvalidExample, Outputs, Task, TaskSettings
+from tasks.features import Features
+
+
+@dataclass(frozen=True, slots=True)
+class ClassificationExample:
+    """A text, or a pair of texts, and its label where known."""
+
+    text: str
+    text_pair: str | None = None
+    label: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClassificationPrediction:
+    """Probabilities over the labels."""
+
+    labels: tuple[str, ...]
+    """All labels of the model, in the order of its logits."""
+    scores: np.ndarray
+    """[labels] float32, sums to 1."""
+
+    @property
+    def label(self) -> str:
+        """The likeliest label."""
+        return self.labels[int(self.scores.argmax())]
+
+    def ranked(self) -> list[tuple[str, float]]:
+        """All labels with their scores, likeliest first."""
+        order = np.argsort(-self.scores, kind="stable")
+        return [(self.labels[index], float(self.scores[index])) for index in order]
+
+
+@dataclass(frozen=True)
+class ClassificationSettings(TaskSettings):
+    """Which labels there are."""
+
+    max_seq_length: int = 128
+    labels: tuple[str, ...] = ()
+    """In the order of the logits."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.labels) < 2 or len(set(self.labels)) != len(self.labels):
+            raise ValueError(f"classification needs at least two labels, each once: `{list(self.labels)}`")
+
+
+@dataclass(frozen=True)
+class Classification(Task[ClassificationExample, Features, ClassificationPrediction, ClassificationSettings]):
+    """Examples are texts or pairs, predictions are probabilities over the labels."""
+
+    name: ClassVar[str] = "classification"
+    settings_type: ClassVar[type[TaskSettings]] = ClassificationSettings
+    output_names: ClassVar[tuple[str, ...]] = ("logits",)
+    token_outputs: ClassVar[bool] = False
+
+    def encode(self, examples: Sequence[ClassificationExample], *, truncate: bool = True) -> list[list[Features]]:
+        invalid: list[InvalidExample] = []
+        first = tokenize_texts(self.tokenizer, [example.text for example in examples], "text", invalid)
+        paired = [index for index, example in enumerate(examples) if example.text_pair is not None]
+        pair_invalid: list[InvalidExample] = []
+        pairs = tokenize_texts(self.tokenizer, [examples[i].text_pair or "" for i in paired], "text_pair", pair_invalid)
+        invalid += [InvalidExample(paired[item.index], item.field, item.reason) for item in pair_invalid]
+        second = dict(zip(paired, pairs, strict=True))
+        max_length = self.settings.max_seq_length
+        if not truncate:
+            for index, item in enumerate(first):
+                num_tokens = len(item) + 2 + (len(second[index]) + 1 if index in second else 0)
+                check_length(index, "text", num_tokens, max_length, invalid)
+        raise_if_invalid(invalid)
+        features = []
+        for index, item in enumerate(first):
+            if index in second:
+                ids = truncate_pair(item.ids, second[index].ids, max_length - 3)
+                features.append([Features(**self.tokenizer.assemble(*ids))])
+            else:
+                features.append([Features(**self.tokenizer.assemble(item.ids[: max_length - 2]))])
+        return features
+
+    def decode(
+        self, example: ClassificationExample, features: Sequence[Features], outputs: Sequence[Outputs]
+    ) -> ClassificationPrediction:
+        return ClassificationPrediction(labels=self.settings.labels, scores=softmax(outputs[0]["logits"]))
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    """Softmax over the last axis; the maximum is subtracted first, so that large logits do not overflow. float32."""
+    exponentials = np.exp(logits.astype(np.float64) - logits.max(axis=-1, keepdims=True))
+    return (exponentials / exponentials.sum(axis=-1, keepdims=True)).astype(np.float32)

@@ -1,0 +1,51 @@
+"""Features of one sequence, and the padded arrays of a batch of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+INPUT_NAMES = ("input_ids", "attention_mask", "token_type_ids")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Features:
+    """One sequence as the model sees it, without padding."""
+
+    input_ids: np.ndarray
+    """[length] int64"""
+    token_type_ids: np.ndarray
+    """[length] int64; 0 for the first text, 1 for the second."""
+
+    def __len__(self) -> int:
+        return len(self.input_ids)
+
+
+def collate(features: Sequence[Features], *, pad_id: int = 0) -> dict[str, np.ndarray]:
+    """Pad sequences to the longest of them.
+
+    Returns:
+        `input_ids`, `attention_mask` and `token_type_ids`, each [batch, length] int64.
+    """
+    lengths = [len(item) for item in features]
+    shape = (len(features), max(lengths))
+    arrays = {name: np.zeros(shape, dtype=np.int64) for name in INPUT_NAMES}
+    if pad_id:
+        arrays["input_ids"].fill(pad_id)
+    for row, (item, length) in enumerate(zip(features, lengths, strict=True)):
+        arrays["input_ids"][row, :length] = item.input_ids
+        arrays["attention_mask"][row, :length] = 1
+        arrays["token_type_ids"][row, :length] = item.token_type_ids
+    return arrays
+
+
+def split_outputs(
+    outputs: dict[str, np.ndarray], lengths: Sequence[int], *, token_outputs: bool
+) -> list[dict[str, np.ndarray]]:
+    """Undo `collate` on the outputs of a model: one entry a sequence, padding removed where outputs are per token."""
+    return [
+        {name: array[row, :length] if token_outputs else array[row] for name, array in outputs.items()}
+        for row, length in enumerate(lengths)
+    ]

@@ -1,0 +1,179 @@
+"""The model directory: what export writes and the server reads.
+
+    models/<name>/<version>/
+        model.onnx        the graph, self-contained
+        tokenizer.json    the tokenizer
+        manifest.json     everything the server must know, and where it came from
+
+Writing is atomic (a version directory is whole or absent); reading checks every digest.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from tasks.base import Task, TaskSettings
+from tasks.files import sha256
+from tasks.registry import create_task, settings_from_dict, settings_to_dict
+from tasks.tokenizer import TOKENIZER_FILE, Tokenizer
+
+MANIFEST_FILE = "manifest.json"
+MODEL_FILE = "model.onnx"
+FORMAT = 1
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_VERSION = re.compile(r"[1-9][0-9]*")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Execution:
+    """How to run the graph: chosen by measurement at export, obeyed by the server."""
+
+    provider: str = "CPUExecutionProvider"
+    max_batch_tokens: int = 512
+    """Cap of a batch in padded tokens."""
+    disabled_optimizers: tuple[str, ...] = ()
+    """Load-time optimisers of ONNX Runtime to switch off."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """`manifest.json`."""
+
+    name: str
+    version: str
+    task: str
+    settings: TaskSettings
+    precision: str
+    """`fp32` or `int8`."""
+    opset: int
+    hidden_size: int
+    vocab_size: int
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    files: Mapping[str, str]
+    """SHA-256 of each file, hexadecimal."""
+    execution: Execution = field(default_factory=Execution)
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+    """Checkpoint digest, data digests, configuration, versions."""
+    scores: Mapping[str, Any] = field(default_factory=dict)
+    """Scores on the dev set, and how far the graph is from PyTorch."""
+
+    def to_json(self) -> str:
+        """The text of `manifest.json`."""
+        values = asdict(self) | {"settings": settings_to_dict(self.settings)}
+        return json.dumps({"format": FORMAT, **values}, indent=2, ensure_ascii=False) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> Manifest:
+        """Read `manifest.json`.
+
+        Raises:
+            ValueError: naming the key that is missing, unknown or wrong.
+        """
+        values = json.loads(text)
+        if not isinstance(values, dict) or values.get("format") != FORMAT:
+            raise ValueError(f"not a manifest of format {FORMAT}")
+        del values["format"]
+        known = {item.name for item in fields(cls)}
+        if unknown := sorted(values.keys() - known):
+            raise ValueError(f"unknown key `{unknown[0]}`")
+        if missing := sorted(known - values.keys()):
+            raise ValueError(f"missing key `{missing[0]}`")
+        for key in ("settings", "files", "execution", "provenance", "scores"):
+            if not isinstance(values[key], dict):
+                raise ValueError(f"`{key}` must be an object")
+        try:
+            execution = values["execution"]
+            values["execution"] = Execution(
+                **execution | {"disabled_optimizers": tuple(execution.get("disabled_optimizers", ()))}
+            )
+        except TypeError as error:
+            raise ValueError(f"`execution`: {error}") from error
+        values["settings"] = settings_from_dict(values["task"], values["settings"])
+        return cls(**values | {key: tuple(values[key]) for key in ("inputs", "outputs")})
+
+
+@dataclass(frozen=True)
+class ModelDirectory:
+    """A model directory whose digests were checked."""
+
+    path: Path
+    manifest: Manifest
+
+    @property
+    def model_path(self) -> Path:
+        """The graph."""
+        return self.path / MODEL_FILE
+
+    def load_task(self) -> Task[Any, Any, Any, Any]:
+        """The task with its tokenizer and settings, as evaluated."""
+        return create_task(self.manifest.task, Tokenizer.load(self.path), self.manifest.settings)
+
+
+def read_model_directory(path: str | Path) -> ModelDirectory:
+    """Read a model directory and check its digests.
+
+    Raises:
+        ValueError: naming the file, and the key or digest that is wrong.
+    """
+    path = Path(path)
+    manifest_path = path / MANIFEST_FILE
+    try:
+        manifest = Manifest.from_json(manifest_path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ValueError(f"not a model directory: `{path}` has no {MANIFEST_FILE}") from None
+    except ValueError as error:
+        raise ValueError(f"broken manifest `{manifest_path}`: {error}") from error
+    for required in (MODEL_FILE, TOKENIZER_FILE):
+        if required not in manifest.files:
+            raise ValueError(f"broken manifest `{manifest_path}`: `files` lacks `{required}`")
+    for name, expected in manifest.files.items():
+        if Path(name).name != name:
+            raise ValueError(f"broken manifest `{manifest_path}`: `{name}` is not a plain file name")
+        if not (path / name).is_file():
+            raise ValueError(f"missing file: `{path / name}`; export the model again")
+        if (actual := sha256(path / name)) != expected:
+            raise ValueError(
+                f"wrong digest of `{path / name}`: `{actual[:12]}...` where the manifest says `{expected[:12]}...`; "
+                "the file was changed or damaged, export the model again"
+            )
+    return ModelDirectory(path=path, manifest=manifest)
+
+
+def model_versions(models: str | Path) -> dict[str, list[Path]]:
+    """The version directories of each model under a directory of models, by name, lowest version first.
+
+    Raises:
+        ValueError: when there is no such directory, or no model in it.
+    """
+    models = Path(models)
+    if not models.is_dir():
+        raise ValueError(f"no directory of models: `{models}`; export a model into it first")
+    found: dict[str, list[Path]] = {}
+    for directory in sorted(models.iterdir()):
+        if directory.is_dir() and _NAME.fullmatch(directory.name):
+            versions = [item for item in directory.iterdir() if item.is_dir() and _VERSION.fullmatch(item.name)]
+            if versions:
+                found[directory.name] = sorted(versions, key=lambda item: int(item.name))
+    if not found:
+        raise ValueError(f"no models in `{models}`; expected `{models}/<name>/<version>/{MANIFEST_FILE}`")
+    return found
+
+
+def parse_model_path(path: str | Path) -> tuple[str, str]:
+    """Name and version out of `.../<name>/<version>`.
+
+    Raises:
+        ValueError: when the path does not end so.
+    """
+    path = Path(path)
+    name, version = path.parent.name, path.name
+    if not _NAME.fullmatch(name) or not _VERSION.fullmatch(version):
+        raise ValueError(f"a model directory is `.../<name>/<version>` with a whole number as version: `{path}`")
+    return name, version

@@ -1,0 +1,72 @@
+"""Masked language modelling on text: the tokens that fit at each [MASK]."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from tasks._fit import check_length, raise_if_invalid, tokenize_texts
+from tasks.base import InvalidExample, Outputs, Task, TaskSettings
+from tasks.features import Features
+
+
+@dataclass(frozen=True, slots=True)
+class ClozeExample:
+    """A text with [MASK] in it, and the tokens that stood there where known."""
+
+    text: str
+    tokens: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MaskPrediction:
+    """Log-probabilities over the vocabulary at each [MASK]."""
+
+    log_probs: np.ndarray
+    """[masks, vocabulary] float32"""
+
+    def top(self, mask: int, count: int) -> list[tuple[int, float]]:
+        """The likeliest token ids at one mask with their probabilities, likeliest first."""
+        row = self.log_probs[mask]
+        order = np.argsort(-row, kind="stable")[:count]
+        return [(int(index), float(np.exp(row[index]))) for index in order]
+
+
+@dataclass(frozen=True)
+class MaskedLMSettings(TaskSettings):
+    """Nothing beyond the length."""
+
+
+@dataclass(frozen=True)
+class MaskedLM(Task[ClozeExample, Features, MaskPrediction, MaskedLMSettings]):
+    """Examples are texts with [MASK], predictions are distributions over the vocabulary at each of them."""
+
+    name: ClassVar[str] = "masked-lm"
+    settings_type: ClassVar[type[TaskSettings]] = MaskedLMSettings
+    output_names: ClassVar[tuple[str, ...]] = ("logits",)
+    token_outputs: ClassVar[bool] = True
+
+    def encode(self, examples: Sequence[ClozeExample], *, truncate: bool = True) -> list[list[Features]]:
+        invalid: list[InvalidExample] = []
+        tokens = tokenize_texts(self.tokenizer, [example.text for example in examples], "text", invalid)
+        max_length = self.settings.max_seq_length
+        for index, item in enumerate(tokens):
+            if not truncate:
+                check_length(index, "text", len(item) + 2, max_length, invalid)
+            if len(item) and not (item.ids[: max_length - 2] == self.tokenizer.mask_id).any():
+                invalid.append(InvalidExample(index, "text", "no `[MASK]` among the tokens that fit"))
+        raise_if_invalid(invalid)
+        return [[Features(**self.tokenizer.assemble(item.ids[: max_length - 2]))] for item in tokens]
+
+    def decode(self, example: ClozeExample, features: Sequence[Features], outputs: Sequence[Outputs]) -> MaskPrediction:
+        logits = outputs[0]["logits"][features[0].input_ids == self.tokenizer.mask_id]
+        return MaskPrediction(log_probs=log_softmax(logits))
+
+
+def log_softmax(logits: np.ndarray) -> np.ndarray:
+    """Log-softmax over the last axis, float32."""
+    shifted = logits.astype(np.float64) - logits.max(axis=-1, keepdims=True)
+    return (shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))).astype(np.float32)

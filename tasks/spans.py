@@ -1,0 +1,207 @@
+"""Extractive question answering: the span of a context that answers a question (SQuAD v1.1 and v2.0).
+
+A context longer than max_seq_length is read in overlapping windows, as in the reference code (google-research/bert
+run_squad.py): a new window starts every doc_stride tokens, and a span may start only in the window that shows its first
+token with the most context. Unlike there, spans are cut from the context by code-point offsets, so that an answer is
+the very text of the context.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from tasks._fit import check_length, raise_if_invalid, tokenize_texts
+from tasks.base import InvalidExample, Outputs, Task, TaskSettings
+from tasks.classification import softmax
+from tasks.features import Features
+from tasks.tokenizer import Tokens
+
+
+@dataclass(frozen=True, slots=True)
+class SpanExample:
+    """A question on a context; `answers` are the texts accepted as right, none for an unanswerable question."""
+
+    question: str
+    context: str
+    answers: tuple[str, ...] = ()
+    answer_start: int = -1
+    """Code point at which the first answer starts; -1 where unknown or unanswerable."""
+    id: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window(Features):
+    """A question with one window of its context."""
+
+    offsets: np.ndarray
+    """[length, 2] int64 code points of the context; (0, 0) outside of it."""
+    in_context: np.ndarray
+    """[length] bool"""
+    has_max_context: np.ndarray
+    """[length] bool: no other window shows this token with more context around it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """context[start:end], with its probability among the candidates and its logit (start + end)."""
+
+    start: int
+    end: int
+    text: str
+    score: float
+    logit: float
+
+
+@dataclass(frozen=True, slots=True)
+class SpanPrediction:
+    """The n best spans of a context, and how "no answer" compares."""
+
+    spans: tuple[Span, ...]
+    has_answer: bool
+    no_answer_score: float
+    """Probability of "no answer" among the candidates; 0 where the model does not know unanswerable questions."""
+    null_margin: float
+    """Null score minus the best span's logit; "no answer" wins above the null threshold."""
+
+    @property
+    def text(self) -> str:
+        """The answer, empty for "no answer"."""
+        return self.spans[0].text if self.has_answer else ""
+
+
+@dataclass(frozen=True)
+class SpanSettings(TaskSettings):
+    """How contexts are read and spans chosen. Defaults of the reference code."""
+
+    max_seq_length: int = 384
+    doc_stride: int = 128
+    """Tokens from the start of one window to the start of the next."""
+    max_query_length: int = 64
+    """Longest question, in tokens."""
+    max_answer_length: int = 30
+    """Longest answer, in tokens."""
+    n_best_size: int = 20
+    """Start and end positions looked at in each window, and spans kept in the end."""
+    unanswerable: bool = False
+    """Whether the model knows questions without an answer (SQuAD v2.0)."""
+    null_threshold: float = 0.0
+    """Predict "no answer" when null score minus best span is above this."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("doc_stride", "max_query_length", "max_answer_length", "n_best_size"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1: `{getattr(self, name)}`")
+        if self.max_query_length + 4 > self.max_seq_length:
+            raise ValueError(
+                f"max_query_length `{self.max_query_length}` leaves no room for a context in "
+                f"max_seq_length `{self.max_seq_length}`"
+            )
+
+
+@dataclass(frozen=True)
+class Spans(Task[SpanExample, Window, SpanPrediction, SpanSettings]):
+    """Examples are questions with contexts, predictions are spans."""
+
+    name: ClassVar[str] = "spans"
+    settings_type: ClassVar[type[TaskSettings]] = SpanSettings
+    output_names: ClassVar[tuple[str, ...]] = ("start_logits", "end_logits")
+    token_outputs: ClassVar[bool] = True
+
+    def encode(self, examples: Sequence[SpanExample], *, truncate: bool = True) -> list[list[Window]]:
+        invalid: list[InvalidExample] = []
+        questions = tokenize_texts(self.tokenizer, [example.question for example in examples], "question", invalid)
+        contexts = tokenize_texts(self.tokenizer, [example.context for example in examples], "context", invalid)
+        if not truncate:
+            for index, question in enumerate(questions):
+                check_length(index, "question", len(question), self.settings.max_query_length, invalid)
+        raise_if_invalid(invalid)
+        return [self._windows(question, context) for question, context in zip(questions, contexts, strict=True)]
+
+    def _windows(self, question: Tokens, context: Tokens) -> list[Window]:
+        question_ids = question.ids[: self.settings.max_query_length]
+        capacity = self.settings.max_seq_length - len(question_ids) - 3
+        spans = list(window_bounds(len(context), capacity, self.settings.doc_stride))
+        owner = _max_context_owner(spans, len(context))
+        windows = []
+        for number, (start, end) in enumerate(spans):
+            arrays = self.tokenizer.assemble(question_ids, context.ids[start:end])
+            length, first = len(arrays["input_ids"]), len(question_ids) + 2
+            offsets = np.zeros((length, 2), dtype=np.int64)
+            offsets[first:-1] = context.offsets[start:end]
+            in_context = np.zeros(length, dtype=bool)
+            in_context[first:-1] = True
+            has_max_context = np.zeros(length, dtype=bool)
+            has_max_context[first:-1] = owner[start:end] == number
+            windows.append(Window(**arrays, offsets=offsets, in_context=in_context, has_max_context=has_max_context))
+        return windows
+
+    def decode(self, example: SpanExample, features: Sequence[Window], outputs: Sequence[Outputs]) -> SpanPrediction:
+        null_score = min(float(output["start_logits"][0] + output["end_logits"][0]) for output in outputs)
+        best: dict[tuple[int, int], float] = {}
+        for window, output in zip(features, outputs, strict=True):
+            for start, end, logit in self._candidates(window, output):
+                best[start, end] = max(logit, best.get((start, end), -np.inf))
+        ranked = sorted(best.items(), key=lambda item: (-item[1], item[0]))[: self.settings.n_best_size]
+        logits = np.array([logit for _, logit in ranked] + [null_score] * self.settings.unanswerable)
+        scores = softmax(logits) if len(logits) else logits
+        spans = tuple(
+            Span(start=start, end=end, text=example.context[start:end], score=float(score), logit=logit)
+            for ((start, end), logit), score in zip(ranked, scores, strict=False)
+        )
+        margin = null_score - spans[0].logit if spans else np.inf
+        return SpanPrediction(
+            spans=spans,
+            has_answer=bool(spans) and not (self.settings.unanswerable and margin > self.settings.null_threshold),
+            no_answer_score=float(scores[-1]) if self.settings.unanswerable else 0.0,
+            null_margin=float(margin),
+        )
+
+    def _candidates(self, window: Window, output: Outputs) -> Iterator[tuple[int, int, float]]:
+        """Spans of one window as (start, end, logit), start and end in code points."""
+        count = self.settings.n_best_size
+        starts = _top(output["start_logits"], window.has_max_context, count)
+        ends = _top(output["end_logits"], window.in_context, count)
+        length = ends[None, :] - starts[:, None] + 1
+        fits = (length >= 1) & (length <= self.settings.max_answer_length)
+        logits = output["start_logits"][starts][:, None] + output["end_logits"][ends][None, :]
+        for row, column in zip(*np.nonzero(fits), strict=True):
+            start, end = int(window.offsets[starts[row], 0]), int(window.offsets[ends[column], 1])
+            yield start, end, float(logits[row, column])
+
+
+def window_bounds(num_tokens: int, capacity: int, doc_stride: int) -> Iterator[tuple[int, int]]:
+    """Windows (start, end) that cover `num_tokens` tokens, each of at most `capacity`."""
+    start = 0
+    while True:
+        end = min(start + capacity, num_tokens)
+        yield start, end
+        if end == num_tokens:
+            return
+        start += min(doc_stride, end - start)
+
+
+def _max_context_owner(spans: Sequence[tuple[int, int]], num_tokens: int) -> np.ndarray:
+    """For each token of the context, the window in which it has the most context: [tokens] int64.
+
+    Source: `_check_is_max_context` of google-research/bert run_squad.py.
+    """
+    best_score = np.full(num_tokens, -np.inf)
+    owner = np.zeros(num_tokens, dtype=np.int64)
+    for number, (start, end) in enumerate(spans):
+        left = np.arange(end - start)
+        score = np.minimum(left, left[::-1]) + 0.01 * (end - start)
+        better = score > best_score[start:end]
+        best_score[start:end][better] = score[better]
+        owner[start:end][better] = number
+    return owner
+
+
+def _top(logits: np.ndarray, allowed: np.ndarray, count: int) -> np.ndarray:
+    """Positions of the `count` highest logits where allowed, highest first; of equal ones, the earlier first."""
+    positions = np.flatnonzero(allowed)
+    return positions[np.argsort(-logits[positions], kind="stable")[:count]]

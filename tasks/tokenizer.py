@@ -1,0 +1,149 @@
+"""WordPiece tokenizer of a checkpoint or model directory: ids and offsets, special tokens, assembly of sequences.
+
+from tasks.tokenizer import Tokenizer
+tokenizer = Tokenizer.load("runs/demo/checkpoint")
+tokenizer.tokenize(["Hello!"])[0].ids
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import tokenizers
+
+TOKENIZER_FILE = "tokenizer.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """One tokenised text, without special tokens."""
+
+    ids: np.ndarray
+    """[length] int64"""
+    offsets: np.ndarray
+    """[length, 2] int64, code points of the text, end exclusive."""
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+class Tokenizer:
+    """A Hugging Face `tokenizers` tokenizer with BERT's special tokens. Never pads or truncates by itself."""
+
+    def __init__(self, backend: tokenizers.Tokenizer, *, source: str = "tokenizer") -> None:
+        backend.no_padding()
+        backend.no_truncation()
+        self.backend = backend
+        self.vocab_size = backend.get_vocab_size()
+        self.cls_id, self.sep_id, self.pad_id, self.mask_id, self.unk_id = (
+            _special_id(backend, token, source) for token in ("[CLS]", "[SEP]", "[PAD]", "[MASK]", "[UNK]")
+        )
+
+    @classmethod
+    def load(cls, directory: str | Path) -> Tokenizer:
+        """Load `tokenizer.json`, or build the same from `vocab.txt` and `tokenizer_config.json`.
+
+        Raises:
+            ValueError: naming the directory, when it holds neither or the file is broken.
+        """
+        directory = Path(directory)
+        path = directory / TOKENIZER_FILE
+        if path.is_file():
+            try:
+                return cls(tokenizers.Tokenizer.from_file(str(path)), source=str(path))
+            except ValueError:
+                raise
+            except Exception as error:  # tokenizers raises bare Exception
+                raise ValueError(f"not a tokenizer file: `{path}` ({error})") from error
+        if (directory / "vocab.txt").is_file():
+            return cls(_from_vocab_txt(directory), source=str(directory / "vocab.txt"))
+        raise ValueError(f"no `{TOKENIZER_FILE}` or `vocab.txt` in `{directory}`; a checkpoint needs its tokenizer")
+
+    def tokenize(self, texts: Sequence[str]) -> list[Tokens]:
+        """Tokenise texts, without special tokens."""
+        return [
+            Tokens(
+                ids=np.array(encoding.ids, dtype=np.int64),
+                offsets=np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2),
+            )
+            for encoding in self.backend.encode_batch(list(texts), add_special_tokens=False)
+        ]
+
+    def token(self, token_id: int) -> str:
+        """The token of an id."""
+        return self.backend.id_to_token(token_id)
+
+    def token_id(self, token: str) -> int | None:
+        """The id of a token, None where the vocabulary lacks it."""
+        return self.backend.token_to_id(token)
+
+    def assemble(self, first_ids: np.ndarray, second_ids: np.ndarray | None = None) -> dict[str, np.ndarray]:
+        """`[CLS] first [SEP]` or `[CLS] first [SEP] second [SEP]` with token types 0 and 1.
+
+        Returns:
+            The fields of `Features`: `input_ids` and `token_type_ids`, each [length] int64.
+        """
+        parts = [np.array([self.cls_id]), first_ids, np.array([self.sep_id])]
+        if second_ids is not None:
+            parts += [second_ids, np.array([self.sep_id])]
+        input_ids = np.concatenate(parts).astype(np.int64, copy=False)
+        token_type_ids = np.zeros(len(input_ids), dtype=np.int64)
+        token_type_ids[len(first_ids) + 2 :] = 1
+        return {"input_ids": input_ids, "token_type_ids": token_type_ids}
+
+
+def _special_id(backend: tokenizers.Tokenizer, token: str, source: str) -> int:
+    token_id = backend.token_to_id(token)
+    if token_id is None:
+        raise ValueError(
+            f"the vocabulary of `{source}` lacks `{token}`; only BERT's WordPiece tokenizers are supported"
+        )
+    return token_id
+
+
+def _from_vocab_txt(directory: Path) -> tokenizers.Tokenizer:
+    config_path = directory / "tokenizer_config.json"
+    config = json.loads(config_path.read_text(encoding="utf-8")) if config_path.is_file() else {}
+    lowercase = bool(config.get("do_lower_case", True))
+    return build_tokenizer(
+        (directory / "vocab.txt").read_text(encoding="utf-8").splitlines(),
+        lowercase=lowercase,
+        strip_accents=config.get("strip_accents"),
+        split_cjk=bool(config.get("tokenize_chinese_chars", True)),
+    )
+
+
+def build_tokenizer(
+    vocab: Sequence[str], *, lowercase: bool = True, strip_accents: bool | None = None, split_cjk: bool = True
+) -> tokenizers.Tokenizer:
+    """BERT's tokenizer over a vocabulary: clean, split CJK, lower-case and strip accents, split punctuation, WordPiece.
+
+    Args:
+        vocab: tokens; the position of a token is its id.
+        strip_accents: None ties it to `lowercase`, as the reference code does.
+    """
+    token_ids = {token: index for index, token in enumerate(vocab)}
+    missing = [token for token in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]") if token not in token_ids]
+    if missing:
+        raise ValueError(f"the vocabulary lacks {', '.join(f'`{token}`' for token in missing)}")
+    backend = tokenizers.Tokenizer(
+        tokenizers.models.WordPiece(token_ids, unk_token="[UNK]", max_input_chars_per_word=100)
+    )
+    backend.normalizer = tokenizers.normalizers.BertNormalizer(
+        clean_text=True, handle_chinese_chars=split_cjk, strip_accents=strip_accents, lowercase=lowercase
+    )
+    backend.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
+    backend.decoder = tokenizers.decoders.WordPiece(prefix="##")
+    backend.post_processor = tokenizers.processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", token_ids["[CLS]"]), ("[SEP]", token_ids["[SEP]"])],
+    )
+    backend.add_special_tokens(
+        [tokenizers.AddedToken(token, special=True) for token in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")]
+    )
+    return backend
