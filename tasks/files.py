@@ -12,21 +12,30 @@ from pathlib import Path
 
 
 @contextmanager
-def atomic_directory(path: str | Path) -> Iterator[Path]:
+def atomic_directory(path: str | Path, *, replace: bool = False) -> Iterator[Path]:
     """A temporary directory beside `path` that becomes `path` at the end, or vanishes on any error.
 
+    Args:
+        replace: put it in the place of an existing directory, which stays as it was until then.
+
     Raises:
-        ValueError: when `path` exists already.
+        ValueError: when `path` exists already and `replace` is off.
     """
     path = Path(path)
-    if path.exists():
+    if path.exists() and not (replace and path.is_dir()):
         raise ValueError(f"already exists: `{path}`; remove it or choose another")
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
     try:
         temporary.chmod(0o755)
         yield temporary
-        os.rename(temporary, path)
+        if path.exists():
+            old = temporary.with_name(temporary.name + ".old")
+            os.rename(path, old)
+            os.rename(temporary, path)
+            shutil.rmtree(old, ignore_errors=True)
+        else:
+            os.rename(temporary, path)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise

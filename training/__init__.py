@@ -1,0 +1,1 @@
+"""Raw text -> vocabulary -> corpus -> pretraining -> fine-tuning -> evaluation, in PyTorch."""

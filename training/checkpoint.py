@@ -1,0 +1,283 @@
+"""Checkpoints in Hugging Face's layout: any BERT there loads here, ours load there.
+
+A checkpoint directory holds `config.json`, `model.safetensors`, `tokenizer.json`, `tokenizer_config.json` and
+`vocab.txt`; ours also `task.json`, which says how the model treats text (see `TaskCard`).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from tasks import settings_from_dict, settings_to_dict
+from tasks.base import TaskSettings
+from tasks.files import atomic_directory, sha256
+from tasks.tokenizer import TOKENIZER_FILE
+from training.model import (
+    BertConfig,
+    BertForPreTraining,
+    BertForQuestionAnswering,
+    BertForSequenceClassification,
+    BertModel,
+)
+
+CONFIG_FILE = "config.json"
+WEIGHTS_FILE = "model.safetensors"
+TASK_FILE = "task.json"
+TOKENIZER_FILES = (TOKENIZER_FILE, "tokenizer_config.json", "vocab.txt", "special_tokens_map.json")
+
+MODELS: dict[str, type[BertModel]] = {
+    "embedding": BertModel,
+    "masked-lm": BertForPreTraining,
+    "classification": BertForSequenceClassification,
+    "spans": BertForQuestionAnswering,
+}
+"""The network of each task."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskCard:
+    """`task.json`: what the checkpoint was trained to do, how it treats text, and what it scored."""
+
+    task: str
+    settings: TaskSettings
+    scores: Mapping[str, Any] = field(default_factory=dict)
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+    """Recipe, data digests, checkpoint it started from, versions."""
+
+    def to_json(self) -> str:
+        """The text of `task.json`."""
+        values = asdict(self) | {"settings": settings_to_dict(self.settings)}
+        return json.dumps(values, indent=2, ensure_ascii=False) + "\n"
+
+
+def read_task_card(directory: str | Path) -> TaskCard | None:
+    """The task card of a checkpoint; None where there is none (a foreign checkpoint).
+
+    Raises:
+        ValueError: naming the file and the key that is wrong.
+    """
+    path = Path(directory) / TASK_FILE
+    if not path.is_file():
+        return None
+    values = _read_json(path)
+    try:
+        settings = settings_from_dict(values["task"], values["settings"])
+        return TaskCard(**values | {"settings": settings})
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"broken task card `{path}`: {error}") from error
+
+
+def read_config(directory: str | Path) -> dict[str, Any]:
+    """`config.json` of a BERT checkpoint.
+
+    Raises:
+        ValueError: when it is missing, broken, or not of a BERT that this code computes.
+    """
+    path = Path(directory) / CONFIG_FILE
+    if not path.is_file():
+        raise ValueError(f"not a checkpoint: `{directory}` has no {CONFIG_FILE}")
+    values = _read_json(path)
+    if values.get("model_type", "bert") != "bert":
+        raise ValueError(f"not a BERT checkpoint: `{path}` has model_type `{values['model_type']}`")
+    if values.get("position_embedding_type", "absolute") != "absolute":
+        raise ValueError(f"`{path}`: only absolute position embeddings are supported")
+    return values
+
+
+def bert_config(values: Mapping[str, Any]) -> BertConfig:
+    """The shape of the network out of `config.json`."""
+    return BertConfig(**{item.name: values[item.name] for item in fields(BertConfig) if item.name in values})
+
+
+def labels_of(config_values: Mapping[str, Any]) -> tuple[str, ...]:
+    """The labels of a classifier in the order of its logits, out of `config.json`."""
+    id2label = config_values.get("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}
+    return tuple(id2label[key] for key in sorted(id2label, key=int))
+
+
+def create_model(task: str, config: BertConfig, *, num_labels: int = 2) -> BertModel:
+    """A freshly initialised network for a task."""
+    if task == "classification":
+        return BertForSequenceClassification(config, num_labels).initialize()
+    return MODELS[task](config).initialize()
+
+
+def load_model(directory: str | Path, task: str, *, num_labels: int | None = None, new_head: bool = False) -> BertModel:
+    """Load the network of a task from a checkpoint.
+
+    Args:
+        num_labels: for classification; None for as many as the checkpoint's config names.
+        new_head: initialise a head that the checkpoint lacks (to fine-tune it) instead of refusing.
+
+    Raises:
+        ValueError: naming what the checkpoint lacks.
+    """
+    values = read_config(directory)
+    try:
+        model = create_model(task, bert_config(values), num_labels=num_labels or len(labels_of(values)))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"broken `{Path(directory) / CONFIG_FILE}`: {error}") from error
+    weights = from_hugging_face(read_weights(directory), model.config.num_hidden_layers)
+    wanted = {name: value.shape for name, value in model.state_dict().items()}
+    fitting = {
+        name: weights[name] for name, shape in wanted.items() if name in weights and weights[name].shape == shape
+    }
+    dispensable = _HEADS if new_head else _UNUSED_HEADS.get(task, ())
+    for name in wanted.keys() - fitting.keys():
+        if name.startswith(dispensable):
+            continue
+        if name in weights:
+            shapes = f"{list(weights[name].shape)} where its config makes it {list(wanted[name])}"
+            raise ValueError(f"checkpoint `{directory}` does not fit `{task}`: `{name}` is {shapes}")
+        raise ValueError(f"checkpoint `{directory}` cannot do `{task}`: it lacks `{name}`; fine-tune it for that first")
+    model.load_state_dict(fitting, strict=False)
+    return model
+
+
+_HEADS = ("bert.pooler.", "mlm.", "nsp.", "classifier.", "qa_outputs.")
+_UNUSED_HEADS = {"embedding": ("bert.pooler.",), "masked-lm": ("bert.pooler.", "nsp.")}
+"""Parts that a task's outputs do not depend on, so that a checkpoint may lack them."""
+
+
+def read_weights(directory: str | Path) -> dict[str, Tensor]:
+    """Weights of a checkpoint under Hugging Face's names, float32.
+
+    Raises:
+        ValueError: when there are none, or the file is broken or not plain tensors.
+    """
+    directory = Path(directory)
+    safe, pickled = directory / WEIGHTS_FILE, directory / "pytorch_model.bin"
+    if not safe.is_file() and not pickled.is_file():
+        raise ValueError(f"no weights in `{directory}`: expected `{WEIGHTS_FILE}` or `pytorch_model.bin`")
+    path = safe if safe.is_file() else pickled
+    try:
+        weights = load_file(path) if path == safe else torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # safetensors and pickle raise errors of many kinds
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"cannot read weights `{path}`: {reason}") from error
+    return {name: value.float() for name, value in weights.items() if value.is_floating_point()}
+
+
+def save_checkpoint(
+    directory: str | Path, model: BertModel, *, tokenizer_from: str | Path, card: TaskCard, replace: bool = False
+) -> None:
+    """Write a checkpoint directory, atomically.
+
+    Args:
+        tokenizer_from: directory whose tokenizer files are copied.
+        replace: overwrite what is there.
+
+    Raises:
+        ValueError: when the directory exists and `replace` is off.
+    """
+    directory = Path(directory)
+    with atomic_directory(directory, replace=replace) as temporary:
+        write_checkpoint(temporary, model, tokenizer_from=tokenizer_from, card=card)
+
+
+def write_checkpoint(directory: Path, model: BertModel, *, tokenizer_from: str | Path, card: TaskCard) -> None:
+    """Write the files of a checkpoint into an existing directory."""
+    labels = getattr(card.settings, "labels", ())
+    config = {"architectures": [model.architecture], "model_type": "bert", **asdict(model.config)}
+    config |= {"position_embedding_type": "absolute", "torch_dtype": "float32"}
+    if labels:
+        config["id2label"] = {str(index): label for index, label in enumerate(labels)}
+        config["label2id"] = {label: index for index, label in enumerate(labels)}
+    (directory / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    save_file(to_hugging_face(model.state_dict()), directory / WEIGHTS_FILE, metadata={"format": "pt"})
+    for name in TOKENIZER_FILES:
+        if (Path(tokenizer_from) / name).is_file():
+            shutil.copyfile(Path(tokenizer_from) / name, directory / name)
+    (directory / TASK_FILE).write_text(card.to_json(), encoding="utf-8")
+
+
+def checkpoint_digest(directory: str | Path) -> str:
+    """SHA-256 of the weights, hexadecimal."""
+    directory = Path(directory)
+    path = directory / WEIGHTS_FILE
+    return sha256(path if path.is_file() else directory / "pytorch_model.bin")
+
+
+_LAYER = "bert.encoder.layer."
+_NAMES = {
+    "bert.embeddings.word": "bert.embeddings.word_embeddings",
+    "bert.embeddings.position": "bert.embeddings.position_embeddings",
+    "bert.embeddings.token_type": "bert.embeddings.token_type_embeddings",
+    "bert.embeddings.norm": "bert.embeddings.LayerNorm",
+    "bert.pooler": "bert.pooler.dense",
+    "mlm.dense": "cls.predictions.transform.dense",
+    "mlm.norm": "cls.predictions.transform.LayerNorm",
+    "mlm.bias": "cls.predictions.bias",
+    "nsp": "cls.seq_relationship",
+}
+"""Our names -> Hugging Face's, outside of the layers; the names of the other heads are the same."""
+_LAYER_NAMES = {
+    "attention_output": "attention.output.dense",
+    "attention_norm": "attention.output.LayerNorm",
+    "intermediate": "intermediate.dense",
+    "output": "output.dense",
+    "output_norm": "output.LayerNorm",
+}
+
+
+def to_hugging_face(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Weights under Hugging Face's names; query, key and value split."""
+    renamed: dict[str, Tensor] = {}
+    for name, value in weights.items():
+        if match := re.fullmatch(r"bert\.layers\.(\d+)\.(\w+)\.(\w+)", name):
+            number, module, kind = match.groups()
+            if module == "qkv":
+                for part, piece in zip(("query", "key", "value"), value.chunk(3), strict=True):
+                    renamed[f"{_LAYER}{number}.attention.self.{part}.{kind}"] = piece.contiguous()
+            else:
+                renamed[f"{_LAYER}{number}.{_LAYER_NAMES[module]}.{kind}"] = value.contiguous()
+        else:
+            prefix = next((item for item in _NAMES if name == item or name.startswith(item + ".")), "")
+            renamed[_NAMES.get(prefix, prefix) + name[len(prefix) :]] = value.contiguous()
+    return renamed
+
+
+def from_hugging_face(weights: Mapping[str, Tensor], num_layers: int) -> dict[str, Tensor]:
+    """Weights under our names; query, key and value joined. Reads checkpoints without the `bert.` prefix, too."""
+    named = {_modern_name(name): value for name, value in weights.items()}
+    back = {theirs: ours for ours, theirs in _NAMES.items()}
+    renamed = {}
+    for name, value in named.items():
+        prefix = next((item for item in back if name == item or name.startswith(item + ".")), "")
+        renamed[back.get(prefix, prefix) + name[len(prefix) :]] = value
+    for number in range(num_layers):
+        source, target = f"{_LAYER}{number}.", f"bert.layers.{number}."
+        for kind in ("weight", "bias"):
+            parts = [named.get(f"{source}attention.self.{part}.{kind}") for part in ("query", "key", "value")]
+            if all(part is not None for part in parts):
+                renamed[f"{target}qkv.{kind}"] = torch.cat([part for part in parts if part is not None])
+            for ours, theirs in _LAYER_NAMES.items():
+                if f"{source}{theirs}.{kind}" in named:
+                    renamed[f"{target}{ours}.{kind}"] = named[f"{source}{theirs}.{kind}"]
+    return renamed
+
+
+def _modern_name(name: str) -> str:
+    """Old TensorFlow names of LayerNorm, and the prefix that bare encoders lack."""
+    name = name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
+    return f"bert.{name}" if name.startswith(("embeddings.", "encoder.", "pooler.")) else name
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"broken JSON in `{path}`: {error}") from error
+    if not isinstance(values, dict):
+        raise ValueError(f"`{path}` must hold a JSON object")
+    return values

@@ -1,0 +1,230 @@
+"""BERT in one file: embeddings, post-LN encoder, pooler, and the heads.
+
+Devlin et al. 2018 (arXiv 1810.04805), section 3 and appendix A.2; details as in google-research/bert modeling.py, but
+for GELU in its exact form, as Hugging Face checkpoints expect. Query, key and value are one matrix product here;
+`training.checkpoint` translates to and from Hugging Face's names.
+
+Shapes in names: B batch, L length, D hidden, H heads, K head size, V vocabulary, N masked positions of the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True, kw_only=True)
+class BertConfig:
+    """The shape of the network; fields are named as in Hugging Face's `config.json`."""
+
+    vocab_size: int = 30522
+    hidden_size: int = 768
+    num_hidden_layers: int = 12
+    num_attention_heads: int = 12
+    intermediate_size: int = 3072
+    hidden_act: str = "gelu"
+    hidden_dropout_prob: float = 0.1
+    attention_probs_dropout_prob: float = 0.1
+    max_position_embeddings: int = 512
+    type_vocab_size: int = 2
+    initializer_range: float = 0.02
+    layer_norm_eps: float = 1e-12
+    pad_token_id: int = 0
+
+    def __post_init__(self) -> None:
+        if self.hidden_size % self.num_attention_heads:
+            raise ValueError(
+                f"hidden_size `{self.hidden_size}` is not a multiple of "
+                f"num_attention_heads `{self.num_attention_heads}`"
+            )
+        if self.hidden_act not in ACTIVATIONS:
+            raise ValueError(f"unknown hidden_act: `{self.hidden_act}` (one of: {', '.join(ACTIVATIONS)})")
+
+
+def _gelu_tanh(x: Tensor) -> Tensor:
+    return F.gelu(x, approximate="tanh")
+
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": F.gelu,
+    "gelu_new": _gelu_tanh,
+    "gelu_pytorch_tanh": _gelu_tanh,
+    "relu": F.relu,
+}
+
+
+class Embeddings(nn.Module):
+    """Sum of word, position and token type embeddings, normalised."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.word = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.position = nn.Embedding(config.max_position_embeddings, config.hidden_size)
+        self.token_type = nn.Embedding(config.type_vocab_size, config.hidden_size)
+        self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    def forward(self, input_ids_BL: Tensor, token_type_ids_BL: Tensor) -> Tensor:
+        position_LD = self.position.weight[: input_ids_BL.shape[1]]
+        return self.dropout(self.norm(self.word(input_ids_BL) + self.token_type(token_type_ids_BL) + position_LD))
+
+
+class Layer(nn.Module):
+    """Self-attention and feed-forward network, each followed by dropout, residual and LayerNorm (post-LN)."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        hidden = config.hidden_size
+        self.num_heads = config.num_attention_heads
+        self.attention_dropout = config.attention_probs_dropout_prob
+        self.qkv = nn.Linear(hidden, 3 * hidden)
+        self.attention_output = nn.Linear(hidden, hidden)
+        self.attention_norm = nn.LayerNorm(hidden, eps=config.layer_norm_eps)
+        self.intermediate = nn.Linear(hidden, config.intermediate_size)
+        self.activation = ACTIVATIONS[config.hidden_act]
+        self.output = nn.Linear(config.intermediate_size, hidden)
+        self.output_norm = nn.LayerNorm(hidden, eps=config.layer_norm_eps)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    def forward(self, x_BLD: Tensor, mask_B11L: Tensor | None) -> Tensor:
+        x_BLD = self.attention_norm(x_BLD + self.dropout(self.attention_output(self._attend(x_BLD, mask_B11L))))
+        y_BLD = self.output(self.activation(self.intermediate(x_BLD)))
+        return self.output_norm(x_BLD + self.dropout(y_BLD))
+
+    def _attend(self, x_BLD: Tensor, mask_B11L: Tensor | None) -> Tensor:
+        batch, length, hidden = x_BLD.shape
+        qkv_BL3HK = self.qkv(x_BLD).view(batch, length, 3, self.num_heads, hidden // self.num_heads)
+        q_BHLK, k_BHLK, v_BHLK = qkv_BL3HK.permute(2, 0, 3, 1, 4).unbind(0)
+        dropout = self.attention_dropout if self.training else 0.0
+        context_BHLK = F.scaled_dot_product_attention(q_BHLK, k_BHLK, v_BHLK, attn_mask=mask_B11L, dropout_p=dropout)
+        return context_BHLK.transpose(1, 2).reshape(batch, length, hidden)
+
+
+class Bert(nn.Module):
+    """The encoder that all heads share."""
+
+    def __init__(self, config: BertConfig, *, with_pooler: bool) -> None:
+        super().__init__()
+        self.embeddings = Embeddings(config)
+        self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))
+        if with_pooler:
+            self.pooler = nn.Linear(config.hidden_size, config.hidden_size)
+
+    def forward(self, input_ids_BL: Tensor, attention_mask_BL: Tensor | None, token_type_ids_BL: Tensor) -> Tensor:
+        """The last hidden state [B, L, D]. `attention_mask` is 1 for tokens and 0 for padding; None for no padding."""
+        mask_B11L = None if attention_mask_BL is None else attention_mask_BL.bool()[:, None, None, :]
+        x_BLD = self.embeddings(input_ids_BL, token_type_ids_BL)
+        for layer in self.layers:
+            x_BLD = layer(x_BLD, mask_B11L)
+        return x_BLD
+
+    def pool(self, hidden_BLD: Tensor) -> Tensor:
+        """The pooled output [B, D]: a tanh layer over [CLS]."""
+        return torch.tanh(self.pooler(hidden_BLD[:, 0]))
+
+
+class BertModel(nn.Module):
+    """A network with a head. Calling it with `input_ids`, `attention_mask`, `token_type_ids` gives outputs by name."""
+
+    architecture = "BertModel"
+    with_pooler = True
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.bert = Bert(config, with_pooler=self.with_pooler)
+
+    def initialize(self) -> BertModel:
+        """Draw weights from a truncated normal, biases zero, as the reference code does."""
+        self.apply(self._initialize)
+        return self
+
+    def _initialize(self, module: nn.Module) -> None:
+        if isinstance(module, (nn.Linear, nn.Embedding)):
+            std = self.config.initializer_range
+            nn.init.trunc_normal_(module.weight, std=std, a=-2 * std, b=2 * std)
+        if isinstance(module, nn.Linear) and module.bias is not None:
+            nn.init.zeros_(module.bias)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None, token_type_ids: Tensor) -> dict[str, Tensor]:
+        hidden_BLD = self.bert(input_ids, attention_mask, token_type_ids)
+        return {"last_hidden_state": hidden_BLD, "pooler_output": self.bert.pool(hidden_BLD)}
+
+
+class MaskedLMHead(nn.Module):
+    """Dense layer, GELU, LayerNorm, then the word embeddings as output matrix, with a bias of their own."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+        self.activation = ACTIVATIONS[config.hidden_act]
+        self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.bias = nn.Parameter(torch.zeros(config.vocab_size))
+
+    def forward(self, hidden: Tensor, word_embeddings_VD: Tensor) -> Tensor:
+        return F.linear(self.norm(self.activation(self.dense(hidden))), word_embeddings_VD, self.bias)
+
+
+class BertForPreTraining(BertModel):
+    """Masked LM and next sentence prediction. Logits over the vocabulary are computed where they are asked for."""
+
+    architecture = "BertForPreTraining"
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__(config)
+        self.mlm = MaskedLMHead(config)
+        self.nsp = nn.Linear(config.hidden_size, 2)
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None,
+        token_type_ids: Tensor,
+        masked_positions_N: Tensor | None = None,
+    ) -> dict[str, Tensor]:
+        """Logits.
+
+        Args:
+            masked_positions_N: flat positions, row * length + column; None for all.
+
+        Returns:
+            `logits` [N, V], or [B, L, V] without positions; `nsp_logits` [B, 2], 0 for "is next".
+        """
+        hidden_BLD = self.bert(input_ids, attention_mask, token_type_ids)
+        masked = hidden_BLD if masked_positions_N is None else hidden_BLD.flatten(0, 1)[masked_positions_N]
+        logits = self.mlm(masked, self.bert.embeddings.word.weight)
+        return {"logits": logits, "nsp_logits": self.nsp(self.bert.pool(hidden_BLD))}
+
+
+class BertForSequenceClassification(BertModel):
+    """A linear layer over the pooled output, after dropout."""
+
+    architecture = "BertForSequenceClassification"
+
+    def __init__(self, config: BertConfig, num_labels: int) -> None:
+        super().__init__(config)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.classifier = nn.Linear(config.hidden_size, num_labels)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None, token_type_ids: Tensor) -> dict[str, Tensor]:
+        pooled_BD = self.bert.pool(self.bert(input_ids, attention_mask, token_type_ids))
+        return {"logits": self.classifier(self.dropout(pooled_BD))}
+
+
+class BertForQuestionAnswering(BertModel):
+    """A start and an end logit for each token (section 4.2 of the paper)."""
+
+    architecture = "BertForQuestionAnswering"
+    with_pooler = False
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__(config)
+        self.qa_outputs = nn.Linear(config.hidden_size, 2)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None, token_type_ids: Tensor) -> dict[str, Tensor]:
+        start_BL, end_BL = self.qa_outputs(self.bert(input_ids, attention_mask, token_type_ids)).unbind(-1)
+        return {"start_logits": start_BL, "end_logits": end_BL}
