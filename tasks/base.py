@@ -88,6 +88,10 @@ class Task(Generic[ExampleT, FeaturesT, PredictionT, SettingsT]):
         """Turn the outputs of the model for the features of one example into a prediction."""
         raise NotImplementedError
 
+    def score(self, examples: Sequence[ExampleT], predictions: Sequence[PredictionT]) -> dict[str, float]:
+        """Scores of predictions against the truth that the examples hold, by name, official metrics first."""
+        raise NotImplementedError
+
     def with_settings(self, **changes: Any) -> Task[ExampleT, FeaturesT, PredictionT, SettingsT]:
         """The same task with some settings changed (a request that asks for another pooling, say)."""
         return replace(self, settings=replace(self.settings, **changes)) if changes else self

@@ -11,6 +11,7 @@ import numpy as np
 from tasks._fit import check_length, raise_if_invalid, tokenize_texts, truncate_pair
 from tasks.base import InvalidExample, Outputs, Task, TaskSettings
 from tasks.features import Features
+from tasks.metrics import classification_scores
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +93,11 @@ class Classification(Task[ClassificationExample, Features, ClassificationPredict
         self, example: ClassificationExample, features: Sequence[Features], outputs: Sequence[Outputs]
     ) -> ClassificationPrediction:
         return ClassificationPrediction(labels=self.settings.labels, scores=softmax(outputs[0]["logits"]))
+
+    def score(
+        self, examples: Sequence[ClassificationExample], predictions: Sequence[ClassificationPrediction]
+    ) -> dict[str, float]:
+        return classification_scores([example.label or "" for example in examples], [p.label for p in predictions])
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:

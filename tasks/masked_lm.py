@@ -65,6 +65,15 @@ class MaskedLM(Task[ClozeExample, Features, MaskPrediction, MaskedLMSettings]):
         logits = outputs[0]["logits"][features[0].input_ids == self.tokenizer.mask_id]
         return MaskPrediction(log_probs=log_softmax(logits))
 
+    def score(self, examples: Sequence[ClozeExample], predictions: Sequence[MaskPrediction]) -> dict[str, float]:
+        losses, hits = [], []
+        for example, prediction in zip(examples, predictions, strict=True):
+            for row, token in zip(prediction.log_probs, example.tokens, strict=False):
+                token_id = self.tokenizer.token_id(token)
+                losses.append(-row[token_id])
+                hits.append(row.argmax() == token_id)
+        return {"loss": float(np.mean(losses)), "accuracy": float(np.mean(hits))}
+
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:
     """Log-softmax over the last axis, float32."""

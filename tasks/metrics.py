@@ -22,6 +22,11 @@ def macro_f1(labels: Sequence[str], predictions: Sequence[str]) -> float:
     return float(np.mean([2 * correct[label] / (true[label] + predicted[label]) for label in true | predicted]))
 
 
+def classification_scores(labels: Sequence[str], predictions: Sequence[str]) -> dict[str, float]:
+    """Accuracy and macro-averaged F1."""
+    return {"accuracy": accuracy(labels, predictions), "macro_f1": macro_f1(labels, predictions)}
+
+
 def squad_scores(predictions: Sequence[str], answers: Sequence[Sequence[str]]) -> dict[str, float]:
     """Exact match and F1 of SQuAD: for each question the best over its accepted answers, averaged over questions.
 

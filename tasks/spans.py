@@ -18,6 +18,7 @@ from tasks._fit import check_length, raise_if_invalid, tokenize_texts
 from tasks.base import InvalidExample, Outputs, Task, TaskSettings
 from tasks.classification import softmax
 from tasks.features import Features
+from tasks.metrics import squad_scores
 from tasks.tokenizer import Tokens
 
 
@@ -160,6 +161,9 @@ class Spans(Task[SpanExample, Window, SpanPrediction, SpanSettings]):
             no_answer_score=float(scores[-1]) if self.settings.unanswerable else 0.0,
             null_margin=float(margin),
         )
+
+    def score(self, examples: Sequence[SpanExample], predictions: Sequence[SpanPrediction]) -> dict[str, float]:
+        return squad_scores([prediction.text for prediction in predictions], [example.answers for example in examples])
 
     def _candidates(self, window: Window, output: Outputs) -> Iterator[tuple[int, int, float]]:
         """Spans of one window as (start, end, logit), start and end in code points."""

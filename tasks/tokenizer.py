@@ -16,6 +16,8 @@ import numpy as np
 import tokenizers
 
 TOKENIZER_FILE = "tokenizer.json"
+TOKENIZER_FILES = (TOKENIZER_FILE, "tokenizer_config.json", "vocab.txt", "special_tokens_map.json")
+"""What a checkpoint may hold of its tokenizer."""
 
 
 @dataclass(frozen=True, slots=True)

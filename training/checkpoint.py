@@ -10,7 +10,7 @@ import json
 import re
 import shutil
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from torch import Tensor
 from tasks import settings_from_dict, settings_to_dict
 from tasks.base import TaskSettings
 from tasks.files import atomic_directory, sha256
-from tasks.tokenizer import TOKENIZER_FILE
+from tasks.tokenizer import TOKENIZER_FILES
 from training.model import (
     BertConfig,
     BertForPreTraining,
@@ -33,7 +33,6 @@ from training.model import (
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
 TASK_FILE = "task.json"
-TOKENIZER_FILES = (TOKENIZER_FILE, "tokenizer_config.json", "vocab.txt", "special_tokens_map.json")
 
 MODELS: dict[str, type[BertModel]] = {
     "embedding": BertModel,
@@ -105,26 +104,44 @@ def labels_of(config_values: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(id2label[key] for key in sorted(id2label, key=int))
 
 
-def create_model(task: str, config: BertConfig, *, num_labels: int = 2) -> BertModel:
-    """A freshly initialised network for a task."""
+def create_model(
+    task: str, config: BertConfig, *, num_labels: int | None = None, dropout: float | None = None
+) -> BertModel:
+    """A freshly initialised network for a task.
+
+    Args:
+        num_labels: for classification.
+        dropout: of hidden states and attention; None for the config's own.
+    """
+    if dropout is not None:
+        config = replace(config, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
     if task == "classification":
-        return BertForSequenceClassification(config, num_labels).initialize()
+        return BertForSequenceClassification(config, num_labels or 2).initialize()
     return MODELS[task](config).initialize()
 
 
-def load_model(directory: str | Path, task: str, *, num_labels: int | None = None, new_head: bool = False) -> BertModel:
+def load_model(
+    directory: str | Path,
+    task: str,
+    *,
+    num_labels: int | None = None,
+    new_head: bool = False,
+    dropout: float | None = None,
+) -> BertModel:
     """Load the network of a task from a checkpoint.
 
     Args:
         num_labels: for classification; None for as many as the checkpoint's config names.
         new_head: initialise a head that the checkpoint lacks (to fine-tune it) instead of refusing.
+        dropout: of hidden states and attention; None for the checkpoint's own.
 
     Raises:
         ValueError: naming what the checkpoint lacks.
     """
     values = read_config(directory)
     try:
-        model = create_model(task, bert_config(values), num_labels=num_labels or len(labels_of(values)))
+        config = bert_config(values)
+        model = create_model(task, config, num_labels=num_labels or len(labels_of(values)), dropout=dropout)
     except (TypeError, ValueError) as error:
         raise ValueError(f"broken `{Path(directory) / CONFIG_FILE}`: {error}") from error
     weights = from_hugging_face(read_weights(directory), model.config.num_hidden_layers)
@@ -169,19 +186,19 @@ def read_weights(directory: str | Path) -> dict[str, Tensor]:
 
 
 def save_checkpoint(
-    directory: str | Path, model: BertModel, *, tokenizer_from: str | Path, card: TaskCard, replace: bool = False
+    directory: str | Path, model: BertModel, *, tokenizer_from: str | Path, card: TaskCard, overwrite: bool = False
 ) -> None:
     """Write a checkpoint directory, atomically.
 
     Args:
         tokenizer_from: directory whose tokenizer files are copied.
-        replace: overwrite what is there.
+        overwrite: put it in the place of what is there.
 
     Raises:
-        ValueError: when the directory exists and `replace` is off.
+        ValueError: when the directory exists and `overwrite` is off.
     """
     directory = Path(directory)
-    with atomic_directory(directory, replace=replace) as temporary:
+    with atomic_directory(directory, replace=overwrite) as temporary:
         write_checkpoint(temporary, model, tokenizer_from=tokenizer_from, card=card)
 
 

@@ -1,17 +1,45 @@
-"""Evaluate a checkpoint on a dev set: predictions by the code that also stands in the server, scores, baselines.
+"""Evaluate a checkpoint on a dev set, with the code that also stands in the server before and behind the model.
 
-python -m training.evaluate runs/sst2/checkpoint --data dev.tsv
+python -m training.evaluate runs/sst2/checkpoint --data dev.tsv --train train.tsv
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+import tyro
 
-from tasks.batching import Run
+from tasks import Task, create_task
+from tasks.batching import Run, predict
+from tasks.files import atomic_write
+from tasks.tokenizer import Tokenizer
+from training.baselines import baseline
+from training.checkpoint import load_model, read_task_card
+from training.command import command
+from training.data import Columns, read_examples
 from training.model import BertModel
+from training.progress import Progress
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateRecipe:
+    """Score a checkpoint on labelled data."""
+
+    checkpoint: tyro.conf.Positional[Path]
+    """Checkpoint with a task card (training.finetune or training.pretrain wrote it)."""
+    data: tuple[Path, ...]
+    """SQuAD JSON for spans; .tsv, .csv or .jsonl for classification; text for masked-lm."""
+    train: tuple[Path, ...] = ()
+    """Training data: adds the baseline fitted on it."""
+    columns: Columns = field(default_factory=Columns)
+    predictions: Path | None = None
+    """Write predictions here, one JSON object a line."""
 
 
 def torch_run(model: BertModel, device: torch.device | str = "cpu") -> Run:
@@ -24,3 +52,68 @@ def torch_run(model: BertModel, device: torch.device | str = "cpu") -> Run:
         return {name: output.float().cpu().numpy() for name, output in model(**inputs).items()}
 
     return run
+
+
+def load_for_evaluation(checkpoint: Path) -> tuple[Task[Any, Any, Any, Any], Run]:
+    """The task of a checkpoint, and its network ready to run.
+
+    Raises:
+        ValueError: when the checkpoint has no task card, or lacks what the task needs.
+    """
+    card = read_task_card(checkpoint)
+    if card is None:
+        raise ValueError(f"checkpoint `{checkpoint}` has no task.json; fine-tune it first")
+    task = create_task(card.task, Tokenizer.load(checkpoint), card.settings)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    return task, torch_run(load_model(checkpoint, card.task), device)
+
+
+def predict_with_progress(task: Task[Any, Any, Any, Any], examples: Sequence[Any], run: Run) -> list[Any]:
+    """`tasks.batching.predict` with a progress bar."""
+    with Progress("evaluate", unit="example", total=len(examples)) as bar:
+        chunk_size = 32 if task.name == "masked-lm" else 256
+        return predict(task, examples, run, chunk_size=chunk_size, progress=bar.update)
+
+
+def prediction_to_dict(example: Any, prediction: Any) -> dict[str, Any]:
+    """A prediction of classification or spans as JSON-compatible values."""
+    if hasattr(prediction, "label"):
+        return {"text": example.text, "label": prediction.label, "scores": dict(prediction.ranked())}
+    if hasattr(prediction, "has_answer"):
+        spans = [{"start": s.start, "end": s.end, "text": s.text, "score": s.score} for s in prediction.spans[:1]]
+        return {"id": example.id, "answer": prediction.text, "spans": spans}
+    raise ValueError("predictions of this task cannot be written")
+
+
+def format_scores(rows: Mapping[str, Mapping[str, float]]) -> str:
+    """A small table: a row a name, a column a score. Losses in nats, the others in percent."""
+    names = list(dict.fromkeys(name for scores in rows.values() for name in scores))
+    width = max(map(len, rows))
+    lines = [" " * width + "".join(f"{name:>14}" for name in names)]
+    for row, scores in rows.items():
+        cells = (f"{scores[name]:>14.3f}" if name == "loss" else f"{100 * scores[name]:>14.2f}" for name in names)
+        lines.append(f"{row:<{width}}" + "".join(cells))
+    return "\n".join(lines)
+
+
+@command
+def main() -> None:
+    """Command line."""
+    recipe = tyro.cli(EvaluateRecipe, description=__doc__)
+    task, run = load_for_evaluation(recipe.checkpoint)
+    examples = read_examples(task.name, recipe.data, columns=recipe.columns, tokenizer=task.tokenizer)
+    predictions = predict_with_progress(task, examples, run)
+    if recipe.predictions:
+        lines = [json.dumps(prediction_to_dict(*pair)) for pair in zip(examples, predictions, strict=True)]
+        atomic_write(recipe.predictions, "".join(line + "\n" for line in lines).encode())
+    rows = {str(recipe.checkpoint): task.score(examples, predictions)}
+    if recipe.train:
+        train = read_examples(task.name, recipe.train, columns=recipe.columns, tokenizer=task.tokenizer)
+        name, scores = baseline(task.name, train, examples, task.tokenizer)
+        rows[name] = scores
+    print(f"{len(examples):,} examples")
+    print(format_scores(rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,185 @@
+"""Pretraining examples as a pure function of (seed, epoch, index).
+
+The rules are those of the paper (appendix A.2) and of create_pretraining_data.py in google-research/bert: sentences are
+packed into pairs, half of the second parts come from another document, and 15% of the tokens are to be predicted, of
+which 80% become [MASK], 10% a random token and 10% stay. There the data are drawn once and written down ten times; here
+each epoch draws its own pairs and masks, and because nothing depends on what was drawn before, training resumes at any
+step at once and sees the same global batches with any number of processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from training.corpus import Corpus
+
+_PLAN = np.dtype(
+    [
+        ("document", np.int32),
+        ("first", np.int32),  # first part: sentences first to middle of the document
+        ("middle", np.int32),
+        ("last", np.int32),  # second part: sentences middle to last, when it is the next one
+        ("random_document", np.int32),  # else sentences random_first to random_last of that document; -1 for next
+        ("random_first", np.int32),
+        ("random_last", np.int32),
+    ]
+)
+_PLAN_STREAM, _ORDER_STREAM, _EXAMPLE_STREAM = range(3)
+
+
+def random_generator(seed: int, epoch: int, stream: int, index: int = 0) -> np.random.Generator:
+    """A generator of its own for each (seed, epoch, stream, index), at no cost for the indices before."""
+    return np.random.Generator(np.random.Philox(key=[seed, epoch], counter=[0, 0, index, stream]))
+
+
+@dataclass(frozen=True, slots=True)
+class PretrainingExample:
+    """One masked pair."""
+
+    input_ids: np.ndarray
+    """[length] int64, masked"""
+    token_type_ids: np.ndarray
+    """[length] int64"""
+    masked_positions: np.ndarray
+    """[masks] int64, ascending"""
+    masked_labels: np.ndarray
+    """[masks] int64, what stood there"""
+    nsp_label: int
+    """0: the second part follows the first; 1: it is random."""
+
+
+class PretrainingExamples:
+    """The examples of a corpus.
+
+    Args:
+        max_seq_length: longest example in tokens, specials included.
+        masking_rate: share of tokens (specials counted) to predict.
+        short_seq_prob: share of documents (drawn anew each epoch) cut into shorter pairs.
+        seed: 0 or more.
+    """
+
+    def __init__(
+        self,
+        corpus: Corpus,
+        *,
+        max_seq_length: int = 128,
+        masking_rate: float = 0.15,
+        short_seq_prob: float = 0.1,
+        seed: int = 0,
+    ) -> None:
+        if corpus.num_documents < 2:
+            raise ValueError("pretraining needs at least two documents, to draw random next sentences from")
+        self.corpus = corpus
+        self.seed = seed
+        self.masking_rate = masking_rate
+        self.short_seq_prob = short_seq_prob
+        self.max_tokens = max_seq_length - 3
+        self._vocab_size = corpus.info["vocab_size"]
+        self._epoch = lru_cache(maxsize=2)(self._draw_epoch)
+
+    def num_examples(self, epoch: int) -> int:
+        """How many examples an epoch has (it varies a little, as pairs are drawn anew)."""
+        return len(self._epoch(epoch)[0])
+
+    def example(self, epoch: int, index: int) -> PretrainingExample:
+        """Example `index` of an epoch."""
+        plan, order = self._epoch(epoch)
+        rng = random_generator(self.seed, epoch, _EXAMPLE_STREAM, index)
+        first, second, is_random = self._pair(plan[order[index]])
+        first, second = truncate_at_random_ends(first, second, self.max_tokens, rng)
+        arrays = self.corpus.tokenizer.assemble(first, second)
+        input_ids, positions, labels = mask_tokens(
+            arrays["input_ids"],
+            np.array([0, len(first) + 1, len(arrays["input_ids"]) - 1]),
+            rate=self.masking_rate,
+            mask_id=self.corpus.tokenizer.mask_id,
+            vocab_size=self._vocab_size,
+            rng=rng,
+        )
+        return PretrainingExample(input_ids, arrays["token_type_ids"], positions, labels, int(is_random))
+
+    def _pair(self, plan: np.void) -> tuple[np.ndarray, np.ndarray, bool]:
+        first = self.corpus.tokens(plan["document"], plan["first"], plan["middle"])
+        if plan["random_document"] < 0:
+            return first, self.corpus.tokens(plan["document"], plan["middle"], plan["last"]), False
+        second = self.corpus.tokens(plan["random_document"], plan["random_first"], plan["random_last"])
+        return first, second, True
+
+    def _draw_epoch(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+        rows = [row for document in range(self.corpus.num_documents) for row in self._draw_document(epoch, document)]
+        order = random_generator(self.seed, epoch, _ORDER_STREAM).permutation(len(rows))
+        return np.array(rows, dtype=_PLAN), order
+
+    def _draw_document(self, epoch: int, document: int) -> Iterator[tuple[int, ...]]:
+        """Cut one document into pairs; sentences after a random next are put back and used again."""
+        rng = random_generator(self.seed, epoch, _PLAN_STREAM, document)
+        lengths = self.corpus.sentence_lengths(document)
+        target = self.max_tokens
+        if rng.random() < self.short_seq_prob:
+            target = int(rng.integers(2, self.max_tokens + 1))
+        first = 0
+        while first < len(lengths):
+            ends = np.cumsum(lengths[first : first + target])  # a sentence has a token at least
+            last = first + min(int(np.searchsorted(ends, target)) + 1, len(ends))
+            middle = first + (int(rng.integers(1, last - first)) if last - first >= 2 else 1)
+            if last - first == 1 or rng.random() < 0.5:
+                wanted = target - int(ends[middle - first - 1])
+                yield document, first, middle, last, *self._draw_random_next(document, wanted, rng)
+                first = middle
+            else:
+                yield document, first, middle, last, -1, 0, 0
+                first = last
+
+    def _draw_random_next(self, document: int, wanted: int, rng: np.random.Generator) -> tuple[int, int, int]:
+        for _ in range(10):
+            other = int(rng.integers(self.corpus.num_documents))
+            if other != document:
+                break
+        lengths = self.corpus.sentence_lengths(other)
+        start = int(rng.integers(len(lengths)))
+        ends = np.cumsum(lengths[start : start + max(wanted, 1)])
+        return other, start, start + min(int(np.searchsorted(ends, wanted)) + 1, len(ends))
+
+
+def truncate_at_random_ends(
+    first: np.ndarray, second: np.ndarray, max_tokens: int, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Drop tokens of the longer one, from its front or back by the toss of a coin, until both fit together."""
+    bounds = [[0, len(first)], [0, len(second)]]
+    excess = len(first) + len(second) - max_tokens
+    for from_front in rng.random(max(excess, 0)) < 0.5:
+        longer = bounds[0] if bounds[0][1] - bounds[0][0] > bounds[1][1] - bounds[1][0] else bounds[1]
+        longer[0 if from_front else 1] += 1 if from_front else -1
+    return first[slice(*bounds[0])], second[slice(*bounds[1])]
+
+
+def mask_tokens(
+    input_ids: np.ndarray,
+    special_positions: np.ndarray,
+    *,
+    rate: float,
+    mask_id: int,
+    vocab_size: int,
+    rng: np.random.Generator,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Choose tokens to predict and hide them: 80% [MASK], 10% a random token of the whole vocabulary, 10% as they are.
+
+    Args:
+        special_positions: where [CLS] and [SEP] stand, which are never chosen.
+
+    Returns:
+        The ids with tokens hidden; the positions chosen, ascending; the ids that stood there.
+    """
+    candidates = np.delete(np.arange(len(input_ids)), special_positions)
+    count = min(len(candidates), max(1, round(len(input_ids) * rate)))
+    positions = np.sort(rng.permutation(candidates)[:count])
+    labels = input_ids[positions]
+    fate = rng.random(count)
+    hidden = np.where(fate < 0.8, mask_id, np.where(fate < 0.9, labels, rng.integers(vocab_size, size=count)))
+    masked = input_ids.copy()
+    masked[positions] = hidden
+    return masked, positions, labels

@@ -1,0 +1,44 @@
+"""A progress bar on a terminal; elsewhere a line now and then."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from tqdm import tqdm
+
+
+class Progress:
+    """Counts work done, on standard error; leaves the finished bar behind."""
+
+    def __init__(
+        self, label: str, *, unit: str, total: int | None = None, initial: int = 0, enabled: bool = True
+    ) -> None:
+        interval = 0.2 if sys.stderr.isatty() else 15.0
+        self._bar: tqdm[Any] = tqdm(
+            total=total,
+            initial=initial,
+            desc=f"{label:<12}",
+            unit=unit,
+            unit_scale=unit == "token",
+            disable=not enabled,
+            mininterval=interval,
+            maxinterval=interval,
+            dynamic_ncols=True,
+        )
+
+    def update(self, count: int, note: str = "") -> None:
+        """Add finished work, and say something about it at the end of the bar."""
+        if note:
+            self._bar.set_postfix_str(note, refresh=False)
+        self._bar.update(count)
+
+    def close(self) -> None:
+        """Leave the bar as it stands."""
+        self._bar.close()
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
