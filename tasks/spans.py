@@ -173,7 +173,8 @@ class Spans(Task[SpanExample, Window, SpanPrediction, SpanSettings]):
         length = ends[None, :] - starts[:, None] + 1
         fits = (length >= 1) & (length <= self.settings.max_answer_length)
         logits = output["start_logits"][starts][:, None] + output["end_logits"][ends][None, :]
-        for row, column in zip(*np.nonzero(fits), strict=True):
+        ranked = np.argsort(-np.where(fits, logits, -np.inf), axis=None, kind="stable")[: min(count, int(fits.sum()))]
+        for row, column in zip(*np.unravel_index(ranked, logits.shape), strict=True):
             start, end = int(window.offsets[starts[row], 0]), int(window.offsets[ends[column], 1])
             yield start, end, float(logits[row, column])
 

@@ -92,7 +92,7 @@ def read_spans(path: Path) -> list[SpanExample]:
 def read_cloze(
     path: Path, tokenizer: Tokenizer, *, max_tokens: int = 96, max_examples: int = 1000
 ) -> list[ClozeExample]:
-    """Passages of a text file in which 15% of the words that are one token each are masked, the same at each reading."""
+    """Passages of a text file, 15% of the words that are one token each masked; the same at each reading."""
     examples: list[ClozeExample] = []
     for text in islice(_passages(path, tokenizer, max_tokens), max_examples):
         tokens = tokenizer.tokenize([text])[0]

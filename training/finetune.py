@@ -1,7 +1,7 @@
 """Fine-tune a checkpoint on sequence classification or extractive question answering (section 3.2 of the paper).
 
-    python -m training.finetune classification --checkpoint runs/mini/checkpoint --train a.tsv --dev b.tsv --run runs/sst2
-    python -m training.finetune spans --checkpoint runs/mini/checkpoint --train a.json --dev b.json --run runs/squad
+    python -m training.finetune classification --checkpoint runs/mini/checkpoint --train a.tsv --dev b.tsv --run runs/a
+    python -m training.finetune spans --checkpoint runs/mini/checkpoint --train a.json --dev b.json --run runs/b
 
 The checkpoint may be ours or any Hugging Face BERT directory. The same command again resumes.
 """
@@ -286,7 +286,7 @@ def _provenance(recipe: FinetuneRecipe) -> dict[str, Any]:
         **(before.provenance if before else {}),
         "checkpoint": {"name": recipe.checkpoint.resolve().parent.name, "sha256": checkpoint_digest(recipe.checkpoint)},
         "data": {path.name: sha256(path) for path in (*recipe.train, *recipe.dev)},
-        "recipe": {key: str(value) for key, value in recipe_fields(recipe).items()},
+        "recipe": recipe_fields(recipe),
         "torch": torch.__version__,
     }
 

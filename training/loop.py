@@ -19,7 +19,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -131,7 +131,6 @@ class Run:
         Raises:
             ValueError: naming the field that differs.
         """
-        recipe = json.loads(json.dumps(recipe, default=str))
         path = self.path / RECIPE_FILE
         if path.is_file():
             before = json.loads(path.read_text(encoding="utf-8"))
@@ -346,5 +345,6 @@ class _Meter:
 
 
 def recipe_fields(recipe: Any) -> dict[str, Any]:
-    """The fields of a recipe as plain values."""
-    return {item.name: getattr(recipe, item.name) for item in fields(recipe)}
+    """The fields of a recipe as JSON-compatible values."""
+    values: dict[str, Any] = json.loads(json.dumps(asdict(recipe), default=str))
+    return values

@@ -180,7 +180,7 @@ def pretrain(recipe: PretrainRecipe, world: World) -> Path:
         label="pretrain",
     )
     if world.is_main:
-        provenance: dict[str, Any] = {"recipe": {key: str(value) for key, value in fields.items()}}
+        provenance: dict[str, Any] = {"recipe": fields}
         provenance |= {"corpus": corpus.digest, "num_tokens": position.num_tokens, "torch": torch.__version__}
         card = TaskCard(
             task="masked-lm",
