@@ -1,22 +1,41 @@
-"""What every command of this package does with a user's mistake: one line on standard error, exit code 1."""
+"""What every command of this package does with its arguments, and with a user's mistake."""
 
 from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import tyro
+
+RecipeT = TypeVar("RecipeT")
+
+
+def parse(
+    recipe_type: type[RecipeT], module: str, description: str | None, args: Sequence[str] | None = None
+) -> RecipeT:
+    """A recipe out of the command line; each field is a flag. Mistakes in flags end the process with exit code 2.
+
+    Args:
+        module: name for the usage line, as in `python -m module`.
+        description: the module's docstring.
+        args: arguments; None for the process's own.
+    """
+    return tyro.cli(recipe_type, prog=f"python -m {module}", description=description, args=args)
 
 
 def command(main: Callable[[], None]) -> Callable[[], None]:
-    """Turn ValueError and OSError into one line; an interrupt into exit code 130."""
+    """Turn ValueError and OSError into one line on standard error and exit code 1; an interrupt into exit code 130."""
 
     @functools.wraps(main)
     def wrapped() -> None:
         try:
             main()
+        except BrokenPipeError:
+            sys.stderr.close()
         except (ValueError, OSError) as error:
-            message = " ".join(str(error).split())
-            sys.exit(f"error: {message}")
+            sys.exit("error: " + " ".join(str(error).split()))
         except KeyboardInterrupt:
             sys.exit(130)
 

@@ -1,7 +1,7 @@
 """Fine-tune a checkpoint on sequence classification or extractive question answering (section 3.2 of the paper).
 
-    python -m training.finetune classification --checkpoint runs/mini/checkpoint --train a.tsv --dev b.tsv --run runs/a
-    python -m training.finetune spans --checkpoint runs/mini/checkpoint --train a.json --dev b.json --run runs/b
+    python -m training.finetune classification --checkpoint runs/mini/checkpoint --train a.tsv --dev b.tsv --run-dir a
+    python -m training.finetune spans --checkpoint runs/mini/checkpoint --train a.json --dev b.json --run-dir b
 
 The checkpoint may be ours or any Hugging Face BERT directory. The same command again resumes.
 """
@@ -59,7 +59,7 @@ class FinetuneRecipe(LoopSettings):
     """SQuAD JSON for spans; .tsv, .csv or .jsonl for classification."""
     dev: tuple[Path, ...] = ()
     """Held-out data to score on, in the same format."""
-    run: Path
+    run_dir: Path
     """Run directory: metrics, resumable state, and in the end `checkpoint/`."""
     columns: Columns = field(default_factory=Columns)
     from_scratch: bool = False
@@ -196,7 +196,7 @@ def finetune(recipe: FinetuneRecipe, world: World) -> Path:
     Raises:
         ValueError: for data or a checkpoint that cannot be used, or a run that was started differently.
     """
-    run = Run(recipe.run, world)
+    run = Run(recipe.run_dir, world)
     tokenizer = Tokenizer.load(recipe.checkpoint)
     read = lambda paths: read_examples(recipe.task, paths, columns=recipe.columns, tokenizer=tokenizer)  # noqa: E731
     examples, dev = read(recipe.train), read(recipe.dev) if recipe.dev else []
@@ -233,7 +233,7 @@ def finetune(recipe: FinetuneRecipe, world: World) -> Path:
         scores = _final_scores(task, model, examples, dev, world) if dev else {}
         card = TaskCard(task=task.name, settings=task.settings, scores=scores, provenance=provenance)
         save_checkpoint(run.checkpoint_path, model.cpu(), tokenizer_from=recipe.checkpoint, card=card)
-        plot_run(recipe.run)
+        plot_run(recipe.run_dir)
         run.drop_states()
         if scores:
             print(format_scores({name: row for name, row in scores.items() if isinstance(row, dict)}))
@@ -241,7 +241,16 @@ def finetune(recipe: FinetuneRecipe, world: World) -> Path:
     return run.checkpoint_path
 
 
-_MAY_DIFFER = ("run", "checkpoint", "train", "dev", "micro_batch_size", "log_every", "checkpoint_every", "keep_last")
+_MAY_DIFFER = (
+    "run_dir",
+    "checkpoint",
+    "train",
+    "dev",
+    "micro_batch_size",
+    "log_every",
+    "checkpoint_every",
+    "keep_last",
+)
 
 
 def task_settings(recipe: FinetuneRecipe, examples: Sequence[Any], dev: Sequence[Any]) -> TaskSettings:

@@ -35,6 +35,8 @@ from training.progress import Progress
 Dtype = Literal["auto", "fp32", "bf16"]
 METRICS_FILE = "metrics.jsonl"
 RECIPE_FILE = "recipe.json"
+PLACES_AND_PACE = ("run_dir", "micro_batch_size", "log_every", "checkpoint_every", "keep_last")
+"""Fields of a recipe that may change when a run is resumed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,7 +140,7 @@ class Run:
                 if key not in may_differ and recipe.get(key) != before.get(key):
                     was, now = before.get(key), recipe.get(key)
                     raise ValueError(
-                        f"run `{self.path}` was started with {key} `{was}`, not `{now}`; choose another --run directory"
+                        f"run `{self.path}` was started with {key} `{was}`, not `{now}`; choose another --run-dir"
                     )
         self.world.barrier()
         if self.world.is_main:

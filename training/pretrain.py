@@ -1,7 +1,7 @@
 """Pretrain BERT: masked language modelling and next sentence prediction (section 3.1 of the paper).
 
-    python -m training.pretrain mini --corpus build/corpus --run runs/mini --num-steps 20000
-    torchrun --nproc-per-node 2 -m training.pretrain mini --corpus build/corpus --run runs/mini
+    python -m training.pretrain mini --corpus build/corpus --run-dir runs/mini --num-steps 20000
+    torchrun --nproc-per-node 2 -m training.pretrain mini --corpus build/corpus --run-dir runs/mini
 
 The first word names a published shape; every field of the recipe is a flag. The same command again resumes.
 """
@@ -26,7 +26,7 @@ from training.checkpoint import TaskCard, create_model, load_model, save_checkpo
 from training.command import command
 from training.corpus import Corpus
 from training.distributed import World, world
-from training.loop import Batch, LoopSettings, Run, autocast, recipe_fields, train
+from training.loop import PLACES_AND_PACE, Batch, LoopSettings, Run, autocast, recipe_fields, train
 from training.model import BertConfig, BertModel
 from training.plot import plot_run
 from training.pretraining_examples import PretrainingExample, PretrainingExamples
@@ -38,7 +38,7 @@ class PretrainRecipe(LoopSettings):
 
     corpus: Path
     """Directory written by training.corpus."""
-    run: Path
+    run_dir: Path
     """Run directory: metrics, resumable state, and in the end `checkpoint/`."""
     dev_corpus: Path | None = None
     """Held-out corpus, prepared with the same tokenizer, for MLM loss and accuracy."""
@@ -158,7 +158,7 @@ def pretrain(recipe: PretrainRecipe, world: World) -> Path:
     Raises:
         ValueError: for a corpus that cannot be used, or a run that was started differently.
     """
-    run = Run(recipe.run, world)
+    run = Run(recipe.run_dir, world)
     corpus = Corpus(recipe.corpus)
     fields = recipe_fields(recipe)
     run.check_recipe(fields | {"corpus_digest": corpus.digest}, may_differ=_MAY_DIFFER)
@@ -188,13 +188,13 @@ def pretrain(recipe: PretrainRecipe, world: World) -> Path:
             provenance={"pretraining": provenance},
         )
         save_checkpoint(run.checkpoint_path, model, tokenizer_from=recipe.corpus, card=card)
-        plot_run(recipe.run)
+        plot_run(recipe.run_dir)
         run.drop_states()
     world.barrier()
     return run.checkpoint_path
 
 
-_MAY_DIFFER = ("run", "corpus", "dev_corpus", "micro_batch_size", "log_every", "checkpoint_every", "keep_last")
+_MAY_DIFFER = (*PLACES_AND_PACE, "corpus", "dev_corpus")
 
 
 def _create(recipe: PretrainRecipe, corpus: Corpus) -> BertModel:

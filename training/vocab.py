@@ -6,6 +6,7 @@ python -m training.vocab --data corpus.txt --out build/tokenizer --vocab-size 81
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,22 +48,40 @@ def train_vocab(recipe: VocabRecipe) -> tokenizers.Tokenizer:
         ValueError: for data that cannot be read or is too little.
     """
     files = find_files(recipe.data)
+    backend = build_tokenizer(SPECIAL_TOKENS, lowercase=recipe.lowercase)
+    alphabet = _alphabet(files, backend, recipe)
+    # Given as special tokens, single characters get ids in a fixed order; the trainer alone numbers them by the order of
+    # a hash table, and breaks ties by number, so that no two runs would agree.
+    first_tokens = [*SPECIAL_TOKENS, *alphabet, *(f"##{char}" for char in alphabet)]
+    if len(first_tokens) >= recipe.vocab_size:
+        raise ValueError(
+            f"vocab_size `{recipe.vocab_size}` is too small: {len(first_tokens)} are special or characters"
+        )
     trainer = tokenizers.trainers.WordPieceTrainer(
         vocab_size=recipe.vocab_size,
         min_frequency=recipe.min_frequency,
-        special_tokens=SPECIAL_TOKENS,
+        special_tokens=first_tokens,
+        limit_alphabet=0,
         continuing_subword_prefix="##",
         show_progress=False,
     )
-    backend = build_tokenizer(SPECIAL_TOKENS, lowercase=recipe.lowercase)
-    backend.train_from_iterator(_sentences(files), trainer)
-    vocab = sorted(backend.get_vocab(), key=backend.token_to_id)
-    if len(vocab) <= len(SPECIAL_TOKENS):
-        raise ValueError(f"no text in {', '.join(f'`{path}`' for path in files)}")
-    trained = build_tokenizer(vocab, lowercase=recipe.lowercase)
+    backend.train_from_iterator(_documents(files, "vocabulary"), trainer)
+    trained = build_tokenizer(sorted(backend.get_vocab(), key=backend.token_to_id), lowercase=recipe.lowercase)
     with atomic_directory(recipe.out, replace=recipe.replace) as directory:
         write_tokenizer(directory, trained, lowercase=recipe.lowercase)
     return trained
+
+
+def _alphabet(files: list[Path], backend: tokenizers.Tokenizer, recipe: VocabRecipe) -> list[str]:
+    """The commonest characters, as many as a 32nd of the vocabulary; the rest becomes [UNK]."""
+    counts: Counter[str] = Counter()
+    for document in _documents(files, "alphabet"):
+        counts.update(backend.normalizer.normalize_str(" ".join(document)))
+    if not counts:
+        raise ValueError(f"no text in {', '.join(f'`{path}`' for path in files)}")
+    limit = max(64, recipe.vocab_size // 32)
+    common = [char for char, count in counts.items() if count >= recipe.min_frequency and not char.isspace()]
+    return sorted(sorted(common, key=lambda char: (-counts[char], char))[:limit])
 
 
 def write_tokenizer(directory: Path, backend: tokenizers.Tokenizer, *, lowercase: bool) -> None:
@@ -76,8 +95,8 @@ def write_tokenizer(directory: Path, backend: tokenizers.Tokenizer, *, lowercase
     (directory / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
 
-def _sentences(files: list[Path]) -> Iterator[list[str]]:
-    with Progress("vocabulary", unit="document") as bar:
+def _documents(files: list[Path], label: str) -> Iterator[list[str]]:
+    with Progress(label, unit="document") as bar:
         for path in files:
             for document in read_documents(path):
                 bar.update(1)

@@ -1,0 +1,74 @@
+"""A small corpus, its tokenizer, and a checkpoint pretrained for a few steps."""
+
+import numpy as np
+import pytest
+
+from training.corpus import Corpus, CorpusRecipe, prepare_corpus
+from training.distributed import CPU, World
+from training.pretrain import PretrainRecipe, pretrain
+from training.vocab import VocabRecipe, train_vocab
+
+WORDS = ["the", "a", "cat", "dog", "bird", "house", "tree", "river", "sees", "likes", "finds", "big", "small"]
+WORDS += ["old", "red", "green", "runs", "sleeps", "near", "under"]
+
+
+def make_text(num_documents, seed):
+    """Documents of short sentences that alternate nouns and verbs."""
+    rng = np.random.default_rng(seed)
+    documents = []
+    for _ in range(num_documents):
+        sentences = [" ".join(rng.choice(WORDS, rng.integers(3, 12))).capitalize() + "." for _ in range(12)]
+        documents.append("\n".join(sentences))
+    return "\n\n".join(documents) + "\n"
+
+
+@pytest.fixture(scope="session")
+def text_file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("text") / "text.txt"
+    path.write_text(make_text(40, seed=0), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="session")
+def tokenizer_dir(text_file, tmp_path_factory):
+    out = tmp_path_factory.mktemp("vocab") / "tokenizer"
+    train_vocab(VocabRecipe(data=(text_file,), out=out, vocab_size=80, min_frequency=1))
+    return out
+
+
+@pytest.fixture(scope="session")
+def corpus_dir(text_file, tokenizer_dir, tmp_path_factory):
+    out = tmp_path_factory.mktemp("corpus") / "corpus"
+    prepare_corpus(CorpusRecipe(data=(text_file,), tokenizer=tokenizer_dir, out=out, chunk_chars=4000, num_workers=1))
+    return out
+
+
+@pytest.fixture(scope="session")
+def corpus(corpus_dir):
+    return Corpus(corpus_dir)
+
+
+@pytest.fixture(scope="session")
+def alone():
+    return World(0, 1, CPU)
+
+
+TINY = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "max_position_embeddings": 64,
+    "max_seq_length": 32,
+    "dropout": 0.1,
+    "dtype": "fp32",
+    "global_batch_size": 8,
+    "micro_batch_size": 8,
+    "log_every": 1,
+    "learning_rate": 1e-3,
+}
+
+
+@pytest.fixture(scope="session")
+def checkpoint(corpus_dir, tmp_path_factory, alone):
+    run = tmp_path_factory.mktemp("runs") / "pretrain"
+    return pretrain(PretrainRecipe(corpus=corpus_dir, dev_corpus=corpus_dir, run_dir=run, num_steps=10, **TINY), alone)

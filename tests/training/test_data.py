@@ -1,0 +1,121 @@
+"""Labelled data out of files, the optimizer's rules, and baselines."""
+
+import lzma
+
+import numpy as np
+import pytest
+import torch
+
+from tasks.classification import ClassificationExample
+from tasks.masked_lm import MaskedLM, MaskedLMSettings
+from tasks.spans import SpanExample
+from tasks.tokenizer import Tokenizer
+from training.baselines import first_words, majority_label, unigram
+from training.checkpoint import create_model
+from training.data import Columns, read_classification, read_cloze
+from training.model import BertConfig
+from training.optimizer import create_optimizer, learning_rate
+
+EXPECTED = [ClassificationExample('say "hi', None, "0"), ClassificationExample("a, b", None, "1")]
+
+
+def test_tables_of_every_kind_give_the_same_examples(tmp_path):
+    """TSV has no quoting (a quote is a character), CSV has, JSONL may hold numbers as labels; packed or not."""
+    (tmp_path / "a.tsv").write_text('sentence\tlabel\nsay "hi\t0\na, b\t1\n')
+    (tmp_path / "a.csv").write_text('label,sentence\n0,"say ""hi"\n1,"a, b"\n')
+    (tmp_path / "a.jsonl").write_text('{"sentence": "say \\"hi", "label": 0}\n{"sentence": "a, b", "label": 1}\n')
+    with lzma.open(tmp_path / "b.tsv.xz", "wt") as file:
+        file.write('sentence\tlabel\nsay "hi\t0\na, b\t1\n')
+
+    for path in sorted(tmp_path.iterdir()):
+        assert read_classification(path, Columns(text="sentence")) == EXPECTED, path
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.tsv", "text\tlabel\nx\n", "line 2: 1 columns, the header has 2"),
+        ("a.tsv", "txt\tlabel\nx\t1\n", r"line 2: no `text` \(there: txt, label\)"),
+        ("a.tsv", "text\tlabel\nx\t\n", "line 2: no `label`"),
+        ("a.tsv", "", "is empty"),
+        ("a.jsonl", '{"text": "x", "label": 1}\n[1]\n', "line 2: expected a JSON object"),
+        ("a.jsonl", "{\n", "line 1: broken JSON"),
+        ("a.xls", "x", "cannot tell the format"),
+    ],
+)
+def test_malformed_tables_are_named(name, content, message, tmp_path):
+    """File, line and column."""
+    (tmp_path / name).write_text(content)
+
+    with pytest.raises(ValueError, match=message):
+        read_classification(tmp_path / name, Columns())
+
+
+def test_cloze_hides_whole_words_that_are_one_token(text_file, tokenizer_dir):
+    """Putting the tokens back gives the text's ids; reading again gives the same examples."""
+    tokenizer = Tokenizer.load(tokenizer_dir)
+    task = MaskedLM(tokenizer, MaskedLMSettings(max_seq_length=128))
+    examples = read_cloze(text_file, tokenizer, max_tokens=40, max_examples=30)
+
+    assert examples == read_cloze(text_file, tokenizer, max_tokens=40, max_examples=30)
+    assert len(examples) == 30
+    whole = text_file.read_text().lower()
+    for example, (features,) in zip(examples, task.encode(examples), strict=True):
+        assert (features.input_ids == tokenizer.mask_id).sum() == len(example.tokens) >= 1
+        text = example.text.lower()
+        for token in example.tokens:
+            text = text.replace("[mask]", token, 1)
+        assert all(sentence in whole for sentence in text.split(". "))
+
+
+def test_layer_norms_and_biases_do_not_decay():
+    """All other weights do, embeddings too; every parameter is in one group."""
+    model = create_model(
+        "masked-lm", BertConfig(vocab_size=20, hidden_size=8, num_hidden_layers=1, num_attention_heads=2)
+    )
+    optimizer = create_optimizer(model, weight_decay=0.01, betas=(0.9, 0.999))
+
+    decayed, others = (
+        {name for name, value in model.named_parameters() if any(value is item for item in group["params"])}
+        for group in optimizer.param_groups
+    )
+    assert [group["weight_decay"] for group in optimizer.param_groups] == [0.01, 0.0]
+    assert decayed | others == {name for name, _ in model.named_parameters()}
+    assert all("norm" in name or name.endswith("bias") for name in others)
+    assert "bert.embeddings.word.weight" in decayed
+    assert not any("norm" in name for name in decayed)
+
+
+def test_learning_rate_rises_and_falls_linearly():
+    """From peak / warm-up to the peak, then to 0 after the last step."""
+    rates = [learning_rate(step, peak=1.0, num_steps=10, warmup_steps=4) for step in range(11)]
+
+    assert rates[:4] == [0.25, 0.5, 0.75, 1.0]
+    np.testing.assert_allclose(np.diff(rates[4:]), -1 / 6)
+    assert rates[4] == 1.0
+    assert rates[10] == 0.0
+    assert learning_rate(0, peak=1.0, num_steps=10, warmup_steps=0) == 1.0
+
+
+def test_baselines():
+    """Majority label, first words, unigram, on cases worked by hand."""
+    example = lambda label: ClassificationExample("x", None, label)  # noqa: E731
+    train, dev = [example("a"), example("a"), example("b")], [example("a"), example("b")]
+    assert majority_label(train, dev)["accuracy"] == 0.5
+
+    spans = [SpanExample("q", "one two three four", ("one two",), 0)]
+    assert first_words(spans, spans) == {"exact_match": 1.0, "f1": 1.0}
+    unanswerable = [SpanExample("q", "one two three four")] * 3
+    assert first_words(spans, unanswerable)["f1"] == 1.0
+
+
+def test_unigram_baseline(text_file, tokenizer_dir):
+    """Its loss is near the entropy of the hidden words and below that of a uniform guess."""
+    tokenizer = Tokenizer.load(tokenizer_dir)
+    examples = read_cloze(text_file, tokenizer)
+
+    scores = unigram(examples, examples, tokenizer)
+
+    assert scores["loss"] < np.log(tokenizer.vocab_size)
+    assert 0 < scores["accuracy"] < 0.2
+    assert torch.isfinite(torch.tensor(scores["loss"]))

@@ -1,0 +1,74 @@
+"""Documents and sentences out of files of many kinds."""
+
+import gzip
+import lzma
+
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+from training.documents import find_files, read_documents, split_sentences
+
+
+@pytest.mark.parametrize(
+    ("paragraph", "sentences"),
+    [
+        ("One is here. Two is there! Is it three? Yes.", ["One is here.", "Two is there!", "Is it three?", "Yes."]),
+        ("Mr. Smith and Dr. Jones met, e.g. Mondays.", ["Mr. Smith and Dr. Jones met, e.g. Mondays."]),
+        ('He said "Go." Then he left.', ['He said "Go."', "Then he left."]),
+        ("J. S. Bach wrote it. It lasts 3.5 minutes.", ["J. S. Bach wrote it.", "It lasts 3.5 minutes."]),
+        ("no end", ["no end"]),
+        ("  ", []),
+    ],
+)
+def test_split_sentences(paragraph, sentences):
+    """Sentences end at . ! ? before a capital, but not after abbreviations and initials."""
+    assert split_sentences(paragraph) == sentences
+
+
+EXPECTED = [["One is here.", "Two is there."], ["Three is alone."]]
+PLAIN = "One is here. Two is there.\r\n\n \nThree is alone.\n"
+JSONL = '{"text": "One is here. Two is there."}\n\n{"text": "Three is alone."}\n{"text": ""}\n'
+
+
+def test_every_format_gives_the_same_documents(tmp_path):
+    """Plain text, JSONL and Parquet, packed or not."""
+    (tmp_path / "a.txt").write_bytes(PLAIN.encode())
+    (tmp_path / "a.jsonl").write_text(JSONL)
+    with gzip.open(tmp_path / "b.txt.gz", "wb") as file:
+        file.write(PLAIN.encode())
+    with lzma.open(tmp_path / "b.jsonl.xz", "wb") as file:
+        file.write(JSONL.encode())
+    table = pa.table({"text": ["One is here. Two is there.", "Three is alone.", None]})
+    pyarrow.parquet.write_table(table, tmp_path / "c.parquet")
+
+    assert len(find_files([tmp_path])) == 5
+    for path in find_files([tmp_path]):
+        assert list(read_documents(path)) == EXPECTED, path
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("bad.txt", b"fine\nnot \xff fine\n", r"bad.txt`, line 2: not UTF-8"),
+        ("bad.jsonl", b'{"text": "x"}\n{"txt": "x"}\n', r"line 2: expected a JSON object with key `text`"),
+        ("bad.jsonl", b'{"text": 1}\n', r"line 1: `text` must be a string"),
+        ("bad.txt.gz", b"not packed", r"cannot read .*bad.txt.gz"),
+        ("bad.txt.xz", b"not packed", r"cannot read .*bad.txt.xz"),
+        ("bad.parquet", b"not parquet", r"cannot read .*bad.parquet"),
+    ],
+)
+def test_malformed_files_are_named(name, content, message, tmp_path):
+    """The error names the file and the line."""
+    (tmp_path / name).write_bytes(content)
+
+    with pytest.raises(ValueError, match=message):
+        list(read_documents(tmp_path / name))
+
+
+def test_missing_paths_are_named(tmp_path):
+    """A path that is not there, and a directory with nothing in it."""
+    with pytest.raises(ValueError, match=r"no such file or directory: .*nowhere"):
+        find_files([tmp_path / "nowhere"])
+    with pytest.raises(ValueError, match="no files in"):
+        find_files([tmp_path])

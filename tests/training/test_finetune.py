@@ -1,0 +1,220 @@
+"""Fine-tuning learns both tasks, from our checkpoints and from transformers', and labels windows as the reference."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import transformers
+
+from tasks import create_task
+from tasks.batching import predict
+from tasks.spans import SpanExample, SpanSettings
+from tasks.tokenizer import TOKENIZER_FILE, Tokenizer
+from training.checkpoint import read_task_card
+from training.evaluate import load_for_evaluation
+from training.finetune import FinetuneRecipe, FinetuningData, answer_positions, finetune, label_sequences
+from training.loop import read_metrics
+
+SETTINGS = {"learning_rate": 3e-3, "global_batch_size": 16, "micro_batch_size": 16, "dtype": "fp32", "dropout": 0.0}
+
+
+def write_classification(path, num_rows, seed):
+    """Label 1 when the text has a cat, 0 when it has a dog."""
+    rng = np.random.default_rng(seed)
+    rows = []
+    for _ in range(num_rows):
+        label = int(rng.integers(2))
+        words = [*rng.choice(["the", "big", "old", "red"], 4), ("dog", "cat")[label]]
+        rows.append({"text": " ".join(rng.permutation(words)), "label": ("no", "yes")[label]})
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def write_spans(path, num_questions, seed, *, unanswerable=False):
+    """The answer is the colour; without a colour in the context there is none."""
+    rng = np.random.default_rng(seed)
+    paragraphs = []
+    for number in range(num_questions):
+        words = list(rng.choice(["the", "old", "big", "cat", "dog", "tree"], rng.integers(6, 40)))
+        has_answer = not unanswerable or rng.random() < 0.5
+        answers = []
+        if has_answer:
+            place = int(rng.integers(len(words)))
+            words.insert(place, str(rng.choice(["red", "green"])))
+            answers = [{"text": words[place], "answer_start": len(" ".join(words[:place])) + (place > 0)}]
+        question = {"id": str(number), "question": "sees the house?", "answers": answers}
+        paragraphs.append({"context": " ".join(words), "qas": [question]})
+    path.write_text(json.dumps({"data": [{"title": "t", "paragraphs": paragraphs}]}))
+    return path
+
+
+def test_classification_learns(checkpoint, tmp_path, alone):
+    """Accuracy on dev reaches 95%; the checkpoint says how it treats text and what it scored."""
+    train, dev = (write_classification(tmp_path / f"{seed}.jsonl", 200, seed) for seed in (0, 1))
+    recipe = FinetuneRecipe(
+        task="classification",
+        checkpoint=checkpoint,
+        train=(train,),
+        dev=(dev,),
+        run_dir=tmp_path / "run",
+        num_epochs=8,
+        **SETTINGS,
+    )
+
+    path = finetune(recipe, alone)
+
+    card = read_task_card(path)
+    assert card.settings.labels == ("no", "yes")
+    assert card.settings.max_seq_length == 64
+    assert card.scores["dev"]["accuracy"] > 0.95 > card.scores["majority label"]["accuracy"]
+    assert len([line for line in read_metrics(tmp_path / "run") if "eval_accuracy" in line]) >= 4
+    assert transformers.AutoModelForSequenceClassification.from_pretrained(path).config.id2label == {0: "no", 1: "yes"}
+
+
+@pytest.mark.parametrize("unanswerable", [False, True])
+def test_spans_learn(unanswerable, checkpoint, tmp_path, alone):
+    """F1 on dev is high, over windows too, with and without unanswerable questions."""
+    train, dev = (write_spans(tmp_path / f"{seed}.json", 300, seed, unanswerable=unanswerable) for seed in (0, 1))
+    recipe = FinetuneRecipe(
+        task="spans",
+        checkpoint=checkpoint,
+        train=(train,),
+        dev=(dev,),
+        run_dir=tmp_path / "run",
+        max_seq_length=32,
+        max_query_length=8,
+        doc_stride=12,
+        num_epochs=6,
+        **SETTINGS,
+    )
+
+    path = finetune(recipe, alone)
+
+    card = read_task_card(path)
+    assert card.settings.unanswerable == unanswerable
+    assert card.scores["dev"]["f1"] > 0.8 > card.scores["first words"]["f1"]
+
+
+def test_checkpoint_of_transformers_can_be_fine_tuned(tokenizer_dir, tmp_path, alone):
+    """Only config, weights and vocab.txt, as old checkpoints have."""
+    foreign = tmp_path / "foreign"
+    config = transformers.BertConfig(
+        vocab_size=Tokenizer.load(tokenizer_dir).vocab_size,
+        hidden_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=64,
+    )
+    transformers.BertForMaskedLM(config).save_pretrained(foreign)
+    (foreign / "vocab.txt").write_bytes((tokenizer_dir / "vocab.txt").read_bytes())
+    train = write_classification(tmp_path / "train.jsonl", 64, 0)
+
+    path = finetune(
+        FinetuneRecipe(task="classification", checkpoint=foreign, train=(train,), run_dir=tmp_path / "run", **SETTINGS),
+        alone,
+    )
+
+    assert (path / TOKENIZER_FILE).is_file() or (path / "vocab.txt").is_file()
+    task, run = load_for_evaluation(path)
+    assert predict(task, task.encode and [], run) == []
+
+
+def test_answer_positions_are_those_of_the_reference(tokenizer_dir):
+    """First and last token of the answer where the window shows all of it, else [CLS] twice."""
+    tokenizer = Tokenizer.load(tokenizer_dir)
+    settings = SpanSettings(max_seq_length=16, max_query_length=4, doc_stride=4, unanswerable=True)
+    task = create_task("spans", tokenizer, settings)
+    context = " ".join(["the"] * 9 + ["big red"] + ["cat"] * 9)
+    example = SpanExample("the house", context, ("big red",), context.index("big red"))
+
+    windows = task.encode([example])[0]
+    positions = [answer_positions(example, window) for window in windows]
+
+    assert len(windows) > 2
+    assert (0, 0) in positions
+    seen = [(w, p) for w, p in zip(windows, positions, strict=True) if p != (0, 0)]
+    assert seen
+    for window, (first, last) in seen:
+        assert context[window.offsets[first, 0] : window.offsets[last, 1]] == "big red"
+    assert {answer_positions(SpanExample("the house", context), window) for window in windows} == {(0, 0)}
+
+
+def test_misplaced_answers_are_left_out_and_counted(tokenizer_dir):
+    """An answer_start that does not point at the answer would teach nonsense."""
+    task = create_task("spans", Tokenizer.load(tokenizer_dir), SpanSettings())
+    good, bad = SpanExample("the?", "a cat", ("cat",), 2), SpanExample("the?", "a cat", ("cat",), 1)
+
+    sequences, num_left_out = label_sequences(task, [good, bad])
+
+    assert (len(sequences), num_left_out) == (1, 1)
+
+
+def test_every_sequence_once_an_epoch(tokenizer_dir):
+    """Batches cover all sequences each epoch, in another order, and hold sequences of like length."""
+    task = create_task("spans", Tokenizer.load(tokenizer_dir), SpanSettings())
+    examples = [SpanExample("the?", " ".join(["cat"] * (1 + n % 50)), ("cat",), 0) for n in range(128)]
+    sequences, _ = label_sequences(task, examples)
+    data = FinetuningData(sequences, global_batch_size=16, seed=0, pad_id=0)
+
+    orders = []
+    for epoch in (0, 1):
+        batches = [data.batch(epoch, index, slice(0, 16)) for index in range(data.num_batches(epoch))]
+        orders.append([batch.num_tokens for batch in batches])
+        assert sum(batch.num_tokens for batch in batches) == sum(len(features) for features, _ in sequences)
+        assert sum(batch.inputs["attention_mask"].numel() for batch in batches) < 1.3 * sum(orders[-1])
+    assert orders[0] != orders[1]
+
+
+def run_command(*arguments):
+    return subprocess.run([sys.executable, "-m", *arguments], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.json", "{", "broken JSON in"),
+        ("a.json", '{"data": [{"paragraphs": [{"context": "x"}]}]}', "is not in SQuAD's format: it lacks 'qas'"),
+        ("a.json", '{"data": []}', "no examples in"),
+        ("a.json", "[]", "is not in SQuAD's format"),
+    ],
+)
+def test_malformed_data_is_one_line(name, content, message, checkpoint, tmp_path):
+    """File and reason, no traceback, no run directory left."""
+    (tmp_path / name).write_text(content)
+    arguments = [
+        "spans",
+        "--checkpoint",
+        str(checkpoint),
+        "--train",
+        str(tmp_path / name),
+        "--run-dir",
+        str(tmp_path / "run"),
+    ]
+    result = run_command("training.finetune", *arguments)
+
+    assert result.returncode == 1
+    assert message in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_evaluate_prints_scores_and_writes_predictions(checkpoint, tmp_path, alone):
+    """The command's table holds the scores of the task card."""
+    train = write_classification(tmp_path / "train.jsonl", 64, 0)
+    recipe = FinetuneRecipe(
+        task="classification", checkpoint=checkpoint, train=(train,), dev=(train,), run_dir=tmp_path / "run", **SETTINGS
+    )
+    path = finetune(recipe, alone)
+
+    out = tmp_path / "predictions.jsonl"
+    arguments = [str(path), "--data", str(train), "--train", str(train), "--predictions", str(out)]
+    result = run_command("training.evaluate", *arguments)
+
+    assert result.returncode == 0, result.stderr
+    assert f"{100 * read_task_card(path).scores['dev']['accuracy']:.2f}" in result.stdout
+    assert "majority label" in result.stdout
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert len(rows) == 64
+    assert sum(rows[0]["scores"].values()) == pytest.approx(1, abs=1e-5)

@@ -1,0 +1,149 @@
+"""Pretraining: exact resume, and the same losses however the global batch is split."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+from training.checkpoint import load_model, read_task_card
+from training.loop import read_metrics
+from training.model import BertForPreTraining
+from training.pretrain import PretrainRecipe, pretrain, recipe_from_arguments
+
+from .conftest import TINY
+
+
+def losses(run):
+    return [(line["step"], line["mlm"], line["nsp"]) for line in read_metrics(run) if "mlm" in line]
+
+
+def recipe(corpus_dir, run, **changes):
+    return PretrainRecipe(corpus=corpus_dir, run_dir=run, **{**TINY, "num_steps": 12, "checkpoint_every": 4} | changes)
+
+
+def test_same_seed_gives_the_same_losses_and_another_seed_others(corpus_dir, tmp_path, alone):
+    """A rerun repeats every loss bit for bit."""
+    for name, seed in (("one", 1), ("two", 1), ("other", 2)):
+        pretrain(recipe(corpus_dir, tmp_path / name, seed=seed), alone)
+
+    assert losses(tmp_path / "one") == losses(tmp_path / "two")
+    assert losses(tmp_path / "one") != losses(tmp_path / "other")
+
+
+def command(corpus_dir, run, *flags, processes=None):
+    python = [sys.executable, "-m"]
+    if processes:
+        python += ["torch.distributed.run", "--standalone", "--nproc-per-node", str(processes), "-m"]
+    arguments = ["--corpus", str(corpus_dir), "--run-dir", str(run), "--max-position-embeddings", "64"]
+    shape = ["--num-hidden-layers", "2", "--hidden-size", "32", "--num-attention-heads", "2", "--max-seq-length", "32"]
+    steps = ["--global-batch-size", "8", "--micro-batch-size", "4", "--log-every", "1", "--dtype", "fp32"]
+    return [*python, "training.pretrain", *arguments, *shape, *steps, *flags]
+
+
+def test_killed_run_resumes_bit_for_bit(corpus_dir, tmp_path):
+    """kill -9 between checkpoints, in the second epoch; the same command goes on and ends with the same losses."""
+    flags = ["--num-steps", "60", "--checkpoint-every", "7", "--dropout", "0.1"]
+    subprocess.run(command(corpus_dir, tmp_path / "whole", *flags), check=True, capture_output=True)
+    process = subprocess.Popen(command(corpus_dir, tmp_path / "killed", *flags), stderr=subprocess.DEVNULL)
+    while len(losses(tmp_path / "killed")) < 38:
+        assert process.poll() is None, "the run ended before it could be killed"
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+
+    subprocess.run(command(corpus_dir, tmp_path / "killed", *flags), check=True, capture_output=True)
+
+    assert max(line["epoch"] for line in read_metrics(tmp_path / "whole") if "epoch" in line) >= 1
+    assert losses(tmp_path / "killed") == losses(tmp_path / "whole")
+    weights = [load_model(tmp_path / name / "checkpoint", "masked-lm").state_dict() for name in ("whole", "killed")]
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+
+def test_processes_and_micro_batches_change_nothing(corpus_dir, tmp_path, alone):
+    """Two processes, or micro-batches of 1, 3 and 8, follow the same losses."""
+    runs = {"whole": 8, "three": 3, "single": 1}
+    for name, size in runs.items():
+        pretrain(recipe(corpus_dir, tmp_path / name, num_steps=5, dropout=0.0, micro_batch_size=size), alone)
+    flags = ["--num-steps", "5", "--dropout", "0", "--learning-rate", "1e-3"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    command_line = command(corpus_dir, tmp_path / "processes", *flags, processes=2)
+    subprocess.run(command_line, check=True, capture_output=True, env=environment)
+
+    expected = losses(tmp_path / "whole")
+    for name in ("three", "single", "processes"):
+        for line, other in zip(expected, losses(tmp_path / name), strict=True):
+            assert line == pytest.approx(other, abs=2e-5), name
+
+
+def test_run_started_differently_is_refused(corpus_dir, tmp_path, alone):
+    """A changed setting is named; a finished run is left as it is."""
+    pretrain(recipe(corpus_dir, tmp_path / "run", num_steps=2), alone)
+    before = losses(tmp_path / "run")
+
+    with pytest.raises(ValueError, match=r"started with learning_rate `0\.001`, not `0\.5`"):
+        pretrain(recipe(corpus_dir, tmp_path / "run", num_steps=2, learning_rate=0.5), alone)
+    pretrain(recipe(corpus_dir, tmp_path / "run", num_steps=2), alone)
+    assert losses(tmp_path / "run") == before
+
+
+def test_training_learns_and_reports(checkpoint):
+    """The loss falls; metrics, picture, recipe and task card lie in the run directory, resumable state does not."""
+    run = checkpoint.parent
+    lines = read_metrics(run)
+
+    assert lines[-2]["mlm"] < lines[0]["mlm"]
+    assert {"eval_mlm_loss", "eval_mlm_accuracy", "eval_nsp_accuracy"} <= lines[-1].keys()
+    assert {path.name for path in run.iterdir()} == {"metrics.jsonl", "recipe.json", "curves.png", "checkpoint"}
+    assert (run / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert read_task_card(checkpoint).provenance["pretraining"]["num_tokens"] > 0
+    assert isinstance(load_model(checkpoint, "masked-lm"), BertForPreTraining)
+
+
+def test_diverging_run_is_stopped(corpus_dir, tmp_path, alone):
+    """A loss that is no number ends the run with the step in the message."""
+    with pytest.raises(ValueError, match=r"the loss is nan at step \d+; lower --learning-rate"):
+        pretrain(recipe(corpus_dir, tmp_path / "run", learning_rate=1e30, warmup_ratio=0.0), alone)
+
+
+def test_published_shapes_are_first_words(tmp_path):
+    """`base` sets layers, hidden size and heads; flags after it win."""
+    base = recipe_from_arguments(["base", "--corpus", "c", "--run-dir", "r", "--num-hidden-layers", "6"])
+
+    assert (base.num_hidden_layers, base.hidden_size, base.num_attention_heads) == (6, 768, 12)
+    with pytest.raises(ValueError, match="unknown shape: `huge`"):
+        recipe_from_arguments(["huge"])
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--num-steps", "0", "--global-batch-size", "0"], "global_batch_size must be at least 1"),
+        (["--global-batch-size", "100000"], "less than one batch of 100000"),
+        (["--max-seq-length", "65"], "above max_position_embeddings"),
+        (["--corpus", "nowhere"], "not a corpus: `nowhere`"),
+    ],
+)
+def test_mistakes_get_one_line_and_a_non_zero_exit(corpus_dir, tmp_path, flags, message):
+    """No traceback for a user's mistake."""
+    command_line = command(corpus_dir, tmp_path / "run", *flags)
+    result = subprocess.run(command_line, capture_output=True, text=True, check=False)
+
+    assert result.returncode == 1
+    assert message in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+
+
+def test_damaged_state_is_named(corpus_dir, tmp_path, alone):
+    """A state that cannot be read is not skipped silently."""
+    run = tmp_path / "run"
+    (run / "state" / "step-00000004").mkdir(parents=True)
+    (run / "state" / "step-00000004" / "state.pt").write_bytes(b"damaged")
+
+    with pytest.raises(ValueError, match=r"cannot read state .*step-00000004"):
+        pretrain(recipe(corpus_dir, run), alone)
+    assert json.loads((run / "recipe.json").read_text())["num_steps"] == 12
