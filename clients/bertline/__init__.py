@@ -1,1 +1,61 @@
-"""Client of a Bertline server."""
+"""Client of a Bertline server: embeddings, classification, answers and masked words over gRPC.
+
+from bertline import Client
+with Client("127.0.0.1:50051") as client:
+    vectors = client.embed(["one text", "another text"])
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from bertline.async_client import AsyncClient
+    from bertline.client import Client
+    from bertline.errors import (
+        BertlineError,
+        ConnectionFailed,
+        InvalidInput,
+        InvalidItem,
+        ModelNotFound,
+        Overloaded,
+        PermissionDenied,
+        ServerError,
+        TimedOut,
+        Unauthenticated,
+    )
+    from bertline.results import Answer, Classification, LabelScore, MaskFill, Model, Span, TokenScore
+
+__all__ = [
+    "Answer",
+    "AsyncClient",
+    "BertlineError",
+    "Classification",
+    "Client",
+    "ConnectionFailed",
+    "InvalidInput",
+    "InvalidItem",
+    "LabelScore",
+    "MaskFill",
+    "Model",
+    "ModelNotFound",
+    "Overloaded",
+    "PermissionDenied",
+    "ServerError",
+    "Span",
+    "TimedOut",
+    "TokenScore",
+    "Unauthenticated",
+]
+
+_MODULES = ("bertline.errors", "bertline.results", "bertline.client", "bertline.async_client")
+
+
+def __getattr__(name: str) -> Any:
+    """Load what is asked for: `import bertline.v1`, as a server does, must not load the client."""
+    if name in __all__:
+        for module in map(import_module, _MODULES):
+            if hasattr(module, name):
+                return getattr(module, name)
+    raise AttributeError(f"module `{__name__}` has no attribute `{name}`")

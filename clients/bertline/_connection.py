@@ -1,0 +1,59 @@
+"""Where a client connects to and how it sends; shared by Client and AsyncClient."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+
+from bertline._convert import Request
+from bertline._status import client_error
+from bertline.errors import BertlineError
+
+_CHANNEL_OPTIONS = (
+    ("grpc.max_receive_message_length", -1),
+    # Give up an address that does not reply after 1.5 s, and try again at least every second: a server that comes up
+    # is found, and one that is not there is reported at once.
+    ("grpc.min_reconnect_backoff_ms", 1500),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.dns_min_time_between_resolutions_ms", 1000),
+    ("grpc.dns_ares_query_timeout", 1500),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Connection:
+    """A target and the limits of what is sent to it. See `Client` for the fields."""
+
+    target: str
+    timeout: float
+    batch_size: int
+    num_in_flight: int
+    credentials: grpc.ChannelCredentials | None
+
+    def __post_init__(self) -> None:
+        if not self.target or self.target.startswith(("http://", "https://")):
+            raise ValueError(f"a target is `host:port`, without `http://`: `{self.target}`")
+        if self.timeout <= 0:
+            raise ValueError(f"`timeout` must be above 0 seconds: `{self.timeout}`")
+        for name in ("batch_size", "num_in_flight"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"`{name}` must be at least 1: `{getattr(self, name)}`")
+
+    def open(self, channels: Any) -> Any:
+        """Open a channel.
+
+        Args:
+            channels: `grpc` or `grpc.aio`.
+        """
+        if self.credentials is None:
+            return channels.insecure_channel(self.target, options=_CHANNEL_OPTIONS)
+        return channels.secure_channel(self.target, self.credentials, options=_CHANNEL_OPTIONS)
+
+    def error(self, error: grpc.RpcError, request: Request, timeout: float) -> BertlineError:
+        """The error of ours for a request that failed."""
+        return client_error(
+            error, target=self.target, timeout=timeout, first=request.first, num_inputs=request.num_inputs
+        )

@@ -1,0 +1,67 @@
+"""Replies of the server -> results of the client."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from bertline.errors import ServerError
+from bertline.results import Answer, Classification, LabelScore, MaskFill, Model, Span, TokenScore
+from bertline.v1 import encoder_pb2 as pb
+
+
+def read_vectors(reply: pb.EmbedReply) -> np.ndarray:
+    """Vectors [n, dim] float32, over the bytes of the reply."""
+    if not reply.dim or len(reply.vectors) % (4 * reply.dim):
+        raise ServerError(f"the server sent {len(reply.vectors)} bytes as float32 vectors of length {reply.dim}")
+    return np.frombuffer(reply.vectors, dtype="<f4").reshape(-1, reply.dim)
+
+
+def read_classifications(reply: pb.ClassifyReply) -> list[Classification]:
+    """One for each input."""
+    return [
+        Classification(tuple(LabelScore(item.label, item.score) for item in result.labels)) for result in reply.results
+    ]
+
+
+def read_answers(reply: pb.AnswerReply) -> list[Answer]:
+    """One for each input."""
+    return [
+        Answer(
+            spans=tuple(Span(span.start, span.end, span.text, span.score) for span in result.spans),
+            has_answer=result.has_answer,
+            no_answer_score=result.no_answer_score,
+        )
+        for result in reply.results
+    ]
+
+
+def read_fills(reply: pb.FillMaskReply) -> list[tuple[MaskFill, ...]]:
+    """For each text, one for each [MASK]."""
+    return [
+        tuple(MaskFill(tokens=_tokens(mask.tokens), targets=_tokens(mask.targets)) for mask in result.masks)
+        for result in reply.results
+    ]
+
+
+def _tokens(items: Iterable[pb.TokenScore]) -> tuple[TokenScore, ...]:
+    return tuple(TokenScore(item.token, item.score) for item in items)
+
+
+def read_models(reply: pb.ListModelsReply) -> list[Model]:
+    """What is loaded."""
+    return [
+        Model(
+            name=info.model.name,
+            version=info.model.version,
+            task=info.task,
+            precision=info.precision,
+            max_seq_length=info.max_seq_length,
+            dim=info.dim,
+            labels=tuple(info.labels),
+            digest=info.digest,
+            manifest_json=info.manifest_json,
+        )
+        for info in reply.models
+    ]

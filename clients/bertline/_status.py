@@ -1,0 +1,118 @@
+"""gRPC statuses -> errors of the client."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.message import DecodeError
+
+from bertline.errors import (
+    BertlineError,
+    ConnectionFailed,
+    InvalidInput,
+    InvalidItem,
+    ModelNotFound,
+    Overloaded,
+    PermissionDenied,
+    ServerError,
+    TimedOut,
+    Unauthenticated,
+)
+
+ERRORS: dict[grpc.StatusCode, tuple[type[BertlineError], str]] = {
+    grpc.StatusCode.UNAVAILABLE: (
+        ConnectionFailed,
+        "no server is available at `{target}` ({details}); start one with `python -m serving`, or name its address",
+    ),
+    grpc.StatusCode.DEADLINE_EXCEEDED: (
+        TimedOut,
+        "no reply from `{target}` within {timeout:g} s; raise the timeout or send less at once",
+    ),
+    grpc.StatusCode.INVALID_ARGUMENT: (InvalidInput, "{details}"),
+    grpc.StatusCode.NOT_FOUND: (ModelNotFound, "{details}"),
+    grpc.StatusCode.RESOURCE_EXHAUSTED: (Overloaded, "`{target}` is overloaded ({details}); try again later"),
+    grpc.StatusCode.UNAUTHENTICATED: (Unauthenticated, "`{target}` asks for credentials ({details})"),
+    grpc.StatusCode.PERMISSION_DENIED: (PermissionDenied, "`{target}` does not allow this ({details})"),
+}
+"""Which error stands for a status, and what it says. Every other status is a ServerError."""
+
+_SERVER_ERROR = (ServerError, "`{target}` failed with {code} ({details})")
+_INPUT_FIELD = re.compile(r"(?:inputs|(text)s)\[(\d+)\](?:\.(\w+))?")
+
+
+def client_error(
+    error: grpc.RpcError, *, target: str, timeout: float, first: int = 0, num_inputs: int = 0
+) -> BertlineError:
+    """The error of ours that says what a gRPC error means.
+
+    Args:
+        timeout: seconds that the request was given.
+        first: position of the request's first input in the list of the caller.
+        num_inputs: inputs of the request.
+    """
+    code, details = error.code(), " ".join((error.details() or "no details").split())
+    if code is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in details and num_inputs == 1:
+        return InvalidInput.of([InvalidItem(first, "text", f"too large for the server ({details}); shorten it")])
+    items = list(_invalid_items(error, first))
+    if code is grpc.StatusCode.INVALID_ARGUMENT and items:
+        return InvalidInput.of(items)
+    error_type, message = ERRORS.get(code, _SERVER_ERROR)
+    return error_type(message.format(target=target, timeout=timeout, code=code.name, details=details))
+
+
+def _invalid_items(error: grpc.RpcError, first: int) -> Iterator[InvalidItem]:
+    """The field violations of the status details, positions counted in the list of the caller."""
+    for violation in _field_violations(error):
+        if match := _INPUT_FIELD.fullmatch(violation.field):
+            yield InvalidItem(first + int(match[2]), match[3] or match[1] or "input", violation.description)
+        else:
+            yield InvalidItem(None, violation.field, violation.description)
+
+
+def _field_violations(error: grpc.RpcError) -> list[Any]:
+    packed = [value for key, value in error.trailing_metadata() or () if key == "grpc-status-details-bin"]
+    try:
+        details = [detail for value in packed for detail in _Status.FromString(value).details]
+        requests = [item.value for item in details if item.type_url.endswith("/google.rpc.BadRequest")]
+        return [violation for value in requests for violation in _BadRequest.FromString(value).field_violations]
+    except DecodeError:
+        return []  # the message of the status still tells what is wrong
+
+
+def _message(name: str, **fields: tuple[int, str]) -> descriptor_pb2.DescriptorProto:
+    """A message from field name -> (number, type); the name of a message as type means a repeated one."""
+    message = descriptor_pb2.DescriptorProto(name=name)
+    for field, (number, kind) in fields.items():
+        if kind in ("string", "bytes"):
+            message.field.add(name=field, number=number, type=f"TYPE_{kind.upper()}", label="LABEL_OPTIONAL")
+        else:
+            message.field.add(name=field, number=number, type_name=kind, label="LABEL_REPEATED")
+    return message
+
+
+def _message_classes() -> dict[str, Any]:
+    """What is read of google.rpc.Status and google.rpc.BadRequest, without a dependency on their distribution.
+
+    Source: googleapis google/rpc/status.proto and google/rpc/error_details.proto. The pool is private, so that an
+    application may load the originals.
+    """
+    file = descriptor_pb2.FileDescriptorProto(name="bertline/status.proto", package="bertline.status", syntax="proto3")
+    file.message_type.extend(
+        [
+            _message("Any", type_url=(1, "string"), value=(2, "bytes")),
+            _message("Status", details=(3, "Any")),
+            _message("FieldViolation", field=(1, "string"), description=(2, "string")),
+            _message("BadRequest", field_violations=(1, "FieldViolation")),
+        ]
+    )
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    names = [message.name for message in file.message_type]
+    return {n: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"bertline.status.{n}")) for n in names}
+
+
+_Status, _BadRequest = map(_message_classes().__getitem__, ("Status", "BadRequest"))

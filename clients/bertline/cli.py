@@ -1,0 +1,222 @@
+"""The command `bertline`: ask a Bertline server from a shell, about a text or a file of them.
+
+bertline models
+bertline classify "A delightful film."
+bertline embed --input texts.txt --output vectors.jsonl
+bertline answer --input questions.jsonl | head -3
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable
+from enum import StrEnum
+from functools import partial
+from typing import Annotated, Any, NoReturn
+
+try:
+    import rich.console
+    import rich.table
+    import typer
+except ModuleNotFoundError as missing:
+    raise SystemExit(f"bertline: the command needs `{missing.name}`: pip install 'bertline[cli]'") from None
+
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # read when grpc is imported; errors are told in one line of our own
+
+from bertline._files import FileError, open_output
+from bertline._process import Files, Format
+from bertline._rows import (
+    answer_row,
+    classification_row,
+    embedding_row,
+    fill_mask_row,
+    model_row,
+    question_input,
+    text_input,
+    text_or_pair_input,
+)
+from bertline.client import Client
+from bertline.errors import BertlineError
+from bertline.results import Model
+
+_UsageError: Any = typer.BadParameter.__base__  # click's or typer's own, as the version of typer has it
+
+app = typer.Typer(
+    help="Ask a Bertline server. Results are JSON, a line for each input.",
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+
+class PoolingName(StrEnum):
+    """`Pooling` as typer wants it."""
+
+    cls = "cls"
+    mean = "mean"
+
+
+Texts = Annotated[list[str] | None, typer.Argument(help="Texts; or give a file with --input.", show_default=False)]
+InputPath = Annotated[str | None, typer.Option("--input", "-i", help="Read an input a line; `-` is standard input.")]
+FormatOption = Annotated[
+    Format | None, typer.Option("--format", help="Of the input: a text a line, or JSONL. Default: JSONL if *.jsonl.")
+]
+SkipEmpty = Annotated[bool, typer.Option("--skip-empty", help="Leave empty lines out instead of refusing them.")]
+OutputPath = Annotated[str | None, typer.Option("--output", "-o", help="Write to a file, which is whole or absent.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace the output file if it exists.")]
+Target = Annotated[str, typer.Option("--target", "-t", envvar="BERTLINE_TARGET", help="The server, host:port.")]
+ModelName = Annotated[
+    str, typer.Option("--model", "-m", help="NAME or NAME/VERSION. Default: the only one loaded.", show_default=False)
+]
+Timeout = Annotated[float, typer.Option("--timeout", help="Seconds that each request may take.")]
+Truncate = Annotated[bool, typer.Option("--truncate", help="Cut what is too long instead of refusing it.")]
+
+_TARGET, _TIMEOUT = "127.0.0.1:50051", 30.0
+
+
+@app.command()
+def embed(
+    texts: Texts = None,
+    input_path: InputPath = None,
+    input_format: FormatOption = None,
+    skip_empty: SkipEmpty = False,
+    output_path: OutputPath = None,
+    force: Force = False,
+    target: Target = _TARGET,
+    model: ModelName = "",
+    timeout: Timeout = _TIMEOUT,
+    truncate: Truncate = False,
+    pooling: Annotated[PoolingName | None, typer.Option(help="Default: what the model was made for.")] = None,
+    normalize: Annotated[bool | None, typer.Option(help="Vectors of length 1. Default: as the model was made.")] = None,
+) -> None:
+    """Vectors of texts. A line of JSONL needs `text`."""
+    files = Files(input_path, input_format, skip_empty, output_path, force)
+    with _client(target, timeout) as client:
+        options = {**_model(model), "pooling": pooling, "normalize": normalize, "truncate": truncate}
+        files.process(texts, text_input, partial(client.embed, **options), embedding_row)
+
+
+@app.command()
+def classify(
+    texts: Texts = None,
+    input_path: InputPath = None,
+    input_format: FormatOption = None,
+    skip_empty: SkipEmpty = False,
+    output_path: OutputPath = None,
+    force: Force = False,
+    target: Target = _TARGET,
+    model: ModelName = "",
+    timeout: Timeout = _TIMEOUT,
+    truncate: Truncate = False,
+) -> None:
+    """Labels of texts or pairs of texts. A line of JSONL needs `text`, and `text_pair` for a pair."""
+    files = Files(input_path, input_format, skip_empty, output_path, force)
+    with _client(target, timeout) as client:
+        ask = partial(client.classify, **_model(model), truncate=truncate)
+        files.process(texts, text_or_pair_input, ask, classification_row)
+
+
+@app.command()
+def answer(
+    question: Annotated[str | None, typer.Argument(help="A question; or give a file with --input.")] = None,
+    context: Annotated[str | None, typer.Argument(help="The text that answers it.")] = None,
+    input_path: Annotated[str | None, typer.Option("--input", "-i", help="Read JSONL; `-` is standard input.")] = None,
+    skip_empty: SkipEmpty = False,
+    output_path: OutputPath = None,
+    force: Force = False,
+    target: Target = _TARGET,
+    model: ModelName = "",
+    timeout: Timeout = _TIMEOUT,
+    truncate: Truncate = False,
+    top_k: Annotated[int, typer.Option(min=1, help="Most spans for each question.")] = 1,
+) -> None:
+    """Answers to questions, out of a context. A line of JSONL needs `question` and `context`."""
+    if (question is None) != (context is None):
+        raise typer.BadParameter("a question needs its context: bertline answer QUESTION CONTEXT")
+    files = Files(input_path, Format.jsonl, skip_empty, output_path, force)
+    with _client(target, timeout) as client:
+        ask = partial(client.answer, **_model(model), truncate=truncate, top_k=top_k)
+        files.process([(question, context)] if question is not None else None, question_input, ask, answer_row)
+
+
+@app.command()
+def fill_mask(
+    texts: Texts = None,
+    input_path: InputPath = None,
+    input_format: FormatOption = None,
+    skip_empty: SkipEmpty = False,
+    output_path: OutputPath = None,
+    force: Force = False,
+    target: Target = _TARGET,
+    model: ModelName = "",
+    timeout: Timeout = _TIMEOUT,
+    truncate: Truncate = False,
+    top_k: Annotated[int, typer.Option(min=1, help="Most tokens for each [MASK].")] = 5,
+) -> None:
+    """The likeliest tokens at each [MASK]. A line of JSONL needs `text`."""
+    files = Files(input_path, input_format, skip_empty, output_path, force)
+    with _client(target, timeout) as client:
+        ask = partial(client.fill_mask, **_model(model), truncate=truncate, top_k=top_k)
+        files.process(texts, text_input, ask, fill_mask_row)
+
+
+@app.command()
+def models(
+    target: Target = _TARGET,
+    timeout: Timeout = _TIMEOUT,
+    as_json: Annotated[bool, typer.Option("--json", help="JSONL with the manifests, as when piped.")] = False,
+) -> None:
+    """What the server has loaded."""
+    with _client(target, timeout) as client:
+        loaded = client.models()
+    if sys.stdout.isatty() and not as_json:
+        rich.console.Console(markup=False, emoji=False).print(_table(loaded))
+        return
+    with open_output(None, force=False) as write:
+        for model in loaded:
+            write(model_row(model))
+
+
+def _table(loaded: Iterable[Model]) -> rich.table.Table:
+    table = rich.table.Table("name", "version", "task", "precision", "max_seq_length", "dim", "labels")
+    for model in loaded:
+        values = (model.name, model.version, model.task, model.precision, model.max_seq_length, model.dim or "")
+        table.add_row(*map(str, values), ", ".join(model.labels))
+    return table
+
+
+def _client(target: str, timeout: float) -> Client:
+    try:
+        return Client(target, timeout=timeout)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+
+
+def _model(name: str) -> dict[str, Any]:
+    name, _, version = name.partition("/")
+    return {"model": name, "version": version}
+
+
+def main() -> None:
+    """Run the command: exit code 0, 1 with one line on stderr, or 2 when it was called wrongly."""
+    try:
+        sys.exit(app(standalone_mode=False))
+    except _UsageError as error:
+        command = error.ctx.command_path if error.ctx else "bertline"
+        _fail(f"{error.format_message().rstrip('.')}; see `{command} --help`", 2)
+    except (BertlineError, FileError) as error:
+        _fail(str(error), 1)
+    except typer.Abort:  # Ctrl-C, with older versions of typer
+        sys.exit(130)
+    except OSError as error:
+        _fail(f"{error.strerror}: `{error.filename or 'standard output'}`", 1)
+
+
+def _fail(message: str, code: int) -> NoReturn:
+    print(f"bertline: {' '.join(message.split())}", file=sys.stderr)
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

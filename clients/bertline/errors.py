@@ -1,0 +1,79 @@
+"""What a call of the client can raise.
+
+BertlineError
+├── ConnectionFailed   no server at the target, or it is starting or draining
+├── TimedOut           no reply within the timeout
+├── InvalidInput       the server cannot use an input; `items` says which and why
+├── ModelNotFound      no such model or version is loaded
+├── Overloaded         the queue of the server is full
+├── Unauthenticated    the server asks for credentials
+├── PermissionDenied   the credentials do not allow this
+└── ServerError        anything else: a fault of the server
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+class BertlineError(Exception):
+    """Whatever keeps a server from answering. The gRPC error, where there was one, is its `__cause__`."""
+
+
+class ConnectionFailed(BertlineError):
+    """No server at the target, or it is starting or draining."""
+
+
+class TimedOut(BertlineError):
+    """No reply within the timeout."""
+
+
+@dataclass(frozen=True, slots=True)
+class InvalidItem:
+    """Why one input cannot be used."""
+
+    index: int | None
+    """Position in the list that the caller gave; None when something else than an input is wrong."""
+    field: str
+    """`text`, `text_pair`, `question`, `context`, or another field of the request."""
+    reason: str
+
+    def __str__(self) -> str:
+        place = self.field if self.index is None else f"input {self.index}, {self.field}"
+        return f"{place}: {self.reason}"
+
+
+class InvalidInput(BertlineError):
+    """The server, or UTF-8, cannot use an input."""
+
+    def __init__(self, message: str, items: Sequence[InvalidItem] = ()) -> None:
+        super().__init__(message)
+        self.items = list(items)
+        """Each bad input; empty when the request as a whole was refused."""
+
+    @classmethod
+    def of(cls, items: Sequence[InvalidItem]) -> InvalidInput:
+        """The error whose message tells the first of `items`."""
+        more = f" (and {len(items) - 3} more)" if len(items) > 3 else ""
+        return cls("; ".join(map(str, items[:3])) + more, items)
+
+
+class ModelNotFound(BertlineError):
+    """No such model or version is loaded; the message lists what is."""
+
+
+class Overloaded(BertlineError):
+    """The queue of the server is full; nothing was computed."""
+
+
+class Unauthenticated(BertlineError):
+    """The server asks for credentials."""
+
+
+class PermissionDenied(BertlineError):
+    """The credentials do not allow this."""
+
+
+class ServerError(BertlineError):
+    """A fault of the server, or a reply that cannot be right."""

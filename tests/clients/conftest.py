@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from bertline import Client
+from tests.clients.fake_server import FakeEncoder, serve
+
+
+@pytest.fixture
+def encoder() -> FakeEncoder:
+    return FakeEncoder()
+
+
+@pytest.fixture
+def target(encoder: FakeEncoder) -> Iterator[str]:
+    with serve(encoder) as target:
+        yield target
+
+
+@pytest.fixture
+def client(target: str) -> Iterator[Client]:
+    with Client(target, batch_size=4) as client:
+        yield client
+
+
+@pytest.fixture
+def dead_target() -> str:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{free.getsockname()[1]}"

@@ -1,0 +1,352 @@
+from __future__ import annotations
+
+import io
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import grpc
+import pytest
+
+from bertline import cli
+from tests.clients.fake_server import FakeEncoder, vector
+
+
+class Result(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def run(target: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
+    """Runs the command in this process, against the fake server."""
+    monkeypatch.setenv("BERTLINE_TARGET", target)
+
+    def run(*arguments: str, stdin: bytes = b"") -> Result:
+        monkeypatch.setattr(sys, "argv", ["bertline", *arguments])
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        with pytest.raises(SystemExit) as exit:
+            cli.main()
+        return Result(exit.value.code or 0, *capfd.readouterr())  # type: ignore[arg-type]
+
+    return run
+
+
+def command(*arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    """Runs the command as a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "bertline.cli", *arguments], input=stdin, capture_output=True, check=False
+    )
+
+
+def fails(result: Result, message: str, code: int = 1) -> bool:
+    """Whether there was nothing on stdout, and one line on stderr with the message."""
+    return (
+        result.code == code
+        and not result.out
+        and result.err.startswith("bertline: ")
+        and result.err.count("\n") == 1
+        and message in result.err
+    )
+
+
+def test_the_process_answers(target: str) -> None:
+    """The command prints one row of JSON and leaves with 0."""
+    result = command("classify", "some text", "--target", target)
+
+    assert (result.returncode, result.stderr) == (0, b"")
+    assert json.loads(result.stdout)["label"] == "negative"
+
+
+def test_the_process_fails_in_one_line(dead_target: str) -> None:
+    """Without a server there is one line on stderr, the address in it, and exit code 1."""
+    result = command("embed", "some text", "--target", dead_target)
+
+    assert (result.returncode, result.stdout) == (1, b"")
+    assert result.stderr.startswith(f"bertline: no server is available at `{dead_target}`".encode())
+    assert result.stderr.count(b"\n") == 1
+
+
+def test_a_reader_that_leaves_is_no_error(target: str, tmp_path: Path) -> None:
+    """`bertline ... | head` ends quietly."""
+    texts = tmp_path / "texts.txt"
+    texts.write_text("text\n" * 5000)
+    script = f"{sys.executable} -m bertline.cli embed -i {texts} -t {target} | head -1"
+    result = subprocess.run(["bash", "-c", script], capture_output=True, check=False)
+
+    assert result.stdout.count(b"\n") == 1
+    assert result.stderr == b""
+
+
+def test_an_interruption_is_quiet(target: str, encoder: FakeEncoder, tmp_path: Path) -> None:
+    """Ctrl-C ends the command without a traceback and leaves no file behind."""
+    encoder.delay = 2
+    arguments = [sys.executable, "-m", "bertline.cli", "embed", "text", "-t", target, "-o", str(tmp_path / "out")]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        while not encoder.requests:
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        output = process.communicate()
+
+    assert (process.returncode, output) == (130, (b"", b""))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_is_told_in_one_line(target: str) -> None:
+    """What cannot be written is no success."""
+    with open("/dev/full", "wb") as full:
+        process = subprocess.run(
+            [sys.executable, "-m", "bertline.cli", "embed", "text", "-t", target],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            check=False,
+        )
+
+    assert process.returncode == 1
+    assert process.stderr == b"bertline: No space left on device: `standard output`\n"
+
+
+def test_texts_of_the_command_line(run: Run) -> None:
+    """Each argument is a text, each gets a row."""
+    result = run("embed", "one", "two")
+
+    assert [row["vector"] for row in result.rows] == [vector("one").tolist(), vector("two").tolist()]
+
+
+def test_scores_are_written_short(run: Run) -> None:
+    """A float32 score is not padded with the digits of its double."""
+    assert '"score": 0.15}' in run("classify", "text").out
+
+
+def test_question_and_context_of_the_command_line(run: Run) -> None:
+    """The answer stands first, its spans follow."""
+    (row,) = run("answer", "Where is Paris?", "In Paris it is.", "--top-k", "2").rows
+
+    assert (row["answer"], row["score"], row["has_answer"]) == ("Paris", 0.8, True)
+    assert row["spans"] == [{"start": 3, "end": 8, "text": "Paris", "score": 0.8}] * 2
+
+
+def test_masks_of_the_command_line(run: Run) -> None:
+    """Each [MASK] has its tokens."""
+    (row,) = run("fill-mask", "[MASK] and [MASK]", "--top-k", "1").rows
+
+    assert row["masks"] == [[{"token": "word0", "score": 0.5}]] * 2
+
+
+def test_a_text_file_gives_a_row_for_each_line(run: Run, tmp_path: Path) -> None:
+    """Lines end at line feeds only; a byte-order mark and carriage returns are dropped; order is kept."""
+    texts = ["first", *(f"text {number}" for number in range(2500)), "line\u2028separator\x85", "no line feed"]
+    (tmp_path / "texts.txt").write_bytes(("\ufeff" + "\r\n".join(texts)).encode())
+    result = run("embed", "--input", str(tmp_path / "texts.txt"))
+
+    assert [row["vector"] for row in result.rows] == [vector(text).tolist() for text in texts]
+
+
+def test_jsonl_keeps_ids_and_knows_pairs(run: Run, encoder: FakeEncoder, tmp_path: Path) -> None:
+    """An `id` of any type goes into the row as it came, other keys are passed over."""
+    rows = [{"id": "a\ud800", "text": "x", "more": 1}, {"id": 7, "text": "x", "text_pair": "y"}, {"text": "z"}]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    result = run("classify", "-i", str(tmp_path / "in.jsonl"))
+
+    assert [row.get("id", "none") for row in result.rows] == ["a\ud800", 7, "none"]
+    assert [item.text_pair for item in encoder.requests[0].inputs] == ["", "y", ""]
+
+
+def test_standard_input_of_either_format(run: Run) -> None:
+    """`-` reads texts, or JSONL where asked for or where nothing else is possible."""
+    questions = b'{"question": "Is it here?", "context": "here"}'
+
+    assert run("embed", "-i", "-", stdin=b"one\n").rows == [{"vector": vector("one").tolist()}]
+    assert run("embed", "-i", "-", "--format", "jsonl", stdin=b'{"text": "one"}').rows == [
+        {"vector": vector("one").tolist()}
+    ]
+    assert run("answer", "-i", "-", stdin=questions).rows[0]["answer"] == "here"
+
+
+def test_no_lines_give_no_rows(run: Run) -> None:
+    """An empty file is not an error."""
+    assert run("embed", "-i", "-") == Result(0, "", "")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"fine\n\xff\n", "line 2: not UTF-8 (byte 0xff); convert the file"),
+        (b"fine\n \nfine\n", "line 2: the line is empty; mend it, or leave such lines out with --skip-empty"),
+        (b"fine\nfine\nrefuse this\nrefuse that\n", "line 3, text: refused (and 1 more)"),
+    ],
+)
+def test_bad_lines_of_text_are_named(run: Run, tmp_path: Path, content: bytes, message: str) -> None:
+    """The message names file and line, and what to do."""
+    path = tmp_path / "texts.txt"
+    path.write_bytes(content)
+
+    assert fails(run("embed", "-i", str(path)), f"`{path}`, {message}")
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("{", "not JSON (Expecting property name enclosed in double quotes at column 2)"),
+        ("[1]", "a JSON object is needed, a list came"),
+        ('{"question": "q"}', "missing key `context`"),
+        ('{"question": "q", "context": 3}', "`context` must be a string"),
+        ('{"question": "q", "context": "\\ud800"}', "context: contains a lone surrogate"),
+        ("[" * 100_000, "nested too deeply"),
+        ("", "the line is empty"),
+    ],
+)
+def test_bad_lines_of_jsonl_are_named(run: Run, tmp_path: Path, line: str, message: str) -> None:
+    """The message names file, line, and key."""
+    path = tmp_path / "in.jsonl"
+    path.write_text('{"question": "q", "context": "c"}\n' + line + "\n")
+    result = run("answer", "-i", str(path))
+
+    assert fails(result, f"`{path}`, line 2")
+    assert message in result.err
+
+
+def test_lines_after_the_first_batch_are_counted_on(run: Run, tmp_path: Path) -> None:
+    """A line that the server refuses is named however far down it stands; what came before it was written."""
+    path = tmp_path / "texts.txt"
+    path.write_text("text\n" * 2000 + "refuse\n")
+    result = run("embed", "-i", str(path))
+
+    assert result.code == 1
+    assert result.err == f"bertline: `{path}`, line 2001, text: refused\n"
+    assert len(result.rows) == 1024
+
+
+def test_empty_lines_can_be_skipped(run: Run, tmp_path: Path) -> None:
+    """With --skip-empty, rows are those of the other lines."""
+    path = tmp_path / "texts.txt"
+    path.write_text("one\n\n  \ntwo\n")
+
+    assert [row["vector"] for row in run("embed", "-i", str(path), "--skip-empty").rows] == [
+        vector("one").tolist(),
+        vector("two").tolist(),
+    ]
+
+
+def test_output_files_are_whole_or_absent(run: Run, tmp_path: Path) -> None:
+    """A run that fails leaves nothing, one that succeeds leaves the file and nothing else."""
+    output = tmp_path / "out" / "vectors.jsonl"
+    output.parent.mkdir()
+    failed = run("embed", "one", "refuse", "-o", str(output))
+
+    assert fails(failed, "input 2, text: refused")
+    assert list(output.parent.iterdir()) == []
+    assert run("embed", "one", "-o", str(output)) == Result(0, "", "")
+    assert json.loads(output.read_text()) == {"vector": vector("one").tolist()}
+    assert list(output.parent.iterdir()) == [output]
+
+
+def test_output_files_are_replaced_only_by_force(run: Run, encoder: FakeEncoder, tmp_path: Path) -> None:
+    """An existing file stays as it was, and nothing is computed in vain, unless --force is given."""
+    output = tmp_path / "vectors.jsonl"
+    output.write_text("precious")
+    (tmp_path / "link").symlink_to(output)
+
+    assert fails(run("embed", "one", "-o", str(output)), f"already exists: `{output}`")
+    assert (output.read_text(), encoder.requests) == ("precious", [])
+    assert run("embed", "refuse", "-o", str(output), "--force").code == 1
+    assert output.read_text() == "precious"
+    assert run("embed", "one", "-o", str(tmp_path / "link"), "--force").code == 0
+    assert json.loads(output.read_text()) == {"vector": vector("one").tolist()}
+    assert (tmp_path / "link").is_symlink()
+
+
+def test_files_that_cannot_be_used_are_named(run: Run, tmp_path: Path) -> None:
+    """Missing files, folders and devices in the wrong place are told by name."""
+    missing = tmp_path / "missing" / "file"
+
+    assert fails(run("embed", "-i", str(missing)), f"cannot read `{missing}`: No such file or directory")
+    assert fails(run("embed", "-i", str(tmp_path)), f"cannot read `{tmp_path}`: Is a directory")
+    assert fails(run("embed", "one", "-o", str(missing)), f"cannot write `{missing}`: No such file or directory")
+    assert fails(run("embed", "one", "-o", "/dev/null", "--force"), "not a regular file: `/dev/null`")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "Missing command"),
+        (("embed",), "give either the input itself or --input FILE"),
+        (("embed", "text", "-i", "file"), "give either the input itself or --input FILE"),
+        (("answer", "question"), "a question needs its context"),
+        (("embed", "text", "--pooling", "max"), "'max' is not one of"),
+        (("embed", "text", "--timeout", "0"), "`timeout` must be above 0"),
+        (("embed", "text", "-t", "http://localhost:1"), "without `http://`"),
+        (("fill-mask", "text", "--top-k", "0"), "--top-k"),
+        (("embed", "text", "--nonsense"), "--nonsense"),
+        (("nonsense",), "nonsense"),
+    ],
+)
+def test_wrong_calls_are_told_in_one_line(run: Run, arguments: tuple[str, ...], message: str) -> None:
+    """A wrong call leaves with 2 and names the help."""
+    result = run(*arguments)
+
+    assert fails(result, message, code=2)
+    assert "--help`" in result.err
+
+
+def test_what_the_server_says_is_told_in_one_line(run: Run, encoder: FakeEncoder) -> None:
+    """Unknown models and statuses of the server are one line and exit code 1."""
+    assert fails(run("embed", "text", "--model", "other"), "no model `other`; loaded: `fake`")
+    encoder.status = (grpc.StatusCode.RESOURCE_EXHAUSTED, "the queue\nis full")
+    assert fails(run("embed", "text"), "is overloaded (the queue is full); try again later")
+
+
+def test_model_version_and_options_reach_the_server(run: Run, encoder: FakeEncoder) -> None:
+    """`--model NAME/VERSION` names a version."""
+    run("embed", "text", "-m", "fake/3", "--pooling", "mean", "--no-normalize", "--truncate")
+
+    (request,) = encoder.requests
+    assert (request.model.name, request.model.version) == ("fake", "3")
+    assert (request.pooling, request.normalize, request.HasField("normalize"), request.truncate) == (
+        2,
+        False,
+        True,
+        True,
+    )
+
+
+def test_models_are_jsonl_when_piped(run: Run) -> None:
+    """Rows carry the manifest."""
+    (row,) = run("models").rows
+
+    assert (row["name"], row["version"], row["manifest"]) == ("fake", "1", {"opset": 18})
+
+
+def test_models_are_a_table_on_a_terminal(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A person sees names and labels."""
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "120")
+
+    assert "negative, neutral, [positive]" in run("models").out
+    assert run("models", "--json").rows[0]["name"] == "fake"
+
+
+def test_progress_is_shown_to_a_person_only(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bar is on stderr when that is a terminal and the results go elsewhere."""
+    path = tmp_path / "texts.txt"
+    path.write_text("text\n" * 10)
+    assert run("embed", "-i", str(path)).err == ""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    result = run("embed", "-i", str(path))
+
+    assert "50/50 bytes" in result.err
+    assert len(result.rows) == 10

@@ -1,0 +1,257 @@
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import bertline
+from bertline import AsyncClient, Client
+from bertline._batches import batches
+from bertline._convert import MAX_REQUEST_BYTES
+from bertline.v1 import encoder_pb2 as pb
+from tests.clients.fake_server import DIM, FakeEncoder, serve, vector
+
+METHODS = ("embed", "classify", "answer", "fill_mask", "models")
+words = st.text(min_size=1).filter(str.strip)
+
+
+@pytest.fixture(scope="module")
+def shared_target() -> Iterator[str]:
+    with serve(FakeEncoder()) as target:
+        yield target
+
+
+def test_embed_returns_a_writable_row_for_each_text(client: Client) -> None:
+    """Vectors are float32, one row a text, and belong to the caller."""
+    vectors = client.embed(["one", "two"])
+    vectors *= 2
+
+    assert vectors.dtype == np.float32
+    assert np.array_equal(vectors, 2 * np.array([vector("one"), vector("two")]))
+
+
+def test_no_inputs_send_nothing(client: Client, encoder: FakeEncoder) -> None:
+    """An empty list is answered without the server."""
+    assert client.embed([]).shape == (0, 0)
+    assert client.classify([]) == []
+    assert client.answer([]) == []
+    assert client.fill_mask([]) == []
+    assert encoder.requests == []
+
+
+def test_options_reach_the_server(client: Client, encoder: FakeEncoder) -> None:
+    """What the caller asks for is in the request; what is not asked for is unset."""
+    client.embed(["a"], model="fake", version="7", pooling="mean", normalize=False, truncate=True)
+    client.embed(["a"])
+
+    asked, plain = encoder.requests
+    model = pb.ModelRef(name="fake", version="7")
+    assert asked == pb.EmbedRequest(model=model, texts=["a"], pooling=pb.POOLING_MEAN, normalize=False, truncate=True)
+    assert plain == pb.EmbedRequest(model=pb.ModelRef(), texts=["a"])
+    assert not plain.HasField("normalize")
+
+
+def test_classify_takes_texts_and_pairs(client: Client, encoder: FakeEncoder) -> None:
+    """A pair is told from a text, and the likeliest label comes first."""
+    single, pair = client.classify(["four", ("a", "b")])
+
+    assert (single.label, single.score) == ("neutral", 0.75)
+    assert pair.label == "[positive]"
+    assert sum(item.score for item in pair.labels) == pytest.approx(1)
+    assert [item.HasField("text_pair") for item in encoder.requests[0].inputs] == [False, True]
+
+
+def test_answer_returns_spans_of_the_context(client: Client) -> None:
+    """Offsets are those of Python strings, and "no answer" is an empty text."""
+    context = "🦉 In Zürich"
+    found, nothing = client.answer([("Where is Zürich?", context), ("Where is Paris?", context)], top_k=2)
+
+    assert found.text == "Zürich"
+    assert [context[span.start : span.end] for span in found.spans] == ["Zürich", "Zürich"]
+    assert found.score == pytest.approx(0.8)
+    assert (nothing.has_answer, nothing.text, nothing.score) == (False, "", pytest.approx(0.9))
+
+
+def test_fill_mask_returns_tokens_and_targets(client: Client) -> None:
+    """Each [MASK] has its tokens, and the targets in the order asked for."""
+    ((first, second),) = client.fill_mask(["[MASK] and [MASK]"], top_k=3, targets=["z", "a"])
+
+    assert first == second
+    assert [item.token for item in first.tokens] == ["word0", "word1", "word2"]
+    assert [item.token for item in first.targets] == ["z", "a"]
+
+
+def test_models_are_described(client: Client) -> None:
+    """`models` tells what is loaded, manifest included."""
+    (model,) = client.models()
+
+    assert (model.name, model.version, model.task) == ("fake", "1", "classification")
+    assert model.manifest == {"opset": 18}
+
+
+@settings(max_examples=30, deadline=None)
+@given(texts=st.lists(words, max_size=40), batch_size=st.integers(1, 9), num_in_flight=st.integers(1, 5))
+def test_results_come_in_order(shared_target: str, texts: list[str], batch_size: int, num_in_flight: int) -> None:
+    """However a list is split, result i belongs to text i; both clients agree."""
+
+    async def embed() -> np.ndarray:
+        async with AsyncClient(shared_target, batch_size=batch_size, num_in_flight=num_in_flight) as client:
+            return await client.embed(texts)
+
+    with Client(shared_target, batch_size=batch_size, num_in_flight=num_in_flight) as client:
+        vectors = client.embed(texts)
+
+    assert vectors.tolist() == [vector(text).tolist() for text in texts]
+    assert np.array_equal(asyncio.run(embed()), vectors)
+
+
+@given(sizes=st.lists(st.integers(0, 30)), max_items=st.integers(1, 5), max_bytes=st.integers(1, 40))
+def test_batches_keep_their_limits(sizes: list[int], max_items: int, max_bytes: int) -> None:
+    """Batches hold everything in order, none is empty or too large, and no two neighbours would fit into one."""
+    parts = list(batches(sizes, int, max_items=max_items, max_bytes=max_bytes))
+
+    assert [size for part in parts for size in part] == sizes
+    assert all(parts)
+    assert all(len(part) <= max_items and (sum(part) <= max_bytes or len(part) == 1) for part in parts)
+    for part, following in pairwise(parts):
+        assert len(part) == max_items or sum(part) + following[0] > max_bytes
+
+
+def test_large_texts_are_split_by_bytes(client: Client, encoder: FakeEncoder) -> None:
+    """Requests stay below a mebibyte of text where the texts allow it, counted in UTF-8."""
+    client.embed(["ä" * 200_000] * 4)
+
+    assert [len(request.texts) for request in encoder.requests] == [2, 2]
+    assert all(request.ByteSize() < MAX_REQUEST_BYTES for request in encoder.requests)
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_requests_are_in_flight_together_up_to_the_limit(target: str, encoder: FakeEncoder, kind: str) -> None:
+    """`num_in_flight` requests wait at the server at one time, never more."""
+    encoder.delay = 0.1
+    texts = [str(number) for number in range(9)]
+
+    async def embed() -> None:
+        async with AsyncClient(target, batch_size=1, num_in_flight=3) as client:
+            await client.embed(texts)
+
+    if kind == "async":
+        asyncio.run(embed())
+    else:
+        with Client(target, batch_size=1, num_in_flight=3) as client:
+            client.embed(texts)
+
+    assert encoder.max_in_flight == 3
+
+
+def test_threads_share_a_client(client: Client) -> None:
+    """Calls from several threads do not mix their results."""
+    results: dict[int, np.ndarray] = {}
+
+    def embed(number: int) -> None:
+        results[number] = client.embed([f"{number} {item}" for item in range(10)])
+
+    threads = [threading.Thread(target=embed, args=(number,)) for number in range(5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    for number, vectors in results.items():
+        assert vectors.tolist() == [vector(f"{number} {item}").tolist() for item in range(10)]
+
+
+def test_async_client_may_be_made_before_the_event_loop(target: str) -> None:
+    """The connection belongs to the loop of the first call, not to where the client was made."""
+    client = AsyncClient(target, batch_size=2)
+
+    async def use() -> list[Any]:
+        results = await asyncio.gather(
+            client.embed(["a", "b", "c"]),
+            client.classify(["a"]),
+            client.answer([("Is it here?", "here")]),
+            client.fill_mask(["[MASK]"]),
+            client.models(),
+        )
+        await client.close()
+        return results
+
+    vectors, labels, answers, fills, models = asyncio.run(use())
+
+    assert vectors.shape == (3, DIM)
+    assert (labels[0].label, answers[0].text, len(fills[0][0].tokens)) == ("neutral", "here", 5)
+    assert models[0].name == "fake"
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_both_clients_have_the_same_methods(method: str) -> None:
+    """AsyncClient differs from Client by `await` only."""
+    synchronous, asynchronous = getattr(Client, method), getattr(AsyncClient, method)
+
+    assert inspect.signature(synchronous) == inspect.signature(asynchronous)
+    assert inspect.iscoroutinefunction(asynchronous)
+
+
+def test_both_clients_are_made_alike() -> None:
+    """Constructors and the set of public names agree, too."""
+    public = [{name for name in vars(kind) if not name.startswith("_")} for kind in (Client, AsyncClient)]
+
+    assert inspect.signature(Client) == inspect.signature(AsyncClient)
+    assert public[0] == public[1] == {*METHODS, "close"}
+
+
+def test_everything_public_can_be_imported() -> None:
+    """`__all__` is true, and what is not in it is refused as any module does."""
+    assert all(getattr(bertline, name).__name__ == name for name in bertline.__all__)
+    with pytest.raises(AttributeError, match="nonsense"):
+        _ = bertline.nonsense
+
+
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"target": "http://localhost:50051"}, "without `http://`"),
+        ({"target": ""}, "host:port"),
+        ({"timeout": 0}, "timeout"),
+        ({"batch_size": 0}, "batch_size"),
+        ({"num_in_flight": 0}, "num_in_flight"),
+    ],
+)
+def test_arguments_out_of_range_are_refused(kind: Callable[..., Any], arguments: dict[str, Any], message: str) -> None:
+    """A client that could not work is not made."""
+    with pytest.raises(ValueError, match=message):
+        kind(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("use", "error", "message"),
+    [
+        (lambda client: client.embed("a text"), TypeError, "write `\\[text\\]`"),
+        (lambda client: client.classify("a text"), TypeError, "write `\\[text\\]`"),
+        (lambda client: client.fill_mask("[MASK]"), TypeError, "write `\\[text\\]`"),
+        (lambda client: client.fill_mask(["[MASK]"], targets="word"), TypeError, "`targets` must be a list"),
+        (lambda client: client.embed(["a", None]), TypeError, "input 1, text: a string is needed, a NoneType"),
+        (lambda client: client.answer(("question", "context")), TypeError, "input 0: a pair of strings"),
+        (lambda client: client.classify([("a", "b", "c")]), TypeError, "3 values came"),
+        (lambda client: client.embed(["a"], version=1), TypeError, "`version`"),
+        (lambda client: client.embed(["a"], pooling="max"), ValueError, "unknown pooling: `max`"),
+        (lambda client: client.answer([("a", "b")], top_k=0), ValueError, "`top_k` must be at least 1"),
+    ],
+)
+def test_misuse_is_told_before_anything_is_sent(
+    client: Client, encoder: FakeEncoder, use: Callable[[Client], Any], error: type[Exception], message: str
+) -> None:
+    """A call that cannot be meant says what to write instead."""
+    with pytest.raises(error, match=message):
+        use(client)
+
+    assert encoder.requests == []

@@ -1,0 +1,257 @@
+from __future__ import annotations
+
+import asyncio
+import pickle
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+from bertline import AsyncClient, Client, errors
+from bertline._status import ERRORS
+from bertline.v1 import encoder_pb2 as pb
+from bertline.v1.encoder_pb2_grpc import EncoderServicer
+from tests.clients.fake_server import FakeEncoder, serve
+
+
+def embed_sync(target: str, texts: list[str], **options: Any) -> np.ndarray:
+    with Client(target, **options) as client:
+        return client.embed(texts)
+
+
+def embed_async(target: str, texts: list[str], **options: Any) -> np.ndarray:
+    async def embed() -> np.ndarray:
+        async with AsyncClient(target, **options) as client:
+            return await client.embed(texts)
+
+    return asyncio.run(embed())
+
+
+both_clients = pytest.mark.parametrize("embed", [embed_sync, embed_async])
+Embed = Callable[..., np.ndarray]
+
+
+@contextmanager
+def silent_listener() -> Iterator[str]:
+    """A port that takes connections and never says a word."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+@contextmanager
+def full_listener() -> Iterator[str]:
+    """A port at which connecting hangs, as at a host that is switched off."""
+    with ExitStack() as stack:
+        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        for _ in range(3):
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(listener.getsockname())
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+@contextmanager
+def wrong_name() -> Iterator[str]:
+    yield "no-such-host.invalid:50051"
+
+
+@contextmanager
+def closed_port() -> Iterator[str]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        target = f"127.0.0.1:{free.getsockname()[1]}"
+    yield target
+
+
+@pytest.mark.parametrize("address", [closed_port, wrong_name, silent_listener, full_listener])
+@both_clients
+def test_an_address_without_a_server_fails_at_once(
+    address: Callable[[], AbstractContextManager[str]], embed: Embed
+) -> None:
+    """Whatever is wrong with an address, it takes less than two seconds to hear of it, and how to go on."""
+    with address() as target:
+        start = time.perf_counter()
+        with pytest.raises(errors.ConnectionFailed, match=f"`{target}` .*; start one") as caught:
+            embed(target, ["text"])
+
+    assert time.perf_counter() - start < 2
+    assert "\n" not in str(caught.value)
+    assert isinstance(caught.value.__cause__, grpc.RpcError)
+
+
+def test_a_server_that_comes_up_is_found(encoder: FakeEncoder, dead_target: str) -> None:
+    """A client that failed to connect works soon after the server has started."""
+    with Client(dead_target) as client:
+        with pytest.raises(errors.ConnectionFailed):
+            client.models()
+        with serve(encoder, port=int(dead_target.rpartition(":")[2])):
+            end = time.perf_counter() + 3
+            while True:
+                try:
+                    assert client.models()
+                    break
+                except errors.ConnectionFailed:
+                    assert time.perf_counter() < end
+                    time.sleep(0.1)
+
+
+@both_clients
+def test_bad_inputs_are_named_by_their_place_in_the_list(target: str, embed: Embed) -> None:
+    """Positions count in the caller's list, however it was split."""
+    texts = [f"text {number}" for number in range(10)]
+    texts[6], texts[7] = " ", "refuse this"
+    with pytest.raises(errors.InvalidInput) as caught:
+        embed(target, texts, batch_size=4)
+
+    assert caught.value.items == [
+        errors.InvalidItem(6, "text", "empty text"),
+        errors.InvalidItem(7, "text", "refused"),
+    ]
+    assert str(caught.value) == "input 6, text: empty text; input 7, text: refused"
+
+
+def test_bad_fields_of_pairs_are_named(client: Client) -> None:
+    """The field of an input is told with it."""
+    with pytest.raises(errors.InvalidInput) as caught:
+        client.answer([("question", "context")] * 5 + [("question", "refuse")])
+
+    assert caught.value.items == [errors.InvalidItem(5, "context", "refused")]
+
+
+def test_the_first_failing_request_is_reported(client: Client) -> None:
+    """Of several requests that fail, the error is that of the first in the list."""
+    with pytest.raises(errors.InvalidInput) as caught:
+        client.embed(["text", "refuse", *["text"] * 10, "refuse"])
+
+    assert [item.index for item in caught.value.items] == [1]
+
+
+def test_lone_surrogates_are_refused_before_anything_is_sent(client: Client, encoder: FakeEncoder) -> None:
+    """Strings that UTF-8 cannot express are named."""
+    with pytest.raises(errors.InvalidInput, match=r"input 2, context: .*surrogate") as caught:
+        client.answer([("a", "b"), ("a", "b"), ("a", "\ud800")])
+
+    assert caught.value.items[0].index == 2
+    assert encoder.requests == []
+
+
+def test_a_text_that_is_too_large_for_the_server_is_named(client: Client) -> None:
+    """A text beyond what a gRPC server accepts is the input's fault, not an overload."""
+    with pytest.raises(errors.InvalidInput, match="too large for the server") as caught:
+        client.embed(["text", "x" * 5_000_000])
+
+    assert caught.value.items[0].index == 1
+
+
+@both_clients
+def test_a_slow_server_is_timed_out(target: str, encoder: FakeEncoder, embed: Embed) -> None:
+    """The timeout ends the wait; the message says how long it was."""
+    encoder.delay = 0.5
+    with pytest.raises(errors.TimedOut, match=r"within 0\.1 s"):
+        embed(target, ["text"], timeout=0.1)
+
+
+def test_a_call_may_have_its_own_timeout(client: Client, encoder: FakeEncoder) -> None:
+    """The timeout of a call goes before the client's."""
+    encoder.delay = 0.5
+    with pytest.raises(errors.TimedOut, match=r"within 0\.1 s"):
+        client.classify(["text"], timeout=0.1)
+
+
+@pytest.mark.parametrize("status", [code for code in grpc.StatusCode if code is not grpc.StatusCode.OK])
+def test_every_status_has_its_error(client: Client, encoder: FakeEncoder, status: grpc.StatusCode) -> None:
+    """A status becomes the error of the table, everything else a ServerError, with the server's words in it."""
+    encoder.status = (status, "the server's words")
+    expected = ERRORS[status][0] if status in ERRORS else errors.ServerError
+    with pytest.raises(errors.BertlineError) as caught:
+        client.models()
+
+    assert type(caught.value) is expected
+    assert "the server's words" in str(caught.value) or expected is errors.TimedOut
+
+
+def test_every_error_stands_for_a_status_and_in_the_tree() -> None:
+    """The table and the picture at the top of the module leave no error out."""
+    kinds = set(errors.BertlineError.__subclasses__())
+
+    assert kinds == {kind for kind, _ in ERRORS.values()} | {errors.ServerError}
+    assert all(f"─ {kind.__name__} " in (errors.__doc__ or "") for kind in kinds)
+
+
+def test_an_unknown_model_is_named(client: Client) -> None:
+    """The message of the server lists what is loaded."""
+    with pytest.raises(errors.ModelNotFound, match="no model `other`; loaded: `fake`"):
+        client.embed(["text"], model="other")
+
+
+def test_replies_of_two_models_are_not_mixed(client: Client, encoder: FakeEncoder) -> None:
+    """A new version that is loaded amid a call must not give half of the vectors."""
+    encoder.models = [pb.ModelRef(name="fake", version=version) for version in "12"]
+    with pytest.raises(errors.ServerError, match="ask for one version"):
+        client.embed([str(number) for number in range(20)])
+
+
+@pytest.mark.parametrize(
+    ("reply", "message"),
+    [
+        (pb.EmbedReply(dim=4, vectors=bytes(16)), "1 results for 2 inputs"),
+        (pb.EmbedReply(dim=3, vectors=bytes(16)), "16 bytes as float32 vectors of length 3"),
+        (pb.EmbedReply(dim=4, vectors=bytes(15)), "15 bytes"),
+        (pb.EmbedReply(), "length 0"),
+    ],
+)
+def test_a_reply_that_cannot_be_right_is_refused(reply: pb.EmbedReply, message: str) -> None:
+    """Results are never matched to the wrong texts."""
+
+    class Broken(EncoderServicer):
+        def Embed(self, request: pb.EmbedRequest, context: grpc.ServicerContext) -> pb.EmbedReply:
+            return reply
+
+    with serve(Broken()) as target, Client(target) as client, pytest.raises(errors.ServerError, match=message):
+        client.embed(["a", "b"])
+
+
+def test_a_closed_client_says_so(target: str) -> None:
+    """Using a client after `close` is a mistake of the caller."""
+    with Client(target) as client:
+        pass
+    with pytest.raises(ValueError, match="closed"):
+        client.models()
+
+    async def use() -> None:
+        async with AsyncClient(target) as client:
+            pass
+        await client.models()
+
+    with pytest.raises(ValueError, match="closed"):
+        asyncio.run(use())
+
+
+def test_cancelling_an_async_call_cancels_its_requests(target: str, encoder: FakeEncoder) -> None:
+    """After a cancellation nothing more is sent."""
+    encoder.delay = 0.2
+
+    async def use() -> None:
+        async with AsyncClient(target, batch_size=1, num_in_flight=2) as client:
+            task = asyncio.create_task(client.embed([str(number) for number in range(20)]))
+            await asyncio.sleep(0.1)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+    asyncio.run(use())
+
+    assert len(encoder.requests) == 2
+
+
+def test_errors_can_be_pickled() -> None:
+    """Errors cross process borders whole."""
+    error = errors.InvalidInput.of([errors.InvalidItem(3, "text", "empty text")])
+    copy = pickle.loads(pickle.dumps(error))
+
+    assert (str(copy), copy.items) == (str(error), error.items)

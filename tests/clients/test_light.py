@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+HEAVY = {"torch", "onnxruntime", "tokenizers", "transformers", "typer", "rich"}
+
+_REPORT = """
+import json, sys, time
+start = time.perf_counter()
+{statement}
+seconds = time.perf_counter() - start
+print(json.dumps([seconds, sorted(sys.modules)]))
+"""
+
+
+def run(statement: str) -> tuple[float, set[str]]:
+    code = _REPORT.format(statement=statement)
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout
+    seconds, modules = json.loads(output)
+    return seconds, set(modules)
+
+
+def test_importing_the_client_is_quick_and_light() -> None:
+    """The client loads gRPC and numpy, and no model code or command-line library."""
+    reports = [run("from bertline import AsyncClient, Client") for _ in range(3)]
+
+    assert min(seconds for seconds, _ in reports) < 0.3
+    assert not HEAVY & reports[0][1]
+
+
+def test_importing_the_stubs_does_not_load_the_client() -> None:
+    """A server that imports `bertline.v1` gets the messages only."""
+    _, modules = run("import bertline.v1.encoder_pb2")
+
+    assert not {"bertline.client", "numpy", "grpc"} & modules
+
+
+def test_the_command_without_its_libraries_says_what_to_install() -> None:
+    """Without the extra `cli` the command is one line of advice."""
+    code = "import sys; sys.modules['typer'] = None; import bertline.cli"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+    assert result.returncode == 1
+    assert result.stderr == "bertline: the command needs `typer`: pip install 'bertline[cli]'\n"
