@@ -22,11 +22,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import tyro
 
 from tasks.files import atomic_directory, sha256
 from tasks.tokenizer import TOKENIZER_FILE, TOKENIZER_FILES, Tokenizer
-from training.command import command
+from training.command import command, parse
 from training.documents import find_files, read_documents
 from training.progress import Progress
 
@@ -214,7 +213,7 @@ def _copy_tokenizer(source: Path, directory: Path) -> str:
 @command
 def main() -> None:
     """Command line."""
-    recipe = tyro.cli(CorpusRecipe, description=__doc__)
+    recipe = parse(CorpusRecipe, "training.corpus", __doc__)
     info = prepare_corpus(recipe)
     counts = ", ".join(f"{info[key]:,} {key[4:]}" for key in ("num_documents", "num_sentences", "num_tokens"))
     print(f"{counts} -> {recipe.out}")

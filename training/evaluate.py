@@ -21,7 +21,7 @@ from tasks.files import atomic_write
 from tasks.tokenizer import Tokenizer
 from training.baselines import baseline
 from training.checkpoint import load_model, read_task_card
-from training.command import command
+from training.command import command, parse
 from training.data import Columns, read_examples
 from training.model import BertModel
 from training.progress import Progress
@@ -99,7 +99,7 @@ def format_scores(rows: Mapping[str, Mapping[str, float]]) -> str:
 @command
 def main() -> None:
     """Command line."""
-    recipe = tyro.cli(EvaluateRecipe, description=__doc__)
+    recipe = parse(EvaluateRecipe, "training.evaluate", __doc__)
     task, run = load_for_evaluation(recipe.checkpoint)
     examples = read_examples(task.name, recipe.data, columns=recipe.columns, tokenizer=task.tokenizer)
     predictions = predict_with_progress(task, examples, run)

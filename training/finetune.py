@@ -38,7 +38,7 @@ from training.checkpoint import (
     read_task_card,
     save_checkpoint,
 )
-from training.command import command
+from training.command import command, parse
 from training.data import Columns, read_examples
 from training.distributed import World, world
 from training.evaluate import format_scores, predict_with_progress, torch_run
@@ -311,7 +311,7 @@ def _final_scores(
 @command
 def main() -> None:
     """Command line."""
-    recipe = tyro.cli(FinetuneRecipe, description=__doc__)
+    recipe = parse(FinetuneRecipe, "training.finetune", __doc__)
     with world() as peers:
         checkpoint = finetune(recipe, peers)
         if peers.is_main:

@@ -17,13 +17,12 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-import tyro
 from torch import Tensor, nn
 
 from tasks.features import Features, collate
 from tasks.masked_lm import MaskedLMSettings
 from training.checkpoint import TaskCard, create_model, load_model, save_checkpoint
-from training.command import command
+from training.command import command, parse
 from training.corpus import Corpus
 from training.distributed import World, world
 from training.loop import PLACES_AND_PACE, Batch, LoopSettings, Run, autocast, recipe_fields, train
@@ -252,10 +251,10 @@ def recipe_from_arguments(arguments: Sequence[str]) -> PretrainRecipe:
     if arguments and arguments[0] in SHAPES:
         layers, hidden, heads = SHAPES[arguments[0]]
         shape = ["--num-hidden-layers", str(layers), "--hidden-size", str(hidden), "--num-attention-heads", str(heads)]
-        return tyro.cli(PretrainRecipe, args=[*shape, *arguments[1:]], description=__doc__)
+        return parse(PretrainRecipe, "training.pretrain", __doc__, [*shape, *arguments[1:]])
     if arguments and not arguments[0].startswith("-"):
         raise ValueError(f"unknown shape: `{arguments[0]}` (one of: {', '.join(SHAPES)})")
-    return tyro.cli(PretrainRecipe, args=arguments, description=__doc__)
+    return parse(PretrainRecipe, "training.pretrain", __doc__, arguments)
 
 
 @command

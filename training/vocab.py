@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import tokenizers
-import tyro
 
 from tasks.files import atomic_directory
 from tasks.tokenizer import TOKENIZER_FILE, build_tokenizer
@@ -50,12 +49,12 @@ def train_vocab(recipe: VocabRecipe) -> tokenizers.Tokenizer:
     files = find_files(recipe.data)
     backend = build_tokenizer(SPECIAL_TOKENS, lowercase=recipe.lowercase)
     alphabet = _alphabet(files, backend, recipe)
-    # Given as special tokens, single characters get ids in a fixed order; the trainer alone numbers them by the order of
-    # a hash table, and breaks ties by number, so that no two runs would agree.
+    # Given as special tokens, single characters get ids in a fixed order; the trainer by itself numbers them by the
+    # order of a hash table, and breaks ties by number, so that no two runs would agree.
     first_tokens = [*SPECIAL_TOKENS, *alphabet, *(f"##{char}" for char in alphabet)]
     if len(first_tokens) >= recipe.vocab_size:
         raise ValueError(
-            f"vocab_size `{recipe.vocab_size}` is too small: {len(first_tokens)} are special or characters"
+            f"vocab_size `{recipe.vocab_size}` is too small: {len(first_tokens)} are characters and specials"
         )
     trainer = tokenizers.trainers.WordPieceTrainer(
         vocab_size=recipe.vocab_size,
@@ -106,7 +105,7 @@ def _documents(files: list[Path], label: str) -> Iterator[list[str]]:
 @command
 def main() -> None:
     """Command line."""
-    recipe = tyro.cli(VocabRecipe, description=__doc__)
+    recipe = parse(VocabRecipe, "training.vocab", __doc__)
     backend = train_vocab(recipe)
     print(f"{backend.get_vocab_size()} tokens -> {recipe.out}")
 

@@ -47,7 +47,7 @@ def test_pairs_have_berts_form(corpus, examples):
 
 
 def test_next_sentences_follow_and_random_ones_come_from_elsewhere(corpus, examples):
-    """Label 0: the second part follows the first in the same document; about half and a little more are random."""
+    """Label 0: the second part follows the first in the same document; more than half are random."""
     documents = [corpus.tokens(n, 0, corpus.num_sentences(n)).tolist() for n in range(corpus.num_documents)]
     texts = [" ".join(map(str, ids)) for ids in documents]
     labels = []
@@ -61,7 +61,7 @@ def test_next_sentences_follow_and_random_ones_come_from_elsewhere(corpus, examp
         if example.nsp_label == 0:
             assert homes[0] & homes[1]
         labels.append(example.nsp_label)
-    assert 0.45 < np.mean(labels) < 0.7
+    assert 0.5 < np.mean(labels) < 0.8
 
 
 def test_every_sentence_is_used(corpus):
