@@ -13,12 +13,23 @@ from tasks.tokenizer import Tokenizer, Tokens
 def tokenize_texts(
     tokenizer: Tokenizer, texts: Sequence[str], field: str, invalid: list[InvalidExample]
 ) -> list[Tokens]:
-    """Tokenise; texts without a single token are added to `invalid`."""
-    tokens = tokenizer.tokenize(texts)
+    """Tokenise; texts without a single token, or with half a surrogate pair, are added to `invalid`."""
+    broken = {index for index, text in enumerate(texts) if not _is_utf8(text)}
+    tokens = tokenizer.tokenize(["" if index in broken else text for index, text in enumerate(texts)])
     for index, item in enumerate(tokens):
-        if not len(item):
+        if index in broken:
+            invalid.append(InvalidExample(index, field, "not UTF-8: it holds half of a surrogate pair"))
+        elif not len(item):
             invalid.append(InvalidExample(index, field, "empty text; it needs at least one word"))
     return tokens
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def check_length(index: int, field: str, num_tokens: int, max_tokens: int, invalid: list[InvalidExample]) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from tasks.base import Outputs, Task
+from tasks.base import InvalidExamplesError, Outputs, Task
 from tasks.features import Features, collate, split_outputs
 
 Run = Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]
@@ -76,11 +77,18 @@ def predict(
 
     Returns:
         One prediction an example, in order.
+
+    Raises:
+        InvalidExamplesError: naming the unusable examples of the first chunk that has any.
     """
     predictions = []
     for first in range(0, len(examples), chunk_size):
         chunk = examples[first : first + chunk_size]
-        encoded = task.encode(chunk, truncate=truncate)
+        try:
+            encoded = task.encode(chunk, truncate=truncate)
+        except InvalidExamplesError as error:
+            moved = [replace(item, index=first + item.index) for item in error.invalid]
+            raise InvalidExamplesError(moved) from None
         flat = [features for windows in encoded for features in windows]
         outputs = iter(run_features(task, flat, run, max_batch_tokens=max_batch_tokens))
         for example, windows in zip(chunk, encoded, strict=True):

@@ -22,13 +22,13 @@ def atomic_directory(path: str | Path, *, replace: bool = False) -> Iterator[Pat
         ValueError: when `path` exists already and `replace` is off.
     """
     path = Path(path)
-    if path.exists() and not (replace and path.is_dir()):
-        raise ValueError(f"already exists: `{path}`; remove it or choose another")
+    _check_free(path, replace)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
     try:
         temporary.chmod(0o755)
         yield temporary
+        _check_free(path, replace)
         if path.exists():
             old = temporary.with_name(temporary.name + ".old")
             os.rename(path, old)
@@ -39,6 +39,11 @@ def atomic_directory(path: str | Path, *, replace: bool = False) -> Iterator[Pat
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
+
+
+def _check_free(path: Path, replace: bool) -> None:
+    if path.exists() and not (replace and path.is_dir()):
+        raise ValueError(f"already exists: `{path}`; remove it or choose another")
 
 
 def atomic_write(path: str | Path, data: bytes) -> None:

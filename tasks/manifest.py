@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -80,23 +80,47 @@ class Manifest:
         if not isinstance(values, dict) or values.get("format") != FORMAT:
             raise ValueError(f"not a manifest of format {FORMAT}")
         del values["format"]
-        known = {item.name for item in fields(cls)}
-        if unknown := sorted(values.keys() - known):
-            raise ValueError(f"unknown key `{unknown[0]}`")
-        if missing := sorted(known - values.keys()):
-            raise ValueError(f"missing key `{missing[0]}`")
-        for key in ("settings", "files", "execution", "provenance", "scores"):
-            if not isinstance(values[key], dict):
-                raise ValueError(f"`{key}` must be an object")
-        try:
-            execution = values["execution"]
-            values["execution"] = Execution(
-                **execution | {"disabled_optimizers": tuple(execution.get("disabled_optimizers", ()))}
-            )
-        except TypeError as error:
-            raise ValueError(f"`execution`: {error}") from error
+        _check(values, cls)
+        execution = asdict(Execution()) | values["execution"]
+        _check(execution, Execution, prefix="execution.")
+        values["execution"] = Execution(**_with_tuples(execution))
         values["settings"] = settings_from_dict(values["task"], values["settings"])
-        return cls(**values | {key: tuple(values[key]) for key in ("inputs", "outputs")})
+        return cls(**_with_tuples(values))
+
+
+_KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "str": ("a string", lambda value: isinstance(value, str)),
+    "int": ("a whole number", lambda value: isinstance(value, int) and not isinstance(value, bool)),
+    "tuple[str, ...]": ("a list of strings", lambda value: isinstance(value, (list, tuple)) and _all_strings(value)),
+    "Mapping[str, str]": (
+        "an object of strings",
+        lambda value: isinstance(value, dict) and _all_strings(value.values()),
+    ),
+    "Mapping[str, Any]": ("an object", lambda value: isinstance(value, dict)),
+    "TaskSettings": ("an object", lambda value: isinstance(value, dict)),
+    "Execution": ("an object", lambda value: isinstance(value, dict)),
+}
+"""For each type of a field: what JSON must hold there, and whether it does."""
+
+
+def _check(values: Mapping[str, Any], record: type, prefix: str = "") -> None:
+    """Raise ValueError for the first key that is unknown, missing or of another kind than the field of `record`."""
+    kinds = {item.name: _KINDS[str(item.type)] for item in fields(record)}
+    if unknown := sorted(values.keys() - kinds.keys()):
+        raise ValueError(f"unknown key `{prefix}{unknown[0]}`")
+    if missing := sorted(kinds.keys() - values.keys()):
+        raise ValueError(f"missing key `{prefix}{missing[0]}`")
+    for key, (kind, fits) in kinds.items():
+        if not fits(values[key]):
+            raise ValueError(f"`{prefix}{key}` must be {kind}: `{values[key]!r}`")
+
+
+def _all_strings(values: Iterable[Any]) -> bool:
+    return all(isinstance(value, str) for value in values)
+
+
+def _with_tuples(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
 
 
 @dataclass(frozen=True)
@@ -126,7 +150,7 @@ def read_model_directory(path: str | Path) -> ModelDirectory:
     manifest_path = path / MANIFEST_FILE
     try:
         manifest = Manifest.from_json(manifest_path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         raise ValueError(f"not a model directory: `{path}` has no {MANIFEST_FILE}") from None
     except ValueError as error:
         raise ValueError(f"broken manifest `{manifest_path}`: {error}") from error

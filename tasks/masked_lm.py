@@ -70,6 +70,8 @@ class MaskedLM(Task[ClozeExample, Features, MaskPrediction, MaskedLMSettings]):
         for example, prediction in zip(examples, predictions, strict=True):
             for row, token in zip(prediction.log_probs, example.tokens, strict=False):
                 token_id = self.tokenizer.token_id(token)
+                if token_id is None:
+                    raise ValueError(f"not a token of the vocabulary: `{token}`")
                 losses.append(-row[token_id])
                 hits.append(row.argmax() == token_id)
         return {"loss": float(np.mean(losses)), "accuracy": float(np.mean(hits))}

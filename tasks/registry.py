@@ -34,8 +34,10 @@ def settings_from_dict(name: str, values: Mapping[str, Any]) -> TaskSettings:
     Raises:
         ValueError: naming the task or the key that is unknown, of the wrong type, or out of range.
     """
-    if name not in TASKS:
+    if not isinstance(name, str) or name not in TASKS:
         raise ValueError(f"unknown task: `{name}` (one of: {', '.join(TASKS)})")
+    if not isinstance(values, Mapping):
+        raise ValueError(f"settings of task `{name}` must be an object: `{values!r}`")
     settings_type = TASKS[name].settings_type
     known = {field.name: field for field in fields(settings_type)}
     unknown = [key for key in values if key not in known]

@@ -11,6 +11,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tokenizers
@@ -108,15 +109,33 @@ def _special_id(backend: tokenizers.Tokenizer, token: str, source: str) -> int:
 
 
 def _from_vocab_txt(directory: Path) -> tokenizers.Tokenizer:
-    config_path = directory / "tokenizer_config.json"
-    config = json.loads(config_path.read_text(encoding="utf-8")) if config_path.is_file() else {}
-    lowercase = bool(config.get("do_lower_case", True))
-    return build_tokenizer(
-        (directory / "vocab.txt").read_text(encoding="utf-8").splitlines(),
-        lowercase=lowercase,
-        strip_accents=config.get("strip_accents"),
-        split_cjk=bool(config.get("tokenize_chinese_chars", True)),
-    )
+    vocab_path = directory / "vocab.txt"
+    config = _read_config(directory / "tokenizer_config.json")
+    try:
+        # not splitlines(): a token may hold U+2028, U+0085 and their like
+        vocab = vocab_path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+        return build_tokenizer(
+            vocab,
+            lowercase=bool(config.get("do_lower_case", True)),
+            strip_accents=config.get("strip_accents"),
+            split_cjk=bool(config.get("tokenize_chinese_chars", True)),
+        )
+    except ValueError as error:
+        raise ValueError(f"broken vocabulary `{vocab_path}`: {error}") from error
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"not JSON: `{path}` ({error})") from error
+    if not isinstance(config, dict) or not isinstance(config.get("strip_accents"), bool | None):
+        raise ValueError(
+            f"broken tokenizer configuration `{path}`: an object whose `strip_accents` is true, false or null"
+        )
+    return config
 
 
 def build_tokenizer(

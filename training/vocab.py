@@ -15,7 +15,7 @@ import tokenizers
 
 from tasks.files import atomic_directory
 from tasks.tokenizer import TOKENIZER_FILE, build_tokenizer
-from training.command import command
+from training.command import command, parse
 from training.documents import find_files, read_documents
 from training.progress import Progress
 

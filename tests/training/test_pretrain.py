@@ -135,7 +135,7 @@ def test_mistakes_get_one_line_and_a_non_zero_exit(corpus_dir, tmp_path, flags, 
 
     assert result.returncode in (1, 2)
     assert message in " ".join(result.stderr.replace("│", "").split())
-    assert len(result.stderr.strip().splitlines()) <= 5
+    assert len(result.stderr.strip().splitlines()) <= 8
 
 
 def test_damaged_state_is_named(corpus_dir, tmp_path, alone):
