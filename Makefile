@@ -4,29 +4,65 @@ PYTHON ?= python3
 VENV ?= .venv
 PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
+STUBS := $(PY) -m grpc_tools.protoc -I protos protos/bertline/v1/encoder.proto
+
+# What a user of the retraining targets changes. ARGS adds any flag of the stage (`make pretrain ARGS=--help`).
+DATA ?= build/demo/data/corpus/train.txt
+DEV ?=
+TOKENIZER ?= build/tokenizer
+CORPUS ?= build/corpus
+DEV_CORPUS ?=
+VOCAB_SIZE ?= 30522
+RECIPE ?= mini
+TASK ?= classification
+RUN ?= runs/$(@F)
+CHECKPOINT ?= runs/pretrain/checkpoint
+MODEL ?= models/my-model/1
+PRECISION ?= fp32
+MODELS ?= build/demo/models
+PORT ?= 50051
+NPROC ?= 1
+ARGS ?=
+LAUNCH = $(if $(filter-out 1,$(NPROC)),-m torch.distributed.run --standalone --nproc-per-node $(NPROC)) -m
 
 export TOKENIZERS_PARALLELISM ?= false
-export HF_HUB_OFFLINE ?= 1
 
 .PHONY: help
 help:  ## this list
 	@awk 'BEGIN {FS = ":.*## "} /^## / {printf "\n%s\n", substr($$0, 4)} \
-	  /^[a-z-]+:.*## / {printf "  \033[1m%-12s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	  /^[a-z-]+:.*## / {printf "  %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(READY): pyproject.toml clients/pyproject.toml constraints.txt
-	$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else f"Python 3.11 or newer is needed, this is {sys.version.split()[0]}; try: make PYTHON=python3.11 ...")'
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if v >= (3, 11) else f"Python 3.11 or newer is needed, this is {v[0]}.{v[1]}; say which: make PYTHON=python3.12 ...")'
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)
 	$(PY) -m pip install --quiet --upgrade 'pip>=25.1'
 	$(PY) -m pip install --quiet -e './clients[cli]' --group training --group export --group serving --group dev -c constraints.txt
-	touch $@
+	@touch $@
 
 ## First
 .PHONY: setup demo test
 setup: $(READY)  ## make .venv and install everything (the other targets do it when needed)
-demo: $(READY)  ## the whole line on Python's own documentation: train, export, serve, ask (about 8 minutes on 2 cores)
+demo: $(READY)  ## the whole line on Python's own documentation: train, export, serve, ask (8 minutes on 2 cores)
 	$(PY) -m demo
-test: $(READY)  ## the tests
+test: $(READY)  ## the tests (8 minutes on 2 cores)
 	$(PY) -m pytest -m 'not slow'
+
+## Retrain: each stage takes what the one before wrote; ARGS='...' adds flags, ARGS=--help lists them
+.PHONY: vocab corpus pretrain finetune evaluate export serve
+vocab: $(READY)  ## DATA='text files or folders' TOKENIZER=folder to write, VOCAB_SIZE=30522
+	$(PY) -m training.vocab --data $(DATA) --out $(TOKENIZER) --vocab-size $(VOCAB_SIZE) $(ARGS)
+corpus: $(READY)  ## DATA='text files or folders' TOKENIZER=folder CORPUS=folder to write
+	$(PY) -m training.corpus --data $(DATA) --tokenizer $(TOKENIZER) --out $(CORPUS) $(ARGS)
+pretrain: $(READY)  ## CORPUS=folder DEV_CORPUS=folder RECIPE=tiny|mini|small|medium|base|large RUN=folder NPROC=processes
+	$(PY) $(LAUNCH) training.pretrain $(RECIPE) --corpus $(CORPUS) $(if $(DEV_CORPUS),--dev-corpus $(DEV_CORPUS)) --run-dir $(RUN) $(ARGS)
+finetune: $(READY)  ## TASK=classification|spans CHECKPOINT=folder DATA=train file DEV=dev file RUN=folder NPROC=processes
+	$(PY) $(LAUNCH) training.finetune $(TASK) --checkpoint $(CHECKPOINT) --train $(DATA) $(if $(DEV),--dev $(DEV)) --run-dir $(RUN) $(ARGS)
+evaluate: $(READY)  ## CHECKPOINT=folder DATA=dev file
+	$(PY) -m training.evaluate $(CHECKPOINT) --data $(DATA) $(ARGS)
+export: $(READY)  ## CHECKPOINT=folder MODEL=models/<name>/<version> PRECISION=fp32|int8
+	$(PY) -m export $(CHECKPOINT) $(MODEL) --precision $(PRECISION) $(ARGS)
+serve: $(READY)  ## MODELS=folder of models (default: what the demo built) PORT=50051
+	$(PY) -m serving $(MODELS) --port $(PORT) $(ARGS)
 
 ## Develop
 .PHONY: test-slow check format stubs
@@ -36,9 +72,10 @@ check: $(READY)  ## formatting, lint, types, and whether the stubs fit the proto
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
-	$(PY) -m grpc_tools.protoc -I protos --python_out=build --pyi_out=build --grpc_python_out=build protos/bertline/v1/encoder.proto
-	diff -r -x __init__.py -x __pycache__ build/bertline/v1 clients/bertline/v1
+	@mkdir -p build/stubs
+	$(STUBS) --python_out=build/stubs --pyi_out=build/stubs --grpc_python_out=build/stubs
+	diff -r -x __init__.py -x __pycache__ build/stubs/bertline/v1 clients/bertline/v1
 format: $(READY)  ## format the code
 	$(VENV)/bin/ruff check --fix --quiet . ; $(VENV)/bin/ruff format .
 stubs: $(READY)  ## generate the messages and stubs from protos/
-	$(PY) -m grpc_tools.protoc -I protos --python_out=clients --pyi_out=clients --grpc_python_out=clients protos/bertline/v1/encoder.proto
+	$(STUBS) --python_out=clients --pyi_out=clients --grpc_python_out=clients

@@ -1,0 +1,126 @@
+"""The whole line on text that is already here: train, export, serve, ask.
+
+    python -m demo
+
+The corpus is the documentation of Python's standard library and of the installed packages. Every stage is one of the
+commands that a user runs, and is shown before it runs. The results lie in build/demo: data, runs, models, `scores.md`
+with the table printed at the end, and `curves.png`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from demo.scoreboard import Scoreboard
+from demo.server import Server
+from training.command import command
+from training.plot import plot_runs
+
+MODELS = {
+    "embed": ("pretrain", "embedding"),
+    "fill-mask": ("pretrain", "masked-lm"),
+    "library": ("library", "classification"),
+    "answer": ("answer", "spans"),
+}
+"""Name of each model served -> the run whose checkpoint it is, and its task."""
+VOCAB = "--vocab-size 6000"
+PRETRAIN = (
+    "--num-hidden-layers 2 --hidden-size 128 --num-attention-heads 4 --num-steps 1600 --dropout 0 "
+    "--learning-rate 2e-3 --betas 0.9 0.98 --masking-rate 0.2 --eval-every 200 --eval-examples 256"
+)
+CLASSIFICATION = "--num-epochs 4 --learning-rate 5e-4 --dropout 0.1"
+SPANS = (
+    "--num-epochs 6 --learning-rate 1e-3 --max-seq-length 192 --max-query-length 32 --max-answer-length 20 --dropout 0"
+)
+FINETUNINGS = [
+    ("library", "classification", "which library is a docstring from?", "classification", "jsonl", CLASSIFICATION),
+    ("answer", "spans", "what type is a parameter of?", "spans", "json", SPANS),
+]
+
+
+def stages(out: Path) -> list[tuple[str, str]]:
+    """What to run, in order: a title and what comes after `python -m`."""
+    to = shlex.quote(str(out))
+    data, runs, checkpoint = f"{to}/data", f"{to}/runs", f"{to}/runs/pretrain/checkpoint"
+    found = [
+        ("Documentation strings -> corpus and labelled data", f"demo.data {data}"),
+        ("Vocabulary", f"training.vocab --data {data}/corpus/train.txt --out {to}/tokenizer {VOCAB}"),
+    ]
+    for split in ("train", "dev"):
+        source = f"--data {data}/corpus/{split}.txt --tokenizer {to}/tokenizer"
+        found.append((f"Corpus ({split})", f"training.corpus {source} --out {to}/corpus-{split}"))
+    corpora = f"--corpus {to}/corpus-train --dev-corpus {to}/corpus-dev"
+    found.append(("Pretraining", f"training.pretrain {corpora} --run-dir {runs}/pretrain {PRETRAIN}"))
+    for run, kind, title, folder, suffix, flags in FINETUNINGS:
+        files = f"--train {data}/{folder}/train.{suffix} --dev {data}/{folder}/dev.{suffix}"
+        arguments = f"{kind} --checkpoint {checkpoint} {files} --run-dir {runs}/{run} {flags}"
+        found.append((f"Fine-tuning: {title}", f"training.finetune {arguments}"))
+    for name, (run, task) in MODELS.items():
+        for precision in ("fp32", "int8"):
+            paths = f"{runs}/{run}/checkpoint {to}/models/{model_name(name, precision)}/1"
+            arguments = f"{paths} --task {task} --precision {precision}"
+            found.append((f"Export: {name}, {precision}", f"export {arguments}"))
+    return found
+
+
+def model_name(name: str, precision: str) -> str:
+    """Name under which a model is served: int8 has the plain one."""
+    return name if precision == "int8" else f"{name}-{precision}"
+
+
+def run_stage(number: int, total: int, title: str, arguments: str) -> float:
+    """Run one command; returns its seconds.
+
+    Raises:
+        ValueError: when it fails; it has said why.
+    """
+    print(f"\n\033[1m[{number}/{total}] {title}\033[0m\n$ python -m {arguments}", flush=True)
+    start = time.monotonic()
+    if subprocess.run([sys.executable, "-m", *shlex.split(arguments)], check=False).returncode:
+        raise ValueError(f"`python -m {arguments.split()[0]}` failed; what it says stands above")
+    return time.monotonic() - start
+
+
+@command
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(prog="python -m demo", description="Train, export, serve, ask; see demo/.")
+    parser.add_argument("--out", type=Path, default=Path("build/demo"), help="directory to write (default: build/demo)")
+    out = parser.parse_args().out
+    for name in ("data", "tokenizer", "corpus-train", "corpus-dev", "runs", "models"):
+        shutil.rmtree(out / name, ignore_errors=True)
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    start = time.monotonic()
+    planned = stages(out)
+    total = len(planned) + 1
+    seconds = {
+        title: run_stage(number, total, title, arguments) for number, (title, arguments) in enumerate(planned, start=1)
+    }
+    print(f"\n\033[1m[{total}/{total}] Serving, and asking the server\033[0m", flush=True)
+    with Server(out / "models") as server:
+        board = Scoreboard(out, server.target)
+        table = board.table()
+        print(f"\n{board.samples()}")
+    curves = plot_runs({name: out / "runs" / name for name in ("pretrain", "library", "answer")}, out / "curves.png")
+    seconds["Serving and scoring"] = time.monotonic() - start - sum(seconds.values())
+    report = f"{table}\n\n{_times(seconds)}\n"
+    (out / "scores.md").write_text(report, encoding="utf-8")
+    print(f"\n{report}\ntraining curves -> {curves}\nserve these models with: make serve")
+
+
+def _times(seconds: dict[str, float]) -> str:
+    exports = sum(value for title, value in seconds.items() if title.startswith("Export"))
+    rows = {title: value for title, value in seconds.items() if not title.startswith("Export")}
+    rows = {**rows, "Export, fp32 and int8": exports, "All": sum(seconds.values())}
+    return "\n".join(["| stage | seconds |", "|---|---:|", *(f"| {title} | {s:.0f} |" for title, s in rows.items())])
+
+
+if __name__ == "__main__":
+    main()

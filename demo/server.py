@@ -1,0 +1,35 @@
+"""A server of the demo's models in a process of its own."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+
+class Server:
+    """`python -m serving` on free ports, stopped at the end.
+
+    Attributes:
+        target: `host:port` for the client.
+    """
+
+    def __init__(self, models: Path) -> None:
+        command = [sys.executable, "-m", "serving", str(models), "--port", "0", "--metrics-port", "0"]
+        print(f"$ python {' '.join(command[1:])}", flush=True)
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+    def __enter__(self) -> Server:
+        assert self._process.stdout
+        line = self._process.stdout.readline()
+        match = re.search(r" on (\S+:\d+)", line)
+        if not match:
+            raise ValueError("the server did not start; what it says stands above")
+        print(line, end="", flush=True)
+        self.target = match[1].rstrip(",")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.terminate()
+        self._process.wait(timeout=30)

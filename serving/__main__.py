@@ -1,0 +1,72 @@
+"""Serve a directory of models until SIGTERM or SIGINT.
+
+python -m serving models
+python -m serving models --port 0 --metrics-port 0
+BERTLINE_MODELS_DIR=/models BERTLINE_HOST=0.0.0.0 python -m serving
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import Sequence
+
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # the workers need the cores that it would take
+
+from serving.server import Server
+from serving.settings import Settings, read_settings
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Serve until a signal comes.
+
+    Returns:
+        The exit code: 0 after a drain, 2 for a mistake in settings or models (one line on stderr says which).
+    """
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    try:
+        asyncio.run(run(read_settings(arguments)))
+    except (ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+async def run(settings: Settings) -> None:
+    """Start, load, print one line when ready, and drain on the first signal; the second ends it at once.
+
+    Raises:
+        ValueError: when a model cannot be served.
+        OSError: when a port cannot be had.
+    """
+    signals = _signals()
+    first, second = (asyncio.create_task(signals.get()) for _ in range(2))
+    server = Server(settings)
+    try:
+        await server.start()
+        loading = asyncio.create_task(server.load())
+        await asyncio.wait((loading, first), return_when=asyncio.FIRST_COMPLETED)
+        if loading.done():
+            await loading
+            print(server.summary(), flush=True)
+            await first
+        loading.cancel()
+    finally:
+        draining = asyncio.create_task(server.stop(settings.grace_s))
+        await asyncio.wait((draining, second), return_when=asyncio.FIRST_COMPLETED)
+        await server.stop(0)
+        await draining
+
+
+def _signals() -> asyncio.Queue[int]:
+    received: asyncio.Queue[int] = asyncio.Queue()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, received.put_nowait, number)
+    return received
+
+
+if __name__ == "__main__":
+    sys.exit(main())

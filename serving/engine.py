@@ -1,0 +1,93 @@
+"""One graph in ONNX Runtime, run as its manifest says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnxruntime as ort
+
+from tasks.features import INPUT_NAMES
+from tasks.manifest import Execution, ModelDirectory
+
+Arrays = dict[str, np.ndarray]
+
+_FATAL = 4
+"""Severity: what goes wrong in a run comes as an exception and is logged once, by us."""
+
+
+class Engine:
+    """An ONNX Runtime session of one thread; `run` may be called from many threads at once."""
+
+    def __init__(self, directory: ModelDirectory, output_names: tuple[str, ...]) -> None:
+        """Load the graph.
+
+        Args:
+            output_names: outputs to compute, of those that the manifest names.
+
+        Raises:
+            ValueError: naming the file, when the execution provider is missing, the graph cannot be loaded, or its
+                inputs or outputs are not those of the manifest.
+        """
+        self.path = directory.model_path
+        self._session = _load(self.path, directory.manifest.execution)
+        inputs = tuple(item.name for item in self._session.get_inputs())
+        outputs = tuple(item.name for item in self._session.get_outputs())
+        _compare(self.path, "inputs", inputs, directory.manifest.inputs)
+        _compare(self.path, "outputs", outputs, directory.manifest.outputs)
+        if unknown := sorted(set(inputs) - set(INPUT_NAMES)):
+            raise ValueError(f"unknown input of `{self.path}`: `{unknown[0]}` (known: {', '.join(INPUT_NAMES)})")
+        if missing := sorted(set(output_names) - set(outputs)):
+            raise ValueError(f"`{self.path}` lacks the output `{missing[0]}` of its task; export the model again")
+        self._input_names, self._output_names = inputs, list(output_names)
+
+    def run(self, arrays: Arrays) -> Arrays:
+        """Padded arrays by name, each [batch, length] int64 -> outputs by name."""
+        feed = {name: arrays[name] for name in self._input_names}
+        return dict(zip(self._output_names, self._session.run(self._output_names, feed), strict=True))
+
+
+def _load(path: Path, execution: Execution) -> ort.InferenceSession:
+    available = ort.get_available_providers()
+    if execution.provider not in available:
+        raise ValueError(
+            f"execution provider of `{path}` is not installed: `{execution.provider}` (available: "
+            f"{', '.join(available)}); install the ONNX Runtime that has it, or export for another"
+        )
+    try:
+        session = ort.InferenceSession(
+            str(path),
+            _options(),
+            providers=[execution.provider],
+            disabled_optimizers=list(execution.disabled_optimizers),
+        )
+    except Exception as error:  # ONNX Runtime's own errors share no base class
+        raise ValueError(f"cannot load `{path}`: {_first_line(error)}") from error
+    if session.get_providers()[0] != execution.provider:
+        raise ValueError(f"execution provider of `{path}` does not start: `{execution.provider}`; see its requirements")
+    return session
+
+
+def _options() -> ort.SessionOptions:
+    """One thread a run: workers run batches side by side, which is faster than threads within operators."""
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.inter_op_num_threads = 1
+    options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.add_session_config_entry("session.inter_op.allow_spinning", "0")
+    options.enable_mem_pattern = False  # it keeps a plan for every shape, and here every batch has its own
+    options.log_severity_level = _FATAL
+    return options
+
+
+def _compare(path: Path, kind: str, found: tuple[str, ...], expected: tuple[str, ...]) -> None:
+    if sorted(found) != sorted(expected):
+        raise ValueError(
+            f"{kind} of `{path}` are {', '.join(found)} where the manifest says {', '.join(expected)}; "
+            "export the model again"
+        )
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,92 @@
+"""What may go wrong with a call, and the gRPC status that each becomes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import grpc
+from google.protobuf import any_pb2
+from google.rpc import error_details_pb2, status_pb2
+from grpc_status import rpc_status
+
+from serving.scheduler import ComputeError, ExpiredError, QueueFullError
+
+logger = logging.getLogger(__name__)
+
+MAX_MESSAGE_BYTES = 1024
+MAX_DETAILS_BYTES = 4096
+"""Statuses travel in trailing metadata, of which clients accept 8 KiB; message and details may grow by a half in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """What is wrong with one field of a request."""
+
+    field: str
+    """Path in the request, such as `inputs[3].context`."""
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.reason}"
+
+
+class InvalidRequestError(ValueError):
+    """The caller must change the request; `violations` names the fields, where it is about fields."""
+
+    def __init__(self, message: str = "", violations: Sequence[Violation] = ()) -> None:
+        self.violations = list(violations)
+        more = f" (and {len(self.violations) - 3} more)" if len(self.violations) > 3 else ""
+        super().__init__(message or "; ".join(map(str, self.violations[:3])) + more)
+
+
+class ModelNotFoundError(LookupError):
+    """No model, or no version, of that name is loaded."""
+
+
+class UnavailableError(Exception):
+    """The server is starting or draining."""
+
+
+CODES: dict[type[Exception], grpc.StatusCode] = {
+    InvalidRequestError: grpc.StatusCode.INVALID_ARGUMENT,
+    ModelNotFoundError: grpc.StatusCode.NOT_FOUND,
+    QueueFullError: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    ExpiredError: grpc.StatusCode.DEADLINE_EXCEEDED,
+    UnavailableError: grpc.StatusCode.UNAVAILABLE,
+    ComputeError: grpc.StatusCode.INTERNAL,
+}
+
+
+def status_of(error: Exception) -> grpc.Status:
+    """The status that tells a caller of an error; for fields, with a google.rpc.BadRequest that names them.
+
+    Where the violations are too many for the trailing metadata, the first ones are named, and the message tells how
+    many there are. An error that nobody foresaw is logged, and INTERNAL.
+    """
+    code = CODES.get(type(error), grpc.StatusCode.INTERNAL)
+    message = str(error)
+    if type(error) not in CODES:
+        logger.error("unforeseen error", exc_info=error)
+        message = "internal error; the log of the server has more"
+    status = status_pb2.Status(code=code.value[0], message=_cut(message))
+    if isinstance(error, InvalidRequestError) and error.violations:
+        details = any_pb2.Any()
+        details.Pack(_bad_request(error.violations))
+        status.details.append(details)
+    return rpc_status.to_status(status)
+
+
+def _bad_request(violations: Sequence[Violation]) -> error_details_pb2.BadRequest:
+    details = error_details_pb2.BadRequest()
+    for violation in violations:
+        entry = details.field_violations.add(field=violation.field, description=_cut(violation.reason))
+        if details.ByteSize() > MAX_DETAILS_BYTES:
+            details.field_violations.remove(entry)
+            break
+    return details
+
+
+def _cut(message: str) -> str:
+    return message.encode()[:MAX_MESSAGE_BYTES].decode(errors="ignore")

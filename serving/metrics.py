@@ -1,0 +1,175 @@
+"""Prometheus metrics: RPCs by the names that gRPC dashboards know, and what queue, batches and models do."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+
+import grpc
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    Info,
+    ProcessCollector,
+    disable_created_metrics,
+    start_http_server,
+)
+
+from serving.models import Model
+from serving.scheduler import Batch
+from tasks.manifest import MODEL_FILE
+
+RPC_LABELS = ("grpc_service", "grpc_method", "grpc_type")
+MODEL_LABELS = ("model", "version", "task")
+REJECTIONS = ("queue_full", "request_too_large")
+
+SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+TOKENS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+
+
+@dataclass
+class RpcOutcome:
+    """How a call went; OK unless its handler says otherwise."""
+
+    code: grpc.StatusCode = grpc.StatusCode.OK
+
+
+class Metrics:
+    """All series of one server, in a registry of their own. May be called from any thread."""
+
+    def __init__(self, service: str, methods: Iterable[str]) -> None:
+        """Make the series; those of all methods exist from the start."""
+        disable_created_metrics()
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        counter, histogram = partial(Counter, registry=self.registry), partial(Histogram, registry=self.registry)
+        self._service = service
+        self._started = counter("grpc_server_started_total", "RPCs started.", RPC_LABELS)
+        self._handled = counter("grpc_server_handled_total", "RPCs ended, by status.", (*RPC_LABELS, "grpc_code"))
+        self._handling = histogram(
+            "grpc_server_handling_seconds", "From start to end of an RPC.", RPC_LABELS, buckets=SECONDS
+        )
+        self._encode = histogram(
+            "bertline_encode_seconds", "Turning a request into features.", MODEL_LABELS, buckets=SECONDS
+        )
+        self._queue = histogram(
+            "bertline_queue_seconds", "A sequence's wait for a worker.", MODEL_LABELS, buckets=SECONDS
+        )
+        self._inference = histogram("bertline_inference_seconds", "Running a batch.", MODEL_LABELS, buckets=SECONDS)
+        self._rows = histogram("bertline_batch_rows", "Sequences in a batch.", MODEL_LABELS, buckets=ROWS)
+        self._batch_tokens = histogram(
+            "bertline_batch_tokens", "Tokens of a batch, padding included.", MODEL_LABELS, buckets=TOKENS
+        )
+        self._tokens = counter("bertline_tokens_total", "Tokens computed, without padding.", MODEL_LABELS)
+        self._padding = counter("bertline_padding_tokens_total", "Padding computed, in tokens.", MODEL_LABELS)
+        self._queue_tokens = Gauge(
+            "bertline_queue_tokens", "Tokens that wait for a worker.", MODEL_LABELS, registry=self.registry
+        )
+        self._rejected = counter(
+            "bertline_rejected_total", "Requests refused for want of room in the queue.", (*MODEL_LABELS, "reason")
+        )
+        self._cancelled = counter(
+            "bertline_cancelled_total", "Sequences that left the queue since nobody waits for them.", MODEL_LABELS
+        )
+        self._info = Info("bertline_model", "What is loaded.", MODEL_LABELS, registry=self.registry)
+        for method in methods:
+            self._add_method(method)
+
+    def _add_method(self, method: str) -> None:
+        labels = self._rpc(method)
+        self._started.labels(*labels)
+        self._handling.labels(*labels)
+        for code in grpc.StatusCode:
+            self._handled.labels(*labels, _code_name(code))
+
+    def add_model(self, model: Model, queued_tokens: Callable[[Model], int]) -> None:
+        """Make the series of a model.
+
+        Args:
+            queued_tokens: tokens that wait for it, asked at each scrape.
+        """
+        labels = _labels(model)
+        for histogram in (self._encode, self._queue, self._inference, self._rows, self._batch_tokens):
+            histogram.labels(*labels)
+        for counter in (self._tokens, self._padding, self._cancelled):
+            counter.labels(*labels)
+        for reason in REJECTIONS:
+            self._rejected.labels(*labels, reason)
+        self._queue_tokens.labels(*labels).set_function(lambda: queued_tokens(model))
+        self._info.labels(*labels).info(
+            {"precision": model.manifest.precision, "digest": model.manifest.files[MODEL_FILE]}
+        )
+
+    @contextmanager
+    def rpc(self, method: str) -> Iterator[RpcOutcome]:
+        """Count one call, whatever becomes of it."""
+        labels = self._rpc(method)
+        self._started.labels(*labels).inc()
+        started = time.perf_counter()
+        outcome = RpcOutcome()
+        try:
+            yield outcome
+        finally:
+            self._handling.labels(*labels).observe(time.perf_counter() - started)
+            self._handled.labels(*labels, _code_name(outcome.code)).inc()
+
+    def encoded(self, model: Model, seconds: float) -> None:
+        """A request became features."""
+        self._encode.labels(*_labels(model)).observe(seconds)
+
+    def rejected(self, model: Model, reason: str) -> None:
+        """A request found no room; `reason` is one of REJECTIONS."""
+        self._rejected.labels(*_labels(model), reason).inc()
+
+    def batch_done(self, model: Model, batch: Batch) -> None:
+        """A batch was computed."""
+        labels = _labels(model)
+        waits = self._queue.labels(*labels)
+        for wait_s in batch.queue_s:
+            waits.observe(wait_s)
+        self._inference.labels(*labels).observe(batch.inference_s)
+        self._rows.labels(*labels).observe(batch.rows)
+        self._batch_tokens.labels(*labels).observe(batch.padded_tokens)
+        self._tokens.labels(*labels).inc(batch.num_tokens)
+        self._padding.labels(*labels).inc(batch.padded_tokens - batch.num_tokens)
+
+    def sequences_dropped(self, model: Model, count: int) -> None:
+        """Sequences left the queue without being computed."""
+        self._cancelled.labels(*_labels(model)).inc(count)
+
+    def _rpc(self, method: str) -> Sequence[str]:
+        return self._service, method, "unary"
+
+
+class MetricsServer:
+    """The metrics over HTTP, in a thread of its own."""
+
+    def __init__(self, metrics: Metrics, host: str, port: int) -> None:
+        """Listen.
+
+        Raises:
+            OSError: when the address cannot be had.
+        """
+        self._server, self._thread = start_http_server(port, host, metrics.registry)
+        self.port: int = self._server.server_port
+
+    def close(self) -> None:
+        """Stop listening; again is fine."""
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+def _labels(model: Model) -> tuple[str, str, str]:
+    return model.manifest.name, model.manifest.version, model.manifest.task
+
+
+def _code_name(code: grpc.StatusCode) -> str:
+    """As dashboards know it: `InvalidArgument`, with OK in capitals."""
+    return "OK" if code is grpc.StatusCode.OK else code.name.title().replace("_", "")

@@ -1,0 +1,151 @@
+"""The loaded models: which answers a request, and how each computes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from serving.engine import Arrays, Engine
+from serving.errors import InvalidRequestError, ModelNotFoundError
+from tasks.base import Outputs, Task
+from tasks.features import Features, collate, split_outputs
+from tasks.manifest import Manifest, parse_model_path, read_model_directory
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """One version of a model."""
+
+    manifest: Manifest
+    task: Task[Any, Any, Any, Any]
+    engine: Engine
+    max_batch_tokens: int
+    """Cap of a batch in padded tokens."""
+
+    def __str__(self) -> str:
+        return f"{self.manifest.name}/{self.manifest.version} ({self.manifest.task})"
+
+    def compute(self, sequences: Sequence[Features]) -> list[Outputs]:
+        """Run one batch; the outputs of each sequence, without padding."""
+        outputs = self.engine.run(collate(sequences, pad_id=self.task.tokenizer.pad_id))
+        return split_outputs(outputs, [len(item) for item in sequences], token_outputs=self.task.token_outputs)
+
+    def warm_up(self) -> None:
+        """Run the smallest and the longest sequence, and check the shapes of what comes.
+
+        Raises:
+            ValueError: when the graph fails or its outputs are not those of the task.
+        """
+        tokenizer = self.task.tokenizer
+        for length in (3, self.task.settings.max_seq_length):
+            ids = np.full(length - 2, tokenizer.mask_id)
+            batch = [Features(**tokenizer.assemble(ids)), Features(**tokenizer.assemble(ids[:1]))]
+            try:
+                outputs = self.engine.run(collate(batch, pad_id=tokenizer.pad_id))
+            except Exception as error:  # ONNX Runtime's own errors share no base class
+                reason = str(error).splitlines()[0]
+                raise ValueError(f"`{self.engine.path}` fails on {length} tokens: {reason}") from error
+            self._check_shapes(outputs, length)
+
+    def _check_shapes(self, outputs: Arrays, length: int) -> None:
+        axes = (2, length) if self.task.token_outputs else (2,)
+        for name, array in outputs.items():
+            if array.shape != (expected := (*axes, *self._last_axis())):
+                raise ValueError(
+                    f"output `{name}` of `{self.engine.path}` has shape {list(array.shape)} where the manifest "
+                    f"implies {list(expected)}; export the model again"
+                )
+
+    def _last_axis(self) -> tuple[int, ...]:
+        sizes: dict[str, tuple[int, ...]] = {
+            "embedding": (self.manifest.hidden_size,),
+            "classification": (len(getattr(self.task.settings, "labels", ())),),
+            "masked-lm": (self.manifest.vocab_size,),
+        }
+        return sizes.get(self.task.name, ())
+
+
+def load_model(path: Path, *, max_batch_tokens: int | None = None) -> Model:
+    """Load a model directory, ready to compute.
+
+    Args:
+        path: `<models>/<name>/<version>`.
+        max_batch_tokens: instead of what the manifest says.
+
+    Raises:
+        ValueError: naming what is wrong with the directory.
+    """
+    directory = read_model_directory(path)
+    manifest = directory.manifest
+    if parse_model_path(path) != (manifest.name, manifest.version):
+        raise ValueError(f"`{path}` holds a manifest of `{manifest.name}/{manifest.version}`; move it there")
+    task = directory.load_task()
+    model = Model(
+        manifest=manifest,
+        task=task,
+        engine=Engine(directory, task.output_names),
+        max_batch_tokens=max_batch_tokens or manifest.execution.max_batch_tokens,
+    )
+    model.warm_up()
+    return model
+
+
+class Models:
+    """Loaded models by name and version."""
+
+    def __init__(self, models: Sequence[Model]) -> None:
+        self._by_name: dict[str, dict[str, Model]] = {}
+        for model in sorted(models, key=lambda item: (item.manifest.name, int(item.manifest.version))):
+            self._by_name.setdefault(model.manifest.name, {})[model.manifest.version] = model
+
+    def __iter__(self) -> Iterator[Model]:
+        """By name, then lowest version first."""
+        return (model for versions in self._by_name.values() for model in versions.values())
+
+    @property
+    def names(self) -> list[str]:
+        """Names, in order."""
+        return list(self._by_name)
+
+    def find(self, name: str, version: str, task: str) -> Model:
+        """The model that a request asks for.
+
+        Args:
+            name: empty for the only model of the task.
+            version: empty for the highest.
+            task: what the request wants done.
+
+        Raises:
+            ModelNotFoundError: when no such model or version is loaded.
+            InvalidRequestError: when the name is empty and not exactly one model does the task, or the model does
+                another task.
+        """
+        name = name or self._only(task)
+        if not (versions := self._by_name.get(name)):
+            raise ModelNotFoundError(f"no model of that name: `{name}` (loaded: {_listing(self)})")
+        if version and version not in versions:
+            raise ModelNotFoundError(f"no such version of `{name}`: `{version}` (loaded: {', '.join(versions)})")
+        model = versions[version] if version else _highest(versions)
+        if model.task.name != task:
+            raise InvalidRequestError(f"{model} does not do this task: `{task}` (loaded: {_listing(self)})")
+        return model
+
+    def _only(self, task: str) -> str:
+        candidates = [model for model in map(_highest, self._by_name.values()) if model.task.name == task]
+        if not candidates:
+            raise InvalidRequestError(f"no model does this task: `{task}` (loaded: {_listing(self)})")
+        if len(candidates) > 1:
+            raise InvalidRequestError(f"name one of the models of task `{task}`: {_listing(candidates)}")
+        return candidates[0].manifest.name
+
+
+def _highest(versions: dict[str, Model]) -> Model:
+    return list(versions.values())[-1]
+
+
+def _listing(models: Models | Sequence[Model]) -> str:
+    return ", ".join(map(str, models))

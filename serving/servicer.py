@@ -1,0 +1,184 @@
+"""The Encoder service: request bytes -> features -> scheduler -> predictions -> reply bytes, each call counted once."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+import grpc
+
+from bertline.v1 import encoder_pb2 as pb
+from serving.errors import InvalidRequestError, UnavailableError, Violation, status_of
+from serving.metrics import Metrics
+from serving.models import Model, Models
+from serving.rpcs import RPCS, Rpc
+from serving.scheduler import QueueFullError, Scheduler
+from serving.wire import parse
+from tasks.base import InvalidExamplesError, Task
+from tasks.features import Features
+from tasks.manifest import MODEL_FILE
+
+SERVICE = pb.DESCRIPTOR.services_by_name["Encoder"].full_name
+METHODS = tuple(method.name for method in pb.DESCRIPTOR.services_by_name["Encoder"].methods)
+
+SMALL_BYTES = 1024
+"""What is smaller is handled on the event loop: in well under a millisecond, and without the switch of threads."""
+NUM_THREADS = 2
+"""For larger ones, so that one of them does not keep all the others waiting."""
+MIN_TOKENS = 3
+"""Of any sequence: [CLS], a token, [SEP]."""
+
+Behaviour = Callable[[bytes, Any], Awaitable[bytes]]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A request, ready to be computed."""
+
+    rpc: Rpc
+    request: Any
+    model: Model
+    task: Task[Any, Any, Any, Any]
+    examples: Sequence[Any]
+    windows: Sequence[Sequence[Features]]
+
+    def finish(self, index: int, outputs: list[Any]) -> Any:
+        """What the reply holds of one example."""
+        prediction = self.task.decode(self.examples[index], self.windows[index], outputs)
+        return self.rpc.result(prediction, self.task, self.request)
+
+    def reply(self, results: Sequence[Any]) -> bytes:
+        """The reply, serialised."""
+        reply = self.rpc.reply(results, self.windows, self.model.manifest.hidden_size)
+        reply.model.CopyFrom(reference(self.model))
+        reply.num_tokens.extend(sum(map(len, windows)) for windows in self.windows)
+        return reply.SerializeToString()
+
+
+class Servicer:
+    """Answers calls with the loaded models; refuses them while `unavailable` says why."""
+
+    def __init__(self, scheduler: Scheduler, metrics: Metrics) -> None:
+        self.models = Models([])
+        self.unavailable: str | None = "the server is starting"
+        self.num_calls = 0
+        """Calls that have come, refused ones included."""
+        self._scheduler = scheduler
+        self._metrics = metrics
+        self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="codec")
+
+    def handlers(self) -> grpc.GenericRpcHandler:
+        """What a server needs to route calls here. Requests come as bytes: what is wrong in them becomes a status."""
+        behaviours: dict[str, Behaviour] = {rpc.name: partial(self._compute, rpc) for rpc in RPCS}
+        behaviours["ListModels"] = self._list_models
+        return grpc.method_handlers_generic_handler(
+            SERVICE,
+            {
+                method: grpc.unary_unary_rpc_method_handler(self._call(method, behaviour))
+                for method, behaviour in behaviours.items()
+            },
+        )
+
+    def close(self) -> None:
+        """End the threads; again is fine."""
+        self._threads.shutdown()
+
+    def _call(self, method: str, behaviour: Behaviour) -> Callable[[bytes, grpc.aio.ServicerContext], Awaitable[bytes]]:
+        """The one place where calls are counted, refused, and their errors become statuses."""
+
+        async def call(raw: bytes, context: grpc.aio.ServicerContext) -> bytes:
+            self.num_calls += 1
+            with self._metrics.rpc(method) as outcome:
+                try:
+                    if self.unavailable:
+                        raise UnavailableError(self.unavailable)
+                    return await behaviour(raw, context)
+                except asyncio.CancelledError:
+                    outcome.code = _code_of_cancellation(context)
+                    raise
+                except Exception as error:
+                    status = status_of(error)
+                    outcome.code = status.code
+            return await context.abort_with_status(status)
+
+        return call
+
+    async def _compute(self, rpc: Rpc, raw: bytes, context: grpc.aio.ServicerContext) -> bytes:
+        deadline_s = _deadline(context)
+        work = await self._offload(len(raw), partial(self._prepare, rpc, raw))
+        with self._rejections(work.model):
+            future = self._scheduler.submit(work.model, work.windows, work.finish, deadline_s=deadline_s)
+        results = await asyncio.wrap_future(future)
+        return await self._offload(len(raw), partial(work.reply, results))
+
+    async def _offload(self, size: int, function: Callable[[], T]) -> T:
+        """Call a function, in a thread where the request is not small, so that the event loop never stalls."""
+        if size <= SMALL_BYTES:
+            return function()
+        return await asyncio.get_running_loop().run_in_executor(self._threads, function)
+
+    def _prepare(self, rpc: Rpc, raw: bytes) -> Work:
+        request: Any = parse(rpc.request_type, raw)
+        model = self.models.find(request.model.name, request.model.version, rpc.task)
+        examples = rpc.examples(request)
+        with self._rejections(model):
+            self._scheduler.check_room(MIN_TOKENS * len(examples))
+        started = time.perf_counter()
+        task = rpc.specialise(model.task, request)
+        try:
+            windows = task.encode(examples, truncate=request.truncate)
+        except InvalidExamplesError as error:
+            violations = [Violation(rpc.field(item), item.reason) for item in error.invalid]
+            raise InvalidRequestError(violations=violations) from error
+        self._metrics.encoded(model, time.perf_counter() - started)
+        return Work(rpc, request, model, task, examples, windows)
+
+    @contextmanager
+    def _rejections(self, model: Model) -> Iterator[None]:
+        try:
+            yield
+        except QueueFullError as error:
+            self._metrics.rejected(model, "request_too_large" if error.too_large else "queue_full")
+            raise
+
+    async def _list_models(self, raw: bytes, context: grpc.aio.ServicerContext) -> bytes:
+        parse(pb.ListModelsRequest, raw)
+        return pb.ListModelsReply(models=[describe(model) for model in self.models]).SerializeToString()
+
+
+def reference(model: Model) -> pb.ModelRef:
+    """Name and version of a model."""
+    return pb.ModelRef(name=model.manifest.name, version=model.manifest.version)
+
+
+def describe(model: Model) -> pb.ModelInfo:
+    """What ListModels says of a model."""
+    manifest = model.manifest
+    return pb.ModelInfo(
+        model=reference(model),
+        task=manifest.task,
+        precision=manifest.precision,
+        max_seq_length=manifest.settings.max_seq_length,
+        dim=manifest.hidden_size if manifest.task == "embedding" else 0,
+        labels=getattr(manifest.settings, "labels", ()),
+        digest=manifest.files[MODEL_FILE],
+        manifest_json=manifest.to_json(),
+    )
+
+
+def _deadline(context: grpc.aio.ServicerContext) -> float | None:
+    remaining_s = context.time_remaining()
+    return None if remaining_s is None else time.monotonic() + remaining_s
+
+
+def _code_of_cancellation(context: grpc.aio.ServicerContext) -> grpc.StatusCode:
+    remaining_s = context.time_remaining()
+    expired = remaining_s is not None and remaining_s <= 0
+    return grpc.StatusCode.DEADLINE_EXCEEDED if expired else grpc.StatusCode.CANCELLED

@@ -1,0 +1,124 @@
+"""Real servers on free ports, in a thread of the test process."""
+
+import asyncio
+import threading
+import time
+import urllib.request
+from contextlib import contextmanager
+
+import grpc
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from bertline.v1 import encoder_pb2_grpc
+from serving.server import Server
+from serving.settings import Settings
+from tests.serving.models import write_model
+
+
+class Running:
+    """A server under test, a channel to it and its stub."""
+
+    def __init__(self, server, loop):
+        self.server = server
+        self.loop = loop
+        self.target = f"127.0.0.1:{server.port}"
+        self.channel = grpc.insecure_channel(self.target)
+        self.stub = encoder_pb2_grpc.EncoderStub(self.channel)
+
+    def stop(self, grace_s):
+        """Begin to stop; the returned future is done when it has."""
+        return asyncio.run_coroutine_threadsafe(self.server.stop(grace_s), self.loop)
+
+    def page(self):
+        """The text of /metrics."""
+        address = f"http://127.0.0.1:{self.server.metrics_port}/metrics"
+        with urllib.request.urlopen(address, timeout=10) as reply:
+            return reply.read().decode()
+
+    def metrics(self):
+        """All samples: (name, sorted labels) -> value."""
+        return {
+            (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+            for family in text_string_to_metric_families(self.page())
+            for sample in family.samples
+        }
+
+    def total(self, name, **labels):
+        """Sum of the samples of a name that have these labels."""
+        wanted = set(labels.items())
+        return sum(
+            value for (found, having), value in self.metrics().items() if found == name and wanted <= set(having)
+        )
+
+    def wait_for(self, name, minimum, **labels):
+        """Wait until the samples of a name reach a sum."""
+        end = time.monotonic() + 10
+        while self.total(name, **labels) < minimum:
+            assert time.monotonic() < end, f"{name} {labels} stays below {minimum}"
+            time.sleep(0.005)
+
+
+@contextmanager
+def serve(models_dir, *, load=True, **settings):
+    """Serve a directory of models on free ports."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+
+    def run(coroutine):
+        return asyncio.run_coroutine_threadsafe(coroutine, loop).result(30)
+
+    async def make():
+        values = {"models_dir": models_dir, "port": 0, "metrics_port": 0, "workers": 2} | settings
+        return Server(Settings(**values))
+
+    server = run(make())
+    try:
+        run(server.start())
+        if load:
+            run(server.load())
+        running = Running(server, loop)
+        try:
+            yield running
+        finally:
+            running.channel.close()
+    finally:
+        run(server.stop(0))
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+@pytest.fixture(scope="session")
+def all_tasks(tmp_path_factory):
+    """A directory with a model of each task, and their references by name."""
+    models = tmp_path_factory.mktemp("models")
+    references = {
+        "embedder": write_model(models, "embedder", task="embedding"),
+        "classifier": write_model(models, "classifier", task="classification", seed=1),
+        "reader": write_model(models, "reader", task="spans", seed=2),
+        "filler": write_model(models, "filler", task="masked-lm", seed=3),
+    }
+    return models, references
+
+
+@pytest.fixture(scope="module")
+def server(all_tasks):
+    """A server of all tasks."""
+    with serve(all_tasks[0]) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def references(all_tasks):
+    """References by model name."""
+    return all_tasks[1]
+
+
+@pytest.fixture(scope="session")
+def slow_models(tmp_path_factory):
+    """A directory with one model that takes tens of milliseconds for a text of 32 tokens."""
+    models = tmp_path_factory.mktemp("slow")
+    write_model(models, "slow", hidden_size=512, passes=200)
+    return models

@@ -1,0 +1,179 @@
+"""Small model directories: a hand-made graph that numpy computes as well.
+
+hidden = embedding[input_ids] + types[token_type_ids]; last_hidden_state = hidden + its mean over attended tokens.
+Hence a padded row, a swapped row or a missing mask shows in the result.
+"""
+
+import json
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from tasks import create_task, settings_from_dict
+from tasks.base import Task
+from tasks.features import INPUT_NAMES
+from tasks.files import sha256
+from tasks.manifest import MANIFEST_FILE, MODEL_FILE, Execution, Manifest
+from tasks.tokenizer import TOKENIZER_FILE, Tokenizer, build_tokenizer
+
+WORDS = ["the", "cat", "dog", "bird", "river", "tree", "who", "what", "sees", "likes"]
+WORDS += ["near", "under", "runs", "sleeps", "big", "small", "red", "green", "old", "new"]
+VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", "?", "##s", *WORDS]
+
+SETTINGS = {
+    "embedding": {"max_seq_length": 32, "pooling": "mean"},
+    "classification": {"max_seq_length": 32, "labels": ["no", "maybe", "yes"]},
+    "spans": {"max_seq_length": 16, "doc_stride": 4, "max_query_length": 6, "n_best_size": 5, "unanswerable": True},
+    "masked-lm": {"max_seq_length": 32},
+}
+
+
+@dataclass(frozen=True)
+class Weights:
+    """What the graph holds."""
+
+    embedding: np.ndarray
+    types: np.ndarray
+    head: np.ndarray
+
+    @classmethod
+    def random(cls, seed, hidden_size, head_size):
+        rng = np.random.default_rng(seed)
+        shapes = (len(VOCAB), hidden_size), (2, hidden_size), (hidden_size, head_size)
+        return cls(*(rng.normal(size=shape).astype(np.float32) for shape in shapes))
+
+    def hidden(self, features):
+        """last_hidden_state of one sequence."""
+        hidden = self.embedding[features.input_ids] + self.types[features.token_type_ids]
+        return hidden + hidden.mean(axis=0)
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The task and weights of a model that was written: computes predictions with numpy."""
+
+    task: Task
+    weights: Weights
+
+    def outputs(self, features):
+        hidden = self.weights.hidden(features)
+        if self.task.name == "embedding":
+            return {"last_hidden_state": hidden}
+        logits = hidden @ self.weights.head
+        if self.task.name == "classification":
+            return {"logits": logits[0]}
+        if self.task.name == "masked-lm":
+            return {"logits": logits}
+        return {"start_logits": logits[:, 0], "end_logits": logits[:, 1]}
+
+    def predict(self, examples, **changes):
+        task = self.task.with_settings(**changes)
+        windows = task.encode(examples)
+        return [
+            task.decode(example, items, [self.outputs(item) for item in items])
+            for example, items in zip(examples, windows, strict=True)
+        ]
+
+
+def write_model(models, name="tiny", version="1", task="embedding", *, hidden_size=8, passes=0, seed=0, **changes):
+    """Write `models/<name>/<version>`.
+
+    Args:
+        passes: multiplications with the identity: they make the graph slow and change nothing.
+        changes: keys of the manifest to change.
+
+    Returns:
+        The reference for its predictions.
+    """
+    directory = models / name / version
+    directory.mkdir(parents=True)
+    settings = settings_from_dict(task, SETTINGS[task])
+    tokenizer = build_tokenizer(VOCAB)
+    tokenizer.save(str(directory / TOKENIZER_FILE))
+    head_size = {"classification": 3, "spans": 2, "masked-lm": len(VOCAB)}.get(task, 1)
+    weights = Weights.random(seed, hidden_size, head_size)
+    onnx.save(make_graph(task, weights, passes), directory / MODEL_FILE)
+    values = {
+        "name": name,
+        "version": version,
+        "task": task,
+        "settings": settings,
+        "precision": "fp32",
+        "opset": 17,
+        "hidden_size": hidden_size,
+        "vocab_size": len(VOCAB),
+        "inputs": INPUT_NAMES,
+        "outputs": _output_names(task),
+        "files": {item: sha256(directory / item) for item in (TOKENIZER_FILE, MODEL_FILE)},
+        "execution": Execution(max_batch_tokens=64),
+    }
+    (directory / MANIFEST_FILE).write_text(Manifest(**values | changes).to_json(), encoding="utf-8")
+    return Reference(create_task(task, Tokenizer(tokenizer), settings), weights)
+
+
+def edit_manifest(directory, **changes):
+    """Change keys of a written manifest."""
+    path = directory / MANIFEST_FILE
+    path.write_text(json.dumps(json.loads(path.read_text("utf-8")) | changes), encoding="utf-8")
+
+
+def _output_names(task):
+    names = {"embedding": ("last_hidden_state",), "spans": ("start_logits", "end_logits")}
+    return names.get(task, ("logits",))
+
+
+def make_graph(task, weights, passes):
+    """The graph of a task, with dynamic axes for batch and length."""
+    hidden_size = weights.embedding.shape[1]
+    constants = {
+        "embedding": weights.embedding,
+        "types": weights.types,
+        "length_axis": np.array([1]),
+        "last_axis": np.array([2]),
+        "first": np.array(0),
+    }
+    nodes = [
+        helper.make_node("Gather", ["embedding", "input_ids"], ["words"]),
+        helper.make_node("Gather", ["types", "token_type_ids"], ["token_types"]),
+        helper.make_node("Add", ["words", "token_types"], ["pass0"]),
+    ]
+    if passes:
+        constants["identity"] = np.eye(hidden_size, dtype=np.float32)
+        nodes += [helper.make_node("MatMul", [f"pass{i}", "identity"], [f"pass{i + 1}"]) for i in range(passes)]
+    hidden = f"pass{passes}"
+    last = "last_hidden_state"
+    nodes += [
+        helper.make_node("Cast", ["attention_mask"], ["mask"], to=TensorProto.FLOAT),
+        helper.make_node("Unsqueeze", ["mask", "last_axis"], ["mask3"]),
+        helper.make_node("Mul", [hidden, "mask3"], ["attended"]),
+        helper.make_node("ReduceSum", ["attended", "length_axis"], ["sum"], keepdims=1),
+        helper.make_node("ReduceSum", ["mask3", "length_axis"], ["count"], keepdims=1),
+        helper.make_node("Div", ["sum", "count"], ["mean"]),
+        helper.make_node("Add", [hidden, "mean"], [last]),
+    ]
+    outputs = {last: ["batch", "length", hidden_size]}
+    if task == "classification":
+        constants["head"] = weights.head
+        nodes += [
+            helper.make_node("Gather", [last, "first"], ["cls"], axis=1),
+            helper.make_node("MatMul", ["cls", "head"], ["logits"]),
+        ]
+        outputs = {"logits": ["batch", weights.head.shape[1]]}
+    elif task == "masked-lm":
+        constants["head"] = weights.head
+        nodes.append(helper.make_node("MatMul", [last, "head"], ["logits"]))
+        outputs = {"logits": ["batch", "length", weights.head.shape[1]]}
+    elif task == "spans":
+        constants |= {"start": weights.head[:, 0], "end": weights.head[:, 1]}
+        nodes += [helper.make_node("MatMul", [last, name], [f"{name}_logits"]) for name in ("start", "end")]
+        outputs = {name: ["batch", "length"] for name in ("start_logits", "end_logits")}
+    graph = helper.make_graph(
+        nodes,
+        "tiny",
+        [helper.make_tensor_value_info(name, TensorProto.INT64, ["batch", "length"]) for name in INPUT_NAMES],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in outputs.items()],
+        [numpy_helper.from_array(array, name) for name, array in constants.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)

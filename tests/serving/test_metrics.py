@@ -1,0 +1,122 @@
+import random
+from collections import Counter
+from itertools import pairwise
+
+import grpc
+import pytest
+
+from bertline.v1 import encoder_pb2 as pb
+from serving.servicer import METHODS
+from tests.serving.conftest import serve
+
+EMBEDDER = {"model": "embedder", "version": "1", "task": "embedding"}
+
+
+@pytest.fixture
+def fresh(all_tasks):
+    """A server that nobody has called."""
+    with serve(all_tasks[0]) as running:
+        yield running
+
+
+def test_from_the_start(fresh):
+    """All series exist before the first call, at zero."""
+    assert fresh.total("grpc_server_handled_total") == 0
+    samples = fresh.metrics()
+    for method in METHODS:
+        labels = {"grpc_service": "bertline.v1.Encoder", "grpc_method": method, "grpc_type": "unary"}
+        assert ("grpc_server_started_total", tuple(sorted(labels.items()))) in samples
+        assert ("grpc_server_handling_seconds_count", tuple(sorted(labels.items()))) in samples
+        for code in ("OK", "InvalidArgument", "ResourceExhausted", "Cancelled", "DeadlineExceeded"):
+            assert ("grpc_server_handled_total", tuple(sorted((labels | {"grpc_code": code}).items()))) in samples
+    for name in (
+        "bertline_queue_seconds_count",
+        "bertline_inference_seconds_count",
+        "bertline_encode_seconds_count",
+        "bertline_batch_rows_count",
+        "bertline_batch_tokens_count",
+        "bertline_tokens_total",
+        "bertline_padding_tokens_total",
+        "bertline_queue_tokens",
+        "bertline_cancelled_total",
+    ):
+        assert samples[name, tuple(sorted(EMBEDDER.items()))] == 0, name
+    assert fresh.total("bertline_rejected_total", reason="queue_full") == 0
+    assert fresh.total("bertline_model_info", precision="fp32", **EMBEDDER) == 1
+
+
+def test_counters_equal_the_traffic(fresh):
+    """Each call is counted once, under its status: answered, refused, unparsable or for another task."""
+    requests = [
+        ("Embed", pb.EmbedRequest(texts=["cat", "the cat"]).SerializeToString()),
+        ("Embed", pb.EmbedRequest(texts=[""]).SerializeToString()),
+        ("Embed", pb.EmbedRequest(texts=["cat"]).SerializeToString().replace(b"cat", b"\xff\xff\xff")),
+        ("Classify", b"\xff"),
+        ("Classify", pb.ClassifyRequest(model=pb.ModelRef(name="embedder")).SerializeToString()),
+        ("Answer", pb.AnswerRequest(model=pb.ModelRef(name="nobody")).SerializeToString()),
+        ("FillMask", pb.FillMaskRequest(texts=["[MASK]"]).SerializeToString()),
+        ("ListModels", b""),
+    ]
+    rng = random.Random(0)
+    chosen = [rng.choice(requests) for _ in range(150)]
+    calls = [fresh.channel.unary_unary(f"/bertline.v1.Encoder/{method}").future(raw) for method, raw in chosen]
+    codes = [call.code() for call in calls]
+
+    for method in METHODS:
+        expected = Counter(code for (name, _), code in zip(chosen, codes, strict=True) if name == method)
+        assert fresh.total("grpc_server_started_total", grpc_method=method) == expected.total()
+        assert fresh.total("grpc_server_handling_seconds_count", grpc_method=method) == expected.total()
+        assert fresh.total("grpc_server_handled_total", grpc_method=method) == expected.total()
+        for code, name in [
+            (grpc.StatusCode.OK, "OK"),
+            (grpc.StatusCode.INVALID_ARGUMENT, "InvalidArgument"),
+            (grpc.StatusCode.NOT_FOUND, "NotFound"),
+        ]:
+            assert fresh.total("grpc_server_handled_total", grpc_method=method, grpc_code=name) == expected[code]
+    answered = chosen.count(requests[0])
+    assert fresh.total("bertline_tokens_total", **EMBEDDER) == answered * 7
+    assert fresh.total("bertline_queue_seconds_count", **EMBEDDER) == answered * 2
+    assert fresh.total("bertline_encode_seconds_count", **EMBEDDER) == answered
+    assert fresh.total("bertline_queue_tokens") == 0
+
+
+def test_counters_of_batches(fresh):
+    """Batches add up: rows to sequences, tokens to tokens and padding."""
+    texts = ["cat " * (1 + index % 9) for index in range(200)]
+    fresh.stub.Embed(pb.EmbedRequest(texts=texts))
+
+    tokens = fresh.total("bertline_tokens_total", **EMBEDDER)
+    padding = fresh.total("bertline_padding_tokens_total", **EMBEDDER)
+    assert tokens == sum(3 + index % 9 for index in range(200))
+    assert fresh.total("bertline_batch_rows_sum", **EMBEDDER) == 200
+    assert fresh.total("bertline_batch_tokens_sum", **EMBEDDER) == tokens + padding
+    batches = fresh.total("bertline_batch_rows_count", **EMBEDDER)
+    assert batches == fresh.total("bertline_inference_seconds_count", **EMBEDDER) < 200
+
+
+def test_counters_after_cancelling(fresh):
+    """Calls cancelled at any moment are counted once too."""
+    calls = [fresh.stub.Embed.future(pb.EmbedRequest(texts=["cat"] * 50)) for _ in range(60)]
+    for call in calls[::2]:
+        call.cancel()
+    for call in calls[1::2]:
+        assert len(call.result(10).num_tokens) == 50
+    started = fresh.total("grpc_server_started_total")
+
+    fresh.wait_for("grpc_server_handled_total", started)
+    assert 30 <= started <= 60
+    assert fresh.total("bertline_queue_tokens") == 0
+
+
+def test_page(fresh):
+    """The page follows Prometheus' conventions: help everywhere, `_total` on counters, base units, ordered buckets."""
+    lines = fresh.page().splitlines()
+    types = {line.split()[2]: line.split()[3] for line in lines if line.startswith("# TYPE")}
+    helped = {line.split()[2] for line in lines if line.startswith("# HELP") and len(line.split()) > 3}
+
+    assert types.keys() == helped
+    assert all(name.endswith("_total") == (kind == "counter") for name, kind in types.items())
+    assert not [name for name in types if "_ms" in name or "_created" in name]
+    bounds = [line.split('le="')[1].split('"')[0] for line in lines if "bertline_batch_rows_bucket" in line]
+    first = [float(bound) for bound in bounds[: bounds.index("+Inf")]]
+    assert all(low < high for low, high in pairwise(first))

@@ -1,0 +1,93 @@
+import numpy as np
+import onnx
+import pytest
+
+from serving.models import load_model
+from tasks.features import INPUT_NAMES
+from tasks.files import sha256
+from tasks.manifest import MODEL_FILE, Execution
+from tests.serving.models import edit_manifest, write_model
+
+
+def test_compute(tmp_path):
+    """A batch of sequences of different lengths gives what numpy computes for each alone."""
+    reference = write_model(tmp_path)
+    model = load_model(tmp_path / "tiny" / "1")
+    sequences = [windows[0] for windows in reference.task.encode(["cat", "the cat sees", "who likes"])]
+
+    for sequence, outputs in zip(sequences, model.compute(sequences), strict=True):
+        np.testing.assert_allclose(outputs["last_hidden_state"], reference.weights.hidden(sequence), rtol=1e-5)
+
+
+@pytest.mark.parametrize(("setting", "expected"), [(None, 64), (7, 7)])
+def test_max_batch_tokens(tmp_path, setting, expected):
+    """The manifest's cap holds unless a setting replaces it."""
+    write_model(tmp_path)
+
+    assert load_model(tmp_path / "tiny" / "1", max_batch_tokens=setting).max_batch_tokens == expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"execution": Execution(provider="CUDAExecutionProvider")}, "not installed: `CUDAExecutionProvider`"),
+        ({"inputs": INPUT_NAMES[:2]}, "inputs of .* where the manifest says input_ids, attention_mask"),
+        ({"outputs": ("logits",)}, "outputs of .* where the manifest says logits"),
+        ({"hidden_size": 9}, r"has shape \[2, 3, 8\] where the manifest implies \[2, 3, 9\]"),
+    ],
+)
+def test_graph_unlike_manifest(tmp_path, changes, message):
+    """A graph that is not what its manifest says is an error that names the difference."""
+    if "hidden_size" in changes:
+        write_model(tmp_path)
+        edit_manifest(tmp_path / "tiny" / "1", **changes)
+    else:
+        write_model(tmp_path, **changes)
+
+    with pytest.raises(ValueError, match=message):
+        load_model(tmp_path / "tiny" / "1")
+
+
+def test_graph_of_another_task(tmp_path):
+    """A graph without the outputs of its task is an error."""
+    write_model(tmp_path, task="classification")
+    edit_manifest(tmp_path / "tiny" / "1", task="embedding", settings={})
+
+    with pytest.raises(ValueError, match="lacks the output `last_hidden_state`"):
+        load_model(tmp_path / "tiny" / "1")
+
+
+def test_other_name(tmp_path):
+    """A model directory in the place of another is an error that says where it belongs."""
+    write_model(tmp_path)
+    (tmp_path / "tiny").rename(tmp_path / "renamed")
+
+    with pytest.raises(ValueError, match="manifest of `tiny/1`"):
+        load_model(tmp_path / "renamed" / "1")
+
+
+def test_not_a_graph(tmp_path):
+    """A file that is no graph is an error in one line."""
+    write_model(tmp_path)
+    directory = tmp_path / "tiny" / "1"
+    (directory / MODEL_FILE).write_bytes(b"junk")
+    files = {name: sha256(directory / name) for name in (MODEL_FILE, "tokenizer.json")}
+    edit_manifest(directory, files=files)
+
+    with pytest.raises(ValueError, match=r"cannot load `.*model.onnx`") as caught:
+        load_model(directory)
+    assert "\n" not in str(caught.value)
+
+
+def test_graph_that_fails(tmp_path):
+    """A graph that cannot run the tokenizer's ids is found at warm-up."""
+    write_model(tmp_path)
+    directory = tmp_path / "tiny" / "1"
+    graph = onnx.load(directory / MODEL_FILE)
+    embedding = next(item for item in graph.graph.initializer if item.name == "embedding")
+    embedding.CopyFrom(onnx.numpy_helper.from_array(np.zeros((2, 8), np.float32), "embedding"))
+    onnx.save(graph, directory / MODEL_FILE)
+    edit_manifest(directory, files={name: sha256(directory / name) for name in (MODEL_FILE, "tokenizer.json")})
+
+    with pytest.raises(ValueError, match="fails on 3 tokens"):
+        load_model(directory)

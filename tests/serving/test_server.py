@@ -1,0 +1,161 @@
+import time
+
+import grpc
+import numpy as np
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from bertline.v1 import encoder_pb2 as pb
+from tests.serving.conftest import serve
+
+SERVICE = "bertline.v1.Encoder"
+LONG = "the cat " * 15  # 32 tokens
+
+
+@pytest.fixture
+def slow(slow_models):
+    """A server with one worker that computes one text at a time, tens of milliseconds each."""
+    with serve(slow_models, workers=1, max_batch_tokens=32, max_queue_tokens=512) as running:
+        yield running
+
+
+def embed(server, *texts, **options):
+    return server.stub.Embed.future(pb.EmbedRequest(texts=texts), **options)
+
+
+def health(server, service):
+    stub = health_pb2_grpc.HealthStub(server.channel)
+    return health_pb2.HealthCheckResponse.ServingStatus.Name(
+        stub.Check(health_pb2.HealthCheckRequest(service=service)).status
+    )
+
+
+@pytest.mark.parametrize("service", ["", SERVICE])
+def test_health(server, service):
+    """A loaded server is SERVING, as a whole and by service."""
+    assert health(server, service) == "SERVING"
+
+
+def test_health_while_starting(all_tasks):
+    """Before the models are loaded, health says NOT_SERVING."""
+    with serve(all_tasks[0], load=False) as running:
+        assert health(running, "") == health(running, SERVICE) == "NOT_SERVING"
+
+
+def test_health_while_busy(server):
+    """Health answers promptly while a large request is being encoded and decoded."""
+    call = embed(server, *[LONG] * 4000)
+    slowest_s = 0.0
+    while not call.done():
+        started = time.perf_counter()
+        health(server, "")
+        slowest_s = max(slowest_s, time.perf_counter() - started)
+
+    assert len(call.result().num_tokens) == 4000
+    assert slowest_s < 1
+
+
+def test_reflection(server):
+    """Reflection lists the service, and knows its file."""
+    stub = reflection_pb2_grpc.ServerReflectionStub(server.channel)
+    requests = [
+        reflection_pb2.ServerReflectionRequest(list_services=""),
+        reflection_pb2.ServerReflectionRequest(file_containing_symbol=SERVICE),
+    ]
+    listed, file = stub.ServerReflectionInfo(iter(requests))
+
+    assert SERVICE in [service.name for service in listed.list_services_response.service]
+    assert file.file_descriptor_response.file_descriptor_proto
+
+
+def busy(server, num_texts):
+    """A call that is being computed, most of it waiting in the queue."""
+    call = embed(server, *[LONG] * num_texts)
+    server.wait_for("bertline_queue_tokens", 1)
+    return call
+
+
+def test_full_queue(slow):
+    """What finds no room is RESOURCE_EXHAUSTED at once; what waits is answered."""
+    call = busy(slow, 16)
+    refused = embed(slow, *[LONG] * 10)
+
+    assert refused.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert not call.done()
+    assert len(embed(slow, LONG).result(10).num_tokens) == 1
+    assert len(call.result(10).num_tokens) == 16
+    assert slow.total("bertline_rejected_total", reason="queue_full") == 1
+    assert slow.total("bertline_tokens_total") == 17 * 32
+
+
+def test_request_larger_than_the_queue(slow):
+    """What would not fit even an empty queue is RESOURCE_EXHAUSTED, and the message says what to do."""
+    for texts in ([LONG] * 17, ["cat"] * 200):  # the second one is known to be too large before it is encoded
+        refused = embed(slow, *texts)
+
+        assert refused.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert "send fewer inputs per call" in refused.details()
+    assert slow.total("bertline_rejected_total", reason="request_too_large") == 2
+    assert slow.total("bertline_encode_seconds_count") == 1
+
+
+def test_cancelled_call(slow):
+    """A cancelled call frees its place in the queue, and the calls around it are answered."""
+    first = busy(slow, 8)
+    cancelled = embed(slow, *[LONG] * 3)
+    slow.wait_for("bertline_encode_seconds_count", 2)
+    last = embed(slow, LONG)
+    cancelled.cancel()
+
+    np.testing.assert_array_equal(
+        np.frombuffer(first.result(10).vectors, "<f4")[:512], np.frombuffer(last.result(10).vectors, "<f4")
+    )
+    slow.wait_for("grpc_server_handled_total", 1, grpc_code="Cancelled")
+    assert slow.total("bertline_cancelled_total") == 3
+    assert slow.total("bertline_tokens_total") == 9 * 32
+
+
+def test_deadline(slow):
+    """A call whose deadline passes is DEADLINE_EXCEEDED, and what still waits for it is not computed."""
+    call = embed(slow, *[LONG] * 8, timeout=0.1)
+
+    assert call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    slow.wait_for("grpc_server_handled_total", 1, grpc_code="DeadlineExceeded")
+    assert slow.total("bertline_cancelled_total") > 0
+    assert slow.total("bertline_queue_tokens") == 0
+
+
+def test_drain(slow):
+    """While draining, health says NOT_SERVING, calls in flight finish, new ones are UNAVAILABLE."""
+    watch = health_pb2_grpc.HealthStub(slow.channel).Watch(health_pb2.HealthCheckRequest(service=SERVICE))
+    states = [next(watch).status]
+    call = busy(slow, 8)
+    stopping = slow.stop(30)
+    states.append(next(watch).status)
+
+    assert embed(slow, LONG).code() is grpc.StatusCode.UNAVAILABLE
+    assert len(call.result(10).num_tokens) == 8
+    stopping.result(10)
+    assert states == [health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING]
+
+
+def test_drain_loses_nothing(all_tasks):
+    """Of many calls around a drain, each is either answered or UNAVAILABLE."""
+    with serve(all_tasks[0]) as running:
+        calls = [embed(running, "the cat") for _ in range(200)]
+        calls[20].result(10)
+        stopping = running.stop(10)
+        calls += [embed(running, "the cat") for _ in range(200)]
+        stopping.result(15)
+        codes = [call.code() for call in calls]
+
+    assert set(codes) <= {grpc.StatusCode.OK, grpc.StatusCode.UNAVAILABLE}
+
+
+def test_drain_runs_out_of_grace(slow):
+    """What has not finished when the grace is over is cancelled."""
+    call = busy(slow, 8)
+    slow.stop(0.05).result(10)
+
+    assert call.code() in {grpc.StatusCode.CANCELLED, grpc.StatusCode.UNAVAILABLE}

@@ -1,0 +1,198 @@
+import grpc
+import pytest
+from google.rpc import error_details_pb2
+from grpc_status import rpc_status
+
+from bertline.v1 import encoder_pb2 as pb
+from serving.errors import CODES
+from serving.scheduler import ComputeError, ExpiredError, QueueFullError
+from tests.serving.conftest import serve
+from tests.serving.models import write_model
+
+
+@pytest.fixture(scope="module")
+def versions(tmp_path_factory):
+    """A server of two embedders, one of them in three versions."""
+    models = tmp_path_factory.mktemp("versions")
+    for version in ("1", "9", "10"):
+        write_model(models, "many", version)
+    write_model(models, "other")
+    with serve(models) as running:
+        yield running
+
+
+def refused(call, request, **options):
+    """The error of a call that must fail, and the fields that its details name."""
+    with pytest.raises(grpc.RpcError) as caught:
+        call(request, **options)
+    error = caught.value
+    fields = {}
+    if status := rpc_status.from_call(error):
+        for detail in status.details:
+            bad = error_details_pb2.BadRequest()
+            assert detail.Unpack(bad)
+            fields |= {item.field: item.description for item in bad.field_violations}
+    return error, fields
+
+
+@pytest.mark.parametrize(
+    ("method", "request_", "expected"),
+    [
+        ("Embed", pb.EmbedRequest(texts=["cat", "", "dog", " "]), {"texts[1]": "empty", "texts[3]": "empty"}),
+        ("Embed", pb.EmbedRequest(texts=["dog", "cat " * 31]), {"texts[1]": "33 tokens came, 32 fit"}),
+        ("Embed", pb.EmbedRequest(texts=["dog"], pooling=7), {"pooling": "unknown: 7"}),
+        (
+            "Classify",
+            pb.ClassifyRequest(inputs=[pb.ClassifyInput(text="a", text_pair=""), pb.ClassifyInput(text="")]),
+            {"inputs[0].text_pair": "empty", "inputs[1].text": "empty"},
+        ),
+        (
+            "Classify",
+            pb.ClassifyRequest(inputs=[pb.ClassifyInput(text="cat " * 20, text_pair="cat " * 20)]),
+            {"inputs[0].text": "43 tokens came, 32 fit"},
+        ),
+        (
+            "Answer",
+            pb.AnswerRequest(inputs=[pb.AnswerInput(question="who"), pb.AnswerInput(context="cat")]),
+            {"inputs[0].context": "empty", "inputs[1].question": "empty"},
+        ),
+        (
+            "Answer",
+            pb.AnswerRequest(inputs=[pb.AnswerInput(question="who " * 7, context="cat")]),
+            {"inputs[0].question": "7 tokens came, 6 fit"},
+        ),
+        ("FillMask", pb.FillMaskRequest(texts=["[MASK]", "cat"]), {"texts[1]": "[MASK]"}),
+        ("FillMask", pb.FillMaskRequest(texts=["[MASK]"], targets=["cat", "qqq"]), {"targets[1]": "vocabulary"}),
+    ],
+)
+def test_bad_fields(server, method, request_, expected):
+    """A bad input is INVALID_ARGUMENT, and the details name every bad field and only those."""
+    error, fields = refused(getattr(server.stub, method), request_)
+
+    assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert fields.keys() == expected.keys()
+    assert all(part in fields[field] for field, part in expected.items())
+    assert all(field in error.details() for field in list(fields)[:3])
+
+
+def test_very_many_bad_fields(server):
+    """Bad inputs beyond what metadata carries are counted in the message, the first ones named."""
+    error, fields = refused(server.stub.Embed, pb.EmbedRequest(texts=["cat " * 40] * 1000))
+
+    assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert list(fields)[:2] == ["texts[0]", "texts[1]"]
+    assert len(fields) > 20
+    assert "997 more" in error.details()
+
+
+def test_long_names(server):
+    """An error that repeats a name of the request stays short enough to travel."""
+    request = pb.EmbedRequest(model=pb.ModelRef(name="\N{PILE OF POO}" * 100_000))
+
+    error, _ = refused(server.stub.Embed, request)
+
+    assert error.code() is grpc.StatusCode.NOT_FOUND
+
+
+def raw_call(server, method, data):
+    return server.channel.unary_unary(f"/bertline.v1.Encoder/{method}")(data)
+
+
+@pytest.mark.parametrize(
+    ("method", "message", "fields"),
+    [
+        ("Embed", pb.EmbedRequest(texts=["cat", "XX", "dog", "XX"]), ["texts[1]", "texts[3]"]),
+        ("Embed", pb.EmbedRequest(texts=["cat"], model=pb.ModelRef(name="XX")), ["model.name"]),
+        ("Answer", pb.AnswerRequest(inputs=[pb.AnswerInput(question="who", context="XX")]), ["inputs[0].context"]),
+        ("Classify", pb.ClassifyRequest(inputs=[pb.ClassifyInput(text="a", text_pair="XX")]), ["inputs[0].text_pair"]),
+        ("FillMask", pb.FillMaskRequest(texts=["[MASK]"], targets=["XX"]), ["targets[0]"]),
+    ],
+)
+def test_not_utf8(server, method, message, fields):
+    """Strings that are not UTF-8 are INVALID_ARGUMENT, named like other bad fields."""
+    data = message.SerializeToString().replace(b"XX", b"\xff\xfe")
+
+    error, found = refused(lambda raw: raw_call(server, method, raw), data)
+
+    assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert found == dict.fromkeys(fields, "not UTF-8")
+
+
+@pytest.mark.parametrize("method", ["Embed", "Classify", "Answer", "FillMask", "ListModels"])
+def test_not_a_message(server, method):
+    """Bytes that are no message at all are INVALID_ARGUMENT, naming what was expected."""
+    error, fields = refused(lambda raw: raw_call(server, method, raw), b"\x0f\xff\xff")
+
+    assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert f"bertline.v1.{method}Request" in error.details()
+    assert not fields
+
+
+def test_unknown_method(server):
+    """What the service does not have is UNIMPLEMENTED."""
+    error, _ = refused(lambda raw: raw_call(server, "Sing", raw), b"")
+
+    assert error.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "listed"),
+    [("nobody", "", "many/1 (embedding), many/9 (embedding), many/10"), ("many", "2", "1, 9, 10"), ("other", "9", "1")],
+)
+def test_model_not_found(versions, name, version, listed):
+    """An unknown model or version is NOT_FOUND, and the message lists what is loaded."""
+    error, _ = refused(versions.stub.Embed, pb.EmbedRequest(model=pb.ModelRef(name=name, version=version)))
+
+    assert error.code() is grpc.StatusCode.NOT_FOUND
+    assert listed in error.details()
+
+
+@pytest.mark.parametrize(("version", "expected"), [("", "10"), ("9", "9"), ("1", "1")])
+def test_version(versions, version, expected):
+    """The version that was asked for answers, the highest by number if none was."""
+    reply = versions.stub.Embed(pb.EmbedRequest(model=pb.ModelRef(name="many", version=version)))
+
+    assert reply.model.version == expected
+
+
+def test_ambiguous_model(versions):
+    """Without a name, several models of the task are INVALID_ARGUMENT, and the message lists them."""
+    error, _ = refused(versions.stub.Embed, pb.EmbedRequest())
+
+    assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert "many/10" in error.details()
+    assert "other/1" in error.details()
+
+
+@pytest.mark.parametrize("name", ["", "many"])
+def test_wrong_task(versions, name):
+    """A task that the model, or no model, does is INVALID_ARGUMENT."""
+    error, _ = refused(versions.stub.Classify, pb.ClassifyRequest(model=pb.ModelRef(name=name)))
+
+    assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert "classification" in error.details()
+    assert "many/1 (embedding)" in error.details()
+
+
+def test_starting(all_tasks):
+    """Until the models are loaded every call is UNAVAILABLE."""
+    with serve(all_tasks[0], load=False) as running:
+        for method in ("Embed", "ListModels"):
+            error, _ = refused(getattr(running.stub, method), getattr(pb, f"{method}Request")())
+
+            assert error.code() is grpc.StatusCode.UNAVAILABLE
+            assert "starting" in error.details()
+
+
+def test_too_large_message(all_tasks):
+    """A message above the limit is RESOURCE_EXHAUSTED, and the server goes on."""
+    with serve(all_tasks[0], max_request_bytes=1000) as running:
+        error, _ = refused(running.stub.Embed, pb.EmbedRequest(texts=["cat"] * 1000))
+
+        assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert running.stub.Embed(pb.EmbedRequest(texts=["cat"])).num_tokens == [3]
+
+
+def test_all_errors_have_a_status():
+    """Whatever the scheduler raises has a status of its own."""
+    assert {QueueFullError, ExpiredError, ComputeError} <= CODES.keys()
