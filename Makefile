@@ -4,7 +4,9 @@ PYTHON ?= python3
 VENV ?= .venv
 PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
-STUBS := $(PY) -m grpc_tools.protoc -I protos protos/bertline/v1/encoder.proto
+# Stubs run with the protobuf they were made for and newer, so they are made with an older one, in a venv of its own.
+STUBS_READY := $(VENV)/stubs/.ready
+PROTOC := $(VENV)/stubs/bin/python -m grpc_tools.protoc -I protos protos/bertline/v1/encoder.proto
 
 # What a user of the retraining targets changes. ARGS adds any flag of the stage (`make pretrain ARGS=--help`).
 DATA ?= build/demo/data/corpus/train.txt
@@ -39,6 +41,11 @@ $(READY): pyproject.toml clients/pyproject.toml constraints.txt
 	$(PY) -m pip install --quiet -e './clients[cli]' --group training --group export --group serving --group dev -c constraints.txt
 	@touch $@
 
+$(STUBS_READY): $(READY)
+	$(PY) -m venv $(VENV)/stubs
+	$(VENV)/stubs/bin/python -m pip install --quiet 'grpcio-tools==1.81.1' 'protobuf==6.33.6'
+	@touch $@
+
 ## First
 .PHONY: setup demo test
 setup: $(READY)  ## make .venv and install everything (the other targets do it when needed)
@@ -68,14 +75,14 @@ serve: $(READY)  ## MODELS=folder of models (default: what the demo built) PORT=
 .PHONY: test-slow check format stubs
 test-slow: $(READY)  ## the tests that take minutes
 	$(PY) -m pytest -m slow
-check: $(READY)  ## formatting, lint, types, and whether the stubs fit the protos
+check: $(STUBS_READY)  ## formatting, lint, types, and whether the stubs fit the protos
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
 	@mkdir -p build/stubs
-	$(STUBS) --python_out=build/stubs --pyi_out=build/stubs --grpc_python_out=build/stubs
+	$(PROTOC) --python_out=build/stubs --pyi_out=build/stubs --grpc_python_out=build/stubs
 	diff -r -x __init__.py -x __pycache__ build/stubs/bertline/v1 clients/bertline/v1
 format: $(READY)  ## format the code
 	$(VENV)/bin/ruff check --fix --quiet . ; $(VENV)/bin/ruff format .
-stubs: $(READY)  ## generate the messages and stubs from protos/
-	$(STUBS) --python_out=clients --pyi_out=clients --grpc_python_out=clients
+stubs: $(STUBS_READY)  ## generate the messages and stubs from protos/
+	$(PROTOC) --python_out=clients --pyi_out=clients --grpc_python_out=clients

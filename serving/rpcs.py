@@ -1,6 +1,5 @@
 """The RPCs that run a model: how a request becomes examples, and predictions a reply."""
 
-
 from __future__ import annotations
 
 from collections.abc import Sequence
