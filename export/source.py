@@ -1,0 +1,171 @@
+"""Understand a checkpoint, ours or foreign: its task, its settings, its tokenizer, its network.
+
+Ours say it in `task.json`. Of foreign ones the architecture in `config.json` tells the task, and the settings come from
+`config.json`, `tokenizer_config.json` and the files of sentence-transformers.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypedDict
+
+from export.sentence_transformers import checkpoint_directory, embedding_settings
+from tasks import TASKS, Task, create_task, settings_from_dict, settings_to_dict
+from tasks.spans import SpanSettings
+from tasks.tokenizer import Tokenizer
+from training.checkpoint import TaskCard, bert_config, labels_of, load_model, read_config, read_task_card
+from training.model import BertModel
+
+TaskName = Literal["embedding", "classification", "spans", "masked-lm"]
+
+_TASK_OF_ARCHITECTURE: dict[str, TaskName] = {
+    "BertModel": "embedding",
+    "BertForPreTraining": "embedding",
+    "BertForMaskedLM": "embedding",
+    "BertForSequenceClassification": "classification",
+    "BertForQuestionAnswering": "spans",
+}
+
+
+class SettingsChanges(TypedDict, total=False):
+    """Settings to use instead of what the checkpoint says; each belongs to some of the tasks."""
+
+    max_seq_length: int
+    """Longest sequence, in tokens, specials included."""
+    pooling: Literal["cls", "mean"]
+    """embedding: the last hidden state of [CLS], or the mean over tokens."""
+    normalize: bool
+    """embedding: divide each vector by its Euclidean norm."""
+    labels: tuple[str, ...]
+    """classification: names of the labels, in the order of the logits."""
+    doc_stride: int
+    """spans: tokens from the start of one window to the start of the next."""
+    max_query_length: int
+    """spans: longest question, in tokens."""
+    max_answer_length: int
+    """spans: longest answer, in tokens."""
+    n_best_size: int
+    """spans: candidates kept."""
+    unanswerable: bool
+    """spans: the model knows questions without an answer (SQuAD v2.0)."""
+    null_threshold: float
+    """spans: predict "no answer" when null score minus best span is above this."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """A checkpoint and how it is to be served."""
+
+    name: str
+    """Last part of the path that the user gave."""
+    directory: Path
+    """Where the weights lie; a subfolder in some sentence-transformers layouts."""
+    task: Task[Any, Any, Any, Any]
+    card: TaskCard | None
+    """None for a foreign checkpoint."""
+
+    def load_model(self) -> BertModel:
+        """The network of the task.
+
+        Raises:
+            ValueError: naming what the checkpoint lacks.
+        """
+        return load_model(
+            self.directory, self.task.name, num_labels=len(getattr(self.task.settings, "labels", ())) or None
+        )
+
+
+def read_source(checkpoint: str | Path, *, task: str | None = None, settings: SettingsChanges | None = None) -> Source:
+    """Find out what a checkpoint does and how it treats text.
+
+    Args:
+        checkpoint: a BERT directory in Hugging Face's layout, or a sentence-transformers folder of one.
+        task: None for the task that the checkpoint was trained for.
+        settings: settings to use instead of what the checkpoint says.
+
+    Raises:
+        ValueError: naming the file or setting that is missing, unknown or wrong.
+    """
+    checkpoint = Path(checkpoint)
+    directory = checkpoint_directory(checkpoint)
+    config, card = read_config(directory), read_task_card(directory)
+    task = task or (card.task if card else _infer_task(directory, config))
+    if task not in TASKS:
+        raise ValueError(f"unknown task: `{task}` (one of: {', '.join(TASKS)})")
+    _refuse_other_heads(directory, config, task)
+    tokenizer = Tokenizer.load(directory)
+    if card and card.task == task:
+        values = settings_to_dict(card.settings)
+    else:
+        values = _foreign_settings(checkpoint, directory, config, card, task)
+    known_task = create_task(task, tokenizer, settings_from_dict(task, values | dict(settings or {})))
+    _check_sizes(directory, config, known_task)
+    return Source(name=checkpoint.resolve().name, directory=directory, task=known_task, card=card)
+
+
+def _infer_task(directory: Path, config: Mapping[str, Any]) -> TaskName:
+    architectures = config.get("architectures") or ["none"]
+    if architectures[0] not in _TASK_OF_ARCHITECTURE:
+        raise ValueError(
+            f"`{directory / 'config.json'}` names architecture `{architectures[0]}`, which tells no task; "
+            f"give --task (one of: {', '.join(TASKS)})"
+        )
+    return _TASK_OF_ARCHITECTURE[architectures[0]]
+
+
+def _refuse_other_heads(directory: Path, config: Mapping[str, Any], task: str) -> None:
+    """Heads whose weights fit, but which compute something else."""
+    problem = config.get("problem_type") or "single_label_classification"
+    if task == "classification" and problem != "single_label_classification":
+        raise ValueError(f"`{directory / 'config.json'}` has problem_type `{problem}`; one label a text is supported")
+    if task == "masked-lm" and not config.get("tie_word_embeddings", True):
+        raise ValueError(f"`{directory / 'config.json'}` unties the word embeddings; masked-lm needs them tied")
+
+
+def _foreign_settings(
+    checkpoint: Path, directory: Path, config: Mapping[str, Any], card: TaskCard | None, task: str
+) -> dict[str, Any]:
+    """Settings for a checkpoint without a task card, or one that was trained for another task."""
+    limits = [bert_config(config).max_position_embeddings, *_tokenizer_limit(directory)]
+    if card:
+        limits.append(card.settings.max_seq_length)
+    if task == "spans":
+        limits.append(SpanSettings.max_seq_length)
+    values: dict[str, Any] = {"max_seq_length": min(limits)}
+    if task == "classification":
+        values["labels"] = labels_of(config)
+    if task == "embedding":
+        values |= embedding_settings(checkpoint)
+    return values
+
+
+def _tokenizer_limit(directory: Path) -> list[int]:
+    """`model_max_length`, where it is there; 10^30 stands for "no limit"."""
+    path = directory / "tokenizer_config.json"
+    if not path.is_file():
+        return []
+    try:
+        limit = json.loads(path.read_text(encoding="utf-8")).get("model_max_length")
+    except ValueError as error:
+        raise ValueError(f"broken JSON in `{path}`: {error}") from error
+    return [int(limit)] if limit else []
+
+
+def _check_sizes(directory: Path, config: Mapping[str, Any], task: Task[Any, Any, Any, Any]) -> None:
+    """Whatever the task encodes, the network must have embeddings for."""
+    shape = bert_config(config)
+    if task.settings.max_seq_length > shape.max_position_embeddings:
+        raise ValueError(
+            f"max_seq_length `{task.settings.max_seq_length}` is more than the {shape.max_position_embeddings} "
+            f"positions of `{directory}`"
+        )
+    if shape.type_vocab_size < 2:
+        raise ValueError(f"the network of `{directory}` has type_vocab_size `{shape.type_vocab_size}`; 2 are needed")
+    if task.tokenizer.vocab_size > shape.vocab_size:
+        raise ValueError(
+            f"the tokenizer of `{directory}` has {task.tokenizer.vocab_size} tokens, its network {shape.vocab_size}; "
+            "they do not belong together"
+        )

@@ -1,0 +1,137 @@
+"""Tiny random BERTs saved by transformers, and model directories exported from them once for all tests."""
+
+from __future__ import annotations
+
+import json
+import string
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+from export import export_checkpoint
+from tasks.manifest import ModelDirectory
+
+VOCAB = [
+    *("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),
+    *string.ascii_lowercase,
+    *(f"##{letter}" for letter in string.ascii_lowercase),
+    *("the", "##ing", "é", "A", "##B", "博", ".", "'"),
+]
+TEXTS = ["the cat", "a", "going home, the bakery [MASK] closed.", "x y z " * 4]
+
+Save = Callable[..., Path]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Threads only get in each other's way on networks this small."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def vocab() -> list[str]:
+    return VOCAB
+
+
+@pytest.fixture(scope="session")
+def texts() -> list[str]:
+    return TEXTS
+
+
+@pytest.fixture(scope="session")
+def save_checkpoint() -> Save:
+    """Save a tiny network of transformers, with its tokenizer, into a directory."""
+
+    def save(directory: Path, class_name: str = "BertModel", *, lowercase: bool = True, **config: Any) -> Path:
+        directory.mkdir(parents=True, exist_ok=True)
+        kwargs = {key: config.pop(key) for key in ("add_pooling_layer",) if key in config}
+        shape = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
+        values = {"vocab_size": len(VOCAB), "max_position_embeddings": 40, "initializer_range": 0.2, **shape}
+        torch.manual_seed(1)
+        network = getattr(transformers, class_name)(transformers.BertConfig(**values | config), **kwargs)
+        network.save_pretrained(directory)
+        (directory / "vocab.txt").write_text("\n".join(VOCAB) + "\n", encoding="utf-8")
+        tokenizer = transformers.BertTokenizerFast(
+            vocab_file=str(directory / "vocab.txt"), do_lower_case=lowercase, model_max_length=32
+        )
+        tokenizer.save_pretrained(directory)
+        return directory
+
+    return save
+
+
+@pytest.fixture(scope="session")
+def save_sentence_transformer(save_checkpoint: Save) -> Save:
+    """Save a sentence-transformers folder."""
+
+    def save(
+        directory: Path,
+        *,
+        pooling: str = "mean_tokens",
+        kinds: tuple[str, ...] = ("Pooling", "Normalize"),
+        at: str = "",
+    ) -> Path:
+        save_checkpoint(directory / at)
+        modules = [{"idx": 0, "name": "0", "path": at, "type": "sentence_transformers.models.Transformer"}]
+        for index, kind in enumerate(kinds, 1):
+            path = f"{index}_{kind}"
+            (directory / path).mkdir()
+            modules.append(
+                {"idx": index, "name": str(index), "path": path, "type": f"sentence_transformers.models.{kind}"}
+            )
+        (directory / "modules.json").write_text(json.dumps(modules))
+        modes = {f"pooling_mode_{mode}": mode == pooling for mode in ("cls_token", "mean_tokens", "max_tokens")}
+        (directory / "1_Pooling/config.json").write_text(json.dumps({"word_embedding_dimension": 32, **modes}))
+        (directory / at / "sentence_bert_config.json").write_text('{"max_seq_length": 24, "do_lower_case": false}')
+        return directory
+
+    return save
+
+
+@pytest.fixture(scope="session")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory, save_checkpoint: Save) -> dict[str, Path]:
+    """One checkpoint of each architecture, by the last part of its class's name."""
+    root = tmp_path_factory.mktemp("checkpoints")
+    labels = {"id2label": {0: "sports", 1: "weather", 2: "news"}, "label2id": {"sports": 0, "weather": 1, "news": 2}}
+    return {
+        "plain": save_checkpoint(root / "plain"),
+        "classification": save_checkpoint(root / "classification", "BertForSequenceClassification", **labels),
+        "spans": save_checkpoint(root / "spans", "BertForQuestionAnswering", max_position_embeddings=80),
+        "masked-lm": save_checkpoint(root / "masked-lm", "BertForMaskedLM"),
+    }
+
+
+@pytest.fixture(scope="session")
+def exported(tmp_path_factory: pytest.TempPathFactory, checkpoints: dict[str, Path]) -> dict[str, ModelDirectory]:
+    """A model directory of each task."""
+    models = tmp_path_factory.mktemp("models")
+    return {
+        "embedding": export_checkpoint(checkpoints["plain"], models / "plain/1"),
+        "classification": export_checkpoint(checkpoints["classification"], models / "classification/1"),
+        "spans": export_checkpoint(checkpoints["spans"], models / "spans/1", settings={"max_query_length": 16}),
+        "masked-lm": export_checkpoint(checkpoints["masked-lm"], models / "masked-lm/1", task="masked-lm"),
+    }
+
+
+@pytest.fixture(scope="session")
+def random_batch() -> Callable[..., dict[str, np.ndarray]]:
+    """Padded arrays of a given shape."""
+
+    def make(rows: int, length: int, seed: int = 0) -> dict[str, np.ndarray]:
+        rng = np.random.default_rng(seed)
+        lengths = np.array([length, *rng.integers(1, length, rows - 1, endpoint=True)])
+        return {
+            "input_ids": rng.integers(0, len(VOCAB), (rows, length)),
+            "attention_mask": (np.arange(length) < lengths[:, None]).astype(np.int64),
+            "token_type_ids": rng.integers(0, 2, (rows, length)),
+        }
+
+    return make

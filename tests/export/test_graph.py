@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+import torch
+import transformers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from export import ort_run
+from tasks.batching import predict
+from tasks.classification import ClassificationExample
+from tasks.embedding import Embedding, EmbeddingSettings
+from tasks.masked_lm import ClozeExample
+from tasks.spans import SpanExample
+
+CLASSES = {
+    "embedding": "BertModel",
+    "classification": "BertForSequenceClassification",
+    "spans": "BertForQuestionAnswering",
+    "masked-lm": "BertForMaskedLM",
+}
+TASKS = list(CLASSES)
+
+
+def theirs(task, checkpoints, arrays):
+    """Outputs of transformers for a checkpoint."""
+    directory = checkpoints["plain" if task == "embedding" else task]
+    network = getattr(transformers, CLASSES[task]).from_pretrained(directory).eval()
+    with torch.inference_mode():
+        outputs = network(**{name: torch.from_numpy(array) for name, array in arrays.items()})
+    return {name: outputs[name].numpy() for name in outputs if name != "pooler_output"}
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize(("rows", "length"), [(1, 1), (1, 20), (2, 7), (5, 32), (7, 3)])
+def test_graph_computes_what_transformers_computes(task, rows, length, checkpoints, exported, random_batch):
+    """The graph of a foreign checkpoint agrees with transformers on any shape of batch."""
+    arrays = random_batch(rows, length)
+
+    expected, actual = theirs(task, checkpoints, arrays), ort_run(exported[task].model_path)(arrays)
+
+    assert actual.keys() == expected.keys() == set(exported[task].load_task().output_names)
+    mask = arrays["attention_mask"].astype(bool) if exported[task].load_task().token_outputs else ...
+    for name in expected:
+        np.testing.assert_allclose(actual[name][mask], expected[name][mask], atol=1e-4)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_graph_has_the_inputs_and_outputs_of_the_contract(task, exported):
+    """Inputs are int64 [batch, length] with both axes free, outputs are named as the task wants them."""
+    graph = onnx.load(exported[task].model_path).graph
+
+    for value in graph.input:
+        assert value.type.tensor_type.elem_type == onnx.TensorProto.INT64
+        assert [bool(dim.dim_param) for dim in value.type.tensor_type.shape.dim] == [True, True]
+    assert [value.name for value in graph.input] == ["input_ids", "attention_mask", "token_type_ids"]
+    assert tuple(value.name for value in graph.output) == exported[task].load_task().output_names
+
+
+def test_gelu_and_layer_norm_are_fused_and_skip_layer_norm_is_not(exported):
+    """The recipe that is fast on a CPU."""
+    kinds = {node.op_type for node in onnx.load(exported["embedding"].model_path).graph.node}
+
+    assert {"Gelu", "LayerNormalization"} <= kinds
+    assert not kinds & {"Erf", "SkipLayerNormalization", "Attention", "EmbedLayerNormalization"}
+    assert exported["embedding"].manifest.execution.disabled_optimizers == ("SkipLayerNormFusion",)
+
+
+def test_embeddings_are_the_cls_vectors_of_transformers(checkpoints, exported, texts):
+    """Text to vector, through our tokenizer, batching and pooling, gives what transformers gives."""
+    network = transformers.BertModel.from_pretrained(checkpoints["plain"]).eval()
+    encode = transformers.BertTokenizerFast.from_pretrained(checkpoints["plain"])
+    with torch.inference_mode():
+        expected = [network(**encode(text, return_tensors="pt")).last_hidden_state[0, 0].numpy() for text in texts]
+
+    actual = predict(exported["embedding"].load_task(), texts, ort_run(exported["embedding"].model_path))
+
+    np.testing.assert_allclose(np.stack(actual), np.stack(expected), atol=1e-4)
+
+
+def test_every_task_predicts_from_its_model_directory(exported):
+    """A model directory is all that prediction needs."""
+    examples = {
+        "classification": ClassificationExample("the bakery", "closed"),
+        "spans": SpanExample("a cat", "the cat is going home " * 9),
+        "masked-lm": ClozeExample("the [MASK] is"),
+    }
+    found = {
+        task: predict(exported[task].load_task(), [example], ort_run(exported[task].model_path))[0]
+        for task, example in examples.items()
+    }
+
+    assert found["classification"].label in {"sports", "weather", "news"}
+    assert found["spans"].text in examples["spans"].context
+    assert found["masked-lm"].log_probs.shape == (1, exported["masked-lm"].manifest.vocab_size)
+
+
+@settings(max_examples=25, deadline=None)
+@given(rows=st.integers(1, 9), length=st.integers(1, 32), seed=st.integers(0, 99))
+def test_a_sequence_gets_the_same_outputs_alone_and_in_a_batch(exported, random_batch, rows, length, seed):
+    """Neither its neighbours nor padding change what a sequence gets."""
+    arrays = random_batch(rows, length, seed)
+    run = ort_run(exported["embedding"].model_path)
+    num_tokens = int(arrays["attention_mask"][-1].sum())
+    alone = {name: array[-1:, :num_tokens] for name, array in arrays.items()}
+
+    together = run(arrays)["last_hidden_state"][-1, :num_tokens]
+
+    np.testing.assert_allclose(together, run(alone)["last_hidden_state"][0], atol=1e-4)
+
+
+def test_missing_graph_is_a_value_error(tmp_path):
+    """A graph that is not there is named in one line."""
+    with pytest.raises(ValueError, match=r"cannot load graph `.*none\.onnx`"):
+        ort_run(tmp_path / "none.onnx")
+
+
+def test_mean_pooling_of_the_settings_is_that_of_the_graphs_hidden_states(exported, texts):
+    """Pooling stands behind the graph, so that one graph serves both."""
+    task = exported["embedding"].load_task()
+    mean = Embedding(task.tokenizer, EmbeddingSettings(max_seq_length=32, pooling="mean", normalize=True))
+
+    vectors = predict(mean, texts, ort_run(exported["embedding"].model_path))
+
+    np.testing.assert_allclose([np.linalg.norm(vector) for vector in vectors], 1.0, atol=1e-5)

@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from export import ort_run
+from export.parity import Limits, ParityError, check_cosine, check_parity
+from export.source import read_source
+from training.evaluate import torch_run
+
+CHECKPOINTS = {"embedding": "plain", "classification": "classification", "spans": "spans", "masked-lm": "masked-lm"}
+
+
+@pytest.fixture(scope="module")
+def references(checkpoints):
+    """PyTorch's side of each task."""
+    settings = {"spans": {"max_query_length": 16}}
+    sources = {
+        task: read_source(checkpoints[name], task=task, settings=settings.get(task))
+        for task, name in CHECKPOINTS.items()
+    }
+    return {task: torch_run(source.load_model()) for task, source in sources.items()}
+
+
+def change_weight(source, target, is_chosen, change):
+    """Write a graph in which `change` was applied to the last weight that is chosen."""
+    proto = onnx.load(source)
+    tensor = next(item for item in reversed(proto.graph.initializer) if is_chosen(item))
+    values = numpy_helper.to_array(tensor).copy()
+    change(values)
+    tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
+    onnx.save(proto, target)
+    return ort_run(target)
+
+
+@pytest.mark.parametrize("task", CHECKPOINTS)
+def test_faithful_graph_passes(task, exported, references):
+    """The largest difference of each output is reported."""
+    known_task = exported[task].load_task()
+
+    differences = check_parity(known_task, references[task], ort_run(exported[task].model_path), atol=1e-4)
+
+    assert tuple(differences) == known_task.output_names
+    assert all(0 <= difference <= 1e-4 for difference in differences.values())
+
+
+@pytest.mark.parametrize(
+    ("task", "output"),
+    [("embedding", "last_hidden_state"), ("classification", "logits"), ("spans", "start_logits")],
+)
+def test_graph_with_one_wrong_weight_is_refused(tmp_path, task, output, exported, references):
+    """The message names output, difference and shape."""
+
+    def change(weight):
+        weight[0, 0] += 0.5
+
+    graph = exported[task].model_path
+    run = change_weight(graph, tmp_path / "wrong.onnx", lambda tensor: list(tensor.dims) == [64, 32], change)
+
+    with pytest.raises(ParityError, match=rf"`{output}` differs from PyTorch by `.*`.* in a batch of \d+ x \d+ tokens"):
+        check_parity(exported[task].load_task(), references[task], run, atol=1e-4)
+
+
+def test_graph_that_is_wrong_at_the_last_position_only_is_refused(tmp_path, exported, references):
+    """The longest sequence is among the shapes that are compared."""
+
+    def change(positions):
+        positions[31] += np.arange(positions.shape[1])
+
+    graph = exported["embedding"].model_path
+    run = change_weight(graph, tmp_path / "wrong.onnx", lambda tensor: "position_embeddings" in tensor.name, change)
+
+    with pytest.raises(ParityError, match="x 32 tokens"):
+        check_parity(exported["embedding"].load_task(), references["embedding"], run, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda outputs: {"last_hidden_state": outputs["last_hidden_state"][:1, :1]},
+        lambda outputs: {"hidden": outputs["last_hidden_state"]},
+        lambda outputs: {"last_hidden_state": outputs["last_hidden_state"] * np.nan},
+    ],
+)
+def test_wrong_shape_name_or_nan_is_refused(spoil, exported, references):
+    """Nothing slips through a comparison."""
+    run = ort_run(exported["embedding"].model_path)
+
+    with pytest.raises(ParityError, match="`last_hidden_state`"):
+        check_parity(
+            exported["embedding"].load_task(), references["embedding"], lambda arrays: spoil(run(arrays)), atol=1e-4
+        )
+
+
+def test_padding_of_the_graphs_outputs_is_not_compared(exported, references):
+    """What stands at padded positions is nobody's business."""
+    run = ort_run(exported["embedding"].model_path)
+
+    def with_noise(arrays):
+        hidden = run(arrays)["last_hidden_state"]
+        return {"last_hidden_state": np.where(arrays["attention_mask"][..., None], hidden, 7.0)}
+
+    assert check_parity(exported["embedding"].load_task(), references["embedding"], with_noise, atol=1e-4)
+
+
+def test_cosine_is_of_what_is_served(exported, references, texts):
+    """Only the pooled vector counts for an embedding; all sequences count."""
+    run = ort_run(exported["embedding"].model_path)
+    task = exported["embedding"].load_task()
+
+    def off_behind_cls(arrays):
+        hidden = run(arrays)["last_hidden_state"].copy()
+        hidden[:, 1:] = 0
+        return {"last_hidden_state": hidden}
+
+    scores = check_cosine(task, references["embedding"], off_behind_cls, min_cosine=0.999, texts=texts)
+
+    assert scores["num_sequences"] == len(texts)
+    assert scores["compared_on"] == "texts"
+    with pytest.raises(ParityError, match="mean cosine"):
+        check_cosine(task.with_settings(pooling="mean"), references["embedding"], off_behind_cls, min_cosine=0.999)
+
+
+def test_limits_have_the_documented_defaults():
+    """As the command's help says."""
+    assert Limits() == Limits(atol=1e-4, min_cosine=0.95)

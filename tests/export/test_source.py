@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from export.source import read_source
+from tasks import settings_to_dict
+from tasks.masked_lm import MaskedLMSettings
+from training.checkpoint import TaskCard, load_model
+from training.checkpoint import save_checkpoint as save_our_checkpoint
+
+
+@pytest.mark.parametrize(
+    ("name", "task", "settings"),
+    [
+        ("plain", "embedding", {"max_seq_length": 32, "pooling": "cls", "normalize": False}),
+        ("classification", "classification", {"max_seq_length": 32, "labels": ["sports", "weather", "news"]}),
+        ("masked-lm", "embedding", {"max_seq_length": 32, "pooling": "cls", "normalize": False}),
+    ],
+)
+def test_foreign_checkpoint_tells_task_and_settings(checkpoints, name, task, settings):
+    """Architecture, labels and the tokenizer's limit say what a foreign checkpoint is."""
+    source = read_source(checkpoints[name])
+
+    assert source.card is None
+    assert source.task.name == task
+    assert settings_to_dict(source.task.settings) == settings
+
+
+def test_settings_of_the_caller_win(checkpoints):
+    """What the caller sets replaces what the checkpoint says."""
+    settings = {"max_seq_length": 40, "max_query_length": 8, "unanswerable": True, "null_threshold": -1.5}
+
+    task = read_source(checkpoints["spans"], settings=settings).task
+
+    assert task.name == "spans"
+    assert settings.items() <= settings_to_dict(task.settings).items()
+
+
+def test_task_card_is_obeyed(tmp_path, checkpoints):
+    """Our own checkpoints say what they are; another task keeps the length they were trained for."""
+    card = TaskCard(task="masked-lm", settings=MaskedLMSettings(max_seq_length=16))
+    model = load_model(checkpoints["masked-lm"], "masked-lm")
+    save_our_checkpoint(tmp_path / "ours", model, tokenizer_from=checkpoints["masked-lm"], card=card)
+
+    own, other = read_source(tmp_path / "ours"), read_source(tmp_path / "ours", task="embedding")
+
+    assert own.task.name == "masked-lm"
+    assert own.task.settings == card.settings
+    assert other.task.name == "embedding"
+    assert other.task.settings.max_seq_length == 16
+
+
+@pytest.mark.parametrize(("pooling", "expected"), [("cls_token", "cls"), ("mean_tokens", "mean")])
+def test_sentence_transformers_folder_gives_pooling_and_length(tmp_path, save_sentence_transformer, pooling, expected):
+    """Pooling, normalisation and maximal length come from the folder's modules."""
+    directory = save_sentence_transformer(tmp_path / "st", pooling=pooling)
+
+    assert settings_to_dict(read_source(directory).task.settings) == {
+        "max_seq_length": 24,
+        "pooling": expected,
+        "normalize": True,
+    }
+
+
+def test_sentence_transformers_folder_may_keep_its_network_in_a_subfolder(tmp_path, save_sentence_transformer):
+    """Older folders do; without a Normalize module, vectors stay as they are."""
+    source = read_source(save_sentence_transformer(tmp_path / "st", kinds=("Pooling",), at="0_Transformer"))
+
+    assert source.directory.name == "0_Transformer"
+    assert source.name == "st"
+    assert not source.task.settings.normalize
+    assert source.load_model().config.hidden_size == 32
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"pooling": "max_tokens"}, r"unsupported pooling in `.*1_Pooling/config\.json`: `pooling_mode_max_tokens`"),
+        ({"kinds": ("Pooling", "Dense")}, r"unsupported module in `.*modules\.json`: `Dense`"),
+    ],
+)
+def test_other_sentence_transformers_are_refused(tmp_path, save_sentence_transformer, arguments, message):
+    """What would change the vectors is named, not ignored."""
+    with pytest.raises(ValueError, match=message):
+        read_source(save_sentence_transformer(tmp_path / "st", **arguments))
+
+
+def change_config(directory, **changes):
+    path = directory / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    return directory
+
+
+@pytest.mark.parametrize(
+    ("class_name", "changes", "task", "message"),
+    [
+        ("BertModel", {"architectures": ["BertForTokenClassification"]}, None, "`BertForTokenClassification`.*--task"),
+        ("BertModel", {"architectures": None}, None, "architecture `none`"),
+        ("BertModel", {"model_type": "roberta"}, None, "model_type `roberta`"),
+        ("BertModel", {"type_vocab_size": 1}, None, "type_vocab_size `1`"),
+        ("BertModel", {"vocab_size": 10}, None, r"the tokenizer of .* has 65 tokens, its network 10"),
+        ("BertModel", {}, "poetry", "unknown task: `poetry`"),
+        ("BertForMaskedLM", {"tie_word_embeddings": False}, "masked-lm", "unties the word embeddings"),
+        (
+            "BertForSequenceClassification",
+            {"problem_type": "multi_label_classification"},
+            None,
+            "problem_type `multi_label_classification`",
+        ),
+        ("BertForSequenceClassification", {"id2label": {"0": "score"}}, None, "at least two labels"),
+    ],
+)
+def test_what_cannot_be_exported_is_refused_in_one_line(tmp_path, save_checkpoint, class_name, changes, task, message):
+    """The message names the file or value that is wrong."""
+    directory = change_config(save_checkpoint(tmp_path / "checkpoint", class_name), **changes)
+
+    with pytest.raises(ValueError, match=message) as caught:
+        read_source(directory, task=task)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"max_seq_length": 41}, "max_seq_length `41` is more than the 40 positions"),
+        ({"doc_stride": 4}, "unknown setting of task `embedding`: `doc_stride`"),
+    ],
+)
+def test_wrong_settings_are_refused(checkpoints, settings, message):
+    """Settings must belong to the task and fit the network."""
+    with pytest.raises(ValueError, match=message):
+        read_source(checkpoints["plain"], settings=settings)
+
+
+def test_head_that_the_checkpoint_lacks_is_named(checkpoints):
+    """A bare encoder cannot classify."""
+    source = read_source(checkpoints["plain"], task="classification")
+
+    with pytest.raises(ValueError, match=r"cannot do `classification`: it lacks `classifier\.(weight|bias)`"):
+        source.load_model()
+
+
+def test_labels_must_fit_the_head(checkpoints):
+    """Two names for a head of three labels."""
+    source = read_source(checkpoints["classification"], settings={"labels": ("good", "bad")})
+
+    with pytest.raises(ValueError, match=r"`classifier\.(weight|bias)` is \[3"):
+        source.load_model()

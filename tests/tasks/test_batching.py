@@ -1,0 +1,132 @@
+"""Batches by tokens, and predictions that do not depend on them."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tasks import InvalidExamplesError, create_task, settings_from_dict
+from tasks.batching import predict, run_features, token_batches
+from tasks.classification import ClassificationExample
+from tasks.spans import SpanExample
+
+
+@given(lengths=st.lists(st.integers(1, 50), max_size=60), max_batch_tokens=st.integers(1, 200))
+def test_token_batches(lengths, max_batch_tokens):
+    """Every sequence comes once, longest first, and rows x longest row keeps to the cap unless one alone breaks it."""
+    batches = list(token_batches(lengths, max_batch_tokens))
+    flat = [index for batch in batches for index in batch]
+
+    assert sorted(flat) == list(range(len(lengths)))
+    assert [lengths[index] for index in flat] == sorted(lengths, reverse=True)
+    assert all(len(batch) == 1 or len(batch) * lengths[batch[0]] <= max_batch_tokens for batch in batches)
+    assert list(token_batches(lengths, max_batch_tokens)) == batches
+
+
+@given(lengths=st.lists(st.integers(1, 50), min_size=2, max_size=60), max_batch_tokens=st.integers(1, 200))
+def test_token_batches_are_filled(lengths, max_batch_tokens):
+    """No batch could have taken the first sequence of the next one."""
+    batches = list(token_batches(lengths, max_batch_tokens))
+
+    assert all(lengths[batch[0]] * (len(batch) + 1) > max_batch_tokens for batch in batches[:-1])
+
+
+def run_model(arrays):
+    """A model whose outputs depend on the tokens of a sequence only, not on its padding."""
+    signal = np.sin(
+        arrays["input_ids"] * 0.7 + arrays["token_type_ids"] * 0.3 + np.arange(arrays["input_ids"].shape[1])
+    )
+    signal = np.where(arrays["attention_mask"] == 1, signal, 0.0)
+    whole = np.stack([signal.cumsum(axis=1)[:, -1], np.ones(len(signal))], axis=-1)
+    return {"logits": whole, "start_logits": signal, "end_logits": -signal, "last_hidden_state": signal[..., None]}
+
+
+def run_tokens(arrays):
+    return {name: array for name, array in run_model(arrays).items() if name != "logits"}
+
+
+def run_sequences(arrays):
+    return {"logits": run_model(arrays)["logits"]}
+
+
+WORDS = [" ".join(f"w{(7 * index + item) % 200}" for item in range(1 + index * 5 % 23)) for index in range(12)]
+
+
+@pytest.fixture(params=["embedding", "classification", "spans"])
+def case(request, word_tokenizer):
+    """A task, examples of it, and a model."""
+    values, run = {"max_seq_length": 16}, run_tokens
+    examples = {
+        "embedding": WORDS,
+        "classification": [ClassificationExample(text, WORDS[0] if len(text) % 2 else None) for text in WORDS],
+        "spans": [SpanExample("w1 w2", text) for text in WORDS],
+    }[request.param]
+    if request.param == "classification":
+        values, run = values | {"labels": ["no", "yes"]}, run_sequences
+    if request.param == "spans":
+        values |= {"doc_stride": 4, "max_query_length": 4}
+    task = create_task(request.param, word_tokenizer, settings_from_dict(request.param, values))
+    return task, examples, run
+
+
+@pytest.mark.parametrize(("max_batch_tokens", "chunk_size"), [(1, 1), (16, 5), (50, 3), (100_000, 1000)])
+def test_predictions_do_not_depend_on_batches(case, max_batch_tokens, chunk_size):
+    """However examples are batched and chunked, their predictions are those of each alone, in order."""
+    task, examples, run = case
+    alone = [predict(task, [example], run)[0] for example in examples]
+    finished = []
+
+    together = predict(
+        task, examples, run, max_batch_tokens=max_batch_tokens, chunk_size=chunk_size, progress=finished.append
+    )
+
+    for expected, prediction in zip(alone, together, strict=True):
+        for name in ("scores", "spans"):
+            if hasattr(expected, name):
+                expected, prediction = getattr(expected, name), getattr(prediction, name)
+        np.testing.assert_equal(prediction, expected)
+    assert sum(finished) == len(examples)
+
+
+def test_run_features_reports_sequences(case):
+    """Progress counts the sequences of each batch, and the outputs come in the order of the features."""
+    task, examples, run = case
+    features = [window for windows in task.encode(examples) for window in windows]
+    finished = []
+
+    outputs = run_features(task, features, run, max_batch_tokens=40, progress=finished.append)
+
+    assert sum(finished) == len(features)
+    if task.token_outputs:
+        assert [len(next(iter(output.values()))) for output in outputs] == [len(item) for item in features]
+
+
+def test_no_examples_no_predictions(case):
+    """Nothing in, nothing out, and the model is not run."""
+    task, _, run = case
+
+    assert predict(task, [], run) == []
+    assert run_features(task, [], run) == []
+
+
+@settings(deadline=None, max_examples=20)
+@given(index=st.integers(0, 9), chunk_size=st.integers(1, 12))
+def test_invalid_examples_are_named_by_their_place_among_all(word_tokenizer, index, chunk_size):
+    """Chunks do not show in the message."""
+    task = create_task("embedding", word_tokenizer, settings_from_dict("embedding", {}))
+    texts = ["w1"] * 10
+    texts[index] = " "
+
+    with pytest.raises(InvalidExamplesError, match=f"example {index}, text: empty") as caught:
+        predict(task, texts, run_tokens, chunk_size=chunk_size)
+
+    assert [item.index for item in caught.value.invalid] == [index]
+
+
+def test_truncation_is_passed_on(word_tokenizer):
+    """Without `truncate`, a text too long is refused."""
+    task = create_task("embedding", word_tokenizer, settings_from_dict("embedding", {"max_seq_length": 8}))
+
+    assert predict(task, [" ".join(["w1"] * 9)], run_tokens)[0].shape == (1,)
+    with pytest.raises(InvalidExamplesError, match="11 tokens came, 8 fit"):
+        predict(task, [" ".join(["w1"] * 9)], run_tokens, truncate=False)

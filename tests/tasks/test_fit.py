@@ -1,0 +1,49 @@
+"""Truncation of pairs."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import BertTokenizer
+
+from tasks._fit import truncate_pair
+from tasks.classification import Classification, ClassificationExample, ClassificationSettings
+
+
+def truncate_by_popping(first, second, max_tokens):
+    """The reference loop: pop from the longer one, from the second of two equally long ones, until both fit."""
+    first, second = list(first), list(second)
+    while len(first) + len(second) > max_tokens:
+        (first if len(first) > len(second) else second).pop()
+    return first, second
+
+
+@given(num_first=st.integers(0, 60), num_second=st.integers(0, 60), max_tokens=st.integers(0, 130))
+def test_truncate_pair_equals_the_reference_loop(num_first, num_second, max_tokens):
+    """Whatever the lengths, the same tokens stay."""
+    pair = np.arange(num_first), np.arange(100, 100 + num_second)
+
+    cut = truncate_pair(*pair, max_tokens)
+
+    assert tuple(side.tolist() for side in cut) == truncate_by_popping(*(side.tolist() for side in pair), max_tokens)
+
+
+@pytest.fixture(scope="module")
+def slow(vocab, tmp_path_factory):
+    path = tmp_path_factory.mktemp("vocab") / "vocab.txt"
+    path.write_text("\n".join(vocab), encoding="utf-8")
+    return BertTokenizer(str(path))
+
+
+@settings(deadline=None, max_examples=100)
+@given(num_first=st.integers(1, 20), num_second=st.integers(0, 20), max_seq_length=st.integers(8, 30))
+def test_truncated_pairs_equal_transformers(tokenizer, slow, num_first, num_second, max_seq_length):
+    """A pair or a text too long is cut as transformers' `longest_first` cuts it, token types included."""
+    text, text_pair = "a " * num_first, "b " * num_second or None
+    task = Classification(tokenizer, ClassificationSettings(max_seq_length=max_seq_length, labels=("no", "yes")))
+
+    features = task.encode([ClassificationExample(text, text_pair)])[0][0]
+
+    expected = slow(text, text_pair, truncation="longest_first", max_length=max_seq_length, verbose=False)
+    assert features.input_ids.tolist() == expected["input_ids"]
+    assert features.token_type_ids.tolist() == expected["token_type_ids"]

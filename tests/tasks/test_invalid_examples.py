@@ -1,0 +1,128 @@
+"""Unusable examples are named, each with index, field and reason."""
+
+import pytest
+
+from tasks import InvalidExample, InvalidExamplesError, create_task, settings_from_dict
+from tasks.classification import ClassificationExample
+from tasks.masked_lm import ClozeExample
+from tasks.spans import SpanExample
+
+EMPTY = ["", " \n\t", "\x00\x01\u200b\ufffd", "\u00a0\u3000", "\u0301"]
+"""Nothing, white space, control characters only, wide spaces, a lone accent: no token in any of them."""
+
+
+def make_task(name, tokenizer, **values):
+    labels = {"labels": ["no", "yes"]} if name == "classification" else {}
+    if name == "spans":
+        values = {"max_query_length": 4} | values
+    return create_task(name, tokenizer, settings_from_dict(name, {"max_seq_length": 8} | labels | values))
+
+
+def make_example(name, text):
+    """An example that is good but for its text."""
+    if name == "embedding":
+        return text
+    return {"classification": ClassificationExample, "masked-lm": ClozeExample}[name](text)
+
+
+def invalid_of(task, examples, **arguments):
+    with pytest.raises(InvalidExamplesError) as caught:
+        task.encode(examples, **arguments)
+    assert "\n" not in str(caught.value)
+    return caught.value.invalid
+
+
+@pytest.mark.parametrize("empty", EMPTY)
+@pytest.mark.parametrize("name", ["embedding", "classification", "masked-lm"])
+def test_empty_texts(tokenizer, name, empty):
+    """Every text without a token is named, and only those."""
+    examples = [make_example(name, text) for text in ("a [MASK]", empty, "[MASK]", empty)]
+
+    invalid = invalid_of(make_task(name, tokenizer), examples)
+
+    assert [(item.index, item.field) for item in invalid] == [(1, "text"), (3, "text")]
+    assert {item.reason for item in invalid} == {"empty text; it needs at least one word"}
+
+
+@pytest.mark.parametrize("empty", EMPTY)
+def test_empty_second_texts(tokenizer, empty):
+    """The second text of a pair is a field of its own, counted among all examples."""
+    examples = [ClassificationExample(*pair) for pair in [("a", None), ("a", empty), ("a", "b"), (empty, empty)]]
+
+    invalid = invalid_of(make_task("classification", tokenizer), examples)
+
+    assert [(item.index, item.field) for item in invalid] == [(1, "text_pair"), (3, "text"), (3, "text_pair")]
+
+
+@pytest.mark.parametrize("empty", EMPTY)
+def test_empty_questions_and_contexts(tokenizer, empty):
+    """Both fields of a question on a context are looked at."""
+    examples = [SpanExample(*pair) for pair in [("a", "b"), (empty, "b"), ("a", empty), (empty, empty)]]
+
+    invalid = invalid_of(make_task("spans", tokenizer), examples)
+
+    expected = [(1, "question"), (2, "context"), (3, "question"), (3, "context")]
+    assert [(item.index, item.field) for item in invalid] == expected
+
+
+@pytest.mark.parametrize("truncate", [True, False])
+def test_half_surrogates(tokenizer, truncate):
+    """Text that cannot be UTF-8 (JSON can spell it) is refused by name."""
+    invalid = invalid_of(make_task("embedding", tokenizer), ["a", "b \ud83d c"], truncate=truncate)
+
+    assert invalid == [InvalidExample(1, "text", "not UTF-8: it holds half of a surrogate pair")]
+
+
+TOO_LONG = {
+    "embedding": ("a a a a a a", "a a a a a a a", 9),
+    "classification": (ClassificationExample("a a a", "b b"), ClassificationExample("a a a", "b b b"), 9),
+    "masked-lm": (ClozeExample("[MASK] a a a a a"), ClozeExample("[MASK] a a a a a a"), 9),
+}
+"""What just fits into 8 tokens, what does not, and how many tokens come."""
+
+
+@pytest.mark.parametrize("name", TOO_LONG)
+def test_too_long(tokenizer, name):
+    """Without `truncate` the message counts what came and what fits, specials included; with it the text is cut."""
+    task, (fits, too_long, num_tokens) = make_task(name, tokenizer), TOO_LONG[name]
+
+    assert len(task.encode([fits], truncate=False)[0][0]) == 8
+    assert len(task.encode([too_long])[0][0]) == 8
+    invalid = invalid_of(task, [fits, too_long, fits], truncate=False)
+    reason = f"text too long: {num_tokens} tokens came, 8 fit; shorten it or ask for truncation"
+    assert invalid == [InvalidExample(1, "text", reason)]
+
+
+def test_too_long_question(tokenizer):
+    """The limit of a question is max_query_length; a context may be of any length."""
+    task = make_task("spans", tokenizer)
+
+    assert len(task.encode([SpanExample("a a a a", "b " * 50)], truncate=False)[0]) == 50
+    invalid = invalid_of(task, [SpanExample("a a a a a", "b")], truncate=False)
+    reason = "text too long: 5 tokens came, 4 fit; shorten it or ask for truncation"
+    assert invalid == [InvalidExample(0, "question", reason)]
+
+
+@pytest.mark.parametrize("text", ["a b", "[mask]", "a a a a a a [MASK]"], ids=["none", "lower case", "cut off"])
+def test_missing_mask(tokenizer, text):
+    """A text needs a [MASK] among the tokens that the model sees."""
+    invalid = invalid_of(make_task("masked-lm", tokenizer), [ClozeExample("[MASK]"), ClozeExample(text)])
+
+    assert invalid == [InvalidExample(1, "text", "no `[MASK]` among the tokens that fit")]
+
+
+def test_the_message_names_three_and_counts_the_rest(tokenizer):
+    """One line, however many examples are bad; `invalid` holds them all."""
+    with pytest.raises(InvalidExamplesError) as caught:
+        make_task("embedding", tokenizer).encode([""] * 5)
+
+    reason = "empty text; it needs at least one word"
+    named = "; ".join(f"example {index}, text: {reason}" for index in range(3))
+    assert str(caught.value) == f"{named} (and 2 more)"
+    assert len(caught.value.invalid) == 5
+
+
+@pytest.mark.parametrize("name", ["embedding", "classification", "masked-lm", "spans"])
+def test_no_examples(tokenizer, name):
+    """Nothing to encode is no error."""
+    assert make_task(name, tokenizer).encode([]) == []

@@ -1,0 +1,295 @@
+"""The model directory: read as it was written, and refused when anything about it is wrong."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from tasks import settings_from_dict
+from tasks.files import sha256
+from tasks.manifest import (
+    Execution,
+    Manifest,
+    ModelDirectory,
+    model_versions,
+    parse_model_path,
+    read_model_directory,
+)
+from tasks.spans import SpanExample
+
+SETTINGS = {
+    "embedding": {"pooling": "mean", "normalize": True},
+    "classification": {"labels": ["schön", "nicht 👍"]},
+    "spans": {"unanswerable": True, "null_threshold": -1.5, "doc_stride": 64},
+    "masked-lm": {"max_seq_length": 64},
+}
+
+
+def make_manifest(task, files):
+    return Manifest(
+        name="demo",
+        version="3",
+        task=task,
+        settings=settings_from_dict(task, SETTINGS[task]),
+        precision="int8",
+        opset=17,
+        hidden_size=32,
+        vocab_size=100,
+        inputs=("input_ids", "attention_mask"),
+        outputs=("logits",),
+        files=files,
+        execution=Execution(max_batch_tokens=256, disabled_optimizers=("SkipLayerNormFusion",)),
+        provenance={"checkpoint": "abc", "versions": {"onnx": "1.2"}},
+        scores={"fp32": {"f1": 0.5}},
+    )
+
+
+@pytest.fixture(params=["spans"])
+def directory(request, tmp_path, tokenizer):
+    """A model directory; the graph is not looked into here."""
+    path = tmp_path / "demo" / "3"
+    path.mkdir(parents=True)
+    (path / "model.onnx").write_bytes(b"graph")
+    tokenizer.backend.save(str(path / "tokenizer.json"))
+    files = {name: sha256(path / name) for name in ("model.onnx", "tokenizer.json")}
+    (path / "manifest.json").write_text(make_manifest(request.param, files).to_json(), encoding="utf-8")
+    return path
+
+
+def change(directory, **changes):
+    """Set keys of manifest.json; None removes."""
+    path = directory / "manifest.json"
+    values = json.loads(path.read_text(encoding="utf-8")) | changes
+    path.write_text(json.dumps({key: value for key, value in values.items() if value is not REMOVED}))
+
+
+REMOVED = object()
+
+
+def error_of(directory):
+    with pytest.raises(ValueError, match="`") as caught:
+        read_model_directory(directory)
+    assert type(caught.value) is ValueError
+    assert "\n" not in str(caught.value)
+    assert str(directory) in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("directory", list(SETTINGS), indirect=True)
+def test_round_trip(directory, tokenizer):
+    """What was written is read, for every task, and the task is made of it."""
+    model = read_model_directory(str(directory))
+    task = model.load_task()
+
+    assert model == ModelDirectory(path=directory, manifest=make_manifest(task.name, model.manifest.files))
+    assert Manifest.from_json(model.manifest.to_json()) == model.manifest
+    assert model.model_path == directory / "model.onnx"
+    assert task.settings == settings_from_dict(task.name, SETTINGS[task.name])
+    assert task.tokenizer.tokenize(["hello, you"])[0].ids.tolist() == tokenizer.tokenize(["hello, you"])[0].ids.tolist()
+
+
+def test_the_loaded_task_encodes(directory):
+    """With the settings of the manifest."""
+    task = read_model_directory(directory).load_task()
+
+    assert len(task.encode([SpanExample("who?", "a " * 500)])[0]) == 3
+
+
+def test_execution_has_defaults(directory):
+    """A manifest may leave out how to run the graph."""
+    change(directory, execution={})
+
+    assert read_model_directory(directory).manifest.execution == Execution()
+
+
+@pytest.mark.parametrize("name", ["model.onnx", "tokenizer.json"])
+def test_files_are_checked(directory, name):
+    """A file changed by one byte, then missing, then left out of the manifest, is named."""
+    path = directory / name
+    path.write_bytes(path.read_bytes() + b"x")
+    assert f"wrong digest of `{path}`" in error_of(directory)
+
+    path.unlink()
+    assert f"missing file: `{path}`" in error_of(directory)
+
+    files = dict(read_files(directory))
+    del files[name]
+    change(directory, files=files)
+    assert f"`files` lacks `{name}`" in error_of(directory)
+
+
+def read_files(directory):
+    return json.loads((directory / "manifest.json").read_text(encoding="utf-8"))["files"]
+
+
+@pytest.mark.parametrize("name", ["../2/model.onnx", "/etc/hostname", "sub/model.onnx", "./model.onnx", "..", ".", ""])
+def test_files_outside_are_not_read(directory, name):
+    """`files` holds plain names of files in the directory, nothing that leads out of it."""
+    (directory / "sub").mkdir()
+    (directory / "sub" / "model.onnx").write_bytes(b"graph")
+    change(directory, files=read_files(directory) | {name: sha256(directory / "model.onnx")})
+
+    message = error_of(directory)
+
+    assert "is not a plain file name" in message or "missing file" in message
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"[]", b"null", b'"text"', b"\xff\xfe", b'{"format": 2}', b'{"format": "1"}', b"{}"],
+)
+def test_broken_manifests(directory, content):
+    """Not JSON, not an object, not UTF-8, of another format or of none."""
+    (directory / "manifest.json").write_bytes(content)
+
+    assert f"broken manifest `{directory / 'manifest.json'}`" in error_of(directory)
+
+
+def test_a_directory_without_manifest(directory):
+    """Also a path that is missing, or a file, or whose manifest is a folder."""
+    (directory / "manifest.json").unlink()
+    assert "has no manifest.json" in error_of(directory)
+    assert "has no manifest.json" in error_of(directory / "missing")
+    assert "has no manifest.json" in error_of(directory / "model.onnx")
+    (directory / "manifest.json").mkdir()
+    assert "has no manifest.json" in error_of(directory)
+
+
+FIELDS = {
+    "text": ["name", "version", "task", "precision"],
+    5: ["opset", "hidden_size", "vocab_size"],
+    "list": ["inputs", "outputs"],
+    "strings": ["files"],
+    "object": ["settings", "execution", "provenance", "scores"],
+}
+VALUES = {
+    "null": None,
+    "bool": True,
+    5: 5,
+    "float": 1.5,
+    "text": "text",
+    "list": ["a"],
+    "mixed": ["a", 1],
+    "strings": {"model.onnx": "a"},
+    "object": {"a": 1},
+}
+FITTING = {("provenance", "strings"), ("scores", "strings"), ("settings", "strings")}
+WRONG = [
+    (field, value)
+    for kind, fields in FIELDS.items()
+    for field in fields
+    for name, value in VALUES.items()
+    if (name != kind or field in ("task", "execution")) and (field, name) not in FITTING
+]
+
+
+@pytest.mark.parametrize(("field", "value"), WRONG, ids=lambda value: str(value))
+def test_wrong_types(directory, field, value):
+    """A value of another kind is refused by key, whatever it is."""
+    change(directory, **{field: value})
+
+    message = error_of(directory)
+
+    assert f"broken manifest `{directory / 'manifest.json'}`" in message
+    assert field in message
+
+
+@pytest.mark.parametrize("field", [field for fields in FIELDS.values() for field in fields])
+def test_missing_and_unknown_keys(directory, field):
+    """Every key must be there, and no other."""
+    change(directory, **{field: REMOVED})
+    assert f"missing key `{field}`" in error_of(directory)
+
+    change(directory, **{field: 1, field + "s2": 1})
+    assert f"unknown key `{field}s2`" in error_of(directory)
+
+
+def test_every_key_is_tried_here():
+    """The fields above keep up with the manifest."""
+    assert sorted(field for fields in FIELDS.values() for field in fields) == sorted(Manifest.__dataclass_fields__)
+
+
+@pytest.mark.parametrize(
+    ("execution", "message"),
+    [
+        ({"threads": 2}, "unknown key `execution.threads`"),
+        ({"provider": 1}, "`execution.provider` must be a string: `1`"),
+        ({"max_batch_tokens": "256"}, "`execution.max_batch_tokens` must be a whole number: `'256'`"),
+        ({"disabled_optimizers": "Fusion"}, "`execution.disabled_optimizers` must be a list of strings: `'Fusion'`"),
+        ({"disabled_optimizers": [1]}, "`execution.disabled_optimizers` must be a list of strings: `[1]`"),
+    ],
+)
+def test_wrong_execution(directory, execution, message):
+    """The key inside of `execution` is named."""
+    change(directory, execution=execution)
+
+    assert message in error_of(directory)
+
+
+def test_wrong_task_and_settings(directory):
+    """The task and the setting are named."""
+    change(directory, settings={"poling": "cls"})
+    assert "unknown setting of task `spans`: `poling`" in error_of(directory)
+
+    change(directory, task="sentiment")
+    assert "unknown task: `sentiment`" in error_of(directory)
+
+
+def test_broken_tokenizer_with_right_digest(directory):
+    """What the digests cannot see is told when the task is made."""
+    (directory / "tokenizer.json").write_text("{}")
+    change(directory, files=read_files(directory) | {"tokenizer.json": sha256(directory / "tokenizer.json")})
+
+    with pytest.raises(ValueError, match="not a tokenizer file"):
+        read_model_directory(directory).load_task()
+
+
+def test_manifests_compare_by_value(directory):
+    """Two that differ in one field differ."""
+    manifest = read_model_directory(directory).manifest
+
+    assert replace(manifest, opset=18) != manifest
+
+
+def make_tree(root, paths):
+    for path in paths:
+        (root / path).mkdir(parents=True)
+
+
+def test_model_versions(tmp_path):
+    """Versions are ordered as numbers; what is not a model or a version is left out."""
+    make_tree(tmp_path, ["b/10", "b/9", "b/1", "a.x-1/2", "b/latest", "b/01", "b/.11.tmp", ".hidden/1", "empty", "c/x"])
+    (tmp_path / "file").write_text("")
+    (tmp_path / "b" / "12").write_text("")
+
+    versions = model_versions(str(tmp_path))
+
+    assert list(versions) == ["a.x-1", "b"]
+    assert [path.name for path in versions["b"]] == ["1", "9", "10"]
+    assert versions["a.x-1"] == [tmp_path / "a.x-1" / "2"]
+
+
+def test_model_versions_of_nothing(tmp_path):
+    """No directory, a file, and a directory without models are one line each, with what to do."""
+    (tmp_path / "file").write_text("")
+    for path in ("missing", "file"):
+        with pytest.raises(ValueError, match=f"no directory of models: `.*{path}`; export a model into it first"):
+            model_versions(tmp_path / path)
+    make_tree(tmp_path, ["models/demo/latest"])
+    with pytest.raises(ValueError, match=r"no models in `.*models`; expected `.*/<name>/<version>/manifest.json`"):
+        model_versions(tmp_path / "models")
+
+
+@pytest.mark.parametrize("path", ["models/demo/1", "demo/1", "/srv/demo/1/"])
+def test_parse_model_path(path):
+    """The last two parts are name and version."""
+    assert parse_model_path(path) == ("demo", "1")
+
+
+@pytest.mark.parametrize(
+    "path", ["1", "demo", "demo/v1", "demo/0", "demo/01", "demo/1.0", "demo/-1", ".x/1", "a b/1", ""]
+)
+def test_paths_that_are_no_model_path(path):
+    """A version is a whole number from 1, a name has no spaces and no leading dot."""
+    with pytest.raises(ValueError, match=r"a model directory is `\.\.\./<name>/<version>`"):
+        parse_model_path(path)

@@ -1,0 +1,87 @@
+"""Distributions over the vocabulary at each [MASK]."""
+
+import numpy as np
+import pytest
+import scipy.special
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import array_shapes, arrays
+
+from tasks.masked_lm import ClozeExample, MaskedLM, MaskedLMSettings, MaskPrediction, log_softmax
+
+LOGITS = arrays(
+    np.float32,
+    array_shapes(min_dims=1, max_dims=2, min_side=1, max_side=6),
+    elements=st.floats(-(2.0**100), 2.0**100, width=32) | st.floats(-20, 20, width=32),
+)
+
+
+@pytest.fixture
+def task(tokenizer):
+    return MaskedLM(tokenizer, MaskedLMSettings(max_seq_length=16))
+
+
+@given(logits=LOGITS)
+def test_log_softmax_equals_scipy(logits):
+    """Also for logits that would overflow the exponential."""
+    log_probs = log_softmax(logits)
+
+    assert log_probs.dtype == np.float32
+    expected = scipy.special.log_softmax(logits.astype(np.float64), axis=-1)
+    np.testing.assert_allclose(log_probs, expected, rtol=1e-6, atol=1e-30)
+
+
+def test_decode_reads_the_masks_in_the_order_of_the_text(task):
+    """One row for each [MASK], none for the other tokens, also when a text begins and ends with one."""
+    example = ClozeExample("[MASK] a [MASK]")
+    features = task.encode([example])[0]
+    logits = np.zeros((5, task.tokenizer.vocab_size), np.float32)
+    logits[1, 7], logits[2, 8], logits[3, 9] = 10, 99, 20
+
+    prediction = task.decode(example, features, [{"logits": logits}])
+
+    assert prediction.log_probs.shape == (2, task.tokenizer.vocab_size)
+    assert [prediction.top(mask, 1)[0][0] for mask in (0, 1)] == [7, 9]
+    np.testing.assert_allclose(np.exp(prediction.log_probs).sum(axis=1), 1, rtol=1e-5)
+
+
+def test_top():
+    """Likeliest first, equal ones by id, at most the whole vocabulary."""
+    prediction = MaskPrediction(np.log(np.array([[0.1, 0.2, 0.5, 0.2]], np.float32)))
+
+    assert [token_id for token_id, _ in prediction.top(0, 3)] == [2, 1, 3]
+    assert [score for _, score in prediction.top(0, 99)] == pytest.approx([0.5, 0.2, 0.2, 0.1])
+
+
+def make_prediction(task, *rows):
+    """Distributions from {token: probability}, nothing on the others."""
+    probs = np.full((len(rows), task.tokenizer.vocab_size), 1e-9, np.float32)
+    for row, values in zip(probs, rows, strict=True):
+        for token, probability in values.items():
+            row[task.tokenizer.token_id(token)] = probability
+    return MaskPrediction(np.log(probs))
+
+
+def test_score(task):
+    """The loss is the mean over all masks of -ln p(token); a mask counts as right when its token is the likeliest."""
+    predictions = [make_prediction(task, {"a": 0.5, "b": 0.25}, {"a": 0.5, "b": 0.25}), make_prediction(task, {"c": 1})]
+    examples = [ClozeExample("[MASK] [MASK]", ("a", "b")), ClozeExample("[MASK]", ("c",))]
+
+    scores = task.score(examples, predictions)
+
+    assert scores == {"loss": pytest.approx((np.log(2) + np.log(4) + 0) / 3), "accuracy": pytest.approx(2 / 3)}
+
+
+def test_masks_cut_off_are_not_scored(task):
+    """Where truncation took a [MASK], its token has no prediction to compare."""
+    prediction = make_prediction(task, {"a": 1})
+
+    scores = task.score([ClozeExample("[MASK] [MASK]", ("a", "b"))], [prediction])
+
+    assert scores == {"loss": pytest.approx(0), "accuracy": 1.0}
+
+
+def test_a_token_outside_of_the_vocabulary_cannot_be_scored(task):
+    """It is named, rather than scored as something else."""
+    with pytest.raises(ValueError, match="not a token of the vocabulary: `zebra`"):
+        task.score([ClozeExample("[MASK]", ("zebra",))], [make_prediction(task, {"a": 1})])

@@ -1,0 +1,92 @@
+"""Settings as plain dictionaries."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tasks import TASKS, create_task, settings_from_dict, settings_to_dict
+
+LENGTHS = st.integers(8, 512)
+VALUES = {
+    "embedding": st.fixed_dictionaries(
+        {},
+        optional={"max_seq_length": LENGTHS, "pooling": st.sampled_from(["cls", "mean"]), "normalize": st.booleans()},
+    ),
+    "classification": st.fixed_dictionaries(
+        {"labels": st.lists(st.text(), min_size=2, max_size=5, unique=True)}, optional={"max_seq_length": LENGTHS}
+    ),
+    "spans": st.fixed_dictionaries(
+        {},
+        optional={
+            "max_seq_length": st.integers(68, 512),
+            "doc_stride": st.integers(1, 300),
+            "n_best_size": st.integers(1, 50),
+            "unanswerable": st.booleans(),
+            "null_threshold": st.floats(allow_nan=False, allow_infinity=False) | st.integers(-9, 9),
+        },
+    ),
+    "masked-lm": st.fixed_dictionaries({}, optional={"max_seq_length": LENGTHS}),
+}
+
+
+def test_every_task_is_tried_here():
+    """The strategies above keep up with the registry."""
+    assert VALUES.keys() == TASKS.keys()
+    assert all(task.name == name for name, task in TASKS.items())
+
+
+@given(case=st.sampled_from(sorted(VALUES)).flatmap(lambda name: st.tuples(st.just(name), VALUES[name])))
+def test_round_trip(case):
+    """Through JSON and back, settings are equal, of the same types, and hold what was given."""
+    name, values = case
+    settings = settings_from_dict(name, values)
+
+    read = settings_from_dict(name, json.loads(json.dumps(settings_to_dict(settings))))
+
+    assert read == settings
+    assert settings_to_dict(read).items() >= values.items()
+    assert [type(value) for value in vars(read).values()] == [type(value) for value in vars(settings).values()]
+    hash(settings)
+
+
+WRONG = [
+    ("sentiment", {}, r"unknown task: `sentiment` \(one of: embedding, classification, spans, masked-lm\)"),
+    (["spans"], {}, "unknown task"),
+    ("embedding", [], r"settings of task `embedding` must be an object: `\[\]`"),
+    ("embedding", {"poling": "cls"}, r"unknown setting of task `embedding`: `poling` \(known: max_seq_length, pooling"),
+    ("embedding", {"max_seq_length": "128"}, "`max_seq_length` must be of type int: `'128'`"),
+    ("embedding", {"max_seq_length": 128.0}, r"`max_seq_length` must be of type int: `128\.0`"),
+    ("embedding", {"max_seq_length": True}, "`max_seq_length` must be of type int: `True`"),
+    ("embedding", {"max_seq_length": None}, "`max_seq_length` must be of type int: `None`"),
+    ("embedding", {"max_seq_length": 7}, "max_seq_length must be at least 8: `7`"),
+    ("embedding", {"normalize": 1}, "`normalize` must be of type bool: `1`"),
+    ("embedding", {"pooling": "max"}, "unknown pooling: `max`"),
+    ("spans", {"null_threshold": "0"}, "`null_threshold` must be of type float: `'0'`"),
+    ("spans", {"null_threshold": False}, "`null_threshold` must be of type float: `False`"),
+    ("spans", {"doc_stride": 0}, "doc_stride must be at least 1: `0`"),
+    ("classification", {}, "at least two labels"),
+    ("classification", {"labels": "no"}, "`labels` must be a list of strings: `'no'`"),
+    ("classification", {"labels": [0, 1]}, r"`labels` must be a list of strings: `\[0, 1\]`"),
+]
+
+
+@pytest.mark.parametrize(("name", "values", "message"), WRONG)
+def test_wrong_settings(name, values, message):
+    """The task or the key that is wrong is named, in one line."""
+    with pytest.raises(ValueError, match=message) as caught:
+        settings_from_dict(name, values)
+
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", sorted(TASKS))
+def test_create_task(tokenizer, name):
+    """A task knows its tokenizer, its settings and its outputs."""
+    settings = settings_from_dict(name, {"labels": ["no", "yes"]} if name == "classification" else {})
+
+    task = create_task(name, tokenizer, settings)
+
+    assert (type(task), task.settings, task.tokenizer) == (TASKS[name], settings, tokenizer)
+    assert task.output_names

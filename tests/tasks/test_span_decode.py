@@ -1,0 +1,256 @@
+"""Spans out of logits, against an exhaustive search and against transformers."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from scipy.special import softmax
+from transformers.data.metrics.squad_metrics import compute_predictions_logits
+
+from tasks.spans import SpanExample, Spans, SpanSettings
+
+QUESTION = "w190 w191"
+
+
+def random_outputs(windows, seed):
+    """Logits no two spans of which have the same sum, exact in float32."""
+    total = sum(map(len, windows))
+    starts, ends = (np.random.default_rng([seed, part]).permutation(total) - total // 2 for part in (0, 1))
+    starts, ends = (starts * total / 64).astype(np.float32), (ends / 64).astype(np.float32)
+    cuts = np.cumsum([len(window) for window in windows])[:-1]
+    pairs = zip(np.split(starts, cuts), np.split(ends, cuts), strict=True)
+    return [{"start_logits": start, "end_logits": end} for start, end in pairs]
+
+
+def top(logits, allowed, count):
+    positions = [position for position in range(len(logits)) if allowed[position]]
+    return sorted(positions, key=lambda position: -logits[position])[:count]
+
+
+def brute_force(task, windows, outputs):
+    """Every pair of the n best starts and ends of each window, as {(start, end): logit}."""
+    found = {}
+    for window, output in zip(windows, outputs, strict=True):
+        for start in top(output["start_logits"], window.has_max_context, task.settings.n_best_size):
+            for end in top(output["end_logits"], window.in_context, task.settings.n_best_size):
+                if start <= end < start + task.settings.max_answer_length:
+                    span = int(window.offsets[start][0]), int(window.offsets[end][1])
+                    logit = float(output["start_logits"][start] + output["end_logits"][end])
+                    found[span] = max(logit, found.get(span, logit))
+    return found
+
+
+CASES = {
+    "num_words": st.integers(1, 70),
+    "seed": st.integers(0, 2**32 - 1),
+    "values": st.fixed_dictionaries(
+        {
+            "max_seq_length": st.integers(12, 40),
+            "max_query_length": st.just(2),
+            "doc_stride": st.integers(1, 20),
+            "max_answer_length": st.integers(1, 12),
+            "n_best_size": st.integers(1, 40),
+            "unanswerable": st.booleans(),
+            "null_threshold": st.sampled_from([-2.0, 0.0, 3.0]),
+        }
+    ),
+}
+
+
+def make_case(tokenizer, num_words, seed, values):
+    task = Spans(tokenizer, SpanSettings(**values))
+    example = SpanExample(QUESTION, " ".join(f"w{index}" for index in range(num_words)))
+    windows = task.encode([example])[0]
+    return task, example, windows, random_outputs(windows, seed)
+
+
+@settings(deadline=None, max_examples=150)
+@given(**CASES)
+def test_decode_equals_exhaustive_search(word_tokenizer, num_words, seed, values):
+    """Spans, their order, their scores, the null margin and the verdict are those of trying every pair."""
+    task, example, windows, outputs = make_case(word_tokenizer, num_words, seed, values)
+    found = brute_force(task, windows, outputs)
+    ranked = sorted(found, key=lambda span: -found[span])[: task.settings.n_best_size]
+    null_score = min(float(output["start_logits"][0] + output["end_logits"][0]) for output in outputs)
+
+    prediction = task.decode(example, windows, outputs)
+
+    assert [(span.start, span.end) for span in prediction.spans] == ranked
+    assert [span.logit for span in prediction.spans] == [found[span] for span in ranked]
+    assert [span.text for span in prediction.spans] == [example.context[start:end] for start, end in ranked]
+    competing = [found[span] for span in ranked] + [null_score] * task.settings.unanswerable
+    scores = [span.score for span in prediction.spans] + [prediction.no_answer_score] * task.settings.unanswerable
+    np.testing.assert_allclose(scores, softmax(competing) if competing else [], rtol=1e-5, atol=1e-9)
+    assert prediction.null_margin == (null_score - found[ranked[0]] if ranked else np.inf)
+    lost = task.settings.unanswerable and prediction.null_margin > task.settings.null_threshold
+    assert prediction.has_answer == (bool(ranked) and not lost)
+    assert prediction.text == (prediction.spans[0].text if prediction.has_answer else "")
+
+
+def predict_with_transformers(task, example, windows, outputs):
+    """The best text by transformers' port of the reference code."""
+    words = example.context.split()
+    word_at = {
+        example.context.index(word + " ") if index + 1 < len(words) else len(example.context) - len(word): index
+        for index, word in enumerate(words)
+    }
+    features, results = [], []
+    for number, (window, output) in enumerate(zip(windows, outputs, strict=True)):
+        inside = np.flatnonzero(window.in_context).tolist()
+        features.append(
+            SimpleNamespace(
+                example_index=0,
+                unique_id=number,
+                tokens=[task.tokenizer.token(int(token_id)) for token_id in window.input_ids],
+                token_to_orig_map={position: word_at[int(window.offsets[position, 0])] for position in inside},
+                token_is_max_context={position: bool(window.has_max_context[position]) for position in inside},
+            )
+        )
+        logits = {name: values.astype(float).tolist() for name, values in output.items()}
+        results.append(SimpleNamespace(unique_id=number, **logits))
+    predictions = compute_predictions_logits(
+        [SimpleNamespace(qas_id="q", doc_tokens=words)],
+        features,
+        results,
+        n_best_size=task.settings.n_best_size,
+        max_answer_length=task.settings.max_answer_length,
+        do_lower_case=True,
+        output_prediction_file=None,
+        output_nbest_file=None,
+        output_null_log_odds_file=None,
+        verbose_logging=False,
+        version_2_with_negative=task.settings.unanswerable,
+        null_score_diff_threshold=task.settings.null_threshold,
+        tokenizer=SimpleNamespace(convert_tokens_to_string=" ".join),
+    )
+    return predictions["q"]
+
+
+@settings(deadline=None, max_examples=80)
+@given(**CASES)
+def test_answer_equals_transformers(word_tokenizer, num_words, seed, values):
+    """With every position looked at (transformers wastes some of its n best on the question), the answers agree."""
+    values = values | {"n_best_size": values["max_seq_length"]}
+    task, example, windows, outputs = make_case(word_tokenizer, num_words, seed, values)
+
+    prediction = task.decode(example, windows, outputs)
+
+    assert prediction.text == predict_with_transformers(task, example, windows, outputs)
+
+
+@settings(deadline=None, max_examples=100)
+@given(num_words=st.integers(1, 40), seed=st.integers(0, 2**32 - 1), n_best_size=st.integers(1, 60))
+def test_equal_logits_are_ranked_the_same_every_time(word_tokenizer, num_words, seed, n_best_size):
+    """With many equal logits the best ones still come first, and of equal ones kept, the earlier."""
+    values = {"max_seq_length": 16, "max_query_length": 2, "doc_stride": 3, "n_best_size": n_best_size}
+    task, example, windows, outputs = make_case(word_tokenizer, num_words, seed, values)
+    outputs = [{name: np.sign(array) for name, array in output.items()} for output in outputs]
+    found = brute_force(task, windows, outputs)
+
+    spans = task.decode(example, windows, outputs).spans
+
+    assert [span.logit for span in spans] == sorted(found.values(), reverse=True)[:n_best_size]
+    assert list(spans) == sorted(spans, key=lambda span: (-span.logit, span.start, span.end))
+    assert task.decode(example, windows, outputs).spans == spans
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    context=st.text(
+        st.sampled_from("aéÉe\u0301\u0308 👍🏽🙂中文각ハבשם.!-\u200d\n\u200bﬁ[MASK]"), min_size=1, max_size=50
+    ),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_answers_are_the_very_text_of_the_context(tokenizer, context, seed):
+    """Emoji, combining marks, CJK, jamo and right-to-left: text == context[start:end], each span once."""
+    assume(len(tokenizer.tokenize([context])[0]))
+    settings = SpanSettings(max_seq_length=16, max_query_length=4, doc_stride=3)
+    task, example = Spans(tokenizer, settings), SpanExample("who?", context)
+    windows = task.encode([example])[0]
+
+    outputs = random_outputs(windows, seed)
+    found = brute_force(task, windows, outputs)
+
+    spans = task.decode(example, windows, outputs).spans
+
+    assert spans[0].logit == max(found.values())
+    assert all(span.logit == found[span.start, span.end] for span in spans)
+    assert all(span.text == context[span.start : span.end] for span in spans)
+    assert all(0 <= span.start < span.end <= len(context) for span in spans)
+    assert len({(span.start, span.end) for span in spans}) == len(spans)
+
+
+def decode_one(tokenizer, starts, ends, **values):
+    """Decode `w0 w1 w2` in one window: [CLS] w190 w191 [SEP] w0 w1 w2 [SEP]."""
+    task = Spans(tokenizer, SpanSettings(max_seq_length=16, max_query_length=4, **values))
+    example = SpanExample(QUESTION, "w0 w1 w2")
+    outputs = {"start_logits": np.array(starts, np.float32), "end_logits": np.array(ends, np.float32)}
+    return task.decode(example, task.encode([example])[0], [outputs])
+
+
+STARTS, ENDS = [1, 9, 9, 9, 0, 2, 0, 9], [1, 9, 9, 9, 0, 0, 3, 9]
+"""The best span is `w1 w2` with logit 5; the null score is 2. The 9s stand on the question and separators."""
+
+
+def test_answerable_only(word_tokenizer):
+    """A model of SQuAD v1.1 always answers, whatever the null score, and never in the question."""
+    prediction = decode_one(word_tokenizer, [100, *STARTS[1:]], [100, *ENDS[1:]])
+
+    assert (prediction.text, prediction.has_answer, prediction.no_answer_score) == ("w1 w2", True, 0.0)
+    assert sum(span.score for span in prediction.spans) == pytest.approx(1.0)
+    assert prediction.null_margin == 195.0
+
+
+@pytest.mark.parametrize(
+    ("threshold", "text"), [(-3.5, ""), (-3.0, "w1 w2"), (0.0, "w1 w2")], ids=["above", "equal", "below"]
+)
+def test_unanswerable(word_tokenizer, threshold, text):
+    """`No answer` wins only when its margin, here 2 - 5 = -3, is above the threshold; the spans stay."""
+    prediction = decode_one(word_tokenizer, STARTS, ENDS, unanswerable=True, null_threshold=threshold)
+
+    assert prediction.text == text
+    assert prediction.has_answer == bool(text)
+    assert prediction.null_margin == -3.0
+    assert prediction.spans[0].text == "w1 w2"
+    assert sum(span.score for span in prediction.spans) + prediction.no_answer_score == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("unanswerable", [False, True])
+def test_no_candidate_at_all(word_tokenizer, unanswerable):
+    """When the only end looked at lies before the only start, there is no span and no answer, in v1.1 and v2.0."""
+    prediction = decode_one(
+        word_tokenizer, [-9, 0, 0, 0, 0, 0, 5, 0], [-9, 0, 0, 0, 5, 0, 0, 0], n_best_size=1, unanswerable=unanswerable
+    )
+
+    assert (prediction.spans, prediction.has_answer, prediction.text) == ((), False, "")
+    assert prediction.no_answer_score == float(unanswerable)
+    assert prediction.null_margin == np.inf
+
+
+def test_null_score_is_the_lowest_of_the_windows(word_tokenizer):
+    """One window that finds the answer is enough against the null scores of all the others."""
+    task = Spans(word_tokenizer, SpanSettings(max_seq_length=12, max_query_length=4, doc_stride=7, unanswerable=True))
+    example = SpanExample(QUESTION, " ".join(f"w{index}" for index in range(14)))
+    windows = task.encode([example])[0]
+    outputs = [{name: np.zeros(12, np.float32) for name in task.output_names} for _ in windows]
+    for output, null_logit in zip(outputs, (40, 1), strict=True):
+        output["start_logits"][0] = null_logit
+    outputs[1]["start_logits"][5] = outputs[1]["end_logits"][6] = 3
+
+    prediction = task.decode(example, windows, outputs)
+
+    assert (prediction.text, prediction.null_margin) == ("w8 w9", -5.0)
+
+
+def test_score(word_tokenizer):
+    """Exact match and F1 of the predicted texts, `no answer` meeting an unanswerable question."""
+    task = Spans(word_tokenizer, SpanSettings(max_seq_length=16, max_query_length=4, unanswerable=True))
+    answered = decode_one(word_tokenizer, STARTS, ENDS)
+    refused = decode_one(word_tokenizer, STARTS, ENDS, unanswerable=True, null_threshold=-10.0)
+    examples = [SpanExample(QUESTION, "w0 w1 w2", answers) for answers in [("w1 w2", "w0"), ("w2",), ()]]
+
+    scores = task.score(examples, [answered, answered, refused])
+
+    assert scores == {"exact_match": pytest.approx(2 / 3), "f1": pytest.approx((1 + 2 / 3 + 1) / 3)}

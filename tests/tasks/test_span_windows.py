@@ -1,0 +1,113 @@
+"""Windows over long contexts follow the reference code (run_squad.py of google-research/bert)."""
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from tasks.spans import SpanExample, Spans, SpanSettings, window_bounds
+
+SIZES = {"num_tokens": st.integers(1, 150), "capacity": st.integers(1, 60), "doc_stride": st.integers(1, 70)}
+
+
+def reference_bounds(num_tokens, capacity, doc_stride):
+    """Take as much as fits, stop at the end of the document, else move on by the stride."""
+    spans, start = [], 0
+    while start < num_tokens:
+        length = min(num_tokens - start, capacity)
+        spans.append((start, start + length))
+        if start + length == num_tokens:
+            break
+        start += min(length, doc_stride)
+    return spans
+
+
+def reference_owner(spans, position):
+    """The first span with the highest score: the smaller of left and right context, plus a hundredth of its length."""
+    best, owner = None, None
+    for number, (start, end) in enumerate(spans):
+        if start <= position < end:
+            score = min(position - start, end - 1 - position) + 0.01 * (end - start)
+            if best is None or score > best:
+                best, owner = score, number
+    return owner
+
+
+@given(**SIZES)
+def test_window_bounds_equal_the_reference_loop(num_tokens, capacity, doc_stride):
+    """Same windows, each within the capacity, together over every token."""
+    bounds = list(window_bounds(num_tokens, capacity, doc_stride))
+
+    assert bounds == reference_bounds(num_tokens, capacity, doc_stride)
+    assert {token for start, end in bounds for token in range(start, end)} == set(range(num_tokens))
+    assert max(end - start for start, end in bounds) <= capacity
+
+
+@settings(deadline=None, max_examples=60)
+@example(num_tokens=270, num_query=1, max_seq_length=260, doc_stride=128)
+@given(
+    num_tokens=st.integers(1, 400),
+    num_query=st.integers(1, 12),
+    max_seq_length=st.integers(16, 300),
+    doc_stride=st.integers(5, 150),
+)
+def test_encoded_windows(word_tokenizer, num_tokens, num_query, max_seq_length, doc_stride):
+    """Each window shows question and part of the context, with offsets, and each token has one best window."""
+    question = " ".join(f"w{190 + index % 5}" for index in range(num_query))
+    words = [f"w{index % 190}" for index in range(num_tokens)]
+    context = "  ".join(words)
+    task = Spans(word_tokenizer, SpanSettings(max_seq_length=max_seq_length, doc_stride=doc_stride, max_query_length=8))
+    query_ids = word_tokenizer.tokenize([question])[0].ids[:8].tolist()
+    bounds = reference_bounds(num_tokens, max_seq_length - len(query_ids) - 3, doc_stride)
+
+    windows = task.encode([SpanExample(question, context)])[0]
+
+    owned = []
+    for number, ((start, end), window) in enumerate(zip(bounds, windows, strict=True)):
+        context_ids = word_tokenizer.tokenize([" ".join(words[start:end])])[0].ids.tolist()
+        sep = word_tokenizer.sep_id
+        assert window.input_ids.tolist() == [word_tokenizer.cls_id, *query_ids, sep, *context_ids, sep]
+        assert window.token_type_ids.tolist() == [0] * (len(query_ids) + 2) + [1] * (len(context_ids) + 1)
+        assert window.in_context.tolist() == [False] * (len(query_ids) + 2) + [True] * len(context_ids) + [False]
+        assert [context[a:b] for a, b in window.offsets[window.in_context]] == words[start:end]
+        assert (window.offsets[~window.in_context] == 0).all()
+        expected = [reference_owner(bounds, position) == number for position in range(start, end)]
+        assert window.has_max_context[window.in_context].tolist() == expected
+        assert not window.has_max_context[~window.in_context].any()
+        owned += (np.flatnonzero(expected) + start).tolist()
+    assert sorted(owned) == list(range(num_tokens))
+
+
+def test_a_stride_beyond_the_capacity_leaves_no_gap(word_tokenizer):
+    """Windows then stand side by side."""
+    task = Spans(word_tokenizer, SpanSettings(max_seq_length=16, doc_stride=128, max_query_length=8))
+
+    windows = task.encode([SpanExample("w1 w2 w3", " ".join(["w5"] * 25))])[0]
+
+    assert [int(window.in_context.sum()) for window in windows] == [10, 10, 5]
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"max_seq_length": 7}, "max_seq_length must be at least 8: `7`"),
+        ({"doc_stride": 0}, "doc_stride must be at least 1: `0`"),
+        ({"max_answer_length": 0}, "max_answer_length must be at least 1: `0`"),
+        ({"n_best_size": 0}, "n_best_size must be at least 1: `0`"),
+        ({"max_query_length": 0}, "max_query_length must be at least 1: `0`"),
+        ({"max_seq_length": 64, "max_query_length": 61}, "max_query_length `61` leaves no room"),
+    ],
+)
+def test_settings_that_cannot_work(values, message):
+    """Settings are checked when they are made."""
+    with pytest.raises(ValueError, match=message):
+        SpanSettings(**values)
+
+
+def test_the_longest_question_leaves_room_for_a_token(word_tokenizer):
+    """At the limit, every window shows one token of the context."""
+    task = Spans(word_tokenizer, SpanSettings(max_seq_length=64, max_query_length=60))
+
+    windows = task.encode([SpanExample(" ".join(["w1"] * 70), "w2 w3 w4")])[0]
+
+    assert [len(window) for window in windows] == [64, 64, 64]

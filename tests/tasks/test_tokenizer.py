@@ -1,0 +1,236 @@
+"""The tokenizer equals the ones of transformers, and refuses what is not BERT's."""
+
+import json
+import unicodedata
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import BertTokenizer, BertTokenizerFast
+
+from tasks.tokenizer import Tokenizer, build_tokenizer
+
+ODD_TEXTS = [
+    "",
+    " \t\r\n\u00a0\u3000",
+    "UNwant\u00e9d,running",
+    "caf\u00e9 cafe\u0301 \u00c5ngstr\u00f6m A\u030angstro\u0308m",
+    "ah\u535a\u63a8zz \u4e2d\u6587 \u30cf\u30ed\u30fc \uac01\uac02",
+    "\U00020000\U0002a6df",
+    "a\x00b\x01c\ufffdd\u200be\u00adf\x7fg\x85h",
+    "line\u2028paragraph\u2029separators\x0b\x0c",
+    "\U0001f44d\U0001f3fd \U0001f468\u200d\U0001f469\u200d\U0001f467 e\u0301\u0308\u0323 \U0001f642!",
+    "\u05e9\u05c1\u05b8\u05dc\u05d5\u05b9\u05dd \u0645\u0631\u062d\u0628\u0627 \u202eabc\u202c",
+    "a" * 100 + " " + "a" * 101 + " " + "b" * 5000,
+    "[MASK] a[MASK]b [mask] [ MASK ] [CLS]x[SEP] [PAD][UNK] [MASK",
+    "\u0130stanbul \u1e9e \ufb01 \u01c5 \u00df",
+    "don't (stop)... \u00abquoted\u00bb \u3001 \u00bfqu\u00e9? $5 a_b ^~`|<>=+",
+]
+"""Empty, white space, accents, CJK, control characters, separators, emoji, right-to-left, long words, specials."""
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["uncased", "cased"])
+def lowercase(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def reference(lowercase, vocab, tmp_path_factory):
+    """transformers' fast and slow tokenizers, and the directory where the fast one was saved."""
+    directory = tmp_path_factory.mktemp("tokenizer")
+    (directory / "vocab.txt").write_text("\n".join(vocab) + "\n", encoding="utf-8")
+    arguments = {"vocab_file": str(directory / "vocab.txt"), "do_lower_case": lowercase}
+    fast = BertTokenizerFast(**arguments)
+    fast.save_pretrained(directory)
+    return fast, BertTokenizer(**arguments), directory
+
+
+@pytest.fixture(scope="module", params=["tokenizer.json", "vocab.txt"])
+def loaded(request, reference, tmp_path_factory):
+    """Ours, loaded from one of the two files."""
+    directory = tmp_path_factory.mktemp("loaded")
+    for name in (request.param, "tokenizer_config.json"):
+        (directory / name).write_bytes((reference[2] / name).read_bytes())
+    return Tokenizer.load(directory)
+
+
+def assert_ids_equal_slow(tokenizer, slow, text):
+    """The slow tokenizer composes characters first (NFC), which neither the fast one nor the reference code does."""
+    text = unicodedata.normalize("NFC", text)
+
+    assert tokenizer.tokenize([text])[0].ids.tolist() == slow.encode(text, add_special_tokens=False, verbose=False)
+
+
+def assert_equals_fast(tokenizer, fast, text):
+    expected = fast(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+    tokens = tokenizer.tokenize([text])[0]
+
+    assert tokens.ids.tolist() == expected["input_ids"]
+    assert [tuple(pair) for pair in tokens.offsets.tolist()] == expected["offset_mapping"]
+
+
+@pytest.mark.parametrize("text", ODD_TEXTS)
+def test_odd_texts_equal_both_of_transformers(loaded, reference, text):
+    """Ids and offsets equal the fast tokenizer's, and ids the slow one's."""
+    fast, slow, _ = reference
+
+    assert_equals_fast(loaded, fast, text)
+    assert_ids_equal_slow(loaded, slow, text)
+
+
+@settings(deadline=None, max_examples=150)
+@given(text=st.text(max_size=60))
+def test_any_text_equals_the_fast_tokenizer(loaded, reference, text):
+    """Whatever Unicode text comes, ids and offsets are those of transformers."""
+    assert_equals_fast(loaded, reference[0], text)
+
+
+FAMILIAR = st.text(
+    st.sampled_from("aAzZ09 éÉñüß.,!?'-$[]() \t\n\u00a0中文博ハあ각жЖЯבשםمر\u0301\u0308👍🙂ﬁ«»、"),
+    max_size=60,
+)
+
+
+@settings(deadline=None, max_examples=150)
+@given(text=FAMILIAR)
+def test_familiar_text_equals_the_slow_tokenizer(loaded, reference, text):
+    """In scripts on which transformers agrees with itself, without control characters, ids are the slow tokenizer's."""
+    assert_ids_equal_slow(loaded, reference[1], text)
+
+
+@settings(deadline=None, max_examples=150)
+@given(text=st.text(max_size=60))
+def test_offsets_are_code_points_in_order(tokenizer, text):
+    """Every token stands for at least one code point of the text, and no token lies before the one before it."""
+    offsets = tokenizer.tokenize([text])[0].offsets
+
+    assert (offsets[:, 0] < offsets[:, 1]).all()
+    assert (np.diff(offsets, axis=0) >= 0).all()
+    assert not len(offsets) or offsets.max() <= len(text)
+
+
+TEST_VOCAB = ["[UNK]", "[CLS]", "[SEP]", "want", "##want", "##ed", "wa", "un", "runn", "##ing", ",", "[PAD]", "[MASK]"]
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [
+        ("UNwant\u00e9d,running", "un ##want ##ed , runn ##ing"),
+        ("", ""),
+        ("unwanted running", "un ##want ##ed runn ##ing"),
+        ("unwantedX running", "[UNK] runn ##ing"),
+    ],
+)
+def test_reference_vectors(text, tokens):
+    """WordPiece vectors of tokenization_test.py in google-research/bert."""
+    tokenizer = Tokenizer(build_tokenizer(TEST_VOCAB))
+
+    assert [tokenizer.token(token_id) for token_id in tokenizer.tokenize([text])[0].ids] == tokens.split()
+
+
+def test_reference_ids():
+    """The ids of the reference code's full tokenizer test."""
+    tokenizer = Tokenizer(build_tokenizer(TEST_VOCAB))
+
+    assert tokenizer.tokenize(["UNwant\u00e9d,running"])[0].ids.tolist() == [7, 4, 5, 10, 8, 9]
+
+
+@pytest.mark.parametrize(
+    ("text", "lowercase", "words"),
+    [
+        ("ah\u535a\u63a8zz", True, "ah \u535a \u63a8 zz"),
+        (" \tHeLLo!how  \n Are yoU?  ", True, "hello ! how are you ?"),
+        (" \tHeLLo!how  \n Are yoU?  ", False, "HeLLo ! how Are yoU ?"),
+        ("H\u00e9llo", True, "hello"),
+        ("a\u00a0b\rc\u0005d\U0001f4a9", True, "a b cd\U0001f4a9"),
+        ("a-b$c`d.e", True, "a - b $ c ` d . e"),
+    ],
+)
+def test_basic_splitting_vectors(text, lowercase, words):
+    """Vectors of the reference code's basic tokenizer, white space, control characters and punctuation."""
+    tokenizer = Tokenizer(build_tokenizer([*TEST_VOCAB, *words.split()], lowercase=lowercase))
+
+    assert [tokenizer.token(token_id) for token_id in tokenizer.tokenize([text])[0].ids] == words.split()
+
+
+def test_assemble_equals_transformers(loaded, reference):
+    """Single texts and pairs get the special tokens and token types that transformers gives."""
+    first, second = loaded.tokenize(["hello you", "how are you?"])
+    fast = reference[0]
+
+    assert loaded.assemble(first.ids)["input_ids"].tolist() == fast("hello you")["input_ids"]
+    assert loaded.assemble(first.ids)["token_type_ids"].tolist() == fast("hello you")["token_type_ids"]
+    pair = fast("hello you", "how are you?")
+    arrays = loaded.assemble(first.ids, second.ids)
+    assert {name: array.tolist() for name, array in arrays.items()} == {name: pair[name] for name in arrays}
+    assert {array.dtype for array in arrays.values()} == {np.dtype(np.int64)}
+
+
+def test_accents_and_cjk_follow_the_configuration(vocab, tmp_path):
+    """`vocab.txt` is read with strip_accents and tokenize_chinese_chars of tokenizer_config.json."""
+    (tmp_path / "vocab.txt").write_text("\n".join(vocab), encoding="utf-8")
+    config = {"do_lower_case": True, "strip_accents": False, "tokenize_chinese_chars": False}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    fast = BertTokenizerFast(vocab_file=str(tmp_path / "vocab.txt"), **config)
+
+    for text in ["h\u00e9llo \u00c9", "\u4e2d\u6587"]:
+        assert_equals_fast(Tokenizer.load(tmp_path), fast, text)
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_only_line_ends_separate_the_tokens_of_vocab_txt(tmp_path, newline):
+    """Other separators of Unicode may stand inside a token, so that no id behind it shifts."""
+    vocab = [*TEST_VOCAB, "\u2028x", "\x85", "last"]
+    (tmp_path / "vocab.txt").write_text(newline.join(vocab) + newline, encoding="utf-8", newline="")
+    tokenizer = Tokenizer.load(tmp_path)
+
+    assert tokenizer.token_id("last") == vocab.index("last")
+    assert tokenizer.vocab_size == len(vocab)
+
+
+def test_never_pads_or_truncates(vocab):
+    """A tokenizer.json that pads and truncates is read without either."""
+    backend = build_tokenizer(vocab)
+    backend.enable_padding(length=10)
+    backend.enable_truncation(max_length=4)
+
+    assert [len(tokens) for tokens in Tokenizer(backend).tokenize(["a", "a a a a a a", ""])] == [1, 6, 0]
+
+
+BROKEN = {
+    "nothing": ({}, "no `tokenizer.json` or `vocab.txt`"),
+    "empty json": ({"tokenizer.json": b""}, "not a tokenizer file"),
+    "cut json": ({"tokenizer.json": b'{"version": "1.0", "mod'}, "not a tokenizer file"),
+    "other json": ({"tokenizer.json": b"[1, 2]"}, "not a tokenizer file"),
+    "binary json": ({"tokenizer.json": b"\xff\xfe\x00"}, "not a tokenizer file"),
+    "no mask": ({"vocab.txt": b"[PAD]\n[UNK]\n[CLS]\n[SEP]\n"}, "lacks `[MASK]`"),
+    "empty vocabulary": ({"vocab.txt": b""}, "lacks `[PAD]`"),
+    "binary vocabulary": ({"vocab.txt": b"\xff\xfe"}, "broken vocabulary"),
+    "broken config": ({"vocab.txt": b"a\n", "tokenizer_config.json": b"{"}, "not JSON"),
+    "listed config": ({"vocab.txt": b"a\n", "tokenizer_config.json": b"[]"}, "broken tokenizer configuration"),
+    "wrong setting": ({"vocab.txt": b"a\n", "tokenizer_config.json": b'{"strip_accents": "x"}'}, "`strip_accents`"),
+}
+
+
+@pytest.mark.parametrize(("files", "message"), BROKEN.values(), ids=BROKEN)
+def test_broken_directories(tmp_path, files, message):
+    """What cannot be read is one line that names the directory or the file."""
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+
+    with pytest.raises(ValueError, match="`") as caught:
+        Tokenizer.load(tmp_path)
+
+    assert message in str(caught.value)
+    assert str(tmp_path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_tokenizer_json_without_mask_names_the_file(tmp_path):
+    """A tokenizer of another family is refused by file and token."""
+    backend = build_tokenizer(TEST_VOCAB).to_str().replace("[MASK]", "<mask>")
+    (tmp_path / "tokenizer.json").write_text(backend)
+
+    with pytest.raises(ValueError, match=r"tokenizer.json` lacks `\[MASK\]`"):
+        Tokenizer.load(tmp_path)

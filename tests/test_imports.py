@@ -1,0 +1,70 @@
+"""Which package may load what: each is imported whole in a process of its own."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+OURS = {"bertline", "tasks", "training", "export", "serving"}
+MAY_IMPORT = {
+    "bertline": set(),
+    "tasks": set(),
+    "training": {"tasks"},
+    "export": {"training", "tasks"},
+    "serving": {"tasks", "bertline"},
+}
+MUST_NEVER_LOAD = {
+    "bertline": {"torch", "onnxruntime", "tokenizers", "transformers"},
+    "tasks": {"torch", "onnxruntime", "grpc", "transformers"},
+    "training": {"onnxruntime", "grpc", "transformers"},
+    "export": {"grpc"},
+    "serving": {"torch", "transformers", "optimum"},
+}
+IMPORT_ALL = """
+import importlib, json, pkgutil, sys
+package = importlib.import_module(sys.argv[1])
+names = [module.name for module in pkgutil.walk_packages(package.__path__, package.__name__ + ".")]
+imported = [importlib.import_module(name).__name__ for name in names if not name.endswith("__main__")]
+print(json.dumps({"imported": imported, "loaded": sorted(sys.modules)}))
+"""
+
+
+@pytest.fixture(scope="module")
+def modules():
+    """For each package the modules of its own that were imported, and the names of all that were loaded with them."""
+    root = Path(__file__).parents[1]
+    seen = {}
+
+    def import_package(package):
+        if package not in seen:
+            command = [sys.executable, "-c", IMPORT_ALL, package]
+            result = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+            assert result.returncode == 0, result.stderr
+            seen[package] = json.loads(result.stdout.splitlines()[-1])
+        return seen[package]
+
+    return import_package
+
+
+@pytest.mark.parametrize("package", sorted(OURS))
+def test_every_package_has_modules(modules, package):
+    """So that the tests below look at something."""
+    assert modules(package)["imported"]
+
+
+@pytest.mark.parametrize("package", sorted(OURS))
+def test_directions(modules, package):
+    """A package loads none of ours but those it may import, and none of the libraries that it must never load."""
+    loaded = {name.partition(".")[0] for name in modules(package)["loaded"]}
+
+    assert (loaded & OURS) - {package} <= MAY_IMPORT[package]
+    assert not loaded & MUST_NEVER_LOAD[package]
+
+
+def test_the_server_loads_only_the_messages(modules):
+    """Of the client's package, `serving` loads `bertline.v1` and no other module."""
+    loaded = {name for name in modules("serving")["loaded"] if name.startswith("bertline.")}
+
+    assert all(name == "bertline.v1" or name.startswith("bertline.v1.") for name in loaded)
