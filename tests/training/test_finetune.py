@@ -4,7 +4,6 @@ import json
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 import transformers
 
@@ -12,42 +11,13 @@ from tasks import create_task
 from tasks.batching import predict
 from tasks.spans import SpanExample, SpanSettings
 from tasks.tokenizer import TOKENIZER_FILE, Tokenizer
+from tests.toy import write_classification, write_spans
 from training.checkpoint import read_task_card
 from training.evaluate import load_for_evaluation
 from training.finetune import FinetuneRecipe, FinetuningData, answer_positions, finetune, label_sequences
 from training.loop import read_metrics
 
 SETTINGS = {"learning_rate": 3e-3, "global_batch_size": 16, "micro_batch_size": 16, "dtype": "fp32", "dropout": 0.0}
-
-
-def write_classification(path, num_rows, seed):
-    """Label 1 when the text has a cat, 0 when it has a dog."""
-    rng = np.random.default_rng(seed)
-    rows = []
-    for _ in range(num_rows):
-        label = int(rng.integers(2))
-        words = [*rng.choice(["the", "big", "old", "red"], 4), ("dog", "cat")[label]]
-        rows.append({"text": " ".join(rng.permutation(words)), "label": ("no", "yes")[label]})
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
-
-
-def write_spans(path, num_questions, seed, *, unanswerable=False):
-    """The answer is the colour; without a colour in the context there is none."""
-    rng = np.random.default_rng(seed)
-    paragraphs = []
-    for number in range(num_questions):
-        words = list(rng.choice(["the", "old", "big", "cat", "dog", "tree"], rng.integers(6, 40)))
-        has_answer = not unanswerable or rng.random() < 0.5
-        answers = []
-        if has_answer:
-            place = int(rng.integers(len(words)))
-            words.insert(place, str(rng.choice(["red", "green"])))
-            answers = [{"text": words[place], "answer_start": len(" ".join(words[:place])) + (place > 0)}]
-        question = {"id": str(number), "question": "sees the house?", "answers": answers}
-        paragraphs.append({"context": " ".join(words), "qas": [question]})
-    path.write_text(json.dumps({"data": [{"title": "t", "paragraphs": paragraphs}]}))
-    return path
 
 
 def test_classification_learns(checkpoint, tmp_path, alone):

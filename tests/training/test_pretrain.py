@@ -10,12 +10,11 @@ import time
 import pytest
 import torch
 
+from tests.toy import TINY
 from training.checkpoint import load_model, read_task_card
 from training.loop import read_metrics
 from training.model import BertForPreTraining
 from training.pretrain import PretrainRecipe, pretrain, recipe_from_arguments
-
-from .conftest import TINY
 
 
 def losses(run):

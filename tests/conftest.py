@@ -1,25 +1,12 @@
 """A small corpus, its tokenizer, and a checkpoint pretrained for a few steps."""
 
-import numpy as np
 import pytest
 
+from tests.toy import TINY, make_text
 from training.corpus import Corpus, CorpusRecipe, prepare_corpus
 from training.distributed import CPU, World
 from training.pretrain import PretrainRecipe, pretrain
 from training.vocab import VocabRecipe, train_vocab
-
-WORDS = ["the", "a", "cat", "dog", "bird", "house", "tree", "river", "sees", "likes", "finds", "big", "small"]
-WORDS += ["old", "red", "green", "runs", "sleeps", "near", "under"]
-
-
-def make_text(num_documents, seed):
-    """Documents of short sentences that alternate nouns and verbs."""
-    rng = np.random.default_rng(seed)
-    documents = []
-    for _ in range(num_documents):
-        sentences = [" ".join(rng.choice(WORDS, rng.integers(3, 12))).capitalize() + "." for _ in range(12)]
-        documents.append("\n".join(sentences))
-    return "\n\n".join(documents) + "\n"
 
 
 @pytest.fixture(scope="session")
@@ -51,21 +38,6 @@ def corpus(corpus_dir):
 @pytest.fixture(scope="session")
 def alone():
     return World(0, 1, CPU)
-
-
-TINY = {
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "max_position_embeddings": 64,
-    "max_seq_length": 32,
-    "dropout": 0.1,
-    "dtype": "fp32",
-    "global_batch_size": 8,
-    "micro_batch_size": 8,
-    "log_every": 1,
-    "learning_rate": 1e-3,
-}
 
 
 @pytest.fixture(scope="session")
