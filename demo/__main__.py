@@ -32,16 +32,16 @@ MODELS = {
 """Name of each model served -> the run whose checkpoint it is, and its task."""
 VOCAB = "--vocab-size 6000"
 PRETRAIN = (
-    "--num-hidden-layers 2 --hidden-size 128 --num-attention-heads 4 --num-steps 1600 --dropout 0 "
-    "--learning-rate 2e-3 --betas 0.9 0.98 --masking-rate 0.2 --eval-every 200 --eval-examples 256"
+    "--num-steps 1700 --dropout 0 --learning-rate 2e-3 --betas 0.9 0.98 --masking-rate 0.2 "
+    "--eval-every 200 --eval-examples 256"
 )
-CLASSIFICATION = "--num-epochs 4 --learning-rate 5e-4 --dropout 0.1"
+CLASSIFICATION = "--num-epochs 2 --learning-rate 5e-4 --dropout 0.1"
 SPANS = (
-    "--num-epochs 6 --learning-rate 1e-3 --max-seq-length 192 --max-query-length 32 --max-answer-length 20 --dropout 0"
+    "--num-epochs 3 --learning-rate 1e-3 --max-seq-length 192 --max-query-length 32 --max-answer-length 20 --dropout 0"
 )
 FINETUNINGS = [
     ("library", "classification", "which library is a docstring from?", "classification", "jsonl", CLASSIFICATION),
-    ("answer", "spans", "what type is a parameter of?", "spans", "json", SPANS),
+    ("answer", "spans", "what type is a parameter?", "spans", "json", SPANS),
 ]
 
 
@@ -57,7 +57,7 @@ def stages(out: Path) -> list[tuple[str, str]]:
         source = f"--data {data}/corpus/{split}.txt --tokenizer {to}/tokenizer"
         found.append((f"Corpus ({split})", f"training.corpus {source} --out {to}/corpus-{split}"))
     corpora = f"--corpus {to}/corpus-train --dev-corpus {to}/corpus-dev"
-    found.append(("Pretraining", f"training.pretrain {corpora} --run-dir {runs}/pretrain {PRETRAIN}"))
+    found.append(("Pretraining", f"training.pretrain tiny {corpora} --run-dir {runs}/pretrain {PRETRAIN}"))
     for run, kind, title, folder, suffix, flags in FINETUNINGS:
         files = f"--train {data}/{folder}/train.{suffix} --dev {data}/{folder}/dev.{suffix}"
         arguments = f"{kind} --checkpoint {checkpoint} {files} --run-dir {runs}/{run} {flags}"

@@ -16,7 +16,7 @@ from typing import Any
 from tasks.classification import ClassificationExample
 from tasks.masked_lm import ClozeExample
 from tasks.spans import SpanExample
-from tasks.tokenizer import Tokenizer
+from tasks.tokenizer import Tokenizer, Tokens
 from training.documents import read_documents, read_lines
 from training.pretraining_examples import random_generator
 
@@ -92,13 +92,16 @@ def read_spans(path: Path) -> list[SpanExample]:
 def read_cloze(
     path: Path, tokenizer: Tokenizer, *, max_tokens: int = 96, max_examples: int = 1000
 ) -> list[ClozeExample]:
-    """Passages of a text file, 15% of the words that are one token each masked; the same at each reading."""
+    """Passages of a text file with 15% of their tokens masked, the same at each reading.
+
+    Only words and signs that are one token each are masked, so that the text with [MASK] in their places says it all.
+    """
     examples: list[ClozeExample] = []
     for text in islice(_passages(path, tokenizer, max_tokens), max_examples):
         tokens = tokenizer.tokenize([text])[0]
-        words = [index for index in range(len(tokens)) if _is_whole_word(tokenizer, tokens.ids, index)]
+        whole = [index for index in range(len(tokens)) if _is_whole(tokenizer, tokens, index)]
         rng = random_generator(0, 0, stream=7, index=len(examples))
-        chosen = sorted(rng.permutation(words)[: max(1, round(0.15 * len(words)))])
+        chosen = sorted(rng.permutation(whole)[: max(1, round(0.15 * len(tokens)))])
         if not chosen:
             continue
         hidden = tuple(tokenizer.token(int(tokens.ids[index])) for index in chosen)
@@ -109,9 +112,11 @@ def read_cloze(
     return examples
 
 
-def _is_whole_word(tokenizer: Tokenizer, ids: Any, index: int) -> bool:
-    followed = index + 1 < len(ids) and tokenizer.token(int(ids[index + 1])).startswith("##")
-    return tokenizer.token(int(ids[index])).isalpha() and not followed
+def _is_whole(tokenizer: Tokenizer, tokens: Tokens, index: int) -> bool:
+    """Whether a token is a word or sign of its own, and known."""
+    is_first = not tokenizer.token(int(tokens.ids[index])).startswith("##")
+    is_last = index + 1 == len(tokens) or not tokenizer.token(int(tokens.ids[index + 1])).startswith("##")
+    return is_first and is_last and int(tokens.ids[index]) != tokenizer.unk_id
 
 
 def _passages(path: Path, tokenizer: Tokenizer, max_tokens: int) -> Iterator[str]:

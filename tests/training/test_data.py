@@ -13,6 +13,7 @@ from tasks.tokenizer import Tokenizer
 from training.baselines import first_words, majority_label, unigram
 from training.checkpoint import create_model
 from training.data import Columns, read_classification, read_cloze
+from training.documents import read_documents
 from training.model import BertConfig
 from training.optimizer import create_optimizer, learning_rate
 
@@ -51,21 +52,22 @@ def test_malformed_tables_are_named(name, content, message, tmp_path):
         read_classification(tmp_path / name, Columns())
 
 
-def test_cloze_hides_whole_words_that_are_one_token(text_file, tokenizer_dir):
-    """Putting the tokens back gives the text's ids; reading again gives the same examples."""
+def test_cloze_hides_tokens_that_stand_alone(text_file, tokenizer_dir):
+    """Putting the hidden tokens back gives the ids of the text; reading again gives the same examples."""
     tokenizer = Tokenizer.load(tokenizer_dir)
     task = MaskedLM(tokenizer, MaskedLMSettings(max_seq_length=128))
     examples = read_cloze(text_file, tokenizer, max_tokens=40, max_examples=30)
 
     assert examples == read_cloze(text_file, tokenizer, max_tokens=40, max_examples=30)
     assert len(examples) == 30
-    whole = text_file.read_text().lower()
+    documents = [tokenizer.tokenize([" ".join(document)])[0].ids for document in read_documents(text_file)]
+    texts = [" ".join(map(str, ids)) for ids in documents]
     for example, (features,) in zip(examples, task.encode(examples), strict=True):
-        assert (features.input_ids == tokenizer.mask_id).sum() == len(example.tokens) >= 1
-        text = example.text.lower()
-        for token in example.tokens:
-            text = text.replace("[mask]", token, 1)
-        assert all(sentence in whole for sentence in text.split(". "))
+        ids = features.input_ids.copy()
+        masks = ids == tokenizer.mask_id
+        assert masks.sum() == len(example.tokens) == max(1, round(0.15 * (len(ids) - 2)))
+        ids[masks] = [tokenizer.token_id(token) for token in example.tokens]
+        assert any(" ".join(map(str, ids[1:-1])) in text for text in texts)
 
 
 def test_layer_norms_and_biases_do_not_decay():
@@ -117,5 +119,5 @@ def test_unigram_baseline(text_file, tokenizer_dir):
     scores = unigram(examples, examples, tokenizer)
 
     assert scores["loss"] < np.log(tokenizer.vocab_size)
-    assert 0 < scores["accuracy"] < 0.2
+    assert 0.1 < scores["accuracy"] < 0.4  # about every fifth token is a full stop
     assert torch.isfinite(torch.tensor(scores["loss"]))
