@@ -80,6 +80,10 @@ SHAPES = {
 """Layers, hidden size and heads of the published models (google-research/bert README)."""
 
 
+IGNORED = -100
+"""Label of positions that are not to be predicted."""
+
+
 class PretrainingData:
     """Global batches of pretraining examples; the rest of an epoch that does not fill a batch is left out."""
 
@@ -104,24 +108,30 @@ class PretrainingData:
 
 
 def pretraining_batch(examples: Sequence[PretrainingExample]) -> Batch:
-    """Pad examples; masked positions are flat (row * length + column), so that only they reach the vocabulary head."""
+    """Pad examples; masked positions are flat (row * length + column), so that only they reach the vocabulary head.
+
+    Their number is rounded up with labels that are ignored: oneDNN compiles and keeps a kernel for every shape it meets
+    (a new shape each step would make memory grow for hours).
+    """
     arrays = collate([Features(input_ids=x.input_ids, token_type_ids=x.token_type_ids) for x in examples])
     length = arrays["input_ids"].shape[1]
     positions = np.concatenate([row * length + x.masked_positions for row, x in enumerate(examples)])
-    num_tokens = int(arrays["attention_mask"].sum())
+    labels = np.concatenate([x.masked_labels for x in examples])
+    counts = {"mlm": len(labels), "nsp": len(examples)}
+    excess = -len(labels) % 64
     inputs = {name: torch.from_numpy(array) for name, array in arrays.items()}
-    inputs["masked_positions_N"] = torch.from_numpy(positions)
+    inputs["masked_positions_N"] = torch.from_numpy(np.pad(positions, (0, excess)))
     targets = {
-        "mlm": torch.from_numpy(np.concatenate([x.masked_labels for x in examples])),
+        "mlm": torch.from_numpy(np.pad(labels, (0, excess), constant_values=IGNORED)),
         "nsp": torch.tensor([x.nsp_label for x in examples]),
     }
-    return Batch(inputs, targets, {name: len(value) for name, value in targets.items()}, num_tokens)
+    return Batch(inputs, targets, counts, int(arrays["attention_mask"].sum()))
 
 
 def pretraining_losses(network: nn.Module, batch: Batch) -> dict[str, Tensor]:
     """Cross entropy of masked tokens and of next sentences, each summed."""
     outputs = network(**batch.inputs)
-    mlm = F.cross_entropy(outputs["logits"].float(), batch.targets["mlm"], reduction="sum")
+    mlm = F.cross_entropy(outputs["logits"].float(), batch.targets["mlm"], ignore_index=IGNORED, reduction="sum")
     nsp = F.cross_entropy(outputs["nsp_logits"].float(), batch.targets["nsp"], reduction="sum")
     return {"mlm": mlm, "nsp": nsp}
 
@@ -140,10 +150,10 @@ def evaluate_pretraining(
         with autocast(dtype, device):
             outputs = model(**batch.inputs)
         labels, logits = batch.targets["mlm"], outputs["logits"].float()
-        totals["mlm_loss"] += float(F.cross_entropy(logits, labels, reduction="sum"))
+        totals["mlm_loss"] += float(F.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum"))
         totals["mlm_accuracy"] += int((logits.argmax(-1) == labels).sum())
         totals["nsp_accuracy"] += int((outputs["nsp_logits"].argmax(-1) == batch.targets["nsp"]).sum())
-        num_masks, num_pairs = num_masks + len(labels), num_pairs + len(batch.targets["nsp"])
+        num_masks, num_pairs = num_masks + batch.counts["mlm"], num_pairs + batch.counts["nsp"]
     counts = {"mlm_loss": num_masks, "mlm_accuracy": num_masks, "nsp_accuracy": num_pairs}
     return {name: total / counts[name] for name, total in totals.items()}
 
