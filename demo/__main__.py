@@ -18,18 +18,12 @@ import sys
 import time
 from pathlib import Path
 
+from demo.models import MODELS, served_name
 from demo.scoreboard import Scoreboard
 from demo.server import Server
 from training.command import command
 from training.plot import plot_runs
 
-MODELS = {
-    "embed": ("pretrain", "embedding"),
-    "fill-mask": ("pretrain", "masked-lm"),
-    "library": ("library", "classification"),
-    "answer": ("answer", "spans"),
-}
-"""Name of each model served -> the run whose checkpoint it is, and its task."""
 VOCAB = "--vocab-size 6000"
 PRETRAIN = (
     "--num-steps 1700 --dropout 0 --learning-rate 2e-3 --betas 0.9 0.98 --masking-rate 0.2 "
@@ -62,17 +56,12 @@ def stages(out: Path) -> list[tuple[str, str]]:
         files = f"--train {data}/{folder}/train.{suffix} --dev {data}/{folder}/dev.{suffix}"
         arguments = f"{kind} --checkpoint {checkpoint} {files} --run-dir {runs}/{run} {flags}"
         found.append((f"Fine-tuning: {title}", f"training.finetune {arguments}"))
-    for name, (run, task) in MODELS.items():
+    for name, model in MODELS.items():
         for precision in ("fp32", "int8"):
-            paths = f"{runs}/{run}/checkpoint {to}/models/{model_name(name, precision)}/1"
-            arguments = f"{paths} --task {task} --precision {precision}"
+            paths = f"{runs}/{model.run}/checkpoint {to}/models/{served_name(name, precision)}/1"
+            arguments = f"{paths} --task {model.task} --precision {precision}"
             found.append((f"Export: {name}, {precision}", f"export {arguments}"))
     return found
-
-
-def model_name(name: str, precision: str) -> str:
-    """Name under which a model is served: int8 has the plain one."""
-    return name if precision == "int8" else f"{name}-{precision}"
 
 
 def run_stage(number: int, total: int, title: str, arguments: str) -> float:

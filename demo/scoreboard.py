@@ -6,17 +6,19 @@ One set of examples, one set of metrics. Predictions over gRPC come through the 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from bertline import Client
+from demo.models import MODELS, served_name
+from demo.served import score_predictions, served_predictions
 from export import ort_run
+from tasks import Task
 from tasks.batching import predict
 from tasks.manifest import read_model_directory
-from tasks.metrics import classification_scores, squad_scores
 from training.baselines import baseline
 from training.checkpoint import load_model
 from training.data import Columns, read_classification, read_cloze, read_spans
@@ -50,65 +52,47 @@ class Scoreboard:
 
     def model_dir(self, name: str, precision: str) -> Path:
         """Model directory of the demo."""
-        return self.out / "models" / (name if precision == "int8" else f"{name}-{precision}") / "1"
+        return self.out / "models" / served_name(name, precision) / "1"
 
-    def predictions(self, name: str, way: str) -> tuple[Any, float]:
-        """Predictions of one model one way, and the seconds they took."""
+    def predictions(self, name: str, way: str) -> tuple[list[Any], float]:
+        """Predictions of one model one way, as `served_predictions` gives them, and the seconds they took."""
         engine, _, precision = way.partition(" ")
         examples = self.examples[name]
         if engine == "gRPC":
-            model = name if precision == "int8" else f"{name}-fp32"
-            return _timed(lambda: _ASK[name](self.client, model, examples))
+            model = served_name(name, precision)
+            return _timed(lambda: served_predictions(self.client, MODELS[name].task, model, examples))
         directory = read_model_directory(self.model_dir(name, precision or "fp32"))
         task = directory.load_task()
         if engine == "PyTorch":
-            checkpoint = self.out / "runs" / ("pretrain" if name in ("embed", "fill-mask") else name) / "checkpoint"
-            run = torch_run(load_model(checkpoint, task.name))
+            run = torch_run(load_model(self.out / "runs" / MODELS[name].run / "checkpoint", task.name))
         else:
             run = ort_run(directory.model_path, disabled_optimizers=directory.manifest.execution.disabled_optimizers)
         found, seconds = _timed(lambda: predict(task, examples, run, max_batch_tokens=512, chunk_size=32))
-        if name == "fill-mask":
-            return task.score(examples, found), seconds
-        convert = {"library": lambda p: p.label, "answer": lambda p: p.text, "embed": lambda p: p}[name]
-        return [convert(prediction) for prediction in found], seconds
-
-    def scores(self, name: str, predictions: Any) -> dict[str, float]:
-        """Scores of predictions."""
-        examples = self.examples[name]
-        if name == "library":
-            return classification_scores([example.label for example in examples], predictions)
-        if name == "answer":
-            return squad_scores(predictions, [example.answers for example in examples])
-        return dict(predictions)
+        return [value for pair in zip(examples, found, strict=True) for value in _plain(task, *pair)], seconds
 
     def table(self) -> str:
         """The table of all scores, with sizes and times, in Markdown."""
-        found: dict[tuple[str, str], tuple[Any, float]] = {}
+        found: dict[str, dict[str, tuple[list[Any], float]]] = {}
         with Progress("score", unit="model", total=len(WAYS) * len(self.examples)) as bar:
             for name in self.examples:
+                found[name] = {}
                 for way in WAYS:
-                    found[name, way] = self.predictions(name, way)
+                    found[name][way] = self.predictions(name, way)
                     bar.update(1, f"{name}, {way}")
-        rows = []
-        for name, title in (("fill-mask", "masked LM"), ("library", "library"), ("answer", "answer")):
-            by_way = {way: self.scores(name, found[name, way][0]) for way in WAYS}
-            task = {"fill-mask": "masked-lm", "library": "classification", "answer": "spans"}[name]
-            label, base = baseline(task, self.train[name], self.examples[name], self.tokenizer)
-            for metric in base:
-                cells = [_number(metric, by_way[way][metric]) for way in WAYS]
-                rows.append(
-                    [f"{title}: {metric.replace('_', ' ')}", f"{_number(metric, base[metric])} ({label})", *cells]
-                )
-        reference = np.stack(found["embed", "PyTorch"][0])
-        cosines = [_mean_cosine(reference, np.stack(found["embed", way][0])) for way in WAYS]
+        predictions = {name: {way: found[name][way][0] for way in WAYS} for name in found}
+        rows = [["", "baseline", *WAYS]]
+        for name in ("fill-mask", "library", "answer"):
+            rows += self._score_rows(name, predictions[name])
+        for name in ("library", "answer"):
+            rows.append(_agreement_row(name, predictions[name]))
+        vectors = {way: np.stack(values) for way, values in predictions["embed"].items()}
+        cosines = [_mean_cosine(vectors["PyTorch"], vectors[way]) for way in WAYS]
         rows.append(["[CLS] vector: mean cosine to PyTorch", "", *(f"{cosine:.4f}" for cosine in cosines)])
-        for name in self.examples:
-            rates = [f"{len(self.examples[name]) / found[name, way][1]:,.0f}" for way in WAYS]
-            rows.append([f"{name}: examples/s", "", *rates])
-        sizes = [self._megabytes(way) for way in WAYS]
-        rows.append(["size of `answer` (MB)", "", *(f"{size:.1f}" for size in sizes)])
-        header = ["", "baseline", *WAYS]
-        return _markdown([header, *rows])
+        for name, examples in self.examples.items():
+            rates = [f"{len(examples) / found[name][way][1]:,.0f}" for way in WAYS]
+            rows.append([f"{MODELS[name].title}: examples/s", "", *rates])
+        rows.append(["size of `answer` (MB)", "", *(f"{self._megabytes(way):.1f}" for way in WAYS)])
+        return _markdown(rows)
 
     def samples(self) -> str:
         """A few questions with the answers that the server gives."""
@@ -122,33 +106,38 @@ class Scoreboard:
         lines += [f"docstring: {text[:90]}...", f"  served: {label.label} ({label.score:.2f})"]
         return "\n".join(lines)
 
+    def _score_rows(self, name: str, predictions: dict[str, list[Any]]) -> list[list[str]]:
+        task, examples = MODELS[name].task, self.examples[name]
+        by_way = [score_predictions(task, examples, predictions[way]) for way in WAYS]
+        label, base = baseline(task, self.train[name], examples, self.tokenizer)
+        rows = []
+        for metric in base:
+            title = f"{MODELS[name].title}: {metric.replace('_', ' ')}"
+            cells = [_number(metric, scores[metric]) for scores in by_way]
+            rows.append([title, f"{_number(metric, base[metric])} ({label})", *cells])
+        return rows
+
     def _megabytes(self, way: str) -> float:
         if way == "PyTorch":
             return (self.out / "runs/answer/checkpoint/model.safetensors").stat().st_size / 1e6
         return (self.model_dir("answer", way.split()[1]) / "model.onnx").stat().st_size / 1e6
 
 
-def _ask_fill_mask(client: Client, model: str, examples: Sequence[Any]) -> dict[str, float]:
-    losses, hits = [], []
-    for example in examples:
-        fills = client.fill_mask([example.text], model=model, top_k=1, targets=example.tokens, truncate=True)[0]
-        for number, (fill, token) in enumerate(zip(fills, example.tokens, strict=False)):
-            losses.append(-np.log(max(fill.targets[number].score, 1e-30)))
-            hits.append(fill.tokens[0].token == token)
-    return {"loss": float(np.mean(losses)), "accuracy": float(np.mean(hits))}
+def _plain(task: Task[Any, Any, Any, Any], example: Any, prediction: Any) -> list[Any]:
+    """A prediction as `served_predictions` gives it."""
+    if task.name == "masked-lm":
+        ids = [task.tokenizer.token_id(token) for token in example.tokens]
+        return [(-float(row[i]), row.argmax() == i) for row, i in zip(prediction.log_probs, ids, strict=False)]
+    if task.name == "classification":
+        return [prediction.label]
+    return [prediction.text if task.name == "spans" else prediction]
 
 
-_ASK: dict[str, Callable[[Client, str, Sequence[Any]], Any]] = {
-    "fill-mask": _ask_fill_mask,
-    "library": lambda client, model, examples: [
-        result.label for result in client.classify([e.text for e in examples], model=model, truncate=True)
-    ],
-    "answer": lambda client, model, examples: [
-        result.text for result in client.answer([(e.question, e.context) for e in examples], model=model, truncate=True)
-    ],
-    "embed": lambda client, model, examples: list(client.embed(examples, model=model, truncate=True)),
-}
-"""How to get predictions of each model through the client."""
+def _agreement_row(name: str, predictions: dict[str, list[Any]]) -> list[str]:
+    """On how many examples each way gives what PyTorch gives."""
+    reference = predictions["PyTorch"]
+    counts = [sum(one == other for one, other in zip(reference, predictions[way], strict=True)) for way in WAYS]
+    return [f"{MODELS[name].title}: same as PyTorch, of {len(reference)}", "", *map(str, counts)]
 
 
 def _timed(call: Callable[[], Any]) -> tuple[Any, float]:

@@ -1,0 +1,61 @@
+"""Claim: what is served scores what was evaluated.
+
+    python -m benchmarks.served_scores --model sst2-fp32 --checkpoint runs/sst2/checkpoint --data dev.tsv
+
+Asks a running server for predictions on a labelled dev set through the client, scores them, and counts on how many
+examples they equal those of the checkpoint in PyTorch.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bertline import Client
+from demo.served import score_predictions, served_predictions
+from training.command import command, parse
+from training.data import Columns, read_examples
+from training.evaluate import format_scores, load_for_evaluation, predict_with_progress
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arguments:
+    """Score served models against a checkpoint."""
+
+    model: tuple[str, ...]
+    """Names of served models of one task."""
+    checkpoint: Path
+    """The checkpoint that they were exported from."""
+    data: tuple[Path, ...]
+    """Labelled dev set: SQuAD JSON, or .tsv, .csv, .jsonl."""
+    columns: Columns = field(default_factory=Columns)
+    target: str = "127.0.0.1:50051"
+
+
+@command
+def main() -> None:
+    """Command line."""
+    arguments = parse(Arguments, "benchmarks.served_scores", __doc__)
+    task, run = load_for_evaluation(arguments.checkpoint)
+    examples = read_examples(task.name, arguments.data, columns=arguments.columns, tokenizer=task.tokenizer)
+    start = time.monotonic()
+    found = predict_with_progress(task, examples, run)
+    rows, notes = {"PyTorch": task.score(examples, found)}, [_note("PyTorch", len(examples), start)]
+    evaluated = [prediction.label if task.name == "classification" else prediction.text for prediction in found]
+    with Client(arguments.target, timeout=600) as client:
+        for model in arguments.model:
+            start = time.monotonic()
+            served = served_predictions(client, task.name, model, examples)
+            same = sum(one == other for one, other in zip(served, evaluated, strict=True))
+            notes.append(f"{_note(model, len(examples), start)}, {same:,} of {len(examples):,} as evaluated")
+            rows[f"served {model}"] = score_predictions(task.name, examples, served)
+    print(format_scores(rows), *notes, sep="\n")
+
+
+def _note(name: str, count: int, start: float) -> str:
+    return f"{name}: {count / (time.monotonic() - start):,.0f} examples/s"
+
+
+if __name__ == "__main__":
+    main()
