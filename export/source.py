@@ -121,8 +121,6 @@ def _refuse_other_heads(directory: Path, config: Mapping[str, Any], task: str) -
     problem = config.get("problem_type") or "single_label_classification"
     if task == "classification" and problem != "single_label_classification":
         raise ValueError(f"`{directory / 'config.json'}` has problem_type `{problem}`; one label a text is supported")
-    if task == "masked-lm" and not config.get("tie_word_embeddings", True):
-        raise ValueError(f"`{directory / 'config.json'}` unties the word embeddings; masked-lm needs them tied")
 
 
 def _foreign_settings(

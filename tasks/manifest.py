@@ -152,7 +152,7 @@ def read_model_directory(path: str | Path) -> ModelDirectory:
         manifest = Manifest.from_json(manifest_path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         raise ValueError(f"not a model directory: `{path}` has no {MANIFEST_FILE}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"broken manifest `{manifest_path}`: {error}") from error
     for required in (MODEL_FILE, TOKENIZER_FILE):
         if required not in manifest.files:

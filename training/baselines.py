@@ -34,7 +34,7 @@ def majority_label(train: Sequence[ClassificationExample], dev: Sequence[Classif
 def first_words(train: Sequence[SpanExample], dev: Sequence[SpanExample]) -> dict[str, float]:
     """Always the first words of the context, as many as an answer in train has in the median; or, if better by F1,
     always "no answer"."""
-    count = int(median(len(example.answers[0].split()) for example in train if example.answers))
+    count = int(median([len(example.answers[0].split()) for example in train if example.answers] or [0]))
     answers = [example.answers for example in dev]
     spans = squad_scores([" ".join(example.context.split()[:count]) for example in dev], answers)
     return max(spans, squad_scores([""] * len(dev), answers), key=lambda scores: scores["f1"])

@@ -21,7 +21,7 @@ from torch import Tensor
 from tasks import settings_from_dict, settings_to_dict
 from tasks.base import TaskSettings
 from tasks.files import atomic_directory, sha256
-from tasks.tokenizer import TOKENIZER_FILES
+from tasks.tokenizer import TOKENIZER_FILES, Tokenizer
 from training.model import (
     BertConfig,
     BertForPreTraining,
@@ -94,8 +94,26 @@ def read_config(directory: str | Path) -> dict[str, Any]:
 
 
 def bert_config(values: Mapping[str, Any]) -> BertConfig:
-    """The shape of the network out of `config.json`."""
-    return BertConfig(**{item.name: values[item.name] for item in fields(BertConfig) if item.name in values})
+    """The shape of the network out of `config.json`.
+
+    Raises:
+        ValueError: naming the key that is wrong.
+    """
+    given = {item.name: values.get(item.name) for item in fields(BertConfig)}
+    return BertConfig(**{name: value for name, value in given.items() if value is not None})
+
+
+def read_shape(directory: str | Path) -> BertConfig:
+    """The shape of a checkpoint's network.
+
+    Raises:
+        ValueError: as `read_config`, or naming the file and the key that is wrong.
+    """
+    values = read_config(directory)
+    try:
+        return bert_config(values)
+    except ValueError as error:
+        raise ValueError(f"broken `{Path(directory) / CONFIG_FILE}`: {error}") from error
 
 
 def labels_of(config_values: Mapping[str, Any]) -> tuple[str, ...]:
@@ -139,6 +157,8 @@ def load_model(
         ValueError: naming what the checkpoint lacks.
     """
     values = read_config(directory)
+    if task == "masked-lm" and not values.get("tie_word_embeddings", True):
+        raise ValueError(f"`{Path(directory) / CONFIG_FILE}` unties the word embeddings; masked-lm needs them tied")
     try:
         config = bert_config(values)
         model = create_model(task, config, num_labels=num_labels or len(labels_of(values)), dropout=dropout)
@@ -166,23 +186,46 @@ _UNUSED_HEADS = {"embedding": ("bert.pooler.",), "masked-lm": ("bert.pooler.", "
 """Parts that a task's outputs do not depend on, so that a checkpoint may lack them."""
 
 
+def load_tokenizer(directory: str | Path) -> Tokenizer:
+    """The tokenizer of a checkpoint.
+
+    Raises:
+        ValueError: when it is missing or broken, or has tokens that the network lacks.
+    """
+    num_tokens = read_shape(directory).vocab_size
+    tokenizer = Tokenizer.load(directory)
+    if tokenizer.vocab_size > num_tokens:
+        raise ValueError(
+            f"the tokenizer of `{directory}` has {tokenizer.vocab_size} tokens, its network {num_tokens}; "
+            "they do not belong together"
+        )
+    return tokenizer
+
+
 def read_weights(directory: str | Path) -> dict[str, Tensor]:
     """Weights of a checkpoint under Hugging Face's names, float32.
 
     Raises:
         ValueError: when there are none, or the file is broken or not plain tensors.
     """
-    directory = Path(directory)
-    safe, pickled = directory / WEIGHTS_FILE, directory / "pytorch_model.bin"
-    if not safe.is_file() and not pickled.is_file():
-        raise ValueError(f"no weights in `{directory}`: expected `{WEIGHTS_FILE}` or `pytorch_model.bin`")
-    path = safe if safe.is_file() else pickled
+    path = _weights_path(Path(directory))
     try:
-        weights = load_file(path) if path == safe else torch.load(path, map_location="cpu", weights_only=True)
+        weights = (
+            load_file(path) if path.name == WEIGHTS_FILE else torch.load(path, map_location="cpu", weights_only=True)
+        )
     except Exception as error:  # safetensors and pickle raise errors of many kinds
         reason = str(error).splitlines()[0]
         raise ValueError(f"cannot read weights `{path}`: {reason}") from error
+    if not isinstance(weights, Mapping) or not all(isinstance(value, Tensor) for value in weights.values()):
+        raise ValueError(f"cannot read weights `{path}`: expected tensors by name, a state dictionary")
     return {name: value.float() for name, value in weights.items() if value.is_floating_point()}
+
+
+def _weights_path(directory: Path) -> Path:
+    for name in (WEIGHTS_FILE, "pytorch_model.bin"):
+        if (directory / name).is_file():
+            return directory / name
+    raise ValueError(f"no weights in `{directory}`: expected `{WEIGHTS_FILE}` or `pytorch_model.bin`")
 
 
 def save_checkpoint(
@@ -219,10 +262,12 @@ def write_checkpoint(directory: Path, model: BertModel, *, tokenizer_from: str |
 
 
 def checkpoint_digest(directory: str | Path) -> str:
-    """SHA-256 of the weights, hexadecimal."""
-    directory = Path(directory)
-    path = directory / WEIGHTS_FILE
-    return sha256(path if path.is_file() else directory / "pytorch_model.bin")
+    """SHA-256 of the weights, hexadecimal.
+
+    Raises:
+        ValueError: when there are none.
+    """
+    return sha256(_weights_path(Path(directory)))
 
 
 _LAYER = "bert.encoder.layer."

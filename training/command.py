@@ -35,8 +35,14 @@ def command(main: Callable[[], None]) -> Callable[[], None]:
         except BrokenPipeError:
             sys.stderr.close()
         except (ValueError, OSError) as error:
-            sys.exit("error: " + " ".join(str(error).split()))
+            sys.exit("error: " + " ".join(_message(error).split()))
         except KeyboardInterrupt:
             sys.exit(130)
 
     return wrapped
+
+
+def _message(error: ValueError | OSError) -> str:
+    if isinstance(error, OSError) and error.filename:
+        return f"cannot use `{error.filename2 or error.filename}`: {error.strerror}"
+    return str(error)

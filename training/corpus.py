@@ -49,6 +49,10 @@ class CorpusRecipe:
     replace: bool = False
     """Overwrite the directory."""
 
+    def __post_init__(self) -> None:
+        if self.chunk_chars < 1 or self.num_workers < 0:
+            raise ValueError("chunk_chars must be at least 1, num_workers not negative")
+
 
 def prepare_corpus(recipe: CorpusRecipe) -> dict[str, Any]:
     """Tokenise text into shards.
@@ -77,9 +81,9 @@ def prepare_corpus(recipe: CorpusRecipe) -> dict[str, Any]:
                 shards.append(_finish(pending.popleft(), bar))
         while pending:
             shards.append(_finish(pending.popleft(), bar))
-        if not shards:
-            raise ValueError(f"no text in {', '.join(f'`{path}`' for path in files)}")
         totals = {key: sum(shard[key] for shard in shards) for key in ("num_documents", "num_sentences", "num_tokens")}
+        if not totals["num_tokens"]:
+            raise ValueError(f"no text in {', '.join(f'`{path}`' for path in files)}")
         info = totals | {"vocab_size": vocab_size, "shards": shards}
         info["sources"] = {path.name: sha256(path) for path in files}
         info["tokenizer_sha256"] = _copy_tokenizer(recipe.tokenizer, directory)
@@ -129,12 +133,13 @@ class Corpus:
         self.directory = Path(directory)
         try:
             self.info = json.loads((self.directory / CORPUS_FILE).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+            names = [item["file"] for item in self.info["shards"]]
+        except (OSError, ValueError, KeyError, TypeError) as error:
             raise ValueError(
                 f"not a corpus: `{directory}` has no readable {CORPUS_FILE}; run training.corpus"
             ) from error
         self.tokenizer = Tokenizer.load(self.directory)
-        shards = [_Shard(self.directory / item["file"]) for item in self.info["shards"]]
+        shards = [_Shard(self.directory / name) for name in names]
         self._shards = [shard for shard in shards if shard.num_documents]
         if not self._shards:
             raise ValueError(f"no documents in corpus `{directory}`")

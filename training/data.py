@@ -6,8 +6,7 @@ Each may be packed with gzip or xz.
 from __future__ import annotations
 
 import csv
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -17,7 +16,7 @@ from tasks.classification import ClassificationExample
 from tasks.masked_lm import ClozeExample
 from tasks.spans import SpanExample
 from tasks.tokenizer import Tokenizer, Tokens
-from training.documents import read_documents, read_lines
+from training.documents import parse_json, read_documents, read_lines
 from training.pretraining_examples import random_generator
 
 
@@ -56,37 +55,58 @@ def read_classification(path: Path, columns: Columns) -> list[ClassificationExam
     """Texts or pairs with labels out of .tsv (header, no quoting), .csv (header) or .jsonl."""
     examples = []
     for number, row in _rows(path):
-        values = [row.get(columns.text), row.get(columns.text_pair), row.get(columns.label)]
-        for name, value in ((columns.text, values[0]), (columns.label, values[2])):
-            if value is None or value == "":
+        text, pair, label = (row.get(name) for name in (columns.text, columns.text_pair, columns.label))
+        for name, value in ((columns.text, text), (columns.label, label)):
+            if value is None or not str(value).strip():
                 raise ValueError(f"`{path}`, line {number}: no `{name}` (there: {', '.join(map(str, row))})")
-        text, pair, label = (None if value is None else str(value) for value in values)
-        examples.append(ClassificationExample(text=text or "", text_pair=pair, label=label))
+        for name, value in ((columns.text, text), (columns.text_pair, pair)):
+            if not isinstance(value, str | None):
+                raise ValueError(f"`{path}`, line {number}: `{name}` must be a string: `{value}`")
+        if not isinstance(label, str | int | float):
+            raise ValueError(f"`{path}`, line {number}: `{columns.label}` must be a string or a number: `{label}`")
+        examples.append(ClassificationExample(text=str(text), text_pair=pair, label=str(label)))
     return examples
 
 
 def read_spans(path: Path) -> list[SpanExample]:
     """Questions of a SQuAD v1.1 or v2.0 JSON file."""
+    data = parse_json("\n".join(read_lines(path)), f"`{path}`")
     try:
-        data = json.loads("\n".join(read_lines(path)))["data"]
         return [
-            SpanExample(
-                question=question["question"],
-                context=paragraph["context"],
-                answers=tuple(answer["text"] for answer in question["answers"]),
-                answer_start=question["answers"][0]["answer_start"] if question["answers"] else -1,
-                id=str(question["id"]),
-            )
-            for article in data
-            for paragraph in article["paragraphs"]
-            for question in paragraph["qas"]
+            _span_example(paragraph, question)
+            for article in _value(data, "data", list)
+            for paragraph in _value(article, "paragraphs", list)
+            for question in _value(paragraph, "qas", list)
         ]
-    except json.JSONDecodeError as error:
-        raise ValueError(f"broken JSON in `{path}`: {error}") from error
-    except KeyError as error:
-        raise ValueError(f"`{path}` is not in SQuAD's format: it lacks {error}") from error
-    except (TypeError, AttributeError) as error:
+    except ValueError as error:
         raise ValueError(f"`{path}` is not in SQuAD's format: {error}") from error
+
+
+def _span_example(paragraph: Any, question: Any) -> SpanExample:
+    try:
+        answers = _value(question, "answers", list)
+        return SpanExample(
+            question=_value(question, "question", str),
+            context=_value(paragraph, "context", str),
+            answers=tuple(_value(answer, "text", str) for answer in answers),
+            answer_start=_value(answers[0], "answer_start", int) if answers else -1,
+            id=str(_value(question, "id", object)),
+        )
+    except ValueError as error:
+        raise ValueError(f"{error}, in question `{str(question)[:60]}...`") from error
+
+
+_KINDS = {list: "a list", str: "a string", int: "a whole number"}
+
+
+def _value(record: Any, key: str, kind: type) -> Any:
+    if not isinstance(record, dict):
+        raise ValueError(f"expected an object with {key!r}, not `{str(record)[:60]}`")
+    if key not in record:
+        raise ValueError(f"it lacks {key!r}")
+    if not isinstance(record[key], kind):
+        raise ValueError(f"{key!r} must be {_KINDS[kind]}, not `{str(record[key])[:60]}`")
+    return record[key]
 
 
 def read_cloze(
@@ -144,24 +164,32 @@ def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             if line.strip():
                 yield number, _json_object(line, path, number)
     elif kind in (".tsv", ".csv"):
-        options: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if kind == ".tsv" else {}
-        reader = csv.reader((line + "\n" for line in lines), strict=True, **options)
-        header = next(reader, None)
+        cells = _tsv_cells(lines) if kind == ".tsv" else _csv_cells(lines, path)
+        _, header = next(cells, (0, None))
         if header is None:
             raise ValueError(f"`{path}` is empty; its first line must name the columns")
-        for row in reader:
+        for number, row in cells:
             if len(row) != len(header):
-                raise ValueError(f"`{path}`, line {reader.line_num}: {len(row)} columns, the header has {len(header)}")
-            yield reader.line_num, dict(zip(header, row, strict=True))
+                raise ValueError(f"`{path}`, line {number}: {len(row)} columns, the header has {len(header)}")
+            yield number, dict(zip(header, row, strict=True))
     else:
         raise ValueError(f"cannot tell the format of `{path}`; name it .tsv, .csv or .jsonl (packed: .gz, .xz)")
 
 
-def _json_object(line: str, path: Path, number: int) -> dict[str, Any]:
+def _tsv_cells(lines: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
+    return ((number, line.split("\t")) for number, line in enumerate(lines, start=1) if line)
+
+
+def _csv_cells(lines: Iterable[str], path: Path) -> Iterator[tuple[int, list[str]]]:
+    reader = csv.reader((line + "\n" for line in lines), strict=True)
     try:
-        value = json.loads(line)
-    except ValueError as error:
-        raise ValueError(f"`{path}`, line {number}: broken JSON ({error})") from error
+        yield from ((reader.line_num, row) for row in reader if row)
+    except csv.Error as error:
+        raise ValueError(f"`{path}`, line {reader.line_num}: broken CSV ({error})") from error
+
+
+def _json_object(line: str, path: Path, number: int) -> dict[str, Any]:
+    value = parse_json(line, f"`{path}`, line {number}")
     if not isinstance(value, dict):
         raise ValueError(f"`{path}`, line {number}: expected a JSON object")
     return value

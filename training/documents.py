@@ -6,6 +6,7 @@ row, in column `text`), each also packed with gzip or xz.
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import json
 import lzma
@@ -19,6 +20,8 @@ _ABBREVIATION = re.compile(
     r"(?:\b(?:[A-Z]|e\.g|i\.e|cf|vs|etc|al|Mr|Mrs|Ms|Dr|Prof|St|Jr|Sr|No|Nos|Vol|Fig|Figs|Eq|Sec|Ref|pp|ca|approx|Gen|Col"
     r"|Lt|Capt|Rev|Hon|Inc|Ltd|Co|Jan|Feb|Mar|Apr|Aug|Sept?|Oct|Nov|Dec))\.$"
 )
+
+_SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def split_sentences(paragraph: str) -> list[str]:
@@ -52,7 +55,7 @@ def read_documents(path: str | Path) -> Iterator[list[str]]:
 
 
 def read_lines(path: str | Path) -> Iterator[str]:
-    """The lines of a text file, packed or not, without their ends.
+    """The lines of a text file, packed or not, without their ends and without a byte order mark.
 
     Raises:
         ValueError: naming the file and the line that is not UTF-8, or the file that is missing or damaged.
@@ -69,9 +72,29 @@ def read_lines(path: str | Path) -> Iterator[str]:
 
 def _decode(line: bytes, path: str | Path, number: int) -> str:
     try:
-        return line.decode("utf-8").rstrip("\r\n")
+        return (line.removeprefix(codecs.BOM_UTF8) if number == 1 else line).decode("utf-8").rstrip("\r\n")
     except UnicodeDecodeError as error:
         raise ValueError(f"`{path}`, line {number}: not UTF-8 ({error.reason}); convert the file") from error
+
+
+def parse_json(text: str, place: str) -> Any:
+    """The value of a JSON text.
+
+    Args:
+        place: file and line, for messages.
+
+    Raises:
+        ValueError: naming the place, when it is not JSON, or holds half of a surrogate pair, which is not UTF-8.
+    """
+    try:
+        value = json.loads(text)
+        if _SURROGATE_ESCAPE.search(text):
+            json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{place}: half of a surrogate pair ({error.object[error.start]!r}); mend the text") from error
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{place}: broken JSON ({error})") from error
+    return value
 
 
 def find_files(paths: Sequence[str | Path]) -> list[Path]:
@@ -112,13 +135,12 @@ def _jsonl_texts(path: Path) -> Iterator[str]:
     for number, line in enumerate(read_lines(path), start=1):
         if not line.strip():
             continue
-        try:
-            text = json.loads(line)["text"]
-        except (ValueError, TypeError, KeyError) as error:
-            raise ValueError(f"`{path}`, line {number}: expected a JSON object with key `text`") from error
-        if not isinstance(text, str):
+        row = parse_json(line, f"`{path}`, line {number}")
+        if not isinstance(row, dict) or "text" not in row:
+            raise ValueError(f"`{path}`, line {number}: expected a JSON object with key `text`")
+        if not isinstance(row["text"], str):
             raise ValueError(f"`{path}`, line {number}: `text` must be a string")
-        yield text
+        yield row["text"]
 
 
 def _parquet_texts(path: Path) -> Iterator[str]:

@@ -18,9 +18,8 @@ import tyro
 from tasks import Task, create_task
 from tasks.batching import Run, predict
 from tasks.files import atomic_write
-from tasks.tokenizer import Tokenizer
 from training.baselines import baseline
-from training.checkpoint import load_model, read_task_card
+from training.checkpoint import load_model, load_tokenizer, read_task_card
 from training.command import command, parse
 from training.data import Columns, read_examples
 from training.model import BertModel
@@ -60,12 +59,19 @@ def load_for_evaluation(checkpoint: Path) -> tuple[Task[Any, Any, Any, Any], Run
     Raises:
         ValueError: when the checkpoint has no task card, or lacks what the task needs.
     """
-    card = read_task_card(checkpoint)
+    tokenizer, card = load_tokenizer(checkpoint), read_task_card(checkpoint)
     if card is None:
         raise ValueError(f"checkpoint `{checkpoint}` has no task.json; fine-tune it first")
-    task = create_task(card.task, Tokenizer.load(checkpoint), card.settings)
+    task = create_task(card.task, tokenizer, card.settings)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     return task, torch_run(load_model(checkpoint, card.task), device)
+
+
+def _check_labels(task: Task[Any, Any, Any, Any], examples: Sequence[Any]) -> None:
+    """A label that the checkpoint cannot give means another data set, or another column."""
+    labels = getattr(task.settings, "labels", ())
+    if labels and (unknown := sorted({example.label for example in examples} - set(labels))):
+        raise ValueError(f"label `{unknown[0]}` of the data is none of the checkpoint's: {', '.join(labels)}")
 
 
 def predict_with_progress(task: Task[Any, Any, Any, Any], examples: Sequence[Any], run: Run) -> list[Any]:
@@ -102,6 +108,7 @@ def main() -> None:
     recipe = parse(EvaluateRecipe, "training.evaluate", __doc__)
     task, run = load_for_evaluation(recipe.checkpoint)
     examples = read_examples(task.name, recipe.data, columns=recipe.columns, tokenizer=task.tokenizer)
+    _check_labels(task, examples)
     predictions = predict_with_progress(task, examples, run)
     if recipe.predictions:
         lines = [json.dumps(prediction_to_dict(*pair)) for pair in zip(examples, predictions, strict=True)]

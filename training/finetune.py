@@ -26,15 +26,14 @@ from tasks.classification import ClassificationExample, ClassificationSettings
 from tasks.features import Features, collate
 from tasks.files import sha256
 from tasks.spans import SpanExample, SpanSettings, Window
-from tasks.tokenizer import Tokenizer
 from training.baselines import baseline
 from training.checkpoint import (
     TaskCard,
-    bert_config,
     checkpoint_digest,
     create_model,
     load_model,
-    read_config,
+    load_tokenizer,
+    read_shape,
     read_task_card,
     save_checkpoint,
 )
@@ -82,8 +81,8 @@ class FinetuneRecipe(LoopSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.num_epochs <= 0:
-            raise ValueError(f"num_epochs must be above 0: `{self.num_epochs}`")
+        if self.num_epochs <= 0 or self.eval_examples < 1:
+            raise ValueError("num_epochs must be above 0, eval_examples at least 1")
 
 
 class FinetuningData:
@@ -197,7 +196,7 @@ def finetune(recipe: FinetuneRecipe, world: World) -> Path:
         ValueError: for data or a checkpoint that cannot be used, or a run that was started differently.
     """
     run = Run(recipe.run_dir, world)
-    tokenizer = Tokenizer.load(recipe.checkpoint)
+    tokenizer = load_tokenizer(recipe.checkpoint)
     read = lambda paths: read_examples(recipe.task, paths, columns=recipe.columns, tokenizer=tokenizer)  # noqa: E731
     examples, dev = read(recipe.train), read(recipe.dev) if recipe.dev else []
     task = create_task(recipe.task, tokenizer, task_settings(recipe, examples, dev))
@@ -208,6 +207,8 @@ def finetune(recipe: FinetuneRecipe, world: World) -> Path:
     torch.manual_seed(recipe.seed)
     model = _create(recipe, task)
     sequences, num_left_out = label_sequences(task, examples)
+    if not sequences:
+        raise ValueError(f"no example of `{recipe.train[0]}` can be used: no answer stands at its answer_start")
     data = FinetuningData(
         sequences, global_batch_size=recipe.global_batch_size, seed=recipe.seed, pad_id=tokenizer.pad_id
     )
@@ -259,7 +260,7 @@ def task_settings(recipe: FinetuneRecipe, examples: Sequence[Any], dev: Sequence
     Raises:
         ValueError: when max_seq_length is beyond the checkpoint's positions, or dev has a label that train lacks.
     """
-    max_positions = bert_config(read_config(recipe.checkpoint)).max_position_embeddings
+    max_positions = read_shape(recipe.checkpoint).max_position_embeddings
     default = 128 if recipe.task == "classification" else 384
     max_seq_length = recipe.max_seq_length or min(default, max_positions)
     if max_seq_length > max_positions:
@@ -284,8 +285,7 @@ def _create(recipe: FinetuneRecipe, task: Task[Any, Any, Any, Any]) -> BertModel
     num_labels = len(getattr(task.settings, "labels", ())) or None
     dropout = recipe.dropout
     if recipe.from_scratch:
-        config = bert_config(read_config(recipe.checkpoint))
-        return create_model(task.name, config, num_labels=num_labels or 2, dropout=dropout)
+        return create_model(task.name, read_shape(recipe.checkpoint), num_labels=num_labels or 2, dropout=dropout)
     return load_model(recipe.checkpoint, task.name, num_labels=num_labels, new_head=True, dropout=dropout)
 
 

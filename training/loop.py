@@ -74,6 +74,8 @@ class LoopSettings:
                 raise ValueError(f"{name} must be at least 1: `{getattr(self, name)}`")
         if not 0 <= self.warmup_ratio <= 1 or self.learning_rate <= 0 or self.seed < 0:
             raise ValueError("warmup_ratio lies between 0 and 1, learning_rate above 0, seed is not negative")
+        if self.dropout is not None and not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout must be at least 0 and below 1: `{self.dropout}`")
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +136,9 @@ class Run:
             ValueError: naming the field that differs.
         """
         path = self.path / RECIPE_FILE
-        if path.is_file():
-            before = json.loads(path.read_text(encoding="utf-8"))
+        # A run that failed before its first state leaves nothing to go on from: its mistake may be mended in place.
+        if path.is_file() and (self.states() or self.checkpoint_path.exists()):
+            before = _json_object(path.read_text(encoding="utf-8"), f"`{path}`")
             for key in recipe.keys() | before.keys():
                 if key not in may_differ and recipe.get(key) != before.get(key):
                     was, now = before.get(key), recipe.get(key)
@@ -197,7 +200,18 @@ class Run:
 def read_metrics(run: Path) -> list[dict[str, Any]]:
     """The lines of a run's metrics."""
     path = run / METRICS_FILE
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.is_file() else []
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    return [_json_object(line, f"`{path}`, line {number}") for number, line in enumerate(lines, start=1)]
+
+
+def _json_object(text: str, place: str) -> dict[str, Any]:
+    try:
+        values = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"{place}: broken JSON ({error}); mend it, or choose another --run-dir") from error
+    if not isinstance(values, dict):
+        raise ValueError(f"{place}: expected a JSON object; mend it, or choose another --run-dir")
+    return values
 
 
 def train(

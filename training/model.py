@@ -10,7 +10,7 @@ Shapes in names: B batch, L length, D hidden, H heads, K head size, V vocabulary
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 import torch.nn.functional as F
@@ -36,6 +36,10 @@ class BertConfig:
     pad_token_id: int = 0
 
     def __post_init__(self) -> None:
+        for item in fields(self):
+            kind, value = type(item.default), getattr(self, item.name)
+            if not isinstance(value, (int, float) if kind is float else kind):
+                raise ValueError(f"{item.name} must be of type {kind.__name__}: `{value}`")
         if self.hidden_size % self.num_attention_heads:
             raise ValueError(
                 f"hidden_size `{self.hidden_size}` is not a multiple of "

@@ -62,6 +62,11 @@ class PretrainRecipe(LoopSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        for name, least in (("num_steps", 1), ("eval_every", 0), ("eval_examples", 1), ("max_seq_length", 8)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} must be at least {least}: `{getattr(self, name)}`")
+        if not 0 < self.masking_rate <= 1 or not 0 <= self.short_seq_prob <= 1:
+            raise ValueError("masking_rate lies above 0 and up to 1, short_seq_prob between 0 and 1")
         if self.max_seq_length > self.max_position_embeddings:
             raise ValueError(
                 f"max_seq_length `{self.max_seq_length}` is above "

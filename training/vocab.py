@@ -39,6 +39,10 @@ class VocabRecipe:
     replace: bool = False
     """Overwrite the directory."""
 
+    def __post_init__(self) -> None:
+        if self.vocab_size < 1 or self.min_frequency < 0:
+            raise ValueError("vocab_size must be at least 1, min_frequency not negative")
+
 
 def train_vocab(recipe: VocabRecipe) -> tokenizers.Tokenizer:
     """Train the vocabulary and write the tokenizer directory.

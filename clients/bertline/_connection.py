@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,8 +37,8 @@ class Connection:
     def __post_init__(self) -> None:
         if not self.target or self.target.startswith(("http://", "https://")):
             raise ValueError(f"a target is `host:port`, without `http://`: `{self.target}`")
-        if self.timeout <= 0:
-            raise ValueError(f"`timeout` must be above 0 seconds: `{self.timeout}`")
+        if not 0 < self.timeout < math.inf:
+            raise ValueError(f"`timeout` must be above 0 seconds, and finite: `{self.timeout}`")
         for name in ("batch_size", "num_in_flight"):
             if getattr(self, name) < 1:
                 raise ValueError(f"`{name}` must be at least 1: `{getattr(self, name)}`")

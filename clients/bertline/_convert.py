@@ -18,6 +18,9 @@ from bertline.v1 import encoder_pb2 as pb
 
 MAX_REQUEST_BYTES = 1 << 20
 """Text in one request: well below the 4 MiB that gRPC servers accept unless told otherwise."""
+MAX_TOP_K = (1 << 32) - 1
+"""What the message can hold: more than there are candidates."""
+_NOT_UNICODE = "contains a lone surrogate, which UTF-8 cannot express"
 
 Pooling = Literal["cls", "mean"]
 ItemT = TypeVar("ItemT")
@@ -85,7 +88,7 @@ def answer_call(
     rows = [_pair(index, item) for index, item in enumerate(_items(inputs, "inputs"))]
     _check(rows, ("question", "context"))
     messages = [pb.AnswerInput(question=question, context=context) for question, context in rows]
-    request = partial(pb.AnswerRequest, model=_model_ref(model, version), top_k=_at_least_one(top_k), truncate=truncate)
+    request = partial(pb.AnswerRequest, model=_model_ref(model, version), top_k=_top_k(top_k), truncate=truncate)
     return Call("Answer", _split(messages, "inputs", request), partial(_collect, read=read_answers))
 
 
@@ -96,7 +99,7 @@ def fill_mask_call(
     request = partial(
         pb.FillMaskRequest,
         model=_model_ref(model, version),
-        top_k=_at_least_one(top_k),
+        top_k=_top_k(top_k),
         targets=[_option("targets", target) for target in _items(targets, "targets")],
         truncate=truncate,
     )
@@ -178,7 +181,7 @@ def _check(rows: Sequence[Sequence[Any]], fields: Sequence[str]) -> None:
             if not isinstance(value, str):
                 raise TypeError(f"input {index}, {field}: a string is needed, a {type(value).__name__} came")
             if not _is_unicode(value):
-                invalid.append(InvalidItem(index, field, "contains a lone surrogate, which UTF-8 cannot express"))
+                invalid.append(InvalidItem(index, field, _NOT_UNICODE))
     if invalid:
         raise InvalidInput.of(invalid)
 
@@ -192,8 +195,10 @@ def _is_unicode(text: str) -> bool:
 
 
 def _option(name: str, value: Any) -> str:
-    if not isinstance(value, str) or not _is_unicode(value):
-        raise TypeError(f"`{name}`: a Unicode string is needed, `{value!r}` came")
+    if not isinstance(value, str):
+        raise TypeError(f"`{name}`: a string is needed, `{value!r}` came")
+    if not _is_unicode(value):
+        raise InvalidInput.of([InvalidItem(None, name, _NOT_UNICODE)])
     return value
 
 
@@ -201,7 +206,7 @@ def _model_ref(model: str, version: str) -> pb.ModelRef:
     return pb.ModelRef(name=_option("model", model), version=_option("version", version))
 
 
-def _at_least_one(top_k: int) -> int:
+def _top_k(top_k: int) -> int:
     if top_k < 1:
         raise ValueError(f"`top_k` must be at least 1: `{top_k}`")
-    return top_k
+    return min(top_k, MAX_TOP_K)

@@ -36,6 +36,8 @@ class Record:
 def open_input(path: str) -> Iterator[tuple[BinaryIO, str]]:
     """Open a file, or standard input for `-`; with its name for messages."""
     if path == "-":
+        if sys.stdin is None:
+            raise FileError("cannot read standard input: it is closed")
         yield sys.stdin.buffer, "standard input"
         return
     try:
@@ -141,6 +143,8 @@ def open_output(path: str | None, *, force: bool) -> Iterator[Write]:
 
 @contextmanager
 def _standard_output() -> Iterator[BinaryIO]:
+    if sys.stdout is None:
+        raise FileError("cannot write standard output: it is closed; give a file with --output")
     try:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()

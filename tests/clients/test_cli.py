@@ -91,6 +91,19 @@ def test_a_reader_that_leaves_is_no_error(target: str, tmp_path: Path) -> None:
     assert result.stderr == b""
 
 
+@pytest.mark.parametrize(
+    ("redirection", "message"), [("<&-", b"cannot read standard input"), (">&-", b"cannot write standard output")]
+)
+def test_closed_streams_are_told_in_one_line(target: str, redirection: str, message: bytes) -> None:
+    """As a shell gives them to a command that must not read or write."""
+    script = f"echo text | {sys.executable} -m bertline.cli embed --input - --target {target} {redirection}"
+    result = subprocess.run(["bash", "-c", script], capture_output=True, check=False)
+
+    assert result.returncode == 1
+    assert message in result.stderr
+    assert result.stderr.count(b"\n") == 1
+
+
 def test_an_interruption_is_quiet(target: str, encoder: FakeEncoder, tmp_path: Path) -> None:
     """Ctrl-C ends the command without a traceback and leaves no file behind."""
     encoder.delay = 2

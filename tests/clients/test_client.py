@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bertline
-from bertline import AsyncClient, Client
+from bertline import AsyncClient, Client, InvalidInput
 from bertline._batches import batches
-from bertline._convert import MAX_REQUEST_BYTES
+from bertline._convert import MAX_REQUEST_BYTES, MAX_TOP_K, answer_call
 from bertline.v1 import encoder_pb2 as pb
 from tests.clients.fake_server import DIM, FakeEncoder, serve, vector
 
@@ -78,6 +78,13 @@ def test_answer_returns_spans_of_the_context(client: Client) -> None:
     assert [context[span.start : span.end] for span in found.spans] == ["Zürich", "Zürich"]
     assert found.score == pytest.approx(0.8)
     assert (nothing.has_answer, nothing.text, nothing.score) == (False, "", pytest.approx(0.9))
+
+
+def test_any_number_of_spans_may_be_asked_for() -> None:
+    """More than the message can hold means all."""
+    call = answer_call([("Where?", "here")], "", "", top_k=MAX_TOP_K + 1, truncate=False)
+
+    assert [request.message.top_k for request in call.requests(1)] == [MAX_TOP_K]
 
 
 def test_fill_mask_returns_tokens_and_targets(client: Client) -> None:
@@ -222,6 +229,8 @@ def test_everything_public_can_be_imported() -> None:
         ({"target": "http://localhost:50051"}, "without `http://`"),
         ({"target": ""}, "host:port"),
         ({"timeout": 0}, "timeout"),
+        ({"timeout": float("inf")}, "timeout"),
+        ({"timeout": float("nan")}, "timeout"),
         ({"batch_size": 0}, "batch_size"),
         ({"num_in_flight": 0}, "num_in_flight"),
     ],
@@ -243,6 +252,7 @@ def test_arguments_out_of_range_are_refused(kind: Callable[..., Any], arguments:
         (lambda client: client.answer(("question", "context")), TypeError, "input 0: a pair of strings"),
         (lambda client: client.classify([("a", "b", "c")]), TypeError, "3 values came"),
         (lambda client: client.embed(["a"], version=1), TypeError, "`version`"),
+        (lambda client: client.embed(["a"], model="\ud800"), InvalidInput, "model: contains a lone surrogate"),
         (lambda client: client.embed(["a"], pooling="max"), ValueError, "unknown pooling: `max`"),
         (lambda client: client.answer([("a", "b")], top_k=0), ValueError, "`top_k` must be at least 1"),
     ],

@@ -117,7 +117,7 @@ def test_what_cannot_be_exported_is_refused_in_one_line(tmp_path, save_checkpoin
     directory = change_config(save_checkpoint(tmp_path / "checkpoint", class_name), **changes)
 
     with pytest.raises(ValueError, match=message) as caught:
-        read_source(directory, task=task)
+        read_source(directory, task=task).load_model()
     assert "\n" not in str(caught.value)
 
 

@@ -136,7 +136,8 @@ def test_files_outside_are_not_read(directory, name):
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"{", b"[]", b"null", b'"text"', b"\xff\xfe", b'{"format": 2}', b'{"format": "1"}', b"{}"],
+    [b"", b"{", b"[]", b"null", b'"text"', b"\xff\xfe", b'{"format": 2}', b'{"format": "1"}', b"{}", b"[" * 100_000],
+    ids=range(10),
 )
 def test_broken_manifests(directory, content):
     """Not JSON, not an object, not UTF-8, of another format or of none."""

@@ -52,9 +52,14 @@ def test_existing_and_broken_corpora_are_refused(corpus_dir, text_file, tokenize
         prepare_corpus(CorpusRecipe(data=(text_file,), tokenizer=tokenizer_dir, out=corpus_dir))
     with pytest.raises(ValueError, match="not a corpus"):
         Corpus(tmp_path)
-    (tmp_path / "empty.txt").write_text("\n\n")
-    with pytest.raises(ValueError, match="no text in"):
-        prepare_corpus(CorpusRecipe(data=(tmp_path / "empty.txt",), tokenizer=tokenizer_dir, out=tmp_path / "x"))
+    for content in ("[]", "{}", '{"shards": [1]}'):
+        (tmp_path / "corpus.json").write_text(content)
+        with pytest.raises(ValueError, match="not a corpus"):
+            Corpus(tmp_path)
+    for content in ("\n\n", "\x01\n"):
+        (tmp_path / "empty.txt").write_text(content)
+        with pytest.raises(ValueError, match="no text in"):
+            prepare_corpus(CorpusRecipe(data=(tmp_path / "empty.txt",), tokenizer=tokenizer_dir, out=tmp_path / "x"))
 
 
 def test_vocabulary_is_the_same_in_every_run(text_file, tokenizer_dir, tmp_path):

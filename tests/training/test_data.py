@@ -1,6 +1,9 @@
 """Labelled data out of files, the optimizer's rules, and baselines."""
 
+import codecs
+import json
 import lzma
+import re
 
 import numpy as np
 import pytest
@@ -12,7 +15,7 @@ from tasks.spans import SpanExample
 from tasks.tokenizer import Tokenizer
 from training.baselines import first_words, majority_label, unigram
 from training.checkpoint import create_model
-from training.data import Columns, read_classification, read_cloze
+from training.data import Columns, read_classification, read_cloze, read_spans
 from training.documents import read_documents
 from training.model import BertConfig
 from training.optimizer import create_optimizer, learning_rate
@@ -41,6 +44,13 @@ def test_tables_of_every_kind_give_the_same_examples(tmp_path):
         ("a.tsv", "", "is empty"),
         ("a.jsonl", '{"text": "x", "label": 1}\n[1]\n', "line 2: expected a JSON object"),
         ("a.jsonl", "{\n", "line 1: broken JSON"),
+        ("a.jsonl", "[" * 100_000, "line 1: broken JSON"),
+        ("a.jsonl", '{"text": ["x"], "label": 1}\n', r"line 1: `text` must be a string: `\['x'\]`"),
+        ("a.jsonl", '{"text": "x", "label": [1]}\n', "line 1: `label` must be a string or a number"),
+        ("a.jsonl", '{"text": "x", "label": "\\ud800"}\n', "line 1: half of a surrogate pair"),
+        ("a.tsv", "text\tlabel\n \t1\n", "line 2: no `text`"),
+        ("a.csv", 'text,label\n"x,1\n', "line 2: broken CSV"),
+        ("a.csv", "text,label\n" + "x" * 200_000 + ",1\n", "line 2: broken CSV"),
         ("a.xls", "x", "cannot tell the format"),
     ],
 )
@@ -50,6 +60,47 @@ def test_malformed_tables_are_named(name, content, message, tmp_path):
 
     with pytest.raises(ValueError, match=message):
         read_classification(tmp_path / name, Columns())
+
+
+def test_marks_and_line_ends_of_windows_change_nothing(tmp_path):
+    """A byte order mark, CRLF, blank lines and lines of any length."""
+    long = "word " * 40_000
+    text = f"text\tlabel\r\na\t0\r\n\r\n{long}\t1\r\n\r\n"
+    (tmp_path / "a.tsv").write_bytes(codecs.BOM_UTF8 + text.encode())
+    (tmp_path / "a.jsonl").write_bytes(codecs.BOM_UTF8 + b'{"text": "a", "label": 0}\r\n')
+
+    assert [example.text for example in read_classification(tmp_path / "a.tsv", Columns())] == ["a", long]
+    assert [example.text for example in read_classification(tmp_path / "a.jsonl", Columns())] == ["a"]
+
+
+def squad(**changes):
+    question = {"id": "q7", "question": "Where?", "answers": [{"text": "here", "answer_start": 0}]} | changes
+    return {"data": [{"paragraphs": [{"context": "here it is", "qas": [question]}]}]}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ([], "expected an object with 'data', not"),
+        ({"data": "x"}, "'data' must be a list, not `x`"),
+        ({"data": [5]}, "expected an object with 'paragraphs', not `5`"),
+        ({"data": [{"paragraphs": [{"qas": [{}]}]}]}, "it lacks 'answers', in question"),
+        (squad(question=None), "'question' must be a string, not `None`, in question `{'id': 'q7'"),
+        (squad(answers={"text": ["here"], "answer_start": [0]}), "'answers' must be a list"),
+        (squad(answers=["here"]), "expected an object with 'text', not `here`"),
+        (squad(answers=[{"text": 5, "answer_start": 0}]), "'text' must be a string, not `5`"),
+        (squad(answers=[{"text": "here", "answer_start": "0"}]), "'answer_start' must be a whole number"),
+        (squad(question="\ud800"), "half of a surrogate pair"),
+    ],
+)
+def test_malformed_squad_is_named(content, message, tmp_path):
+    """File, key and question, whatever stands in the wrong place."""
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps(content))
+
+    with pytest.raises(ValueError, match=re.escape(message)) as caught:
+        read_spans(path)
+    assert str(path) in str(caught.value)
 
 
 def test_cloze_hides_tokens_that_stand_alone(text_file, tokenizer_dir):
@@ -109,6 +160,7 @@ def test_baselines():
     assert first_words(spans, spans) == {"exact_match": 1.0, "f1": 1.0}
     unanswerable = [SpanExample("q", "one two three four")] * 3
     assert first_words(spans, unanswerable)["f1"] == 1.0
+    assert first_words(unanswerable, unanswerable)["f1"] == 1.0
 
 
 def test_unigram_baseline(text_file, tokenizer_dir):

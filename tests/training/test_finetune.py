@@ -1,6 +1,7 @@
 """Fine-tuning learns both tasks, from our checkpoints and from transformers', and labels windows as the reference."""
 
 import json
+import shutil
 import subprocess
 import sys
 
@@ -144,7 +145,7 @@ def run_command(*arguments):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.json", "{", "broken JSON in"),
+        ("a.json", "{", "a.json`: broken JSON ("),
         ("a.json", '{"data": [{"paragraphs": [{"context": "x"}]}]}', "is not in SQuAD's format: it lacks 'qas'"),
         ("a.json", '{"data": []}', "no examples in"),
         ("a.json", "[]", "is not in SQuAD's format"),
@@ -170,6 +171,34 @@ def test_malformed_data_is_one_line(name, content, message, checkpoint, tmp_path
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("answer", ["", "not there"])
+def test_data_without_a_usable_answer_is_refused(answer, checkpoint, tmp_path, alone):
+    """Leaving all examples out would leave nothing to train on."""
+    question = {"id": "1", "question": "Where?", "answers": [{"text": answer, "answer_start": 0}]}
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps({"data": [{"paragraphs": [{"context": "here it is", "qas": [question]}]}]}))
+
+    recipe = FinetuneRecipe(
+        task="spans", checkpoint=checkpoint, train=(path,), run_dir=tmp_path / "run", max_query_length=8, doc_stride=8
+    )
+
+    with pytest.raises(ValueError, match=r"no example of .*a\.json` can be used: no answer stands"):
+        finetune(recipe, alone)
+
+
+def test_tokenizer_of_another_network_is_refused(checkpoint, tmp_path, alone):
+    """Its ids would lie outside of the embeddings."""
+    foreign = shutil.copytree(checkpoint, tmp_path / "foreign")
+    (foreign / TOKENIZER_FILE).unlink()
+    with open(foreign / "vocab.txt", "a", encoding="utf-8") as file:
+        file.write("onemoretoken\n")
+    train = write_classification(tmp_path / "train.jsonl", 8, 0)
+    recipe = FinetuneRecipe(task="classification", checkpoint=foreign, train=(train,), run_dir=tmp_path / "run")
+
+    with pytest.raises(ValueError, match="they do not belong together"):
+        finetune(recipe, alone)
+
+
 def test_evaluate_prints_scores_and_writes_predictions(checkpoint, tmp_path, alone):
     """The command's table holds the scores of the task card."""
     train = write_classification(tmp_path / "train.jsonl", 64, 0)
@@ -188,3 +217,7 @@ def test_evaluate_prints_scores_and_writes_predictions(checkpoint, tmp_path, alo
     rows = [json.loads(line) for line in out.read_text().splitlines()]
     assert len(rows) == 64
     assert sum(rows[0]["scores"].values()) == pytest.approx(1, abs=1e-5)
+
+    train.write_text('{"text": "x", "label": "maybe"}\n')
+    result = run_command("training.evaluate", str(path), "--data", str(train))
+    assert result.stderr == "error: label `maybe` of the data is none of the checkpoint's: no, yes\n"

@@ -155,6 +155,11 @@ def edit_config(directory, **changes):
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
+def save_pickle(directory, value):
+    (directory / "model.safetensors").unlink()
+    torch.save(value, directory / "pytorch_model.bin")
+
+
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
@@ -165,7 +170,10 @@ def edit_config(directory, **changes):
         (lambda d: edit_config(d, hidden_act="silu"), "unknown hidden_act: `silu`"),
         (lambda d: edit_config(d, hidden_size=33), "33"),
         (lambda d: edit_config(d, vocab_size=91), "where its config makes it"),
+        (lambda d: edit_config(d, hidden_size="33"), "broken .*config.json`: hidden_size must be of type int: `33`"),
         (lambda d: (d / "model.safetensors").unlink(), "no weights"),
+        (lambda d: save_pickle(d, {"model": {"weight": torch.ones(1)}}), "expected tensors by name"),
+        (lambda d: save_pickle(d, [torch.ones(1)]), "expected tensors by name"),
         (lambda d: (d / "model.safetensors").write_bytes(b"12345678"), "cannot read weights"),
     ],
 )

@@ -14,7 +14,8 @@ from tests.toy import TINY
 from training.checkpoint import load_model, read_task_card
 from training.loop import read_metrics
 from training.model import BertForPreTraining
-from training.pretrain import PretrainRecipe, pretrain, recipe_from_arguments
+from training.pretrain import IGNORED, PretrainRecipe, pretrain, pretraining_batch, recipe_from_arguments
+from training.pretraining_examples import PretrainingExamples
 
 
 def losses(run):
@@ -90,6 +91,25 @@ def test_run_started_differently_is_refused(corpus_dir, tmp_path, alone):
     assert losses(tmp_path / "run") == before
 
 
+def test_mistake_may_be_mended_before_there_is_a_state(corpus_dir, tmp_path, alone):
+    """Nothing is lost, so that the corrected command starts the run anew."""
+    with pytest.raises(ValueError, match="less than one batch"):
+        pretrain(recipe(corpus_dir, tmp_path / "run", num_steps=2, global_batch_size=100_000), alone)
+
+    pretrain(recipe(corpus_dir, tmp_path / "run", num_steps=2), alone)
+    assert len(losses(tmp_path / "run")) == 2
+
+
+@pytest.mark.parametrize("content", ["{", "[]"])
+def test_broken_recipe_of_a_run_is_named(content, corpus_dir, tmp_path, alone):
+    """The file, in one line."""
+    pretrain(recipe(corpus_dir, tmp_path / "run", num_steps=1), alone)
+    (tmp_path / "run" / "recipe.json").write_text(content)
+
+    with pytest.raises(ValueError, match=r"recipe\.json`: .*choose another --run-dir"):
+        pretrain(recipe(corpus_dir, tmp_path / "run", num_steps=1), alone)
+
+
 def test_training_learns_and_reports(checkpoint):
     """The loss falls; metrics, picture, recipe and task card lie in the run directory, resumable state does not."""
     run = checkpoint.parent
@@ -101,6 +121,17 @@ def test_training_learns_and_reports(checkpoint):
     assert (run / "curves.png").read_bytes().startswith(b"\x89PNG")
     assert read_task_card(checkpoint).provenance["pretraining"]["num_tokens"] > 0
     assert isinstance(load_model(checkpoint, "masked-lm"), BertForPreTraining)
+
+
+def test_batch_shapes_are_few(corpus):
+    """The number of masked positions is rounded up; what fills it has no part in losses and counts."""
+    examples = PretrainingExamples(corpus, max_seq_length=32)
+    chosen = [examples.example(0, index) for index in range(8)]
+    batch = pretraining_batch(chosen)
+    labels = batch.targets["mlm"]
+
+    assert len(labels) == len(batch.inputs["masked_positions_N"]) == 64
+    assert batch.counts["mlm"] == int((labels != IGNORED).sum()) == sum(len(item.masked_labels) for item in chosen)
 
 
 def test_diverging_run_is_stopped(corpus_dir, tmp_path, alone):
@@ -123,6 +154,11 @@ def test_published_shapes_are_first_words(tmp_path):
     [
         (["--num-steps", "0", "--global-batch-size", "0"], "global_batch_size must be at least 1"),
         (["--global-batch-size", "100000"], "less than one batch of 100000"),
+        (["--num-steps", "0"], "num_steps must be at least 1: `0`"),
+        (["--max-seq-length", "3"], "max_seq_length must be at least 8: `3`"),
+        (["--masking-rate", "2"], "masking_rate lies above 0"),
+        (["--dropout", "7"], "dropout must be at least 0 and below 1: `7.0`"),
+        (["--run-dir", __file__], "test_pretrain.py`: File exists"),
         (["--max-seq-length", "65"], "above max_position_embeddings"),
         (["--corpus", "nowhere"], "not a corpus: `nowhere`"),
     ],
