@@ -46,8 +46,8 @@ class Settings(BaseSettings):
     max_queue_tokens: int = Field(262_144, ge=1)
     """Tokens that may wait; beyond it calls are refused with RESOURCE_EXHAUSTED. Larger absorbs longer bursts, and
     makes the last in the queue wait longer."""
-    max_request_bytes: int = Field(64 * 2**20, ge=1, le=2**31 - 1)
-    """Largest request message."""
+    max_request_bytes: int = Field(4 * 2**20, ge=1, le=2**31 - 1)
+    """Largest request message. Tokenising takes some 300 bytes of memory a byte of text, before anything is cut."""
     grace_s: float = Field(10.0, ge=0, allow_inf_nan=False)
     """Seconds that calls in flight may take to finish after SIGTERM."""
 

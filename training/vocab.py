@@ -6,6 +6,7 @@ python -m training.vocab --data corpus.txt --out build/tokenizer --vocab-size 81
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ from training.documents import find_files, read_documents
 from training.progress import Progress
 
 SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+_TOO_LONG = re.compile(r"[A-Za-z0-9]{101,}")
+"""Words that become [UNK] anyway; in long ones the trainer would be busy for hours."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +106,7 @@ def _documents(files: list[Path], label: str) -> Iterator[list[str]]:
         for path in files:
             for document in read_documents(path):
                 bar.update(1)
-                yield document
+                yield [_TOO_LONG.sub(" ", sentence) for sentence in document]
 
 
 @command

@@ -80,6 +80,16 @@ def test_vocabulary_is_the_same_in_every_run(text_file, tokenizer_dir, tmp_path)
         assert (tmp_path / "again" / name).read_text() == (tokenizer_dir / name).read_text()
 
 
+def test_words_too_long_for_the_tokenizer_take_no_part(tmp_path):
+    """They become [UNK] whatever is learned from them, and the trainer would take hours over a very long one."""
+    (tmp_path / "a.txt").write_text(f"One text. {'zq' * 2_000_000} Another text.\n" * 2)
+
+    backend = train_vocab(VocabRecipe(data=(tmp_path / "a.txt",), out=tmp_path / "out", vocab_size=100))
+
+    assert "text" in backend.get_vocab()
+    assert not any("zq" in token for token in backend.get_vocab())
+
+
 def test_vocabulary_too_small_for_the_characters_is_refused(text_file, tmp_path):
     """The message says how many tokens are needed at least."""
     with pytest.raises(ValueError, match="vocab_size `20` is too small"):
