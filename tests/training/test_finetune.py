@@ -14,6 +14,7 @@ from tasks.spans import SpanExample, SpanSettings
 from tasks.tokenizer import TOKENIZER_FILE, Tokenizer
 from tests.toy import write_classification, write_spans
 from training.checkpoint import read_task_card
+from training.data import Columns, read_examples
 from training.evaluate import load_for_evaluation
 from training.finetune import FinetuneRecipe, FinetuningData, answer_positions, finetune, label_sequences
 from training.loop import read_metrics
@@ -89,7 +90,11 @@ def test_checkpoint_of_transformers_can_be_fine_tuned(tokenizer_dir, tmp_path, a
 
     assert (path / TOKENIZER_FILE).is_file() or (path / "vocab.txt").is_file()
     task, run = load_for_evaluation(path)
-    assert predict(task, task.encode and [], run) == []
+    predictions = predict(
+        task, read_examples("classification", [train], columns=Columns(), tokenizer=task.tokenizer), run
+    )
+    assert len(predictions) == 64
+    assert {prediction.label for prediction in predictions} <= {"no", "yes"}
 
 
 def test_answer_positions_are_those_of_the_reference(tokenizer_dir):
