@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -25,8 +25,9 @@ from training.checkpoint import TaskCard, create_model, load_model, save_checkpo
 from training.command import command, parse
 from training.corpus import Corpus
 from training.distributed import World, world
+from training.initialization import initialize_local
 from training.loop import PLACES_AND_PACE, Batch, LoopSettings, Run, autocast, recipe_fields, train
-from training.model import BertConfig, BertModel
+from training.model import BertConfig, BertForPreTraining, BertModel
 from training.plot import plot_run
 from training.pretraining_examples import PretrainingExample, PretrainingExamples
 
@@ -42,7 +43,10 @@ class PretrainRecipe(LoopSettings):
     dev_corpus: Path | None = None
     """Held-out corpus, prepared with the same tokenizer, for MLM loss and accuracy."""
     init: Path | None = None
-    """Checkpoint to go on from, instead of random weights; its shape counts."""
+    """Checkpoint to go on from, instead of new weights; its shape counts."""
+    initialization: Literal["bert", "local"] = "bert"
+    """New weights: drawn as in the reference code, or with heads that look at the neighbouring tokens from the start,
+    which spares small budgets the plateau."""
     num_steps: int = 10_000
     """Optimizer steps."""
     hidden_size: int = 256
@@ -67,6 +71,8 @@ class PretrainRecipe(LoopSettings):
                 raise ValueError(f"{name} must be at least {least}: `{getattr(self, name)}`")
         if not 0 < self.masking_rate <= 1 or not 0 <= self.short_seq_prob <= 1:
             raise ValueError("masking_rate lies above 0 and up to 1, short_seq_prob between 0 and 1")
+        if self.init and self.initialization != "bert":
+            raise ValueError("initialization is of new weights; leave it out, or init")
         if self.max_seq_length > self.max_position_embeddings:
             raise ValueError(
                 f"max_seq_length `{self.max_seq_length}` is above "
@@ -225,7 +231,11 @@ def _create(recipe: PretrainRecipe, corpus: Corpus) -> BertModel:
         intermediate_size=4 * recipe.hidden_size,
         max_position_embeddings=recipe.max_position_embeddings,
     )
-    return create_model("masked-lm", config, dropout=recipe.dropout)
+    model = create_model("masked-lm", config, dropout=recipe.dropout)
+    if recipe.initialization == "local":
+        assert isinstance(model, BertForPreTraining)
+        initialize_local(model, corpus.token_counts())
+    return model
 
 
 def _examples(corpus: Corpus, recipe: PretrainRecipe) -> PretrainingExamples:
