@@ -25,7 +25,7 @@ MODELS ?= build/demo/models
 PORT ?= 50051
 NPROC ?= 1
 ARGS ?=
-LAUNCH = $(if $(filter-out 1,$(NPROC)),-m torch.distributed.run --standalone --nproc-per-node $(NPROC)) -m
+LAUNCH = -m $(if $(filter-out 1,$(NPROC)),training.launch $(NPROC))
 
 export TOKENIZERS_PARALLELISM ?= false
 

@@ -15,8 +15,9 @@ from typing import Annotated
 import tyro
 
 from export.parity import Limits
-from export.pipeline import Precision, export_checkpoint
+from export.pipeline import export_checkpoint
 from export.source import SettingsChanges, TaskName
+from tasks.manifest import Precision
 from training.command import command, parse
 
 

@@ -13,7 +13,7 @@ import onnx
 from export import optimise, quantise
 from export.source import Source
 from tasks.files import sha256
-from tasks.manifest import MANIFEST_FILE, MODEL_FILE, Manifest
+from tasks.manifest import MANIFEST_FILE, MODEL_FILE, Manifest, Precision
 from tasks.tokenizer import TOKENIZER_FILE
 from training.checkpoint import checkpoint_digest
 from training.model import BertConfig
@@ -29,7 +29,7 @@ def write_package(
     *,
     name: str,
     version: str,
-    precision: str,
+    precision: Precision,
     scores: Mapping[str, Any],
 ) -> None:
     """Move the graph into a directory, and write tokenizer and manifest beside it.
@@ -61,7 +61,7 @@ def write_package(
     (directory / MANIFEST_FILE).write_text(manifest.to_json(), encoding="utf-8")
 
 
-def _provenance(source: Source, config: BertConfig, precision: str) -> dict[str, Any]:
+def _provenance(source: Source, config: BertConfig, precision: Precision) -> dict[str, Any]:
     recipe = {"fusion": optimise.RECIPE} | ({"quantisation": quantise.RECIPE} if precision == "int8" else {})
     return {
         "checkpoint": {"name": source.name, "sha256": checkpoint_digest(source.directory), "config": asdict(config)},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 import torch
 
@@ -18,11 +18,10 @@ from export.session import ort_run
 from export.source import SettingsChanges, Source, read_source
 from tasks.batching import Run
 from tasks.files import atomic_directory
-from tasks.manifest import ModelDirectory, parse_model_path, read_model_directory
+from tasks.manifest import ModelDirectory, Precision, check_precision, parse_model_path, read_model_directory
 from training.evaluate import torch_run
 from training.model import BertModel
 
-Precision = Literal["fp32", "int8"]
 Progress = Callable[[str], object]
 
 
@@ -54,8 +53,7 @@ def export_checkpoint(
         ParityError: when the graph is not faithful.
         ValueError: naming the file, setting or flag that is wrong.
     """
-    if precision not in get_args(Precision):
-        raise ValueError(f"unknown precision: `{precision}` (one of: {', '.join(get_args(Precision))})")
+    check_precision(precision)
     name, version = parse_model_path(model_dir)
     if Path(model_dir).exists() and not replace:
         raise ValueError(f"already exists: `{model_dir}`; give --replace to overwrite it, or take another version")

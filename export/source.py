@@ -6,17 +6,25 @@ Ours say it in `task.json`. Of foreign ones the architecture in `config.json` te
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import NoneType
 from typing import Any, Literal, TypedDict
 
 from export.sentence_transformers import checkpoint_directory, embedding_settings
 from tasks import TASKS, Task, create_task, settings_from_dict, settings_to_dict
 from tasks.spans import SpanSettings
-from tasks.tokenizer import Tokenizer
-from training.checkpoint import TaskCard, bert_config, labels_of, load_model, read_config, read_task_card
+from training.checkpoint import (
+    TaskCard,
+    labels_of,
+    load_model,
+    load_tokenizer,
+    read_config,
+    read_json,
+    read_shape,
+    read_task_card,
+)
 from training.model import BertModel
 
 TaskName = Literal["embedding", "classification", "spans", "masked-lm"]
@@ -96,13 +104,13 @@ def read_source(checkpoint: str | Path, *, task: str | None = None, settings: Se
     if task not in TASKS:
         raise ValueError(f"unknown task: `{task}` (one of: {', '.join(TASKS)})")
     _refuse_other_heads(directory, config, task)
-    tokenizer = Tokenizer.load(directory)
+    tokenizer = load_tokenizer(directory)
     if card and card.task == task:
         values = settings_to_dict(card.settings)
     else:
         values = _foreign_settings(checkpoint, directory, config, card, task)
     known_task = create_task(task, tokenizer, settings_from_dict(task, values | dict(settings or {})))
-    _check_sizes(directory, config, known_task)
+    _check_sizes(directory, known_task)
     return Source(name=checkpoint.resolve().name, directory=directory, task=known_task, card=card)
 
 
@@ -127,7 +135,7 @@ def _foreign_settings(
     checkpoint: Path, directory: Path, config: Mapping[str, Any], card: TaskCard | None, task: str
 ) -> dict[str, Any]:
     """Settings for a checkpoint without a task card, or one that was trained for another task."""
-    limits = [bert_config(config).max_position_embeddings, *_tokenizer_limit(directory)]
+    limits = [read_shape(directory).max_position_embeddings, *_tokenizer_limit(directory)]
     if card:
         limits.append(card.settings.max_seq_length)
     if task == "spans":
@@ -143,18 +151,15 @@ def _foreign_settings(
 def _tokenizer_limit(directory: Path) -> list[int]:
     """`model_max_length`, where it is there; 10^30 stands for "no limit"."""
     path = directory / "tokenizer_config.json"
-    if not path.is_file():
-        return []
-    try:
-        limit = json.loads(path.read_text(encoding="utf-8")).get("model_max_length")
-    except ValueError as error:
-        raise ValueError(f"broken JSON in `{path}`: {error}") from error
+    limit = read_json(path).get("model_max_length") if path.is_file() else None
+    if not isinstance(limit, (int, float, NoneType)):
+        raise ValueError(f"`{path}`: model_max_length must be a number: `{limit!r}`")
     return [int(limit)] if limit else []
 
 
-def _check_sizes(directory: Path, config: Mapping[str, Any], task: Task[Any, Any, Any, Any]) -> None:
+def _check_sizes(directory: Path, task: Task[Any, Any, Any, Any]) -> None:
     """Whatever the task encodes, the network must have embeddings for."""
-    shape = bert_config(config)
+    shape = read_shape(directory)
     if task.settings.max_seq_length > shape.max_position_embeddings:
         raise ValueError(
             f"max_seq_length `{task.settings.max_seq_length}` is more than the {shape.max_position_embeddings} "
@@ -162,8 +167,3 @@ def _check_sizes(directory: Path, config: Mapping[str, Any], task: Task[Any, Any
         )
     if shape.type_vocab_size < 2:
         raise ValueError(f"the network of `{directory}` has type_vocab_size `{shape.type_vocab_size}`; 2 are needed")
-    if task.tokenizer.vocab_size > shape.vocab_size:
-        raise ValueError(
-            f"the tokenizer of `{directory}` has {task.tokenizer.vocab_size} tokens, its network {shape.vocab_size}; "
-            "they do not belong together"
-        )

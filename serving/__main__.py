@@ -14,10 +14,11 @@ import signal
 import sys
 from collections.abc import Sequence
 
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # while the imports below take their time, Ctrl-C just ends it
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # the workers need the cores that it would take
 
-from serving.server import Server
-from serving.settings import Settings, read_settings
+from serving.server import Server  # noqa: E402
+from serving.settings import Settings, read_settings  # noqa: E402
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

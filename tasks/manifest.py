@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 from tasks.base import Task, TaskSettings
 from tasks.files import sha256
@@ -25,9 +25,20 @@ from tasks.tokenizer import TOKENIZER_FILE, Tokenizer
 MANIFEST_FILE = "manifest.json"
 MODEL_FILE = "model.onnx"
 FORMAT = 1
+Precision = Literal["fp32", "int8"]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _VERSION = re.compile(r"[1-9][0-9]*")
+
+
+def check_precision(precision: str) -> None:
+    """Refuse a precision that graphs do not come in.
+
+    Raises:
+        ValueError: naming those that there are.
+    """
+    if precision not in get_args(Precision):
+        raise ValueError(f"unknown precision: `{precision}` (one of: {', '.join(get_args(Precision))})")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +51,10 @@ class Execution:
     disabled_optimizers: tuple[str, ...] = ()
     """Load-time optimisers of ONNX Runtime to switch off."""
 
+    def __post_init__(self) -> None:
+        if self.max_batch_tokens < 1:
+            raise ValueError(f"execution.max_batch_tokens must be at least 1: `{self.max_batch_tokens}`")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
@@ -49,8 +64,7 @@ class Manifest:
     version: str
     task: str
     settings: TaskSettings
-    precision: str
-    """`fp32` or `int8`."""
+    precision: Precision
     opset: int
     hidden_size: int
     vocab_size: int
@@ -63,6 +77,12 @@ class Manifest:
     """Checkpoint digest, data digests, configuration, versions."""
     scores: Mapping[str, Any] = field(default_factory=dict)
     """Scores on the dev set, and how far the graph is from PyTorch."""
+
+    def __post_init__(self) -> None:
+        check_precision(self.precision)
+        for name in ("opset", "hidden_size", "vocab_size"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1: `{getattr(self, name)}`")
 
     def to_json(self) -> str:
         """The text of `manifest.json`."""
@@ -90,6 +110,7 @@ class Manifest:
 
 _KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "str": ("a string", lambda value: isinstance(value, str)),
+    "Precision": ("a string", lambda value: isinstance(value, str)),
     "int": ("a whole number", lambda value: isinstance(value, int) and not isinstance(value, bool)),
     "tuple[str, ...]": ("a list of strings", lambda value: isinstance(value, (list, tuple)) and _all_strings(value)),
     "Mapping[str, str]": (

@@ -68,7 +68,7 @@ def read_task_card(directory: str | Path) -> TaskCard | None:
     path = Path(directory) / TASK_FILE
     if not path.is_file():
         return None
-    values = _read_json(path)
+    values = read_json(path)
     try:
         settings = settings_from_dict(values["task"], values["settings"])
         return TaskCard(**values | {"settings": settings})
@@ -85,7 +85,7 @@ def read_config(directory: str | Path) -> dict[str, Any]:
     path = Path(directory) / CONFIG_FILE
     if not path.is_file():
         raise ValueError(f"not a checkpoint: `{directory}` has no {CONFIG_FILE}")
-    values = _read_json(path)
+    values = read_json(path)
     if values.get("model_type", "bert") != "bert":
         raise ValueError(f"not a BERT checkpoint: `{path}` has model_type `{values['model_type']}`")
     if values.get("position_embedding_type", "absolute") != "absolute":
@@ -335,10 +335,15 @@ def _modern_name(name: str) -> str:
     return f"bert.{name}" if name.startswith(("embeddings.", "encoder.", "pooler.")) else name
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
+    """The JSON object in a file.
+
+    Raises:
+        ValueError: naming the file, when it holds something else.
+    """
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"broken JSON in `{path}`: {error}") from error
     if not isinstance(values, dict):
         raise ValueError(f"`{path}` must hold a JSON object")

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import functools
+import os
 import sys
+import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import tyro
 
 RecipeT = TypeVar("RecipeT")
+
+PEER_DELAY_S = 2.0
+"""How long other processes than the first wait before they report: the launcher ends them if it has the same one."""
 
 
 def parse(
@@ -35,6 +40,8 @@ def command(main: Callable[[], None]) -> Callable[[], None]:
         except BrokenPipeError:
             sys.stderr.close()
         except (ValueError, OSError) as error:
+            if os.environ.get("LOCAL_RANK", "0") != "0":
+                time.sleep(PEER_DELAY_S)
             sys.exit("error: " + " ".join(_message(error).split()))
         except KeyboardInterrupt:
             sys.exit(130)

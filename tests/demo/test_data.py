@@ -11,20 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from demo import data
-from demo.data import (
-    Corpus,
-    Function,
-    Module,
-    build,
-    contexts,
-    excerpt,
-    labelled_texts,
-    mask_names,
-    normalize,
-    split_of,
-)
+from demo import texts as demo_texts
+from demo.corpus import MAX_REPEATS, Corpus
+from demo.data import build
 from demo.docstrings import Parameter, Source
+from demo.modules import Function, Module, normalize, split_of
+from demo.questions import contexts
+from demo.texts import excerpt, labelled_texts, mask_names
 
 WORDS = ("alder", "birch", "cedar", "elm", "hazel", "larch", "maple", "oak", "pine", "rowan", "spruce", "willow", "yew")
 
@@ -78,7 +71,7 @@ def test_corpus_splits_share_no_long_sentence(out_dir: Path) -> None:
 
     assert any(dev)
     assert not [line for line in dev if len(line.split()) > 5 and normalize(line) in known]
-    assert max(train.count(line) for line in train if line) == data.MAX_REPEATS
+    assert max(train.count(line) for line in train if line) == MAX_REPEATS
 
 
 def test_labelled_texts_are_disjoint(out_dir: Path) -> None:
@@ -195,7 +188,7 @@ def test_excerpt_is_within_bounds(docstring: list[str]) -> None:
 
 def test_labels_are_capped(monkeypatch: pytest.MonkeyPatch) -> None:
     """No label has more texts than its share."""
-    monkeypatch.setattr(data, "TEXTS_PER_LABEL", {"train": 5, "dev": 2})
+    monkeypatch.setattr(demo_texts, "TEXTS_PER_LABEL", {"train": 5, "dev": 2})
     rng = random.Random(0)
     modules = [
         module(f"{library}.m{number}", [[sentence(rng, 20)]], library) for library in ("a", "b") for number in range(60)

@@ -102,6 +102,21 @@ def test_execution_has_defaults(directory):
     assert read_model_directory(directory).manifest.execution == Execution()
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"precision": "fp8"}, "unknown precision: `fp8` (one of: fp32, int8)"),
+        ({"hidden_size": 0}, "hidden_size must be at least 1: `0`"),
+        ({"execution": {"max_batch_tokens": -5}}, "execution.max_batch_tokens must be at least 1: `-5`"),
+    ],
+)
+def test_values_that_no_model_has_are_named(directory, changes, message):
+    """Of the right kind, but not possible."""
+    change(directory, **changes)
+
+    assert message in error_of(directory)
+
+
 @pytest.mark.parametrize("name", ["model.onnx", "tokenizer.json"])
 def test_files_are_checked(directory, name):
     """A file changed by one byte, then missing, then left out of the manifest, is named."""

@@ -37,8 +37,8 @@ def test_same_seed_gives_the_same_losses_and_another_seed_others(corpus_dir, tmp
 
 def command(corpus_dir, run, *flags, processes=None):
     python = [sys.executable, "-m"]
-    if processes:
-        python += ["torch.distributed.run", "--standalone", "--nproc-per-node", str(processes), "-m"]
+    if processes is not None:
+        python += ["training.launch", str(processes)]
     arguments = ["--corpus", str(corpus_dir), "--run-dir", str(run), "--max-position-embeddings", "64"]
     shape = ["--num-hidden-layers", "2", "--hidden-size", "32", "--num-attention-heads", "2", "--max-seq-length", "32"]
     steps = ["--global-batch-size", "8", "--micro-batch-size", "4", "--log-every", "1", "--dtype", "fp32"]
@@ -172,6 +172,17 @@ def test_mistakes_get_one_line_and_a_non_zero_exit(corpus_dir, tmp_path, flags, 
     assert result.returncode in (1, 2)
     assert message in " ".join(result.stderr.replace("│", "").split())
     assert len(result.stderr.strip().splitlines()) <= 8
+
+
+def test_mistakes_are_reported_once_by_several_processes(tmp_path):
+    """The launcher adds nothing, and there must be a process."""
+    for processes, message in ((2, "error: not a corpus: `nowhere`"), (0, "error: the number of processes must be")):
+        command_line = command("nowhere", tmp_path / "run", processes=processes)
+        result = subprocess.run(command_line, capture_output=True, text=True, check=False)
+
+        assert result.returncode == 1
+        assert result.stderr.startswith(message)
+        assert len(result.stderr.strip().splitlines()) == 1
 
 
 def test_damaged_state_is_named(corpus_dir, tmp_path, alone):
