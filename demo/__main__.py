@@ -26,8 +26,8 @@ from training.plot import plot_runs
 
 VOCAB = "--vocab-size 6000"
 PRETRAIN = (
-    "--initialization local --num-steps 800 --max-seq-length 64 --global-batch-size 64 --micro-batch-size 64 "
-    "--dropout 0 --learning-rate 3e-3 --betas 0.9 0.98 --masking-rate 0.4 --eval-every 100 --eval-examples 256"
+    "--initialization local --num-steps 800 --dropout 0 --learning-rate 3e-3 --betas 0.9 0.98 --masking-rate 0.4 "
+    "--eval-every 100 --eval-examples 256"
 )
 CLASSIFICATION = "--num-epochs 2 --learning-rate 5e-4 --dropout 0.1"
 SPANS = (

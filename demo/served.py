@@ -29,7 +29,7 @@ def _fill(client: Client, model: str, example: Any) -> list[tuple[float, bool]]:
     fills = client.fill_mask([example.text], model=model, top_k=1, targets=example.tokens, truncate=True)[0]
     return [
         (-float(np.log(max(fill.targets[number].score, 1e-30))), fill.tokens[0].token == token)
-        for number, (fill, token) in enumerate(zip(fills, example.tokens, strict=False))
+        for number, (fill, token) in enumerate(zip(fills, example.tokens, strict=True))
     ]
 
 

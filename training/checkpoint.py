@@ -131,11 +131,16 @@ def create_model(
         num_labels: for classification.
         dropout: of hidden states and attention; None for the config's own.
     """
+    return _without_weights(task, config, num_labels, dropout).initialize()
+
+
+def _without_weights(task: str, config: BertConfig, num_labels: int | None, dropout: float | None) -> BertModel:
     if dropout is not None:
         config = replace(config, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
-    if task == "classification":
-        return BertForSequenceClassification(config, num_labels or 2).initialize()
-    return MODELS[task](config).initialize()
+    with torch.device("meta"):
+        if task == "classification":
+            return BertForSequenceClassification(config, num_labels or 2)
+        return MODELS[task](config)
 
 
 def load_model(
@@ -161,7 +166,7 @@ def load_model(
         raise ValueError(f"`{Path(directory) / CONFIG_FILE}` unties the word embeddings; masked-lm needs them tied")
     try:
         config = bert_config(values)
-        model = create_model(task, config, num_labels=num_labels or len(labels_of(values)), dropout=dropout)
+        model = _without_weights(task, config, num_labels or len(labels_of(values)), dropout)
     except (TypeError, ValueError) as error:
         raise ValueError(f"broken `{Path(directory) / CONFIG_FILE}`: {error}") from error
     weights = from_hugging_face(read_weights(directory), model.config.num_hidden_layers)
@@ -177,8 +182,8 @@ def load_model(
             shapes = f"{list(weights[name].shape)} where its config makes it {list(wanted[name])}"
             raise ValueError(f"checkpoint `{directory}` does not fit `{task}`: `{name}` is {shapes}")
         raise ValueError(f"checkpoint `{directory}` cannot do `{task}`: it lacks `{name}`; fine-tune it for that first")
-    model.load_state_dict(fitting, strict=False)
-    return model
+    model.load_state_dict(fitting, strict=False, assign=True)
+    return model.initialize()
 
 
 _HEADS = ("bert.pooler.", "mlm.", "nsp.", "classifier.", "qa_outputs.")

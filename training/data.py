@@ -168,6 +168,8 @@ def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         _, header = next(cells, (0, None))
         if header is None:
             raise ValueError(f"`{path}` is empty; its first line must name the columns")
+        if twice := next((name for name in header if header.count(name) > 1), None):
+            raise ValueError(f"`{path}`, line 1: two columns are called `{twice}`")
         for number, row in cells:
             if len(row) != len(header):
                 raise ValueError(f"`{path}`, line {number}: {len(row)} columns, the header has {len(header)}")

@@ -142,17 +142,22 @@ class BertModel(nn.Module):
         self.config = config
         self.bert = Bert(config, with_pooler=self.with_pooler)
 
+    @torch.no_grad()
     def initialize(self) -> BertModel:
-        """Draw weights from a truncated normal, biases zero, as the reference code does."""
-        self.apply(self._initialize)
-        return self
+        """Draw the weights that there are none of (those on the meta device) as the reference code does.
 
-    def _initialize(self, module: nn.Module) -> None:
-        if isinstance(module, (nn.Linear, nn.Embedding)):
-            std = self.config.initializer_range
-            nn.init.trunc_normal_(module.weight, std=std, a=-2 * std, b=2 * std)
-        if isinstance(module, nn.Linear) and module.bias is not None:
-            nn.init.zeros_(module.bias)
+        Matrices come from a truncated normal; biases are zero, and the weights of LayerNorm one.
+        """
+        for module in self.modules():
+            if any(parameter.is_meta for parameter in module.parameters(recurse=False)):
+                module.to_empty(device="cpu", recurse=False)
+                for name, parameter in module.named_parameters(recurse=False):
+                    if parameter.dim() > 1:
+                        std = self.config.initializer_range
+                        nn.init.trunc_normal_(parameter, std=std, a=-2 * std, b=2 * std)
+                    else:
+                        parameter.fill_(1.0 if name == "weight" else 0.0)
+        return self
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor | None, token_type_ids: Tensor) -> dict[str, Tensor]:
         hidden_BLD = self.bert(input_ids, attention_mask, token_type_ids)

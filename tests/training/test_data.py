@@ -39,6 +39,7 @@ def test_tables_of_every_kind_give_the_same_examples(tmp_path):
     ("name", "content", "message"),
     [
         ("a.tsv", "text\tlabel\nx\n", "line 2: 1 columns, the header has 2"),
+        ("a.tsv", "text\tlabel\ttext\nx\ty\tz\n", "line 1: two columns are called `text`"),
         ("a.tsv", "txt\tlabel\nx\t1\n", r"line 2: no `text` \(there: txt, label\)"),
         ("a.tsv", "text\tlabel\nx\t\n", "line 2: no `label`"),
         ("a.tsv", "", "is empty"),
