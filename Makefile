@@ -38,7 +38,7 @@ $(READY): pyproject.toml clients/pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if v >= (3, 11) else f"Python 3.11 or newer is needed, this is {v[0]}.{v[1]}; say which: make PYTHON=python3.12 ...")'
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)
 	$(PY) -m pip install --quiet --upgrade 'pip>=25.1'
-	$(PY) -m pip install --quiet -e './clients[cli]' --group training --group export --group serving --group dev -c constraints.txt
+	PYTHONWARNINGS=ignore $(PY) -m pip install --quiet -e './clients[cli]' --group training --group export --group serving --group dev -c constraints.txt
 	@touch $@
 
 $(STUBS_READY): $(READY)
