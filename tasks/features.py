@@ -23,21 +23,21 @@ class Features:
         return len(self.input_ids)
 
 
-def collate(features: Sequence[Features], *, pad_id: int = 0) -> dict[str, np.ndarray]:
-    """Pad sequences to the longest of them.
+def collate(features: Sequence[Features], *, pad_id: int = 0, length: int = 0) -> dict[str, np.ndarray]:
+    """Pad sequences to the longest of them, or to `length` if that is more.
 
     Returns:
         `input_ids`, `attention_mask` and `token_type_ids`, each [batch, length] int64.
     """
     lengths = [len(item) for item in features]
-    shape = (len(features), max(lengths))
+    shape = (len(features), max(length, *lengths))
     arrays = {name: np.zeros(shape, dtype=np.int64) for name in INPUT_NAMES}
     if pad_id:
         arrays["input_ids"].fill(pad_id)
-    for row, (item, length) in enumerate(zip(features, lengths, strict=True)):
-        arrays["input_ids"][row, :length] = item.input_ids
-        arrays["attention_mask"][row, :length] = 1
-        arrays["token_type_ids"][row, :length] = item.token_type_ids
+    for row, (item, size) in enumerate(zip(features, lengths, strict=True)):
+        arrays["input_ids"][row, :size] = item.input_ids
+        arrays["attention_mask"][row, :size] = 1
+        arrays["token_type_ids"][row, :size] = item.token_type_ids
     return arrays
 
 

@@ -85,6 +85,10 @@ class FinetuneRecipe(LoopSettings):
             raise ValueError("num_epochs must be above 0, eval_examples at least 1")
 
 
+LENGTH_STEP = 16
+"""Sequences are padded to a multiple of this many tokens, or to the longest of the data."""
+
+
 class FinetuningData:
     """Global batches of labelled features, shuffled anew each epoch; sequences of like length share a batch.
 
@@ -111,11 +115,16 @@ class FinetuningData:
         if self._cached[0] != epoch:
             self._cached = (epoch, self._order(epoch))
         chosen = [self.sequences[number] for number in self._cached[1][index][part]]
-        arrays = collate([features for features, _ in chosen], pad_id=self.pad_id)
+        arrays = collate([features for features, _ in chosen], pad_id=self.pad_id, length=self._padded_length(chosen))
         num_tokens = int(arrays["attention_mask"].sum())
         inputs = {name: torch.from_numpy(array) for name, array in arrays.items()}
         labels = torch.tensor([label for _, label in chosen])
         return Batch(inputs, {"labels": labels}, {"loss": len(chosen)}, num_tokens)
+
+    def _padded_length(self, sequences: Sequence[tuple[Features, tuple[int, ...]]]) -> int:
+        """Lengths are rounded up, so that shapes are few (see `training.pretrain.pretraining_batch`)."""
+        longest = max(len(features) for features, _ in sequences)
+        return min(longest + -longest % LENGTH_STEP, int(self._lengths.max()))
 
     def _order(self, epoch: int) -> np.ndarray:
         """[batches, global_batch_size] numbers of sequences: shuffled, then sorted by length within 32 batches."""

@@ -5,11 +5,13 @@ import shutil
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import transformers
 
 from tasks import create_task
 from tasks.batching import predict
+from tasks.features import Features
 from tasks.spans import SpanExample, SpanSettings
 from tasks.tokenizer import TOKENIZER_FILE, Tokenizer
 from tests.toy import write_classification, write_spans
@@ -226,3 +228,16 @@ def test_evaluate_prints_scores_and_writes_predictions(checkpoint, tmp_path, alo
     train.write_text('{"text": "x", "label": "maybe"}\n')
     result = run_command("training.evaluate", str(path), "--data", str(train))
     assert result.stderr == "error: label `maybe` of the data is none of the checkpoint's: no, yes\n"
+
+
+def test_shapes_of_batches_are_few():
+    """Lengths are rounded up to a multiple of 16, and never beyond the longest sequence there is."""
+    sequences = [
+        (Features(input_ids=np.ones(size, int), token_type_ids=np.zeros(size, int)), (0,)) for size in range(3, 91)
+    ]
+    data = FinetuningData(sequences, global_batch_size=4, seed=0, pad_id=0)
+
+    batches = [data.batch(0, index, slice(None)) for index in range(data.num_batches(0))]
+
+    assert {batch.inputs["input_ids"].shape[1] for batch in batches} <= {16, 32, 48, 64, 80, 90}
+    assert sum(batch.num_tokens for batch in batches) == sum(range(3, 91))
