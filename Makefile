@@ -9,7 +9,7 @@ STUBS_READY := $(VENV)/stubs/.ready
 PROTOC := $(VENV)/stubs/bin/python -m grpc_tools.protoc -I protos protos/bertline/v1/encoder.proto
 
 # What a user of the retraining targets changes. ARGS adds any flag of the stage (`make pretrain ARGS=--help`).
-DATA ?= build/demo/data/corpus/train.txt
+DATA ?=
 DEV ?=
 TOKENIZER ?= build/tokenizer
 CORPUS ?= build/corpus
@@ -23,9 +23,11 @@ MODEL ?= models/my-model/1
 PRECISION ?= fp32
 MODELS ?= build/demo/models
 PORT ?= 50051
+METRICS_PORT ?= 9090
 NPROC ?= 1
 ARGS ?=
-LAUNCH = -m $(if $(filter-out 1,$(NPROC)),training.launch $(NPROC))
+LAUNCH = -m$(if $(filter-out 1,$(NPROC)), training.launch $(NPROC))
+NEED_DATA = $(if $(DATA)$(ARGS),,$(error give DATA=..., the file to read; see make help))
 
 export TOKENIZERS_PARALLELISM ?= false
 
@@ -57,19 +59,19 @@ test: $(READY)  ## the tests (3 minutes on 2 cores)
 ## Retrain: each stage takes what the one before wrote; ARGS='...' adds flags, ARGS=--help lists them
 .PHONY: vocab corpus pretrain finetune evaluate export serve
 vocab: $(READY)  ## DATA='text files or folders' TOKENIZER=folder to write, VOCAB_SIZE=30522
-	$(PY) -m training.vocab --data $(DATA) --out $(TOKENIZER) --vocab-size $(VOCAB_SIZE) $(ARGS)
+	$(NEED_DATA)$(PY) -m training.vocab --data $(DATA) --out $(TOKENIZER) --vocab-size $(VOCAB_SIZE) $(ARGS)
 corpus: $(READY)  ## DATA='text files or folders' TOKENIZER=folder CORPUS=folder to write
-	$(PY) -m training.corpus --data $(DATA) --tokenizer $(TOKENIZER) --out $(CORPUS) $(ARGS)
+	$(NEED_DATA)$(PY) -m training.corpus --data $(DATA) --tokenizer $(TOKENIZER) --out $(CORPUS) $(ARGS)
 pretrain: $(READY)  ## CORPUS=folder DEV_CORPUS=folder RECIPE=tiny|mini|small|medium|base|large RUN=folder NPROC=processes
 	$(PY) $(LAUNCH) training.pretrain $(RECIPE) --corpus $(CORPUS) $(if $(DEV_CORPUS),--dev-corpus $(DEV_CORPUS)) --run-dir $(RUN) $(ARGS)
 finetune: $(READY)  ## TASK=classification|spans CHECKPOINT=folder DATA=train file DEV=dev file RUN=folder NPROC=processes
-	$(PY) $(LAUNCH) training.finetune $(TASK) --checkpoint $(CHECKPOINT) --train $(DATA) $(if $(DEV),--dev $(DEV)) --run-dir $(RUN) $(ARGS)
+	$(NEED_DATA)$(PY) $(LAUNCH) training.finetune $(TASK) --checkpoint $(CHECKPOINT) --train $(DATA) $(if $(DEV),--dev $(DEV)) --run-dir $(RUN) $(ARGS)
 evaluate: $(READY)  ## CHECKPOINT=folder DATA=dev file
-	$(PY) -m training.evaluate $(CHECKPOINT) --data $(DATA) $(ARGS)
+	$(NEED_DATA)$(PY) -m training.evaluate $(CHECKPOINT) --data $(DATA) $(ARGS)
 export: $(READY)  ## CHECKPOINT=folder MODEL=models/<name>/<version> PRECISION=fp32|int8
 	$(PY) -m export $(CHECKPOINT) $(MODEL) --precision $(PRECISION) $(ARGS)
-serve: $(READY)  ## MODELS=folder of models (default: what the demo built) PORT=50051
-	$(PY) -m serving $(MODELS) --port $(PORT) $(ARGS)
+serve: $(READY)  ## MODELS=folder of models (default: what the demo built) PORT=50051 METRICS_PORT=9090
+	$(PY) -m serving $(MODELS) --port $(PORT) --metrics-port $(METRICS_PORT) $(ARGS)
 
 ## Develop
 .PHONY: test-slow check format stubs

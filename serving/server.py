@@ -113,7 +113,10 @@ class Server:
             raise OSError(f"cannot listen on `{address}`: {error}") from error
 
     def _serve_metrics(self, port: int) -> int:
-        _check_free(self.settings.host, port)
+        try:
+            _check_free(self.settings.host, port)
+        except OSError as error:
+            raise OSError(f"metrics: {error}, with --metrics-port") from error
         self._metrics_server = MetricsServer(self.metrics, self.settings.host, port)
         return self._metrics_server.port
 

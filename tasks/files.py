@@ -22,13 +22,13 @@ def atomic_directory(path: str | Path, *, replace: bool = False) -> Iterator[Pat
         ValueError: when `path` exists already and `replace` is off.
     """
     path = Path(path)
-    _check_free(path, replace)
+    check_free(path, replace=replace)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
     try:
         temporary.chmod(0o755)
         yield temporary
-        _check_free(path, replace)
+        check_free(path, replace=replace)
         if path.exists():
             old = temporary.with_name(temporary.name + ".old")
             os.rename(path, old)
@@ -41,9 +41,14 @@ def atomic_directory(path: str | Path, *, replace: bool = False) -> Iterator[Pat
         raise
 
 
-def _check_free(path: Path, replace: bool) -> None:
+def check_free(path: Path, *, replace: bool) -> None:
+    """Whether a directory can be written, before the work.
+
+    Raises:
+        ValueError: when there is one and it is not to be replaced.
+    """
     if path.exists() and not (replace and path.is_dir()):
-        raise ValueError(f"already exists: `{path}`; remove it or choose another")
+        raise ValueError(f"already exists: `{path}`; remove it, choose another, or give --replace")
 
 
 def atomic_write(path: str | Path, data: bytes) -> None:

@@ -84,7 +84,10 @@ def read_config(directory: str | Path) -> dict[str, Any]:
     """
     path = Path(directory) / CONFIG_FILE
     if not path.is_file():
-        raise ValueError(f"not a checkpoint: `{directory}` has no {CONFIG_FILE}")
+        inner = path.parent / "checkpoint"
+        hint = f"; `{inner}` is one" if (inner / CONFIG_FILE).is_file() else ""
+        hint = hint if path.parent.is_dir() else "; there is no such directory (models of a hub: download them first)"
+        raise ValueError(f"not a checkpoint: `{directory}` has no {CONFIG_FILE}{hint}")
     values = read_json(path)
     if values.get("model_type", "bert") != "bert":
         raise ValueError(f"not a BERT checkpoint: `{path}` has model_type `{values['model_type']}`")

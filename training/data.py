@@ -43,6 +43,8 @@ def read_examples(task: str, paths: Sequence[Path], *, columns: Columns, tokeniz
         elif task == "spans":
             examples += read_spans(path)
         elif task == "masked-lm":
+            if {".tsv", ".csv", ".json"} & set(path.suffixes):
+                raise ValueError(f"`{path}` is a table; the checkpoint is a masked-lm, whose data are running text")
             examples += read_cloze(path, tokenizer)
         else:
             raise ValueError(f"task `{task}` has no labelled data")
@@ -70,7 +72,7 @@ def read_classification(path: Path, columns: Columns) -> list[ClassificationExam
 
 def read_spans(path: Path) -> list[SpanExample]:
     """Questions of a SQuAD v1.1 or v2.0 JSON file."""
-    data = parse_json("\n".join(read_lines(path)), f"`{path}`")
+    data = parse_json("\n".join(read_lines(path)), f"`{path}`, which should be in SQuAD's format")
     try:
         return [
             _span_example(paragraph, question)

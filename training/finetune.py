@@ -224,6 +224,7 @@ def finetune(recipe: FinetuneRecipe, world: World) -> Path:
     if world.is_main:
         note = f", {num_left_out} left out (the answer does not stand at answer_start)" if num_left_out else ""
         print(f"{len(examples):,} examples, {len(sequences):,} sequences{note}", flush=True)
+        _note_new_positions(recipe, task.settings)
     num_steps = max(1, round(recipe.num_epochs * data.num_batches(0)))
     some_dev = dev[: recipe.eval_examples]
     train(
@@ -288,6 +289,16 @@ def task_settings(recipe: FinetuneRecipe, examples: Sequence[Any], dev: Sequence
         unanswerable=any(not example.answers for example in examples),
         null_threshold=recipe.null_threshold,
     )
+
+
+def _note_new_positions(recipe: FinetuneRecipe, settings: TaskSettings) -> None:
+    card = None if recipe.from_scratch else read_task_card(recipe.checkpoint)
+    if card and card.settings.max_seq_length < settings.max_seq_length:
+        print(
+            f"note: `{recipe.checkpoint}` was trained on up to {card.settings.max_seq_length} tokens, here are up to "
+            f"{settings.max_seq_length}; positions beyond are new to it (pretrain longer, or lower --max-seq-length)",
+            flush=True,
+        )
 
 
 def _create(recipe: FinetuneRecipe, task: Task[Any, Any, Any, Any]) -> BertModel:

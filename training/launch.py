@@ -11,13 +11,17 @@ import sys
 from collections.abc import Sequence
 
 from torch.distributed import run
+from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
 from training.command import command
 
 
 def launch(num_processes: int, module: str, arguments: Sequence[str]) -> int:
-    """Run `python -m module arguments` in processes that are peers; returns the exit code of the one that failed, or 0.
+    """Run `python -m module arguments` in processes that are peers.
+
+    Returns:
+        0, the exit code of the process that failed, or 128 + the signal that ended them.
 
     Raises:
         ValueError: when there would be no process.
@@ -25,13 +29,15 @@ def launch(num_processes: int, module: str, arguments: Sequence[str]) -> int:
     if num_processes < 1:
         raise ValueError(f"the number of processes must be at least 1: `{num_processes}`")
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // num_processes)))
-    # The processes say themselves what is wrong.
-    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
+    logging.disable(logging.ERROR)  # of this process only: the others say themselves what is wrong
     flags = ["--standalone", "--nproc-per-node", str(num_processes), "-m", module, *arguments]
     try:
         run.main(flags)
     except ChildFailedError as error:
-        return next(iter(error.failures.values())).exitcode
+        code = next(iter(error.failures.values())).exitcode
+        return code if code >= 0 else 128 - code
+    except SignalException as error:  # the others have been ended
+        return 128 + int(error.sigval)
     return 0
 
 

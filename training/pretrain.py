@@ -69,8 +69,10 @@ class PretrainRecipe(LoopSettings):
         for name, least in (("num_steps", 1), ("eval_every", 0), ("eval_examples", 1), ("max_seq_length", 8)):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be at least {least}: `{getattr(self, name)}`")
-        if not 0 < self.masking_rate <= 1 or not 0 <= self.short_seq_prob <= 1:
-            raise ValueError("masking_rate lies above 0 and up to 1, short_seq_prob between 0 and 1")
+        if not 0 < self.masking_rate <= 1:
+            raise ValueError(f"masking_rate lies above 0 and up to 1: `{self.masking_rate}`")
+        if not 0 <= self.short_seq_prob <= 1:
+            raise ValueError(f"short_seq_prob lies between 0 and 1: `{self.short_seq_prob}`")
         if self.init and self.initialization != "bert":
             raise ValueError("initialization is of new weights; leave it out, or init")
         if self.max_seq_length > self.max_position_embeddings:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import tokenizers
 
-from tasks.files import atomic_directory
+from tasks.files import atomic_directory, check_free
 from tasks.tokenizer import TOKENIZER_FILE, build_tokenizer
 from training.command import command, parse
 from training.documents import find_files, read_documents
@@ -53,6 +53,7 @@ def train_vocab(recipe: VocabRecipe) -> tokenizers.Tokenizer:
     Raises:
         ValueError: for data that cannot be read or is too little.
     """
+    check_free(recipe.out, replace=recipe.replace)
     files = find_files(recipe.data)
     backend = build_tokenizer(SPECIAL_TOKENS, lowercase=recipe.lowercase)
     alphabet = _alphabet(files, backend, recipe)

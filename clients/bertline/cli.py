@@ -179,7 +179,10 @@ def models(
 
 
 def _table(loaded: Iterable[Model]) -> rich.table.Table:
-    table = rich.table.Table("name", "version", "task", "precision", "max_seq_length", "dim", "labels")
+    table = rich.table.Table()
+    for title in ("name", "version", "task", "precision", "tokens", "dim"):
+        table.add_column(title, no_wrap=True)
+    table.add_column("labels", no_wrap=True, overflow="ellipsis")
     for model in loaded:
         values = (model.name, model.version, model.task, model.precision, model.max_seq_length, model.dim or "")
         table.add_row(*map(str, values), ", ".join(model.labels))

@@ -101,7 +101,8 @@ def test_busy_port(all_tasks, flag):
         code, stderr = failure(all_tasks[0], *(item for pair in ports.items() for item in pair))
 
     assert code == 2
-    assert re.fullmatch(rf"error: cannot listen on `127.0.0.1:{ports[flag]}`: address already in use; .*\n", stderr)
+    assert re.fullmatch(rf"error: .*cannot listen on `127.0.0.1:{ports[flag]}`: address already in use; .*\n", stderr)
+    assert ("--metrics-port" in stderr) == (flag == "--metrics-port")
 
 
 def test_broken_digest(tmp_path):

@@ -152,7 +152,7 @@ def run_command(*arguments):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.json", "{", "a.json`: broken JSON ("),
+        ("a.json", "{", "a.json`, which should be in SQuAD's format: broken JSON ("),
         ("a.json", '{"data": [{"paragraphs": [{"context": "x"}]}]}', "is not in SQuAD's format: it lacks 'qas'"),
         ("a.json", '{"data": []}', "no examples in"),
         ("a.json", "[]", "is not in SQuAD's format"),

@@ -185,6 +185,24 @@ def test_mistakes_are_reported_once_by_several_processes(tmp_path):
         assert len(result.stderr.strip().splitlines()) == 1
 
 
+def test_interrupt_ends_several_processes(corpus_dir, tmp_path):
+    """Ctrl-C reaches all of them: exit code 130 and no traceback."""
+    flags = ["--num-steps", "100000", "--checkpoint-every", "0"]
+    command_line = command(corpus_dir, tmp_path / "run", *flags, processes=2)
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(
+        command_line, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True
+    ) as process:
+        while len(losses(tmp_path / "run")) < 3:
+            assert process.poll() is None, "the run ended before it could be interrupted"
+            time.sleep(0.05)
+        os.killpg(process.pid, signal.SIGINT)
+        _, stderr = process.communicate(timeout=60)
+
+    assert process.returncode == 130
+    assert "Traceback" not in stderr
+
+
 def test_damaged_state_is_named(corpus_dir, tmp_path, alone):
     """A state that cannot be read is not skipped silently."""
     run = tmp_path / "run"
