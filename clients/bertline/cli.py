@@ -167,7 +167,7 @@ def models(
     timeout: Timeout = _TIMEOUT,
     as_json: Annotated[bool, typer.Option("--json", help="JSONL with the manifests, as when piped.")] = False,
 ) -> None:
-    """What the server has loaded."""
+    """What the server has loaded; --json also names the labels."""
     with _client(target, timeout) as client:
         loaded = client.models()
     if sys.stdout.isatty() and not as_json:
@@ -180,12 +180,11 @@ def models(
 
 def _table(loaded: Iterable[Model]) -> rich.table.Table:
     table = rich.table.Table()
-    for title in ("name", "version", "task", "precision", "tokens", "dim"):
+    for title in ("name", "version", "task", "precision", "tokens", "dim", "labels"):
         table.add_column(title, no_wrap=True)
-    table.add_column("labels", no_wrap=True, overflow="ellipsis")
     for model in loaded:
         values = (model.name, model.version, model.task, model.precision, model.max_seq_length, model.dim or "")
-        table.add_row(*map(str, values), ", ".join(model.labels))
+        table.add_row(*map(str, values), str(len(model.labels) or ""))
     return table
 
 
