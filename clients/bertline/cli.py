@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
+import textwrap
 from collections.abc import Iterable
 from enum import StrEnum
 from functools import partial
@@ -167,24 +168,28 @@ def models(
     timeout: Timeout = _TIMEOUT,
     as_json: Annotated[bool, typer.Option("--json", help="JSONL with the manifests, as when piped.")] = False,
 ) -> None:
-    """What the server has loaded; --json also names the labels."""
+    """What the server has loaded; --json says all of it."""
     with _client(target, timeout) as client:
         loaded = client.models()
     if sys.stdout.isatty() and not as_json:
-        rich.console.Console(markup=False, emoji=False).print(_table(loaded))
+        console = rich.console.Console(markup=False, emoji=False)
+        console.print(_table(loaded, console.width))
         return
     with open_output(None, force=False) as write:
         for model in loaded:
             write(model_row(model))
 
 
-def _table(loaded: Iterable[Model]) -> rich.table.Table:
+def _table(loaded: Iterable[Model], width: int) -> rich.table.Table:
+    """A line each; labels get what width is left."""
     table = rich.table.Table()
     for title in ("name", "version", "task", "precision", "tokens", "dim", "labels"):
         table.add_column(title, no_wrap=True)
     for model in loaded:
         values = (model.name, model.version, model.task, model.precision, model.max_seq_length, model.dim or "")
-        table.add_row(*map(str, values), str(len(model.labels) or ""))
+        table.add_row(
+            *map(str, values), textwrap.shorten(", ".join(model.labels), max(5, width - 75), placeholder="...")
+        )
     return table
 
 
