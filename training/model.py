@@ -16,6 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from training import cpu
+
 
 @dataclass(frozen=True, kw_only=True)
 class BertConfig:
@@ -61,6 +63,21 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+class Dropout(nn.Dropout):
+    """Dropout, on CPUs with cheaper random numbers than PyTorch's."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.device.type != "cpu" or not (self.training and self.p):
+            return super().forward(x)
+        return x * cpu.keep_mask(x.shape, self.p, x.dtype) * (1 / (1 - self.p))
+
+    def add(self, x: Tensor, residual: Tensor) -> Tensor:
+        """residual + dropout(x)"""
+        if x.device.type != "cpu" or not (self.training and self.p):
+            return residual + super().forward(x)
+        return torch.addcmul(residual, x, cpu.keep_mask(x.shape, self.p, x.dtype), value=1 / (1 - self.p))
+
+
 class Embeddings(nn.Module):
     """Sum of word, position and token type embeddings, normalised."""
 
@@ -70,7 +87,7 @@ class Embeddings(nn.Module):
         self.position = nn.Embedding(config.max_position_embeddings, config.hidden_size)
         self.token_type = nn.Embedding(config.type_vocab_size, config.hidden_size)
         self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.dropout = Dropout(config.hidden_dropout_prob)
 
     def forward(self, input_ids_BL: Tensor, token_type_ids_BL: Tensor) -> Tensor:
         position_LD = self.position.weight[: input_ids_BL.shape[1]]
@@ -92,19 +109,24 @@ class Layer(nn.Module):
         self.activation = ACTIVATIONS[config.hidden_act]
         self.output = nn.Linear(config.intermediate_size, hidden)
         self.output_norm = nn.LayerNorm(hidden, eps=config.layer_norm_eps)
-        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.dropout = Dropout(config.hidden_dropout_prob)
 
     def forward(self, x_BLD: Tensor, mask_B11L: Tensor | None) -> Tensor:
-        x_BLD = self.attention_norm(x_BLD + self.dropout(self.attention_output(self._attend(x_BLD, mask_B11L))))
+        y_BLD = self.attention_output(self._attend(x_BLD, mask_B11L))
+        x_BLD = self.attention_norm(self.dropout.add(y_BLD, x_BLD))
         y_BLD = self.output(self.activation(self.intermediate(x_BLD)))
-        return self.output_norm(x_BLD + self.dropout(y_BLD))
+        return self.output_norm(self.dropout.add(y_BLD, x_BLD))
 
     def _attend(self, x_BLD: Tensor, mask_B11L: Tensor | None) -> Tensor:
         batch, length, hidden = x_BLD.shape
         qkv_BL3HK = self.qkv(x_BLD).view(batch, length, 3, self.num_heads, hidden // self.num_heads)
-        q_BHLK, k_BHLK, v_BHLK = qkv_BL3HK.permute(2, 0, 3, 1, 4).unbind(0)
+        qkv_3BHLK = qkv_BL3HK.permute(2, 0, 3, 1, 4)
         dropout = self.attention_dropout if self.training else 0.0
-        context_BHLK = F.scaled_dot_product_attention(q_BHLK, k_BHLK, v_BHLK, attn_mask=mask_B11L, dropout_p=dropout)
+        if self.training and x_BLD.device.type == "cpu":
+            context_BHLK = cpu.attention(qkv_3BHLK, mask_B11L, dropout)
+        else:
+            q, k, v = qkv_3BHLK.unbind(0)
+            context_BHLK = F.scaled_dot_product_attention(q, k, v, attn_mask=mask_B11L, dropout_p=dropout)
         return context_BHLK.transpose(1, 2).reshape(batch, length, hidden)
 
 
@@ -216,7 +238,7 @@ class BertForSequenceClassification(BertModel):
 
     def __init__(self, config: BertConfig, num_labels: int) -> None:
         super().__init__(config)
-        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.dropout = Dropout(config.hidden_dropout_prob)
         self.classifier = nn.Linear(config.hidden_size, num_labels)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor | None, token_type_ids: Tensor) -> dict[str, Tensor]:
