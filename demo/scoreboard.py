@@ -78,7 +78,8 @@ class Scoreboard:
                 found[name] = {}
                 for way in WAYS:
                     found[name][way] = self.predictions(name, way)
-                    bar.update(1, f"{name}, {way}")
+                    bar.note(f"{name}, {way}")
+                    bar.update(1)
         predictions = {name: {way: found[name][way][0] for way in WAYS} for name in found}
         rows = [["", "baseline", *WAYS]]
         for name in ("fill-mask", "library", "answer"):

@@ -84,6 +84,10 @@ class Tokenizer:
         """The id of a token, None where the vocabulary lacks it."""
         return self.backend.token_to_id(token)
 
+    def continues_word(self) -> np.ndarray:
+        """[vocabulary] bool: which tokens are pieces (`##ing`) of the word that the token before belongs to."""
+        return np.array([(self.token(index) or "").startswith("##") for index in range(self.vocab_size)])
+
     def assemble(self, first_ids: np.ndarray, second_ids: np.ndarray | None = None) -> dict[str, np.ndarray]:
         """`[CLS] first [SEP]` or `[CLS] first [SEP] second [SEP]` with token types 0 and 1.
 

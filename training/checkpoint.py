@@ -33,6 +33,8 @@ from training.model import (
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
 TASK_FILE = "task.json"
+ABLATION = "bert-ablation"
+"""Model type of networks that are no BERT, but for what is left out or changed for comparison."""
 
 MODELS: dict[str, type[BertModel]] = {
     "embedding": BertModel,
@@ -89,7 +91,7 @@ def read_config(directory: str | Path) -> dict[str, Any]:
         hint = hint if path.parent.is_dir() else "; there is no such directory (models of a hub: download them first)"
         raise ValueError(f"not a checkpoint: `{directory}` has no {CONFIG_FILE}{hint}")
     values = read_json(path)
-    if values.get("model_type", "bert") != "bert":
+    if values.get("model_type", "bert") not in ("bert", ABLATION):
         raise ValueError(f"not a BERT checkpoint: `{path}` has model_type `{values['model_type']}`")
     if values.get("position_embedding_type", "absolute") != "absolute":
         raise ValueError(f"`{path}`: only absolute position embeddings are supported")
@@ -172,7 +174,7 @@ def load_model(
         model = _without_weights(task, config, num_labels or len(labels_of(values)), dropout)
     except (TypeError, ValueError) as error:
         raise ValueError(f"broken `{Path(directory) / CONFIG_FILE}`: {error}") from error
-    weights = from_hugging_face(read_weights(directory), model.config.num_hidden_layers)
+    weights = from_hugging_face(read_weights(directory), len(model.bert.layers))
     wanted = {name: value.shape for name, value in model.state_dict().items()}
     fitting = {
         name: weights[name] for name, shape in wanted.items() if name in weights and weights[name].shape == shape
@@ -258,6 +260,8 @@ def write_checkpoint(directory: Path, model: BertModel, *, tokenizer_from: str |
     labels = getattr(card.settings, "labels", ())
     config = {"architectures": [model.architecture], "model_type": "bert", **asdict(model.config)}
     config |= {"position_embedding_type": "absolute", "torch_dtype": "float32"}
+    if config.pop("direction") != "both":  # transformers would compute something else: it must not take it for BERT
+        config |= {"model_type": ABLATION, "direction": model.config.direction}
     if labels:
         config["id2label"] = {str(index): label for index, label in enumerate(labels)}
         config["label2id"] = {label: index for index, label in enumerate(labels)}

@@ -25,9 +25,8 @@ class World:
         return self.rank == 0
 
     def sum(self, values: torch.Tensor) -> torch.Tensor:
-        """Sum a tensor over all processes."""
+        """Sum a tensor over all processes; one on the CPU without waiting for the GPU."""
         if self.size > 1:
-            values = values.to(self.device)
             dist.all_reduce(values)
         return values
 
@@ -45,7 +44,7 @@ def world() -> Iterator[World]:
     if device.type == "cuda":
         torch.cuda.set_device(device)
     if size > 1:
-        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+        dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
     try:
         yield World(rank, size, device)
     finally:

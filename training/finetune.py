@@ -41,10 +41,11 @@ from training.command import command, parse
 from training.data import Columns, read_examples
 from training.distributed import World, world
 from training.evaluate import format_scores, predict_with_progress, torch_run
-from training.loop import Batch, LoopSettings, Run, recipe_fields, train
+from training.loop import Batch, Evaluation, LoopSettings, Phase, recipe_fields, train
 from training.model import BertModel
 from training.plot import plot_run
 from training.pretraining_examples import random_generator
+from training.run import Run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -229,15 +230,17 @@ def finetune(recipe: FinetuneRecipe, world: World) -> Path:
     some_dev = dev[: recipe.eval_examples]
     train(
         model,
-        data,
+        [Phase(data=data)],
         classification_loss if recipe.task == "classification" else span_loss,
         num_steps=num_steps,
         settings=recipe,
         run=run,
-        evaluate=(lambda: task.score(some_dev, predict(task, some_dev, torch_run(model, world.device))))
+        evaluation=Evaluation(
+            scores=lambda: task.score(some_dev, predict(task, some_dev, torch_run(model, world.device))),
+            every=max(1, num_steps // 4),
+        )
         if dev
         else None,
-        eval_every=max(1, num_steps // 4),
         label="fine-tune",
     )
     if world.is_main:

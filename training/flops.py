@@ -41,7 +41,7 @@ def peak_flops(device: torch.device, dtype: torch.dtype) -> float:
     return measured_peak(device, dtype)
 
 
-def measured_peak(device: torch.device, dtype: torch.dtype, *, size: int = 2048, repeats: int = 5) -> float:
+def measured_peak(device: torch.device, dtype: torch.dtype, *, size: int = 1024, repeats: int = 10) -> float:
     """FLOP/s of the fastest of some products of square matrices."""
     one, two = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
     times = []

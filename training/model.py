@@ -11,12 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from training import cpu
+
+Direction = Literal["both", "left-to-right", "right-to-left", "concatenated"]
+"""Both at once, as in BERT; one, as in GPT; or each in a stack of layers of its own, as in ELMo."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +40,8 @@ class BertConfig:
     initializer_range: float = 0.02
     layer_norm_eps: float = 1e-12
     pad_token_id: int = 0
+    direction: Direction = "both"
+    """Where tokens look; anything but `both` is for ablations (section 5.1), and no BERT that transformers computes."""
 
     def __post_init__(self) -> None:
         for item in fields(self):
@@ -49,6 +55,18 @@ class BertConfig:
             )
         if self.hidden_act not in ACTIVATIONS:
             raise ValueError(f"unknown hidden_act: `{self.hidden_act}` (one of: {', '.join(ACTIVATIONS)})")
+        if self.direction not in get_args(Direction):
+            raise ValueError(f"unknown direction: `{self.direction}` (one of: {', '.join(get_args(Direction))})")
+
+    @property
+    def directions(self) -> tuple[Direction, ...]:
+        """Of each stack of layers."""
+        return ("left-to-right", "right-to-left") if self.direction == "concatenated" else (self.direction,)
+
+    @property
+    def output_size(self) -> int:
+        """Size of a token's last hidden state: the stacks' states side by side."""
+        return self.hidden_size * len(self.directions)
 
 
 def _gelu_tanh(x: Tensor) -> Tensor:
@@ -136,21 +154,52 @@ class Bert(nn.Module):
     def __init__(self, config: BertConfig, *, with_pooler: bool) -> None:
         super().__init__()
         self.embeddings = Embeddings(config)
-        self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))
+        num_layers = config.num_hidden_layers * len(config.directions)
+        self.layers = nn.ModuleList(Layer(config) for _ in range(num_layers))
+        self.directions = config.directions
         if with_pooler:
-            self.pooler = nn.Linear(config.hidden_size, config.hidden_size)
+            self.pooler = nn.Linear(config.output_size, config.hidden_size)
 
     def forward(self, input_ids_BL: Tensor, attention_mask_BL: Tensor | None, token_type_ids_BL: Tensor) -> Tensor:
         """The last hidden state [B, L, D]. `attention_mask` is 1 for tokens and 0 for padding; None for no padding."""
-        mask_B11L = None if attention_mask_BL is None else attention_mask_BL.bool()[:, None, None, :]
-        x_BLD = self.embeddings(input_ids_BL, token_type_ids_BL)
-        for layer in self.layers:
-            x_BLD = layer(x_BLD, mask_B11L)
-        return x_BLD
+        embeddings_BLD = self.embeddings(input_ids_BL, token_type_ids_BL)
+        depth = len(self.layers) // len(self.directions)
+        states = []
+        for number, direction in enumerate(self.directions):
+            mask = attention_pattern(attention_mask_BL, direction, input_ids_BL)
+            x_BLD = embeddings_BLD
+            for layer in self.layers[number * depth : (number + 1) * depth]:
+                x_BLD = layer(x_BLD, mask)
+            states.append(x_BLD)
+        return torch.cat(states, dim=-1) if len(states) > 1 else states[0]
 
-    def pool(self, hidden_BLD: Tensor) -> Tensor:
-        """The pooled output [B, D]: a tanh layer over [CLS]."""
-        return torch.tanh(self.pooler(hidden_BLD[:, 0]))
+    def pool(self, hidden_BLD: Tensor, attention_mask_BL: Tensor | None) -> Tensor:
+        """The pooled output [B, D]: a tanh layer over [CLS], or over the last token where that is what sees all."""
+        parts = []
+        for direction, part_BLD in zip(self.directions, hidden_BLD.chunk(len(self.directions), dim=-1), strict=True):
+            if direction != "left-to-right":
+                parts.append(part_BLD[:, 0])
+            elif attention_mask_BL is None:
+                parts.append(part_BLD[:, -1])
+            else:
+                rows = torch.arange(len(part_BLD), device=part_BLD.device)
+                parts.append(part_BLD[rows, attention_mask_BL.sum(-1) - 1])
+        return torch.tanh(self.pooler(torch.cat(parts, dim=-1)))
+
+
+def attention_pattern(attention_mask_BL: Tensor | None, direction: Direction, input_ids_BL: Tensor) -> Tensor | None:
+    """Where each token may look: bool, broadcast to [B, H, L, L]; None for everywhere."""
+    tokens_B11L = None if attention_mask_BL is None else attention_mask_BL.bool()[:, None, None, :]
+    if direction == "both":
+        return tokens_B11L
+    length = input_ids_BL.shape[1]
+    all_LL = torch.ones(length, length, dtype=torch.bool, device=input_ids_BL.device)
+    pattern_LL = all_LL.tril() if direction == "left-to-right" else all_LL.triu()
+    if tokens_B11L is None:
+        return pattern_LL
+    return (
+        pattern_LL & tokens_B11L
+    ) | all_LL.tril().triu()  # padding looks at itself, so that there is no empty softmax
 
 
 class BertModel(nn.Module):
@@ -183,7 +232,7 @@ class BertModel(nn.Module):
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor | None, token_type_ids: Tensor) -> dict[str, Tensor]:
         hidden_BLD = self.bert(input_ids, attention_mask, token_type_ids)
-        return {"last_hidden_state": hidden_BLD, "pooler_output": self.bert.pool(hidden_BLD)}
+        return {"last_hidden_state": hidden_BLD, "pooler_output": self.bert.pool(hidden_BLD, attention_mask)}
 
 
 class MaskedLMHead(nn.Module):
@@ -220,15 +269,20 @@ class BertForPreTraining(BertModel):
         """Logits.
 
         Args:
-            masked_positions_N: flat positions, row * length + column; None for all.
+            masked_positions_N: flat positions, row * length + column (with two stacks of layers, that times two, plus
+                the number of the stack); None for all.
 
         Returns:
             `logits` [N, V], or [B, L, V] without positions; `nsp_logits` [B, 2], 0 for "is next".
         """
         hidden_BLD = self.bert(input_ids, attention_mask, token_type_ids)
-        masked = hidden_BLD if masked_positions_N is None else hidden_BLD.flatten(0, 1)[masked_positions_N]
-        logits = self.mlm(masked, self.bert.embeddings.word.weight)
-        return {"logits": logits, "nsp_logits": self.nsp(self.bert.pool(hidden_BLD))}
+        states = (
+            hidden_BLD
+            if masked_positions_N is None
+            else hidden_BLD.reshape(-1, self.config.hidden_size)[masked_positions_N]
+        )
+        logits = self.mlm(states, self.bert.embeddings.word.weight)
+        return {"logits": logits, "nsp_logits": self.nsp(self.bert.pool(hidden_BLD, attention_mask))}
 
 
 class BertForSequenceClassification(BertModel):
@@ -242,7 +296,7 @@ class BertForSequenceClassification(BertModel):
         self.classifier = nn.Linear(config.hidden_size, num_labels)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor | None, token_type_ids: Tensor) -> dict[str, Tensor]:
-        pooled_BD = self.bert.pool(self.bert(input_ids, attention_mask, token_type_ids))
+        pooled_BD = self.bert.pool(self.bert(input_ids, attention_mask, token_type_ids), attention_mask)
         return {"logits": self.classifier(self.dropout(pooled_BD))}
 
 
@@ -254,7 +308,7 @@ class BertForQuestionAnswering(BertModel):
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__(config)
-        self.qa_outputs = nn.Linear(config.hidden_size, 2)
+        self.qa_outputs = nn.Linear(config.output_size, 2)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor | None, token_type_ids: Tensor) -> dict[str, Tensor]:
         start_BL, end_BL = self.qa_outputs(self.bert(input_ids, attention_mask, token_type_ids)).unbind(-1)

@@ -1,29 +1,85 @@
-"""AdamW with BERT's decay rules; warm-up and linear decay of the learning rate."""
+"""AdamW with BERT's decay rules, learning rates by layer, and their course over a run."""
 
 from __future__ import annotations
+
+import re
+from collections import defaultdict
 
 import torch
 from torch import nn
 
+_LAYER = re.compile(r"bert\.layers\.(\d+)\.")
 
-def create_optimizer(model: nn.Module, *, weight_decay: float, betas: tuple[float, float]) -> torch.optim.AdamW:
+
+def create_optimizer(
+    model: nn.Module,
+    *,
+    weight_decay: float,
+    betas: tuple[float, float],
+    layer_decay: float = 1.0,
+    unfreeze_every: int = 0,
+) -> torch.optim.AdamW:
     """AdamW in which LayerNorm's parameters and biases do not decay, embeddings do.
 
     Source: google-research/bert optimization.py (`exclude_from_weight_decay`). Unlike there, moments are corrected for
     bias, which is what makes fine-tuning on small data sets stable (Mosbach et al. 2021).
+
+    Args:
+        layer_decay: learning rate of a layer over that of the layer above (Howard and Ruder 2018, section 3.2).
+        unfreeze_every: steps after which the next lower layer joins (the same, section 3.3); 0 for all at once.
     """
-    decayed = [value for name, value in model.named_parameters() if _decays(name)]
-    others = [value for name, value in model.named_parameters() if not _decays(name)]
-    groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}]
-    return torch.optim.AdamW(groups, lr=0.0, betas=betas, eps=1e-6, fused=True)
+    num_layers = 1 + max(
+        (int(match[1]) for name, _ in model.named_parameters() if (match := _LAYER.match(name))), default=-1
+    )
+    groups = defaultdict(list)
+    for name, value in model.named_parameters():
+        depth = _depth(name, num_layers) if layer_decay != 1 or unfreeze_every else 0
+        groups[_decays(name), depth].append(value)
+    return torch.optim.AdamW(
+        [
+            {
+                "params": values,
+                "weight_decay": weight_decay if decays else 0.0,
+                "scale": layer_decay**depth,
+                "first_step": depth * unfreeze_every,
+            }
+            for (decays, depth), values in groups.items()
+        ],
+        lr=0.0,
+        betas=betas,
+        eps=1e-6,
+        fused=True,
+    )
 
 
 def _decays(name: str) -> bool:
     return not (name.endswith("bias") or "norm." in name)
 
 
-def learning_rate(step: int, *, peak: float, num_steps: int, warmup_steps: int) -> float:
+def _depth(name: str, num_layers: int) -> int:
+    """Layers between a parameter and the head: 0 for the head and the pooler, 1 for the last layer."""
+    if name.startswith("bert.embeddings."):
+        return num_layers + 1
+    layer = _LAYER.match(name)
+    return num_layers - int(layer[1]) if layer else 0
+
+
+def set_rates(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    """Give each group its share of the learning rate."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate * group["scale"]
+
+
+def drop_frozen(optimizer: torch.optim.Optimizer, step: int) -> None:
+    """Take away the gradients of what does not train yet, so that neither weights nor moments change."""
+    for group in optimizer.param_groups:
+        if step < group["first_step"]:
+            for parameter in group["params"]:
+                parameter.grad = None
+
+
+def learning_rate(step: float, *, peak: float, num_steps: int, warmup_steps: int) -> float:
     """Learning rate of a step (counted from 0): linear to `peak` over the warm-up, then linear to 0 at `num_steps`."""
     if step < warmup_steps:
-        return peak * (step + 1) / warmup_steps
+        return peak * min(1.0, (step + 1) / warmup_steps)
     return peak * max(0.0, (num_steps - step) / max(1, num_steps - warmup_steps))

@@ -18,7 +18,7 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
 from training.command import command
-from training.loop import read_metrics
+from training.run import read_metrics
 
 CURVES_FILE = "curves.png"
 

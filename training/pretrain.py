@@ -1,17 +1,20 @@
 """Pretrain BERT: masked language modelling and next sentence prediction (section 3.1 of the paper).
 
     python -m training.pretrain mini --corpus build/corpus --run-dir runs/mini --num-steps 20000
+    python -m training.pretrain modern --corpus build/corpus --run-dir runs/modern --max-minutes 60
     torchrun --nproc-per-node 2 -m training.pretrain mini --corpus build/corpus --run-dir runs/mini
 
-The first word names a published shape; every field of the recipe is a flag. The same command again resumes.
+The first word names a recipe: a published shape (tiny, mini, small, medium, base, large) with the paper's settings, or
+`modern`, which makes the most of little time. Every field is a flag that wins over it. The same command again resumes.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Thread
 from typing import Any, Literal
 
 import numpy as np
@@ -26,10 +29,21 @@ from training.command import command, parse
 from training.corpus import Corpus
 from training.distributed import World, world
 from training.initialization import initialize_local
-from training.loop import PLACES_AND_PACE, Batch, LoopSettings, Run, autocast, recipe_fields, train
-from training.model import BertConfig, BertForPreTraining, BertModel
+from training.loop import (
+    PLACES_AND_PACE,
+    Batch,
+    Evaluation,
+    LoopSettings,
+    Phase,
+    autocast,
+    recipe_fields,
+    train,
+)
+from training.model import BertConfig, BertForPreTraining, BertModel, Direction
 from training.plot import plot_run
-from training.pretraining_examples import PretrainingExample, PretrainingExamples
+from training.pretraining_examples import Masking, PretrainingExample, PretrainingExamples
+from training.run import Run
+from training.watch import Plateau, Watch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,10 +69,24 @@ class PretrainRecipe(LoopSettings):
     max_position_embeddings: int = 512
     max_seq_length: int = 128
     """Tokens of an example, specials included."""
+    long_seq_length: int | None = None
+    """Tokens of an example in the last part of the run (the paper: 512); None for the same length throughout."""
+    long_share: float = 0.1
+    """Share of the steps with long examples."""
     masking_rate: float = 0.15
     """Share of tokens to predict."""
+    mask_share: float = 0.8
+    """Share of those that become [MASK]."""
+    random_share: float = 0.1
+    """Share of those that become a random token; the rest stay as they are."""
+    whole_words: bool = False
+    """Predict all pieces of a word together."""
     short_seq_prob: float = 0.1
     """Share of documents that are cut into shorter examples."""
+    next_sentences: bool = True
+    """Whether next sentences are to be told from random ones; else a pair is always a run of text."""
+    direction: Direction = "both"
+    """Where tokens look. Anything but `both` is for ablations: a language model predicts the next token instead."""
     eval_every: int = 1000
     """Steps between evaluations on dev_corpus."""
     eval_examples: int = 512
@@ -69,29 +97,53 @@ class PretrainRecipe(LoopSettings):
         for name, least in (("num_steps", 1), ("eval_every", 0), ("eval_examples", 1), ("max_seq_length", 8)):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be at least {least}: `{getattr(self, name)}`")
-        if not 0 < self.masking_rate <= 1:
-            raise ValueError(f"masking_rate lies above 0 and up to 1: `{self.masking_rate}`")
-        if not 0 <= self.short_seq_prob <= 1:
-            raise ValueError(f"short_seq_prob lies between 0 and 1: `{self.short_seq_prob}`")
+        assert self.masking  # or it says what is wrong
+        for name in ("short_seq_prob", "long_share"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} lies between 0 and 1: `{getattr(self, name)}`")
+        if self.direction != "both" and self.next_sentences:
+            raise ValueError(f"direction `{self.direction}` is trained without next sentences: --no-next-sentences")
         if self.init and self.initialization != "bert":
             raise ValueError("initialization is of new weights; leave it out, or init")
-        if self.max_seq_length > self.max_position_embeddings:
-            raise ValueError(
-                f"max_seq_length `{self.max_seq_length}` is above "
-                f"max_position_embeddings `{self.max_position_embeddings}`"
-            )
+        for name in ("max_seq_length", "long_seq_length"):
+            if (getattr(self, name) or 0) > self.max_position_embeddings:
+                raise ValueError(
+                    f"{name} `{getattr(self, name)}` is above max_position_embeddings `{self.max_position_embeddings}`"
+                )
+
+    @property
+    def masking(self) -> Masking:
+        """Which tokens are to be predicted."""
+        return Masking(
+            rate=self.masking_rate,
+            mask_share=self.mask_share,
+            random_share=self.random_share,
+            whole_words=self.whole_words,
+        )
 
 
-SHAPES = {
-    "tiny": (2, 128, 2),
-    "mini": (4, 256, 4),
-    "small": (4, 512, 8),
-    "medium": (8, 512, 8),
-    "base": (12, 768, 12),
-    "large": (24, 1024, 16),
+def _shape(num_layers: int, hidden_size: int, num_heads: int) -> list[str]:
+    shape = {"num-hidden-layers": num_layers, "hidden-size": hidden_size, "num-attention-heads": num_heads}
+    return [word for name, value in shape.items() for word in (f"--{name}", str(value))]
+
+
+RECIPES = {
+    "tiny": _shape(2, 128, 2),
+    "mini": _shape(4, 256, 4),
+    "small": _shape(4, 512, 8),
+    "medium": _shape(8, 512, 8),
+    "base": _shape(12, 768, 12),
+    "large": _shape(24, 1024, 16),
+    "modern": [
+        *_shape(4, 256, 4),
+        *("--initialization", "local", "--dropout", "0", "--masking-rate", "0.3", "--no-next-sentences"),
+        *("--learning-rate", "2e-3", "--betas", "0.9", "0.98", "--warmup-ratio", "0.06"),
+        *("--max-minutes", "30", "--num-steps", "1000000"),
+    ],
 }
-"""Layers, hidden size and heads of the published models (google-research/bert README)."""
-
+"""The published shapes (google-research/bert README), and what pays when time is short, after Izsak et al. 2021,
+Geiping and Goldstein 2022 and docs/experiments.md: no dropout, more masks, no next sentences, a large learning rate
+that falls with the time left."""
 
 IGNORED = -100
 """Label of positions that are not to be predicted."""
@@ -115,22 +167,37 @@ class PretrainingData:
 
     def batch(self, epoch: int, index: int, part: slice) -> Batch:
         """The examples `part` of a global batch."""
+        if index == self.num_batches(epoch) // 2:  # the next epoch is drawn before it is needed
+            Thread(target=self.examples.num_examples, args=(epoch + 1,), daemon=True).start()
         first = index * self.global_batch_size
-        chosen = range(first + part.start, first + part.stop)
-        return pretraining_batch([self.examples.example(epoch, number) for number in chosen])
+        return self.examples_batch(epoch, range(first + part.start, first + part.stop))
+
+    def examples_batch(self, epoch: int, numbers: Sequence[int]) -> Batch:
+        """Some examples of an epoch as one batch."""
+        return pretraining_batch(
+            [self.examples.example(epoch, number) for number in numbers],
+            states_per_token=2 if self.examples.direction == "concatenated" else 1,
+            next_sentences=self.examples.next_sentences,
+        )
 
 
-def pretraining_batch(examples: Sequence[PretrainingExample]) -> Batch:
+def pretraining_batch(
+    examples: Sequence[PretrainingExample], *, states_per_token: int = 1, next_sentences: bool = True
+) -> Batch:
     """Pad examples; masked positions are flat (row * length + column), so that only they reach the vocabulary head.
 
     Their number is rounded up with labels that are ignored: oneDNN compiles and keeps a kernel for every shape it meets
     (a new shape each step would make memory grow for hours).
+
+    Args:
+        states_per_token: 2 for a network with two stacks of layers.
+        next_sentences: whether their loss counts.
     """
     arrays = collate([Features(input_ids=x.input_ids, token_type_ids=x.token_type_ids) for x in examples])
-    length = arrays["input_ids"].shape[1]
+    length = arrays["input_ids"].shape[1] * states_per_token
     positions = np.concatenate([row * length + x.masked_positions for row, x in enumerate(examples)])
     labels = np.concatenate([x.masked_labels for x in examples])
-    counts = {"mlm": len(labels), "nsp": len(examples)}
+    counts = {"mlm": len(labels)} | ({"nsp": len(examples)} if next_sentences else {})
     excess = -len(labels) % 64
     inputs = {name: torch.from_numpy(array) for name, array in arrays.items()}
     inputs["masked_positions_N"] = torch.from_numpy(np.pad(positions, (0, excess)))
@@ -142,11 +209,12 @@ def pretraining_batch(examples: Sequence[PretrainingExample]) -> Batch:
 
 
 def pretraining_losses(network: nn.Module, batch: Batch) -> dict[str, Tensor]:
-    """Cross entropy of masked tokens and of next sentences, each summed."""
+    """Cross entropy of masked tokens and, where they count, of next sentences, each summed."""
     outputs = network(**batch.inputs)
     mlm = F.cross_entropy(outputs["logits"].float(), batch.targets["mlm"], ignore_index=IGNORED, reduction="sum")
     nsp = F.cross_entropy(outputs["nsp_logits"].float(), batch.targets["nsp"], reduction="sum")
-    return {"mlm": mlm, "nsp": nsp}
+    # Without next sentences their part stays in the graph: DDP asks that every weight has a gradient.
+    return {"mlm": mlm, "nsp": nsp} if "nsp" in batch.counts else {"mlm": mlm + 0.0 * nsp}
 
 
 @torch.inference_mode()
@@ -156,19 +224,20 @@ def evaluate_pretraining(
     """Mean MLM loss (nats), MLM accuracy and NSP accuracy on the first examples of epoch 0."""
     model.eval()
     totals = dict.fromkeys(("mlm_loss", "mlm_accuracy", "nsp_accuracy"), 0.0)
-    num_masks = num_pairs = 0
+    data, num_masks = PretrainingData(examples, 1), 0
     last = min(num_examples, examples.num_examples(0))
     for first in range(0, last, 32):
-        batch = pretraining_batch([examples.example(0, i) for i in range(first, min(first + 32, last))]).to(device)
+        batch = data.examples_batch(0, range(first, min(first + 32, last))).to(device)
         with autocast(dtype, device):
             outputs = model(**batch.inputs)
         labels, logits = batch.targets["mlm"], outputs["logits"].float()
         totals["mlm_loss"] += float(F.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum"))
         totals["mlm_accuracy"] += int((logits.argmax(-1) == labels).sum())
         totals["nsp_accuracy"] += int((outputs["nsp_logits"].argmax(-1) == batch.targets["nsp"]).sum())
-        num_masks, num_pairs = num_masks + batch.counts["mlm"], num_pairs + batch.counts["nsp"]
-    counts = {"mlm_loss": num_masks, "mlm_accuracy": num_masks, "nsp_accuracy": num_pairs}
-    return {name: total / counts[name] for name, total in totals.items()}
+        num_masks += batch.counts["mlm"]
+    if not examples.next_sentences:
+        del totals["nsp_accuracy"]
+    return {name: total / (last if name == "nsp_accuracy" else num_masks) for name, total in totals.items()}
 
 
 def pretrain(recipe: PretrainRecipe, world: World) -> Path:
@@ -190,15 +259,16 @@ def pretrain(recipe: PretrainRecipe, world: World) -> Path:
     model = _create(recipe, corpus)
     if world.is_main:
         print(_describe(model, corpus), flush=True)
+    evaluation = _evaluation(model, recipe, corpus, world)
     position = train(
         model,
-        PretrainingData(_examples(corpus, recipe), recipe.global_batch_size),
+        _phases(corpus, recipe),
         pretraining_losses,
         num_steps=recipe.num_steps,
         settings=recipe,
         run=run,
-        evaluate=_evaluator(model, recipe, corpus, world),
-        eval_every=recipe.eval_every,
+        evaluation=evaluation,
+        watch=Watch(_plateau(corpus, recipe)),
         label="pretrain",
     )
     if world.is_main:
@@ -206,7 +276,7 @@ def pretrain(recipe: PretrainRecipe, world: World) -> Path:
         provenance |= {"corpus": corpus.digest, "num_tokens": position.num_tokens, "torch": torch.__version__}
         card = TaskCard(
             task="masked-lm",
-            settings=MaskedLMSettings(max_seq_length=recipe.max_seq_length),
+            settings=MaskedLMSettings(max_seq_length=recipe.long_seq_length or recipe.max_seq_length),
             provenance={"pretraining": provenance},
         )
         save_checkpoint(run.checkpoint_path, model, tokenizer_from=recipe.corpus, card=card)
@@ -232,6 +302,7 @@ def _create(recipe: PretrainRecipe, corpus: Corpus) -> BertModel:
         num_attention_heads=recipe.num_attention_heads,
         intermediate_size=4 * recipe.hidden_size,
         max_position_embeddings=recipe.max_position_embeddings,
+        direction=recipe.direction,
     )
     model = create_model("masked-lm", config, dropout=recipe.dropout)
     if recipe.initialization == "local":
@@ -240,27 +311,58 @@ def _create(recipe: PretrainRecipe, corpus: Corpus) -> BertModel:
     return model
 
 
-def _examples(corpus: Corpus, recipe: PretrainRecipe) -> PretrainingExamples:
+def _phases(corpus: Corpus, recipe: PretrainRecipe) -> list[Phase]:
+    """Short examples, then long ones, fewer at a time."""
+    short = PretrainingData(_examples(corpus, recipe, recipe.max_seq_length), recipe.global_batch_size)
+    if recipe.long_seq_length is None:
+        return [Phase(data=short)]
+    long = PretrainingData(_examples(corpus, recipe, recipe.long_seq_length), recipe.global_batch_size)
+    fewer = max(1, recipe.micro_batch_size * recipe.max_seq_length // recipe.long_seq_length)
+    return [Phase(data=short, end=1 - recipe.long_share), Phase(data=long, micro_batch_size=fewer)]
+
+
+def _examples(corpus: Corpus, recipe: PretrainRecipe, max_seq_length: int) -> PretrainingExamples:
     return PretrainingExamples(
         corpus,
-        max_seq_length=recipe.max_seq_length,
-        masking_rate=recipe.masking_rate,
+        max_seq_length=max_seq_length,
+        masking=recipe.masking,
         short_seq_prob=recipe.short_seq_prob,
+        next_sentences=recipe.next_sentences,
+        direction=recipe.direction,
         seed=recipe.seed,
     )
 
 
-def _evaluator(
-    model: nn.Module, recipe: PretrainRecipe, corpus: Corpus, world: World
-) -> Callable[[], dict[str, float]] | None:
+def _evaluation(model: nn.Module, recipe: PretrainRecipe, corpus: Corpus, world: World) -> Evaluation | None:
+    """On dev examples masked as in the paper, however the run masks, so that runs can be compared."""
     if recipe.dev_corpus is None:
         return None
     dev = Corpus(recipe.dev_corpus)
     if dev.info["tokenizer_sha256"] != corpus.info["tokenizer_sha256"]:
         raise ValueError(f"corpus `{recipe.dev_corpus}` was prepared with another tokenizer than `{recipe.corpus}`")
-    examples = PretrainingExamples(dev, max_seq_length=recipe.max_seq_length)
-    return lambda: evaluate_pretraining(
+    examples = PretrainingExamples(
+        dev,
+        max_seq_length=recipe.max_seq_length,
+        next_sentences=recipe.next_sentences,
+        direction=recipe.direction,
+    )
+    scores = lambda: evaluate_pretraining(  # noqa: E731
         model, examples, num_examples=recipe.eval_examples, device=world.device, dtype=recipe.dtype
+    )
+    return Evaluation(scores=scores, every=recipe.eval_every)
+
+
+def _plateau(corpus: Corpus, recipe: PretrainRecipe) -> Plateau:
+    """The loss of a network that knows how frequent tokens are, and copies those that were left as they are."""
+    counts = corpus.token_counts()
+    shares = counts[counts > 0] / counts.sum()
+    entropy = float(-(shares * np.log(shares)).sum())
+    kept = 1 - recipe.masking.mask_share - recipe.masking.random_share if recipe.direction == "both" else 0.0
+    return Plateau(
+        loss="mlm",
+        value=(1 - kept) * entropy,
+        meaning="what token frequencies alone would give",
+        hint="no context is used yet; train longer, raise --learning-rate, or start with --initialization local",
     )
 
 
@@ -274,14 +376,18 @@ def _describe(model: BertModel, corpus: Corpus) -> str:
 
 
 def recipe_from_arguments(arguments: Sequence[str]) -> PretrainRecipe:
-    """The recipe of a command line: a shape's name, then flags."""
-    if arguments and arguments[0] in SHAPES:
-        layers, hidden, heads = SHAPES[arguments[0]]
-        shape = ["--num-hidden-layers", str(layers), "--hidden-size", str(hidden), "--num-attention-heads", str(heads)]
-        return parse(PretrainRecipe, "training.pretrain", __doc__, [*shape, *arguments[1:]])
-    if arguments and not arguments[0].startswith("-"):
-        raise ValueError(f"unknown shape: `{arguments[0]}` (one of: {', '.join(SHAPES)})")
-    return parse(PretrainRecipe, "training.pretrain", __doc__, arguments)
+    """The recipe of a command line: a recipe's name, then flags.
+
+    Raises:
+        ValueError: for a name that there is not.
+    """
+    flags = list(arguments)
+    if flags and not flags[0].startswith("-"):
+        name = flags.pop(0)
+        if name not in RECIPES:
+            raise ValueError(f"unknown recipe: `{name}` (one of: {', '.join(RECIPES)})")
+        flags = [*RECIPES[name], *flags]
+    return parse(PretrainRecipe, "training.pretrain", __doc__, flags)
 
 
 @command

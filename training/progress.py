@@ -27,11 +27,13 @@ class Progress:
             dynamic_ncols=True,
         )
 
-    def update(self, count: int, note: str = "") -> None:
-        """Add finished work, and say something about it at the end of the bar."""
-        if note:
-            self._bar.set_postfix_str(note, refresh=False)
+    def update(self, count: int) -> None:
+        """Add finished work."""
         self._bar.update(count)
+
+    def note(self, text: str) -> None:
+        """Say something at the end of the bar, from its next drawing on."""
+        self._bar.set_postfix_str(text, refresh=False)
 
     def close(self) -> None:
         """Leave the bar as it stands."""

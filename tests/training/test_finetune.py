@@ -19,7 +19,7 @@ from training.checkpoint import read_task_card
 from training.data import Columns, read_examples
 from training.evaluate import load_for_evaluation
 from training.finetune import FinetuneRecipe, FinetuningData, answer_positions, finetune, label_sequences
-from training.loop import read_metrics
+from training.run import read_metrics
 
 SETTINGS = {"learning_rate": 3e-3, "global_batch_size": 16, "micro_batch_size": 16, "dtype": "fp32", "dropout": 0.0}
 

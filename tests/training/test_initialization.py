@@ -8,9 +8,9 @@ from tests.toy import TINY
 from training.checkpoint import create_model
 from training.corpus import CorpusRecipe, prepare_corpus
 from training.initialization import initialize_local, rotation
-from training.loop import read_metrics
 from training.model import BertConfig
 from training.pretrain import PretrainRecipe, pretrain
+from training.run import read_metrics
 from training.vocab import VocabRecipe, train_vocab
 
 CONFIG = BertConfig(

@@ -12,10 +12,10 @@ import torch
 
 from tests.toy import TINY
 from training.checkpoint import load_model, read_task_card
-from training.loop import read_metrics
 from training.model import BertForPreTraining
 from training.pretrain import IGNORED, PretrainRecipe, pretrain, pretraining_batch, recipe_from_arguments
 from training.pretraining_examples import PretrainingExamples
+from training.run import read_metrics
 
 
 def losses(run):
@@ -117,7 +117,13 @@ def test_training_learns_and_reports(checkpoint):
 
     assert lines[-2]["mlm"] < lines[0]["mlm"]
     assert {"eval_mlm_loss", "eval_mlm_accuracy", "eval_nsp_accuracy"} <= lines[-1].keys()
-    assert {path.name for path in run.iterdir()} == {"metrics.jsonl", "recipe.json", "curves.png", "checkpoint"}
+    assert {path.name for path in run.iterdir()} == {
+        "metrics.jsonl",
+        "recipe.json",
+        "curves.png",
+        "checkpoint",
+        "tensorboard",
+    }
     assert (run / "curves.png").read_bytes().startswith(b"\x89PNG")
     assert read_task_card(checkpoint).provenance["pretraining"]["num_tokens"] > 0
     assert isinstance(load_model(checkpoint, "masked-lm"), BertForPreTraining)
@@ -136,7 +142,7 @@ def test_batch_shapes_are_few(corpus):
 
 def test_diverging_run_is_stopped(corpus_dir, tmp_path, alone):
     """A loss that is no number ends the run with the step in the message."""
-    with pytest.raises(ValueError, match=r"the loss is nan at step \d+; lower --learning-rate"):
+    with pytest.raises(ValueError, match=r"the loss is nan .* at step \d+ \(epoch 0, batch \d+\).*lower --learning-rate"):
         pretrain(recipe(corpus_dir, tmp_path / "run", learning_rate=1e30, warmup_ratio=0.0), alone)
 
 
@@ -145,7 +151,7 @@ def test_published_shapes_are_first_words(tmp_path):
     base = recipe_from_arguments(["base", "--corpus", "c", "--run-dir", "r", "--num-hidden-layers", "6"])
 
     assert (base.num_hidden_layers, base.hidden_size, base.num_attention_heads) == (6, 768, 12)
-    with pytest.raises(ValueError, match="unknown shape: `huge`"):
+    with pytest.raises(ValueError, match="unknown recipe: `huge`"):
         recipe_from_arguments(["huge"])
 
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from training.pretraining_examples import PretrainingExamples, mask_tokens, truncate_at_random_ends
+from training.pretraining_examples import Masking, PretrainingExamples, mask_tokens, truncate_at_random_ends
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +94,7 @@ def test_masking_rules(num_tokens, seed, rate):
     rng = np.random.default_rng(seed)
     ids = np.concatenate([[2], rng.integers(5, 50, num_tokens), [3]])
     masked, positions, labels = mask_tokens(
-        ids, np.array([0, num_tokens + 1]), rate=rate, mask_id=4, vocab_size=50, rng=rng
+        ids, np.array([0, num_tokens + 1]), masking=Masking(rate=rate), mask_id=4, vocab_size=50, rng=rng
     )
 
     assert len(positions) == min(num_tokens, max(1, round(len(ids) * rate)))
@@ -110,7 +110,7 @@ def test_fates_of_masked_tokens():
     """80% [MASK], 10% unchanged, 10% drawn from the whole vocabulary, specials included."""
     rng = np.random.default_rng(0)
     ids = np.full(100_000, 7)
-    masked, positions, _ = mask_tokens(ids, np.array([0]), rate=0.5, mask_id=4, vocab_size=50, rng=rng)
+    masked, positions, _ = mask_tokens(ids, np.array([0]), masking=Masking(rate=0.5), mask_id=4, vocab_size=50, rng=rng)
 
     fates = masked[positions]
     assert np.mean(fates == 4) == pytest.approx(0.8 + 0.1 / 50, abs=0.01)
