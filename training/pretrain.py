@@ -361,7 +361,7 @@ def _plateau(corpus: Corpus, recipe: PretrainRecipe) -> Plateau:
     return Plateau(
         loss="mlm",
         value=(1 - kept) * entropy,
-        meaning="what token frequencies alone would give",
+        meaning="token frequencies alone",
         hint="no context is used yet; train longer, raise --learning-rate, or start with --initialization local",
     )
 

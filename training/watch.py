@@ -33,7 +33,7 @@ class Watch:
 
     RISE = 0.5
     """Nats by which the smoothed loss must rise above its lowest (or by a fifth of that, if more)."""
-    PATIENCE = 0.2
+    PATIENCE = 0.5
     """Share of the run after which a plateau is worth a remark."""
 
     def __init__(self, plateau: Plateau | None = None) -> None:
@@ -100,7 +100,7 @@ class Watch:
         now = self._smoothed[plateau.loss]
         if now < plateau.value - 0.05:
             return ""
-        return f"the loss `{plateau.loss}` is {now:.3f}, {plateau.meaning} ({plateau.value:.3f}): {plateau.hint}"
+        return f"the loss `{plateau.loss}` is {now:.3f}, no better than {plateau.meaning} ({plateau.value:.3f}): {plateau.hint}"
 
     def _once(self, kind: str, warning: str) -> str:
         if not warning or kind in self._said:
