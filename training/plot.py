@@ -175,7 +175,7 @@ def legend(panel: Panel) -> list[tuple[str, str]]:
 
 def svg(lines: Sequence[Mapping[str, Any]], panel: Panel) -> str:
     """One panel as an SVG element to stand in a page, without legend; its text is text in the page's font."""
-    settings = {
+    settings: dict[Any, Any] = {
         "svg.fonttype": "none",
         "svg.hashsalt": panel.title,
         "text.parse_math": False,

@@ -228,10 +228,14 @@ def _defaults(recipe: type) -> dict[str, Any]:
         if item.default is not dataclasses.MISSING:
             found[item.name] = item.default
         elif item.default_factory is not dataclasses.MISSING:
-            value = item.default_factory()
-            found[item.name] = dataclasses.asdict(value) if dataclasses.is_dataclass(value) else value
-    values: dict[str, Any] = json.loads(json.dumps(found, default=str))
+            found[item.name] = item.default_factory()
+    values: dict[str, Any] = json.loads(json.dumps(found, default=_plain))
     return values
+
+
+def _plain(value: Any) -> Any:
+    """As `recipe_fields` writes a value down."""
+    return dataclasses.asdict(value) if dataclasses.is_dataclass(value) and not isinstance(value, type) else str(value)
 
 
 def _flat(value: Any) -> str:

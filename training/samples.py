@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from tasks import Task
-from tasks.batching import predict
 from tasks.classification import ClassificationExample, ClassificationPrediction
 from tasks.files import sha256
 from tasks.masked_lm import ClozeExample, MaskPrediction
@@ -21,7 +20,7 @@ from tasks.spans import SpanExample, SpanPrediction
 from training.checkpoint import read_task_card
 from training.corpus import Corpus
 from training.data import Columns, cloze_examples, read_cloze, read_examples
-from training.evaluate import load_for_evaluation
+from training.evaluate import load_for_evaluation, predict_with_progress
 
 NUM_PREDICTED = {"masked-lm": 8, "classification": 500, "spans": 40}
 """Examples to predict, drawn at random; for other tasks 20."""
@@ -65,7 +64,7 @@ def sample_predictions(run: Path, recipe: Mapping[str, Any], data: Sequence[Path
         return Samples("", source)
     order = np.random.default_rng(0).permutation(len(examples))[: NUM_PREDICTED.get(task.name, 20)]
     chosen = [examples[index] for index in order]
-    predictions = predict(task, chosen, model, chunk_size=32)
+    predictions = predict_with_progress(task, chosen, model)
     kind = task.name if task.name in SHOWN else "table"
     items, how_many = SHOWN.get(kind, _table)(task, chosen, predictions)
     return Samples(kind, f"{how_many} {source}", items)
@@ -150,7 +149,7 @@ def corpus_passages(corpus: Corpus, max_tokens: int, count: int) -> Iterator[str
 def _masked_words(
     task: Task[Any, Any, Any, Any], examples: Sequence[ClozeExample], predictions: Sequence[MaskPrediction]
 ) -> tuple[list[dict[str, Any]], str]:
-    items = []
+    items: list[dict[str, Any]] = []
     for example, prediction in zip(examples, predictions, strict=True):
         masks = [
             _mask(task, prediction, number, truth)
@@ -181,7 +180,7 @@ def _labels(
     predictions: Sequence[ClassificationPrediction],
 ) -> tuple[list[dict[str, Any]], str]:
     """Wrong ones first, the surest first."""
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "text": example.text,
             "text_pair": example.text_pair,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.toy import make_text, write_classification, write_spans
 from training.finetune import FinetuneRecipe, finetune
 from training.report import ReportRecipe, compare_with_defaults, render, training_seconds, write_report
-from training.samples import corpus_passages, marked, sample_predictions
+from training.samples import SHOWN, corpus_passages, marked, sample_predictions
 
 VOID = {"meta", "br", "hr", "img", "input", "link", "path", "use"}
 
@@ -73,10 +73,10 @@ def finetuned(checkpoint, labelled, tmp_path_factory, alone):
     return run
 
 
-def test_a_pretrained_run(checkpoint):
+def test_a_pretrained_run(checkpoint, tmp_path):
     """Curves, the unigrams beside the scores, and the words that were hidden."""
     run = checkpoint.parent
-    page = Page(write_report(ReportRecipe(run=run)).read_text(encoding="utf-8"))
+    page = Page(write_report(ReportRecipe(run=run, out=tmp_path / "page.html")).read_text(encoding="utf-8"))
 
     assert page.fetched == []
     assert "script" not in page.tags
@@ -118,6 +118,18 @@ def test_wrong_labels_come_first(finetuned):
 
     assert [item["verdict"] for item in items] == sorted((item["verdict"] for item in items), reverse=True)
     assert wrong == sorted(wrong, reverse=True)
+
+
+def test_tasks_without_a_view_of_their_own_are_a_table(finetuned, monkeypatch):
+    """Example, truth and prediction stand side by side, whatever the task."""
+    run = finetuned("classification")
+    monkeypatch.delitem(SHOWN, "classification")
+    samples = sample_predictions(run, json.loads((run / "recipe.json").read_text()))
+
+    assert samples.kind == "table"
+    assert {item["truth"] for item in samples.items} == {"yes", "no"}
+    assert {item["prediction"] for item in samples.items} <= {"yes", "no"}
+    assert "random examples" in Page(render(run)).text
 
 
 def test_an_unfinished_run_has_a_page(checkpoint, tmp_path):
