@@ -57,7 +57,7 @@ test: $(READY)  ## the tests (3 minutes on 2 cores)
 	$(PY) -m pytest -m 'not slow'
 
 ## Retrain: each stage takes what the one before wrote; ARGS='...' adds flags, ARGS=--help lists them
-.PHONY: vocab corpus pretrain finetune evaluate export serve
+.PHONY: vocab corpus pretrain finetune evaluate report export serve
 vocab: $(READY)  ## DATA='text files or folders' TOKENIZER=folder to write, VOCAB_SIZE=30522
 	$(NEED_DATA)$(PY) -m training.vocab --data $(DATA) --out $(TOKENIZER) --vocab-size $(VOCAB_SIZE) $(ARGS)
 corpus: $(READY)  ## DATA='text files or folders' TOKENIZER=folder CORPUS=folder to write
@@ -68,6 +68,8 @@ finetune: $(READY)  ## TASK=classification|spans CHECKPOINT=folder DATA=train fi
 	$(NEED_DATA)$(PY) $(LAUNCH) training.finetune $(TASK) --checkpoint $(CHECKPOINT) --train $(DATA) $(if $(DEV),--dev $(DEV)) --run-dir $(RUN) $(ARGS)
 evaluate: $(READY)  ## CHECKPOINT=folder DATA=dev file
 	$(NEED_DATA)$(PY) -m training.evaluate $(CHECKPOINT) --data $(DATA) $(ARGS)
+report: $(READY)  ## RUN=folder DATA='files to show predictions for' (default: the dev data); writes RUN/report.html
+	$(PY) -m training.report $(RUN) $(if $(DATA),--data $(DATA)) $(ARGS)
 export: $(READY)  ## CHECKPOINT=folder MODEL=models/<name>/<version> PRECISION=fp32|int8
 	$(PY) -m export $(CHECKPOINT) $(MODEL) --precision $(PRECISION) $(ARGS)
 serve: $(READY)  ## MODELS=folder of models (default: what the demo built) PORT=50051 METRICS_PORT=9090

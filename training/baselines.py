@@ -41,10 +41,22 @@ def first_words(train: Sequence[SpanExample], dev: Sequence[SpanExample]) -> dic
 
 
 def unigram(train: Sequence[ClozeExample], dev: Sequence[ClozeExample], tokenizer: Tokenizer) -> dict[str, float]:
-    """Each token with its frequency among the hidden ones of train, add-one smoothed over the vocabulary."""
-    counts = np.ones(tokenizer.vocab_size)
-    for example in train:
-        np.add.at(counts, [tokenizer.token_id(token) or 0 for token in example.tokens], 1)
-    log_probs = np.log(counts / counts.sum())
-    hidden = np.array([tokenizer.token_id(token) or 0 for example in dev for token in example.tokens])
-    return {"loss": float(-log_probs[hidden].mean()), "accuracy": float((hidden == counts.argmax()).mean())}
+    """Each token with its frequency among the hidden ones of train."""
+    return unigram_of_counts(_hidden_counts(train, tokenizer), _hidden_counts(dev, tokenizer))
+
+
+def unigram_of_counts(train: np.ndarray, dev: np.ndarray) -> dict[str, float]:
+    """Each token with its frequency in train, add-one smoothed over the vocabulary.
+
+    Args:
+        train: [vocabulary] how often each token occurs.
+        dev: the same, of what is to be predicted.
+    """
+    smoothed = train + 1.0
+    loss = -(dev * np.log(smoothed / smoothed.sum())).sum() / dev.sum()
+    return {"loss": float(loss), "accuracy": float(dev[smoothed.argmax()] / dev.sum())}
+
+
+def _hidden_counts(examples: Sequence[ClozeExample], tokenizer: Tokenizer) -> np.ndarray:
+    hidden = [tokenizer.token_id(token) or 0 for example in examples for token in example.tokens]
+    return np.bincount(hidden, minlength=tokenizer.vocab_size)

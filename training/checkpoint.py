@@ -1,7 +1,7 @@
 """Checkpoints in Hugging Face's layout: any BERT there loads here, ours load there.
 
 A checkpoint directory holds `config.json`, `model.safetensors`, `tokenizer.json`, `tokenizer_config.json` and
-`vocab.txt`; ours also `task.json`, which says how the model treats text (see `TaskCard`).
+`vocab.txt`; ours also `task.json`, which says how the model treats text (see `TaskCard`), and a model card, README.md.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from training.model import (
     BertForSequenceClassification,
     BertModel,
 )
+from training.model_card import CARD_FILE, model_card
 
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
@@ -271,6 +272,8 @@ def write_checkpoint(directory: Path, model: BertModel, *, tokenizer_from: str |
         if (Path(tokenizer_from) / name).is_file():
             shutil.copyfile(Path(tokenizer_from) / name, directory / name)
     (directory / TASK_FILE).write_text(card.to_json(), encoding="utf-8")
+    text = model_card(card, config, num_parameters=sum(parameter.numel() for parameter in model.parameters()))
+    (directory / CARD_FILE).write_text(text, encoding="utf-8")
 
 
 def checkpoint_digest(directory: str | Path) -> str:

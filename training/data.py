@@ -114,24 +114,29 @@ def _value(record: Any, key: str, kind: type) -> Any:
 def read_cloze(
     path: Path, tokenizer: Tokenizer, *, max_tokens: int = 96, max_examples: int = 1000
 ) -> list[ClozeExample]:
-    """Passages of a text file with 15% of their tokens masked, the same at each reading.
+    """Passages of a text file as `cloze_examples`."""
+    return list(islice(cloze_examples(_passages(path, tokenizer, max_tokens), tokenizer), max_examples))
+
+
+def cloze_examples(texts: Iterable[str], tokenizer: Tokenizer) -> Iterator[ClozeExample]:
+    """Texts with 15% of their tokens masked, the same at each reading; those that have none to mask are left out.
 
     Only words and signs that are one token each are masked, so that the text with [MASK] in their places says it all.
     """
-    examples: list[ClozeExample] = []
-    for text in islice(_passages(path, tokenizer, max_tokens), max_examples):
+    number = 0
+    for text in texts:
         tokens = tokenizer.tokenize([text])[0]
         whole = [index for index in range(len(tokens)) if _is_whole(tokenizer, tokens, index)]
-        rng = random_generator(0, 0, stream=7, index=len(examples))
+        rng = random_generator(0, 0, stream=7, index=number)
         chosen = sorted(rng.permutation(whole)[: max(1, round(0.15 * len(tokens)))])
         if not chosen:
             continue
+        number += 1
         hidden = tuple(tokenizer.token(int(tokens.ids[index])) for index in chosen)
         for index in reversed(chosen):
             start, end = tokens.offsets[index]
             text = f"{text[:start]}[MASK]{text[end:]}"
-        examples.append(ClozeExample(text=text, tokens=hidden))
-    return examples
+        yield ClozeExample(text=text, tokens=hidden)
 
 
 def _is_whole(tokenizer: Tokenizer, tokens: Tokens, index: int) -> bool:

@@ -1,0 +1,248 @@
+import json
+import re
+import shutil
+import subprocess
+import sys
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.toy import make_text, write_classification, write_spans
+from training.finetune import FinetuneRecipe, finetune
+from training.report import ReportRecipe, compare_with_defaults, render, training_seconds, write_report
+from training.samples import SHOWN, corpus_passages, marked, sample_predictions
+
+VOID = {"meta", "br", "hr", "img", "input", "link", "path", "use"}
+
+
+class Page(HTMLParser):
+    """Checks that tags close as they open, and collects visible text and what the page would fetch."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.words, self.fetched, self.tags = [], [], [], []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.fetched += [value for name, value in attrs if name in ("src", "href") and not value.startswith("#")]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        if tag not in VOID:
+            assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if "style" not in self.open:
+            self.words.append(data)
+
+    @property
+    def text(self):
+        return " ".join(" ".join(self.words).split())
+
+
+@pytest.fixture(scope="module")
+def labelled(tmp_path_factory):
+    root = tmp_path_factory.mktemp("labelled")
+    train = write_classification(root / "train.jsonl", 40, seed=1)
+    with open(train, "a") as file:
+        file.write(json.dumps({"text": "<script>alert('cat')</script>", "label": "yes"}) + "\n")
+    return {"classification": train, "spans": write_spans(root / "train.json", 30, seed=1)}
+
+
+@pytest.fixture(scope="module")
+def finetuned(checkpoint, labelled, tmp_path_factory, alone):
+    def run(task):
+        path = tmp_path_factory.getbasetemp() / f"report-{task}"
+        if not path.exists():
+            finetune(
+                FinetuneRecipe(
+                    task=task, checkpoint=checkpoint, train=(labelled[task],), dev=(labelled[task],), run_dir=path,
+                    num_epochs=2, learning_rate=1e-3, max_seq_length=48, max_query_length=16,
+                ),
+                alone,
+            )  # fmt: skip
+        return path
+
+    return run
+
+
+def test_a_pretrained_run(checkpoint, tmp_path):
+    """Curves, the unigrams beside the scores, and the words that were hidden."""
+    run = checkpoint.parent
+    page = Page(write_report(ReportRecipe(run=run, out=tmp_path / "page.html")).read_text(encoding="utf-8"))
+
+    assert page.fetched == []
+    assert "script" not in page.tags
+    assert page.tags.count("svg") == 5
+    assert "finished, 10 steps" in page.text
+    assert "unigrams" in page.text
+    assert "masked words are the likeliest" in page.text
+    assert "put together from its ids" in page.text
+
+
+@pytest.mark.parametrize(
+    ("task", "baseline", "says"),
+    [("classification", "majority label", "random examples are right"), ("spans", "first words", "answered exactly")],
+)
+def test_a_finetuned_run(finetuned, task, baseline, says):
+    """Scores beside their baseline, predictions on the dev data, and both recipes."""
+    page = Page(render(finetuned(task)))
+
+    assert baseline in page.text
+    assert says in page.text
+    assert "The pretraining before it" in page.text
+
+
+def test_text_of_the_data_is_no_markup(finetuned):
+    """What looks like a script in the data is shown, not run."""
+    run = finetuned("classification")
+    items = sample_predictions(run, json.loads((run / "recipe.json").read_text())).items
+    page = Page(render(run))
+
+    assert any("<script>" in item["text"] for item in items) == ("<script>alert('cat')</script>" in page.text)
+    assert "script" not in page.tags
+
+
+def test_wrong_labels_come_first(finetuned):
+    """The surest mistake is on top, and no right one stands above a wrong one."""
+    run = finetuned("classification")
+    items = sample_predictions(run, json.loads((run / "recipe.json").read_text())).items
+    wrong = [item["score"] for item in items if item["verdict"] == "wrong"]
+
+    assert [item["verdict"] for item in items] == sorted((item["verdict"] for item in items), reverse=True)
+    assert wrong == sorted(wrong, reverse=True)
+
+
+def test_tasks_without_a_view_of_their_own_are_a_table(finetuned, monkeypatch):
+    """Example, truth and prediction stand side by side, whatever the task."""
+    run = finetuned("classification")
+    monkeypatch.delitem(SHOWN, "classification")
+    samples = sample_predictions(run, json.loads((run / "recipe.json").read_text()))
+
+    assert samples.kind == "table"
+    assert {item["truth"] for item in samples.items} == {"yes", "no"}
+    assert {item["prediction"] for item in samples.items} <= {"yes", "no"}
+    assert "random examples" in Page(render(run)).text
+
+
+def test_an_unfinished_run_has_a_page(checkpoint, tmp_path):
+    """Without checkpoint, and even without metrics, there is a page that says so."""
+    run = tmp_path / "run"
+    run.mkdir()
+    for name in ("recipe.json", "metrics.jsonl"):
+        shutil.copy(checkpoint.parent / name, run / name)
+    started = Page(render(run)).text
+    (run / "metrics.jsonl").unlink()
+    empty = Page(render(run)).text
+
+    assert "not finished, at step 10" in started
+    assert "the run has no checkpoint" in started
+    assert "no step logged yet" in empty
+
+
+def test_dev_data_that_is_gone_or_changed_is_told(finetuned, labelled, tmp_path):
+    """The page names the file; other data can be given, and is used."""
+    run = finetuned("classification")
+    recipe = json.loads((run / "recipe.json").read_text())
+    gone = sample_predictions(run, recipe | {"dev": [str(tmp_path / "gone.jsonl")]})
+    other = write_classification(tmp_path / "train.jsonl", 5, seed=9)
+    changed = sample_predictions(run, recipe | {"dev": [str(other)]})
+    given_data = sample_predictions(run, recipe, [other])
+
+    assert gone.items == ()
+    assert "gone.jsonl is no longer where the recipe says" in gone.note
+    assert "has changed since" in changed.note
+    assert "5 random examples" in given_data.note
+
+
+def test_text_can_be_given_to_a_pretrained_run(checkpoint, tmp_path):
+    """Masked words are of that text, and the probabilities are those of the model."""
+    text = tmp_path / "text.txt"
+    text.write_text(make_text(3, seed=7))
+    samples = sample_predictions(checkpoint.parent, {}, [text])
+    masks = [mask for item in samples.items for mask in item["masks"]]
+
+    assert "From text.txt" in samples.note
+    assert masks
+    for mask in masks:
+        found = [guess["score"] for guess in mask["top"] if guess["is_true"]]
+        assert (mask["rank"] <= 5) == (mask["verdict"] != "wrong") == bool(found)
+        assert not found or found == [pytest.approx(mask["score"])]
+
+
+def test_passages_come_back_from_ids(corpus, text_file):
+    """What is put together from ids is text of the corpus, but for case and spaces."""
+    bare = lambda text: re.sub(r"\W+", "", text).lower()  # noqa: E731
+    passages = list(corpus_passages(corpus, 40, 5))
+
+    assert len(passages) == 5
+    assert all(bare(passage) in bare(text_file.read_text()) for passage in passages)
+
+
+@given(st.text(min_size=1, max_size=80), st.data(), st.integers(0, 20))
+def test_marks_cover_their_text(text, data, around):
+    """The pieces are the text in order; each mark covers just its own, even where marks overlap."""
+    places = st.tuples(st.integers(0, len(text)), st.integers(0, len(text))).map(sorted).filter(lambda p: p[0] < p[1])
+    marks = [(*data.draw(places), name) for name in data.draw(st.sampled_from([("a",), ("a", "b")]))]
+    pieces = list(marked(text, marks, around))
+    shown = "".join(piece for piece, _ in pieces)
+
+    for start, end, name in marks:
+        assert "".join(piece for piece, names in pieces if name in names.split()) == text[start:end]
+    assert shown.removeprefix("… ").removesuffix(" …") in text or shown in text
+
+
+def test_settings_that_differ_are_marked(checkpoint):
+    """A setting is marked when the recipe's default is another, or there is none."""
+    settings = {
+        setting.name: setting
+        for setting in compare_with_defaults(json.loads((checkpoint.parent / "recipe.json").read_text()))
+    }
+
+    assert settings["num_steps"].is_changed
+    assert settings["num_steps"].default == "10,000"
+    assert not settings["weight_decay"].is_changed
+    assert not settings["betas"].is_changed
+    assert settings["corpus"].is_changed
+    assert "corpus_digest" not in settings
+
+
+def test_a_hundred_thousand_lines_make_a_small_page(checkpoint, tmp_path):
+    """Curves are thinned."""
+    (tmp_path / "recipe.json").write_bytes((checkpoint.parent / "recipe.json").read_bytes())
+    line = '{"step": %d, "loss": %.4f, "grad_norm": 1.0, "num_tokens": %d, "tokens_per_s": 100}\n'
+    losses = np.random.default_rng(0).random(100_000)
+    text = "".join(line % (step, loss, 100 * step) for step, loss in enumerate(losses, start=1))
+    (tmp_path / "metrics.jsonl").write_text(text)
+    page = render(tmp_path)
+
+    assert len(page) < 200_000
+    assert "about 27.8 h" in page
+
+
+def test_time_is_that_of_the_tokens():
+    """Also when the pace changes, or lines of evaluations stand between."""
+    lines = [
+        {"step": 1, "num_tokens": 100, "tokens_per_s": 10},
+        {"step": 1, "eval_accuracy": 0.5},
+        {"step": 2, "num_tokens": 200, "tokens_per_s": 50},
+    ]
+
+    assert training_seconds(lines) == 12
+
+
+def test_a_folder_that_is_no_run_is_refused_in_one_line(tmp_path):
+    """The command says what is missing, without a traceback."""
+    command = [sys.executable, "-m", "training.report", str(tmp_path)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert result.returncode == 1
+    assert result.stderr.startswith("error: not a run")
+    assert len(result.stderr.splitlines()) == 1

@@ -1,0 +1,192 @@
+"""The model card of a checkpoint: `README.md`, with the metadata that Hugging Face's hub reads.
+
+`training.checkpoint.write_checkpoint` puts it beside the weights. It tells what is known, and what is not.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jinja2
+
+if TYPE_CHECKING:
+    from training.checkpoint import TaskCard
+
+CARD_FILE = "README.md"
+TEMPLATE = "model_card.md.j2"
+
+
+@dataclass(frozen=True)
+class Usage:
+    """How a task is called elsewhere."""
+
+    pipeline_tag: str
+    """Of Hugging Face's hub, and of `transformers.pipeline`."""
+    auto_class: str
+    client: str
+    """Arguments of the command `bertline`."""
+
+
+USAGES = {
+    "masked-lm": Usage("fill-mask", "AutoModelForMaskedLM", 'fill-mask {model} "The [MASK] is old."'),
+    "classification": Usage(
+        "text-classification", "AutoModelForSequenceClassification", 'classify {model} "A text to label."'
+    ),
+    "spans": Usage(
+        "question-answering", "AutoModelForQuestionAnswering", 'answer {model} "A question?" "A text that answers it."'
+    ),
+    "embedding": Usage("feature-extraction", "AutoModel", 'embed {model} "A text to embed."'),
+    "regression": Usage("text-classification", "AutoModelForSequenceClassification", ""),
+    "tagging": Usage("token-classification", "AutoModelForTokenClassification", ""),
+    "multiple-choice": Usage("multiple-choice", "AutoModelForMultipleChoice", ""),
+}
+HUB_METRICS = {"macro_f1": "f1", "micro_f1": "f1", "weighted_f1": "f1"}
+"""Our names of scores -> the hub's, where they differ."""
+MAIN_SETTINGS = {
+    "num_steps": "steps",
+    "num_epochs": "epochs",
+    "global_batch_size": "global batch, sequences",
+    "max_seq_length": "longest sequence, tokens",
+    "learning_rate": "learning rate, peak",
+    "warmup_ratio": "warm-up, share of the steps",
+    "weight_decay": "weight decay",
+    "betas": "AdamW betas",
+    "clip_norm": "gradients clipped to norm",
+    "dropout": "dropout",
+    "masking_rate": "masking rate",
+    "initialization": "initialization",
+    "dtype": "arithmetic",
+    "seed": "seed",
+}
+"""What the card tells of a recipe."""
+
+
+def model_card(card: TaskCard, config: Mapping[str, Any], *, num_parameters: int) -> str:
+    """The text of `README.md`.
+
+    Args:
+        config: of `config.json`.
+        num_parameters: of the whole network, tied ones once.
+    """
+    provenance = card.provenance
+    recipe = provenance.get("recipe") or provenance.get("pretraining", {}).get("recipe", {})
+    name = Path(recipe.get("run_dir", "")).name or f"bert-{card.task}"
+    return _template().render(
+        name=name,
+        card=card,
+        config=config,
+        millions=num_parameters / 1e6,
+        usage=USAGES.get(card.task, Usage("", "AutoModel", "")),
+        metadata=list(_yaml(_metadata(name, card))),
+        rows=score_rows(card.scores),
+        stages=_stages(provenance),
+        base=base_model(provenance),
+        pretraining_tokens=provenance.get("pretraining", {}).get("num_tokens"),
+    )
+
+
+@functools.cache
+def _template() -> jinja2.Template:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    environment.filters |= {"code": code, "number": format_number}
+    return environment.get_template(TEMPLATE)
+
+
+def score_rows(scores: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    """The scores that are tables, by row: the checkpoint's own first, baselines after it."""
+    return {
+        name: {key: value for key, value in row.items() if isinstance(value, int | float)}
+        for name, row in scores.items()
+        if isinstance(row, Mapping)
+    }
+
+
+def base_model(provenance: Mapping[str, Any]) -> str:
+    """Name of the checkpoint that was fine-tuned; empty where there is none, or only its shape was used."""
+    recipe = provenance.get("recipe", {})
+    if "checkpoint" not in recipe or recipe.get("from_scratch"):
+        return ""
+    path = Path(recipe["checkpoint"])
+    return path.parent.name if path.name == "checkpoint" else path.name
+
+
+def format_number(value: Any) -> str:
+    """A setting or count as people write it: 12,000, 0.0005, `a, b` for lists."""
+    if isinstance(value, list | tuple):
+        return ", ".join(map(format_number, value))
+    if isinstance(value, bool) or value is None:
+        return {True: "yes", False: "no", None: "default"}[value]
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def code(text: object) -> str:
+    """Any text as Markdown's inline code, fit for a cell of a table."""
+    line = " ".join(str(text).split()).replace("|", "\\|")
+    fence = "`" * (1 + max((len(run) for run in re.findall("`+", line)), default=0))
+    space = " " if line.startswith("`") or line.endswith("`") else ""
+    return f"{fence}{space}{line}{space}{fence}"
+
+
+def _metadata(name: str, card: TaskCard) -> dict[str, Any]:
+    usage = USAGES.get(card.task)
+    dev = score_rows(card.scores).get("dev", {})
+    base = base_model(card.provenance)
+    values: dict[str, Any] = {"library_name": "transformers", "tags": ["bert", "bertline", card.task]}
+    if usage:
+        values["pipeline_tag"] = usage.pipeline_tag
+    if re.fullmatch(r"[\w.-]{1,96}", base):
+        values["base_model"] = base
+    if dev and usage:
+        values["metrics"] = list(dict.fromkeys(HUB_METRICS.get(metric, metric) for metric in dev))
+        values["model-index"] = [{"name": name, "results": [_result(card, usage.pipeline_tag, dev)]}]
+    return values
+
+
+def _result(card: TaskCard, pipeline_tag: str, dev: Mapping[str, float]) -> dict[str, Any]:
+    names = [Path(path).name for path in card.provenance.get("recipe", {}).get("dev", ())]
+    return {
+        "task": {"type": pipeline_tag},
+        "dataset": {"name": ", ".join(names) or "dev", "type": "private", "split": "dev"},
+        "metrics": [
+            {"type": HUB_METRICS.get(metric, metric), "name": metric, "value": round(value, 6)}
+            for metric, value in dev.items()
+        ],
+    }
+
+
+def _stages(provenance: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What made the weights, as far as there are records: title, settings and data digests of each stage."""
+    stages = []
+    from_scratch = provenance.get("recipe", {}).get("from_scratch", False)
+    if (before := provenance.get("pretraining")) and not from_scratch:
+        data = {"corpus (its corpus.json)": before["corpus"]} if "corpus" in before else {}
+        stages.append(_stage("Pretraining", before.get("recipe", {}), data, before.get("torch")))
+    if recipe := provenance.get("recipe"):
+        stages.append(_stage("Fine-tuning", recipe, provenance.get("data", {}), provenance.get("torch")))
+    return stages
+
+
+def _stage(title: str, recipe: Mapping[str, Any], data: Mapping[str, str], torch: str | None) -> dict[str, Any]:
+    settings = {label: recipe[key] for key, label in MAIN_SETTINGS.items() if recipe.get(key) is not None}
+    from_scratch = recipe.get("from_scratch", False)
+    return {"title": title, "settings": settings, "data": data, "torch": torch, "from_scratch": from_scratch}
+
+
+def _yaml(values: Mapping[str, Any]) -> Iterator[str]:
+    """Lines of YAML, a key each; values as JSON, which is YAML and needs no quoting rules."""
+    for key, value in values.items():
+        yield f"{key}: {json.dumps(value, ensure_ascii=False)}"

@@ -1,0 +1,291 @@
+"""A run as one page: scores beside their baselines, curves, what the model says, settings, where it all came from.
+
+    python -m training.report runs/mini
+    python -m training.report runs/mini --data texts.txt --out page.html
+
+The page needs no network and no script. It may be written while the run goes on.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import tyro
+from markupsafe import Markup
+from safetensors import safe_open
+
+from tasks.files import atomic_write, sha256
+from training.baselines import unigram_of_counts
+from training.checkpoint import CONFIG_FILE, WEIGHTS_FILE, TaskCard, read_json, read_task_card
+from training.command import command, parse
+from training.corpus import CORPUS_FILE, Corpus
+from training.finetune import FinetuneRecipe
+from training.run import RECIPE_FILE, read_metrics
+from training.model_card import base_model, format_number, score_rows
+from training.plot import curve_name, is_loss, legend, panels, svg
+from training.pretrain import PretrainRecipe
+from training.samples import sample_predictions
+
+REPORT_FILE = "report.html"
+TEMPLATE = "report.html.j2"
+RECORDED = ("data", "corpus_digest")
+"""Keys of recipe.json that are no settings."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportRecipe:
+    """Write the page of a run."""
+
+    run: tyro.conf.Positional[Path]
+    """Run directory of training.pretrain or training.finetune, finished or not."""
+    data: tuple[Path, ...] = ()
+    """Files with examples to show predictions for: text for a pretrained checkpoint, else as for training.evaluate.
+    Unset: the dev data that the run's recipe names."""
+    out: Path | None = None
+    """Page to write; None for report.html in the run."""
+
+
+def write_report(recipe: ReportRecipe) -> Path:
+    """Write the page; returns its path.
+
+    Raises:
+        ValueError: when the directory is not a run, or the data cannot be used.
+    """
+    if not (recipe.run / RECIPE_FILE).is_file():
+        raise ValueError(f"not a run: `{recipe.run}` has no {RECIPE_FILE}; give the --run-dir of a training")
+    path = recipe.out or recipe.run / REPORT_FILE
+    atomic_write(path, render(recipe.run, recipe.data).encode())
+    return path
+
+
+def render(run: Path, data: Sequence[Path] = ()) -> str:
+    """The page of a run as HTML; `data` as in `ReportRecipe`."""
+    settings = read_json(run / RECIPE_FILE)
+    lines = read_metrics(run)
+    checkpoint = run / "checkpoint"
+    card = read_task_card(checkpoint) if checkpoint.is_dir() else None
+    rows, about = scores(settings, lines, card)
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters |= {"number": format_number, "percent": _percent, "score": _score}
+    return environment.get_template(TEMPLATE).render(
+        name=run.resolve().name,
+        facts=facts(run, settings, lines, card),
+        step=lines[-1]["step"] if lines else 0,
+        is_finished=card is not None,
+        rows=rows,
+        about_scores=about,
+        columns={key: curve_name(key) for scores in rows.values() for key in scores},
+        curves=[(panel.title, legend(panel), Markup(svg(lines, panel))) for panel in panels(lines)],
+        samples=sample_predictions(run, settings, data),
+        tables=setting_tables(settings, card),
+        records=records(run, settings, card),
+    )
+
+
+def facts(
+    run: Path, settings: Mapping[str, Any], lines: Sequence[Mapping[str, Any]], card: TaskCard | None
+) -> dict[str, str]:
+    """The line below the title: task, network, data, tokens, time; what is not known is left out."""
+    task = card.task if card else settings.get("task", "masked-lm")
+    found = {"task": task, "network": _network(run, settings)}
+    if "corpus" in settings:
+        found["corpus"] = _corpus(Path(settings["corpus"]))
+    else:
+        found["data"] = ", ".join(Path(path).name for path in settings.get("train", ()))
+        found["from"] = "random weights" if settings.get("from_scratch") else base_model({"recipe": settings})
+    tokens = max((line.get("num_tokens", 0) for line in lines), default=0)
+    found["tokens seen"] = format_count(tokens) if tokens else ""
+    seconds = training_seconds(lines)
+    found["time"] = f"about {format_seconds(seconds)}" if seconds else ""
+    return {key: value for key, value in found.items() if value}
+
+
+def _network(run: Path, settings: Mapping[str, Any]) -> str:
+    """L4 H256 A4, 5.5M parameters: of the checkpoint, else of the one that the run starts from, or of the recipe."""
+    start = Path(settings.get("checkpoint") or settings.get("init") or "")
+    places = [place / CONFIG_FILE for place in (run / "checkpoint", start) if (place / CONFIG_FILE).is_file()]
+    shape = read_json(places[0]) if places else settings
+    if "hidden_size" not in shape:
+        return ""
+    text = f"L{shape['num_hidden_layers']} H{shape['hidden_size']} A{shape['num_attention_heads']}"
+    weights = run / "checkpoint" / WEIGHTS_FILE
+    return f"{text}, {format_count(num_parameters(weights))} parameters" if weights.is_file() else text
+
+
+def num_parameters(weights: Path) -> int:
+    """Numbers in a safetensors file; reads its header only."""
+    with safe_open(weights, "pt") as file:
+        return sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118
+
+
+def _corpus(path: Path) -> str:
+    if not (path / CORPUS_FILE).is_file():
+        return path.name
+    info = read_json(path / CORPUS_FILE)
+    return f"{path.name}, {format_count(info['num_tokens'])} tokens"
+
+
+def training_seconds(lines: Sequence[Mapping[str, Any]]) -> float:
+    """Seconds of training as the metrics tell: tokens between lines over tokens a second."""
+    seconds, before = 0.0, 0
+    for line in lines:
+        if line.get("tokens_per_s") and "num_tokens" in line:
+            seconds += (line["num_tokens"] - before) / line["tokens_per_s"]
+            before = line["num_tokens"]
+    return seconds
+
+
+def format_seconds(seconds: float) -> str:
+    """40 s, 12 min, 3.5 h, 2.1 days."""
+    for unit, size in (("days", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.{0 if unit == 'min' else 1}f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def format_count(count: float) -> str:
+    """7.8M, 16k, 950."""
+    for unit, size in (("B", 1e9), ("M", 1e6), ("k", 1e3)):
+        if count >= size:
+            return f"{count / size:.1f}{unit}"
+    return f"{count:.0f}"
+
+
+def scores(
+    settings: Mapping[str, Any], lines: Sequence[Mapping[str, Any]], card: TaskCard | None
+) -> tuple[dict[str, dict[str, float]], str]:
+    """Scores by row, baselines last, and a sentence about them."""
+    if card and (rows := score_rows(card.scores)):
+        count = card.scores.get("num_dev_examples")
+        return rows, f"On all {count:,} dev examples." if count else ""
+    last = next((line for line in reversed(lines) if any(key.startswith("eval_") for key in line)), None)
+    if last is None:
+        return {}, "None: the run has no dev data, or has not come to its first evaluation."
+    own = {key.removeprefix("eval_"): value for key, value in last.items() if key.startswith("eval_")}
+    about = (
+        f"The last evaluation, at step {last['step']:,}, on up to {settings.get('eval_examples', 0):,} dev examples."
+    )
+    baseline = corpus_baseline(settings) if "mlm_loss" in own else None
+    if baseline is None:
+        return {"dev": own}, about
+    return {"dev": own, "unigrams": baseline}, f"{about} Unigrams: each token with its frequency in the corpus."
+
+
+def corpus_baseline(settings: Mapping[str, Any]) -> dict[str, float] | None:
+    """What token frequencies score on the dev corpus; None where a corpus is gone, or another one by now."""
+    paths = [Path(settings[key]) for key in ("corpus", "dev_corpus") if settings.get(key)]
+    if len(paths) < 2 or not all((path / CORPUS_FILE).is_file() for path in paths):
+        return None
+    corpus, dev = (Corpus(path) for path in paths)
+    if corpus.digest != settings.get("corpus_digest") or dev.info["vocab_size"] != corpus.info["vocab_size"]:
+        return None
+    found = unigram_of_counts(corpus.token_counts(), dev.token_counts())
+    return {f"mlm_{name}": value for name, value in found.items()}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A field of a recipe."""
+
+    name: str
+    value: Any
+    default: Any
+    is_changed: bool
+    """Whether it differs from the default; fields without one do."""
+
+
+def setting_tables(settings: Mapping[str, Any], card: TaskCard | None) -> list[tuple[str, list[Setting]]]:
+    """The settings of the run, and of the pretraining before it."""
+    tables = [("This run", compare_with_defaults(settings))]
+    before = card.provenance.get("pretraining", {}).get("recipe") if card and "train" in settings else None
+    if before and not settings.get("from_scratch"):
+        tables.append(("The pretraining before it", compare_with_defaults(before)))
+    return tables
+
+
+def compare_with_defaults(settings: Mapping[str, Any]) -> list[Setting]:
+    """Each setting beside the default of its recipe."""
+    defaults = _defaults(FinetuneRecipe if "train" in settings else PretrainRecipe)
+    return [
+        Setting(name, _flat(value), _flat(defaults.get(name, "")), value != defaults.get(name, ...))
+        for name, value in settings.items()
+        if name not in RECORDED
+    ]
+
+
+def _defaults(recipe: type) -> dict[str, Any]:
+    found = {}
+    for item in dataclasses.fields(recipe):
+        if item.default is not dataclasses.MISSING:
+            found[item.name] = item.default
+        elif item.default_factory is not dataclasses.MISSING:
+            found[item.name] = item.default_factory()
+    values: dict[str, Any] = json.loads(json.dumps(found, default=_plain))
+    return values
+
+
+def _plain(value: Any) -> Any:
+    """As `recipe_fields` writes a value down."""
+    return dataclasses.asdict(value) if dataclasses.is_dataclass(value) and not isinstance(value, type) else str(value)
+
+
+def _flat(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key}: {_flat(item)}" for key, item in value.items())
+    return "-" if value is None or value == [] else format_number(value)
+
+
+def records(run: Path, settings: Mapping[str, Any], card: TaskCard | None) -> dict[str, str]:
+    """Digests and versions by what they are of."""
+    found: dict[str, Any] = dict(card.provenance) if card else {}
+    if not card:
+        found = {key: settings[key] for key in RECORDED if key in settings}
+    weights = run / "checkpoint" / WEIGHTS_FILE
+    if weights.is_file():
+        found["weights of this checkpoint"] = sha256(weights)
+    corpus = Path(settings.get("corpus") or "")
+    if settings.get("corpus") and (corpus / CORPUS_FILE).is_file():
+        info = read_json(corpus / CORPUS_FILE)
+        found["corpus"] = {
+            "counts": f"{info['num_documents']:,} documents, {info['num_sentences']:,} sentences",
+            "sources": info.get("sources", {}),
+        }
+    return dict(_leaves(found))
+
+
+def _leaves(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    """Nested records as rows; recipes are shown elsewhere."""
+    rows = []
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            rows += _leaves(value, f"{prefix}{key} · ") if key != "recipe" else []
+        else:
+            rows.append((f"{prefix}{key}".replace("_", " "), format_number(value)))
+    return rows
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.1f}%" if value >= 0.001 or value == 0 else "<0.1%"
+
+
+def _score(value: float, key: str) -> str:
+    return f"{value:.3f}" if is_loss(key) else f"{100 * value:.1f}"
+
+
+@command
+def main() -> None:
+    """Command line."""
+    print(f"report -> {write_report(parse(ReportRecipe, 'training.report', __doc__))}")
+
+
+if __name__ == "__main__":
+    main()
