@@ -121,6 +121,10 @@ class Position:
     """Tokens seen, over all processes, without padding."""
 
 
+class DivergedError(ValueError):
+    """The loss is no longer a number."""
+
+
 class Run:
     """A run directory: its recipe, metrics and states."""
 
@@ -235,7 +239,8 @@ def train(
         label: of the progress bar.
 
     Raises:
-        ValueError: when the loss is no longer a number, or the batch does not divide among the processes.
+        DivergedError: when the loss is no longer a number.
+        ValueError: when the batch does not divide among the processes.
     """
     world = run.world
     if settings.global_batch_size % world.size:
@@ -267,7 +272,7 @@ def train(
         position.num_tokens += num_tokens
         values = {"step": position.step, "epoch": position.epoch, **losses, "loss": sum(losses.values())}
         if not math.isfinite(values["loss"]):
-            raise ValueError(
+            raise DivergedError(
                 f"the loss is {values['loss']} at step {position.step}; lower --learning-rate or raise warm-up"
             )
         meter.update(values, num_tokens)
