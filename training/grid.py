@@ -18,6 +18,7 @@ import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal
 
@@ -150,16 +151,17 @@ class _Progress:
             self._say(f"\n[{number}/{self._num_runs}] {cell.run_dir.name}{self._time_left()}")
         outcome = run_cell(cell, world)
         epochs = self._epochs_left.pop(0)
-        if is_new:
+        if is_new and outcome.error:
+            self._say(f"\nfailed: {outcome.error}")
+        elif is_new:
             self._epochs_done, self._seconds = self._epochs_done + epochs, self._seconds + time.monotonic() - start
-            if outcome.error:
-                self._say(f"\nfailed: {outcome.error}")
         return outcome
 
     def _time_left(self) -> str:
         if not self._epochs_done:
             return ""
-        return f", about {self._seconds / self._epochs_done * sum(self._epochs_left) / 60:.0f} minutes left"
+        seconds = self._seconds / self._epochs_done * sum(self._epochs_left)
+        return f", about {timedelta(seconds=round(seconds))} left"
 
     def _say(self, text: str) -> None:
         if self._enabled:

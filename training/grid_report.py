@@ -23,7 +23,7 @@ class Setting:
     num_epochs: float
 
     def __str__(self) -> str:
-        return f"{self.learning_rate:g}, batch {self.global_batch_size}, {self.num_epochs:g} epochs"
+        return f"{self.learning_rate:g}, batch {self.global_batch_size}, epochs {self.num_epochs:g}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,7 +175,7 @@ def format_report(found: Report) -> str:
     """A table: a row a setting, scores in percent; the best run's setting is marked."""
     rows = {f"learning rate {row.setting}": row for row in found.settings}
     if found.unpretrained:
-        rows["  from random weights"] = found.unpretrained
+        rows["the best from random weights"] = found.unpretrained
     (baseline, score), width = next(iter(found.baseline.items())), max(map(len, rows))
     heading = f"{found.metric} on {found.num_dev_examples:,} dev examples, percent"
     lines = [heading, " " * width + "".join(f"{name:>8}" for name in (*_COLUMNS, "seeds", "failed"))]
@@ -196,16 +196,15 @@ def _percent(score: float | None) -> str:
 def plot_report(found: Report, path: Path) -> None:
     """Draw mean and standard deviation by setting, seeds as dots (crosses where failed), and what they stand beside."""
     figure, axes = plt.subplots(figsize=(max(7.0, 3 + 1.1 * len(found.settings)), 4.5), layout="constrained")
-    for place, row in enumerate(found.settings):
-        _draw_row(axes, place, row)
-    for name, score in found.baseline.items():
-        axes.axhline(score, color="tab:gray", linestyle=":", label=name)
     if found.unpretrained and found.unpretrained.mean is not None:
         mean, deviation = found.unpretrained.mean, found.unpretrained.standard_deviation or 0.0
-        axes.axhline(mean, color="tab:orange", linestyle="--", label="from random weights")
         axes.axhspan(mean - deviation, mean + deviation, color="tab:orange", alpha=0.15)
-    names = [f"{row.setting}".replace(", ", "\n") for row in found.settings]
-    axes.set_xticks(range(len(names)), names, fontsize="small")
+        axes.axhline(mean, color="tab:orange", label="the best from random weights")
+    for name, score in found.baseline.items():
+        axes.axhline(score, color="black", linestyle=":", label=name)
+    _draw_settings(axes, found.settings)
+    axes.set_xticks(range(len(found.settings)), [_tick(row) for row in found.settings], fontsize="small")
+    axes.set_xlim(-0.5, len(found.settings) - 0.5)
     axes.set_xlabel("learning rate, batch size, epochs")
     axes.set_ylabel(f"{found.metric.replace('_', ' ')} on dev")
     axes.grid(alpha=0.3, axis="y")
@@ -214,11 +213,18 @@ def plot_report(found: Report, path: Path) -> None:
     plt.close(figure)
 
 
-def _draw_row(axes: Axes, place: int, row: Row) -> None:
-    if row.mean is not None:
-        label = "mean and standard deviation" if place == 0 else None
-        axes.errorbar(place, row.mean, row.standard_deviation or 0.0, fmt="s", color="tab:blue", capsize=6, label=label)
-    for run in row.runs:
-        if run["score"] is not None:
-            marker, color = ("x", "tab:red") if run["failure"] else ("o", "tab:blue")
-            axes.plot(place + 0.15, run["score"], marker, color=color, alpha=0.6, markersize=5)
+def _draw_settings(axes: Axes, rows: Sequence[Row]) -> None:
+    means = [(place, row.mean, row.standard_deviation or 0.0) for place, row in enumerate(rows) if row.mean is not None]
+    if means:
+        places, centres, deviations = zip(*means, strict=True)
+        label = "mean and standard deviation"
+        axes.errorbar(places, centres, deviations, fmt="s", color="tab:blue", capsize=6, label=label)
+    seeds = [(place + 0.15, run) for place, row in enumerate(rows) for run in row.runs if run["score"] is not None]
+    for failed, marker, color, label in ((False, "o", "tab:blue", "a seed"), (True, "x", "tab:red", "a failed seed")):
+        points = [(place, run["score"]) for place, run in seeds if (run["failure"] is not None) == failed]
+        if points:
+            axes.plot(*zip(*points, strict=True), marker, color=color, alpha=0.6, markersize=5, label=label)
+
+
+def _tick(row: Row) -> str:
+    return str(row.setting).replace(", ", "\n") + (f"\n{row.num_failed} failed" if row.num_failed else "")

@@ -62,8 +62,8 @@ def test_table_shows_what_the_report_holds(finished):
 
     for row in (*found.settings, found.unpretrained):
         assert f"{100 * row.mean:.2f}" in table
-    assert "learning rate 0.01, batch 16, 2 epochs" in table
-    assert "from random weights" in table
+    assert "learning rate 0.01, batch 16, epochs 2" in table
+    assert "the best from random weights" in table
     assert f"majority label {100 * found.baseline['majority label']:.2f}" in " ".join(table.split())
     failed = [run for row in found.settings for run in row.runs if run["failure"]]
     assert failed
