@@ -45,8 +45,9 @@ class Outcome:
         return None if math.isnan(score) else score
 
     def baseline(self) -> tuple[str, Mapping[str, float]]:
-        """Name and scores of what does without any model."""
-        return next((name, row) for name, row in self.scores.items() if name != "dev" and isinstance(row, Mapping))
+        """Name and scores of what does without any model: the row that is not of dev, as a task card has it."""
+        rows = {name: row for name, row in self.scores.items() if isinstance(row, Mapping)}
+        return next((name, row) for name, row in rows.items() if not name.startswith("dev"))
 
     def failure(self, metric: str) -> str | None:
         """Why the run counts as failed: it stopped, or is no better than the baseline.
