@@ -1,0 +1,280 @@
+"""The grid of fine-tuning: its table against numpy, its best checkpoint, resuming, failed runs, mistakes."""
+
+import json
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from tests.toy import write_classification, write_spans
+from training.checkpoint import WEIGHTS_FILE, load_model, read_task_card
+from training.grid import GridRecipe, grid
+from training.grid_report import Outcome, Setting, best_outcome, format_report, plot_report, report
+from training.loop import Run, read_metrics
+
+FAST = {"micro_batch_size": 16, "batch_sizes": (16,), "epochs": (2.0,), "dtype": "fp32", "dropout": 0.0}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    train, dev = (write_classification(folder / f"{seed}.jsonl", 160, seed) for seed in (0, 2))
+    return {"train": (train,), "dev": (dev,)}
+
+
+def recipe(checkpoint, data, run_dir, **changes):
+    fields = {"learning_rates": (1e-2, 1e-5), "seeds": (0, 1), **FAST, **data, **changes}
+    return GridRecipe(task="classification", checkpoint=checkpoint, run_dir=run_dir, **fields)
+
+
+@pytest.fixture(scope="module")
+def finished(checkpoint, data, tmp_path_factory, alone):
+    """A grid of a learning rate that learns and one that does not, and its report."""
+    run_dir = tmp_path_factory.mktemp("grid") / "run"
+    return run_dir, grid(recipe(checkpoint, data, run_dir), alone)
+
+
+def test_rows_are_mean_and_deviation_over_seeds(finished):
+    """As numpy has them from the scores in the task cards of the runs."""
+    run_dir, _ = finished
+
+    values = json.loads((run_dir / "grid.json").read_text())
+    assert len(values["settings"]) == 2
+    for row in [*values["settings"], values["unpretrained"]]:
+        cards = [read_task_card(run_dir / run["name"] / "checkpoint") for run in row["runs"]]
+        scores = [card.scores["dev"]["accuracy"] for card in cards]
+        assert [card.provenance["recipe"]["seed"] for card in cards] == [0, 1]
+        assert row["mean"] == pytest.approx(np.mean(scores))
+        assert row["standard_deviation"] == pytest.approx(np.std(scores, ddof=1))
+        assert (row["best"], row["min"], row["num_seeds"]) == (max(scores), min(scores), 2)
+    assert values["baseline"] == {"majority label": cards[0].scores["majority label"]["accuracy"]}
+    assert (run_dir / "grid.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_table_shows_what_the_report_holds(finished):
+    """Each setting with its mean, the unpretrained row, the baseline, the failed runs and their reason."""
+    _, found = finished
+
+    table = format_report(found)
+
+    for row in (*found.settings, found.unpretrained):
+        assert f"{100 * row.mean:.2f}" in table
+    assert "learning rate 0.01, batch 16, epochs 2" in table
+    assert "the best from random weights" in table
+    assert f"majority label {100 * found.baseline['majority label']:.2f}" in " ".join(table.split())
+    failed = [run for row in found.settings for run in row.runs if run["failure"]]
+    assert failed
+    assert failed
+    assert all(f"{run['name']}: accuracy is not above majority label" in table for run in failed)
+
+
+def test_best_checkpoint_says_among_how_many_it_was_chosen(finished):
+    """It is the best run's, whole, and only the best run's weights are kept."""
+    run_dir, found = finished
+    card = read_task_card(run_dir / "checkpoint")
+
+    assert card.scores["dev"]["accuracy"] == max(row.best for row in found.settings) == found.best["score"]
+    assert (card.scores["num_settings"], card.scores["num_runs"]) == (2, 4)
+    assert "optimistic" in card.scores["selection"]
+    load_model(run_dir / "checkpoint", "classification")
+    kept = [path.parent.parent.name for path in run_dir.glob(f"*/checkpoint/{WEIGHTS_FILE}")]
+    assert kept == [found.best["name"]]
+    assert (run_dir / "checkpoint" / WEIGHTS_FILE).stat().st_nlink == 2
+
+
+@pytest.fixture
+def trained(monkeypatch):
+    """Names of the runs that train, with the step that they start from."""
+    started, load_state = [], Run.load_state
+
+    def load_and_note(run, *args):
+        position = load_state(run, *args)
+        started.append((run.path.name, position.step))
+        return position
+
+    monkeypatch.setattr(Run, "load_state", load_and_note)
+    return started
+
+
+def test_finished_runs_are_not_run_again(finished, trained, checkpoint, data, tmp_path, alone):
+    """A run whose directory is lost is run again, to the same scores; a longer list runs only what is new."""
+    run_dir, found = shutil.copytree(finished[0], tmp_path / "run"), finished[1]
+    lost = next(run["name"] for row in found.settings for run in row.runs if run["name"] != found.best["name"])
+    shutil.rmtree(run_dir / lost)
+
+    again = grid(recipe(checkpoint, data, run_dir), alone)
+    longer = grid(recipe(checkpoint, data, run_dir, learning_rates=(1e-2, 1e-5, 1e-4)), alone)
+
+    assert again == found
+    assert [row.setting.learning_rate for row in longer.settings] == [1e-2, 1e-5, 1e-4]
+    assert trained == [(lost, 0), ("lr0.0001-batch16-epochs2-seed0", 0), ("lr0.0001-batch16-epochs2-seed1", 0)]
+
+
+def test_changed_recipe_in_the_same_directory_is_refused(finished, checkpoint, data, alone):
+    """Its runs would not be comparable."""
+    with pytest.raises(ValueError, match=r"was started with dropout `0\.0`, not `0\.2`"):
+        grid(recipe(checkpoint, data, finished[0], dropout=0.2), alone)
+
+
+def test_killed_grid_resumes(finished, trained, checkpoint, data, tmp_path, alone):
+    """A half-finished run goes on from its state, and the report is that of a grid left alone."""
+    asked, save_state = recipe(checkpoint, data, tmp_path / "run", checkpoint_every=8), Run.save_state
+
+    def save_and_die(run, model, optimizer, position, keep):
+        save_state(run, model, optimizer, position, keep)
+        if run.path.name.endswith("seed1"):
+            raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Run, "save_state", save_and_die)
+        with pytest.raises(KeyboardInterrupt):
+            grid(asked, alone)
+    again = grid(asked, alone)
+
+    assert again == finished[1]
+    assert trained[:3] == [(f"lr0.01-batch16-epochs2-seed{seed}", step) for seed, step in ((0, 0), (1, 0), (1, 8))]
+    assert len(trained) == 7
+
+
+@pytest.mark.parametrize("task", ["classification", "spans"])
+def test_diverged_run_is_written_down_and_the_grid_goes_on(task, checkpoint, data, tmp_path, alone, capsys):
+    """It counts as failed, has no score, takes no part in the mean, and is not tried again."""
+    if task == "spans":
+        train, dev = (write_spans(tmp_path / f"{seed}.json", 100, seed) for seed in (0, 1))
+        data = {"train": (train,), "dev": (dev,), "max_seq_length": 32, "max_query_length": 8, "doc_stride": 12}
+    fields = {"learning_rates": (1e30, 1e-2), "seeds": (0,), "from_scratch": False, **FAST, **data, "epochs": (6.0,)}
+    asked = GridRecipe(task=task, checkpoint=checkpoint, run_dir=tmp_path / "run", **fields)
+
+    found = grid(asked, alone)
+    capsys.readouterr()
+    again = grid(asked, alone)
+
+    bad, good = found.settings
+    assert "the loss is nan at step" in bad.runs[0]["failure"]
+    assert (bad.mean, bad.best, bad.num_failed) == (None, None, 1)
+    assert (good.num_failed, good.standard_deviation, found.best["learning_rate"]) == (0, None, 1e-2)
+    assert again == found
+    assert "2 runs are finished" in capsys.readouterr().out
+    assert not (tmp_path / "run" / bad.runs[0]["name"] / "state").exists()
+
+
+def test_grid_whose_runs_all_diverge_fails(checkpoint, data, tmp_path, alone):
+    """There is nothing to choose."""
+    with pytest.raises(ValueError, match="all 2 runs failed; the first: the loss is nan"):
+        grid(recipe(checkpoint, data, tmp_path / "run", learning_rates=(1e30,)), alone)
+
+
+def test_best_that_beats_no_baseline_is_no_checkpoint(checkpoint, data, tmp_path, alone):
+    """The report is written, the command fails."""
+    with pytest.raises(ValueError, match="all 1 runs failed; the best: accuracy is not above majority label"):
+        grid(recipe(checkpoint, data, tmp_path / "run", learning_rates=(1e-9,), seeds=(0,), from_scratch=False), alone)
+
+    assert (tmp_path / "run" / "grid.json").is_file()
+    assert not (tmp_path / "run" / "checkpoint").exists()
+
+
+def test_seed_varies_head_and_order(finished):
+    """Losses differ from the start: the same weights but for the head, and other batches."""
+    runs = [finished[0] / f"lr1e-05-batch16-epochs2-seed{seed}" for seed in (0, 1)]
+    losses = [[line["loss"] for line in read_metrics(run) if "loss" in line] for run in runs]
+
+    assert losses[0] != losses[1]
+
+
+def test_keep_all_keeps_all_weights(checkpoint, data, tmp_path, alone):
+    """So that any of them can be looked at."""
+    grid(recipe(checkpoint, data, tmp_path, seeds=(0,), keep="all"), alone)
+
+    assert len(list(tmp_path.glob(f"*/checkpoint/{WEIGHTS_FILE}"))) == 3
+    assert torch.equal(*(load_model(path, "classification").classifier.weight for path in _same(tmp_path)))
+
+
+def _same(run_dir):
+    best = json.loads((run_dir / "grid.json").read_text())["best"]["name"]
+    return run_dir / "checkpoint", run_dir / best / "checkpoint"
+
+
+def outcome(rate, seed, score, error=None):
+    scores = {"dev": {"f1": score}, "dev, otherwise": {"f1": 0.9}, "first words": {"f1": 0.1}, "num_dev_examples": 9}
+    return Outcome(
+        name=f"{rate}-{seed}", setting=Setting(rate, 16, 3), seed=seed, scores={} if error else scores, error=error
+    )
+
+
+def test_ties_go_to_the_smaller_learning_rate():
+    """And a score that is no number to nobody."""
+    outcomes = [outcome(5e-5, 0, 0.8), outcome(3e-5, 1, 0.8), outcome(3e-5, 0, 0.8), outcome(2e-5, 0, float("nan"))]
+
+    assert best_outcome(outcomes, "f1") is outcomes[2]
+    assert best_outcome(outcomes[::-1], "f1") is outcomes[2]
+
+
+def test_rows_of_failed_runs_only_can_be_shown(tmp_path):
+    """A dash where there is no number, in table and picture."""
+    found = report("spans", [outcome(1, 0, 0, "no number"), outcome(0.1, 0, 0.05)], [outcome(1, 0, 0, "none")], "f1")
+
+    lines = format_report(found).splitlines()
+    plot_report(found, tmp_path / "grid.png")
+
+    assert lines[2].split()[-6:] == ["-", "-", "-", "-", "1", "1"]
+    assert lines[3].split()[-8:-2] == ["5.00", "-", "5.00", "5.00", "1", "1"]
+    assert lines[-3:] == ["failed: 1-0: no number", "failed: 0.1-0: f1 is not above first words", "failed: 1-0: none"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"dev": ()}, "a grid chooses by the score on held-out data; give --dev"),
+        ({"seeds": (1, 1)}, "seeds must be one or more different values: `1 1`"),
+        ({"batch_sizes": ()}, "batch_sizes must be one or more different values"),
+        ({"learning_rates": (1e-5, 0.0)}, "learning_rate above 0"),
+        ({"epochs": (2.0, 0.0)}, "num_epochs must be above 0"),
+    ],
+)
+def test_impossible_grids_are_refused(changes, message, checkpoint, data, tmp_path):
+    """Before anything is run."""
+    with pytest.raises(ValueError, match=message):
+        recipe(checkpoint, data, tmp_path / "run", **changes)
+
+
+def test_command_takes_lists_and_reports_a_mistake_in_one_line(checkpoint, data, tmp_path):
+    """The cost is said first."""
+    files = ["--checkpoint", checkpoint, "--train", data["train"][0], "--dev", "missing.jsonl", "--run-dir", tmp_path]
+    lists = ["--learning-rates", "5e-5", "3e-5", "2e-5", "--batch-sizes", "16", "32", "--epochs", "2", "3", "4"]
+    arguments = [*files, *lists, "--seeds", "7", "--no-from-scratch"]
+    result = subprocess.run(
+        [sys.executable, "-m", "training.grid", "classification", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert result.stdout.startswith("18 runs (settings x seeds: 18 x 1), 54 epochs in all\n")
+    assert (result.returncode, len(result.stderr.splitlines())) == (1, 1)
+    assert "missing.jsonl" in result.stderr
+
+
+def test_unknown_metric_is_refused_after_the_first_run(finished, checkpoint, data, alone):
+    """With those there are; what was run is kept."""
+    with pytest.raises(ValueError, match="no score `bleu` on dev; --metric is one of: accuracy, macro_f1"):
+        grid(recipe(checkpoint, data, finished[0], metric="bleu"), alone)
+
+
+def test_checkpoint_of_another_run_is_not_overwritten(checkpoint, data, alone):
+    """A run directory of pretraining or fine-tuning is not a grid's."""
+    with pytest.raises(ValueError, match="holds the checkpoint of another run; choose another --run-dir"):
+        grid(recipe(checkpoint, data, checkpoint.parent), alone)
+
+
+def test_best_run_without_weights_is_named(finished, checkpoint, data, tmp_path, alone):
+    """Among fewer settings another run is the best, whose weights were dropped; nothing is lost by asking."""
+    run_dir = shutil.copytree(finished[0], tmp_path / "run")
+    before = sorted(run_dir.glob(f"*/checkpoint/{WEIGHTS_FILE}"))
+
+    with pytest.raises(ValueError, match="whose weights were dropped; remove it to run it again"):
+        grid(recipe(checkpoint, data, run_dir, learning_rates=(1e-5,)), alone)
+
+    assert sorted(run_dir.glob(f"*/checkpoint/{WEIGHTS_FILE}")) == before

@@ -1,0 +1,278 @@
+"""Fine-tune with every setting of a grid and several seeds, and keep the best on dev (appendix A.3 of the paper).
+
+    python -m training.grid classification --checkpoint runs/mini/checkpoint --train a.tsv --dev b.tsv --run-dir runs/a
+    python -m training.grid spans --checkpoint runs/mini/checkpoint --train a.json --dev b.json --run-dir runs/b \\
+        --learning-rates 5e-5 3e-5 2e-5 --batch-sizes 16 32 --epochs 2 3 4 --seeds 0 1 2
+
+A seed varies the order of the data, dropout and the weights of the head. Each run has its own directory in the run
+directory, and the same command again resumes; a longer list only adds runs. In the end there are `checkpoint/`, the
+best run's; `grid.json`, means and deviations by setting, failed runs named; and `grid.png`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Literal
+
+import tyro
+
+from tasks.files import atomic_directory, atomic_write
+from training.checkpoint import TASK_FILE, WEIGHTS_FILE, read_json, read_task_card
+from training.command import command, parse
+from training.distributed import World, world
+from training.finetune import FinetuneRecipe, finetune
+from training.grid_report import Outcome, Report, Setting, best_outcome, format_report, metric_of, plot_report, report
+from training.loop import PLACES_AND_PACE, recipe_fields
+from training.watch import DivergedError
+
+REPORT_FILE = "grid.json"
+PICTURE_FILE = "grid.png"
+FAILURE_FILE = "failure.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class GridRecipe(FinetuneRecipe):
+    """Fine-tune with every setting of a grid and several seeds."""
+
+    learning_rate: tyro.conf.Suppress[float] = 5e-5
+    global_batch_size: tyro.conf.Suppress[int] = 32
+    num_epochs: tyro.conf.Suppress[float] = 3.0
+    seed: tyro.conf.Suppress[int] = 0
+    learning_rates: tuple[float, ...] = (5e-5, 3e-5, 2e-5)
+    batch_sizes: tuple[int, ...] = (32,)
+    """Global batch sizes: sequences in a step."""
+    epochs: tuple[float, ...] = (3.0,)
+    seeds: tuple[int, ...] = (0, 1, 2)
+    """Each setting is run once with each."""
+    metric: str | None = None
+    """Score on dev to choose by; None for the task's first."""
+    from_scratch: bool = True
+    """Run the best setting from random weights, too, with the same seeds: what is pretraining worth?"""
+    keep: Literal["best", "all"] = "best"
+    """Whose weights to keep: those of the best run, or of all."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("learning_rates", "batch_sizes", "epochs", "seeds"):
+            values = getattr(self, name)
+            if not values or len(set(values)) < len(values):
+                raise ValueError(f"{name} must be one or more different values: `{' '.join(map(str, values))}`")
+        if not self.dev:
+            raise ValueError("a grid chooses by the score on held-out data; give --dev")
+        for setting in self.settings():
+            self.cells(setting)
+
+    def settings(self) -> list[Setting]:
+        """All combinations of learning rate, batch size and epochs."""
+        return [Setting(*values) for values in itertools.product(self.learning_rates, self.batch_sizes, self.epochs)]
+
+    def cells(self, setting: Setting, *, from_scratch: bool = False) -> list[FinetuneRecipe]:
+        """The runs of a setting, one a seed.
+
+        Raises:
+            ValueError: when one of its values is impossible.
+        """
+        common: dict[str, Any] = {item.name: getattr(self, item.name) for item in fields(FinetuneRecipe)}
+        common |= {item.name: getattr(setting, item.name) for item in fields(setting)} | {"from_scratch": from_scratch}
+        prefix = "scratch-" if from_scratch else ""
+        name = f"{prefix}lr{setting.learning_rate}-batch{setting.global_batch_size}-epochs{setting.num_epochs:g}"
+        return [
+            FinetuneRecipe(**common | {"seed": seed, "run_dir": self.run_dir / f"{name}-seed{seed}"})
+            for seed in self.seeds
+        ]
+
+
+def grid(recipe: GridRecipe, world: World) -> Report:
+    """Run the grid, or go on with it; its best checkpoint comes to stand at `<run_dir>/checkpoint`.
+
+    Raises:
+        ValueError: for data or a checkpoint that cannot be used, a run directory that is not a grid's or whose runs
+            were started differently, an unknown metric, or when all runs failed.
+    """
+    _check_run_dir(recipe.run_dir)
+    cells = [cell for setting in recipe.settings() for cell in recipe.cells(setting)]
+    progress = _Progress(recipe, cells, enabled=world.is_main)
+    outcomes: list[Outcome] = []
+    for cell in cells:
+        outcomes.append(progress.run(cell, world))
+        best = _best(recipe, outcomes)
+        if best and world.is_main and recipe.keep == "best":
+            _drop_weights(recipe, outcomes, best)
+    if not best:
+        raise ValueError(f"all {len(outcomes)} runs failed; the first: {outcomes[0].error}")
+    if not _weights(recipe, best).is_file():  # by another metric or among other settings than before
+        directory = recipe.run_dir / best.name
+        raise ValueError(f"the best run is now `{directory}`, whose weights were dropped; remove it to run it again")
+    baselines = recipe.cells(best.setting, from_scratch=True) if recipe.from_scratch else []
+    unpretrained = [progress.run(cell, world) for cell in baselines]
+    found = report(recipe.task, outcomes, unpretrained, metric_of(best, recipe.metric))
+    if world.is_main:
+        if recipe.keep == "best":
+            for outcome in unpretrained:
+                _weights(recipe, outcome).unlink(missing_ok=True)
+        _write(recipe, found, best)
+    world.barrier()
+    return found
+
+
+def _check_run_dir(run_dir: Path) -> None:
+    if (run_dir / "checkpoint").exists() and not (run_dir / REPORT_FILE).is_file():
+        raise ValueError(f"`{run_dir}` holds the checkpoint of another run; choose another --run-dir")
+
+
+class _Progress:
+    """Runs one cell after another, and says which and for how long still."""
+
+    def __init__(self, recipe: GridRecipe, cells: Sequence[FinetuneRecipe], *, enabled: bool) -> None:
+        num_baselines = len(recipe.seeds) if recipe.from_scratch else 0
+        self._enabled = enabled
+        self._epochs_left = [cell.num_epochs for cell in cells] + [max(recipe.epochs)] * num_baselines
+        self._num_runs = len(self._epochs_left)
+        self._epochs_done, self._seconds = 0.0, 0.0
+        baselines = f" + {num_baselines} from random weights" if num_baselines else ""
+        done = sum(_is_finished(cell) for cell in cells)
+        self._say(
+            f"{len(cells)} runs (settings x seeds: {len(recipe.settings())} x {len(recipe.seeds)}){baselines}, "
+            f"{sum(self._epochs_left):g} epochs in all" + (f"; {done} runs are finished" if done else "")
+        )
+
+    def run(self, cell: FinetuneRecipe, world: World) -> Outcome:
+        """Run a cell."""
+        is_new, start = not _is_finished(cell), time.monotonic()
+        if is_new:
+            number = self._num_runs - len(self._epochs_left) + 1
+            self._say(f"\n[{number}/{self._num_runs}] {cell.run_dir.name}{self._time_left()}")
+        outcome = run_cell(cell, world)
+        epochs = self._epochs_left.pop(0)
+        if is_new and outcome.error:
+            self._say(f"\nfailed: {outcome.error}")
+        elif is_new:
+            self._epochs_done, self._seconds = self._epochs_done + epochs, self._seconds + time.monotonic() - start
+        return outcome
+
+    def _time_left(self) -> str:
+        if not self._epochs_done:
+            return ""
+        seconds = self._seconds / self._epochs_done * sum(self._epochs_left)
+        return f", about {timedelta(seconds=round(seconds))} left"
+
+    def _say(self, text: str) -> None:
+        if self._enabled:
+            print(text, flush=True)
+
+
+def run_cell(cell: FinetuneRecipe, world: World) -> Outcome:
+    """Run a cell, go on with it, or look up how it ended."""
+    scores: dict[str, Any] = {}
+    error = _read_failure(cell)
+    if error is None:
+        try:
+            card = read_task_card(finetune(cell, world))
+            assert card
+            scores = dict(card.scores)
+            if world.is_main:
+                (cell.run_dir / FAILURE_FILE).unlink(missing_ok=True)  # of another recipe
+        except DivergedError as diverged:
+            error = str(diverged)
+            if world.is_main:
+                _write_failure(cell, error)
+    setting = Setting(cell.learning_rate, cell.global_batch_size, cell.num_epochs)
+    return Outcome(name=cell.run_dir.name, setting=setting, seed=cell.seed, scores=scores, error=error)
+
+
+def _is_finished(cell: FinetuneRecipe) -> bool:
+    return (cell.run_dir / "checkpoint").exists() or _read_failure(cell) is not None
+
+
+def _read_failure(cell: FinetuneRecipe) -> str | None:
+    """How the cell failed; None when it did not, or not with this recipe."""
+    path = cell.run_dir / FAILURE_FILE
+    failure = read_json(path) if path.is_file() else {}
+    return failure.get("error") if failure.get("recipe") == _comparable(cell) else None
+
+
+def _write_failure(cell: FinetuneRecipe, error: str) -> None:
+    failure = {"error": error, "recipe": _comparable(cell)}
+    atomic_write(cell.run_dir / FAILURE_FILE, (json.dumps(failure, indent=2) + "\n").encode())
+    shutil.rmtree(cell.run_dir / "state", ignore_errors=True)
+
+
+def _comparable(cell: FinetuneRecipe) -> dict[str, Any]:
+    return {name: value for name, value in recipe_fields(cell).items() if name not in PLACES_AND_PACE}
+
+
+def _weights(recipe: GridRecipe, outcome: Outcome) -> Path:
+    return recipe.run_dir / outcome.name / "checkpoint" / WEIGHTS_FILE
+
+
+def _best(recipe: GridRecipe, outcomes: Sequence[Outcome]) -> Outcome | None:
+    """The best run that came to an end."""
+    scored = [outcome for outcome in outcomes if outcome.scores]
+    return best_outcome(scored, metric_of(scored[0], recipe.metric)) if scored else None
+
+
+def _drop_weights(recipe: GridRecipe, outcomes: Sequence[Outcome], best: Outcome) -> None:
+    """Drop the weights of all runs but the best so far. Their task cards stay, by which they count as finished."""
+    if _weights(recipe, best).is_file():
+        for outcome in outcomes:
+            if outcome is not best:
+                _weights(recipe, outcome).unlink(missing_ok=True)
+
+
+def _write(recipe: GridRecipe, found: Report, best: Outcome) -> None:
+    """Write report, picture and checkpoint, and print the report.
+
+    Raises:
+        ValueError: when all runs failed.
+    """
+    text = json.dumps(found.to_dict(), indent=2, ensure_ascii=False) + "\n"
+    atomic_write(recipe.run_dir / REPORT_FILE, text.encode())
+    plot_report(found, recipe.run_dir / PICTURE_FILE)
+    print("\n" + format_report(found), flush=True)
+    if found.best["failure"]:
+        raise ValueError(f"all {found.num_runs} runs failed; the best: {found.best['failure']}")
+    _publish(_weights(recipe, best).parent, recipe.run_dir / "checkpoint", found)
+    print(f"best: {best.name}, {found.selection}")
+
+
+def _publish(source: Path, target: Path, found: Report) -> None:
+    """Put a checkpoint at its place, with what it was chosen among in its scores."""
+    card = read_task_card(source)
+    assert card
+    choice = {"selection": found.selection, "num_settings": found.num_settings, "num_runs": found.num_runs}
+    with atomic_directory(target, replace=True) as temporary:
+        for file in source.iterdir():
+            if file.name != TASK_FILE:
+                _link(file, temporary / file.name)
+        card = replace(card, scores={**card.scores, **choice})
+        (temporary / TASK_FILE).write_text(card.to_json(), encoding="utf-8")
+
+
+def _link(source: Path, target: Path) -> None:
+    """A hard link, or where the file system has none a copy."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
+
+
+@command
+def main() -> None:
+    """Command line."""
+    recipe = parse(GridRecipe, "training.grid", __doc__)
+    with world() as peers:
+        grid(recipe, peers)
+        if peers.is_main:
+            print(f"checkpoint -> {recipe.run_dir / 'checkpoint'}")
+
+
+if __name__ == "__main__":
+    main()
