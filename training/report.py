@@ -27,10 +27,10 @@ from training.checkpoint import CONFIG_FILE, WEIGHTS_FILE, TaskCard, read_json, 
 from training.command import command, parse
 from training.corpus import CORPUS_FILE, Corpus
 from training.finetune import FinetuneRecipe
-from training.run import RECIPE_FILE, read_metrics
 from training.model_card import base_model, format_number, score_rows
 from training.plot import curve_name, is_loss, legend, panels, svg
 from training.pretrain import PretrainRecipe
+from training.run import RECIPE_FILE, read_metrics
 from training.samples import sample_predictions
 
 REPORT_FILE = "report.html"

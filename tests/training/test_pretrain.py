@@ -142,7 +142,9 @@ def test_batch_shapes_are_few(corpus):
 
 def test_diverging_run_is_stopped(corpus_dir, tmp_path, alone):
     """A loss that is no number ends the run with the step in the message."""
-    with pytest.raises(ValueError, match=r"the loss is nan .* at step \d+ \(epoch 0, batch \d+\).*lower --learning-rate"):
+    with pytest.raises(
+        ValueError, match=r"the loss is nan .* at step \d+ \(epoch 0, batch \d+\).*lower --learning-rate"
+    ):
         pretrain(recipe(corpus_dir, tmp_path / "run", learning_rate=1e30, warmup_ratio=0.0), alone)
 
 
