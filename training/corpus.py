@@ -48,8 +48,8 @@ class CorpusRecipe:
     """Directory with tokenizer.json (of `training.vocab`, or any checkpoint)."""
     out: Path
     """Directory to write; called `<out>.partial` until it is whole."""
-    chunk_bytes: int = 8_000_000
-    """Text in a shard."""
+    chunk_bytes: int = 4_000_000
+    """Text in a shard. More than 100 GB of text needs larger ones: a process may map 65,530 files at most on Linux."""
     num_workers: int = 0
     """Processes; 0 for one a core."""
     replace: bool = False
