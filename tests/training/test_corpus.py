@@ -167,6 +167,29 @@ def test_vocabulary_is_the_same_in_every_run(text_file, tokenizer_dir, tmp_path)
         assert (tmp_path / "again" / name).read_text() == (tokenizer_dir / name).read_text()
 
 
+def test_vocabulary_smaller_than_asked_for_is_remarked_upon(text_file, tmp_path):
+    """Little text has few pieces, and nobody should take that for the size that was asked for."""
+    arguments = f"--data {text_file} --out {tmp_path}/out --vocab-size 16384".split()
+    ran = subprocess.run(
+        [sys.executable, "-m", "training.vocab", *arguments], check=True, capture_output=True, text=True
+    )
+
+    assert "note: fewer than the 16384 asked for" in ran.stderr
+
+
+def test_vocabulary_of_a_sample_comes_from_all_of_the_text(tmp_path):
+    """A quarter of the text is read, but words from its beginning and from its end are learned."""
+    part = "\n\n".join(["{word} {word}."] * 60_000)
+    (tmp_path / "a.txt").write_text(part.format(word="beginning") + "\n\n" + part.format(word="ending"))
+    fields = {"data": (tmp_path / "a.txt",), "vocab_size": 140}
+    size = (tmp_path / "a.txt").stat().st_size
+    few = train_vocab(VocabRecipe(**fields, out=tmp_path / "few", sample_bytes=size // 4, min_frequency=100_000))
+    some = train_vocab(VocabRecipe(**fields, out=tmp_path / "some", sample_bytes=size // 4))
+
+    assert few.get_vocab_size() < some.get_vocab_size()
+    assert {"beginning", "ending"} <= some.get_vocab().keys()
+
+
 def test_words_too_long_for_the_tokenizer_take_no_part(tmp_path):
     """They become [UNK] whatever is learned from them, and the trainer would take hours over a very long one."""
     (tmp_path / "a.txt").write_text(f"One text. {'zq' * 2_000_000} Another text.\n" * 2)
