@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
+import json
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+PARTIAL_SUFFIX = ".partial"
+MADE_FROM_FILE = "made_from.json"
 
 
 @contextmanager
@@ -28,17 +34,80 @@ def atomic_directory(path: str | Path, *, replace: bool = False) -> Iterator[Pat
     try:
         temporary.chmod(0o755)
         yield temporary
-        check_free(path, replace=replace)
-        if path.exists():
-            old = temporary.with_name(temporary.name + ".old")
-            os.rename(path, old)
-            os.rename(temporary, path)
-            shutil.rmtree(old, ignore_errors=True)
-        else:
-            os.rename(temporary, path)
+        _put_in_place(temporary, path, replace=replace)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
+
+
+@contextmanager
+def resumable_directory(path: str | Path, *, made_from: dict[str, Any], replace: bool = False) -> Iterator[Path]:
+    """`<path>.partial`, which becomes `path` at the end and outlives an interruption, to be gone on with.
+
+    Only a ValueError removes it: what it was made from is at fault, and has to change.
+
+    Args:
+        made_from: what the content is a function of, as JSON; a directory begun with anything else is not gone on with.
+        replace: put it in the place of an existing directory, and begin anew where the partial one does not fit.
+
+    Raises:
+        ValueError: when `path` exists already or a partial one was made from something else, and `replace` is off; when
+            another process is at it.
+    """
+    path = Path(path)
+    check_free(path, replace=replace)
+    partial = path.with_name(path.name + PARTIAL_SUFFIX)
+    partial.mkdir(parents=True, exist_ok=True)
+    with _locked(partial):
+        _begin(partial, made_from, replace=replace)
+        try:
+            yield partial
+            (partial / MADE_FROM_FILE).unlink()
+            _put_in_place(partial, path, replace=replace)
+        except ValueError:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
+
+
+def _begin(partial: Path, made_from: dict[str, Any], *, replace: bool) -> None:
+    record = partial / MADE_FROM_FILE
+    begun_with = json.loads(record.read_bytes()) if record.is_file() else None
+    if begun_with == made_from:
+        for item in partial.glob(".*"):  # half-written by a process that was killed
+            item.unlink()
+        return
+    if begun_with is not None and not replace:
+        changed = ", ".join(key for key, value in made_from.items() if begun_with.get(key) != value)
+        raise ValueError(
+            f"`{partial}` was left unfinished with different {changed}; give what it was begun with, remove it, or "
+            "give --replace to begin anew"
+        )
+    for item in partial.iterdir():
+        item.unlink()
+    atomic_write(record, json.dumps(made_from, indent=2).encode())
+
+
+@contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError:
+        raise ValueError(f"another process is writing `{directory}`; wait for it or end it") from None
+    finally:
+        os.close(descriptor)
+
+
+def _put_in_place(temporary: Path, path: Path, *, replace: bool) -> None:
+    check_free(path, replace=replace)
+    if path.exists():
+        old = temporary.with_name(temporary.name + ".old")
+        os.rename(path, old)
+        os.rename(temporary, path)
+        shutil.rmtree(old, ignore_errors=True)
+    else:
+        os.rename(temporary, path)
 
 
 def check_free(path: Path, *, replace: bool) -> None:

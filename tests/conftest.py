@@ -26,7 +26,7 @@ def tokenizer_dir(text_file, tmp_path_factory):
 @pytest.fixture(scope="session")
 def corpus_dir(text_file, tokenizer_dir, tmp_path_factory):
     out = tmp_path_factory.mktemp("corpus") / "corpus"
-    prepare_corpus(CorpusRecipe(data=(text_file,), tokenizer=tokenizer_dir, out=out, chunk_chars=4000, num_workers=1))
+    prepare_corpus(CorpusRecipe(data=(text_file,), tokenizer=tokenizer_dir, out=out, chunk_bytes=4000, num_workers=1))
     return out
 
 

@@ -2,34 +2,40 @@
 
     python -m training.corpus --data wiki-00.txt.xz books/ --tokenizer build/tokenizer --out build/corpus
 
-Preparation is a pure function of a chunk of documents, so that chunks run in parallel; a shard holds one column,
-`document: list<list<uint16|uint32>>`, a document being a list of sentences of WordPiece ids. The directory also holds
-the tokenizer and `corpus.json` with counts and digests.
+A shard is a pure function of a chunk of text and the tokenizer, so that chunks run in parallel, the number of processes
+changes nothing, and a shard that is there need not be made again: after an interruption the same command goes on with
+what it finds in `build/corpus.partial`. The directory also holds the tokenizer and `corpus.json` with counts and
+digests, which `python -m training.verify_corpus build/corpus` checks.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
-import os
 import shutil
-from collections import deque
+import sys
 from collections.abc import Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass
-from multiprocessing import get_context
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
-from tasks.files import atomic_directory, sha256
+from tasks.files import atomic_write, check_free, resumable_directory, sha256
 from tasks.tokenizer import TOKENIZER_FILE, TOKENIZER_FILES, Tokenizer
 from training.command import command, parse
-from training.documents import find_files, read_documents
+from training.documents import BLOCK_BYTES, Block, find_files, read_blocks
+from training.duplicates import DuplicateCounter, hash_segments
 from training.progress import Progress
+from training.sentence_encoder import SentenceEncoder
+from training.shards import COUNTS, Shard, write_shard
+from training.worker_pool import map_in_order
 
 CORPUS_FILE = "corpus.json"
+FORMAT = 2
+"""Goes up when the same text and tokenizer give other shards than before."""
+MUCH_DUPLICATION = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,109 +47,153 @@ class CorpusRecipe:
     tokenizer: Path
     """Directory with tokenizer.json (of `training.vocab`, or any checkpoint)."""
     out: Path
-    """Directory to write."""
-    chunk_chars: int = 4_000_000
-    """Characters of text in a shard."""
+    """Directory to write; called `<out>.partial` until it is whole."""
+    chunk_bytes: int = 4_000_000
+    """Text in a shard. More than 100 GB of text needs larger ones: a process may map 65,530 files at most on Linux."""
     num_workers: int = 0
     """Processes; 0 for one a core."""
     replace: bool = False
-    """Overwrite the directory."""
+    """Overwrite the directory; begin anew where a partial one was made from something else."""
 
     def __post_init__(self) -> None:
-        if self.chunk_chars < 1 or self.num_workers < 0:
-            raise ValueError("chunk_chars must be at least 1, num_workers not negative")
+        if not 0 < self.chunk_bytes <= 2**30 or self.num_workers < 0:
+            raise ValueError("chunk_bytes must be from 1 to 2^30, num_workers not negative")
+
+
+@dataclass(frozen=True, slots=True)
+class ShardSummary:
+    """What is to be known of a shard without opening it."""
+
+    record: dict[str, Any]
+    """File, counts and digest."""
+    sentences: tuple[np.ndarray, np.ndarray]
+    """Hashes and lengths, each [sentences]."""
+    documents: tuple[np.ndarray, np.ndarray]
+    """Hashes and lengths, each [documents]."""
+    num_file_bytes: int
+    """What was read for it."""
 
 
 def prepare_corpus(recipe: CorpusRecipe) -> dict[str, Any]:
-    """Tokenise text into shards.
+    """Tokenise text into shards, or go on with it where an interruption left it.
 
     Returns:
-        What `corpus.json` holds: counts and digests.
+        What `corpus.json` holds: counts, shares of duplicates and digests.
 
     Raises:
-        ValueError: for data or a tokenizer that cannot be read.
+        ValueError: for data or a tokenizer that cannot be read, or a directory that may not be written.
     """
+    check_free(recipe.out, replace=recipe.replace)
     files = find_files(recipe.data)
-    tokenizer_dir = str(recipe.tokenizer)
-    vocab_size = Tokenizer.load(tokenizer_dir).vocab_size
-    workers = recipe.num_workers or len(os.sched_getaffinity(0))
-    shards: list[dict[str, Any]] = []
-    with (
-        atomic_directory(recipe.out, replace=recipe.replace) as directory,
-        ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool,
-        Progress("corpus", unit="token") as bar,
-    ):
-        pending: deque[Future[dict[str, Any]]] = deque()
-        for number, chunk in enumerate(_chunks(files, recipe.chunk_chars)):
-            path = directory / f"shard-{number:05d}.arrow"
-            pending.append(pool.submit(write_shard, path, chunk, tokenizer_dir))
-            while len(pending) > 2 * workers:  # bounds the text held in memory
-                shards.append(_finish(pending.popleft(), bar))
-        while pending:
-            shards.append(_finish(pending.popleft(), bar))
-        totals = {key: sum(shard[key] for shard in shards) for key in ("num_documents", "num_sentences", "num_tokens")}
-        if not totals["num_tokens"]:
+    tokenizer = Tokenizer.load(recipe.tokenizer)
+    states = _states(files)
+    made_from = {
+        "data": [{"file": path.name, "sha256": sha256(path)} for path in files],
+        "tokenizer": hashlib.sha256(tokenizer.backend.to_str().encode()).hexdigest(),
+        "chunk_bytes": recipe.chunk_bytes,
+        "format": FORMAT,
+    }
+    with resumable_directory(recipe.out, made_from=made_from, replace=recipe.replace) as directory:
+        info = _collect(_summaries(recipe, files, directory))
+        if not info["num_tokens"]:
             raise ValueError(f"no text in {', '.join(f'`{path}`' for path in files)}")
-        info = totals | {"vocab_size": vocab_size, "shards": shards}
-        info["sources"] = {path.name: sha256(path) for path in files}
+        if _states(files) != states:
+            raise ValueError("the text was changed while it was read; prepare the corpus again")
+        info |= {"vocab_size": tokenizer.vocab_size, "sources": made_from["data"]}
         info["tokenizer_sha256"] = _copy_tokenizer(recipe.tokenizer, directory)
-        (directory / CORPUS_FILE).write_text(json.dumps(info, indent=2) + "\n", encoding="utf-8")
+        atomic_write(directory / CORPUS_FILE, (json.dumps(info, indent=2) + "\n").encode())
     return info
 
 
-def write_shard(path: Path, documents: list[list[str]], tokenizer_dir: str) -> dict[str, Any]:
-    """Tokenise documents and write one shard; documents and sentences without a token are left out.
+def _states(files: list[Path]) -> list[tuple[int, int]]:
+    return [(path.stat().st_size, path.stat().st_mtime_ns) for path in files]
 
-    Returns:
-        Counts and digest of the shard.
-    """
-    tokenizer = Tokenizer.load(tokenizer_dir)
-    id_type = np.uint16 if tokenizer.vocab_size <= 2**16 else np.uint32
-    sentences = [sentence for document in documents for sentence in document]
-    encoded = iter(tokenizer.tokenize(sentences))
-    ids: list[np.ndarray] = []
-    sentence_ends, document_ends = [0], [0]
-    for document in documents:
-        for _ in document:
-            tokens = next(encoded)
-            if len(tokens):
-                ids.append(tokens.ids.astype(id_type))
-                sentence_ends.append(sentence_ends[-1] + len(tokens))
-        if len(sentence_ends) - 1 > document_ends[-1]:
-            document_ends.append(len(sentence_ends) - 1)
-    tokens_array = pa.array(np.concatenate(ids) if ids else np.zeros(0, id_type))
-    sentence_array = pa.ListArray.from_arrays(pa.array(sentence_ends, pa.int32()), tokens_array)
-    column = pa.ListArray.from_arrays(pa.array(document_ends, pa.int32()), sentence_array)
-    batch = pa.record_batch([column], names=["document"])
-    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, batch.schema) as writer:
-        writer.write_batch(batch)
-    return {
-        "file": path.name,
-        "num_documents": len(document_ends) - 1,
-        "num_sentences": len(sentence_ends) - 1,
-        "num_tokens": sentence_ends[-1],
-        "sha256": sha256(path),
-    }
+
+def _collect(summaries: Iterator[ShardSummary]) -> dict[str, Any]:
+    shards, sentences, documents = [], DuplicateCounter(), DuplicateCounter()
+    for summary in summaries:
+        shards.append(summary.record)
+        sentences.add(*summary.sentences)
+        documents.add(*summary.documents)
+    info: dict[str, Any] = {key: sum(shard[key] for shard in shards) for key in COUNTS}
+    shares = {"documents": round(documents.share(), 4), "sentences": round(sentences.share(), 4)}
+    return info | {"duplicate_token_share": shares, "shards": shards}
+
+
+def _summaries(recipe: CorpusRecipe, files: list[Path], directory: Path) -> Iterator[ShardSummary]:
+    """Of all shards in order; those that are not there are made."""
+    total, num_tokens = sum(path.stat().st_size for path in files), 0
+    jobs = _jobs(files, directory, recipe)
+    with Progress("corpus", unit="byte", total=total) as bar:
+        for summary in map_in_order(_make_shard, jobs, num_workers=recipe.num_workers):
+            num_tokens += summary.record["num_tokens"]
+            bar.update(summary.num_file_bytes, f"{num_tokens:,} tokens")
+            yield summary
+
+
+def _jobs(files: list[Path], directory: Path, recipe: CorpusRecipe) -> Iterator[tuple[Path, list[Block], int, str]]:
+    for number, chunk in enumerate(_chunks(files, recipe.chunk_bytes)):
+        path = directory / f"shard-{number:05d}.arrow"
+        num_file_bytes = sum(block.num_file_bytes for block in chunk)
+        yield path, [] if path.exists() else chunk, num_file_bytes, str(recipe.tokenizer)
+
+
+def _chunks(files: list[Path], chunk_bytes: int) -> Iterator[list[Block]]:
+    """Cut files into the text of shards, each ending with a document; small files share one."""
+    chunk: list[Block] = []
+    size = 0
+    for path in files:
+        for block in read_blocks(path, min(BLOCK_BYTES, chunk_bytes)):
+            chunk.append(block)
+            size += block.num_bytes
+            if size >= chunk_bytes:
+                yield chunk
+                chunk, size = [], 0
+    if chunk:
+        yield chunk
+
+
+def _make_shard(path: Path, chunk: list[Block], num_file_bytes: int, tokenizer_dir: str) -> ShardSummary:
+    if chunk:
+        write_shard(path, (document for block in chunk for document in block.documents()), _encoder(tokenizer_dir))
+    return _summarise(path, num_file_bytes)
+
+
+@cache
+def _encoder(tokenizer_dir: str) -> SentenceEncoder:
+    return SentenceEncoder(Tokenizer.load(tokenizer_dir))  # one a process, for what it remembers
+
+
+def _summarise(path: Path, num_file_bytes: int) -> ShardSummary:
+    shard = Shard(path)
+    sentences, documents = (
+        (hash_segments(shard.ids, ends), np.diff(ends))
+        for ends in (shard.sentence_ends, shard.sentence_ends[shard.document_ends])
+    )
+    record = {"file": path.name} | shard.counts() | {"sha256": sha256(path)}
+    return ShardSummary(record, sentences, documents, num_file_bytes)
 
 
 class Corpus:
-    """A prepared corpus, memory-mapped: nothing is read before it is used."""
+    """A prepared corpus, memory-mapped: nothing is read before it is used.
+
+    Opening it checks that the shards are there and have the size they should have; `verify` reads them.
+    """
 
     def __init__(self, directory: str | Path) -> None:
         self.directory = Path(directory)
         try:
             self.info = json.loads((self.directory / CORPUS_FILE).read_text(encoding="utf-8"))
-            names = [item["file"] for item in self.info["shards"]]
+            records = [record for record in self.info["shards"] if record["num_documents"]]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ValueError(
                 f"not a corpus: `{directory}` has no readable {CORPUS_FILE}; run training.corpus"
             ) from error
-        self.tokenizer = Tokenizer.load(self.directory)
-        shards = [_Shard(self.directory / name) for name in names]
-        self._shards = [shard for shard in shards if shard.num_documents]
-        if not self._shards:
+        if not records:
             raise ValueError(f"no documents in corpus `{directory}`")
-        self._first_document = np.cumsum([0] + [shard.num_documents for shard in self._shards])
+        self.tokenizer = Tokenizer.load(self.directory)
+        self._shards = [_checked_shard(self.directory, record) for record in records]
+        self._first_document = np.cumsum([0] + [shard.counts()["num_documents"] for shard in self._shards])
         self.num_documents = int(self._first_document[-1])
         self.digest = sha256(self.directory / CORPUS_FILE)
 
@@ -169,41 +219,32 @@ class Corpus:
         size = self.info["vocab_size"]
         return sum((np.bincount(shard.ids, minlength=size) for shard in self._shards), np.zeros(size, np.int64))
 
-    def _locate(self, document: int) -> tuple[_Shard, int]:
+    def verify(self) -> None:
+        """Read every shard and compare its digest with `corpus.json`.
+
+        Raises:
+            ValueError: naming the shard that was damaged.
+        """
+        with Progress("verify", unit="shard", total=len(self.info["shards"])) as bar:
+            for record in self.info["shards"]:
+                if sha256(self.directory / record["file"]) != record["sha256"]:
+                    raise ValueError(_damaged(self.directory / record["file"]))
+                bar.update(1)
+
+    def _locate(self, document: int) -> tuple[Shard, int]:
         number = int(np.searchsorted(self._first_document, document, side="right")) - 1
         return self._shards[number], document - int(self._first_document[number])
 
 
-class _Shard:
-    def __init__(self, path: Path) -> None:
-        try:
-            column = pa.ipc.open_file(pa.memory_map(str(path))).read_all()["document"].combine_chunks()
-        except (OSError, pa.ArrowException) as error:
-            raise ValueError(f"cannot read shard `{path}`: {error}; prepare the corpus again") from error
-        self.document_ends = column.offsets.to_numpy()
-        self.sentence_ends = column.values.offsets.to_numpy()
-        self.ids = column.values.values.to_numpy()
-        self.num_documents = len(column)
-
-
-def _chunks(files: list[Path], chunk_chars: int) -> Iterator[list[list[str]]]:
-    chunk: list[list[str]] = []
-    size = 0
-    for path in files:
-        for document in read_documents(path):
-            chunk.append(document)
-            size += sum(map(len, document))
-            if size >= chunk_chars:
-                yield chunk
-                chunk, size = [], 0
-    if chunk:
-        yield chunk
-
-
-def _finish(future: Future[dict[str, Any]], bar: Progress) -> dict[str, Any]:
-    shard = future.result()
-    bar.update(shard["num_tokens"])
+def _checked_shard(directory: Path, record: dict[str, Any]) -> Shard:
+    shard = Shard(directory / record["file"])
+    if any(shard.counts()[key] != record.get(key) for key in COUNTS):
+        raise ValueError(_damaged(directory / record["file"]))
     return shard
+
+
+def _damaged(path: Path) -> str:
+    return f"shard `{path}` is not the one that {CORPUS_FILE} describes; prepare the corpus again"
 
 
 def _copy_tokenizer(source: Path, directory: Path) -> str:
@@ -220,8 +261,23 @@ def main() -> None:
     """Command line."""
     recipe = parse(CorpusRecipe, "training.corpus", __doc__)
     info = prepare_corpus(recipe)
-    counts = ", ".join(f"{info[key]:,} {key[4:]}" for key in ("num_documents", "num_sentences", "num_tokens"))
-    print(f"{counts} -> {recipe.out}")
+    counts = ", ".join(f"{info[key]:,} {key[4:]}" for key in COUNTS)
+    share = info["duplicate_token_share"]
+    repeated = (
+        f"{share['sentences']:.1%} of tokens in repeated sentences, {share['documents']:.1%} in repeated documents"
+    )
+    print(f"{counts}; {repeated} -> {recipe.out}")
+    for warning in _warnings(info):
+        print(f"warning: {warning}", file=sys.stderr)
+
+
+def _warnings(info: dict[str, Any]) -> Iterator[str]:
+    if max(info["duplicate_token_share"].values()) > MUCH_DUPLICATION:
+        yield "much of this text occurs more than once, which makes the loss look better than the model is; " + (
+            "remove duplicates before training"
+        )
+    if info["num_documents"] < 2:
+        yield "all of this is one document, but pretraining needs at least two; put a blank line between documents"
 
 
 if __name__ == "__main__":

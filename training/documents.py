@@ -1,7 +1,8 @@
 """Documents of sentences out of text files.
 
 Reads plain text (blank line between documents; a line is a sentence or a paragraph), JSONL and Parquet (a document a
-row, in column `text`), each also packed with gzip or xz.
+row, in column `text`), each also packed with gzip or xz. `read_blocks` cuts a file into blocks of documents, which
+is little work; taking a block apart into sentences is most of it, and can be done in another process.
 """
 
 from __future__ import annotations
@@ -11,7 +12,11 @@ import gzip
 import json
 import lzma
 import re
+import zlib
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -20,6 +25,10 @@ _ABBREVIATION = re.compile(
     r"(?:\b(?:[A-Z]|e\.g|i\.e|cf|vs|etc|al|Mr|Mrs|Ms|Dr|Prof|St|Jr|Sr|No|Nos|Vol|Fig|Figs|Eq|Sec|Ref|pp|ca|approx|Gen|Col"
     r"|Lt|Capt|Rev|Hon|Inc|Ltd|Co|Jan|Feb|Mar|Apr|Aug|Sept?|Oct|Nov|Dec))\.$"
 )
+
+BLOCK_BYTES = 2**18
+MAX_DOCUMENT_BYTES = 2**24
+"""Of raw text; a document is held in memory as a whole. The Bible has 4 MiB."""
 
 _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 
@@ -35,23 +44,66 @@ def split_sentences(paragraph: str) -> list[str]:
     return [sentence for sentence in sentences if sentence]
 
 
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Consecutive documents of a file as they stand there, not yet taken apart."""
+
+    path: Path
+    first_line: int
+    """Number of the first line in the file, from 1."""
+    content: bytes | list[str]
+    """Whole lines of plain text or JSONL; rows of Parquet."""
+    num_file_bytes: int
+    """What was read of the file, packed as it may be, since the block before."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of the content, unpacked."""
+        return sum(map(len, self.content)) if isinstance(self.content, list) else len(self.content)
+
+    def documents(self) -> Iterator[list[str]]:
+        """The documents, each a list of sentences; empty ones are left out.
+
+        Raises:
+            ValueError: naming the file and the line that is not as it should be.
+        """
+        for text in self._texts():
+            if sentences := [sentence for line in text.split("\n") for sentence in split_sentences(line)]:
+                yield sentences
+
+    def _texts(self) -> Iterator[str]:
+        if isinstance(self.content, list):
+            return iter(self.content)
+        return _jsonl_texts(self) if _kind(self.path) == "jsonl" else _plain_texts(self)
+
+    def lines(self) -> Iterator[tuple[int, str]]:
+        """Numbers and texts of the lines."""
+        assert isinstance(self.content, bytes)
+        for number, line in enumerate(self.content.split(b"\n"), start=self.first_line):
+            yield number, _decode(line, self.path, number)
+
+
 def read_documents(path: str | Path) -> Iterator[list[str]]:
     """The documents of one file, each a list of sentences; empty ones are left out.
 
     Raises:
         ValueError: naming the file, and the line where that is to blame.
     """
-    path = Path(path)
-    kind = Path(path.stem).suffix if path.suffix in (".gz", ".xz") else path.suffix
-    if kind == ".parquet":
-        texts = _parquet_texts(path)
-    elif kind in (".jsonl", ".json"):
-        texts = _jsonl_texts(path)
-    else:
-        texts = _plain_texts(path)
-    for text in texts:
-        if sentences := [sentence for line in text.split("\n") for sentence in split_sentences(line)]:
-            yield sentences
+    for block in read_blocks(Path(path)):
+        yield from block.documents()
+
+
+def read_blocks(path: Path, block_bytes: int = BLOCK_BYTES) -> Iterator[Block]:
+    """Cut a file into blocks of whole documents.
+
+    Args:
+        block_bytes: a block ends with the document that reaches this size.
+
+    Raises:
+        ValueError: naming the file that is missing or damaged, or a document larger than `MAX_DOCUMENT_BYTES`.
+    """
+    with _readable(path):
+        yield from _parquet_blocks(path) if _kind(path) == "parquet" else _line_blocks(path, block_bytes)
 
 
 def read_lines(path: str | Path) -> Iterator[str]:
@@ -60,14 +112,9 @@ def read_lines(path: str | Path) -> Iterator[str]:
     Raises:
         ValueError: naming the file and the line that is not UTF-8, or the file that is missing or damaged.
     """
-    try:
-        with _open(Path(path)) as file:
-            for number, line in enumerate(file, start=1):
-                yield _decode(line, path, number)
-    except FileNotFoundError:
-        raise ValueError(f"no such file: `{path}`") from None
-    except (OSError, EOFError, lzma.LZMAError) as error:
-        raise ValueError(f"cannot read `{path}`: {error}") from error
+    with _readable(Path(path)), open(path, "rb") as raw, _unpacked(raw) as file:
+        for number, line in enumerate(file, start=1):
+            yield _decode(line, path, number)
 
 
 def _decode(line: bytes, path: str | Path, number: int) -> str:
@@ -114,14 +161,54 @@ def find_files(paths: Sequence[str | Path]) -> list[Path]:
     return files
 
 
-def _open(path: Path) -> BinaryIO:
+def _kind(path: Path) -> str:
+    suffix = Path(path.stem).suffix if path.suffix in (".gz", ".xz") else path.suffix
+    return {".parquet": "parquet", ".jsonl": "jsonl", ".json": "jsonl"}.get(suffix, "plain")
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError:
+        raise ValueError(f"no such file: `{path}`") from None
+    except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
+        raise ValueError(f"cannot read `{path}`: {error}") from error
+
+
+def _unpacked(raw: BinaryIO) -> BinaryIO:
     openers: dict[str, Any] = {".gz": gzip.open, ".xz": lzma.open}
-    return openers.get(path.suffix, open)(path, "rb")
+    opener = openers.get(Path(raw.name).suffix)
+    return opener(raw) if opener else raw
 
 
-def _plain_texts(path: Path) -> Iterator[str]:
+def _line_blocks(path: Path, block_bytes: int) -> Iterator[Block]:
+    blank_ends_document = _kind(path) == "plain"
+    lines: list[bytes] = []
+    first_line, size, document_size, position = 1, 0, 0, 0
+    with open(path, "rb") as raw, _unpacked(raw) as file:
+        for line in iter(partial(file.readline, MAX_DOCUMENT_BYTES + 1), b""):
+            lines.append(line)
+            size += len(line)
+            document_size += len(line)
+            if document_size > MAX_DOCUMENT_BYTES:
+                raise ValueError(_too_large(path, first_line + len(lines) - 1))
+            if line.isspace() or not blank_ends_document:
+                document_size = 0
+                if size >= block_bytes:
+                    yield Block(path, first_line, b"".join(lines), raw.tell() - position)
+                    first_line, size, position, lines = first_line + len(lines), 0, raw.tell(), []
+        yield Block(path, first_line, b"".join(lines), raw.tell() - position)
+
+
+def _too_large(path: Path, line: int) -> str:
+    hint = {"plain": "put a blank line between documents", "jsonl": "give each document a line of its own"}[_kind(path)]
+    return f"`{path}`, line {line}: a document of more than {MAX_DOCUMENT_BYTES / 2**20:.0f} MiB; {hint}"
+
+
+def _plain_texts(block: Block) -> Iterator[str]:
     lines: list[str] = []
-    for line in read_lines(path):
+    for _, line in block.lines():
         if line.strip():
             lines.append(line)
         elif lines:
@@ -131,26 +218,33 @@ def _plain_texts(path: Path) -> Iterator[str]:
         yield "\n".join(lines)
 
 
-def _jsonl_texts(path: Path) -> Iterator[str]:
-    for number, line in enumerate(read_lines(path), start=1):
+def _jsonl_texts(block: Block) -> Iterator[str]:
+    for number, line in block.lines():
         if not line.strip():
             continue
-        row = parse_json(line, f"`{path}`, line {number}")
+        row = parse_json(line, f"`{block.path}`, line {number}")
         if not isinstance(row, dict) or "text" not in row:
-            raise ValueError(f"`{path}`, line {number}: expected a JSON object with key `text`")
+            raise ValueError(f"`{block.path}`, line {number}: expected a JSON object with key `text`")
         if not isinstance(row["text"], str):
-            raise ValueError(f"`{path}`, line {number}: `text` must be a string")
+            raise ValueError(f"`{block.path}`, line {number}: `text` must be a string")
         yield row["text"]
 
 
-def _parquet_texts(path: Path) -> Iterator[str]:
+def _parquet_blocks(path: Path) -> Iterator[Block]:
     import pyarrow.parquet
 
     try:
         file = pyarrow.parquet.ParquetFile(path)
         if "text" not in file.schema_arrow.names:
             raise ValueError(f"`{path}` has no column `text` (columns: {', '.join(file.schema_arrow.names)})")
+        file_size, first_row, position = path.stat().st_size, 1, 0
         for batch in file.iter_batches(columns=["text"], batch_size=256):
-            yield from (text for text in batch.column(0).to_pylist() if text)
-    except (OSError, pyarrow.ArrowException) as error:
+            last_row = first_row + len(batch)
+            reached = file_size * (last_row - 1) // file.metadata.num_rows
+            texts = [text for text in batch.column(0).to_pylist() if text]
+            if large := [text for text in texts if len(text) > MAX_DOCUMENT_BYTES]:
+                raise ValueError(f"`{path}`: a row of {len(large[0]):,} characters, more than {MAX_DOCUMENT_BYTES:,}")
+            yield Block(path, first_row, texts, reached - position)
+            first_row, position = last_row, reached
+    except pyarrow.ArrowException as error:
         raise ValueError(f"cannot read `{path}`: {error}") from error

@@ -20,7 +20,7 @@ class Progress:
             initial=initial,
             desc=f"{label:<12}",
             unit=unit,
-            unit_scale=unit == "token",
+            unit_scale=unit in ("token", "byte"),
             disable=not enabled,
             mininterval=interval,
             maxinterval=interval,

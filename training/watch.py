@@ -100,7 +100,8 @@ class Watch:
         now = self._smoothed[plateau.loss]
         if now < plateau.value - 0.05:
             return ""
-        return f"the loss `{plateau.loss}` is {now:.3f}, no better than {plateau.meaning} ({plateau.value:.3f}): {plateau.hint}"
+        no_better = f"no better than {plateau.meaning} ({plateau.value:.3f})"
+        return f"the loss `{plateau.loss}` is {now:.3f}, {no_better}: {plateau.hint}"
 
     def _once(self, kind: str, warning: str) -> str:
         if not warning or kind in self._said:

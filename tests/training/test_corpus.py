@@ -1,12 +1,17 @@
 """Shards hold what the tokenizer gives, whatever the chunks and workers."""
 
+import os
+import shutil
+import signal
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
 
 from tasks.tokenizer import Tokenizer
+from tests.toy import make_text
 from training.corpus import Corpus, CorpusRecipe, prepare_corpus
 from training.documents import read_documents
 from training.vocab import VocabRecipe, train_vocab
@@ -30,7 +35,7 @@ def test_corpus_holds_the_tokens_of_the_text(corpus, text_file, tokenizer_dir):
 def test_workers_change_nothing(corpus_dir, text_file, tokenizer_dir, tmp_path):
     """Two processes write the same shards as one."""
     recipe = CorpusRecipe(
-        data=(text_file,), tokenizer=tokenizer_dir, out=tmp_path / "two", chunk_chars=4000, num_workers=2
+        data=(text_file,), tokenizer=tokenizer_dir, out=tmp_path / "two", chunk_bytes=4000, num_workers=2
     )
     prepare_corpus(recipe)
 
@@ -44,6 +49,88 @@ def test_failure_leaves_nothing_behind(tokenizer_dir, tmp_path):
     with pytest.raises(ValueError, match="line 3"):
         prepare_corpus(CorpusRecipe(data=(tmp_path / "bad.txt",), tokenizer=tokenizer_dir, out=tmp_path / "out"))
     assert [path.name for path in tmp_path.iterdir()] == ["bad.txt"]
+
+
+def contents(directory):
+    return {path.name: path.read_bytes() for path in directory.iterdir()}
+
+
+def test_same_command_goes_on_after_an_interruption(text_file, tokenizer_dir, tmp_path):
+    """Killed in the middle, it keeps the shards it finds and ends with the same corpus as if nothing had happened."""
+    (tmp_path / "long.txt").write_text(text_file.read_text() * 60)
+    fields = {"data": (tmp_path / "long.txt",), "tokenizer": tokenizer_dir, "chunk_bytes": 4000}
+    arguments = f"--data {tmp_path}/long.txt --tokenizer {tokenizer_dir} --chunk-bytes 4000 --num-workers 2".split()
+    out, partial = tmp_path / "out", tmp_path / "out.partial"
+    with subprocess.Popen(
+        [sys.executable, "-m", "training.corpus", *arguments, "--out", str(out)], stderr=subprocess.PIPE
+    ) as process:
+        while len(list(partial.glob("*.arrow"))) < 5:
+            assert process.poll() is None
+            time.sleep(0.002)
+        process.kill()
+    kept = {path.name: path.stat().st_mtime_ns for path in partial.glob("*.arrow")}
+    (partial / ".shard-00000.arrow.x").touch()
+
+    assert process.returncode == -signal.SIGKILL
+    assert not out.exists()
+    with pytest.raises(ValueError, match=r"`.*out.partial` was left unfinished with different chunk_bytes"):
+        prepare_corpus(CorpusRecipe(**fields | {"chunk_bytes": 5000}, out=out))
+    prepare_corpus(CorpusRecipe(**fields, out=out, num_workers=1))
+    prepare_corpus(CorpusRecipe(**fields, out=tmp_path / "whole", num_workers=1))
+    assert kept.items() <= {path.name: path.stat().st_mtime_ns for path in out.iterdir()}.items()
+    assert contents(out) == contents(tmp_path / "whole")
+    assert not partial.exists()
+
+
+def test_what_was_begun_with_other_text_is_begun_anew_when_asked(text_file, tokenizer_dir, tmp_path):
+    """Shards of other text never get into a corpus."""
+    recipe = CorpusRecipe(data=(text_file,), tokenizer=tokenizer_dir, out=tmp_path / "out", num_workers=1, replace=True)
+    (tmp_path / "out.partial").mkdir()
+    (tmp_path / "out.partial" / "made_from.json").write_text('{"data": "other"}')
+    (tmp_path / "out.partial" / "shard-00000.arrow").write_text("other")
+    prepare_corpus(recipe)
+
+    Corpus(tmp_path / "out").verify()
+
+
+def test_repetition_is_counted_and_warned_of(text_file, tokenizer_dir, tmp_path):
+    """Half of a text that stands there twice, in corpus.json and on the screen."""
+    (tmp_path / "twice.txt").write_text("\n".join([make_text(30, seed=5)] * 2))
+    arguments = f"--data {tmp_path}/twice.txt --tokenizer {tokenizer_dir} --out {tmp_path}/out".split()
+    ran = subprocess.run(
+        [sys.executable, "-m", "training.corpus", *arguments], check=True, capture_output=True, text=True
+    )
+
+    assert Corpus(tmp_path / "out").info["duplicate_token_share"] == {"documents": 0.5, "sentences": 0.5}
+    assert "50.0% of tokens in repeated sentences, 50.0% in repeated documents" in ran.stdout
+    assert "warning: much of this text occurs more than once" in ran.stderr
+
+
+def test_damage_is_found(corpus_dir, tmp_path):
+    """A truncated or exchanged shard at once, a changed byte by `verify`."""
+    directory = shutil.copytree(corpus_dir, tmp_path / "corpus")
+    shards = sorted(directory.glob("*.arrow"))
+    Corpus(directory).verify()
+    with open(shards[1], "r+b") as file:
+        file.seek(1000)
+        file.write(b"\x05")
+    with pytest.raises(ValueError, match=r"shard-00001.arrow` is not the one that corpus.json describes"):
+        Corpus(directory).verify()
+    shutil.copyfile(shards[0], shards[1])
+    with pytest.raises(ValueError, match=r"shard-00001.arrow` is not the one"):
+        Corpus(directory)
+    os.truncate(shards[1], 100)
+    with pytest.raises(ValueError, match=r"cannot read shard `.*shard-00001.arrow`"):
+        Corpus(directory)
+
+
+def test_an_open_corpus_holds_no_files_open(corpus_dir):
+    """Else the limit on open files would limit the size of corpora."""
+    before = len(os.listdir("/proc/self/fd"))
+    corpus = Corpus(corpus_dir)
+
+    assert len(corpus.info["shards"]) > 1
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_existing_and_broken_corpora_are_refused(corpus_dir, text_file, tokenizer_dir, tmp_path):
@@ -78,6 +165,29 @@ def test_vocabulary_is_the_same_in_every_run(text_file, tokenizer_dir, tmp_path)
 
     for name in ("vocab.txt", "tokenizer.json", "tokenizer_config.json"):
         assert (tmp_path / "again" / name).read_text() == (tokenizer_dir / name).read_text()
+
+
+def test_vocabulary_smaller_than_asked_for_is_remarked_upon(text_file, tmp_path):
+    """Little text has few pieces, and nobody should take that for the size that was asked for."""
+    arguments = f"--data {text_file} --out {tmp_path}/out --vocab-size 16384".split()
+    ran = subprocess.run(
+        [sys.executable, "-m", "training.vocab", *arguments], check=True, capture_output=True, text=True
+    )
+
+    assert "note: fewer than the 16384 asked for" in ran.stderr
+
+
+def test_vocabulary_of_a_sample_comes_from_all_of_the_text(tmp_path):
+    """A quarter of the text is read, but words from its beginning and from its end are learned."""
+    part = "\n\n".join(["{word} {word}."] * 60_000)
+    (tmp_path / "a.txt").write_text(part.format(word="beginning") + "\n\n" + part.format(word="ending"))
+    fields = {"data": (tmp_path / "a.txt",), "vocab_size": 140}
+    size = (tmp_path / "a.txt").stat().st_size
+    few = train_vocab(VocabRecipe(**fields, out=tmp_path / "few", sample_bytes=size // 4, min_frequency=100_000))
+    some = train_vocab(VocabRecipe(**fields, out=tmp_path / "some", sample_bytes=size // 4))
+
+    assert few.get_vocab_size() < some.get_vocab_size()
+    assert {"beginning", "ending"} <= some.get_vocab().keys()
 
 
 def test_words_too_long_for_the_tokenizer_take_no_part(tmp_path):

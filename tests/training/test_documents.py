@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from training.documents import find_files, read_documents, split_sentences
+from training.documents import find_files, read_blocks, read_documents, split_sentences
 
 
 @pytest.mark.parametrize(
@@ -66,6 +66,35 @@ def test_malformed_files_are_named(name, content, message, tmp_path):
     (tmp_path / name).write_bytes(content)
 
     with pytest.raises(ValueError, match=message):
+        list(read_documents(tmp_path / name))
+
+
+def test_blocks_hold_whole_documents_and_all_of_the_file(tmp_path):
+    """However small, packed or not: the same documents, right line numbers, and bytes that add up to the file."""
+    text = b"One is here.\n\n\nTwo is\nthere.\n \nThree." * 20
+    for path in (tmp_path / "a.txt", tmp_path / "a.txt.gz", tmp_path / "a.jsonl"):
+        content = b'{"text": "One."}\n' * 20 if path.suffix == ".jsonl" else text
+        path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+        for block_bytes in (1, 50, 10_000):
+            blocks = list(read_blocks(path, block_bytes))
+
+            assert [document for block in blocks for document in block.documents()] == list(read_documents(path))
+            assert sum(block.num_file_bytes for block in blocks) == path.stat().st_size
+            assert b"".join(block.content for block in blocks) == content
+            for block in blocks:
+                assert content.split(b"\n")[block.first_line - 1].startswith(block.content.split(b"\n")[0])
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "hint"),
+    [("a.txt", "word\n", "line 5: .*put a blank line between"), ("a.jsonl", "x" * 40, "line 1: .*a line of its own")],
+)
+def test_documents_too_large_for_memory_are_refused(name, line, hint, tmp_path, monkeypatch):
+    """With the line where the limit is passed, and what to do."""
+    monkeypatch.setattr("training.documents.MAX_DOCUMENT_BYTES", 20)
+    (tmp_path / name).write_text(line * 100)
+
+    with pytest.raises(ValueError, match=hint):
         list(read_documents(tmp_path / name))
 
 

@@ -1,0 +1,36 @@
+"""Check that the shards of a corpus are what was prepared.
+
+python -m training.verify_corpus build/corpus
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from training.command import command, parse
+from training.corpus import Corpus
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifyRecipe:
+    """Compare the shards of a corpus with their digests."""
+
+    corpus: Annotated[Path, tyro.conf.Positional]
+    """Directory written by training.corpus."""
+
+
+@command
+def main() -> None:
+    """Command line."""
+    recipe = parse(VerifyRecipe, "training.verify_corpus", __doc__)
+    corpus = Corpus(recipe.corpus)
+    corpus.verify()
+    print(f"{len(corpus.info['shards'])} shards as prepared: `{recipe.corpus}`")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+"""Worker processes that do not outlive the one that started them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from multiprocessing import get_context, parent_process
+from typing import Any, TypeVar
+
+ResultT = TypeVar("ResultT")
+
+
+def map_in_order(
+    function: Callable[..., ResultT], arguments: Iterable[tuple[Any, ...]], *, num_workers: int
+) -> Iterator[ResultT]:
+    """Results of a function, in order, from processes of one thread each.
+
+    Two sets of arguments a worker are read ahead, so that memory stays bounded. On an error nothing new is begun.
+
+    Args:
+        function: of a module that can be imported.
+        num_workers: 0 for one a core.
+    """
+    num_workers = num_workers or len(os.sched_getaffinity(0))
+    pool = ProcessPoolExecutor(num_workers, mp_context=get_context("spawn"), initializer=_start_worker)
+    pending: deque[Future[ResultT]] = deque()
+    try:
+        for items in arguments:
+            pending.append(pool.submit(function, *items))
+            if len(pending) > 2 * num_workers:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _start_worker() -> None:
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # there is a process for each core already
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is the parent's to handle
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
