@@ -39,6 +39,8 @@ class Columns:
     """Multiple choice; left out where the table has no such column, as is the question."""
     question: str = "question"
     choices: str = "choices"
+    header: bool = True
+    """Whether the first line of a TSV or CSV names the columns; otherwise they are called 0, 1, 2 and so on."""
 
 
 def read_examples(task: str, paths: Sequence[Path], *, columns: Columns, tokenizer: Tokenizer) -> list[Any]:
@@ -72,7 +74,7 @@ def source_digests(paths: Sequence[Path]) -> dict[str, str]:
 def read_classification(path: Path, columns: Columns) -> list[ClassificationExample]:
     """Texts or pairs with labels out of a table."""
     examples = []
-    for place, row in read_rows(path):
+    for place, row in read_rows(path, header=columns.header):
         text, pair = _texts(place, row, columns)
         label = _filled(place, row, columns.label)
         if not isinstance(label, str | int | float):
@@ -84,7 +86,7 @@ def read_classification(path: Path, columns: Columns) -> list[ClassificationExam
 def read_regression(path: Path, columns: Columns) -> list[RegressionExample]:
     """Texts or pairs with numbers out of a table."""
     examples = []
-    for place, row in read_rows(path):
+    for place, row in read_rows(path, header=columns.header):
         text, pair = _texts(place, row, columns)
         label = _filled(place, row, columns.label)
         try:
@@ -100,7 +102,7 @@ def read_regression(path: Path, columns: Columns) -> list[RegressionExample]:
 def read_multiple_choice(path: Path, columns: Columns) -> list[MultipleChoiceExample]:
     """Choices out of a table with lists in column `choices`, or with SWAG's columns (sent1, sent2, ending0 ...)."""
     examples = []
-    for place, row in read_rows(path):
+    for place, row in read_rows(path, header=columns.header):
         if "ending0" in row:
             endings = itertools.takewhile(row.__contains__, (f"ending{number}" for number in itertools.count()))
             row |= {columns.choices: [row[name] for name in endings]}
@@ -127,7 +129,7 @@ def read_tagging(path: Path, columns: Columns) -> list[TaggingExample]:
     if kind_of(path) not in WITH_LISTS:
         return list(_conll_sentences(path))
     examples = []
-    for place, row in read_rows(path):
+    for place, row in read_rows(path, header=columns.header):
         words, tags = (_strings(place, row, name) for name in (columns.tokens, columns.tags))
         if len(words) != len(tags):
             raise ValueError(f"{place}: {len(words)} `{columns.tokens}`, but {len(tags)} `{columns.tags}`")

@@ -3,33 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
 from tasks import Task
-from tasks.features import Features, collate
+from tasks.features import collate
 from training.loop import Batch
-from training.objectives import OBJECTIVES, Objective
+from training.objectives import OBJECTIVES, Item, Objective
 from training.pretraining_examples import random_generator
 
 LENGTH_STEP = 16
 """Sequences are padded to a multiple of this many tokens, or to the longest of the data."""
-
-
-@dataclass(frozen=True, slots=True)
-class Item:
-    """What is drawn and shuffled as a whole: a sequence with its labels, or all sequences of a multiple choice."""
-
-    features: tuple[Features, ...]
-    labels: tuple[int | float, ...]
-
-    @property
-    def length(self) -> int:
-        """Tokens of the longest sequence."""
-        return max(map(len, self.features))
 
 
 def label_examples(task: Task[Any, Any, Any, Any], examples: Sequence[Any]) -> tuple[list[Item], int]:
@@ -37,9 +23,9 @@ def label_examples(task: Task[Any, Any, Any, Any], examples: Sequence[Any]) -> t
     objective = OBJECTIVES[task.name]
     usable = [example for example in examples if objective.is_usable(example)]
     items = [
-        Item(sequences, labels)
-        for example, windows in zip(usable, task.encode(usable), strict=True)
-        for sequences, labels in objective.label(task, example, windows)
+        item
+        for example, features in zip(usable, task.encode(usable), strict=True)
+        for item in objective.label(task, example, features)
     ]
     return items, len(examples) - len(usable)
 
@@ -69,7 +55,7 @@ class FinetuningData:
         chosen = [self.items[number] for number in self._cached[1][index][part]]
         features = [sequence for item in chosen for sequence in item.features]
         arrays = collate(features, pad_id=self.pad_id, length=self._padded_length(chosen))
-        targets, count = self.objective.targets([item.labels for item in chosen], [len(i.features) for i in chosen])
+        targets, count = self.objective.targets(chosen)
         inputs = {name: torch.from_numpy(array) for name, array in arrays.items()}
         return Batch(inputs, targets, {"loss": count}, int(arrays["attention_mask"].sum()))
 

@@ -6,6 +6,7 @@ To fine-tune another task, subclass `Objective` and add it to OBJECTIVES (and se
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -26,9 +27,21 @@ from training.loop import Batch
 if TYPE_CHECKING:
     from training.finetune import FinetuneRecipe
 
-Labels = tuple[int | float, ...]
 IGNORED = -100
 """Label of tokens that take no part in the loss."""
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """What is drawn and shuffled as a whole: a sequence with its labels, or all sequences of a multiple choice."""
+
+    features: tuple[Features, ...]
+    labels: tuple[int | float, ...]
+
+    @property
+    def length(self) -> int:
+        """Tokens of the longest sequence."""
+        return max(map(len, self.features))
 
 
 class Objective:
@@ -51,23 +64,17 @@ class Objective:
         """Whether an example can be learnt from."""
         return True
 
-    def label(
-        self, task: Task[Any, Any, Any, Any], example: Any, features: Sequence[Any]
-    ) -> list[tuple[tuple[Features, ...], Labels]]:
-        """The features of one example with their labels, apart in what may be shuffled apart."""
+    def label(self, task: Task[Any, Any, Any, Any], example: Any, features: Sequence[Any]) -> list[Item]:
+        """The items of one example."""
         raise NotImplementedError
 
-    def targets(self, labels: Sequence[Labels], num_sequences: Sequence[int]) -> tuple[dict[str, Tensor], int]:
+    def targets(self, items: Sequence[Item]) -> tuple[dict[str, Tensor], int]:
         """What the loss needs of a batch.
 
-        Args:
-            labels: of each item.
-            num_sequences: of each item.
-
         Returns:
-            Tensors by name, here `labels` [items, ...]; and by how many targets the sum of the losses is divided.
+            Tensors by name, here `labels` [items, labels]; and by how many targets the sum of the losses is divided.
         """
-        return {"labels": torch.tensor(labels)}, len(labels)
+        return {"labels": torch.tensor([item.labels for item in items])}, len(items)
 
     def loss(self, network: nn.Module, batch: Batch) -> dict[str, Tensor]:
         """The loss, summed over targets."""
@@ -85,8 +92,8 @@ class ClassificationObjective(Objective):
 
     def label(
         self, task: Task[Any, Any, Any, Any], example: ClassificationExample, features: Sequence[Features]
-    ) -> list[tuple[tuple[Features, ...], Labels]]:
-        return [(tuple(features), (task.settings.labels.index(example.label),))]
+    ) -> list[Item]:
+        return [Item(tuple(features), (task.settings.labels.index(example.label),))]
 
     def loss(self, network: nn.Module, batch: Batch) -> dict[str, Tensor]:
         logits = network(**batch.inputs)["logits"].float()
@@ -101,8 +108,8 @@ class RegressionObjective(Objective):
 
     def label(
         self, task: Task[Any, Any, Any, Any], example: RegressionExample, features: Sequence[Features]
-    ) -> list[tuple[tuple[Features, ...], Labels]]:
-        return [(tuple(features), (float(example.label or 0),))]
+    ) -> list[Item]:
+        return [Item(tuple(features), (float(example.label or 0),))]
 
     def loss(self, network: nn.Module, batch: Batch) -> dict[str, Tensor]:
         return {"loss": F.mse_loss(network(**batch.inputs)["logits"].float(), batch.targets["labels"], reduction="sum")}
@@ -116,12 +123,13 @@ class MultipleChoiceObjective(Objective):
 
     def label(
         self, task: Task[Any, Any, Any, Any], example: MultipleChoiceExample, features: Sequence[Features]
-    ) -> list[tuple[tuple[Features, ...], Labels]]:
+    ) -> list[Item]:
         assert example.label is not None
-        return [(tuple(features), (example.label,))]
+        return [Item(tuple(features), (example.label,))]
 
-    def targets(self, labels: Sequence[Labels], num_sequences: Sequence[int]) -> tuple[dict[str, Tensor], int]:
-        return {"labels": torch.tensor(labels), "num_choices": torch.tensor(num_sequences)}, len(labels)
+    def targets(self, items: Sequence[Item]) -> tuple[dict[str, Tensor], int]:
+        targets, count = super().targets(items)
+        return targets | {"num_choices": torch.tensor([len(item.features) for item in items])}, count
 
     def loss(self, network: nn.Module, batch: Batch) -> dict[str, Tensor]:
         logits = network(**batch.inputs)["logits"].float().split(batch.targets["num_choices"].tolist())
@@ -140,17 +148,17 @@ class TaggingObjective(Objective):
 
     def label(
         self, task: Task[Any, Any, Any, Any], example: TaggingExample, features: Sequence[WordWindow]
-    ) -> list[tuple[tuple[Features, ...], Labels]]:
-        found: list[tuple[tuple[Features, ...], Labels]] = []
+    ) -> list[Item]:
+        items = []
         for window in features:
             labels = np.full(len(window), IGNORED)
             tags = example.tags[window.first_word : window.first_word + len(window.positions)]
             labels[window.positions] = [task.settings.labels.index(tag) for tag in tags]
-            found.append(((window,), tuple(labels.tolist())))
-        return found
+            items.append(Item((window,), tuple(labels.tolist())))
+        return items
 
-    def targets(self, labels: Sequence[Labels], num_sequences: Sequence[int]) -> tuple[dict[str, Tensor], int]:
-        rows = [torch.tensor(row) for row in labels]
+    def targets(self, items: Sequence[Item]) -> tuple[dict[str, Tensor], int]:
+        rows = [torch.tensor(item.labels) for item in items]
         padded = nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=IGNORED)
         return {"labels": padded}, int((padded != IGNORED).sum())
 
@@ -185,10 +193,8 @@ class SpanObjective(Objective):
         answer = example.answers[0]
         return bool(answer) and example.context[example.answer_start : example.answer_start + len(answer)] == answer
 
-    def label(
-        self, task: Task[Any, Any, Any, Any], example: SpanExample, features: Sequence[Window]
-    ) -> list[tuple[tuple[Features, ...], Labels]]:
-        return [((window,), answer_positions(example, window)) for window in features]
+    def label(self, task: Task[Any, Any, Any, Any], example: SpanExample, features: Sequence[Window]) -> list[Item]:
+        return [Item((window,), answer_positions(example, window)) for window in features]
 
     def loss(self, network: nn.Module, batch: Batch) -> dict[str, Tensor]:
         """Padding takes no part in the softmax, so that the loss does not depend on how sequences are batched."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,8 +26,11 @@ def kind_of(path: Path) -> str:
     return Path(path.stem).suffix if path.suffix in (".gz", ".xz") else path.suffix
 
 
-def read_rows(path: Path) -> Iterator[Row]:
+def read_rows(path: Path, *, header: bool = True) -> Iterator[Row]:
     """The rows of a table.
+
+    Args:
+        header: whether the first line of a TSV or CSV names the columns; otherwise they are called 0, 1, 2 and so on.
 
     Raises:
         ValueError: naming the file, and the line or column where that is to blame.
@@ -43,23 +47,26 @@ def read_rows(path: Path) -> Iterator[Row]:
                 yield place, _json_object(line, place)
     elif kind in (".tsv", ".csv"):
         lines = read_lines(path)
-        yield from _with_header(path, _tsv_cells(lines) if kind == ".tsv" else _csv_cells(lines, path))
+        cells = _tsv_cells(lines) if kind == ".tsv" else _csv_cells(lines, path)
+        yield from _named_rows(path, cells, header=header)
     else:
         raise ValueError(
             f"cannot tell the format of `{path}`; name it .tsv, .csv, .jsonl (packed: .gz, .xz) or .parquet"
         )
 
 
-def _with_header(path: Path, cells: Iterator[tuple[int, list[str]]]) -> Iterator[Row]:
-    _, header = next(cells, (0, None))
-    if header is None:
+def _named_rows(path: Path, cells: Iterator[tuple[int, list[str]]], *, header: bool) -> Iterator[Row]:
+    first = next(cells, None)
+    if first is None:
         raise ValueError(f"`{path}` is empty; its first line must name the columns")
-    if twice := next((name for name in header if header.count(name) > 1), None):
+    names = first[1] if header else [str(number) for number in range(len(first[1]))]
+    if twice := next((name for name in names if names.count(name) > 1), None):
         raise ValueError(f"`{path}`, line 1: two columns are called `{twice}`")
-    for number, row in cells:
-        if len(row) != len(header):
-            raise ValueError(f"`{path}`, line {number}: {len(row)} columns, the header has {len(header)}")
-        yield f"`{path}`, line {number}", dict(zip(header, row, strict=True))
+    for number, row in cells if header else itertools.chain([first], cells):
+        if len(row) != len(names):
+            expected = f"the {'header' if header else 'first line'} has {len(names)}"
+            raise ValueError(f"`{path}`, line {number}: {len(row)} columns, {expected}")
+        yield f"`{path}`, line {number}", dict(zip(names, row, strict=True))
 
 
 def _tsv_cells(lines: Iterable[str]) -> Iterator[tuple[int, list[str]]]:

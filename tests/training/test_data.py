@@ -90,6 +90,17 @@ def test_marks_and_line_ends_of_windows_change_nothing(tmp_path):
     assert [example.text for example in read_classification(tmp_path / "a.jsonl", Columns())] == ["a"]
 
 
+def test_columns_of_a_table_without_a_header_have_numbers(tmp_path):
+    """As CoLA is published."""
+    (tmp_path / "a.tsv").write_text('gj04\t0\t*\tsay "hi\ngj04\t1\t\ta, b\n')
+
+    columns = Columns(text="3", label="1", header=False)
+    assert read_classification(tmp_path / "a.tsv", columns) == EXPECTED
+    (tmp_path / "a.tsv").write_text("a\tb\nc\n")
+    with pytest.raises(ValueError, match="line 2: 1 columns, the first line has 2"):
+        read_classification(tmp_path / "a.tsv", Columns(text="0", label="1", header=False))
+
+
 PAIRS = [RegressionExample("a cat", "a dog", 2.5), RegressionExample("x", "y", 0.0)]
 
 

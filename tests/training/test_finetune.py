@@ -20,9 +20,9 @@ from training.checkpoint import read_task_card
 from training.data import Columns, read_examples
 from training.evaluate import load_for_evaluation
 from training.finetune import FinetuneRecipe, finetune
-from training.finetuning_data import FinetuningData, Item, label_examples
+from training.finetuning_data import FinetuningData, label_examples
 from training.loop import read_metrics
-from training.objectives import OBJECTIVES, answer_positions
+from training.objectives import OBJECTIVES, Item, answer_positions
 
 SETTINGS = {"learning_rate": 3e-3, "global_batch_size": 16, "micro_batch_size": 16, "dtype": "fp32", "dropout": 0.0}
 
