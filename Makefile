@@ -64,7 +64,7 @@ corpus: $(READY)  ## DATA='text files or folders' TOKENIZER=folder CORPUS=folder
 	$(NEED_DATA)$(PY) -m training.corpus --data $(DATA) --tokenizer $(TOKENIZER) --out $(CORPUS) $(ARGS)
 pretrain: $(READY)  ## CORPUS=folder DEV_CORPUS=folder RECIPE=tiny|mini|small|medium|base|large RUN=folder NPROC=processes
 	$(PY) $(LAUNCH) training.pretrain $(RECIPE) --corpus $(CORPUS) $(if $(DEV_CORPUS),--dev-corpus $(DEV_CORPUS)) --run-dir $(RUN) $(ARGS)
-finetune: $(READY)  ## TASK=classification|spans CHECKPOINT=folder DATA=train file DEV=dev file RUN=folder NPROC=processes
+finetune: $(READY)  ## TASK=classification|spans|regression|multiple-choice|tagging CHECKPOINT=folder DATA=train file DEV=dev file RUN=folder NPROC=processes
 	$(NEED_DATA)$(PY) $(LAUNCH) training.finetune $(TASK) --checkpoint $(CHECKPOINT) --train $(DATA) $(if $(DEV),--dev $(DEV)) --run-dir $(RUN) $(ARGS)
 grid: $(READY)  ## as finetune, with several learning rates and seeds: a table of all, the best on dev, and what pretraining is worth
 	$(NEED_DATA)$(PY) $(LAUNCH) training.grid $(TASK) --checkpoint $(CHECKPOINT) --train $(DATA) $(if $(DEV),--dev $(DEV)) --run-dir $(RUN) $(ARGS)

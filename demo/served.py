@@ -36,7 +36,8 @@ def _fill(client: Client, model: str, example: Any) -> list[tuple[float, bool]]:
 def score_predictions(task: str, examples: Sequence[Any], predictions: Sequence[Any]) -> dict[str, float]:
     """The scores that `Task.score` gives, of predictions as `served_predictions` gives them."""
     if task == "classification":
-        return classification_scores([example.label for example in examples], predictions)
+        labels = [example.label for example in examples]
+        return classification_scores(labels, predictions, sorted(set(labels)))
     if task == "spans":
         return squad_scores(predictions, [example.answers for example in examples])
     losses, hits = zip(*predictions, strict=True)

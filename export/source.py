@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import NoneType
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, TypedDict, get_args
 
 from export.sentence_transformers import checkpoint_directory, embedding_settings
 from tasks import TASKS, Task, create_task, settings_from_dict, settings_to_dict
@@ -101,8 +101,9 @@ def read_source(checkpoint: str | Path, *, task: str | None = None, settings: Se
     directory = checkpoint_directory(checkpoint)
     config, card = read_config(directory), read_task_card(directory)
     task = task or (card.task if card else _infer_task(directory, config))
-    if task not in TASKS:
-        raise ValueError(f"unknown task: `{task}` (one of: {', '.join(TASKS)})")
+    if task not in get_args(TaskName):
+        known = "cannot be exported" if task in TASKS else "is unknown"
+        raise ValueError(f"task `{task}` {known}; give --task (one of: {', '.join(get_args(TaskName))})")
     _refuse_other_heads(directory, config, task)
     tokenizer = load_tokenizer(directory)
     if card and card.task == task:
@@ -119,7 +120,7 @@ def _infer_task(directory: Path, config: Mapping[str, Any]) -> TaskName:
     if architectures[0] not in _TASK_OF_ARCHITECTURE:
         raise ValueError(
             f"`{directory / 'config.json'}` names architecture `{architectures[0]}`, which tells no task; "
-            f"give --task (one of: {', '.join(TASKS)})"
+            f"give --task (one of: {', '.join(get_args(TaskName))})"
         )
     return _TASK_OF_ARCHITECTURE[architectures[0]]
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from serving.engine import Arrays, Engine
 from serving.errors import InvalidRequestError, ModelNotFoundError
+from serving.rpcs import RPCS
 from tasks.base import Outputs, Task
 from tasks.features import Features, collate, split_outputs
 from tasks.manifest import Manifest, parse_model_path, read_model_directory
@@ -83,6 +84,8 @@ def load_model(path: Path, *, max_batch_tokens: int | None = None) -> Model:
     manifest = directory.manifest
     if parse_model_path(path) != (manifest.name, manifest.version):
         raise ValueError(f"`{path}` holds a manifest of `{manifest.name}/{manifest.version}`; move it there")
+    if manifest.task not in (served := [rpc.task for rpc in RPCS]):
+        raise ValueError(f"`{path}` does `{manifest.task}`, for which there is no RPC (served: {', '.join(served)})")
     task = directory.load_task()
     model = Model(
         manifest=manifest,

@@ -3,11 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from tasks.base import InvalidExample, InvalidExamplesError
+from tasks.features import Features
 from tasks.tokenizer import Tokenizer, Tokens
+
+
+def encode_pairs(
+    tokenizer: Tokenizer, texts: Sequence[str], pairs: Sequence[str | None], max_length: int, *, truncate: bool
+) -> list[Features]:
+    """A sequence for each text, or text with its pair, of at most `max_length` tokens.
+
+    Raises:
+        InvalidExamplesError: naming the texts (`text` or `text_pair`) that are empty or, without `truncate`, too long.
+    """
+    invalid: list[InvalidExample] = []
+    first = tokenize_texts(tokenizer, texts, "text", invalid)
+    paired = {index: pair for index, pair in enumerate(pairs) if pair is not None}
+    numbers = list(paired)
+    pair_invalid: list[InvalidExample] = []
+    second = dict(
+        zip(numbers, tokenize_texts(tokenizer, list(paired.values()), "text_pair", pair_invalid), strict=True)
+    )
+    invalid += [replace(item, index=numbers[item.index]) for item in pair_invalid]
+    if not truncate:
+        for index, item in enumerate(first):
+            num_tokens = len(item) + 2 + (len(second[index]) + 1 if index in second else 0)
+            check_length(index, "text", num_tokens, max_length, invalid)
+    raise_if_invalid(invalid)
+    features = []
+    for index, item in enumerate(first):
+        if index in second:
+            ids = truncate_pair(item.ids, second[index].ids, max_length - 3)
+            features.append(Features(**tokenizer.assemble(*ids)))
+        else:
+            features.append(Features(**tokenizer.assemble(item.ids[: max_length - 2])))
+    return features
 
 
 def tokenize_texts(

@@ -92,6 +92,14 @@ class Task(Generic[ExampleT, FeaturesT, PredictionT, SettingsT]):
         """Scores of predictions against the truth that the examples hold, by name, official metrics first."""
         raise NotImplementedError
 
+    def to_dict(self, example: ExampleT, prediction: PredictionT) -> dict[str, Any]:
+        """A prediction as JSON-compatible values, with what of the example tells which one it is.
+
+        Raises:
+            ValueError: when predictions of this task are too large to write down.
+        """
+        raise ValueError(f"predictions of task `{self.name}` cannot be written")
+
     def with_settings(self, **changes: Any) -> Task[ExampleT, FeaturesT, PredictionT, SettingsT]:
         """The same task with some settings changed (a request that asks for another pooling, say)."""
         return replace(self, settings=replace(self.settings, **changes)) if changes else self

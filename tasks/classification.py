@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
-from tasks._fit import check_length, raise_if_invalid, tokenize_texts, truncate_pair
-from tasks.base import InvalidExample, Outputs, Task, TaskSettings
+from tasks._fit import encode_pairs
+from tasks.base import Outputs, Task, TaskSettings
 from tasks.features import Features
 from tasks.metrics import classification_scores
 
@@ -67,27 +67,9 @@ class Classification(Task[ClassificationExample, Features, ClassificationPredict
     token_outputs: ClassVar[bool] = False
 
     def encode(self, examples: Sequence[ClassificationExample], *, truncate: bool = True) -> list[list[Features]]:
-        invalid: list[InvalidExample] = []
-        first = tokenize_texts(self.tokenizer, [example.text for example in examples], "text", invalid)
-        paired = [index for index, example in enumerate(examples) if example.text_pair is not None]
-        pair_invalid: list[InvalidExample] = []
-        pairs = tokenize_texts(self.tokenizer, [examples[i].text_pair or "" for i in paired], "text_pair", pair_invalid)
-        invalid += [InvalidExample(paired[item.index], item.field, item.reason) for item in pair_invalid]
-        second = dict(zip(paired, pairs, strict=True))
-        max_length = self.settings.max_seq_length
-        if not truncate:
-            for index, item in enumerate(first):
-                num_tokens = len(item) + 2 + (len(second[index]) + 1 if index in second else 0)
-                check_length(index, "text", num_tokens, max_length, invalid)
-        raise_if_invalid(invalid)
-        features = []
-        for index, item in enumerate(first):
-            if index in second:
-                ids = truncate_pair(item.ids, second[index].ids, max_length - 3)
-                features.append([Features(**self.tokenizer.assemble(*ids))])
-            else:
-                features.append([Features(**self.tokenizer.assemble(item.ids[: max_length - 2]))])
-        return features
+        texts, pairs = [example.text for example in examples], [example.text_pair for example in examples]
+        sequences = encode_pairs(self.tokenizer, texts, pairs, self.settings.max_seq_length, truncate=truncate)
+        return [[sequence] for sequence in sequences]
 
     def decode(
         self, example: ClassificationExample, features: Sequence[Features], outputs: Sequence[Outputs]
@@ -97,7 +79,11 @@ class Classification(Task[ClassificationExample, Features, ClassificationPredict
     def score(
         self, examples: Sequence[ClassificationExample], predictions: Sequence[ClassificationPrediction]
     ) -> dict[str, float]:
-        return classification_scores([example.label or "" for example in examples], [p.label for p in predictions])
+        labels = [example.label or "" for example in examples]
+        return classification_scores(labels, [item.label for item in predictions], self.settings.labels)
+
+    def to_dict(self, example: ClassificationExample, prediction: ClassificationPrediction) -> dict[str, Any]:
+        return {"text": example.text, "label": prediction.label, "scores": dict(prediction.ranked())}
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:

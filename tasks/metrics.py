@@ -1,4 +1,4 @@
-"""Scores of predictions against the truth, by their official definitions. All are fractions between 0 and 1."""
+"""Scores of predictions against the truth, by their official definitions: fractions of 1, or correlations."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 
-def accuracy(labels: Sequence[str], predictions: Sequence[str]) -> float:
+def accuracy(labels: Sequence[object], predictions: Sequence[object]) -> float:
     """Share of predictions that equal their label."""
     return float(np.mean([label == prediction for label, prediction in zip(labels, predictions, strict=True)]))
 
@@ -22,13 +22,107 @@ def macro_f1(labels: Sequence[str], predictions: Sequence[str]) -> float:
     return float(np.mean([2 * correct[label] / (true[label] + predicted[label]) for label in true | predicted]))
 
 
-def classification_scores(labels: Sequence[str], predictions: Sequence[str]) -> dict[str, float]:
-    """Accuracy and macro-averaged F1."""
-    return {"accuracy": accuracy(labels, predictions), "macro_f1": macro_f1(labels, predictions)}
+def label_f1(labels: Sequence[str], predictions: Sequence[str], label: str) -> float:
+    """F1 of one label; 0 where it is neither true nor predicted."""
+    hits = sum(true == predicted == label for true, predicted in zip(labels, predictions, strict=True))
+    return 2 * hits / max(1, list(labels).count(label) + list(predictions).count(label))
+
+
+def matthews_correlation(labels: Sequence[str], predictions: Sequence[str]) -> float:
+    """Correlation of truth and prediction, for any number of labels; 0 where either is constant.
+
+    Source: Gorodkin 2004, "Comparing two K-category assignments by a K-category correlation coefficient".
+    """
+    true, predicted = Counter(labels), Counter(predictions)
+    total, hits = len(labels), sum(map(str.__eq__, labels, predictions))
+    covariance = hits * total - sum(true[label] * predicted[label] for label in true)
+    variances = [total**2 - sum(count**2 for count in counts.values()) for counts in (true, predicted)]
+    return float(covariance / np.sqrt(float(variances[0]) * variances[1])) if all(variances) else 0.0
+
+
+def classification_scores(
+    labels: Sequence[str], predictions: Sequence[str], names: Sequence[str] = ()
+) -> dict[str, float]:
+    """Accuracy, macro-averaged F1, Matthews correlation (GLUE's score of CoLA) and, of two labels, the F1 of each (that
+    of the positive one is GLUE's score of MRPC and QQP).
+
+    Args:
+        names: all labels of the model.
+    """
+    scores = {
+        "accuracy": accuracy(labels, predictions),
+        "macro_f1": macro_f1(labels, predictions),
+        "matthews": matthews_correlation(labels, predictions),
+    }
+    return scores | {f"f1_{name}": label_f1(labels, predictions, name) for name in names if len(names) == 2}
+
+
+def regression_scores(labels: Sequence[float], predictions: Sequence[float]) -> dict[str, float]:
+    """Pearson's and Spearman's correlation (GLUE's scores of STS-B), between -1 and 1; 0 where either is constant."""
+    if len(labels) != len(predictions):
+        raise ValueError(f"{len(predictions)} predictions for {len(labels)} labels: one list is shorter")
+    truth, found = np.asarray(labels, dtype=np.float64), np.asarray(predictions, dtype=np.float64)
+    return {"pearson": _correlation(truth, found), "spearman": _correlation(_ranks(truth), _ranks(found))}
+
+
+def _correlation(first: np.ndarray, second: np.ndarray) -> float:
+    if len(first) < 2 or np.ptp(first) == 0 or np.ptp(second) == 0:
+        return 0.0
+    return float(np.corrcoef(first, second)[0, 1])
+
+
+def _ranks(values: np.ndarray) -> np.ndarray:
+    """Ranks from 0, equal values sharing the mean of theirs."""
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    return (np.cumsum(counts) - (counts + 1) / 2)[inverse]
+
+
+def chunks(tags: Sequence[str]) -> list[tuple[str, int, int]]:
+    """The entities that tags spell, as (type, first word, last word), in order.
+
+    Tags are `O` or a prefix and a type, as `B-LOC`. By the rules of CoNLL, so that IOB1, IOB2 and IOBES are all read:
+    an entity goes on with `I` or `E` of its own type, unless it ended with `E` or `S`; any other tag starts a new one.
+    A tag without a prefix is read as `I` of that type.
+
+    Source: conlleval.pl of the CoNLL-2000 shared task, with `E` and `S` as in seqeval.
+    """
+    found: list[tuple[str, int, int]] = []
+    previous = ("O", "")
+    for index, tag in enumerate(tags):
+        prefix, kind = _split_tag(tag)
+        if prefix in "IE" and previous[0] in "BI" and kind == previous[1]:
+            found[-1] = (kind, found[-1][1], index)
+        elif prefix != "O":
+            found.append((kind, index, index))
+        previous = (prefix, kind)
+    return found
+
+
+def _split_tag(tag: str) -> tuple[str, str]:
+    prefix, dash, kind = tag.partition("-")
+    if tag == "O":
+        return "O", ""
+    return (prefix, kind) if dash and prefix in ("B", "I", "E", "S") else ("I", tag)
+
+
+def tagging_scores(tags: Sequence[Sequence[str]], predictions: Sequence[Sequence[str]]) -> dict[str, float]:
+    """F1, precision and recall over entities (right when type and both ends are), and accuracy over words."""
+    true, found = (
+        {(row, *chunk) for row, item in enumerate(rows) for chunk in chunks(item)} for rows in (tags, predictions)
+    )
+    hits = len(true & found)
+    pairs = [pair for one, other in zip(tags, predictions, strict=True) for pair in zip(one, other, strict=True)]
+    return {
+        "f1": 2 * hits / max(1, len(true) + len(found)),
+        "precision": hits / max(1, len(found)),
+        "recall": hits / max(1, len(true)),
+        "accuracy": float(np.mean([one == other for one, other in pairs])),
+    }
 
 
 def squad_scores(predictions: Sequence[str], answers: Sequence[Sequence[str]]) -> dict[str, float]:
-    """Exact match and F1 of SQuAD: for each question the best over its accepted answers, averaged over questions.
+    """Exact match and F1 of SQuAD: for each question the best over its accepted answers, averaged over questions; where
+    some questions have answers and some have none, over either kind too (HasAns, NoAns).
 
     Args:
         predictions: predicted texts, empty for "no answer".
@@ -37,12 +131,23 @@ def squad_scores(predictions: Sequence[str], answers: Sequence[Sequence[str]]) -
     Source: the official evaluation scripts of SQuAD v1.1 and v2.0 (which agree on answerable questions). As in the
     v2.0 script, accepted answers that normalise to nothing are left out.
     """
+    exact, f1 = squad_example_scores(predictions, answers)
+    scores = {"exact_match": float(exact.mean()), "f1": float(f1.mean())}
+    has_answer = np.array([bool(accepted) for accepted in answers])
+    if has_answer.any() and not has_answer.all():
+        for kind, chosen in (("has_answer", has_answer), ("no_answer", ~has_answer)):
+            scores |= {f"{kind}_exact_match": float(exact[chosen].mean()), f"{kind}_f1": float(f1[chosen].mean())}
+    return scores
+
+
+def squad_example_scores(predictions: Sequence[str], answers: Sequence[Sequence[str]]) -> tuple[np.ndarray, np.ndarray]:
+    """Exact match and F1 of each question, [questions] float64 (see `squad_scores`)."""
     exact, f1 = [], []
     for prediction, accepted in zip(predictions, answers, strict=True):
         golds = [answer for answer in accepted if normalize_answer(answer)] or [""]
         exact.append(max(normalize_answer(prediction) == normalize_answer(gold) for gold in golds))
         f1.append(max(token_f1(prediction, gold) for gold in golds))
-    return {"exact_match": float(np.mean(exact)), "f1": float(np.mean(f1))}
+    return np.array(exact, dtype=np.float64), np.array(f1, dtype=np.float64)
 
 
 def normalize_answer(text: str) -> str:

@@ -10,11 +10,14 @@ from tasks.base import Task, TaskSettings
 from tasks.classification import Classification
 from tasks.embedding import Embedding
 from tasks.masked_lm import MaskedLM
+from tasks.multiple_choice import MultipleChoice
+from tasks.regression import Regression
 from tasks.spans import Spans
+from tasks.tagging import Tagging
 from tasks.tokenizer import Tokenizer
 
 TASKS: dict[str, type[Task[Any, Any, Any, Any]]] = {
-    task.name: task for task in (Embedding, Classification, Spans, MaskedLM)
+    task.name: task for task in (Embedding, Classification, Spans, MaskedLM, Regression, MultipleChoice, Tagging)
 }
 
 

@@ -9,8 +9,8 @@ the very text of the context.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from tasks._fit import check_length, raise_if_invalid, tokenize_texts
 from tasks.base import InvalidExample, Outputs, Task, TaskSettings
 from tasks.classification import softmax
 from tasks.features import Features
-from tasks.metrics import squad_scores
+from tasks.metrics import squad_example_scores, squad_scores
 from tasks.tokenizer import Tokens
 
 
@@ -157,13 +157,24 @@ class Spans(Task[SpanExample, Window, SpanPrediction, SpanSettings]):
         margin = null_score - spans[0].logit if spans else np.inf
         return SpanPrediction(
             spans=spans,
-            has_answer=bool(spans) and not (self.settings.unanswerable and margin > self.settings.null_threshold),
+            has_answer=self._has_answer(spans, margin),
             no_answer_score=float(scores[-1]) if self.settings.unanswerable else 0.0,
             null_margin=float(margin),
         )
 
     def score(self, examples: Sequence[SpanExample], predictions: Sequence[SpanPrediction]) -> dict[str, float]:
         return squad_scores([prediction.text for prediction in predictions], [example.answers for example in examples])
+
+    def to_dict(self, example: SpanExample, prediction: SpanPrediction) -> dict[str, Any]:
+        spans = [{"start": s.start, "end": s.end, "text": s.text, "score": s.score} for s in prediction.spans[:1]]
+        return {"id": example.id, "answer": prediction.text, "spans": spans}
+
+    def decide(self, prediction: SpanPrediction) -> SpanPrediction:
+        """A prediction that was made with another null threshold, as it is with this one."""
+        return replace(prediction, has_answer=self._has_answer(prediction.spans, prediction.null_margin))
+
+    def _has_answer(self, spans: Sequence[Span], null_margin: float) -> bool:
+        return bool(spans) and not (self.settings.unanswerable and null_margin > self.settings.null_threshold)
 
     def _candidates(self, window: Window, output: Outputs) -> Iterator[tuple[int, int, float]]:
         """Spans of one window as (start, end, logit), start and end in code points."""
@@ -177,6 +188,29 @@ class Spans(Task[SpanExample, Window, SpanPrediction, SpanSettings]):
         for row, column in zip(*np.unravel_index(ranked, logits.shape), strict=True):
             start, end = int(window.offsets[starts[row], 0]), int(window.offsets[ends[column], 1])
             yield start, end, float(logits[row, column])
+
+
+def best_null_threshold(examples: Sequence[SpanExample], predictions: Sequence[SpanPrediction]) -> float:
+    """The null threshold that gives the highest F1; of several, the lowest.
+
+    It lies midway between the margins of two predictions, as far as can be from changing either; 1 below the lowest
+    margin or above the highest where all or none are best left without an answer.
+
+    Source: `find_best_thresh` of the official evaluation script of SQuAD v2.0, which takes the lower of the two.
+    """
+    texts = [prediction.spans[0].text if prediction.spans else "" for prediction in predictions]
+    _, f1 = squad_example_scores(texts, [example.answers for example in examples])
+    _, null_f1 = squad_example_scores([""] * len(examples), [example.answers for example in examples])
+    margins = np.array([prediction.null_margin for prediction in predictions])
+    known = np.isfinite(margins)  # without any span there is no answer, whatever the threshold
+    levels, level_of = np.unique(margins[known], return_inverse=True)
+    if not len(levels):
+        return 0.0
+    gains = np.bincount(level_of, weights=(f1 - null_f1)[known], minlength=len(levels))
+    # Rounding must not decide between thresholds that are as good.
+    best = int(np.round(np.cumsum([0.0, *gains]), 9).argmax())
+    thresholds = [levels[0] - 1, *(levels[1:] + levels[:-1]) / 2, levels[-1] + 1]
+    return float(thresholds[best])
 
 
 def window_bounds(num_tokens: int, capacity: int, doc_stride: int) -> Iterator[tuple[int, int]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Any
 
@@ -11,24 +11,51 @@ import numpy as np
 
 from tasks.classification import ClassificationExample
 from tasks.masked_lm import ClozeExample
-from tasks.metrics import classification_scores, squad_scores
+from tasks.metrics import accuracy, classification_scores, regression_scores, squad_scores, tagging_scores
+from tasks.multiple_choice import MultipleChoiceExample
+from tasks.regression import RegressionExample
 from tasks.spans import SpanExample
+from tasks.tagging import TaggingExample
 from tasks.tokenizer import Tokenizer
 
 
 def baseline(task: str, train: Sequence[Any], dev: Sequence[Any], tokenizer: Tokenizer) -> tuple[str, dict[str, float]]:
     """Name and scores on dev of the baseline of a task, fitted on train."""
-    if task == "classification":
-        return "majority label", majority_label(train, dev)
-    if task == "spans":
-        return "first words", first_words(train, dev)
-    return "unigram", unigram(train, dev, tokenizer)
+    if task == "masked-lm":
+        return "unigram", unigram(train, dev, tokenizer)
+    name, scores_of = BASELINES[task]
+    return name, scores_of(train, dev)
 
 
 def majority_label(train: Sequence[ClassificationExample], dev: Sequence[ClassificationExample]) -> dict[str, float]:
     """Always the commonest label of train."""
-    label = Counter(example.label or "" for example in train).most_common(1)[0][0]
-    return classification_scores([example.label or "" for example in dev], [label] * len(dev))
+    counts = Counter(example.label or "" for example in train)
+    predictions = [counts.most_common(1)[0][0]] * len(dev)
+    return classification_scores([example.label or "" for example in dev], predictions, sorted(counts))
+
+
+def mean_label(train: Sequence[RegressionExample], dev: Sequence[RegressionExample]) -> dict[str, float]:
+    """Always the mean of train; its correlations are 0 by definition."""
+    mean = float(np.mean([example.label or 0.0 for example in train]))
+    return regression_scores([example.label or 0.0 for example in dev], [mean] * len(dev))
+
+
+def majority_choice(train: Sequence[MultipleChoiceExample], dev: Sequence[MultipleChoiceExample]) -> dict[str, float]:
+    """Always the number that is right most often in train."""
+    choice = Counter(example.label for example in train).most_common(1)[0][0]
+    return {"accuracy": accuracy([example.label for example in dev], [choice] * len(dev))}
+
+
+def majority_tag(train: Sequence[TaggingExample], dev: Sequence[TaggingExample]) -> dict[str, float]:
+    """For each word the tag that it has most often in train, and for words that train lacks the commonest of all."""
+    counts: dict[str, Counter[str]] = {}
+    for example in train:
+        for word, tag in zip(example.words, example.tags, strict=True):
+            counts.setdefault(word, Counter())[tag] += 1
+    rest = Counter(tag for example in train for tag in example.tags).most_common(1)[0][0]
+    best = {word: tags.most_common(1)[0][0] for word, tags in counts.items()}
+    predictions = [[best.get(word, rest) for word in example.words] for example in dev]
+    return tagging_scores([example.tags for example in dev], predictions)
 
 
 def first_words(train: Sequence[SpanExample], dev: Sequence[SpanExample]) -> dict[str, float]:
@@ -60,3 +87,13 @@ def unigram_of_counts(train: np.ndarray, dev: np.ndarray) -> dict[str, float]:
 def _hidden_counts(examples: Sequence[ClozeExample], tokenizer: Tokenizer) -> np.ndarray:
     hidden = [tokenizer.token_id(token) or 0 for example in examples for token in example.tokens]
     return np.bincount(hidden, minlength=tokenizer.vocab_size)
+
+
+BASELINES: dict[str, tuple[str, Callable[[Sequence[Any], Sequence[Any]], dict[str, float]]]] = {
+    "classification": ("majority label", majority_label),
+    "spans": ("first words", first_words),
+    "regression": ("mean", mean_label),
+    "multiple-choice": ("commonest choice", majority_choice),
+    "tagging": ("commonest tag", majority_tag),
+}
+"""Name and scores of each task's baseline."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -24,9 +24,12 @@ from tasks.files import atomic_directory, sha256
 from tasks.tokenizer import TOKENIZER_FILES, Tokenizer
 from training.model import (
     BertConfig,
+    BertForMultipleChoice,
     BertForPreTraining,
     BertForQuestionAnswering,
     BertForSequenceClassification,
+    BertForSequenceRegression,
+    BertForTokenClassification,
     BertModel,
 )
 from training.model_card import CARD_FILE, model_card
@@ -42,8 +45,16 @@ MODELS: dict[str, type[BertModel]] = {
     "masked-lm": BertForPreTraining,
     "classification": BertForSequenceClassification,
     "spans": BertForQuestionAnswering,
+    "regression": BertForSequenceRegression,
+    "multiple-choice": BertForMultipleChoice,
+    "tagging": BertForTokenClassification,
 }
 """The network of each task."""
+_LABELLED: dict[str, Callable[[BertConfig, int], BertModel]] = {
+    "classification": BertForSequenceClassification,
+    "tagging": BertForTokenClassification,
+}
+"""Those whose size depends on the number of labels."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +145,7 @@ def create_model(
     """A freshly initialised network for a task.
 
     Args:
-        num_labels: for classification.
+        num_labels: for classification and tagging.
         dropout: of hidden states and attention; None for the config's own.
     """
     return _without_weights(task, config, num_labels, dropout).initialize()
@@ -144,8 +155,8 @@ def _without_weights(task: str, config: BertConfig, num_labels: int | None, drop
     if dropout is not None:
         config = replace(config, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
     with torch.device("meta"):
-        if task == "classification":
-            return BertForSequenceClassification(config, num_labels or 2)
+        if task in _LABELLED:
+            return _LABELLED[task](config, num_labels or 2)
         return MODELS[task](config)
 
 
@@ -160,7 +171,7 @@ def load_model(
     """Load the network of a task from a checkpoint.
 
     Args:
-        num_labels: for classification; None for as many as the checkpoint's config names.
+        num_labels: for classification and tagging; None for as many as the checkpoint's config names.
         new_head: initialise a head that the checkpoint lacks (to fine-tune it) instead of refusing.
         dropout: of hidden states and attention; None for the checkpoint's own.
 
@@ -263,6 +274,9 @@ def write_checkpoint(directory: Path, model: BertModel, *, tokenizer_from: str |
     config |= {"position_embedding_type": "absolute", "torch_dtype": "float32"}
     if config.pop("direction") != "both":  # transformers would compute something else: it must not take it for BERT
         config |= {"model_type": ABLATION, "direction": model.config.direction}
+    if isinstance(model, BertForSequenceRegression):
+        config["problem_type"] = "regression"
+        labels = ("LABEL_0",)  # transformers counts these
     if labels:
         config["id2label"] = {str(index): label for index, label in enumerate(labels)}
         config["label2id"] = {label: index for index, label in enumerate(labels)}

@@ -127,7 +127,8 @@ def _summaries(recipe: CorpusRecipe, files: list[Path], directory: Path) -> Iter
     with Progress("corpus", unit="byte", total=total) as bar:
         for summary in map_in_order(_make_shard, jobs, num_workers=recipe.num_workers):
             num_tokens += summary.record["num_tokens"]
-            bar.update(summary.num_file_bytes, f"{num_tokens:,} tokens")
+            bar.note(f"{num_tokens:,} tokens")
+            bar.update(summary.num_file_bytes)
             yield summary
 
 

@@ -1,47 +1,58 @@
-"""Examples out of the files that people have: SQuAD JSON; TSV, CSV and JSONL; text for masked LM.
-
-Each may be packed with gzip or xz.
-"""
+"""Examples out of the data that people have: tables (see `training.tables`), SQuAD JSON, CoNLL, text for masked LM."""
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Iterable, Iterator, Sequence
+import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from tasks.classification import ClassificationExample
+from tasks.files import sha256
 from tasks.masked_lm import ClozeExample
+from tasks.multiple_choice import MultipleChoiceExample
+from tasks.regression import RegressionExample
 from tasks.spans import SpanExample
+from tasks.tagging import TaggingExample
 from tasks.tokenizer import Tokenizer, Tokens
 from training.documents import parse_json, read_documents, read_lines
+from training.hub import hub_digest, is_hub
 from training.pretraining_examples import random_generator
+from training.tables import WITH_LISTS, kind_of, read_rows
 
 
 @dataclass(frozen=True, kw_only=True)
 class Columns:
-    """Where a table (TSV, CSV, JSONL) holds what."""
+    """Where a table holds what."""
 
     text: str = "text"
     text_pair: str = "text_pair"
     """Left out where the table has no such column."""
     label: str = "label"
+    """A class, a number (regression), or the number of the right choice, from 0."""
+    tokens: str = "tokens"
+    """Tagging: the words of a sentence."""
+    tags: str = "tags"
+    context: str = "context"
+    """Multiple choice; left out where the table has no such column, as is the question."""
+    question: str = "question"
+    choices: str = "choices"
+    header: bool = True
+    """Whether the first line of a TSV or CSV names the columns; otherwise they are called 0, 1, 2 and so on."""
 
 
 def read_examples(task: str, paths: Sequence[Path], *, columns: Columns, tokenizer: Tokenizer) -> list[Any]:
-    """The examples of one task in some files.
+    """The examples of one task in some files or data sets of the hub.
 
     Raises:
         ValueError: naming file, line and key of what is missing or malformed, or files without examples.
     """
     examples: list[Any] = []
     for path in paths:
-        if task == "classification":
-            examples += read_classification(path, columns)
-        elif task == "spans":
-            examples += read_spans(path)
+        if task in READERS:
+            examples += READERS[task](path, columns)
         elif task == "masked-lm":
             if {".tsv", ".csv", ".json"} & set(path.suffixes):
                 raise ValueError(f"`{path}` is a table; the checkpoint is a masked-lm, whose data are running text")
@@ -53,25 +64,127 @@ def read_examples(task: str, paths: Sequence[Path], *, columns: Columns, tokeniz
     return examples
 
 
+def source_digests(paths: Sequence[Path]) -> dict[str, str]:
+    """SHA-256 of each file by its name, and of the rows of each data set of the hub."""
+    return {
+        str(path) if is_hub(path) else path.name: hub_digest(path) if is_hub(path) else sha256(path) for path in paths
+    }
+
+
 def read_classification(path: Path, columns: Columns) -> list[ClassificationExample]:
-    """Texts or pairs with labels out of .tsv (header, no quoting), .csv (header) or .jsonl."""
+    """Texts or pairs with labels out of a table."""
     examples = []
-    for number, row in _rows(path):
-        text, pair, label = (row.get(name) for name in (columns.text, columns.text_pair, columns.label))
-        for name, value in ((columns.text, text), (columns.label, label)):
-            if value is None or not str(value).strip():
-                raise ValueError(f"`{path}`, line {number}: no `{name}` (there: {', '.join(map(str, row))})")
-        for name, value in ((columns.text, text), (columns.text_pair, pair)):
-            if not isinstance(value, str | None):
-                raise ValueError(f"`{path}`, line {number}: `{name}` must be a string: `{value}`")
+    for place, row in read_rows(path, header=columns.header):
+        text, pair = _texts(place, row, columns)
+        label = _filled(place, row, columns.label)
         if not isinstance(label, str | int | float):
-            raise ValueError(f"`{path}`, line {number}: `{columns.label}` must be a string or a number: `{label}`")
-        examples.append(ClassificationExample(text=str(text), text_pair=pair, label=str(label)))
+            raise ValueError(f"{place}: `{columns.label}` must be a string or a number: `{label}`")
+        examples.append(ClassificationExample(text=text, text_pair=pair, label=str(label)))
     return examples
 
 
+def read_regression(path: Path, columns: Columns) -> list[RegressionExample]:
+    """Texts or pairs with numbers out of a table."""
+    examples = []
+    for place, row in read_rows(path, header=columns.header):
+        text, pair = _texts(place, row, columns)
+        label = _filled(place, row, columns.label)
+        try:
+            number = float(label)
+        except (TypeError, ValueError):
+            number = math.nan
+        if not math.isfinite(number):
+            raise ValueError(f"{place}: `{columns.label}` must be a number: `{label}`")
+        examples.append(RegressionExample(text=text, text_pair=pair, label=number))
+    return examples
+
+
+def read_multiple_choice(path: Path, columns: Columns) -> list[MultipleChoiceExample]:
+    """Choices out of a table with lists in column `choices`, or with SWAG's columns (sent1, sent2, ending0 ...)."""
+    examples = []
+    for place, row in read_rows(path, header=columns.header):
+        if "ending0" in row:
+            endings = itertools.takewhile(row.__contains__, (f"ending{number}" for number in itertools.count()))
+            row |= {columns.choices: [row[name] for name in endings]}
+            row |= {columns.context: row.get("sent1"), columns.question: row.get("sent2")}
+        context, question = (_optional_string(place, row, name) for name in (columns.context, columns.question))
+        choices = _strings(place, row, columns.choices)
+        label = str(_filled(place, row, columns.label))
+        if not (label.isascii() and label.isdigit()) or int(label) >= len(choices):
+            raise ValueError(f"{place}: `{columns.label}` must be the number of a choice, from 0: `{label}`")
+        examples.append(
+            MultipleChoiceExample(
+                choices=choices,
+                context=context or "",
+                question=question or "",
+                label=int(label),
+                id=str(row.get("id", "")),
+            )
+        )
+    return examples
+
+
+def read_tagging(path: Path, columns: Columns) -> list[TaggingExample]:
+    """Sentences out of a table with lists in columns `tokens` and `tags`, or, under any other name, a CoNLL file."""
+    if kind_of(path) not in WITH_LISTS:
+        return list(_conll_sentences(path))
+    examples = []
+    for place, row in read_rows(path, header=columns.header):
+        words, tags = (_strings(place, row, name) for name in (columns.tokens, columns.tags))
+        if len(words) != len(tags):
+            raise ValueError(f"{place}: {len(words)} `{columns.tokens}`, but {len(tags)} `{columns.tags}`")
+        examples.append(TaggingExample(words=words, tags=tags))
+    return examples
+
+
+def _conll_sentences(path: Path) -> Iterator[TaggingExample]:
+    """A word a line, first column word, last column tag, split by tabs or blanks; an empty line between sentences."""
+    words: list[str] = []
+    tags: list[str] = []
+    for number, line in enumerate(itertools.chain(read_lines(path), [""]), start=1):
+        cells = line.split("\t") if "\t" in line else line.split(" ")
+        cells = [cell for cell in cells if cell.strip(" ")]
+        if cells and cells[0] != "-DOCSTART-":
+            if len(cells) < 2:
+                raise ValueError(f"`{path}`, line {number}: expected a word and a tag: `{line}`")
+            words.append(cells[0])
+            tags.append(cells[-1].strip())
+        elif words:
+            yield TaggingExample(words=tuple(words), tags=tuple(tags))
+            words, tags = [], []
+
+
+def _texts(place: str, row: Mapping[str, Any], columns: Columns) -> tuple[str, str | None]:
+    _filled(place, row, columns.text)
+    text, pair = (_optional_string(place, row, name) for name in (columns.text, columns.text_pair))
+    return text or "", pair
+
+
+def _optional_string(place: str, row: Mapping[str, Any], name: str) -> str | None:
+    value = row.get(name)
+    if not isinstance(value, str | None):
+        raise ValueError(f"{place}: `{name}` must be a string: `{value}`")
+    return value
+
+
+def _filled(place: str, row: Mapping[str, Any], name: str) -> Any:
+    value = row.get(name)
+    if value is None or not str(value).strip():
+        raise ValueError(f"{place}: no `{name}` (there: {', '.join(map(str, row))})")
+    return value
+
+
+def _strings(place: str, row: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    values = _filled(place, row, name)
+    if not isinstance(values, list) or not values or not all(isinstance(value, str) for value in values):
+        raise ValueError(f"{place}: `{name}` must be a list of strings: `{str(values)[:60]}`")
+    return tuple(values)
+
+
 def read_spans(path: Path) -> list[SpanExample]:
-    """Questions of a SQuAD v1.1 or v2.0 JSON file."""
+    """Questions of a SQuAD v1.1 or v2.0 JSON file, or of a table with SQuAD's columns as the hub has them."""
+    if kind_of(path) in WITH_LISTS:
+        return [_span_row(place, row) for place, row in read_rows(path)]
     data = parse_json("\n".join(read_lines(path)), f"`{path}`, which should be in SQuAD's format")
     try:
         return [
@@ -82,6 +195,18 @@ def read_spans(path: Path) -> list[SpanExample]:
         ]
     except ValueError as error:
         raise ValueError(f"`{path}` is not in SQuAD's format: {error}") from error
+
+
+def _span_row(place: str, row: dict[str, Any]) -> SpanExample:
+    """A question whose answers are an object of two lists, `text` and `answer_start`."""
+    try:
+        texts, starts = (_value(_value(row, "answers", dict), name, list) for name in ("text", "answer_start"))
+        if len(texts) != len(starts):
+            raise ValueError(f"{len(texts)} answers, but {len(starts)} 'answer_start'")
+        answers = [{"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=True)]
+        return _span_example(row, row | {"answers": answers})
+    except ValueError as error:
+        raise ValueError(f"{place} is not in SQuAD's format: {error}") from error
 
 
 def _span_example(paragraph: Any, question: Any) -> SpanExample:
@@ -98,7 +223,7 @@ def _span_example(paragraph: Any, question: Any) -> SpanExample:
         raise ValueError(f"{error}, in question `{str(question)[:60]}...`") from error
 
 
-_KINDS = {list: "a list", str: "a string", int: "a whole number"}
+_KINDS = {list: "a list", dict: "an object", str: "a string", int: "a whole number"}
 
 
 def _value(record: Any, key: str, kind: type) -> Any:
@@ -115,7 +240,7 @@ def read_cloze(
     path: Path, tokenizer: Tokenizer, *, max_tokens: int = 96, max_examples: int = 1000
 ) -> list[ClozeExample]:
     """Passages of a text file as `cloze_examples`."""
-    return list(islice(cloze_examples(_passages(path, tokenizer, max_tokens), tokenizer), max_examples))
+    return list(itertools.islice(cloze_examples(_passages(path, tokenizer, max_tokens), tokenizer), max_examples))
 
 
 def cloze_examples(texts: Iterable[str], tokenizer: Tokenizer) -> Iterator[ClozeExample]:
@@ -162,43 +287,11 @@ def _passages(path: Path, tokenizer: Tokenizer, max_tokens: int) -> Iterator[str
             yield " ".join(passage)
 
 
-def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Rows of a table with their line numbers."""
-    kind = Path(path.stem).suffix if path.suffix in (".gz", ".xz") else path.suffix
-    lines = read_lines(path)
-    if kind == ".jsonl":
-        for number, line in enumerate(lines, start=1):
-            if line.strip():
-                yield number, _json_object(line, path, number)
-    elif kind in (".tsv", ".csv"):
-        cells = _tsv_cells(lines) if kind == ".tsv" else _csv_cells(lines, path)
-        _, header = next(cells, (0, None))
-        if header is None:
-            raise ValueError(f"`{path}` is empty; its first line must name the columns")
-        if twice := next((name for name in header if header.count(name) > 1), None):
-            raise ValueError(f"`{path}`, line 1: two columns are called `{twice}`")
-        for number, row in cells:
-            if len(row) != len(header):
-                raise ValueError(f"`{path}`, line {number}: {len(row)} columns, the header has {len(header)}")
-            yield number, dict(zip(header, row, strict=True))
-    else:
-        raise ValueError(f"cannot tell the format of `{path}`; name it .tsv, .csv or .jsonl (packed: .gz, .xz)")
-
-
-def _tsv_cells(lines: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
-    return ((number, line.split("\t")) for number, line in enumerate(lines, start=1) if line)
-
-
-def _csv_cells(lines: Iterable[str], path: Path) -> Iterator[tuple[int, list[str]]]:
-    reader = csv.reader((line + "\n" for line in lines), strict=True)
-    try:
-        yield from ((reader.line_num, row) for row in reader if row)
-    except csv.Error as error:
-        raise ValueError(f"`{path}`, line {reader.line_num}: broken CSV ({error})") from error
-
-
-def _json_object(line: str, path: Path, number: int) -> dict[str, Any]:
-    value = parse_json(line, f"`{path}`, line {number}")
-    if not isinstance(value, dict):
-        raise ValueError(f"`{path}`, line {number}: expected a JSON object")
-    return value
+READERS: dict[str, Callable[[Path, Columns], list[Any]]] = {
+    "classification": read_classification,
+    "spans": lambda path, columns: read_spans(path),
+    "regression": read_regression,
+    "multiple-choice": read_multiple_choice,
+    "tagging": read_tagging,
+}
+"""How the labelled data of each task are read."""

@@ -23,6 +23,7 @@ from training.checkpoint import load_model, load_tokenizer, read_task_card
 from training.command import command, parse
 from training.data import Columns, read_examples
 from training.model import BertModel
+from training.objectives import OBJECTIVES, all_label_names
 from training.progress import Progress
 
 
@@ -33,7 +34,7 @@ class EvaluateRecipe:
     checkpoint: tyro.conf.Positional[Path]
     """Checkpoint with a task card (training.finetune or training.pretrain wrote it)."""
     data: tuple[Path, ...]
-    """SQuAD JSON for spans; .tsv, .csv or .jsonl for classification; text for masked-lm."""
+    """As `--train` of training.finetune; text for masked-lm."""
     train: tuple[Path, ...] = ()
     """Training data: adds the baseline fitted on it."""
     columns: Columns = field(default_factory=Columns)
@@ -70,7 +71,7 @@ def load_for_evaluation(checkpoint: Path) -> tuple[Task[Any, Any, Any, Any], Run
 def _check_labels(task: Task[Any, Any, Any, Any], examples: Sequence[Any]) -> None:
     """A label that the checkpoint cannot give means another data set, or another column."""
     labels = getattr(task.settings, "labels", ())
-    if labels and (unknown := sorted({example.label for example in examples} - set(labels))):
+    if labels and (unknown := sorted(set(all_label_names(OBJECTIVES[task.name], examples)) - set(labels))):
         raise ValueError(f"label `{unknown[0]}` of the data is none of the checkpoint's: {', '.join(labels)}")
 
 
@@ -81,25 +82,22 @@ def predict_with_progress(task: Task[Any, Any, Any, Any], examples: Sequence[Any
         return predict(task, examples, run, chunk_size=chunk_size, progress=bar.update)
 
 
-def prediction_to_dict(example: Any, prediction: Any) -> dict[str, Any]:
-    """A prediction of classification or spans as JSON-compatible values."""
-    if hasattr(prediction, "label"):
-        return {"text": example.text, "label": prediction.label, "scores": dict(prediction.ranked())}
-    if hasattr(prediction, "has_answer"):
-        spans = [{"start": s.start, "end": s.end, "text": s.text, "score": s.score} for s in prediction.spans[:1]]
-        return {"id": example.id, "answer": prediction.text, "spans": spans}
-    raise ValueError("predictions of this task cannot be written")
-
-
 def format_scores(rows: Mapping[str, Mapping[str, float]]) -> str:
     """A small table: a row a name, a column a score. Losses in nats, the others in percent."""
     names = list(dict.fromkeys(name for scores in rows.values() for name in scores))
     width = max(map(len, rows))
-    lines = [" " * width + "".join(f"{name:>14}" for name in names)]
+    widths = {name: max(14, len(name) + 2) for name in names}
+    lines = [" " * width + "".join(f"{name:>{widths[name]}}" for name in names)]
     for row, scores in rows.items():
-        cells = (f"{scores[name]:>14.3f}" if name == "loss" else f"{100 * scores[name]:>14.2f}" for name in names)
+        cells = (f"{_cell(name, scores):>{widths[name]}}" for name in names)
         lines.append(f"{row:<{width}}" + "".join(cells))
     return "\n".join(lines)
+
+
+def _cell(name: str, scores: Mapping[str, float]) -> str:
+    if name not in scores:
+        return "-"
+    return f"{scores[name]:.3f}" if name == "loss" else f"{100 * scores[name]:.2f}"
 
 
 @command
@@ -111,7 +109,7 @@ def main() -> None:
     _check_labels(task, examples)
     predictions = predict_with_progress(task, examples, run)
     if recipe.predictions:
-        lines = [json.dumps(prediction_to_dict(*pair)) for pair in zip(examples, predictions, strict=True)]
+        lines = [json.dumps(task.to_dict(*pair)) for pair in zip(examples, predictions, strict=True)]
         atomic_write(recipe.predictions, "".join(line + "\n" for line in lines).encode())
     rows = {str(recipe.checkpoint): task.score(examples, predictions)}
     if recipe.train:

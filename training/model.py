@@ -313,3 +313,41 @@ class BertForQuestionAnswering(BertModel):
     def forward(self, input_ids: Tensor, attention_mask: Tensor | None, token_type_ids: Tensor) -> dict[str, Tensor]:
         start_BL, end_BL = self.qa_outputs(self.bert(input_ids, attention_mask, token_type_ids)).unbind(-1)
         return {"start_logits": start_BL, "end_logits": end_BL}
+
+
+class BertForSequenceRegression(BertForSequenceClassification):
+    """One number for a sequence: to Hugging Face, a classifier with a single label."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__(config, num_labels=1)
+
+
+class BertForMultipleChoice(BertModel):
+    """A logit for each sequence; the softmax over the choices of an example is left to who knows them (section 4.4)."""
+
+    architecture = "BertForMultipleChoice"
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__(config)
+        self.dropout = Dropout(config.hidden_dropout_prob)
+        self.classifier = nn.Linear(config.hidden_size, 1)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None, token_type_ids: Tensor) -> dict[str, Tensor]:
+        pooled_BD = self.bert.pool(self.bert(input_ids, attention_mask, token_type_ids), attention_mask)
+        return {"logits": self.classifier(self.dropout(pooled_BD)).squeeze(-1)}
+
+
+class BertForTokenClassification(BertModel):
+    """A linear layer over the last hidden state of each token, after dropout (section 5.3)."""
+
+    architecture = "BertForTokenClassification"
+    with_pooler = False
+
+    def __init__(self, config: BertConfig, num_labels: int) -> None:
+        super().__init__(config)
+        self.dropout = Dropout(config.hidden_dropout_prob)
+        self.classifier = nn.Linear(config.output_size, num_labels)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None, token_type_ids: Tensor) -> dict[str, Tensor]:
+        hidden_BLD = self.bert(input_ids, attention_mask, token_type_ids)
+        return {"logits": self.classifier(self.dropout(hidden_BLD))}

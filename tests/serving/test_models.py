@@ -57,6 +57,15 @@ def test_graph_of_another_task(tmp_path):
         load_model(tmp_path / "tiny" / "1")
 
 
+def test_task_without_an_rpc(tmp_path):
+    """A model that nobody could ask for is an error, not a model that only takes memory."""
+    write_model(tmp_path)
+    edit_manifest(tmp_path / "tiny" / "1", task="regression", settings={})
+
+    with pytest.raises(ValueError, match=r"tiny/1` does `regression`, for which there is no RPC \(served: embedding, "):
+        load_model(tmp_path / "tiny" / "1")
+
+
 def test_other_name(tmp_path):
     """A model directory in the place of another is an error that says where it belongs."""
     write_model(tmp_path)

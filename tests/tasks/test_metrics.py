@@ -1,14 +1,33 @@
-"""Scores equal scikit-learn's and the official SQuAD scripts', of which transformers carries a copy."""
+"""Scores equal scikit-learn's, scipy's, seqeval's and the official SQuAD scripts', of which transformers has a copy."""
 
+import warnings
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.metrics import accuracy_score, f1_score
+from scipy.stats import pearsonr, spearmanr
+from seqeval.metrics import accuracy_score as seq_accuracy
+from seqeval.metrics import f1_score as seq_f1
+from seqeval.metrics import precision_score as seq_precision
+from seqeval.metrics import recall_score as seq_recall
+from seqeval.metrics.sequence_labeling import get_entities
+from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 from transformers.data.metrics import squad_metrics
 
-from tasks.metrics import accuracy, classification_scores, macro_f1, normalize_answer, squad_scores, token_f1
+from tasks.metrics import (
+    accuracy,
+    chunks,
+    classification_scores,
+    macro_f1,
+    matthews_correlation,
+    normalize_answer,
+    regression_scores,
+    squad_scores,
+    tagging_scores,
+    token_f1,
+)
 
 WORDS = st.sampled_from(
     ["a", "The", "an", "cat", "Cat.", "the-cat", "dog", "!", " ", "\t", "\u3000", "don't", "Éa", "«x»"]
@@ -95,17 +114,109 @@ def test_classification_scores_equal_scikit_learn(pairs):
     assert macro_f1(labels, predictions) == pytest.approx(
         f1_score(labels, predictions, average="macro", zero_division=0)
     )
+    with warnings.catch_warnings(action="ignore"):  # it warns when there is one label only
+        assert matthews_correlation(labels, predictions) == pytest.approx(matthews_corrcoef(labels, predictions))
+
+
+@settings(deadline=None)
+@given(pairs=st.lists(st.tuples(*[st.sampled_from(["no", "yes"])] * 2), min_size=1, max_size=30))
+def test_of_two_labels_the_f1_of_each_is_a_score(pairs):
+    """GLUE's score of MRPC and QQP is that of the positive label."""
+    labels, predictions = zip(*pairs, strict=True)
+
+    scores = classification_scores(labels, predictions, ["no", "yes"])
+
+    for label in ("no", "yes"):
+        expected = f1_score(labels, predictions, labels=[label], average="macro", zero_division=0)
+        assert scores[f"f1_{label}"] == pytest.approx(expected)
+
+
+NUMBERS = st.lists(st.tuples(*[st.integers(-9, 9).map(lambda number: number / 4)] * 2), min_size=2, max_size=30)
+
+
+@settings(deadline=None)
+@given(pairs=NUMBERS)
+def test_regression_scores_equal_scipy(pairs):
+    """Pearson and Spearman, ties included; 0 where scipy knows none, as one side is constant."""
+    labels, predictions = zip(*pairs, strict=True)
+
+    scores = regression_scores(labels, predictions)
+
+    with warnings.catch_warnings(action="ignore"):
+        expected = [pearsonr(labels, predictions).statistic, spearmanr(labels, predictions).statistic]
+    assert [scores["pearson"], scores["spearman"]] == pytest.approx(np.nan_to_num(expected), abs=1e-9)
+
+
+TAGS = st.sampled_from(["O", *(f"{prefix}-{kind}" for prefix in "BIES" for kind in ("PER", "LOC"))])
+SENTENCES = st.lists(
+    st.lists(st.tuples(TAGS, TAGS), min_size=1, max_size=12).map(lambda pairs: tuple(zip(*pairs, strict=True))),
+    min_size=1,
+    max_size=5,
+)
+
+
+@settings(deadline=None)
+@given(sentences=SENTENCES)
+def test_tagging_scores_equal_seqeval(sentences):
+    """Over tags of every scheme, also where they follow none."""
+    tags, predictions = ([list(item) for item in side] for side in zip(*sentences, strict=True))
+
+    scores = tagging_scores(tags, predictions)
+
+    for sentence in tags:
+        assert chunks(sentence) == [(kind, first, last) for kind, first, last in get_entities(sentence)]
+    with warnings.catch_warnings(action="ignore"):
+        expected = [score(tags, predictions) for score in (seq_f1, seq_precision, seq_recall, seq_accuracy)]
+    assert list(scores.values()) == pytest.approx(expected)
+
+
+def test_tags_without_prefix_are_types():
+    """Neighbours of one type are one entity, as in the scheme IO."""
+    assert chunks(["LOC", "LOC", "O", "PER", "LOC"]) == [("LOC", 0, 1), ("PER", 3, 3), ("LOC", 4, 4)]
+
+
+def official_scores_by_answerability(predictions, answers):
+    """HasAns and NoAns of the official script: averages of the raw scores over either kind of question."""
+    examples = [
+        SimpleNamespace(qas_id=index, answers=[{"text": answer} for answer in golds])
+        for index, golds in enumerate(answers)
+    ]
+    raw = squad_metrics.get_raw_scores(examples, dict(enumerate(predictions)))
+    return [
+        np.mean([scores[index] for index, golds in enumerate(answers) if bool(golds) == has_answer])
+        for has_answer in (True, False)
+        for scores in raw
+    ]
+
+
+@settings(deadline=None)
+@given(questions=QUESTIONS)
+def test_squad_scores_by_answerability_equal_the_official_ones(questions):
+    """Present where some questions have answers and some have none."""
+    predictions, answers = [item for item, _ in questions], [item for _, item in questions]
+    names = [f"{kind}_{name}" for kind in ("has_answer", "no_answer") for name in ("exact_match", "f1")]
+
+    scores = squad_scores(predictions, answers)
+
+    if len({bool(golds) for golds in answers}) == 2:
+        assert [scores[name] for name in names] == pytest.approx(official_scores_by_answerability(predictions, answers))
+    else:
+        assert scores.keys() == {"exact_match", "f1"}
 
 
 def test_classification_scores_by_hand():
     """F1 of `a` is 2/3, of `b` 1/2, of `c`, predicted but never true, 0."""
     scores = classification_scores(["a", "a", "b", "b"], ["a", "b", "b", "c"])
 
-    assert scores == {"accuracy": 0.5, "macro_f1": pytest.approx((2 / 3 + 1 / 2 + 0) / 3)}
+    assert scores == {
+        "accuracy": 0.5,
+        "macro_f1": pytest.approx((2 / 3 + 1 / 2 + 0) / 3),
+        "matthews": pytest.approx((2 * 4 - (2 * 1 + 2 * 2)) / np.sqrt((16 - 8) * (16 - 6))),
+    }
 
 
-@pytest.mark.parametrize("score", [squad_scores, classification_scores])
+@pytest.mark.parametrize("score", [squad_scores, classification_scores, regression_scores, tagging_scores])
 def test_unequal_numbers_are_refused(score):
     """A prediction too few is an error, not a shorter average."""
     with pytest.raises(ValueError, match=r"shorter|longer"):
-        score(["a", "b"], ["a"])
+        score(["1", "2"], ["1"])

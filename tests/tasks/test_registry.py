@@ -28,6 +28,9 @@ VALUES = {
         },
     ),
     "masked-lm": st.fixed_dictionaries({}, optional={"max_seq_length": LENGTHS}),
+    "regression": st.fixed_dictionaries({}, optional={"max_seq_length": LENGTHS}),
+    "multiple-choice": st.fixed_dictionaries({}, optional={"max_seq_length": LENGTHS}),
+    "tagging": st.fixed_dictionaries({"labels": st.lists(st.text(), min_size=2, max_size=5, unique=True)}),
 }
 
 
@@ -52,7 +55,7 @@ def test_round_trip(case):
 
 
 WRONG = [
-    ("sentiment", {}, r"unknown task: `sentiment` \(one of: embedding, classification, spans, masked-lm\)"),
+    ("sentiment", {}, r"unknown task: `sentiment` \(one of: embedding, classification, spans, masked-lm, regr"),
     (["spans"], {}, "unknown task"),
     ("embedding", [], r"settings of task `embedding` must be an object: `\[\]`"),
     ("embedding", {"poling": "cls"}, r"unknown setting of task `embedding`: `poling` \(known: max_seq_length, pooling"),
@@ -67,6 +70,7 @@ WRONG = [
     ("spans", {"null_threshold": False}, "`null_threshold` must be of type float: `False`"),
     ("spans", {"doc_stride": 0}, "doc_stride must be at least 1: `0`"),
     ("classification", {}, "at least two labels"),
+    ("tagging", {"labels": ["O"]}, "tagging needs at least two labels, each once"),
     ("classification", {"labels": "no"}, "`labels` must be a list of strings: `'no'`"),
     ("classification", {"labels": [0, 1]}, r"`labels` must be a list of strings: `\[0, 1\]`"),
 ]
@@ -84,7 +88,7 @@ def test_wrong_settings(name, values, message):
 @pytest.mark.parametrize("name", sorted(TASKS))
 def test_create_task(tokenizer, name):
     """A task knows its tokenizer, its settings and its outputs."""
-    settings = settings_from_dict(name, {"labels": ["no", "yes"]} if name == "classification" else {})
+    settings = settings_from_dict(name, {"labels": ["no", "yes"]} if name in ("classification", "tagging") else {})
 
     task = create_task(name, tokenizer, settings)
 

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from scipy.special import softmax
 from transformers.data.metrics.squad_metrics import compute_predictions_logits
 
-from tasks.spans import SpanExample, Spans, SpanSettings
+from tasks.metrics import squad_example_scores
+from tasks.spans import Span, SpanExample, SpanPrediction, Spans, SpanSettings, best_null_threshold
 
 QUESTION = "w190 w191"
 
@@ -244,6 +245,51 @@ def test_null_score_is_the_lowest_of_the_windows(word_tokenizer):
     assert (prediction.text, prediction.null_margin) == ("w8 w9", -5.0)
 
 
+def official_best_threshold(predictions, scores, margins, has_answer):
+    """The best sum of F1 by `find_best_thresh` of SQuAD v2.0's official script, from "no answer" for all onwards."""
+    current = best = sum(not known for known in has_answer)
+    for index in sorted(range(len(margins)), key=lambda index: margins[index]):
+        current += scores[index] if has_answer[index] else -bool(predictions[index])
+        best = max(best, current)
+    return best
+
+
+ANSWERS = st.tuples(st.sampled_from(["w0", "w1 w2", ""]), st.sampled_from([(), ("w0",), ("w1 w3", "w2")]))
+
+
+@given(
+    pairs=st.lists(ANSWERS, min_size=1, max_size=12),
+    margins=st.lists(st.floats(-20, 20, width=16), min_size=12, max_size=12, unique=True),
+)
+def test_the_best_threshold_reaches_the_official_best_f1(word_tokenizer, pairs, margins):
+    """Deciding anew with it gives the F1 that the official search finds."""
+    examples = [SpanExample(QUESTION, "w0 w1 w2", answers) for _, answers in pairs]
+    predictions = [
+        SpanPrediction((Span(0, 1, text, 1.0, 0.0),) if text else (), True, 0.5, margin if text else np.inf)
+        for (text, _), margin in zip(pairs, margins, strict=False)
+    ]
+    texts, answers = [text for text, _ in pairs], [answers for _, answers in pairs]
+    _, f1 = squad_example_scores(texts, answers)
+    known = [bool(item) for item in answers]
+    expected = official_best_threshold(texts, f1, [p.null_margin for p in predictions], known)
+
+    threshold = best_null_threshold(examples, predictions)
+    known_settings = SpanSettings(max_seq_length=16, max_query_length=4, unanswerable=True, null_threshold=threshold)
+    task = Spans(word_tokenizer, known_settings)
+    decided = [task.decide(prediction) for prediction in predictions]
+
+    assert task.score(examples, decided)["f1"] == pytest.approx(expected / len(pairs))
+
+
+def test_the_best_threshold_of_equal_margins(word_tokenizer):
+    """Predictions of one margin are decided alike: here two right answers outweigh a wrong one."""
+    examples = [SpanExample(QUESTION, "w0", answers) for answers in [(), ("w0",), ("w0",)]]
+    predictions = [SpanPrediction((Span(0, 2, "w0", 1.0, 0.0),), True, 0.5, 3.0)] * 3
+
+    assert best_null_threshold(examples, predictions) == 4.0
+    assert best_null_threshold(examples[:1], predictions[:1]) == 2.0
+
+
 def test_score(word_tokenizer):
     """Exact match and F1 of the predicted texts, `no answer` meeting an unanswerable question."""
     task = Spans(word_tokenizer, SpanSettings(max_seq_length=16, max_query_length=4, unanswerable=True))
@@ -253,4 +299,11 @@ def test_score(word_tokenizer):
 
     scores = task.score(examples, [answered, answered, refused])
 
-    assert scores == {"exact_match": pytest.approx(2 / 3), "f1": pytest.approx((1 + 2 / 3 + 1) / 3)}
+    assert scores == {
+        "exact_match": pytest.approx(2 / 3),
+        "f1": pytest.approx((1 + 2 / 3 + 1) / 3),
+        "has_answer_exact_match": 0.5,
+        "has_answer_f1": pytest.approx((1 + 2 / 3) / 2),
+        "no_answer_exact_match": 1.0,
+        "no_answer_f1": 1.0,
+    }

@@ -6,16 +6,28 @@ import lzma
 import re
 
 import numpy as np
+import pyarrow.parquet
 import pytest
 import torch
 
 from tasks.classification import ClassificationExample
 from tasks.masked_lm import MaskedLM, MaskedLMSettings
+from tasks.multiple_choice import MultipleChoiceExample
+from tasks.regression import RegressionExample
 from tasks.spans import SpanExample
+from tasks.tagging import TaggingExample
 from tasks.tokenizer import Tokenizer
-from training.baselines import first_words, majority_label, unigram
+from training.baselines import first_words, majority_choice, majority_label, majority_tag, mean_label, unigram
 from training.checkpoint import create_model
-from training.data import Columns, read_classification, read_cloze, read_spans
+from training.data import (
+    Columns,
+    read_classification,
+    read_cloze,
+    read_multiple_choice,
+    read_regression,
+    read_spans,
+    read_tagging,
+)
 from training.documents import read_documents
 from training.model import BertConfig
 from training.optimizer import create_optimizer, learning_rate
@@ -30,6 +42,9 @@ def test_tables_of_every_kind_give_the_same_examples(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"sentence": "say \\"hi", "label": 0}\n{"sentence": "a, b", "label": 1}\n')
     with lzma.open(tmp_path / "b.tsv.xz", "wt") as file:
         file.write('sentence\tlabel\nsay "hi\t0\na, b\t1\n')
+
+    rows = [{"sentence": 'say "hi', "label": 0}, {"sentence": "a, b", "label": 1}]
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "a.parquet")
 
     for path in sorted(tmp_path.iterdir()):
         assert read_classification(path, Columns(text="sentence")) == EXPECTED, path
@@ -53,6 +68,7 @@ def test_tables_of_every_kind_give_the_same_examples(tmp_path):
         ("a.csv", 'text,label\n"x,1\n', "line 2: broken CSV"),
         ("a.csv", "text,label\n" + "x" * 200_000 + ",1\n", "line 2: broken CSV"),
         ("a.xls", "x", "cannot tell the format"),
+        ("a.parquet", "x", "cannot read .*a.parquet"),
     ],
 )
 def test_malformed_tables_are_named(name, content, message, tmp_path):
@@ -72,6 +88,122 @@ def test_marks_and_line_ends_of_windows_change_nothing(tmp_path):
 
     assert [example.text for example in read_classification(tmp_path / "a.tsv", Columns())] == ["a", long]
     assert [example.text for example in read_classification(tmp_path / "a.jsonl", Columns())] == ["a"]
+
+
+def test_columns_of_a_table_without_a_header_have_numbers(tmp_path):
+    """As CoLA is published."""
+    (tmp_path / "a.tsv").write_text('gj04\t0\t*\tsay "hi\ngj04\t1\t\ta, b\n')
+
+    columns = Columns(text="3", label="1", header=False)
+    assert read_classification(tmp_path / "a.tsv", columns) == EXPECTED
+    (tmp_path / "a.tsv").write_text("a\tb\nc\n")
+    with pytest.raises(ValueError, match="line 2: 1 columns, the first line has 2"):
+        read_classification(tmp_path / "a.tsv", Columns(text="0", label="1", header=False))
+
+
+PAIRS = [RegressionExample("a cat", "a dog", 2.5), RegressionExample("x", "y", 0.0)]
+
+
+def test_numbers_are_read_out_of_tables(tmp_path):
+    """As numbers in JSONL, as text in TSV."""
+    (tmp_path / "a.tsv").write_text("sentence1\tsentence2\tscore\na cat\ta dog\t2.500\nx\ty\t0\n")
+    rows = [{"sentence1": e.text, "sentence2": e.text_pair, "score": e.label} for e in PAIRS]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    for name in ("a.tsv", "a.jsonl"):
+        columns = Columns(text="sentence1", text_pair="sentence2", label="score")
+        assert read_regression(tmp_path / name, columns) == PAIRS
+
+
+CHOICES = MultipleChoiceExample(("a dog", "a cat"), "Here it is.", "It is", 1, "7")
+
+
+def test_choices_are_read_out_of_lists_and_out_of_the_columns_of_swag(tmp_path):
+    """Rows with lists, and SWAG's own CSV."""
+    row = {"id": 7, "context": "Here it is.", "question": "It is", "choices": ["a dog", "a cat"], "label": 1}
+    (tmp_path / "a.jsonl").write_text(json.dumps(row) + "\n")
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist([row]), tmp_path / "a.parquet")
+    header = "id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,label"
+    (tmp_path / "a.csv").write_text(f"{header}\n7,1,Here it is. It is,Here it is.,It is,gold,a dog,a cat,1\n")
+
+    for name in ("a.jsonl", "a.parquet", "a.csv"):
+        assert read_multiple_choice(tmp_path / name, Columns()) == [CHOICES]
+
+
+SENTENCES = [
+    TaggingExample(("New", "York", "#", "."), ("B-LOC", "I-LOC", "O", "O")),
+    TaggingExample(("\xa0", "x"), ("O", "B-PER")),
+]
+
+
+@pytest.mark.parametrize("separator", ["\t", " ", " -X- _ "])
+def test_sentences_are_read_out_of_conll(separator, tmp_path):
+    """First column word, last column tag; document marks are left out, a `#` is a word like any other."""
+    lines = ["-DOCSTART- O", ""]
+    for example in SENTENCES:
+        lines += [f"{word}{separator}{tag}" for word, tag in zip(example.words, example.tags, strict=True)]
+        lines += ["", " "]
+    if separator != "\t":
+        lines = [line.replace("\xa0", "\u200b") for line in lines]
+    path = tmp_path / "a.txt"
+    path.write_text("\n".join(lines[:-2]))
+
+    found = read_tagging(path, Columns())
+
+    assert [example.tags for example in found] == [example.tags for example in SENTENCES]
+    assert found[0] == SENTENCES[0]
+
+
+def test_sentences_are_read_out_of_lists(tmp_path):
+    """Columns with the words and with the tags."""
+    rows = [{"tokens": list(example.words), "ner": list(example.tags)} for example in SENTENCES]
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "a.parquet")
+
+    assert read_tagging(tmp_path / "a.parquet", Columns(tags="ner")) == SENTENCES
+
+
+@pytest.mark.parametrize(
+    ("read", "row", "message"),
+    [
+        (read_regression, {"text": "x", "label": "much"}, "line 1: `label` must be a number: `much`"),
+        (read_regression, {"text": "x", "label": "nan"}, "must be a number: `nan`"),
+        (read_regression, {"text": "x"}, "no `label`"),
+        (read_multiple_choice, {"choices": ["a", "b"], "label": 2}, "must be the number of a choice, from 0: `2`"),
+        (read_multiple_choice, {"choices": ["a", "b"], "label": "B"}, "must be the number of a choice, from 0: `B`"),
+        (read_multiple_choice, {"choices": ["a", 5], "label": 0}, "`choices` must be a list of strings"),
+        (read_multiple_choice, {"ending0": "a", "ending1": None, "label": 0}, "`choices` must be a list of strings"),
+        (read_multiple_choice, {"choices": ["a", "b"], "label": 0, "context": 5}, "`context` must be a string: `5`"),
+        (read_tagging, {"tokens": ["a"], "tags": ["O", "O"]}, "1 `tokens`, but 2 `tags`"),
+        (read_tagging, {"tokens": ["a"], "tags": [3]}, r"`tags` must be a list of strings: `\[3\]`"),
+    ],
+)
+def test_malformed_rows_are_named(read, row, message, tmp_path):
+    """Line, column and what stands there."""
+    (tmp_path / "a.jsonl").write_text(json.dumps(row) + "\n")
+
+    with pytest.raises(ValueError, match=message):
+        read(tmp_path / "a.jsonl", Columns())
+
+
+def test_a_word_without_a_tag_is_named(tmp_path):
+    """By its line."""
+    (tmp_path / "a.conll").write_text("the O\ncat\n")
+
+    with pytest.raises(ValueError, match=r"a\.conll`, line 2: expected a word and a tag: `cat`"):
+        read_tagging(tmp_path / "a.conll", Columns())
+
+
+def test_questions_are_read_out_of_tables(tmp_path):
+    """With SQuAD's columns as data sets of the hub have them; a row without answers is unanswerable."""
+    rows = [
+        {"id": "1", "question": "Where?", "context": "here", "answers": {"text": ["here"], "answer_start": [0]}},
+        {"id": "2", "question": "Who?", "context": "here", "answers": {"text": [], "answer_start": []}},
+    ]
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "a.parquet")
+
+    found = read_spans(tmp_path / "a.parquet")
+
+    assert found == [SpanExample("Where?", "here", ("here",), 0, "1"), SpanExample("Who?", "here", (), -1, "2")]
 
 
 def squad(**changes):
@@ -151,8 +283,18 @@ def test_learning_rate_rises_and_falls_linearly():
     assert learning_rate(0, peak=1.0, num_steps=10, warmup_steps=0) == 1.0
 
 
+def test_baselines_of_choices_numbers_and_tags():
+    """On cases worked by hand."""
+    choices = [MultipleChoiceExample(("a", "b"), label=label) for label in (1, 1, 0)]
+    assert majority_choice(choices, choices)["accuracy"] == pytest.approx(2 / 3)
+    assert mean_label(PAIRS, PAIRS) == {"pearson": 0.0, "spearman": 0.0}
+    scores = majority_tag(SENTENCES, [TaggingExample(("York", "unseen", "x"), ("B-LOC", "O", "B-PER"))])
+    assert scores["f1"] == 1.0  # York's I-LOC begins an entity, too
+    assert scores["accuracy"] == pytest.approx(2 / 3)
+
+
 def test_baselines():
-    """Majority label, first words, unigram, on cases worked by hand."""
+    """Majority label and first words, on cases worked by hand."""
     example = lambda label: ClassificationExample("x", None, label)  # noqa: E731
     train, dev = [example("a"), example("a"), example("b")], [example("a"), example("b")]
     assert majority_label(train, dev)["accuracy"] == 0.5

@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,7 +19,9 @@ from tests.toy import write_classification, write_spans
 from training.checkpoint import read_task_card
 from training.data import Columns, read_examples
 from training.evaluate import load_for_evaluation
-from training.finetune import FinetuneRecipe, FinetuningData, answer_positions, finetune, label_sequences
+from training.finetune import FinetuneRecipe, finetune
+from training.finetuning_data import FinetuningData, label_examples
+from training.objectives import OBJECTIVES, Item, answer_positions
 from training.run import read_metrics
 
 SETTINGS = {"learning_rate": 3e-3, "global_batch_size": 16, "micro_batch_size": 16, "dtype": "fp32", "dropout": 0.0}
@@ -69,6 +72,33 @@ def test_spans_learn(unanswerable, checkpoint, tmp_path, alone):
     card = read_task_card(path)
     assert card.settings.unanswerable == unanswerable
     assert card.scores["dev"]["f1"] > 0.8 > card.scores["first words"]["f1"]
+
+
+def test_null_threshold_with_the_best_f1_is_kept(checkpoint, tmp_path, alone):
+    """`auto` scores at least as well as 0, reports both, and the checkpoint decides by what was found."""
+    train, dev = (write_spans(tmp_path / f"{seed}.json", 100, seed, unanswerable=True) for seed in (0, 1))
+    recipe = FinetuneRecipe(
+        task="spans",
+        checkpoint=checkpoint,
+        train=(train,),
+        dev=(dev,),
+        run_dir=tmp_path / "run",
+        null_threshold="auto",
+        max_query_length=8,
+        num_epochs=2,
+        **SETTINGS,
+    )
+
+    path = finetune(recipe, alone)
+
+    card = read_task_card(path)
+    task, run = load_for_evaluation(path)
+    examples = read_examples("spans", [dev], columns=Columns(), tokenizer=task.tokenizer)
+    assert task.settings.null_threshold == card.settings.null_threshold != 0
+    assert card.scores["dev"]["f1"] >= card.scores["dev, null threshold 0"]["f1"]
+    assert task.score(examples, predict(task, examples, run)) == pytest.approx(card.scores["dev"])
+    with pytest.raises(ValueError, match="--null-threshold auto needs unanswerable questions"):
+        finetune(replace(recipe, train=(write_spans(tmp_path / "a.json", 10, 0),), run_dir=tmp_path / "other"), alone)
 
 
 def test_checkpoint_of_transformers_can_be_fine_tuned(tokenizer_dir, tmp_path, alone):
@@ -124,23 +154,23 @@ def test_misplaced_answers_are_left_out_and_counted(tokenizer_dir):
     task = create_task("spans", Tokenizer.load(tokenizer_dir), SpanSettings())
     good, bad = SpanExample("the?", "a cat", ("cat",), 2), SpanExample("the?", "a cat", ("cat",), 1)
 
-    sequences, num_left_out = label_sequences(task, [good, bad])
+    items, num_left_out = label_examples(task, [good, bad])
 
-    assert (len(sequences), num_left_out) == (1, 1)
+    assert (len(items), num_left_out) == (1, 1)
 
 
 def test_every_sequence_once_an_epoch(tokenizer_dir):
     """Batches cover all sequences each epoch, in another order, and hold sequences of like length."""
     task = create_task("spans", Tokenizer.load(tokenizer_dir), SpanSettings())
     examples = [SpanExample("the?", " ".join(["cat"] * (1 + n % 50)), ("cat",), 0) for n in range(128)]
-    sequences, _ = label_sequences(task, examples)
-    data = FinetuningData(sequences, global_batch_size=16, seed=0, pad_id=0)
+    items, _ = label_examples(task, examples)
+    data = FinetuningData(items, OBJECTIVES["spans"], global_batch_size=16, seed=0, pad_id=0)
 
     orders = []
     for epoch in (0, 1):
         batches = [data.batch(epoch, index, slice(0, 16)) for index in range(data.num_batches(epoch))]
         orders.append([batch.num_tokens for batch in batches])
-        assert sum(batch.num_tokens for batch in batches) == sum(len(features) for features, _ in sequences)
+        assert sum(batch.num_tokens for batch in batches) == sum(item.length for item in items)
         assert sum(batch.inputs["attention_mask"].numel() for batch in batches) < 1.3 * sum(orders[-1])
     assert orders[0] != orders[1]
 
@@ -232,10 +262,9 @@ def test_evaluate_prints_scores_and_writes_predictions(checkpoint, tmp_path, alo
 
 def test_shapes_of_batches_are_few():
     """Lengths are rounded up to a multiple of 16, and never beyond the longest sequence there is."""
-    sequences = [
-        (Features(input_ids=np.ones(size, int), token_type_ids=np.zeros(size, int)), (0,)) for size in range(3, 91)
-    ]
-    data = FinetuningData(sequences, global_batch_size=4, seed=0, pad_id=0)
+    sequences = [Features(input_ids=np.ones(size, int), token_type_ids=np.zeros(size, int)) for size in range(3, 91)]
+    items = [Item((sequence,), (0,)) for sequence in sequences]
+    data = FinetuningData(items, OBJECTIVES["classification"], global_batch_size=4, seed=0, pad_id=0)
 
     batches = [data.batch(0, index, slice(None)) for index in range(data.num_batches(0))]
 

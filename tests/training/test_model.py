@@ -7,8 +7,17 @@ import torch
 import transformers
 from transformers import BertConfig as HuggingFaceConfig
 
+from tasks import TASKS
 from tasks.spans import SpanSettings
-from training.checkpoint import TaskCard, from_hugging_face, load_model, read_weights, save_checkpoint, to_hugging_face
+from training.checkpoint import (
+    MODELS,
+    TaskCard,
+    from_hugging_face,
+    load_model,
+    read_weights,
+    save_checkpoint,
+    to_hugging_face,
+)
 from training.loop import Batch
 from training.pretrain import pretraining_losses
 
@@ -17,14 +26,35 @@ NETWORKS = {
     "masked-lm": transformers.BertForPreTraining,
     "classification": transformers.BertForSequenceClassification,
     "spans": transformers.BertForQuestionAnswering,
+    "regression": transformers.BertForSequenceClassification,
+    "multiple-choice": transformers.BertForMultipleChoice,
+    "tagging": transformers.BertForTokenClassification,
+}
+CONFIGS = {
+    "regression": {"num_labels": 1, "problem_type": "regression"},
+    "tagging": {"num_labels": 5},
+}
+OUTPUTS = {
+    "embedding": ["last_hidden_state", "pooler_output"],
+    "masked-lm": ["logits", "nsp_logits"],
+    "spans": ["start_logits", "end_logits"],
 }
 THEIR_NAMES = {"masked-lm": {"logits": "prediction_logits", "nsp_logits": "seq_relationship_logits"}}
+
+
+def their_outputs(task, model, inputs):
+    """Under our names; of multiple choice with all sequences of the batch as choices of one example."""
+    if task == "multiple-choice":
+        return {"logits": model(**{name: value[None] for name, value in inputs.items()}).logits[0]}
+    outputs = model(**inputs)
+    return {name: outputs[THEIR_NAMES.get(task, {}).get(name, name)] for name in OUTPUTS.get(task, ["logits"])}
 
 
 def hugging_face_model(task, directory, **config):
     torch.manual_seed(0)
     shape = {"vocab_size": 90, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
-    model = NETWORKS[task](HuggingFaceConfig(**shape, intermediate_size=64, **config)).eval()
+    config = {"intermediate_size": 64, **CONFIGS.get(task, {}), **config}
+    model = NETWORKS[task](HuggingFaceConfig(**shape, **config)).eval()
     for parameter in model.parameters():  # biases and norms too, so that a mix-up shows
         torch.nn.init.normal_(parameter, std=0.2)
     model.save_pretrained(directory)
@@ -50,11 +80,12 @@ def test_outputs_equal_transformers(task, activation, inputs, tmp_path):
     ours = load_model(tmp_path, task).eval()
 
     with torch.inference_mode():
-        expected, outputs = theirs(**inputs), ours(**inputs)
+        expected, outputs = their_outputs(task, theirs, inputs), ours(**inputs)
 
     tokens = inputs["attention_mask"].bool()
+    assert outputs.keys() == expected.keys()
     for name, value in outputs.items():
-        other = expected[THEIR_NAMES.get(task, {}).get(name, name)]
+        other = expected[name]
         if value.shape[:2] == tokens.shape:
             value, other = value[tokens], other[tokens]
         torch.testing.assert_close(value, other, atol=1e-5, rtol=1e-5)
@@ -70,14 +101,13 @@ def test_our_checkpoints_load_in_transformers(task, inputs, checkpoint, tmp_path
 
     theirs, loading = NETWORKS[task].from_pretrained(tmp_path / "ours", output_loading_info=True)
     with torch.inference_mode():
-        expected, outputs = theirs.eval()(**ids), ours(**ids)
+        expected, outputs = their_outputs(task, theirs.eval(), ids), ours(**ids)
 
     assert not loading["missing_keys"]
     assert not loading["unexpected_keys"]
     name = next(iter(outputs))
-    other = expected[THEIR_NAMES.get(task, {}).get(name, name)]
-    tokens = slice(None) if task == "classification" else ids["attention_mask"].bool()
-    torch.testing.assert_close(outputs[name][tokens], other[tokens], atol=1e-5, rtol=1e-5)
+    tokens = ids["attention_mask"].bool() if TASKS[task].token_outputs else slice(None)
+    torch.testing.assert_close(outputs[name][tokens], expected[name][tokens], atol=1e-5, rtol=1e-5)
 
 
 def test_pretraining_loss_and_gradients_equal_transformers(inputs, tmp_path):
@@ -192,4 +222,10 @@ def test_checkpoint_without_a_head_is_refused_unless_a_new_one_is_wanted(tmp_pat
 
     with pytest.raises(ValueError, match="cannot do `classification`: it lacks `classifier"):
         load_model(tmp_path, "classification")
-    assert load_model(tmp_path, "classification", num_labels=7, new_head=True).classifier.out_features == 7
+    for task in ("classification", "tagging"):
+        assert load_model(tmp_path, task, num_labels=7, new_head=True).classifier.out_features == 7
+
+
+def test_every_task_is_compared():
+    """The networks above keep up with the tasks."""
+    assert NETWORKS.keys() == TASKS.keys() == MODELS.keys()

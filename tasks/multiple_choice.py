@@ -1,0 +1,106 @@
+"""Multiple choice: which of several continuations or answers fits (SWAG; section 4.4 of the paper).
+
+Each choice is a sequence of its own, the given text first and the choice second; the model gives each a logit, and the
+softmax runs over the choices of one example. Examples may differ in their number of choices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from tasks._fit import encode_pairs, raise_if_invalid
+from tasks.base import InvalidExample, InvalidExamplesError, Outputs, Task, TaskSettings
+from tasks.classification import softmax
+from tasks.features import Features
+from tasks.metrics import accuracy
+
+
+@dataclass(frozen=True, slots=True)
+class MultipleChoiceExample:
+    """Choices that follow a context, a question (or the start of the sentence to complete), or both."""
+
+    choices: tuple[str, ...]
+    context: str = ""
+    question: str = ""
+    label: int | None = None
+    """Number of the right choice, from 0."""
+    id: str = ""
+
+    def texts(self, choice: str) -> tuple[str, str | None]:
+        """The two texts of a choice's sequence: with a context, the question stands before the choice."""
+        if self.context:
+            return self.context, f"{self.question} {choice}" if self.question else choice
+        return (self.question, choice) if self.question else (choice, None)
+
+
+@dataclass(frozen=True, slots=True)
+class MultipleChoicePrediction:
+    """Probabilities over the choices."""
+
+    scores: np.ndarray
+    """[choices] float32, sums to 1."""
+
+    @property
+    def choice(self) -> int:
+        """Number of the likeliest choice."""
+        return int(self.scores.argmax())
+
+
+@dataclass(frozen=True)
+class MultipleChoiceSettings(TaskSettings):
+    """Nothing beyond the length."""
+
+    max_seq_length: int = 128
+
+
+@dataclass(frozen=True)
+class MultipleChoice(Task[MultipleChoiceExample, Features, MultipleChoicePrediction, MultipleChoiceSettings]):
+    """Examples are choices with what they follow, predictions are probabilities over the choices."""
+
+    name: ClassVar[str] = "multiple-choice"
+    settings_type: ClassVar[type[TaskSettings]] = MultipleChoiceSettings
+    output_names: ClassVar[tuple[str, ...]] = ("logits",)
+    token_outputs: ClassVar[bool] = False
+
+    def encode(self, examples: Sequence[MultipleChoiceExample], *, truncate: bool = True) -> list[list[Features]]:
+        raise_if_invalid(
+            [
+                InvalidExample(index, "choices", f"{len(example.choices)} of them; at least two are needed")
+                for index, example in enumerate(examples)
+                if len(example.choices) < 2
+            ]
+        )
+        places = [(index, number) for index, example in enumerate(examples) for number in range(len(example.choices))]
+        texts = [examples[index].texts(examples[index].choices[number]) for index, number in places]
+        firsts, seconds = [first for first, _ in texts], [second for _, second in texts]
+        try:
+            sequences = iter(
+                encode_pairs(self.tokenizer, firsts, seconds, self.settings.max_seq_length, truncate=truncate)
+            )
+        except InvalidExamplesError as error:
+            named = [InvalidExample(*_place(places, item), item.reason) for item in error.invalid]
+            raise InvalidExamplesError(list(dict.fromkeys(named))) from None
+        return [[next(sequences) for _ in example.choices] for example in examples]
+
+    def decode(
+        self, example: MultipleChoiceExample, features: Sequence[Features], outputs: Sequence[Outputs]
+    ) -> MultipleChoicePrediction:
+        return MultipleChoicePrediction(scores=softmax(np.array([float(output["logits"]) for output in outputs])))
+
+    def score(
+        self, examples: Sequence[MultipleChoiceExample], predictions: Sequence[MultipleChoicePrediction]
+    ) -> dict[str, float]:
+        return {"accuracy": accuracy([example.label for example in examples], [item.choice for item in predictions])}
+
+    def to_dict(self, example: MultipleChoiceExample, prediction: MultipleChoicePrediction) -> dict[str, Any]:
+        return {"id": example.id, "choice": prediction.choice, "scores": prediction.scores.tolist()}
+
+
+def _place(places: Sequence[tuple[int, int]], item: InvalidExample) -> tuple[int, str]:
+    """Index of the example and field that an invalid sequence comes from."""
+    index, number = places[item.index]
+    return index, f"choices[{number}]" if item.field == "text_pair" else "text"

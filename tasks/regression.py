@@ -1,0 +1,52 @@
+"""Regression: a number for a text or a pair of texts, as the similarity of two sentences (STS-B)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from tasks._fit import encode_pairs
+from tasks.base import Outputs, Task, TaskSettings
+from tasks.features import Features
+from tasks.metrics import regression_scores
+
+
+@dataclass(frozen=True, slots=True)
+class RegressionExample:
+    """A text, or a pair of texts, and its number where known."""
+
+    text: str
+    text_pair: str | None = None
+    label: float | None = None
+
+
+@dataclass(frozen=True)
+class RegressionSettings(TaskSettings):
+    """Nothing beyond the length."""
+
+    max_seq_length: int = 128
+
+
+@dataclass(frozen=True)
+class Regression(Task[RegressionExample, Features, float, RegressionSettings]):
+    """Examples are texts or pairs, predictions are numbers."""
+
+    name: ClassVar[str] = "regression"
+    settings_type: ClassVar[type[TaskSettings]] = RegressionSettings
+    output_names: ClassVar[tuple[str, ...]] = ("logits",)
+    token_outputs: ClassVar[bool] = False
+
+    def encode(self, examples: Sequence[RegressionExample], *, truncate: bool = True) -> list[list[Features]]:
+        texts, pairs = [example.text for example in examples], [example.text_pair for example in examples]
+        sequences = encode_pairs(self.tokenizer, texts, pairs, self.settings.max_seq_length, truncate=truncate)
+        return [[sequence] for sequence in sequences]
+
+    def decode(self, example: RegressionExample, features: Sequence[Features], outputs: Sequence[Outputs]) -> float:
+        return float(outputs[0]["logits"][0])
+
+    def score(self, examples: Sequence[RegressionExample], predictions: Sequence[float]) -> dict[str, float]:
+        return regression_scores([example.label or 0.0 for example in examples], predictions)
+
+    def to_dict(self, example: RegressionExample, prediction: float) -> dict[str, Any]:
+        return {"text": example.text, "text_pair": example.text_pair, "value": prediction}

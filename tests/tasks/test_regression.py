@@ -1,0 +1,39 @@
+"""Numbers for texts and pairs of texts."""
+
+import numpy as np
+import pytest
+
+from tasks.classification import Classification, ClassificationExample, ClassificationSettings
+from tasks.regression import Regression, RegressionExample, RegressionSettings
+
+
+@pytest.fixture
+def task(tokenizer):
+    return Regression(tokenizer, RegressionSettings(max_seq_length=8))
+
+
+def test_texts_are_read_as_in_classification(task, tokenizer):
+    """One text or two, cut at the same places."""
+    classification = Classification(tokenizer, ClassificationSettings(max_seq_length=8, labels=("no", "yes")))
+    texts = [("a b", None), ("a b c d e f g h", "a b"), ("a", "a b c d e f")]
+
+    encoded = task.encode([RegressionExample(*pair) for pair in texts])
+
+    for (ours,), (theirs,) in zip(
+        encoded, classification.encode([ClassificationExample(*pair) for pair in texts]), strict=True
+    ):
+        np.testing.assert_array_equal(ours.input_ids, theirs.input_ids)
+        np.testing.assert_array_equal(ours.token_type_ids, theirs.token_type_ids)
+
+
+def test_decode_and_score(task):
+    """The prediction is the logit; its order and its distances count."""
+    examples = [RegressionExample("a", label=label) for label in (1.0, 2.0, 5.0)]
+    features = task.encode(examples)
+
+    outputs = [[{"logits": np.array([value], np.float32)}] for value in (0.1, 0.2, 0.3)]
+    predictions = [task.decode(*items) for items in zip(examples, features, outputs, strict=True)]
+
+    assert predictions == pytest.approx([0.1, 0.2, 0.3])
+    assert task.score(examples, predictions) == {"pearson": pytest.approx(0.9608, abs=1e-4), "spearman": 1.0}
+    assert task.to_dict(examples[0], 0.5) == {"text": "a", "text_pair": None, "value": 0.5}

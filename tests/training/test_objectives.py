@@ -1,0 +1,170 @@
+"""Every task's loss equals transformers', whatever the micro-batches, and every task is learnt."""
+
+import json
+from typing import get_args, get_type_hints
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+from tasks import create_task, settings_from_dict
+from tasks.classification import ClassificationExample
+from tasks.multiple_choice import MultipleChoiceExample
+from tasks.regression import RegressionExample
+from tasks.spans import SpanExample
+from tasks.tagging import TaggingExample
+from tasks.tokenizer import Tokenizer
+from training.baselines import BASELINES
+from training.checkpoint import TaskCard, create_model, read_shape, read_task_card, save_checkpoint
+from training.data import READERS, Columns
+from training.evaluate import main as evaluate
+from training.finetune import FinetuneRecipe, finetune
+from training.finetuning_data import FinetuningData, label_examples
+from training.objectives import IGNORED, OBJECTIVES
+
+LEARN = {"learning_rate": 3e-3, "global_batch_size": 16, "micro_batch_size": 16, "dtype": "fp32", "dropout": 0.0}
+EXAMPLES = {
+    "classification": [ClassificationExample("the cat", None, "yes"), ClassificationExample("a big dog", "runs", "no")],
+    "spans": [SpanExample("the?", "a red cat", ("red",), 2), SpanExample("dog?", "the house near the river")],
+    "regression": [RegressionExample("the cat", "a dog", 1.5), RegressionExample("a big old tree", None, 4.0)],
+    "multiple-choice": [
+        MultipleChoiceExample(("a cat", "the big dog runs"), "the house", label=1),
+        MultipleChoiceExample(("tree", "river"), "near the", "old", label=0),
+    ],
+    "tagging": [
+        TaggingExample(("the", "small", "River"), ("O", "B-LOC", "I-LOC")),
+        TaggingExample(("a", "cat"), ("O", "O")),
+    ],
+}
+SETTINGS = {
+    "classification": {"labels": ["no", "yes"]},
+    "spans": {"unanswerable": True},
+    "tagging": {"labels": ["B-LOC", "I-LOC", "O"]},
+}
+AUTO = {
+    "classification": transformers.AutoModelForSequenceClassification,
+    "spans": transformers.AutoModelForQuestionAnswering,
+    "regression": transformers.AutoModelForSequenceClassification,
+    "multiple-choice": transformers.AutoModelForMultipleChoice,
+    "tagging": transformers.AutoModelForTokenClassification,
+}
+
+
+def test_tables_of_tasks_agree():
+    """Whatever can be fine-tuned has a reader, a baseline and a place on the command line, and is tried here."""
+    choices = get_args(get_args(get_type_hints(FinetuneRecipe, include_extras=True)["task"])[0])
+
+    assert set(choices) == OBJECTIVES.keys() == READERS.keys() == BASELINES.keys() == EXAMPLES.keys()
+
+
+def their_arguments(task, inputs, targets):
+    labels = targets["labels"]
+    if task == "spans":
+        return inputs | {"start_positions": labels[:, 0], "end_positions": labels[:, 1]}
+    if task == "multiple-choice":
+        inputs = {name: value.view(2, 2, -1) for name, value in inputs.items()}
+    if task == "tagging":
+        padding = inputs["input_ids"].shape[1] - labels.shape[1]
+        return inputs | {"labels": torch.nn.functional.pad(labels, (0, padding), value=IGNORED)}
+    return inputs | {"labels": labels[:, 0]}
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_losses_equal_transformers(name, checkpoint, tmp_path):
+    """AutoModel of what we save gives the same mean loss; one example at a time, the sums are the same."""
+    task = create_task(name, Tokenizer.load(checkpoint), settings_from_dict(name, SETTINGS.get(name, {})))
+    torch.manual_seed(0)
+    model = create_model(name, read_shape(checkpoint), num_labels=len(getattr(task.settings, "labels", ()))).eval()
+    torch.nn.init.normal_(list(model.parameters())[-2], std=0.5)
+    save_checkpoint(
+        tmp_path / "ours", model, tokenizer_from=checkpoint, card=TaskCard(task=name, settings=task.settings)
+    )
+    items, _ = label_examples(task, EXAMPLES[name])
+    data = FinetuningData(items, OBJECTIVES[name], global_batch_size=2, seed=0, pad_id=0)
+    whole, *parts = (data.batch(0, 0, part) for part in (slice(0, 2), slice(0, 1), slice(1, 2)))
+
+    ours = OBJECTIVES[name].loss(model, whole)["loss"] / whole.counts["loss"]
+    apart = sum(OBJECTIVES[name].loss(model, part)["loss"] for part in parts) / whole.counts["loss"]
+    theirs = AUTO[name].from_pretrained(tmp_path / "ours").eval()
+    if name == "spans":  # its softmax includes padding
+        padding = [slice(0, int(part.inputs["attention_mask"].sum())) for part in parts]
+        cut = [{key: value[:, keep] for key, value in p.inputs.items()} for p, keep in zip(parts, padding, strict=True)]
+        losses = [theirs(**their_arguments(name, c, p.targets)).loss for c, p in zip(cut, parts, strict=True)]
+        expected = sum(losses) / 2
+    else:
+        expected = theirs(**their_arguments(name, whole.inputs, whole.targets)).loss
+
+    torch.testing.assert_close(ours, expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(apart, expected, atol=1e-5, rtol=1e-5)
+
+
+def write_regression(path, seed):
+    """How many of the words are cats."""
+    rng = np.random.default_rng(seed)
+    texts = [rng.choice(["cat", "dog", "the"], rng.integers(3, 9)) for _ in range(200)]
+    rows = [{"text": " ".join(words), "label": float((words == "cat").mean())} for words in texts]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def write_multiple_choice(path, seed):
+    """The choice with the cat is right, of two or three."""
+    rng = np.random.default_rng(seed)
+    rows = []
+    for _ in range(200):
+        nouns = ("cat", "dog", "tree")[: rng.integers(2, 4)]
+        choices = [f"{rng.choice(['the', 'old', 'big'])} {noun}" for noun in nouns]
+        order = rng.permutation(len(choices))
+        rows.append({"question": "the house", "choices": [choices[i] for i in order], "label": int(order.argmin())})
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def write_tagging(path, seed):
+    """Rivers are places where there is a cat, and persons where there is a dog."""
+    rng = np.random.default_rng(seed)
+    lines = []
+    for _ in range(300):
+        animal = str(rng.choice(["cat", "dog"]))
+        words = rng.permutation([animal, *rng.choice(["the", "old", "river"], rng.integers(3, 10))])
+        tag = {"cat": "B-LOC", "dog": "B-PER"}[animal]
+        lines += [f"{word}\t{tag if word == 'river' else 'O'}" for word in words]
+        lines.append("")
+    path.write_text("\n".join(lines))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "write", "score", "epochs", "at_least"),
+    [
+        ("regression", write_regression, "pearson", 8, 0.8),
+        ("multiple-choice", write_multiple_choice, "accuracy", 4, 0.9),
+        ("tagging", write_tagging, "f1", 8, 0.9),
+    ],
+)
+def test_new_tasks_are_learnt(name, write, score, epochs, at_least, checkpoint, tmp_path, alone, monkeypatch, capsys):
+    """Above the baseline by far; `training.evaluate` finds the same scores and writes predictions."""
+    suffix = "conll" if name == "tagging" else "jsonl"
+    train, dev = (write(tmp_path / f"{seed}.{suffix}", seed) for seed in (0, 1))
+    recipe = FinetuneRecipe(
+        task=name,
+        checkpoint=checkpoint,
+        train=(train,),
+        dev=(dev,),
+        run_dir=tmp_path / "run",
+        num_epochs=epochs,
+        max_seq_length=16,
+        **LEARN,
+    )
+
+    path = finetune(recipe, alone)
+
+    card = read_task_card(path)
+    _, base = (row for row in card.scores.values() if isinstance(row, dict))
+    assert card.scores["dev"][score] > at_least > base[score] + 0.1
+    out = tmp_path / "predictions.jsonl"
+    monkeypatch.setattr("sys.argv", ["evaluate", str(path), "--data", str(dev), "--predictions", str(out)])
+    evaluate()
+    assert f"{100 * card.scores['dev'][score]:.2f}" in capsys.readouterr().out
+    assert len(out.read_text().splitlines()) == len(READERS[name](dev, Columns()))

@@ -1,0 +1,72 @@
+"""Data sets of the Hugging Face hub, where there is a network and the library `datasets` (dependency group `hub`).
+
+    python -m training.finetune classification --train hf:nyu-mll/glue,config=sst2,split=train ...
+
+After the id stand `split=NAME`, and where needed `config=NAME` and `revision=NAME`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+_PREFIX = "hf:"
+_OPTIONS = ("config", "split", "revision")
+
+
+def is_hub(path: Path) -> bool:
+    """Whether a path names a data set of the hub."""
+    return str(path).startswith(_PREFIX)
+
+
+def read_hub(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The rows of a data set, with a name of where each stands; numbers of classes become the classes' names.
+
+    Raises:
+        ValueError: when the library is absent, or the data set cannot be had.
+    """
+    dataset = _load(str(path))
+    for number, row in enumerate(dataset, start=1):
+        yield f"`{path}`, row {number}", {key: _named(dataset.features.get(key), value) for key, value in row.items()}
+
+
+def hub_digest(path: Path) -> str:
+    """SHA-256 of the rows as JSON, hexadecimal."""
+    digest = hashlib.sha256()
+    for _, row in read_hub(path):
+        digest.update(json.dumps(row, default=str).encode())
+    return digest.hexdigest()
+
+
+def _load(source: str) -> Any:
+    name, *pairs = source.removeprefix(_PREFIX).lstrip("/").split(",")
+    options = dict(pair.partition("=")[::2] for pair in pairs)
+    if not name or "split" not in options or not options.keys() <= set(_OPTIONS) or not all(options.values()):
+        raise ValueError(
+            f"cannot read `{source}`; expected hf:ID,split=NAME, and config=NAME, revision=NAME where needed"
+        )
+    try:
+        import datasets
+    except ImportError:
+        raise ValueError(
+            f"`{source}` needs the library `datasets`: pip install --group hub -c constraints.txt"
+        ) from None
+    try:
+        return datasets.load_dataset(
+            name, options.get("config"), split=options["split"], revision=options.get("revision")
+        )
+    except Exception as error:  # of many kinds: no network, no such data set, no such split
+        raise ValueError(f"cannot load `{source}`: {error or type(error).__name__}") from error
+
+
+def _named(feature: Any, value: Any) -> Any:
+    """The name of a class, or of each in a list, where that is what the numbers stand for; -1 stands for unknown."""
+    if hasattr(feature, "int2str") and isinstance(value, int):
+        return feature.int2str(value) if value >= 0 else None
+    inner = getattr(feature, "feature", None)
+    if hasattr(inner, "int2str") and isinstance(value, list):
+        return [_named(inner, item) for item in value]
+    return value

@@ -1,0 +1,236 @@
+"""How each task is fine-tuned: its settings out of recipe and data, the labels of its sequences, its loss.
+
+To fine-tune another task, subclass `Objective` and add it to OBJECTIVES (and see CONTRIBUTING, "Adding things").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tasks import Task
+from tasks.base import TaskSettings
+from tasks.classification import ClassificationExample, ClassificationSettings
+from tasks.features import Features
+from tasks.multiple_choice import MultipleChoiceExample, MultipleChoiceSettings
+from tasks.regression import RegressionExample, RegressionSettings
+from tasks.spans import SpanExample, SpanSettings, Window
+from tasks.tagging import TaggingExample, TaggingSettings, WordWindow
+from training.loop import Batch
+
+if TYPE_CHECKING:
+    from training.finetune import FinetuneRecipe
+
+IGNORED = -100
+"""Label of tokens that take no part in the loss."""
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """What is drawn and shuffled as a whole: a sequence with its labels, or all sequences of a multiple choice."""
+
+    features: tuple[Features, ...]
+    labels: tuple[int | float, ...]
+
+    @property
+    def length(self) -> int:
+        """Tokens of the longest sequence."""
+        return max(map(len, self.features))
+
+
+class Objective:
+    """One task's part of fine-tuning."""
+
+    max_seq_length: ClassVar[int] = 128
+    """Where the recipe says nothing."""
+    unusable: ClassVar[str] = ""
+    """Why examples are left out."""
+
+    def settings(self, recipe: FinetuneRecipe, examples: Sequence[Any], max_seq_length: int) -> TaskSettings:
+        """The settings of the task."""
+        raise NotImplementedError
+
+    def label_names(self, example: Any) -> Sequence[str]:
+        """Names among the settings' labels that the truth of an example uses."""
+        return ()
+
+    def is_usable(self, example: Any) -> bool:
+        """Whether an example can be learnt from."""
+        return True
+
+    def label(self, task: Task[Any, Any, Any, Any], example: Any, features: Sequence[Any]) -> list[Item]:
+        """The items of one example."""
+        raise NotImplementedError
+
+    def targets(self, items: Sequence[Item]) -> tuple[dict[str, Tensor], int]:
+        """What the loss needs of a batch.
+
+        Returns:
+            Tensors by name, here `labels` [items, labels]; and by how many targets the sum of the losses is divided.
+        """
+        return {"labels": torch.tensor([item.labels for item in items])}, len(items)
+
+    def loss(self, network: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        """The loss, summed over targets."""
+        raise NotImplementedError
+
+
+class ClassificationObjective(Objective):
+    """Cross entropy of the label."""
+
+    def settings(self, recipe: FinetuneRecipe, examples: Sequence[Any], max_seq_length: int) -> TaskSettings:
+        return ClassificationSettings(max_seq_length=max_seq_length, labels=all_label_names(self, examples))
+
+    def label_names(self, example: ClassificationExample) -> Sequence[str]:
+        return (example.label or "",)
+
+    def label(
+        self, task: Task[Any, Any, Any, Any], example: ClassificationExample, features: Sequence[Features]
+    ) -> list[Item]:
+        return [Item(tuple(features), (task.settings.labels.index(example.label),))]
+
+    def loss(self, network: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        logits = network(**batch.inputs)["logits"].float()
+        return {"loss": F.cross_entropy(logits, batch.targets["labels"][:, 0], reduction="sum")}
+
+
+class RegressionObjective(Objective):
+    """Squared error."""
+
+    def settings(self, recipe: FinetuneRecipe, examples: Sequence[Any], max_seq_length: int) -> TaskSettings:
+        return RegressionSettings(max_seq_length=max_seq_length)
+
+    def label(
+        self, task: Task[Any, Any, Any, Any], example: RegressionExample, features: Sequence[Features]
+    ) -> list[Item]:
+        return [Item(tuple(features), (float(example.label or 0),))]
+
+    def loss(self, network: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        return {"loss": F.mse_loss(network(**batch.inputs)["logits"].float(), batch.targets["labels"], reduction="sum")}
+
+
+class MultipleChoiceObjective(Objective):
+    """Cross entropy of the right choice, among those of its example; the choices of an example stay together."""
+
+    def settings(self, recipe: FinetuneRecipe, examples: Sequence[Any], max_seq_length: int) -> TaskSettings:
+        return MultipleChoiceSettings(max_seq_length=max_seq_length)
+
+    def label(
+        self, task: Task[Any, Any, Any, Any], example: MultipleChoiceExample, features: Sequence[Features]
+    ) -> list[Item]:
+        assert example.label is not None
+        return [Item(tuple(features), (example.label,))]
+
+    def targets(self, items: Sequence[Item]) -> tuple[dict[str, Tensor], int]:
+        targets, count = super().targets(items)
+        return targets | {"num_choices": torch.tensor([len(item.features) for item in items])}, count
+
+    def loss(self, network: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        logits = network(**batch.inputs)["logits"].float().split(batch.targets["num_choices"].tolist())
+        padded = nn.utils.rnn.pad_sequence(logits, batch_first=True, padding_value=-torch.inf)
+        return {"loss": F.cross_entropy(padded, batch.targets["labels"][:, 0], reduction="sum")}
+
+
+class TaggingObjective(Objective):
+    """Cross entropy of the tag at the first token of each word."""
+
+    def settings(self, recipe: FinetuneRecipe, examples: Sequence[Any], max_seq_length: int) -> TaskSettings:
+        return TaggingSettings(max_seq_length=max_seq_length, labels=all_label_names(self, examples))
+
+    def label_names(self, example: TaggingExample) -> Sequence[str]:
+        return example.tags
+
+    def label(
+        self, task: Task[Any, Any, Any, Any], example: TaggingExample, features: Sequence[WordWindow]
+    ) -> list[Item]:
+        items = []
+        for window in features:
+            labels = np.full(len(window), IGNORED)
+            tags = example.tags[window.first_word : window.first_word + len(window.positions)]
+            labels[window.positions] = [task.settings.labels.index(tag) for tag in tags]
+            items.append(Item((window,), tuple(labels.tolist())))
+        return items
+
+    def targets(self, items: Sequence[Item]) -> tuple[dict[str, Tensor], int]:
+        rows = [torch.tensor(item.labels) for item in items]
+        padded = nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=IGNORED)
+        return {"labels": padded}, int((padded != IGNORED).sum())
+
+    def loss(self, network: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        labels = batch.targets["labels"]
+        logits = network(**batch.inputs)["logits"].float()[:, : labels.shape[1]]
+        return {"loss": F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum", ignore_index=IGNORED)}
+
+
+class SpanObjective(Objective):
+    """Mean of the cross entropies of the answer's first and last token."""
+
+    max_seq_length = 384
+    unusable = "no answer stands at its answer_start"
+
+    def settings(self, recipe: FinetuneRecipe, examples: Sequence[Any], max_seq_length: int) -> TaskSettings:
+        unanswerable = any(not example.answers for example in examples)
+        if recipe.null_threshold == "auto" and not (unanswerable and recipe.dev):
+            raise ValueError("--null-threshold auto needs unanswerable questions in the training data, and --dev data")
+        return SpanSettings(
+            max_seq_length=max_seq_length,
+            doc_stride=recipe.doc_stride,
+            max_query_length=recipe.max_query_length,
+            max_answer_length=recipe.max_answer_length,
+            unanswerable=unanswerable,
+            null_threshold=0.0 if recipe.null_threshold == "auto" else recipe.null_threshold,
+        )
+
+    def is_usable(self, example: SpanExample) -> bool:
+        if not example.answers:
+            return True
+        answer = example.answers[0]
+        return bool(answer) and example.context[example.answer_start : example.answer_start + len(answer)] == answer
+
+    def label(self, task: Task[Any, Any, Any, Any], example: SpanExample, features: Sequence[Window]) -> list[Item]:
+        return [Item((window,), answer_positions(example, window)) for window in features]
+
+    def loss(self, network: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        """Padding takes no part in the softmax, so that the loss does not depend on how sequences are batched."""
+        outputs = network(**batch.inputs)
+        padding = batch.inputs["attention_mask"] == 0
+        losses = [
+            F.cross_entropy(outputs[name].float().masked_fill(padding, -torch.inf), labels, reduction="sum")
+            for name, labels in zip(("start_logits", "end_logits"), batch.targets["labels"].unbind(1), strict=True)
+        ]
+        return {"loss": torch.stack(losses).mean()}
+
+
+OBJECTIVES: dict[str, Objective] = {
+    "classification": ClassificationObjective(),
+    "spans": SpanObjective(),
+    "regression": RegressionObjective(),
+    "multiple-choice": MultipleChoiceObjective(),
+    "tagging": TaggingObjective(),
+}
+
+
+def all_label_names(objective: Objective, examples: Sequence[Any]) -> tuple[str, ...]:
+    """The label names that some examples use, sorted."""
+    return tuple(sorted({name for example in examples for name in objective.label_names(example)}))
+
+
+def answer_positions(example: SpanExample, window: Window) -> tuple[int, int]:
+    """First and last token of the answer; (0, 0), that is [CLS], when the window does not show all of it.
+
+    Source: convert_examples_to_features of google-research/bert run_squad.py.
+    """
+    if not example.answers:
+        return 0, 0
+    start, end = example.answer_start, example.answer_start + len(example.answers[0])
+    inside = window.in_context & (window.offsets[:, 1] > start) & (window.offsets[:, 0] < end)
+    tokens = np.flatnonzero(inside)
+    if not len(tokens) or window.offsets[tokens[0], 0] > start or window.offsets[tokens[-1], 1] < end:
+        return 0, 0
+    return int(tokens[0]), int(tokens[-1])
