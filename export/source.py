@@ -101,9 +101,10 @@ def read_source(checkpoint: str | Path, *, task: str | None = None, settings: Se
     directory = checkpoint_directory(checkpoint)
     config, card = read_config(directory), read_task_card(directory)
     task = task or (card.task if card else _infer_task(directory, config))
+    if task not in TASKS:
+        raise ValueError(f"unknown task: `{task}` (one of: {', '.join(get_args(TaskName))})")
     if task not in get_args(TaskName):
-        known = "cannot be exported" if task in TASKS else "is unknown"
-        raise ValueError(f"task `{task}` {known}; give --task (one of: {', '.join(get_args(TaskName))})")
+        raise ValueError(f"task `{task}` cannot be exported; `--task embedding` exports the encoder of `{directory}`")
     _refuse_other_heads(directory, config, task)
     tokenizer = load_tokenizer(directory)
     if card and card.task == task:
