@@ -114,7 +114,7 @@ def test_schedule_by_time_is_that_by_steps():
         assert by_time.learning_rate(Position(step=10, elapsed_s=20.0 * third + 1e-9)) == pytest.approx(
             expected if third else by_steps.learning_rate(Position(step=10))
         )
-        assert by_time.learning_rate(Position(step=100 * third, elapsed_s=0.1)) == pytest.approx(expected, rel=0.05)
+        assert by_time.learning_rate(Position(step=100 * third)) == pytest.approx(expected, rel=0.05)
     assert by_time.is_over(Position(elapsed_s=60.0))
     assert not by_time.is_over(Position(step=299, elapsed_s=59.9))
 
@@ -298,7 +298,7 @@ def test_kill_while_a_state_is_written_leaves_the_one_before(corpus_dir, tmp_pat
     flags = ["--num-steps", "30", "--checkpoint-every", "1"]
     subprocess.run(pretraining_command(corpus_dir, tmp_path / "whole", *flags), check=True, capture_output=True)
     state = tmp_path / "killed" / "state"
-    for _ in range(3):
+    for _ in range(2):
         process = subprocess.Popen(
             pretraining_command(corpus_dir, tmp_path / "killed", *flags), stderr=subprocess.DEVNULL
         )
