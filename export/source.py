@@ -16,6 +16,7 @@ from export.sentence_transformers import checkpoint_directory, embedding_setting
 from tasks import TASKS, Task, create_task, settings_from_dict, settings_to_dict
 from tasks.spans import SpanSettings
 from training.checkpoint import (
+    ABLATION,
     TaskCard,
     labels_of,
     load_model,
@@ -106,6 +107,8 @@ def read_source(checkpoint: str | Path, *, task: str | None = None, settings: Se
     if task not in get_args(TaskName):
         raise ValueError(f"task `{task}` cannot be exported; `--task embedding` exports the encoder of `{directory}`")
     _refuse_other_heads(directory, config, task)
+    if config.get("model_type") == ABLATION:
+        raise ValueError(f"`{directory}` is no BERT but an ablation of it, for comparison only; it cannot be exported")
     tokenizer = load_tokenizer(directory)
     if card and card.task == task:
         values = settings_to_dict(card.settings)

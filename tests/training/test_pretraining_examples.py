@@ -134,7 +134,7 @@ def test_shares_of_fates_are_settings(shares):
 @pytest.mark.parametrize("wrong", [{"rate": 0.0}, {"rate": 1.5}, {"mask_share": 0.8, "random_share": 0.3}])
 def test_impossible_masking_is_refused(wrong):
     """With what is wrong."""
-    with pytest.raises(ValueError, match="masking_rate lies above 0|shares of one whole"):
+    with pytest.raises(ValueError, match=r"masking_rate lies above 0|shares of one whole"):
         Masking(**wrong)
 
 
@@ -145,7 +145,7 @@ def test_whole_words_are_masked_whole(word_lengths, seed, rate):
     continues_word = np.arange(50) >= 25
     words = [[5 + number] + [25 + number] * (length - 1) for number, length in enumerate(word_lengths)]
     ids = np.array([2, *(piece for word in words for piece in word), 3])
-    masked, positions, labels = mask_tokens(
+    _, positions, labels = mask_tokens(
         ids,
         np.array([0, len(ids) - 1]),
         masking=Masking(rate=rate, whole_words=True),
