@@ -44,12 +44,26 @@ def world() -> Iterator[World]:
     if device.type == "cuda":
         torch.cuda.set_device(device)
     if size > 1:
-        dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
+        backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+        dist.init_process_group(backend, store=_store(), rank=rank, world_size=size)
     try:
         yield World(rank, size, device)
     finally:
         if size > 1:
             dist.destroy_process_group()
+
+
+def _store() -> dist.Store:
+    """Where the processes find each other: torchrun's, apart for each restart.
+
+    torchrun keeps one store over restarts. In it, a process that was started anew would find the address at which its
+    dead predecessor listened, now and then, and fail or hang.
+    """
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        return dist.TCPStore(host, port, is_master=os.environ["RANK"] == "0")
+    restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return dist.PrefixStore(f"restart-{restart}", dist.TCPStore(host, port, is_master=False))
 
 
 CPU = torch.device("cpu")

@@ -32,7 +32,7 @@ def write_gradients(corpus_dir, micro_batch_size, out):
         data = PretrainingData(PretrainingExamples(corpus, max_seq_length=32), 8)
         with Feed([Phase(data=data)], settings, peers) as feed:
             batches, _ = feed.take(Position())
-            backward(network, batches, pretraining_losses, settings, peers)
+            backward(network, batches, pretraining_losses, settings, peers, elapsed_s=0.0)
         if peers.is_main:
             torch.save({name: value.grad for name, value in model.named_parameters()}, out)
 

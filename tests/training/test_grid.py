@@ -123,9 +123,10 @@ def test_killed_grid_resumes(finished, trained, checkpoint, data, tmp_path, alon
     """A half-finished run goes on from its state, and the report is that of a grid left alone."""
     asked, save_state = recipe(checkpoint, data, tmp_path / "run", checkpoint_every=8), Run.save_state
 
-    def save_and_die(run, model, optimizer, position, keep):
-        save_state(run, model, optimizer, position, keep)
-        if run.path.name.endswith("seed1"):
+    def save_and_die(run, *arguments, kind="step", **named):
+        save_state(run, *arguments, kind=kind, **named)
+        run.finish_writing()
+        if kind == "step" and run.path.name.endswith("seed1"):
             raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch:
@@ -153,7 +154,7 @@ def test_diverged_run_is_written_down_and_the_grid_goes_on(task, checkpoint, dat
     again = grid(asked, alone)
 
     bad, good = found.settings
-    assert "the loss is nan at step" in bad.runs[0]["failure"]
+    assert "the loss is nan" in bad.runs[0]["failure"]
     assert (bad.mean, bad.best, bad.num_failed) == (None, None, 1)
     assert (good.num_failed, good.standard_deviation, found.best["learning_rate"]) == (0, None, 1e-2)
     assert again == found

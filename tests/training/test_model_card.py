@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from tasks.classification import ClassificationSettings
 from tasks.registry import TASKS
 from tasks.spans import SpanSettings
-from tests.toy import write_classification
+from tests.toy import TINY, write_classification
 from training.checkpoint import TaskCard, read_config, read_task_card
 from training.finetune import FinetuneRecipe, finetune
 from training.model_card import CARD_FILE, USAGES, base_model, code, model_card
+from training.pretrain import PretrainRecipe, pretrain
 
 CONFIG = {
     "num_hidden_layers": 2,
@@ -42,7 +43,7 @@ def test_the_hub_reads_the_metadata(finetuned, checkpoint):
     assert card.data.library_name == "transformers"
     assert card.data.pipeline_tag == "text-classification"
     assert card.data.base_model == checkpoint.parent.name
-    assert card.data.metrics == ["accuracy", "f1"]
+    assert card.data.metrics[:2] == ["accuracy", "f1"]
     assert card.data.model_name == "topic"
     assert {result.metric_name: result.metric_value for result in card.data.eval_results} == pytest.approx(
         scores, abs=1e-6
@@ -58,14 +59,14 @@ def test_transformers_loads_the_folder_with_the_card_in_it(finetuned):
 
 
 def test_a_pretrained_checkpoint_has_a_card(checkpoint):
-    """Without scores, the card says that there are none, and tells of the tokens seen."""
+    """It has the scores on dev beside those of unigrams, and tells of the tokens seen."""
     card = ModelCard.load(checkpoint / CARD_FILE)
     num_tokens = read_task_card(checkpoint).provenance["pretraining"]["num_tokens"]
 
     assert card.data.pipeline_tag == "fill-mask"
     assert card.data.base_model is None
-    assert card.data.eval_results is None
-    assert "None were taken" in card.content
+    assert [result.metric_name for result in card.data.eval_results] == ["mlm_loss", "mlm_accuracy", "nsp_accuracy"]
+    assert "unigrams" in card.content
     assert f"{num_tokens:,} tokens went through the network" in card.content
 
 
@@ -116,3 +117,12 @@ def test_whatever_names_are_the_metadata_is_yaml(name):
     assert yaml.safe_load(text.split("\n---\n")[0])["library_name"] == "transformers"
     assert "\n" not in code(name)
     assert all(line.startswith("|") for line in text.split("| data | SHA-256 |")[1].split("\n\n")[0].split("\n")[1:])
+
+
+def test_a_card_without_scores_says_so(corpus_dir, tmp_path, alone):
+    """Of a run without held-out text."""
+    path = pretrain(PretrainRecipe(corpus=corpus_dir, run_dir=tmp_path / "run", num_steps=1, **TINY), alone)
+    card = ModelCard.load(path / CARD_FILE)
+
+    assert card.data.eval_results is None
+    assert "None were taken" in card.content

@@ -80,7 +80,7 @@ def test_a_pretrained_run(checkpoint, tmp_path):
 
     assert page.fetched == []
     assert "script" not in page.tags
-    assert page.tags.count("svg") == 5
+    assert page.tags.count("svg") == 8
     assert "finished, 10 steps" in page.text
     assert "unigrams" in page.text
     assert "masked words are the likeliest" in page.text
