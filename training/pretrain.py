@@ -175,31 +175,25 @@ class PretrainingData:
 
     def examples_batch(self, epoch: int, numbers: Sequence[int]) -> Batch:
         """Some examples of an epoch as one batch."""
-        return pretraining_batch(
-            [self.examples.example(epoch, number) for number in numbers],
-            states_per_token=2 if self.examples.direction == "concatenated" else 1,
-            next_sentences=self.examples.next_sentences,
-        )
+        return pretraining_batch([self.examples.example(epoch, number) for number in numbers], of=self.examples)
 
 
-def pretraining_batch(
-    examples: Sequence[PretrainingExample], *, states_per_token: int = 1, next_sentences: bool = True
-) -> Batch:
+def pretraining_batch(examples: Sequence[PretrainingExample], *, of: PretrainingExamples) -> Batch:
     """Pad examples; masked positions are flat (row * length + column), so that only they reach the vocabulary head.
 
-    Their number is rounded up with labels that are ignored: oneDNN compiles and keeps a kernel for every shape it meets
-    (a new shape each step would make memory grow for hours).
+    All batches of a size have the same shape, the labels that fill it up being ignored: oneDNN compiles and keeps a
+    kernel for every shape it meets (a new one each step would make memory grow for hours), and so does torch.compile.
 
     Args:
-        states_per_token: 2 for a network with two stacks of layers.
-        next_sentences: whether their loss counts.
+        of: where the examples come from.
     """
-    arrays = collate([Features(input_ids=x.input_ids, token_type_ids=x.token_type_ids) for x in examples])
-    length = arrays["input_ids"].shape[1] * states_per_token
-    positions = np.concatenate([row * length + x.masked_positions for row, x in enumerate(examples)])
+    features = [Features(input_ids=x.input_ids, token_type_ids=x.token_type_ids) for x in examples]
+    arrays = collate(features, length=of.max_seq_length)
+    states_per_row = of.max_seq_length * (2 if of.direction == "concatenated" else 1)
+    positions = np.concatenate([row * states_per_row + x.masked_positions for row, x in enumerate(examples)])
     labels = np.concatenate([x.masked_labels for x in examples])
-    counts = {"mlm": len(labels)} | ({"nsp": len(examples)} if next_sentences else {})
-    excess = -len(labels) % 64
+    counts = {"mlm": len(labels)} | ({"nsp": len(examples)} if of.next_sentences else {})
+    excess = len(examples) * of.max_predictions - len(labels)
     inputs = {name: torch.from_numpy(array) for name, array in arrays.items()}
     inputs["masked_positions_N"] = torch.from_numpy(np.pad(positions, (0, excess)))
     targets = {

@@ -106,10 +106,18 @@ class PretrainingExamples:
         self.short_seq_prob = short_seq_prob
         self.next_sentences = next_sentences
         self.direction = direction
+        self.max_seq_length = max_seq_length
         self.max_tokens = max_seq_length - 3
         self._vocab_size = corpus.info["vocab_size"]
         self._continues_word = corpus.tokenizer.continues_word() if self.masking.whole_words else None
         self._epoch = lru_cache(maxsize=2)(self._draw_epoch)
+
+    @property
+    def max_predictions(self) -> int:
+        """The most that one example has to predict."""
+        if self.direction == "both":
+            return max(1, round(self.max_seq_length * self.masking.rate))
+        return (self.max_seq_length - 1) * (2 if self.direction == "concatenated" else 1)
 
     def num_examples(self, epoch: int) -> int:
         """How many examples an epoch has (it varies a little, as pairs are drawn anew)."""

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from tests.toy import TINY
 from training import run as run_module
-from training.checkpoint import create_model
+from training.checkpoint import create_model, load_model
 from training.corpus import Corpus
 from training.feed import Feed
 from training.loop import Batch, Evaluation, LoopSettings, Phase, train
@@ -329,6 +330,18 @@ def test_killed_worker_is_replaced(corpus_dir, tmp_path):
     assert process.returncode == 0
     assert [step for step, *_ in losses(tmp_path / "run")] == list(range(1, 61))
     assert (tmp_path / "run" / "checkpoint" / "model.safetensors").is_file()
+
+
+def test_compiled_network_trains_alike(corpus_dir, tmp_path, alone, monkeypatch):
+    """With `--compile on` the losses are those without; the checkpoint has plain names."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+    for name in ("off", "on"):
+        settings = TINY | {"num_steps": 3, "compile": name}
+        pretrain(PretrainRecipe(corpus=corpus_dir, run_dir=tmp_path / name, **settings), alone)
+
+    one, two = losses(tmp_path / "off"), losses(tmp_path / "on")
+    assert [pytest.approx(line, rel=1e-5) for line in one] == two
+    assert load_model(tmp_path / "on" / "checkpoint", "masked-lm")
 
 
 def test_golden_losses(corpus_dir, tmp_path, alone):

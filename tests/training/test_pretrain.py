@@ -155,14 +155,23 @@ def test_training_learns_and_reports(checkpoint):
     assert isinstance(load_model(checkpoint, "masked-lm"), BertForPreTraining)
 
 
-def test_batch_shapes_are_few(corpus):
-    """The number of masked positions is rounded up; what fills it has no part in losses and counts."""
-    examples = PretrainingExamples(corpus, max_seq_length=32)
-    chosen = [examples.example(0, index) for index in range(8)]
-    batch = pretraining_batch(chosen)
-    labels = batch.targets["mlm"]
+@pytest.mark.parametrize("direction", ["both", "left-to-right", "concatenated"])
+def test_batches_have_one_shape(direction, corpus):
+    """However long their examples; what fills them up has no part in losses and counts."""
+    examples = PretrainingExamples(
+        corpus, max_seq_length=32, direction=direction, next_sentences=direction == "both", short_seq_prob=0.5
+    )
+    for first in range(0, 40, 8):
+        chosen = [examples.example(0, index) for index in range(first, first + 8)]
+        batch = pretraining_batch(chosen, of=examples)
+        labels = batch.targets["mlm"]
+        assert batch.inputs["input_ids"].shape == (8, 32)
+        assert len(labels) == len(batch.inputs["masked_positions_N"]) == 8 * examples.max_predictions
+        states = batch.inputs["masked_positions_N"][labels != IGNORED]
+        expected = {"both": 5, "left-to-right": 31, "concatenated": 62}
+        assert examples.max_predictions == expected[direction]
+        assert states.max() < batch.inputs["input_ids"].numel() * (2 if direction == "concatenated" else 1)
 
-    assert len(labels) == len(batch.inputs["masked_positions_N"]) == 64
     assert batch.counts["mlm"] == int((labels != IGNORED).sum()) == sum(len(item.masked_labels) for item in chosen)
 
 
