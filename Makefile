@@ -17,6 +17,7 @@ DEV_CORPUS ?=
 VOCAB_SIZE ?= 30522
 RECIPE ?= mini
 TASK ?= classification
+MODE ?= unsupervised
 RUN ?= runs/$(@F)
 CHECKPOINT ?= runs/pretrain/checkpoint
 MODEL ?= models/my-model/1
@@ -57,7 +58,7 @@ test: $(READY)  ## the tests (3 minutes on 2 cores)
 	$(PY) -m pytest -m 'not slow'
 
 ## Retrain: each stage takes what the one before wrote; ARGS='...' adds flags, ARGS=--help lists them
-.PHONY: vocab corpus pretrain finetune grid evaluate report export serve
+.PHONY: vocab corpus pretrain finetune contrastive grid evaluate report export serve
 vocab: $(READY)  ## DATA='text files or folders' TOKENIZER=folder to write, VOCAB_SIZE=30522
 	$(NEED_DATA)$(PY) -m training.vocab --data $(DATA) --out $(TOKENIZER) --vocab-size $(VOCAB_SIZE) $(ARGS)
 corpus: $(READY)  ## DATA='text files or folders' TOKENIZER=folder CORPUS=folder to write
@@ -66,6 +67,8 @@ pretrain: $(READY)  ## CORPUS=folder DEV_CORPUS=folder RECIPE=tiny|mini|small|me
 	$(PY) $(LAUNCH) training.pretrain $(RECIPE) --corpus $(CORPUS) $(if $(DEV_CORPUS),--dev-corpus $(DEV_CORPUS)) --run-dir $(RUN) $(ARGS)
 finetune: $(READY)  ## TASK=classification|spans|regression|multiple-choice|tagging CHECKPOINT=folder DATA=train file DEV=dev file RUN=folder NPROC=processes
 	$(NEED_DATA)$(PY) $(LAUNCH) training.finetune $(TASK) --checkpoint $(CHECKPOINT) --train $(DATA) $(if $(DEV),--dev $(DEV)) --run-dir $(RUN) $(ARGS)
+contrastive: $(READY)  ## vectors of texts: MODE=unsupervised|supervised CHECKPOINT=folder DATA='texts, or pairs' DEV=pairs with numbers RUN=folder NPROC=processes
+	$(NEED_DATA)$(PY) $(LAUNCH) training.contrastive $(MODE) --checkpoint $(CHECKPOINT) --train $(DATA) $(if $(DEV),--dev $(DEV)) --run-dir $(RUN) $(ARGS)
 grid: $(READY)  ## as finetune, with several learning rates and seeds: a table of all, the best on dev, and what pretraining is worth
 	$(NEED_DATA)$(PY) $(LAUNCH) training.grid $(TASK) --checkpoint $(CHECKPOINT) --train $(DATA) $(if $(DEV),--dev $(DEV)) --run-dir $(RUN) $(ARGS)
 evaluate: $(READY)  ## CHECKPOINT=folder DATA=dev file

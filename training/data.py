@@ -20,7 +20,7 @@ from tasks.tokenizer import Tokenizer, Tokens
 from training.documents import parse_json, read_documents, read_lines
 from training.hub import hub_digest, is_hub
 from training.pretraining_examples import random_generator
-from training.tables import WITH_LISTS, kind_of, read_rows
+from training.tables import TABLES, WITH_LISTS, kind_of, read_rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +30,8 @@ class Columns:
     text: str = "text"
     text_pair: str = "text_pair"
     """Left out where the table has no such column."""
+    negative: str = "negative"
+    """Contrastive training: a text that is unlike `text`; left out where the table has no such column."""
     label: str = "label"
     """A class, a number (regression), or the number of the right choice, from 0."""
     tokens: str = "tokens"
@@ -88,15 +90,29 @@ def read_regression(path: Path, columns: Columns) -> list[RegressionExample]:
     examples = []
     for place, row in read_rows(path, header=columns.header):
         text, pair = _texts(place, row, columns)
-        label = _filled(place, row, columns.label)
-        try:
-            number = float(label)
-        except (TypeError, ValueError):
-            number = math.nan
-        if not math.isfinite(number):
-            raise ValueError(f"{place}: `{columns.label}` must be a number: `{label}`")
-        examples.append(RegressionExample(text=text, text_pair=pair, label=number))
+        examples.append(RegressionExample(text=text, text_pair=pair, label=_number(place, row, columns.label)))
     return examples
+
+
+def read_texts(path: Path, columns: Columns) -> Iterator[str]:
+    """The texts of a table, or, under any other name, the lines of a file that are not blank."""
+    if kind_of(path) in TABLES:
+        for place, row in read_rows(path, header=columns.header):
+            yield _string(place, row, columns.text)
+    else:
+        yield from filter(str.strip, read_lines(path))
+
+
+def read_positives(path: Path, columns: Columns, min_label: float | None = None) -> Iterator[tuple[str, ...]]:
+    """Each text of a table with its pair, and with its negative where there is such a column.
+
+    Args:
+        min_label: leave out pairs with a lower label; None for all pairs, whatever their label.
+    """
+    for place, row in read_rows(path, header=columns.header):
+        if min_label is None or _number(place, row, columns.label) >= min_label:
+            names = [columns.text, columns.text_pair] + [columns.negative] * (columns.negative in row)
+            yield tuple(_string(place, row, name) for name in names)
 
 
 def read_multiple_choice(path: Path, columns: Columns) -> list[MultipleChoiceExample]:
@@ -155,9 +171,7 @@ def _conll_sentences(path: Path) -> Iterator[TaggingExample]:
 
 
 def _texts(place: str, row: Mapping[str, Any], columns: Columns) -> tuple[str, str | None]:
-    _filled(place, row, columns.text)
-    text, pair = (_optional_string(place, row, name) for name in (columns.text, columns.text_pair))
-    return text or "", pair
+    return _string(place, row, columns.text), _optional_string(place, row, columns.text_pair)
 
 
 def _optional_string(place: str, row: Mapping[str, Any], name: str) -> str | None:
@@ -165,6 +179,22 @@ def _optional_string(place: str, row: Mapping[str, Any], name: str) -> str | Non
     if not isinstance(value, str | None):
         raise ValueError(f"{place}: `{name}` must be a string: `{value}`")
     return value
+
+
+def _string(place: str, row: Mapping[str, Any], name: str) -> str:
+    _filled(place, row, name)
+    return _optional_string(place, row, name) or ""
+
+
+def _number(place: str, row: Mapping[str, Any], name: str) -> float:
+    value = _filled(place, row, name)
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise ValueError(f"{place}: `{name}` must be a number: `{value}`")
+    return number
 
 
 def _filled(place: str, row: Mapping[str, Any], name: str) -> Any:

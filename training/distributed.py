@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
+from torch.distributed.nn.functional import all_gather
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,11 @@ class World:
         if self.size > 1:
             dist.all_reduce(values)
         return values
+
+    def gather(self, values: torch.Tensor) -> torch.Tensor:
+        """The tensors of all processes, of one shape, one after another along the first dimension; gradients come back
+        to the process that each part is from."""
+        return torch.cat(all_gather(values)) if self.size > 1 else values
 
     def barrier(self) -> None:
         """Wait until all processes are here."""

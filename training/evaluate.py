@@ -83,7 +83,7 @@ def predict_with_progress(task: Task[Any, Any, Any, Any], examples: Sequence[Any
 
 
 def format_scores(rows: Mapping[str, Mapping[str, float]]) -> str:
-    """A small table: a row a name, a column a score. Losses in nats, the others in percent."""
+    """A small table: a row a name, a column a score. Losses as they are, the others in percent."""
     names = list(dict.fromkeys(name for scores in rows.values() for name in scores))
     width = max(map(len, rows))
     widths = {name: max(14, len(name) + 2) for name in names}
@@ -97,7 +97,7 @@ def format_scores(rows: Mapping[str, Mapping[str, float]]) -> str:
 def _cell(name: str, scores: Mapping[str, float]) -> str:
     if name not in scores:
         return "-"
-    return f"{scores[name]:.3f}" if name == "loss" else f"{100 * scores[name]:.2f}"
+    return f"{scores[name]:.3f}" if name.endswith("loss") else f"{100 * scores[name]:.2f}"
 
 
 @command

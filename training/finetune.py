@@ -96,8 +96,8 @@ def finetune(recipe: FinetuneRecipe, world: World) -> Path:
     read = lambda paths: read_examples(recipe.task, paths, columns=recipe.columns, tokenizer=tokenizer)  # noqa: E731
     examples, dev = read(recipe.train), read(recipe.dev) if recipe.dev else []
     task = create_task(recipe.task, tokenizer, task_settings(recipe, examples, dev))
-    provenance = _provenance(recipe)
-    run.check_recipe(recipe_fields(recipe) | {"data": provenance["data"]}, may_differ=_MAY_DIFFER)
+    origin = provenance(recipe.checkpoint, (*recipe.train, *recipe.dev), recipe)
+    run.check_recipe(recipe_fields(recipe) | {"data": origin["data"]}, may_differ=MAY_DIFFER)
     if run.checkpoint_path.exists():
         return run.checkpoint_path
     torch.manual_seed(recipe.seed)
@@ -132,7 +132,7 @@ def finetune(recipe: FinetuneRecipe, world: World) -> Path:
     )
     if world.is_main:
         task, scores = _final_scores(recipe, task, model, examples, dev, world) if dev else (task, {})
-        card = TaskCard(task=task.name, settings=task.settings, scores=scores, provenance=provenance)
+        card = TaskCard(task=task.name, settings=task.settings, scores=scores, provenance=origin)
         save_checkpoint(run.checkpoint_path, model.cpu(), tokenizer_from=recipe.checkpoint, card=card)
         plot_run(recipe.run_dir)
         run.drop_states()
@@ -142,7 +142,7 @@ def finetune(recipe: FinetuneRecipe, world: World) -> Path:
     return run.checkpoint_path
 
 
-_MAY_DIFFER = (
+MAY_DIFFER = (
     "run_dir",
     "checkpoint",
     "train",
@@ -152,6 +152,7 @@ _MAY_DIFFER = (
     "checkpoint_every",
     "keep_last",
 )
+"""Fields of a recipe that may change when a run is resumed: places (the digests of the data tell), and pace."""
 
 
 def task_settings(recipe: FinetuneRecipe, examples: Sequence[Any], dev: Sequence[Any]) -> TaskSettings:
@@ -189,12 +190,13 @@ def _create(recipe: FinetuneRecipe, task: Task[Any, Any, Any, Any]) -> BertModel
     return load_model(recipe.checkpoint, task.name, num_labels=num_labels, new_head=True, dropout=dropout)
 
 
-def _provenance(recipe: FinetuneRecipe) -> dict[str, Any]:
-    before = read_task_card(recipe.checkpoint)
+def provenance(checkpoint: Path, data: Sequence[Path], recipe: LoopSettings) -> dict[str, Any]:
+    """Where the weights of a run come from, for its task card: what it starts from, digests of its data, its recipe."""
+    before = read_task_card(checkpoint)
     return {
         **(before.provenance if before else {}),
-        "checkpoint": {"name": recipe.checkpoint.resolve().parent.name, "sha256": checkpoint_digest(recipe.checkpoint)},
-        "data": source_digests((*recipe.train, *recipe.dev)),
+        "checkpoint": {"name": checkpoint.resolve().parent.name, "sha256": checkpoint_digest(checkpoint)},
+        "data": source_digests(data),
         "recipe": recipe_fields(recipe),
         "torch": torch.__version__,
     }

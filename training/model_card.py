@@ -49,10 +49,13 @@ USAGES = {
 HUB_METRICS = {"macro_f1": "f1", "micro_f1": "f1", "weighted_f1": "f1"}
 """Our names of scores -> the hub's, where they differ."""
 MAIN_SETTINGS = {
+    "mode": "training",
     "num_steps": "steps",
     "num_epochs": "epochs",
     "global_batch_size": "global batch, sequences",
     "max_seq_length": "longest sequence, tokens",
+    "train_seq_length": "longest sequence in training, tokens",
+    "temperature": "temperature",
     "learning_rate": "learning rate, peak",
     "warmup_ratio": "warm-up, share of the steps",
     "weight_decay": "weight decay",

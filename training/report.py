@@ -25,6 +25,7 @@ from tasks.files import atomic_write, sha256
 from training.baselines import unigram_of_corpora
 from training.checkpoint import CONFIG_FILE, WEIGHTS_FILE, TaskCard, read_json, read_task_card
 from training.command import command, parse
+from training.contrastive import ContrastiveRecipe
 from training.corpus import CORPUS_FILE, Corpus
 from training.finetune import FinetuneRecipe
 from training.model_card import base_model, format_number, score_rows
@@ -44,7 +45,7 @@ class ReportRecipe:
     """Write the page of a run."""
 
     run: tyro.conf.Positional[Path]
-    """Run directory of training.pretrain or training.finetune, finished or not."""
+    """Run directory of training.pretrain, training.finetune or training.contrastive, finished or not."""
     data: tuple[Path, ...] = ()
     """Files with examples to show predictions for: text for a pretrained checkpoint, else as for training.evaluate.
     Unset: the dev data that the run's recipe names."""
@@ -171,9 +172,8 @@ def scores(
     if last is None:
         return {}, "None: the run has no dev data, or has not come to its first evaluation."
     own = {key.removeprefix("eval_"): value for key, value in last.items() if key.startswith("eval_")}
-    about = (
-        f"The last evaluation, at step {last['step']:,}, on up to {settings.get('eval_examples', 0):,} dev examples."
-    )
+    how_many = f"up to {settings['eval_examples']:,}" if "eval_examples" in settings else "all"
+    about = f"The last evaluation, at step {last['step']:,}, on {how_many} dev examples."
     baseline = corpus_baseline(settings) if "mlm_loss" in own else None
     if baseline is None:
         return {"dev": own}, about
@@ -213,7 +213,8 @@ def setting_tables(settings: Mapping[str, Any], card: TaskCard | None) -> list[t
 
 def compare_with_defaults(settings: Mapping[str, Any]) -> list[Setting]:
     """Each setting beside the default of its recipe."""
-    defaults = _defaults(FinetuneRecipe if "train" in settings else PretrainRecipe)
+    started = ContrastiveRecipe if "mode" in settings else FinetuneRecipe if "train" in settings else PretrainRecipe
+    defaults = _defaults(started)
     return [
         Setting(name, _flat(value), _flat(defaults.get(name, "")), value != defaults.get(name, ...))
         for name, value in settings.items()

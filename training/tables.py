@@ -17,6 +17,8 @@ Row = tuple[str, dict[str, Any]]
 HUB = "hub"
 WITH_LISTS = (".jsonl", ".parquet", HUB)
 """Kinds of tables whose cells may be lists."""
+TABLES = (".tsv", ".csv", *WITH_LISTS)
+"""Kinds of files that are tables."""
 
 
 def kind_of(path: Path) -> str:

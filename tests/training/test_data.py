@@ -24,9 +24,11 @@ from training.data import (
     read_classification,
     read_cloze,
     read_multiple_choice,
+    read_positives,
     read_regression,
     read_spans,
     read_tagging,
+    read_texts,
 )
 from training.documents import read_documents
 from training.model import BertConfig
@@ -116,6 +118,29 @@ def test_numbers_are_read_out_of_tables(tmp_path):
 
 
 CHOICES = MultipleChoiceExample(("a dog", "a cat"), "Here it is.", "It is", 1, "7")
+
+
+def test_texts_are_lines_of_text_or_a_column(tmp_path):
+    """Blank lines are left out; a table needs the column."""
+    (tmp_path / "a.txt").write_text("One, two. Three.\n\n  \nFour\n")
+    (tmp_path / "a.tsv").write_text("id\tbody\n7\tOne, two. Three.\n8\tFour\n")
+
+    assert list(read_texts(tmp_path / "a.txt", Columns())) == ["One, two. Three.", "Four"]
+    assert list(read_texts(tmp_path / "a.tsv", Columns(text="body"))) == ["One, two. Three.", "Four"]
+    with pytest.raises(ValueError, match=r"a.tsv`, line 2: no `text` \(there: id, body\)"):
+        list(read_texts(tmp_path / "a.tsv", Columns()))
+
+
+def test_positives_are_pairs_whose_label_is_high_enough(tmp_path):
+    """With their negative where there is such a column; without a least label nobody looks at labels."""
+    (tmp_path / "a.tsv").write_text("text\ttext_pair\tlabel\na\tb\t4.5\nc\td\t3\ne\tf\t4\n")
+    (tmp_path / "b.tsv").write_text("text\ttext_pair\tnegative\na\tb\tc\n")
+
+    assert list(read_positives(tmp_path / "a.tsv", Columns(), 4)) == [("a", "b"), ("e", "f")]
+    assert list(read_positives(tmp_path / "a.tsv", Columns())) == [("a", "b"), ("c", "d"), ("e", "f")]
+    assert list(read_positives(tmp_path / "b.tsv", Columns())) == [("a", "b", "c")]
+    with pytest.raises(ValueError, match=r"b\.tsv`, line 2: no `label`"):
+        list(read_positives(tmp_path / "b.tsv", Columns(), 4))
 
 
 def test_choices_are_read_out_of_lists_and_out_of_the_columns_of_swag(tmp_path):

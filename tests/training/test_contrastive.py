@@ -1,0 +1,250 @@
+"""Contrastive training brings texts that are alike together; the loss is SimCSE's, whatever the number of processes."""
+
+import json
+import math
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+import transformers
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tasks.batching import predict
+from tests.toy import WORDS
+from training.checkpoint import load_model, read_task_card
+from training.contrastive import ContrastiveObjective, ContrastiveRecipe, contrastive_items, info_nce, train_embedding
+from training.data import Columns, read_examples
+from training.distributed import CPU, World
+from training.evaluate import load_for_evaluation
+from training.finetuning_data import FinetuningData
+from training.run import Run, read_metrics
+from training.similarity import similarity_scores
+
+TOPICS = [WORDS[2:5], WORDS[5:8], WORDS[14:18], WORDS[8:11]]
+SETTINGS = {"learning_rate": 3e-3, "global_batch_size": 16, "dtype": "fp32", "log_every": 1, "eval_every": 0}
+ALONE = World(0, 1, CPU)
+
+
+def topic_text(rng, topic):
+    return " ".join(rng.permutation([*rng.choice(TOPICS[topic], 2), *rng.choice(["the", "a", "big", "small"], 3)]))
+
+
+def write_pairs(path, num_rows, seed, *, all_alike):
+    """Pairs of texts, labelled 1 if they are of one topic, else 0."""
+    rng = np.random.default_rng(seed)
+    rows = []
+    for _ in range(num_rows):
+        first, second = rng.integers(len(TOPICS), size=2)
+        second = first if all_alike or rng.random() < 0.5 else second
+        texts = {"text": topic_text(rng, first), "text_pair": topic_text(rng, second)}
+        rows.append(json.dumps(texts | {"label": int(first == second)}) + "\n")
+    path.write_text("".join(rows))
+    return path
+
+
+@pytest.fixture
+def recipe(checkpoint, tmp_path):
+    """Supervised training that takes a second."""
+    return ContrastiveRecipe(
+        mode="supervised",
+        checkpoint=checkpoint,
+        train=(write_pairs(tmp_path / "train.jsonl", 160, 0, all_alike=True),),
+        dev=(write_pairs(tmp_path / "dev.jsonl", 100, 1, all_alike=False),),
+        run_dir=tmp_path / "run",
+        num_epochs=4,
+        dropout=0.1,
+        **SETTINGS,
+    )
+
+
+@given(
+    numbers=st.integers(2, 3).flatmap(
+        lambda views: st.lists(st.lists(st.integers(0, 9), min_size=views, max_size=views), min_size=1, max_size=8)
+    ),
+    temperature=st.floats(0.05, 2),
+    seed=st.integers(0, 9),
+)
+def test_loss_is_the_formula(numbers, temperature, seed):
+    """Equation 5 of SimCSE, written out, without the candidates that are no negatives."""
+    vectors = np.random.default_rng(seed).standard_normal((len(numbers), len(numbers[0]), 4))
+    cosine = lambda a, b: a @ b / np.linalg.norm(a) / np.linalg.norm(b)  # noqa: E731
+    expected = 0.0
+    for i, (text, positive, *_) in enumerate(numbers):
+        terms = []
+        for j, row in enumerate(numbers):
+            for view in range(1, len(row)):
+                is_same = row[view] in (text, positive) or (view == 1 and row[0] == text)
+                if (j == i and view == 1) or not is_same:
+                    terms.append(math.exp(cosine(vectors[i, 0], vectors[j, view]) / temperature))
+        own = math.exp(cosine(vectors[i, 0], vectors[i, 1]) / temperature)
+        expected -= math.log(own / sum(terms))
+
+    loss = info_nce(torch.tensor(vectors), torch.tensor(numbers), temperature=temperature, world=ALONE)
+
+    assert float(loss) == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize("num_negatives", [0, 1])
+def test_loss_is_that_of_sentence_transformers(num_negatives):
+    """MultipleNegativesRankingLoss with scale 20, as there: scores of anchors with positives, then negatives."""
+    torch.manual_seed(0)
+    anchors, *others = torch.randn(2 + num_negatives, 6, 8)
+    similarities = F.normalize(anchors) @ F.normalize(torch.cat(others)).T * 20.0
+    expected = F.cross_entropy(similarities, torch.arange(6))
+
+    vectors = torch.stack([anchors, *others], dim=1)
+    loss = info_nce(vectors, torch.arange(vectors[..., 0].numel()).view(6, -1), temperature=0.05, world=ALONE)
+
+    assert float(loss) / 6 == pytest.approx(float(expected), rel=1e-5)
+
+
+@pytest.mark.parametrize(("pooling", "num_epochs", "learning_rate"), [("cls", 15, 1e-2), ("mean", 4, 3e-3)])
+def test_supervised_training_brings_topics_together(pooling, num_epochs, learning_rate, recipe, alone):
+    """Spearman on dev rises far above that of the start, which the task card holds beside the baselines."""
+    path = train_embedding(replace(recipe, pooling=pooling, num_epochs=num_epochs, learning_rate=learning_rate), alone)
+
+    card = read_task_card(path)
+    rows = card.scores
+    assert (card.task, card.settings.pooling, card.settings.max_seq_length) == ("embedding", pooling, 32)
+    assert {"cls": "| vector | last hidden state of [CLS], of length 1 |", "mean": "| vector | mean of"}[pooling] in (
+        path / "README.md"
+    ).read_text()
+    assert list(rows)[:3] == ["dev", "before, cls", "before, mean"]
+    assert rows["dev"]["spearman"] > 0.7 > rows["before, cls"]["spearman"] + 0.2
+    assert rows["dev"]["spearman"] > max(rows["mean of word embeddings"]["spearman"], rows["word overlap"]["spearman"])
+
+
+def test_unsupervised_training_spreads_texts(recipe, text_file, alone):
+    """Out of plain text, without pairs: vectors lie less crowded, and tell words better."""
+    changes = {"mode": "unsupervised", "train": (text_file,), "pooling": "mean", "num_epochs": 2, "learning_rate": 1e-3}
+    path = train_embedding(replace(recipe, **changes), alone)
+
+    scores = read_task_card(path).scores
+    assert scores["dev"]["uniformity_loss"] < scores["before, mean"]["uniformity_loss"] - 1
+    assert scores["dev"]["spearman"] > scores["before, mean"]["spearman"]
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+def test_vectors_are_those_of_training_and_of_transformers(pooling, recipe, tmp_path, alone):
+    """What the checkpoint gives is what was trained, scored, and what transformers computes, head and all left out."""
+    path = train_embedding(replace(recipe, pooling=pooling, num_epochs=1), alone)
+
+    task, run = load_for_evaluation(path)
+    pairs = read_examples("regression", recipe.dev, columns=Columns(), tokenizer=task.tokenizer)
+    texts = [pair.text for pair in pairs[:8]]
+    vectors = np.stack(predict(task, texts, run))
+    objective = ContrastiveObjective(replace(recipe, pooling=pooling), alone)
+    items = contrastive_items([(text, text) for text in texts], task, recipe)
+    data = FinetuningData(items, objective, global_batch_size=8, seed=0, pad_id=task.tokenizer.pad_id)
+    batch = data.batch(0, 0, slice(0, 8))
+    model = load_model(path, "embedding").eval()
+    with torch.inference_mode():
+        trained = F.normalize(objective._pool(model(**batch.inputs), batch), dim=-1)[::2].numpy()
+        hidden = transformers.AutoModel.from_pretrained(path).eval()(**batch.inputs).last_hidden_state
+    mask = batch.inputs["attention_mask"][..., None]
+    theirs = hidden[:, 0] if pooling == "cls" else (hidden * mask).sum(1) / mask.sum(1)
+    order = [int(np.abs(vectors - vector).sum(1).argmin()) for vector in trained]
+
+    assert sorted(order) == list(range(8))
+    np.testing.assert_allclose(trained, vectors[order], atol=1e-5)
+    np.testing.assert_allclose(F.normalize(theirs, dim=-1)[::2].numpy(), vectors[order], atol=1e-5)
+    assert similarity_scores(task, pairs, run) == pytest.approx(read_task_card(path).scores["dev"], abs=1e-6)
+
+
+def test_interrupted_run_resumes_bit_for_bit(recipe, tmp_path, alone, monkeypatch):
+    """The same losses as without the interruption; the best state on dev can be kept."""
+    recipe = replace(recipe, num_epochs=2, checkpoint_every=4, eval_every=5, keep="best")
+    whole = train_embedding(recipe, alone)
+    log = Run.log
+
+    def fail(run, values):
+        if values["step"] == 11:
+            raise KeyboardInterrupt
+        log(run, values)
+
+    broken = replace(recipe, run_dir=tmp_path / "broken")
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "log", fail)
+        with pytest.raises(KeyboardInterrupt):
+            train_embedding(broken, alone)
+    resumed = train_embedding(broken, alone)
+
+    losses = [[line.get("loss") for line in read_metrics(path.parent)] for path in (whole, resumed)]
+    assert losses[0] == losses[1]
+    best = max(line["eval_spearman"] for line in read_metrics(whole.parent) if "eval_spearman" in line)
+    assert [read_task_card(path).scores["dev"]["spearman"] for path in (whole, resumed)] == [best, best]
+
+
+def test_several_processes_compare_all_texts(recipe, tmp_path):
+    """Without dropout, two processes have the losses of one: negatives are those of the whole batch."""
+    losses = {}
+    for processes in (1, 2):
+        launch = ["training.launch", str(processes)] if processes > 1 else []
+        flags = ["--checkpoint", recipe.checkpoint, "--train", *recipe.train, "--run-dir", tmp_path / str(processes)]
+        flags += ["--dropout", "0", "--global-batch-size", "16", "--log-every", "1", "--dtype", "fp32"]
+        flags += ["--learning-rate", "1e-3", "--num-epochs", "0.6"]
+        command = [sys.executable, "-m", *launch, "training.contrastive", "supervised", *map(str, flags)]
+        subprocess.run(command, check=True, capture_output=True)
+        losses[processes] = [line["loss"] for line in read_metrics(tmp_path / str(processes))]
+
+    assert len(losses[1]) == 6
+    assert losses[2] == pytest.approx(losses[1], rel=1e-4)
+
+
+def test_texts_that_are_the_same_to_the_network_share_a_number(recipe, checkpoint):
+    """In other case, or beyond the length that is trained on."""
+    task, _ = load_for_evaluation(checkpoint)
+    views = [("The cat", "the CAT"), ("a dog", "the cat" + " cat" * 40), ("the cat" + " cat" * 50, "a dog")]
+
+    numbers = [item.labels for item in contrastive_items(views, task, recipe)]
+
+    assert numbers == [(0, 0), (1, 2), (2, 1)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"mode": "unsupervised", "dropout": 0.0}, "both views of a text were equal; give --dropout 0.1"),
+        ({"min_label": 5}, "no pairs with a `label` of 5 or more in `"),
+        ({"columns": Columns(text_pair="paraphrase")}, r"line 1: no `paraphrase` \(there: text, text_pair, label\)"),
+        ({"dev_columns": Columns(text_pair="other")}, "needs pairs: there is no `other`"),
+        ({"max_seq_length": 65}, "max_seq_length `65` is above the checkpoint's 64 positions"),
+        ({"head": "on", "pooling": "mean"}, "--head on needs --pooling cls"),
+        ({"global_batch_size": 1}, "global_batch_size must be at least 2"),
+        ({"keep": "best", "dev": ()}, "--keep best needs --dev data"),
+        ({"mode": "unsupervised", "min_label": 4}, "--min-label chooses among pairs"),
+        ({"split_sentences": True}, "--split-sentences is for single texts"),
+        ({"temperature": 0.0}, "temperature and num_epochs must be above 0"),
+    ],
+)
+def test_mistakes_are_told(changes, message, recipe, alone):
+    """What, where, and what to do, before anything is written."""
+    with pytest.raises(ValueError, match=message):
+        train_embedding(replace(recipe, **changes), alone)
+
+    assert not recipe.run_dir.exists()
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([{"text": "a cat", "text_pair": "A cat"}], "are the same; there are no negatives"),
+        (
+            [{"text": "a", "text_pair": "the"}, {"text": "a", "text_pair": "cat", "negative": "dog"}],
+            "have a `negative`, others none",
+        ),
+        ([], "no pairs in"),
+    ],
+)
+def test_unusable_pairs_are_told(rows, message, recipe, tmp_path, alone):
+    """Nothing to tell apart, negatives for some, no pairs."""
+    path = tmp_path / "odd.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    with pytest.raises(ValueError, match=message):
+        train_embedding(replace(recipe, train=(path,)), alone)

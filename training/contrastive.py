@@ -1,0 +1,359 @@
+"""Train the vectors of texts, so that texts that mean the same are close: SimCSE (Gao et al. 2021).
+
+    python -m training.contrastive unsupervised --checkpoint runs/mini/checkpoint --train texts.txt --run-dir runs/a
+    python -m training.contrastive supervised --checkpoint runs/a/checkpoint --train pairs.tsv --run-dir runs/b \
+        --dev dev.tsv
+
+Unsupervised, the positive of a text is the text itself, seen through other dropout; supervised, it is the text's pair.
+The other texts of the global batch are negatives, and so is the column `negative` where there is one. The result is a
+checkpoint of the task `embedding`, which `python -m export` and `python -m serving` take as it is. The same command
+again resumes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import torch
+import torch.nn.functional as F
+import tyro
+from torch import Tensor, nn
+
+from tasks.embedding import Embedding, EmbeddingSettings, Pooling
+from tasks.regression import RegressionExample
+from training.checkpoint import TaskCard, load_model, load_tokenizer, read_shape, read_task_card, save_checkpoint
+from training.command import command, parse
+from training.data import Columns, read_examples, read_positives, read_texts
+from training.distributed import World, world
+from training.documents import split_sentences
+from training.evaluate import format_scores, torch_run
+from training.finetune import MAY_DIFFER, provenance
+from training.finetuning_data import FinetuningData
+from training.loop import Batch, Evaluation, LoopSettings, Phase, recipe_fields, train
+from training.model import BertModel
+from training.objectives import Item, Objective
+from training.plot import plot_run
+from training.run import Run
+from training.similarity import mean_of_words, similarity_scores, vector_scores, word_overlap
+
+Views = tuple[str, ...]
+"""A text, its positive, and its negative where there is one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContrastiveRecipe(LoopSettings):
+    """Train the vectors of texts on positives and in-batch negatives."""
+
+    mode: tyro.conf.Positional[Literal["unsupervised", "supervised"]]
+    """Positives: the same text through other dropout (unsupervised), or its pair (supervised)."""
+    checkpoint: Path
+    """Checkpoint to start from: ours, or any Hugging Face BERT directory."""
+    train: tuple[Path, ...]
+    """Unsupervised: plain text, a text a line, or tables with a column `text`. Supervised: tables with `text`,
+    `text_pair` and perhaps `negative`. Tables: .tsv, .csv, .jsonl, .parquet, hf:ID,config=NAME,split=NAME."""
+    dev: tuple[Path, ...] = ()
+    """Held-out tables of `text`, `text_pair` and, in `label`, a number that says how alike they are."""
+    run_dir: Path
+    """Run directory: metrics, resumable state, and in the end `checkpoint/`."""
+    columns: Columns = field(default_factory=Columns)
+    """Of the training data."""
+    dev_columns: Columns = field(default_factory=Columns)
+    """Of the dev data."""
+    min_label: float | None = None
+    """Supervised: only pairs whose `label` is at least this are positives; None for all pairs."""
+    split_sentences: bool = False
+    """Unsupervised: take each text apart into sentences."""
+    pooling: Pooling = "cls"
+    """The vector of a text: the last hidden state of [CLS], or its mean over tokens."""
+    normalize: bool = True
+    """Whether the result gives vectors of length 1 (training compares directions only)."""
+    head: Literal["auto", "on", "off"] = "auto"
+    """Train [CLS] through BERT's pooler, a tanh layer; the vectors are those below it. auto: if unsupervised."""
+    temperature: float = 0.05
+    """Cosines are divided by it before the softmax."""
+    global_batch_size: int = 64
+    """Texts, each with its positive, in a step; all others of it are negatives, over all processes."""
+    micro_batch_size: int = field(init=False, default=1)
+    """A process takes its share of the batch at one time, as every text is compared with every other."""
+    num_epochs: float = 1.0
+    learning_rate: float = 3e-5
+    max_seq_length: int | None = None
+    """Longest text in tokens that the result embeds; None for what the checkpoint was trained on, or can."""
+    train_seq_length: int = 32
+    """Training texts are cut here, in tokens."""
+    eval_every: int = 100
+    """Steps between scores on dev; 0 for at the end only."""
+    keep: Literal["last", "best"] = "last"
+    """Weights to keep: the last, or those with the best Spearman on dev on the way (whose score then flatters them)."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "micro_batch_size", self.global_batch_size)
+        if self.temperature <= 0 or self.num_epochs <= 0 or self.eval_every < 0 or self.train_seq_length < 8:
+            raise ValueError(
+                "temperature and num_epochs must be above 0, eval_every not negative, train_seq_length at least 8"
+            )
+        if self.global_batch_size < 2:
+            raise ValueError("global_batch_size must be at least 2: the other texts of a batch are the negatives")
+        if self.keep == "best" and not (self.dev and self.checkpoint_every):
+            raise ValueError("--keep best needs --dev data, and states (--checkpoint-every above 0)")
+        if self.head == "on" and self.pooling != "cls":
+            raise ValueError("--head on needs --pooling cls: BERT's pooler is a layer over [CLS]")
+        if self.mode == "unsupervised" and self.min_label is not None:
+            raise ValueError("--min-label chooses among pairs; unsupervised training has none")
+        if self.mode == "supervised" and self.split_sentences:
+            raise ValueError("--split-sentences is for single texts; supervised training is on pairs")
+
+    @property
+    def with_head(self) -> bool:
+        """Whether [CLS] goes through the pooler in training."""
+        return self.head == "on" or (self.head == "auto" and self.pooling == "cls" and self.mode == "unsupervised")
+
+
+class ContrastiveObjective(Objective):
+    """Cross entropy of a text's positive, among those of the whole global batch and all negatives (InfoNCE)."""
+
+    def __init__(self, recipe: ContrastiveRecipe, world: World) -> None:
+        self.recipe = recipe
+        self.world = world
+
+    def loss(self, network: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        """The loss, summed over the texts of this process."""
+        numbers = batch.targets["labels"]
+        outputs = network(**batch.inputs)
+        vectors = outputs["pooler_output"] if self.recipe.with_head else self._pool(outputs, batch)
+        with torch.autocast(vectors.device.type, enabled=False):  # in bf16, cosines over temperature are off by 0.1
+            views = vectors.float().view(*numbers.shape, -1)
+            return {"loss": info_nce(views, numbers, temperature=self.recipe.temperature, world=self.world)}
+
+    def _pool(self, outputs: dict[str, Tensor], batch: Batch) -> Tensor:
+        """[sequences, hidden], as `tasks.embedding` makes them."""
+        hidden_BLD = outputs["last_hidden_state"]
+        if self.recipe.pooling == "cls":
+            return hidden_BLD[:, 0]
+        mask_BL1 = batch.inputs["attention_mask"][..., None]
+        return (hidden_BLD.float() * mask_BL1).sum(1) / mask_BL1.sum(1)
+
+
+def info_nce(vectors: Tensor, numbers: Tensor, *, temperature: float, world: World) -> Tensor:
+    """Cross entropy of each text's positive by cosine / temperature, summed over the texts of this process.
+
+    The candidates are the positives and negatives of all processes. Those that are the same as the text or its
+    positive, and positives of the same text, are left out: they are no negatives.
+
+    Args:
+        vectors: [texts, views, hidden]; views are the text, its positive, and perhaps its negative.
+        numbers: [texts, views] int64; equal where the views are the same text.
+
+    Source: Gao et al. 2021, equations 1, 4 and 5; without negatives and double texts, the MultipleNegativesRankingLoss
+    of sentence-transformers.
+    """
+    vectors = F.normalize(vectors, dim=-1)
+    all_vectors, all_numbers = world.gather(vectors), world.gather(numbers)
+    candidates = all_vectors[:, 1:].transpose(0, 1).flatten(0, 1)  # all positives, then all negatives
+    own = torch.arange(len(vectors), device=vectors.device) + world.rank * len(vectors)
+    same = (numbers[:, :2, None] == all_numbers[:, 1:].T.flatten()).any(1)
+    same[:, : len(all_numbers)] |= numbers[:, :1] == all_numbers[:, 0]
+    same[torch.arange(len(own), device=own.device), own] = False
+    logits = vectors[:, 0] @ candidates.T / temperature
+    return F.cross_entropy(logits.masked_fill(same, -torch.inf), own, reduction="sum")
+
+
+def train_embedding(recipe: ContrastiveRecipe, world: World) -> Path:
+    """Train, or go on with it.
+
+    Returns:
+        The checkpoint directory.
+
+    Raises:
+        ValueError: for data or a checkpoint that cannot be used, or a run that was started differently.
+    """
+    run, tokenizer = Run(recipe.run_dir, world), load_tokenizer(recipe.checkpoint)
+    check_dropout(recipe)
+    task = Embedding(tokenizer, embedding_settings(recipe))
+    items, dev = contrastive_items(read_views(recipe), task, recipe), read_dev(recipe, task)
+    origin = provenance(recipe.checkpoint, (*recipe.train, *recipe.dev), recipe)
+    run.check_recipe(recipe_fields(recipe) | {"data": origin["data"]}, may_differ=MAY_DIFFER)
+    if run.checkpoint_path.exists():
+        return run.checkpoint_path
+    torch.manual_seed(recipe.seed)
+    model = load_model(recipe.checkpoint, "embedding", new_head=True, dropout=recipe.dropout)
+    model.bert.pooler.requires_grad_(recipe.with_head)
+    objective = ContrastiveObjective(recipe, world)
+    data = FinetuningData(
+        items, objective, global_batch_size=recipe.global_batch_size, seed=recipe.seed, pad_id=tokenizer.pad_id
+    )
+    rows = scores_before(task, dev, model, world) if dev and world.is_main else {}
+    if world.is_main:
+        print(f"{len(items):,} texts with their positives", flush=True)
+    train(
+        model,
+        [Phase(data=data)],
+        objective.loss,
+        num_steps=max(1, round(recipe.num_epochs * data.num_batches(0))),
+        settings=recipe,
+        run=run,
+        evaluation=Evaluation(
+            scores=lambda: _correlations(similarity_scores(task, dev, torch_run(model, world.device))),
+            every=recipe.eval_every,
+        )
+        if dev
+        else None,
+        label="contrastive",
+    )
+    if world.is_main:
+        _finish(recipe, run, model, task, dev, rows, origin)
+    world.barrier()
+    return run.checkpoint_path
+
+
+def check_dropout(recipe: ContrastiveRecipe) -> None:
+    """Without dropout, both views of a text are equal, and there is nothing to learn from them.
+
+    Raises:
+        ValueError: for unsupervised training without any dropout.
+    """
+    shape = read_shape(recipe.checkpoint)
+    own = max(shape.hidden_dropout_prob, shape.attention_probs_dropout_prob)
+    if recipe.mode == "unsupervised" and not (own if recipe.dropout is None else recipe.dropout):
+        whose = "has no dropout" if recipe.dropout is None else "would be trained without dropout"
+        raise ValueError(
+            f"checkpoint `{recipe.checkpoint}` {whose}, so that both views of a text were equal; give --dropout 0.1"
+        )
+
+
+def embedding_settings(recipe: ContrastiveRecipe) -> EmbeddingSettings:
+    """How the result treats texts.
+
+    Raises:
+        ValueError: when max_seq_length or train_seq_length is beyond the checkpoint's positions.
+    """
+    max_positions = read_shape(recipe.checkpoint).max_position_embeddings
+    card = read_task_card(recipe.checkpoint)
+    max_seq_length = recipe.max_seq_length or (card.settings.max_seq_length if card else max_positions)
+    for name, value in (("max_seq_length", max_seq_length), ("train_seq_length", recipe.train_seq_length)):
+        if value > max_positions:
+            raise ValueError(f"{name} `{value}` is above the checkpoint's {max_positions} positions")
+    return EmbeddingSettings(max_seq_length=max_seq_length, pooling=recipe.pooling, normalize=recipe.normalize)
+
+
+def read_views(recipe: ContrastiveRecipe) -> list[Views]:
+    """The training texts with their positives and negatives.
+
+    Raises:
+        ValueError: naming files without any, or data in which some texts have a negative and others none.
+    """
+    views: list[Views]
+    if recipe.mode == "unsupervised":
+        texts = chain.from_iterable(read_texts(path, recipe.columns) for path in recipe.train)
+        if recipe.split_sentences:
+            texts = chain.from_iterable(map(split_sentences, texts))
+        views = [(text, text) for text in texts]
+    else:
+        views = [item for path in recipe.train for item in read_positives(path, recipe.columns, recipe.min_label)]
+    names = ", ".join(f"`{path}`" for path in recipe.train)
+    if not views:
+        hint = f" with a `{recipe.columns.label}` of {recipe.min_label} or more" * (recipe.min_label is not None)
+        raise ValueError(f"no {'texts' if recipe.mode == 'unsupervised' else 'pairs'}{hint} in {names}")
+    if len({len(item) for item in views}) > 1:
+        raise ValueError(
+            f"some texts of {names} have a `{recipe.columns.negative}`, others none; give it to all or none"
+        )
+    return views
+
+
+def contrastive_items(views: Sequence[Views], task: Embedding, recipe: ContrastiveRecipe) -> list[Item]:
+    """An item for each text: its views, with the same number where they are the same to the network.
+
+    Raises:
+        ValueError: when there is nothing to tell apart.
+    """
+    texts = list(dict.fromkeys(chain.from_iterable(views)))
+    task = Embedding(task.tokenizer, EmbeddingSettings(max_seq_length=recipe.train_seq_length))
+    features = {text: windows[0] for text, windows in zip(texts, task.encode(texts), strict=True)}
+    numbers: dict[bytes, int] = {}
+    number_of = {text: numbers.setdefault(item.input_ids.tobytes(), len(numbers)) for text, item in features.items()}
+    if len(numbers) < 2:
+        raise ValueError(f"all texts of `{recipe.train[0]}` are the same; there are no negatives to learn from")
+    return [Item(tuple(features[text] for text in item), tuple(number_of[text] for text in item)) for item in views]
+
+
+def read_dev(recipe: ContrastiveRecipe, task: Embedding) -> list[RegressionExample]:
+    """Pairs to score on.
+
+    Raises:
+        ValueError: naming files in which a text has no pair.
+    """
+    if not recipe.dev:
+        return []
+    pairs: list[RegressionExample] = read_examples(
+        "regression", recipe.dev, columns=recipe.dev_columns, tokenizer=task.tokenizer
+    )
+    if not all(pair.text_pair for pair in pairs):
+        name = recipe.dev_columns.text_pair
+        raise ValueError(
+            f"--dev `{recipe.dev[0]}` needs pairs: there is no `{name}` (--dev-columns.text-pair names it)"
+        )
+    return pairs
+
+
+def scores_before(
+    task: Embedding, dev: Sequence[RegressionExample], model: BertModel, world: World
+) -> dict[str, dict[str, float]]:
+    """What the checkpoint scores as it is, with both poolings, and what takes no network at all."""
+    run = torch_run(model, world.device)
+    rows: dict[str, dict[str, float]] = {}
+    for pooling in get_args(Pooling):
+        settings = replace(task.settings, pooling=pooling)
+        rows[f"before, {pooling}"] = similarity_scores(Embedding(task.tokenizer, settings), dev, run)
+    words = mean_of_words(model.bert.embeddings.word.weight.detach().cpu().numpy(), task.tokenizer)
+    return rows | {
+        "mean of word embeddings": vector_scores(dev, words),
+        "word overlap": word_overlap(dev, task.tokenizer),
+    }
+
+
+def _correlations(scores: dict[str, float]) -> dict[str, float]:
+    return {name: scores[name] for name in ("spearman", "pearson")}
+
+
+def _finish(
+    recipe: ContrastiveRecipe,
+    run: Run,
+    model: BertModel,
+    task: Embedding,
+    dev: Sequence[RegressionExample],
+    rows: dict[str, dict[str, float]],
+    origin: dict[str, Any],
+) -> None:
+    """Choose the weights, score them, write the checkpoint."""
+    if recipe.keep == "best" and (step := run.load_best(model)):
+        print(f"kept: step {step}, with the best Spearman on dev", flush=True)
+    scores: dict[str, Any] = {}
+    if dev:
+        rows = {"dev": similarity_scores(task, dev, torch_run(model, run.world.device)), **rows}
+        scores = {**rows, "num_dev_examples": len(dev)}
+    card = TaskCard(task=task.name, settings=task.settings, scores=scores, provenance=origin)
+    save_checkpoint(run.checkpoint_path, model.cpu(), tokenizer_from=recipe.checkpoint, card=card)
+    plot_run(recipe.run_dir)
+    run.drop_states()
+    if dev:
+        print(format_scores(rows))
+
+
+@command
+def main() -> None:
+    """Command line."""
+    recipe = parse(ContrastiveRecipe, "training.contrastive", __doc__)
+    with world() as peers:
+        checkpoint = train_embedding(recipe, peers)
+        if peers.is_main:
+            print(f"checkpoint -> {checkpoint}")
+
+
+if __name__ == "__main__":
+    main()
