@@ -100,6 +100,7 @@ def read_source(checkpoint: str | Path, *, task: str | None = None, settings: Se
     checkpoint = Path(checkpoint)
     directory = checkpoint_directory(checkpoint)
     config, card = read_config(directory), read_task_card(directory)
+    _refuse_ablations(directory)
     task = task or (card.task if card else _infer_task(directory, config))
     if task not in get_args(TaskName):
         known = "cannot be exported" if task in TASKS else "is unknown"
@@ -113,6 +114,21 @@ def read_source(checkpoint: str | Path, *, task: str | None = None, settings: Se
     known_task = create_task(task, tokenizer, settings_from_dict(task, values | dict(settings or {})))
     _check_sizes(directory, known_task)
     return Source(name=checkpoint.resolve().name, directory=directory, task=known_task, card=card)
+
+
+def _refuse_ablations(directory: Path) -> None:
+    """The graph would be another network's: it is traced from transformers' BERT."""
+    shape = read_shape(directory)
+    if shape.direction != "both":
+        raise ValueError(
+            f"`{directory}` is an ablation that looks {shape.direction}; only BERT is exported: pretrain it with "
+            "--direction both"
+        )
+    if shape.combines_states:
+        raise ValueError(
+            f"`{directory}` is an ablation whose head takes combined states or a BiLSTM; only BERT is exported: "
+            "fine-tune it without --layers, --combine and --bilstm"
+        )
 
 
 def _infer_task(directory: Path, config: Mapping[str, Any]) -> TaskName:
