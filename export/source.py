@@ -102,9 +102,10 @@ def read_source(checkpoint: str | Path, *, task: str | None = None, settings: Se
     config, card = read_config(directory), read_task_card(directory)
     _refuse_ablations(directory)
     task = task or (card.task if card else _infer_task(directory, config))
+    if task not in TASKS:
+        raise ValueError(f"unknown task: `{task}` (one of: {', '.join(get_args(TaskName))})")
     if task not in get_args(TaskName):
-        known = "cannot be exported" if task in TASKS else "is unknown"
-        raise ValueError(f"task `{task}` {known}; give --task (one of: {', '.join(get_args(TaskName))})")
+        raise ValueError(f"task `{task}` cannot be exported; `--task embedding` exports the encoder of `{directory}`")
     _refuse_other_heads(directory, config, task)
     tokenizer = load_tokenizer(directory)
     if card and card.task == task:
@@ -117,18 +118,15 @@ def read_source(checkpoint: str | Path, *, task: str | None = None, settings: Se
 
 
 def _refuse_ablations(directory: Path) -> None:
-    """The graph would be another network's: it is traced from transformers' BERT."""
+    """The graph is traced from transformers' BERT, which would compute something else with these weights."""
     shape = read_shape(directory)
     if shape.direction != "both":
-        raise ValueError(
-            f"`{directory}` is an ablation that looks {shape.direction}; only BERT is exported: pretrain it with "
-            "--direction both"
-        )
-    if shape.combines_states:
-        raise ValueError(
-            f"`{directory}` is an ablation whose head takes combined states or a BiLSTM; only BERT is exported: "
-            "fine-tune it without --layers, --combine and --bilstm"
-        )
+        remedy = "pretrain it with --direction both"
+    elif shape.combines_states:
+        remedy = "fine-tune it without --layers, --combine and --bilstm"
+    else:
+        return
+    raise ValueError(f"`{directory}` is no BERT but an ablation of it and cannot be exported; to export it, {remedy}")
 
 
 def _infer_task(directory: Path, config: Mapping[str, Any]) -> TaskName:

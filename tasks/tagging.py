@@ -87,8 +87,9 @@ class Tagging(Task[TaggingExample, WordWindow, TaggingPrediction, TaggingSetting
     def encode(self, examples: Sequence[TaggingExample], *, truncate: bool = True) -> list[list[WordWindow]]:
         """As the base class; words that the tokenizer drops are read as [UNK], and only a word is ever cut."""
         invalid: list[InvalidExample] = []
-        # Sentences are looked at as well, so that one without any token is named as in every other task.
+        # Sentences are looked at first, so that one without any token is named as in every other task.
         tokenize_texts(self.tokenizer, [example.text for example in examples], "text", invalid)
+        raise_if_invalid(invalid)
         tokens = iter(self.tokenizer.tokenize([word for example in examples for word in example.words]))
         words = [[next(tokens).ids for _ in example.words] for example in examples]
         if not truncate:

@@ -17,6 +17,7 @@ from tasks.regression import RegressionExample
 from tasks.spans import SpanExample
 from tasks.tagging import TaggingExample
 from tasks.tokenizer import Tokenizer
+from training.corpus import Corpus
 
 
 def baseline(task: str, train: Sequence[Any], dev: Sequence[Any], tokenizer: Tokenizer) -> tuple[str, dict[str, float]]:
@@ -82,6 +83,12 @@ def unigram_of_counts(train: np.ndarray, dev: np.ndarray) -> dict[str, float]:
     smoothed = train + 1.0
     loss = -(dev * np.log(smoothed / smoothed.sum())).sum() / dev.sum()
     return {"loss": float(loss), "accuracy": float(dev[smoothed.argmax()] / dev.sum())}
+
+
+def unigram_of_corpora(corpus: Corpus, dev: Corpus) -> dict[str, float]:
+    """The same for pretraining: loss and accuracy at the masked tokens of a dev corpus."""
+    found = unigram_of_counts(corpus.token_counts(), dev.token_counts())
+    return {f"mlm_{name}": value for name, value in found.items()}
 
 
 def _hidden_counts(examples: Sequence[ClozeExample], tokenizer: Tokenizer) -> np.ndarray:

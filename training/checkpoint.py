@@ -107,6 +107,8 @@ def read_config(directory: str | Path) -> dict[str, Any]:
     values = read_json(path)
     if values.get("model_type", "bert") not in ("bert", ABLATION):
         raise ValueError(f"not a BERT checkpoint: `{path}` has model_type `{values['model_type']}`")
+    if values.get("is_decoder") and "direction" not in values:
+        raise ValueError(f"not an encoder: `{path}` says `is_decoder`")
     if values.get("position_embedding_type", "absolute") != "absolute":
         raise ValueError(f"`{path}`: only absolute position embeddings are supported")
     return values

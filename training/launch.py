@@ -1,6 +1,12 @@
 """Start a stage in several processes on this machine as `torchrun` does, but report a mistake in one line.
 
-python -m training.launch 2 training.pretrain mini --corpus build/corpus --run-dir runs/mini
+    python -m training.launch 2 training.pretrain mini --corpus build/corpus --run-dir runs/mini
+    python -m training.launch 2 --max-restarts 3 training.pretrain mini --corpus build/corpus --run-dir runs/mini
+
+Flags before the module are torchrun's. With `--max-restarts`, all processes start anew when one dies, and go on from
+the last state. On several machines (which share the run directory), one command on each, with its own rank:
+
+    python -m training.launch 8 --nnodes 2 --node-rank 0 --master-addr 10.0.0.1 training.pretrain base ...
 """
 
 from __future__ import annotations
@@ -17,8 +23,12 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from training.command import command
 
 
-def launch(num_processes: int, module: str, arguments: Sequence[str]) -> int:
+def launch(num_processes: int, flags: Sequence[str], module: str, arguments: Sequence[str]) -> int:
     """Run `python -m module arguments` in processes that are peers.
+
+    Args:
+        num_processes: on this machine.
+        flags: torchrun's; without `--nnodes` there is no other machine.
 
     Returns:
         0, the exit code of the process that failed, or 128 + the signal that ended them.
@@ -30,9 +40,9 @@ def launch(num_processes: int, module: str, arguments: Sequence[str]) -> int:
         raise ValueError(f"the number of processes must be at least 1: `{num_processes}`")
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // num_processes)))
     logging.disable(logging.ERROR)  # of this process only: the others say themselves what is wrong
-    flags = ["--standalone", "--nproc-per-node", str(num_processes), "-m", module, *arguments]
+    place = [] if any(flag.startswith("--nnodes") for flag in flags) else ["--standalone"]
     try:
-        run.main(flags)
+        run.main([*place, "--nproc-per-node", str(num_processes), *flags, "-m", module, *arguments])
     except ChildFailedError as error:
         code = next(iter(error.failures.values())).exitcode
         return code if code >= 0 else 128 - code
@@ -44,9 +54,11 @@ def launch(num_processes: int, module: str, arguments: Sequence[str]) -> int:
 @command
 def main() -> None:
     """Command line."""
-    if len(sys.argv) < 3 or not sys.argv[1].lstrip("-").isdigit():
-        raise ValueError("usage: python -m training.launch PROCESSES MODULE [FLAGS OF THE MODULE]")
-    sys.exit(launch(int(sys.argv[1]), sys.argv[2], sys.argv[3:]))
+    words = sys.argv[1:]
+    module = next((number for number, word in enumerate(words) if word.startswith("training.")), 0)
+    if not module or not words[0].lstrip("-").isdigit():
+        raise ValueError("usage: python -m training.launch PROCESSES [FLAGS OF TORCHRUN] MODULE [FLAGS OF THE MODULE]")
+    sys.exit(launch(int(words[0]), words[1:module], words[module], words[module + 1 :]))
 
 
 if __name__ == "__main__":

@@ -200,7 +200,7 @@ def train(
             torch.manual_seed((settings.seed * 1_000_003 + position.step) * 4096 + world.rank)
             batches, wait_s = feed.take(position)
             network.train()
-            losses, num_tokens, elapsed_s = _backward(network, batches, objective, settings, world, meter.elapsed_s)
+            losses, num_tokens, elapsed_s = backward(network, batches, objective, settings, world, meter.elapsed_s)
             drop_frozen(optimizer, position.step)
             norm = nn.utils.clip_grad_norm_(model.parameters(), settings.clip_norm)
             optimizer.found_inf = watch.observe(position, losses, norm)  # type: ignore[attr-defined]
@@ -261,7 +261,7 @@ def _evaluate(
     run.world.barrier()
 
 
-def _backward(
+def backward(
     network: nn.Module,
     batches: Sequence[Batch],
     objective: Objective,

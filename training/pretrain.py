@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from tasks.features import Features, collate
 from tasks.masked_lm import MaskedLMSettings
+from training.baselines import unigram_of_corpora
 from training.checkpoint import TaskCard, create_model, load_model, save_checkpoint
 from training.command import command, parse
 from training.corpus import Corpus
@@ -277,6 +278,7 @@ def pretrain(recipe: PretrainRecipe, world: World) -> Path:
         card = TaskCard(
             task="masked-lm",
             settings=MaskedLMSettings(max_seq_length=recipe.long_seq_length or recipe.max_seq_length),
+            scores=_scores(evaluation, recipe, corpus),
             provenance={"pretraining": provenance},
         )
         save_checkpoint(run.checkpoint_path, model, tokenizer_from=recipe.corpus, card=card)
@@ -284,6 +286,12 @@ def pretrain(recipe: PretrainRecipe, world: World) -> Path:
         run.drop_states()
     world.barrier()
     return run.checkpoint_path
+
+
+def _scores(evaluation: Evaluation | None, recipe: PretrainRecipe, corpus: Corpus) -> dict[str, Any]:
+    if evaluation is None or recipe.dev_corpus is None:
+        return {}
+    return {"dev": evaluation.scores(), "unigrams": unigram_of_corpora(corpus, Corpus(recipe.dev_corpus))}
 
 
 _MAY_DIFFER = (*PLACES_AND_PACE, "corpus", "dev_corpus")

@@ -22,7 +22,7 @@ from markupsafe import Markup
 from safetensors import safe_open
 
 from tasks.files import atomic_write, sha256
-from training.baselines import unigram_of_counts
+from training.baselines import unigram_of_corpora
 from training.checkpoint import CONFIG_FILE, WEIGHTS_FILE, TaskCard, read_json, read_task_card
 from training.command import command, parse
 from training.corpus import CORPUS_FILE, Corpus
@@ -188,8 +188,7 @@ def corpus_baseline(settings: Mapping[str, Any]) -> dict[str, float] | None:
     corpus, dev = (Corpus(path) for path in paths)
     if corpus.digest != settings.get("corpus_digest") or dev.info["vocab_size"] != corpus.info["vocab_size"]:
         return None
-    found = unigram_of_counts(corpus.token_counts(), dev.token_counts())
-    return {f"mlm_{name}": value for name, value in found.items()}
+    return unigram_of_corpora(corpus, dev)
 
 
 @dataclass(frozen=True)

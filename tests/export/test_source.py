@@ -7,8 +7,9 @@ import pytest
 from export.source import read_source
 from tasks import settings_to_dict
 from tasks.masked_lm import MaskedLMSettings
-from training.checkpoint import TaskCard, load_model
+from training.checkpoint import TaskCard, create_model, load_model
 from training.checkpoint import save_checkpoint as save_our_checkpoint
+from training.model import BertConfig
 
 
 @pytest.mark.parametrize(
@@ -101,8 +102,8 @@ def change_config(directory, **changes):
         ("BertModel", {"model_type": "roberta"}, None, "model_type `roberta`"),
         ("BertModel", {"type_vocab_size": 1}, None, "type_vocab_size `1`"),
         ("BertModel", {"vocab_size": 10}, None, r"the tokenizer of .* has 65 tokens, its network 10"),
-        ("BertModel", {}, "tagging", r"task `tagging` cannot be exported; give --task \(one of: embedding, classif"),
-        ("BertModel", {}, "poetry", "task `poetry` is unknown; give --task"),
+        ("BertModel", {}, "tagging", "task `tagging` cannot be exported; `--task embedding` exports"),
+        ("BertModel", {}, "poetry", "unknown task: `poetry`"),
         ("BertForMaskedLM", {"tie_word_embeddings": False}, "masked-lm", "unties the word embeddings"),
         (
             "BertForSequenceClassification",
@@ -149,3 +150,16 @@ def test_labels_must_fit_the_head(checkpoints):
 
     with pytest.raises(ValueError, match=r"`classifier\.(weight|bias)` is \[3"):
         source.load_model()
+
+
+def test_ablations_are_refused(tmp_path, tokenizer_dir):
+    """A network that looks only one way is no BERT, and the graph would compute another one."""
+    config = BertConfig(
+        vocab_size=80, hidden_size=32, num_hidden_layers=1, num_attention_heads=2, direction="left-to-right"
+    )
+    card = TaskCard(task="masked-lm", settings=MaskedLMSettings())
+    model = create_model("masked-lm", config)
+    save_our_checkpoint(tmp_path / "checkpoint", model, tokenizer_from=tokenizer_dir, card=card)
+
+    with pytest.raises(ValueError, match="is no BERT but an ablation of it"):
+        read_source(tmp_path / "checkpoint")

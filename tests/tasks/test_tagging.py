@@ -76,3 +76,5 @@ def test_a_word_that_would_be_cut_is_refused_without_truncation(word_tokenizer, 
         make_task(tokenizer).encode([TaggingExample(("a",)), TaggingExample(("abcdefghij",))], truncate=False)
     with pytest.raises(InvalidExamplesError, match="example 0, text: empty text"):
         make_task(tokenizer).encode([TaggingExample(("\u200b",))])
+    with pytest.raises(InvalidExamplesError, match="example 0, text: not UTF-8"):
+        make_task(tokenizer).encode([TaggingExample(("a", "\ud83d"))])

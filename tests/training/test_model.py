@@ -1,6 +1,7 @@
 """Our network against transformers: the same weights give the same outputs, losses and gradients."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,17 +9,21 @@ import transformers
 from transformers import BertConfig as HuggingFaceConfig
 
 from tasks import TASKS
+from tasks.masked_lm import MaskedLMSettings
 from tasks.spans import SpanSettings
 from training.checkpoint import (
     MODELS,
     TaskCard,
+    create_model,
     from_hugging_face,
     load_model,
+    read_shape,
     read_weights,
     save_checkpoint,
     to_hugging_face,
 )
 from training.loop import Batch
+from training.model import BertConfig
 from training.pretrain import pretraining_losses
 
 NETWORKS = {
@@ -229,3 +234,61 @@ def test_checkpoint_without_a_head_is_refused_unless_a_new_one_is_wanted(tmp_pat
 def test_every_task_is_compared():
     """The networks above keep up with the tasks."""
     assert NETWORKS.keys() == TASKS.keys() == MODELS.keys()
+
+
+@pytest.mark.parametrize("direction", ["left-to-right", "right-to-left", "concatenated"])
+def test_tokens_look_only_where_they_may(direction, inputs):
+    """A change further on (or before) leaves a token's states as they are; padding changes nothing; training agrees."""
+    torch.manual_seed(0)
+    shape = {"vocab_size": 90, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    model = create_model(
+        "embedding", BertConfig(**shape, intermediate_size=64, direction=direction), dropout=0.0
+    ).eval()
+    changed = {**inputs, "input_ids": inputs["input_ids"].clone()}
+    changed["input_ids"][:, 4] = 7
+
+    with torch.no_grad():
+        one, two = (model(**values)["last_hidden_state"] for values in (inputs, changed))
+        short = model(**{name: value[1:2, :6] for name, value in inputs.items()})
+        whole = {name: value[1:2] for name, value in model(**inputs).items()}
+        trained = model.train()(**inputs)["last_hidden_state"]
+
+    before, after = (one - two).abs().amax(-1)[0, :4] == 0, (one - two).abs().amax(-1)[0, 5:] == 0
+    sees = {"left-to-right": (True, False), "right-to-left": (False, True), "concatenated": (False, False)}
+    assert (before.all(), after.all()) == sees[direction]
+    assert one.shape[-1] == model.config.output_size
+    if direction == "concatenated":
+        assert ((one - two)[0, :4, :32] == 0).all()
+        assert ((one - two)[0, 5:, 32:] == 0).all()
+    torch.testing.assert_close(short["pooler_output"], whole["pooler_output"])
+    torch.testing.assert_close(one[inputs["attention_mask"].bool()], trained[inputs["attention_mask"].bool()])
+
+
+def test_left_to_right_equals_transformers_decoder(inputs, tmp_path):
+    """The same weights with transformers' causal mask give the same states."""
+    theirs = hugging_face_model("embedding", tmp_path, is_decoder=True)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"direction": "left-to-right"}))
+    ours = load_model(tmp_path, "embedding").eval()
+
+    with torch.inference_mode():
+        expected, found = theirs(**inputs).last_hidden_state, ours(**inputs)["last_hidden_state"]
+
+    tokens = inputs["attention_mask"].bool()
+    torch.testing.assert_close(found[tokens], expected[tokens], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("direction", ["left-to-right", "concatenated"])
+def test_networks_that_are_no_bert_are_kept_from_transformers(direction, checkpoint, tmp_path):
+    """They come back here as they were; transformers refuses them instead of computing something else."""
+    torch.manual_seed(0)
+    config = replace(read_shape(checkpoint), direction=direction)
+    model = create_model("masked-lm", config)
+    card = TaskCard(task="masked-lm", settings=MaskedLMSettings())
+    save_checkpoint(tmp_path / "ours", model, tokenizer_from=checkpoint, card=card)
+    back = load_model(tmp_path / "ours", "masked-lm")
+
+    assert back.config == model.config
+    assert all(torch.equal(value, back.state_dict()[name]) for name, value in model.state_dict().items())
+    with pytest.raises(ValueError, match="bert-ablation"):
+        transformers.AutoModel.from_pretrained(tmp_path / "ours")

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from tests.toy import TINY
+from tests.training.gradients import write_gradients
 from training.checkpoint import load_model, read_task_card
 from training.model import BertForPreTraining
 from training.pretrain import IGNORED, PretrainRecipe, pretrain, pretraining_batch, recipe_from_arguments
@@ -78,6 +79,31 @@ def test_processes_and_micro_batches_change_nothing(corpus_dir, tmp_path, alone)
     for name in ("three", "single", "processes"):
         for line, other in zip(expected, losses(tmp_path / name), strict=True):
             assert line == pytest.approx(other, abs=2e-5), name
+
+
+def test_gradients_do_not_depend_on_the_split(corpus_dir, tmp_path):
+    """1, 2 or 4 processes, micro-batches of any size: the same gradients of the global batch, to 1e-6 of their norm."""
+    write_gradients(corpus_dir, 8, tmp_path / "whole.pt")
+    write_gradients(corpus_dir, 3, tmp_path / "micro.pt")
+    write_gradients(corpus_dir, 1, tmp_path / "single.pt")
+    for processes in (2, 4):
+        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
+        arguments = [
+            "-m",
+            "tests.training.gradients",
+            str(corpus_dir),
+            "2",
+            str(tmp_path / f"processes-{processes}.pt"),
+        ]
+        environment = os.environ | {"OMP_NUM_THREADS": "1"}
+        subprocess.run([*torchrun, *arguments], check=True, capture_output=True, env=environment)
+
+    whole = torch.load(tmp_path / "whole.pt")
+    norm = torch.stack([value.norm() for value in whole.values()]).norm()
+    for name in ("micro", "single", "processes-2", "processes-4"):
+        other = torch.load(tmp_path / f"{name}.pt")
+        assert other.keys() == whole.keys()
+        assert max((other[key] - whole[key]).abs().max() for key in whole) < 1e-6 * norm, name
 
 
 def test_run_started_differently_is_refused(corpus_dir, tmp_path, alone):

@@ -118,6 +118,102 @@ def test_fates_of_masked_tokens():
     assert set(fates.tolist()) == set(range(50))
 
 
+@pytest.mark.parametrize("shares", [(1.0, 0.0), (0.8, 0.0), (0.8, 0.2), (0.0, 0.2), (0.0, 1.0)])
+def test_shares_of_fates_are_settings(shares):
+    """[MASK], random, and unchanged for the rest: the strategies of the paper's appendix C.2."""
+    masking = Masking(rate=0.5, mask_share=shares[0], random_share=shares[1])
+    masked, positions, _ = mask_tokens(
+        np.full(100_000, 7), np.array([0]), masking=masking, mask_id=4, vocab_size=50, rng=np.random.default_rng(0)
+    )
+
+    fates = masked[positions]
+    assert np.mean(fates == 4) == pytest.approx(shares[0] + shares[1] / 50, abs=0.01)
+    assert np.mean(fates == 7) == pytest.approx(1 - sum(shares) + shares[1] / 50, abs=0.01)
+
+
+@pytest.mark.parametrize("wrong", [{"rate": 0.0}, {"rate": 1.5}, {"mask_share": 0.8, "random_share": 0.3}])
+def test_impossible_masking_is_refused(wrong):
+    """With what is wrong."""
+    with pytest.raises(ValueError, match=r"masking_rate lies above 0|shares of one whole"):
+        Masking(**wrong)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.integers(1, 6), min_size=1, max_size=20), st.integers(0, 2**32), st.floats(0.05, 0.9))
+def test_whole_words_are_masked_whole(word_lengths, seed, rate):
+    """All pieces of a word or none, no more than round(length x rate) tokens, and as many words as fit."""
+    continues_word = np.arange(50) >= 25
+    words = [[5 + number] + [25 + number] * (length - 1) for number, length in enumerate(word_lengths)]
+    ids = np.array([2, *(piece for word in words for piece in word), 3])
+    _, positions, labels = mask_tokens(
+        ids,
+        np.array([0, len(ids) - 1]),
+        masking=Masking(rate=rate, whole_words=True),
+        mask_id=4,
+        vocab_size=50,
+        rng=np.random.default_rng(seed),
+        continues_word=continues_word,
+    )
+
+    count = min(len(ids) - 2, max(1, round(len(ids) * rate)))
+    starts = 1 + np.concatenate([[0], np.cumsum(word_lengths)])
+    chosen = [number for number in range(len(words)) if starts[number] in positions]
+    assert positions.tolist() == [place for n in chosen for place in range(starts[n], starts[n + 1])]
+    assert len(positions) <= count
+    left_out = [length for number, length in enumerate(word_lengths) if number not in chosen]
+    assert not left_out or min(left_out) > count - len(positions)
+    np.testing.assert_array_equal(ids[positions], labels)
+
+
+def test_pieces_of_one_word_have_fates_of_their_own():
+    """Each piece draws for itself, as in the reference code."""
+    ids = np.array([2, *[5, *[30] * 999], 3])
+    masked, positions, _ = mask_tokens(
+        ids,
+        np.array([0, len(ids) - 1]),
+        masking=Masking(rate=1.0, whole_words=True),
+        mask_id=4,
+        vocab_size=50,
+        rng=np.random.default_rng(0),
+        continues_word=np.arange(50) >= 25,
+    )
+
+    assert np.mean(masked[positions] == 4) == pytest.approx(0.8, abs=0.05)
+
+
+def test_without_next_sentences_a_pair_is_a_run_of_text(corpus):
+    """Every second part follows the first, and all sentences are used once."""
+    examples = PretrainingExamples(corpus, max_seq_length=64, next_sentences=False, short_seq_prob=0.0)
+    plan = examples._epoch(0)[0]
+
+    assert (plan["random_document"] == -1).all()
+    assert {examples.example(0, index).nsp_label for index in range(examples.num_examples(0))} == {0}
+    for document in range(corpus.num_documents):
+        rows = np.sort(plan[plan["document"] == document], order="first")
+        assert rows["first"].tolist() == [0, *rows["last"][:-1]]
+        assert rows["last"][-1] == corpus.num_sentences(document)
+
+
+@pytest.mark.parametrize("direction", ["left-to-right", "right-to-left", "concatenated"])
+def test_language_models_predict_the_next_token(direction, corpus):
+    """The token after each (before each, from the right), with nothing hidden."""
+    examples = PretrainingExamples(corpus, max_seq_length=48, next_sentences=False, direction=direction)
+    example = examples.example(0, 3)
+    ids = example.input_ids
+
+    expected = {
+        "left-to-right": [(place, ids[place + 1]) for place in range(len(ids) - 1)],
+        "right-to-left": [(place, ids[place - 1]) for place in range(1, len(ids))],
+    }
+    expected["concatenated"] = sorted(
+        [(2 * place, label) for place, label in expected["left-to-right"]]
+        + [(2 * place + 1, label) for place, label in expected["right-to-left"]]
+    )
+    found = list(zip(example.masked_positions.tolist(), example.masked_labels.tolist(), strict=True))
+    assert found == expected[direction]
+    assert corpus.tokenizer.mask_id not in ids
+
+
 @settings(max_examples=200, deadline=None)
 @given(st.integers(1, 40), st.integers(1, 40), st.integers(2, 60), st.integers(0, 2**32))
 def test_truncation_takes_from_the_longer_at_either_end(num_first, num_second, max_tokens, seed):

@@ -1,0 +1,41 @@
+"""Write the gradients of the first global batch: of one process, or of those that torchrun starts.
+
+python -m tests.training.gradients CORPUS MICRO_BATCH_SIZE OUT
+"""
+
+import sys
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from tests.toy import TINY
+from training.checkpoint import create_model
+from training.corpus import Corpus
+from training.distributed import world
+from training.feed import Feed
+from training.loop import LoopSettings, Phase, backward
+from training.model import BertConfig
+from training.pretrain import PretrainingData, pretraining_losses
+from training.pretraining_examples import PretrainingExamples
+from training.run import Position
+
+
+def write_gradients(corpus_dir, micro_batch_size, out):
+    corpus = Corpus(corpus_dir)
+    torch.manual_seed(0)
+    shape = {name: TINY[name] for name in ("hidden_size", "num_hidden_layers", "num_attention_heads")}
+    config = BertConfig(vocab_size=corpus.info["vocab_size"], intermediate_size=64, **shape)
+    model = create_model("masked-lm", config, dropout=0.0).train()
+    settings = LoopSettings(global_batch_size=8, micro_batch_size=micro_batch_size, dtype="fp32")
+    with world() as peers:
+        network = DistributedDataParallel(model) if peers.size > 1 else model
+        data = PretrainingData(PretrainingExamples(corpus, max_seq_length=32), 8)
+        with Feed([Phase(data=data)], settings, peers) as feed:
+            batches, _ = feed.take(Position())
+            backward(network, batches, pretraining_losses, settings, peers)
+        if peers.is_main:
+            torch.save({name: value.grad for name, value in model.named_parameters()}, out)
+
+
+if __name__ == "__main__":
+    write_gradients(sys.argv[1], int(sys.argv[2]), sys.argv[3])
