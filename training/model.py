@@ -213,10 +213,11 @@ class Bert(nn.Module):
         )
         if with_pooler:
             self.pooler = nn.Linear(config.output_size, config.hidden_size)
-        for stack in self._stacks():
+        for stack in self.stacks():
             stack[max(self.states_read) :].requires_grad_(False)  # nobody reads them, and DDP asks that all are used
 
-    def _stacks(self) -> list[nn.ModuleList]:
+    def stacks(self) -> list[nn.ModuleList]:
+        """The layers of each direction."""
         depth = len(self.layers) // len(self.directions)
         return [self.layers[number * depth : (number + 1) * depth] for number in range(len(self.directions))]
 
@@ -250,7 +251,7 @@ class Bert(nn.Module):
         """The states that are read, [B, L, D] each; of several stacks side by side."""
         embeddings_BLD = self.embeddings(input_ids_BL, token_type_ids_BL)
         parts = []
-        for stack, direction in zip(self._stacks(), self.directions, strict=True):
+        for stack, direction in zip(self.stacks(), self.directions, strict=True):
             mask = attention_pattern(attention_mask_BL, direction, input_ids_BL)
             found = {0: embeddings_BLD}
             x_BLD = embeddings_BLD

@@ -224,7 +224,7 @@ def test_checkpoint_passes_for_no_bert(checkpoint, tmp_path, alone):
     }
     with pytest.raises(ValueError, match="bert-ablation"):
         transformers.AutoModelForSequenceClassification.from_pretrained(first)
-    with pytest.raises(ValueError, match="no BERT but an ablation of it .* fine-tune it without --layers, --combine"):
+    with pytest.raises(ValueError, match=r"no BERT but an ablation of it .* fine-tune it without --layers, --combine"):
         read_source(first)
     folder = tmp_path / "next"
     folder.mkdir()
