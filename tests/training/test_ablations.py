@@ -1,4 +1,4 @@
-"""The paper's tables on toy data: every cell against the run it comes from, runs shared, killed and mistaken."""
+"""The paper's tables on toy data: every cell against the run it comes from, killed, shared and mistaken runs."""
 
 import json
 import lzma
@@ -15,8 +15,8 @@ from training.ablations.runs import Runs
 from training.ablations.scales import SCALES
 from training.ablations.tables import LABELLED_DATA, make_table
 from training.checkpoint import read_config, read_task_card
+from training.grid import run_cell
 from training.pretrain import PretrainRecipe
-from training.run import read_metrics
 
 
 def write_pairs(path, seed):
@@ -51,23 +51,31 @@ def data(tmp_path_factory):
     return folder
 
 
+def finishing_times(run_dir):
+    """Of each run that has its result."""
+    return {path.parent: path.stat().st_mtime_ns for path in run_dir.glob("*/**/checkpoint/task.json")}
+
+
 @pytest.fixture(scope="module")
 def finished(data, tmp_path_factory, alone):
-    """Table 5 in smoke, for NER alone, with two seeds."""
-    recipe = AblationsRecipe(
-        data=data,
-        run_dir=tmp_path_factory.mktemp("ablations") / "run",
-        tables=("5",),
-        scale="smoke",
-        tasks=("NER",),
-        seeds=(0, 1),
-    )
-    return recipe, ablations(recipe, alone)
+    """Table 5 in smoke, for NER alone, with two seeds: killed after its third fine-tuning, and started again.
+
+    Recipe, results, and what there was when it was killed: the report, and when each run was finished.
+    """
+    run_dir = tmp_path_factory.mktemp("ablations") / "run"
+    recipe = AblationsRecipe(data=data, run_dir=run_dir, tables=("5",), scale="smoke", tasks=("NER",), seeds=(0, 1))
+    with pytest.MonkeyPatch.context() as patch:
+        cells = iter([run_cell] * 3)
+        patch.setattr("training.ablations.runs.run_cell", lambda *arguments: next(cells)(*arguments))
+        with pytest.raises(StopIteration):
+            ablations(recipe, alone)
+    killed = (run_dir / "ablations.md").read_text(), finishing_times(run_dir)
+    return recipe, ablations(recipe, alone), killed
 
 
 def test_cells_are_means_over_seeds(finished):
     """As the task cards of the runs have the scores, with their sample deviation, and the baseline beside them."""
-    recipe, results = finished
+    recipe, (result,), _ = finished
     directories = {
         "masked LM and NSP (BERT)": "bert/NER",
         "no NSP": "no-nsp/NER",
@@ -87,15 +95,15 @@ def test_cells_are_means_over_seeds(finished):
         assert row["scores"]["NER"]["mean"] == pytest.approx(np.mean(scores))
         assert row["scores"]["NER"]["standard_deviation"] == pytest.approx(np.std(scores, ddof=1))
         assert table["baselines"]["NER"] == {"commonest tag": cards[0].scores["commonest tag"]["f1"]}
-    assert results[0].lm_losses[-1] is None  # not pretrained
-    assert results[0].lm_losses[0] > 0
-    for name in ("ablations.md", "table-5.png"):
-        assert (recipe.run_dir / name).stat().st_size > 500
+        line = f"| {row['label']} | {row['lm_loss'] or 0:.3f} | {100 * np.mean(scores):.1f} ± "
+        assert line.replace(" 0.000 ", "  ") in (recipe.run_dir / "ablations.md").read_text()
+    assert result.lm_losses[-1] is None  # not pretrained
+    assert (recipe.run_dir / "table-5.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_rows_differ_in_what_they_say(finished):
     """Direction, next sentences and BiLSTM stand in the runs; all pretrainings have the same steps."""
-    recipe, _ = finished
+    recipe, _, _ = finished
     paths = recipe.run_dir.glob("pretrain/*/recipe.json")
     pretrainings = {path.parent.name: json.loads(path.read_text()) for path in paths}
 
@@ -114,6 +122,7 @@ def test_maskings_are_the_papers(tmp_path):
 
     recipes = {row.label: runs.pretraining(row.pretraining) for row in table.rows}
 
+    assert recipes.pop("not pretrained") == recipes["80/10/10"]
     assert list(recipes) == ["80/10/10", "100/0/0", "80/0/20", "80/20/0", "0/20/80", "0/0/100"]
     for label, recipe in recipes.items():
         mask, same, random = (int(number) / 100 for number in label.split("/"))
@@ -125,7 +134,7 @@ def test_maskings_are_the_papers(tmp_path):
 
 def test_again_only_looks_up(finished, alone, capsys, monkeypatch):
     """Nothing is trained twice."""
-    recipe, results = finished
+    recipe, results, _ = finished
     monkeypatch.setattr("training.ablations.runs.pretrain", None)
     monkeypatch.setattr("training.ablations.runs.run_cell", None)
 
@@ -135,40 +144,31 @@ def test_again_only_looks_up(finished, alone, capsys, monkeypatch):
     assert "16 runs, 16 are finished" in capsys.readouterr().out
 
 
-def test_killed_run_goes_on(data, tmp_path, alone, monkeypatch):
-    """What was finished is in the report with what is to come, and is not done again."""
-    recipe = AblationsRecipe(data=data, run_dir=tmp_path / "run", tables=("steps",), scale="smoke", tasks=("NER",))
-    from training.ablations import runs as module
+def test_killed_run_goes_on(finished):
+    """The report had what was known, with what was to come; and no finished run was done again."""
+    recipe, _, (report, times) = finished
 
-    real, done = module.run_cell, []
+    assert "(1 to come)" in report
+    assert len(times) == 3 + 3
+    assert times.items() <= finishing_times(recipe.run_dir).items()
 
-    def run_two(cell, world):
-        if len(done) == 2:
-            raise KeyboardInterrupt
-        done.append(cell.run_dir.name)
-        return real(cell, world)
 
-    monkeypatch.setattr(module, "run_cell", run_two)
-    with pytest.raises(KeyboardInterrupt):
-        ablations(recipe, alone)
-    assert "(1 to come)" not in (recipe.run_dir / "ablations.md").read_text()
-    before = [path.stat().st_mtime_ns for path in sorted(recipe.run_dir.glob("finetune/*/*/checkpoint"))]
-    monkeypatch.setattr(module, "run_cell", real)
+def test_steps_are_halved_from_both_starts(tmp_path):
+    """Each point is a run with a schedule of its own, the first without pretraining, the last shared with table 5."""
+    runs = every_run("smoke", tmp_path)
 
-    (result,) = ablations(recipe, alone)
+    rows = make_table("steps", runs.scale, ("NER",)).rows
 
-    after = [path.stat().st_mtime_ns for path in sorted(recipe.run_dir.glob("finetune/*/*/checkpoint"))]
-    assert len(before) == 2
-    assert len(after) == 8
-    assert set(before) <= set(after)
-    assert [row.position for row in result.table.rows] == [1, 2, 4, 8] * 2
-    steps = read_metrics(recipe.run_dir / "pretrain/left-to-right-steps2")[-1]["step"]
-    assert steps == 2
+    assert [row.position for row in rows] == [0, 1, 2, 4, 8] * 2
+    trained = [row for row in rows if not row.from_scratch]
+    assert [runs.pretraining(row.pretraining).num_steps for row in trained] == [1, 2, 4, 8] * 2
+    shared = {row.pretraining.name for row in make_table("5", runs.scale, ("NER",)).rows}
+    assert {row.pretraining.name for row in rows} & shared == {"bert", "left-to-right"}
 
 
 def test_another_scale_needs_another_directory(finished, alone):
     """And a file that is missing is named, with the way round it."""
-    recipe, _ = finished
+    recipe, _, _ = finished
     fields = {"data": recipe.data, "run_dir": recipe.run_dir, "tables": ("5",)}
     for changes, message in (
         ({"scale": "small", "tasks": ("NER",)}, "was made from text .* choose another --run-dir"),

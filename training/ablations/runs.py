@@ -6,6 +6,7 @@ up, and whatever was killed goes on.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -73,13 +74,14 @@ class Runs:
         }
 
     def plan(self, tables: Sequence[Table]) -> list[PretrainRecipe | FinetuneRecipe]:
-        """All runs, each once, in an order in which they can be done."""
+        """All runs, each once, in an order in which they can be done; the tables are whole before a second seed."""
         runs: dict[Path, PretrainRecipe | FinetuneRecipe] = {}
-        for table in tables:
+        for number, table in itertools.product(range(len(self.seeds)), tables):
             for row in table.rows:
                 pretraining = self.pretraining(row.pretraining)
-                cells = [cell for column in table.columns for cell in self.finetunings(row, column)]
-                runs |= {recipe.run_dir: recipe for recipe in (pretraining, *cells)}
+                cells = [self.finetunings(row, column)[number] for column in table.columns]
+                runs[pretraining.run_dir] = pretraining
+                runs |= {cell.run_dir: cell for cell in cells}
         return list(runs.values())
 
 

@@ -106,6 +106,7 @@ class Table:
 
 BERT = Pretraining(name="bert", changes={})
 _LEFT_TO_RIGHT = Pretraining(name="left-to-right", changes={"next_sentences": False, "direction": "left-to-right"})
+UNPRETRAINED = Row(label="not pretrained", pretraining=BERT, from_scratch=True)
 _TASKS: dict[TableName, tuple[TaskName, ...]] = {
     "5": ("SST-2", "MRPC", "RTE", "SQuAD", "NER"),
     "6": ("SST-2", "MRPC", "NER"),
@@ -143,7 +144,7 @@ def _pretraining_tasks(scale: Scale) -> tuple[str, list[Row]]:
         Row(label="left-to-right, no NSP", pretraining=_LEFT_TO_RIGHT),
         Row(label="left-to-right, no NSP, + BiLSTM", pretraining=_LEFT_TO_RIGHT, bilstm=True),
         Row(label="left-to-right | right-to-left, no NSP", pretraining=both),
-        Row(label="not pretrained", pretraining=BERT, from_scratch=True),
+        UNPRETRAINED,
     ]
 
 
@@ -155,7 +156,7 @@ def _sizes(scale: Scale) -> tuple[str, list[Row]]:
         label, changes = f"L{layers} H{hidden} A{heads}", dict(zip(_SHAPE, shape, strict=True))
         pretraining = BERT if shape == scale.shape else Pretraining(name=label.replace(" ", "-"), changes=changes)
         rows.append(Row(label=label, pretraining=pretraining))
-    return "model size", rows
+    return "model size", [*rows, UNPRETRAINED]
 
 
 _SHAPE = ("num_hidden_layers", "hidden_size", "num_attention_heads")
@@ -169,13 +170,14 @@ def _maskings(scale: Scale) -> tuple[str, list[Row]]:
         name = f"mask{mask}-same{same}-random{random}"
         pretraining = BERT if (mask, random) == (80, 10) else Pretraining(name=name, changes=changes)
         rows.append(Row(label=f"{mask}/{same}/{random}", pretraining=pretraining))
-    return "masking, percent of [MASK]/same/random", rows
+    return "masking, percent of [MASK]/same/random", [*rows, UNPRETRAINED]
 
 
 def _numbers_of_steps(scale: Scale) -> tuple[str, list[Row]]:
     """Figure 5, but each point is a run of its own, whose learning rate falls to 0, and not a state on the way."""
     rows = []
     for group, whole in (("masked LM (BERT)", BERT), ("left-to-right", _LEFT_TO_RIGHT)):
+        rows.append(Row(label=f"{group}, 0", pretraining=whole, from_scratch=True, group=group))
         for part in (8, 4, 2, 1):
             steps = max(1, scale.pretraining["num_steps"] // part)
             short = Pretraining(name=f"{whole.name}-steps{steps}", changes={**whole.changes, "num_steps": steps})
