@@ -58,7 +58,7 @@ test: $(READY)  ## the tests (3 minutes on 2 cores)
 	$(PY) -m pytest -m 'not slow'
 
 ## Retrain: each stage takes what the one before wrote; ARGS='...' adds flags, ARGS=--help lists them
-.PHONY: vocab corpus pretrain finetune contrastive grid evaluate report export serve
+.PHONY: vocab corpus pretrain finetune contrastive grid ablations evaluate report export serve
 vocab: $(READY)  ## DATA='text files or folders' TOKENIZER=folder to write, VOCAB_SIZE=30522
 	$(NEED_DATA)$(PY) -m training.vocab --data $(DATA) --out $(TOKENIZER) --vocab-size $(VOCAB_SIZE) $(ARGS)
 corpus: $(READY)  ## DATA='text files or folders' TOKENIZER=folder CORPUS=folder to write
@@ -71,6 +71,8 @@ contrastive: $(READY)  ## vectors of texts: MODE=unsupervised|supervised CHECKPO
 	$(NEED_DATA)$(PY) $(LAUNCH) training.contrastive $(MODE) --checkpoint $(CHECKPOINT) --train $(DATA) $(if $(DEV),--dev $(DEV)) --run-dir $(RUN) $(ARGS)
 grid: $(READY)  ## as finetune, with several learning rates and seeds: a table of all, the best on dev, and what pretraining is worth
 	$(NEED_DATA)$(PY) $(LAUNCH) training.grid $(TASK) --checkpoint $(CHECKPOINT) --train $(DATA) $(if $(DEV),--dev $(DEV)) --run-dir $(RUN) $(ARGS)
+ablations: $(READY)  ## DATA=folder of text and labelled data: the paper's tables 5, 6, 8 and figure 5, in small (hours on 2 cores; ARGS='--scale full' on a GPU)
+	$(NEED_DATA)$(PY) $(LAUNCH) training.ablations $(if $(DATA),--data $(DATA)) --run-dir $(RUN) $(ARGS)
 evaluate: $(READY)  ## CHECKPOINT=folder DATA=dev file
 	$(NEED_DATA)$(PY) -m training.evaluate $(CHECKPOINT) --data $(DATA) $(ARGS)
 report: $(READY)  ## RUN=folder DATA='files to show predictions for' (default: the dev data); writes RUN/report.html

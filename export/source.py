@@ -16,7 +16,6 @@ from export.sentence_transformers import checkpoint_directory, embedding_setting
 from tasks import TASKS, Task, create_task, settings_from_dict, settings_to_dict
 from tasks.spans import SpanSettings
 from training.checkpoint import (
-    ABLATION,
     TaskCard,
     labels_of,
     load_model,
@@ -101,14 +100,13 @@ def read_source(checkpoint: str | Path, *, task: str | None = None, settings: Se
     checkpoint = Path(checkpoint)
     directory = checkpoint_directory(checkpoint)
     config, card = read_config(directory), read_task_card(directory)
+    _refuse_ablations(directory)
     task = task or (card.task if card else _infer_task(directory, config))
     if task not in TASKS:
         raise ValueError(f"unknown task: `{task}` (one of: {', '.join(get_args(TaskName))})")
     if task not in get_args(TaskName):
         raise ValueError(f"task `{task}` cannot be exported; `--task embedding` exports the encoder of `{directory}`")
     _refuse_other_heads(directory, config, task)
-    if config.get("model_type") == ABLATION:
-        raise ValueError(f"`{directory}` is no BERT but an ablation of it, for comparison only; it cannot be exported")
     tokenizer = load_tokenizer(directory)
     if card and card.task == task:
         values = settings_to_dict(card.settings)
@@ -117,6 +115,18 @@ def read_source(checkpoint: str | Path, *, task: str | None = None, settings: Se
     known_task = create_task(task, tokenizer, settings_from_dict(task, values | dict(settings or {})))
     _check_sizes(directory, known_task)
     return Source(name=checkpoint.resolve().name, directory=directory, task=known_task, card=card)
+
+
+def _refuse_ablations(directory: Path) -> None:
+    """The graph is traced from transformers' BERT, which would compute something else with these weights."""
+    shape = read_shape(directory)
+    if shape.direction != "both":
+        remedy = "pretrain it with --direction both"
+    elif shape.combines_states:
+        remedy = "fine-tune it without --layers, --combine and --bilstm"
+    else:
+        return
+    raise ValueError(f"`{directory}` is no BERT but an ablation of it and cannot be exported; to export it, {remedy}")
 
 
 def _infer_task(directory: Path, config: Mapping[str, Any]) -> TaskName:

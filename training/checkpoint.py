@@ -39,6 +39,8 @@ WEIGHTS_FILE = "model.safetensors"
 TASK_FILE = "task.json"
 ABLATION = "bert-ablation"
 """Model type of networks that are no BERT, but for what is left out or changed for comparison."""
+_ABLATED = ("direction", "state_layers", "state_combination", "bilstm_size")
+"""Fields of the config that a BERT does not have."""
 
 MODELS: dict[str, type[BertModel]] = {
     "embedding": BertModel,
@@ -119,6 +121,8 @@ def bert_config(values: Mapping[str, Any]) -> BertConfig:
         ValueError: naming the key that is wrong.
     """
     given = {item.name: values.get(item.name) for item in fields(BertConfig)}
+    if isinstance(given["state_layers"], list):
+        given["state_layers"] = tuple(given["state_layers"])
     return BertConfig(**{name: value for name, value in given.items() if value is not None})
 
 
@@ -156,6 +160,8 @@ def create_model(
 def _without_weights(task: str, config: BertConfig, num_labels: int | None, dropout: float | None) -> BertModel:
     if dropout is not None:
         config = replace(config, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
+    if task == "masked-lm":  # predicts from the last layer, whatever the checkpoint's heads took
+        config = replace(config, state_layers=(-1,), bilstm_size=0)
     with torch.device("meta"):
         if task in _LABELLED:
             return _LABELLED[task](config, num_labels or 2)
@@ -169,6 +175,7 @@ def load_model(
     num_labels: int | None = None,
     new_head: bool = False,
     dropout: float | None = None,
+    changes: Mapping[str, Any] | None = None,
 ) -> BertModel:
     """Load the network of a task from a checkpoint.
 
@@ -176,6 +183,7 @@ def load_model(
         num_labels: for classification and tagging; None for as many as the checkpoint's config names.
         new_head: initialise a head that the checkpoint lacks (to fine-tune it) instead of refusing.
         dropout: of hidden states and attention; None for the checkpoint's own.
+        changes: fields of the shape that are not to be as in the checkpoint.
 
     Raises:
         ValueError: naming what the checkpoint lacks.
@@ -184,7 +192,7 @@ def load_model(
     if task == "masked-lm" and not values.get("tie_word_embeddings", True):
         raise ValueError(f"`{Path(directory) / CONFIG_FILE}` unties the word embeddings; masked-lm needs them tied")
     try:
-        config = bert_config(values)
+        config = replace(bert_config(values), **changes or {})
         model = _without_weights(task, config, num_labels or len(labels_of(values)), dropout)
     except (TypeError, ValueError) as error:
         raise ValueError(f"broken `{Path(directory) / CONFIG_FILE}`: {error}") from error
@@ -205,7 +213,7 @@ def load_model(
     return model.initialize()
 
 
-_HEADS = ("bert.pooler.", "mlm.", "nsp.", "classifier.", "qa_outputs.")
+_HEADS = ("bert.pooler.", "bert.states.", "mlm.", "nsp.", "classifier.", "qa_outputs.")
 _UNUSED_HEADS = {"embedding": ("bert.pooler.",), "masked-lm": ("bert.pooler.", "nsp.")}
 """Parts that a task's outputs do not depend on, so that a checkpoint may lack them."""
 
@@ -274,8 +282,9 @@ def write_checkpoint(directory: Path, model: BertModel, *, tokenizer_from: str |
     labels = getattr(card.settings, "labels", ())
     config = {"architectures": [model.architecture], "model_type": "bert", **asdict(model.config)}
     config |= {"position_embedding_type": "absolute", "torch_dtype": "float32"}
-    if config.pop("direction") != "both":  # transformers would compute something else: it must not take it for BERT
-        config |= {"model_type": ABLATION, "direction": model.config.direction}
+    ablated = {name: config.pop(name) for name in _ABLATED}
+    if not model.config.is_plain:  # transformers would compute something else: it must not take it for BERT
+        config |= {"model_type": ABLATION, **ablated}
     if isinstance(model, BertForSequenceRegression):
         config["problem_type"] = "regression"
         labels = ("LABEL_0",)  # transformers counts these

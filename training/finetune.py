@@ -36,8 +36,9 @@ from training.data import Columns, read_examples, source_digests
 from training.distributed import World, world
 from training.evaluate import format_scores, predict_with_progress, torch_run
 from training.finetuning_data import FinetuningData, label_examples
+from training.hidden_states import Combination
 from training.loop import Evaluation, LoopSettings, Phase, recipe_fields, train
-from training.model import BertModel
+from training.model import BertConfig, BertModel
 from training.objectives import OBJECTIVES, all_label_names
 from training.plot import plot_run
 from training.run import Run
@@ -60,6 +61,15 @@ class FinetuneRecipe(LoopSettings):
     columns: Columns = field(default_factory=Columns)
     from_scratch: bool = False
     """Keep only the checkpoint's shape and vocabulary and start from random weights: what is pretraining worth?"""
+    frozen: bool = False
+    """Train the head alone, on the hidden states as they are (the feature-based approach, section 5.3 of the paper)."""
+    layers: tuple[int, ...] | None = None
+    """Whose hidden states the head takes: 0 for the embeddings, layers from 1 up, or from the last, -1, down; None for
+    the checkpoint's own, in BERT -1. What is no BERT, by these or the next two, cannot be exported."""
+    combine: Combination | None = None
+    """How several of them become one: side by side, added up, or averaged with learnt weights."""
+    bilstm: int | None = None
+    """Size of each direction of a BiLSTM of two layers under the head (the paper: 768); 0 for none."""
     num_epochs: float = 3.0
     learning_rate: float = 5e-5
     checkpoint_every: int = 200
@@ -80,6 +90,8 @@ class FinetuneRecipe(LoopSettings):
         super().__post_init__()
         if self.num_epochs <= 0 or self.eval_examples < 1:
             raise ValueError("num_epochs must be above 0, eval_examples at least 1")
+        if self.frozen and (self.unfreeze_every or self.layer_decay != 1):
+            raise ValueError("a frozen encoder has no layers that train: leave out unfreeze_every and layer_decay")
 
 
 def finetune(recipe: FinetuneRecipe, world: World) -> Path:
@@ -184,10 +196,34 @@ def _note_new_positions(recipe: FinetuneRecipe, settings: TaskSettings) -> None:
 
 def _create(recipe: FinetuneRecipe, task: Task[Any, Any, Any, Any]) -> BertModel:
     num_labels = len(getattr(task.settings, "labels", ())) or None
-    dropout = recipe.dropout
+    shape, dropout = _shape(recipe), recipe.dropout
     if recipe.from_scratch:
-        return create_model(task.name, read_shape(recipe.checkpoint), num_labels=num_labels or 2, dropout=dropout)
-    return load_model(recipe.checkpoint, task.name, num_labels=num_labels, new_head=True, dropout=dropout)
+        model = create_model(task.name, shape, num_labels=num_labels or 2, dropout=dropout)
+    else:
+        model = load_model(
+            recipe.checkpoint, task.name, num_labels=num_labels, new_head=True, dropout=dropout, changes=_states(recipe)
+        )
+    if recipe.frozen:
+        model.bert.freeze()
+    return model
+
+
+def _shape(recipe: FinetuneRecipe) -> BertConfig:
+    """The shape of the network.
+
+    Raises:
+        ValueError: for layers that there are not, or one layer that is to be combined.
+    """
+    shape = replace(read_shape(recipe.checkpoint), **_states(recipe))
+    if recipe.combine and len(shape.state_layers) == 1:
+        raise ValueError(f"--combine {recipe.combine} needs several --layers, such as -1 -2 -3 -4")
+    return shape
+
+
+def _states(recipe: FinetuneRecipe) -> dict[str, Any]:
+    """What is not to be as in the checkpoint."""
+    given = {"state_layers": recipe.layers, "state_combination": recipe.combine, "bilstm_size": recipe.bilstm}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def provenance(checkpoint: Path, data: Sequence[Path], recipe: LoopSettings) -> dict[str, Any]:

@@ -48,14 +48,15 @@ def initialize_local(model: BertForPreTraining, token_counts: np.ndarray) -> Non
     positions = model.bert.embeddings.position.weight
     angles = torch.arange(len(positions))[:, None] * frequencies
     positions.copy_(AMPLITUDE * torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1))
-    layer = model.bert.layers[0]
-    assert isinstance(layer, Layer)
-    queries, keys, values = layer.qkv.weight.view(3, config.num_attention_heads, head_size, -1)
-    for head, query in enumerate(queries):
-        query.copy_(GAIN * rotation(frequencies, OFFSETS[head % len(OFFSETS)])[:head_size])
-    keys.copy_(GAIN * torch.eye(config.hidden_size)[:head_size])
-    nn.init.orthogonal_(values.flatten(0, 1))
-    nn.init.orthogonal_(layer.attention_output.weight)
+    for stack in model.bert.stacks():
+        layer = stack[0]
+        assert isinstance(layer, Layer)
+        queries, keys, values = layer.qkv.weight.view(3, config.num_attention_heads, head_size, -1)
+        for head, query in enumerate(queries):
+            query.copy_(GAIN * rotation(frequencies, OFFSETS[head % len(OFFSETS)])[:head_size])
+        keys.copy_(GAIN * torch.eye(config.hidden_size)[:head_size])
+        nn.init.orthogonal_(values.flatten(0, 1))
+        nn.init.orthogonal_(layer.attention_output.weight)
     smoothed = torch.from_numpy(np.asarray(token_counts, dtype=np.float64) + 1)
     model.mlm.bias.copy_((smoothed / smoothed.sum()).log())
 

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from training import cpu
+from training.hidden_states import Combination, HiddenStates
 
 Direction = Literal["both", "left-to-right", "right-to-left", "concatenated"]
 """Both at once, as in BERT; one, as in GPT; or each in a stack of layers of its own, as in ELMo."""
@@ -42,6 +43,12 @@ class BertConfig:
     pad_token_id: int = 0
     direction: Direction = "both"
     """Where tokens look; anything but `both` is for ablations (section 5.1), and no BERT that transformers computes."""
+    state_layers: tuple[int, ...] = (-1,)
+    """Whose hidden states the heads take: 0 for the embeddings, then the layers from 1, or from the last, -1, down."""
+    state_combination: Combination = "concat"
+    """How several of them become one."""
+    bilstm_size: int = 0
+    """Size of each direction of a BiLSTM of two layers between them and the head; 0 for none."""
 
     def __post_init__(self) -> None:
         for item in fields(self):
@@ -57,6 +64,37 @@ class BertConfig:
             raise ValueError(f"unknown hidden_act: `{self.hidden_act}` (one of: {', '.join(ACTIVATIONS)})")
         if self.direction not in get_args(Direction):
             raise ValueError(f"unknown direction: `{self.direction}` (one of: {', '.join(get_args(Direction))})")
+        if self.state_combination not in get_args(Combination):
+            allowed = ", ".join(get_args(Combination))
+            raise ValueError(f"unknown state_combination: `{self.state_combination}` (one of: {allowed})")
+        if self.bilstm_size < 0:
+            raise ValueError(f"bilstm_size must not be negative: `{self.bilstm_size}`")
+        self._check_layers()
+
+    def _check_layers(self) -> None:
+        given, top = self.state_layers, self.num_hidden_layers
+        if not given or not all(isinstance(layer, int) and -top - 1 <= layer <= top for layer in given):
+            raise ValueError(
+                f"state_layers lie from 0 (embeddings) to {top} (last layer), or from -1 down to {-top - 1}: "
+                f"`{' '.join(map(str, given))}`"
+            )
+        if len(set(self.states_read)) < len(given):
+            raise ValueError(f"state_layers names a layer twice: `{' '.join(map(str, given))}`")
+
+    @property
+    def states_read(self) -> tuple[int, ...]:
+        """`state_layers` counted from the embeddings, 0."""
+        return tuple(layer % (self.num_hidden_layers + 1) for layer in self.state_layers)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether this is BERT, and not a network for comparison with it."""
+        return self.direction == "both" and not self.combines_states
+
+    @property
+    def combines_states(self) -> bool:
+        """Whether heads take anything but the last hidden state."""
+        return self.states_read != (self.num_hidden_layers,) or bool(self.bilstm_size)
 
     @property
     def directions(self) -> tuple[Direction, ...]:
@@ -64,9 +102,16 @@ class BertConfig:
         return ("left-to-right", "right-to-left") if self.direction == "concatenated" else (self.direction,)
 
     @property
+    def state_directions(self) -> tuple[Direction, ...]:
+        """Of the parts that lie side by side in what the heads take of a token."""
+        if self.bilstm_size:
+            return "left-to-right", "right-to-left"
+        return self.directions * (len(self.state_layers) if self.state_combination == "concat" else 1)
+
+    @property
     def output_size(self) -> int:
-        """Size of a token's last hidden state: the stacks' states side by side."""
-        return self.hidden_size * len(self.directions)
+        """Size of what the heads take of a token."""
+        return (self.bilstm_size or self.hidden_size) * len(self.state_directions)
 
 
 def _gelu_tanh(x: Tensor) -> Tensor:
@@ -157,26 +202,71 @@ class Bert(nn.Module):
         num_layers = config.num_hidden_layers * len(config.directions)
         self.layers = nn.ModuleList(Layer(config) for _ in range(num_layers))
         self.directions = config.directions
+        self.state_directions = config.state_directions
+        self.states_read = config.states_read
+        self.frozen = False
+        size = config.hidden_size * len(config.directions)
+        self.states = (
+            HiddenStates(size, len(self.states_read), config.state_combination, config.bilstm_size)
+            if config.combines_states
+            else None
+        )
         if with_pooler:
             self.pooler = nn.Linear(config.output_size, config.hidden_size)
+        for stack in self.stacks():
+            stack[max(self.states_read) :].requires_grad_(False)  # nobody reads them, and DDP asks that all are used
+
+    def stacks(self) -> list[nn.ModuleList]:
+        """The layers of each direction."""
+        depth = len(self.layers) // len(self.directions)
+        return [self.layers[number * depth : (number + 1) * depth] for number in range(len(self.directions))]
+
+    def freeze(self) -> None:
+        """Let embeddings and layers be as they are: without gradients, and without dropout."""
+        self.frozen = True
+        self.embeddings.requires_grad_(False)
+        self.layers.requires_grad_(False)
+        self.train(self.training)
+
+    def train(self, mode: bool = True) -> Bert:
+        super().train(mode)
+        if self.frozen:
+            self.embeddings.eval()
+            self.layers.eval()
+        return self
 
     def forward(self, input_ids_BL: Tensor, attention_mask_BL: Tensor | None, token_type_ids_BL: Tensor) -> Tensor:
-        """The last hidden state [B, L, D]. `attention_mask` is 1 for tokens and 0 for padding; None for no padding."""
+        """What the heads take: the last hidden state [B, L, D], or what is made of several [B, L, output_size].
+
+        Args:
+            attention_mask_BL: 1 for tokens and 0 for padding; None for no padding.
+        """
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
+            states = self._hidden_states(input_ids_BL, attention_mask_BL, token_type_ids_BL)
+        return states[0] if self.states is None else self.states(states, attention_mask_BL)
+
+    def _hidden_states(
+        self, input_ids_BL: Tensor, attention_mask_BL: Tensor | None, token_type_ids_BL: Tensor
+    ) -> list[Tensor]:
+        """The states that are read, [B, L, D] each; of several stacks side by side."""
         embeddings_BLD = self.embeddings(input_ids_BL, token_type_ids_BL)
-        depth = len(self.layers) // len(self.directions)
-        states = []
-        for number, direction in enumerate(self.directions):
+        parts = []
+        for stack, direction in zip(self.stacks(), self.directions, strict=True):
             mask = attention_pattern(attention_mask_BL, direction, input_ids_BL)
+            found = {0: embeddings_BLD}
             x_BLD = embeddings_BLD
-            for layer in self.layers[number * depth : (number + 1) * depth]:
+            for number, layer in enumerate(stack[: max(self.states_read)], start=1):
                 x_BLD = layer(x_BLD, mask)
-            states.append(x_BLD)
-        return torch.cat(states, dim=-1) if len(states) > 1 else states[0]
+                if number in self.states_read:
+                    found[number] = x_BLD
+            parts.append([found[number] for number in self.states_read])
+        return parts[0] if len(parts) == 1 else [torch.cat(states, dim=-1) for states in zip(*parts, strict=True)]
 
     def pool(self, hidden_BLD: Tensor, attention_mask_BL: Tensor | None) -> Tensor:
         """The pooled output [B, D]: a tanh layer over [CLS], or over the last token where that is what sees all."""
         parts = []
-        for direction, part_BLD in zip(self.directions, hidden_BLD.chunk(len(self.directions), dim=-1), strict=True):
+        chunks = hidden_BLD.chunk(len(self.state_directions), dim=-1)
+        for direction, part_BLD in zip(self.state_directions, chunks, strict=True):
             if direction != "left-to-right":
                 parts.append(part_BLD[:, 0])
             elif attention_mask_BL is None:
@@ -222,6 +312,9 @@ class BertModel(nn.Module):
         for module in self.modules():
             if any(parameter.is_meta for parameter in module.parameters(recurse=False)):
                 module.to_empty(device="cpu", recurse=False)
+                if isinstance(module, nn.LSTM):
+                    module.reset_parameters()  # PyTorch's own: BERT's is not made for gates
+                    continue
                 for name, parameter in module.named_parameters(recurse=False):
                     if parameter.dim() > 1:
                         std = self.config.initializer_range

@@ -19,7 +19,7 @@ def create_optimizer(
     layer_decay: float = 1.0,
     unfreeze_every: int = 0,
 ) -> torch.optim.AdamW:
-    """AdamW in which LayerNorm's parameters and biases do not decay, embeddings do.
+    """AdamW in which LayerNorm's parameters and biases do not decay, embeddings do; frozen parameters are left out.
 
     Source: google-research/bert optimization.py (`exclude_from_weight_decay`). Unlike there, moments are corrected for
     bias, which is what makes fine-tuning on small data sets stable (Mosbach et al. 2021).
@@ -32,7 +32,8 @@ def create_optimizer(
         (int(match[1]) for name, _ in model.named_parameters() if (match := _LAYER.match(name))), default=-1
     )
     groups = defaultdict(list)
-    for name, value in model.named_parameters():
+    trained = [(name, value) for name, value in model.named_parameters() if value.requires_grad]
+    for name, value in trained:
         depth = _depth(name, num_layers) if layer_decay != 1 or unfreeze_every else 0
         groups[_decays(name), depth].append(value)
     return torch.optim.AdamW(
@@ -53,7 +54,7 @@ def create_optimizer(
 
 
 def _decays(name: str) -> bool:
-    return not (name.endswith("bias") or "norm." in name)
+    return not (name.rpartition(".")[2].startswith("bias") or "norm." in name)
 
 
 def _depth(name: str, num_layers: int) -> int:

@@ -1,0 +1,235 @@
+"""The paper's tables on toy data: every cell against the run it comes from, killed, shared and mistaken runs."""
+
+import json
+import lzma
+import statistics
+
+import numpy as np
+import pytest
+
+from tests.toy import WORDS, make_text
+from training.ablations.__main__ import AblationsRecipe, ablations
+from training.ablations.prepare import Prepared, find_text
+from training.ablations.report import Cell, collect, format_cell
+from training.ablations.runs import Runs
+from training.ablations.scales import SCALES
+from training.ablations.tables import LABELLED_DATA, make_table
+from training.checkpoint import read_config, read_task_card
+from training.grid import run_cell
+from training.pretrain import PretrainRecipe
+
+
+def write_pairs(path, seed):
+    """A pair is a paraphrase when the words are the same."""
+    rng = np.random.default_rng(seed)
+    lines = ["label\tid1\tsentence1\tsentence2"]
+    for number in range(40):
+        one, other = (" ".join(rng.choice(WORDS, 6)) for _ in range(2))
+        lines.append(f"{number % 2}\t{number}\t{one}\t{one if number % 2 else other}")
+    path.write_bytes(lzma.compress(("\n".join(lines) + "\n").encode()))
+
+
+def write_conll(path, seed):
+    """Cats are tagged."""
+    rng = np.random.default_rng(seed)
+    sentences = [rng.choice(WORDS, 6) for _ in range(40)]
+    lines = ["\n".join(f"{word}\t{'B-cat' if word == 'cat' else 'O'}" for word in words) for words in sentences]
+    path.write_text("\n\n".join(lines) + "\n")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """A data folder with text, MRPC and NER."""
+    folder = tmp_path_factory.mktemp("data")
+    for name in ("pretrain", "glue/MRPC", "ner/wnut17"):
+        (folder / name).mkdir(parents=True)
+    for seed in range(3):
+        (folder / f"pretrain/{seed}.txt").write_text(make_text(12, seed))
+    for seed, split in enumerate(("train", "dev")):
+        write_pairs(folder / f"glue/MRPC/{split}.tsv.xz", seed)
+        write_conll(folder / f"ner/wnut17/{split}.conll", seed)
+    return folder
+
+
+def finishing_times(run_dir):
+    """Of each run that has its result."""
+    return {path.parent: path.stat().st_mtime_ns for path in run_dir.glob("*/**/checkpoint/task.json")}
+
+
+@pytest.fixture(scope="module")
+def finished(data, tmp_path_factory, alone):
+    """Table 5 in smoke, for NER alone, with two seeds: killed after its third fine-tuning, and started again.
+
+    Recipe, results, and what there was when it was killed: the report, and when each run was finished.
+    """
+    run_dir = tmp_path_factory.mktemp("ablations") / "run"
+    recipe = AblationsRecipe(data=data, run_dir=run_dir, tables=("5",), scale="smoke", tasks=("NER",), seeds=(0, 1))
+    with pytest.MonkeyPatch.context() as patch:
+        cells = iter([run_cell] * 3)
+        patch.setattr("training.ablations.runs.run_cell", lambda *arguments: next(cells)(*arguments))
+        with pytest.raises(StopIteration):
+            ablations(recipe, alone)
+    killed = (run_dir / "ablations.md").read_text(), finishing_times(run_dir)
+    return recipe, ablations(recipe, alone), killed
+
+
+def test_cells_are_means_over_seeds(finished):
+    """As the task cards of the runs have the scores, with their sample deviation, and the baseline beside them."""
+    recipe, (result,), _ = finished
+    directories = {
+        "masked LM and NSP (BERT)": "bert/NER",
+        "no NSP": "no-nsp/NER",
+        "left-to-right, no NSP": "left-to-right/NER",
+        "left-to-right, no NSP, + BiLSTM": "left-to-right/NER-bilstm",
+        "left-to-right | right-to-left, no NSP": "concatenated/NER",
+        "not pretrained": "bert/NER-scratch",
+    }
+
+    table = json.loads((recipe.run_dir / "ablations.json").read_text())["tables"][0]
+
+    assert [row["label"] for row in table["rows"]] == list(directories)
+    for row, name in zip(table["rows"], directories.values(), strict=True):
+        cards = [read_task_card(recipe.run_dir / f"finetune/{name}-seed{seed}/checkpoint") for seed in (0, 1)]
+        scores = [card.scores["dev"]["f1"] for card in cards]
+        assert row["scores"]["NER"]["scores"] == scores
+        assert row["scores"]["NER"]["mean"] == pytest.approx(np.mean(scores))
+        assert row["scores"]["NER"]["standard_deviation"] == pytest.approx(np.std(scores, ddof=1))
+        assert table["baselines"]["NER"] == {"commonest tag": cards[0].scores["commonest tag"]["f1"]}
+        line = f"| {row['label']} | {row['lm_loss'] or 0:.3f} | {100 * np.mean(scores):.1f} ± "
+        assert line.replace(" 0.000 ", "  ") in (recipe.run_dir / "ablations.md").read_text()
+    assert result.lm_losses[-1] is None  # not pretrained
+    assert (recipe.run_dir / "table-5.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_rows_differ_in_what_they_say(finished):
+    """Direction, next sentences and BiLSTM stand in the runs; all pretrainings have the same steps."""
+    recipe, _, _ = finished
+    paths = recipe.run_dir.glob("pretrain/*/recipe.json")
+    pretrainings = {path.parent.name: json.loads(path.read_text()) for path in paths}
+
+    assert len(pretrainings) == 4
+    assert {fields["num_steps"] for fields in pretrainings.values()} == {8}
+    assert pretrainings["left-to-right"]["direction"] == "left-to-right"
+    assert not pretrainings["no-nsp"]["next_sentences"]
+    bilstm = read_config(recipe.run_dir / "finetune/left-to-right/NER-bilstm-seed0/checkpoint")
+    assert (bilstm["direction"], bilstm["bilstm_size"]) == ("left-to-right", 8)
+
+
+def test_maskings_are_the_papers(tmp_path):
+    """Shares of [MASK], same and random of table 8; the feature-based column is frozen, under a BiLSTM."""
+    runs = every_run("small", tmp_path)
+    table = make_table("8", runs.scale, ("NER",))
+
+    recipes = {row.label: runs.pretraining(row.pretraining) for row in table.rows}
+
+    assert recipes.pop("not pretrained") == recipes["80/10/10"]
+    assert list(recipes) == ["80/10/10", "100/0/0", "80/0/20", "80/20/0", "0/20/80", "0/0/100"]
+    for label, recipe in recipes.items():
+        mask, same, random = (int(number) / 100 for number in label.split("/"))
+        assert (recipe.mask_share, recipe.random_share) == (mask, random)
+        assert 1 - recipe.mask_share - recipe.random_share == pytest.approx(same)
+    features = runs.finetunings(table.rows[0], table.columns[-1])[0]
+    assert (features.frozen, features.layers, features.bilstm) == (True, (-1, -2), 128)
+
+
+def test_again_only_looks_up(finished, alone, capsys, monkeypatch):
+    """Nothing is trained twice."""
+    recipe, results, _ = finished
+    monkeypatch.setattr("training.ablations.runs.pretrain", None)
+    monkeypatch.setattr("training.ablations.runs.run_cell", None)
+
+    again = ablations(recipe, alone)
+
+    assert again == results
+    assert "16 runs, 16 are finished" in capsys.readouterr().out
+
+
+def test_killed_run_goes_on(finished):
+    """The report had what was known, with what was to come; and no finished run was done again."""
+    recipe, _, (report, times) = finished
+
+    assert "(1 to come)" in report
+    assert len(times) == 3 + 3
+    assert times.items() <= finishing_times(recipe.run_dir).items()
+
+
+def test_steps_are_halved_from_both_starts(tmp_path):
+    """Each point is a run with a schedule of its own, the first without pretraining, the last shared with table 5."""
+    runs = every_run("smoke", tmp_path)
+
+    rows = make_table("steps", runs.scale, ("NER",)).rows
+
+    assert [row.position for row in rows] == [0, 1, 2, 4, 8] * 2
+    trained = [row for row in rows if not row.from_scratch]
+    assert [runs.pretraining(row.pretraining).num_steps for row in trained] == [1, 2, 4, 8] * 2
+    shared = {row.pretraining.name for row in make_table("5", runs.scale, ("NER",)).rows}
+    assert {row.pretraining.name for row in rows} & shared == {"bert", "left-to-right"}
+
+
+def test_another_scale_needs_another_directory(finished, alone):
+    """And a file that is missing is named, with the way round it."""
+    recipe, _, _ = finished
+    fields = {"data": recipe.data, "run_dir": recipe.run_dir, "tables": ("5",)}
+    for changes, message in (
+        ({"scale": "small", "tasks": ("NER",)}, "was made from text .* choose another --run-dir"),
+        ({"scale": "smoke", "tasks": ("RTE",)}, r"no `glue/RTE/train.tsv` .* leave RTE out of --tasks"),
+        ({"scale": "smoke", "tasks": ("NER",), "text": "no/*.txt"}, "fewer than two files `no/"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            ablations(AblationsRecipe(**fields | changes), alone)
+    with pytest.raises(ValueError, match="table 8 has no column among SQuAD; its tasks: SST-2, NER"):
+        AblationsRecipe(**fields | {"tables": ("8",), "tasks": ("SQuAD",)})
+
+
+def every_run(scale, folder):
+    """The runs of a scale on files that need not be there."""
+    labelled = dict.fromkeys(LABELLED_DATA, (folder / "train", folder / "dev"))
+    prepared = Prepared(corpus=folder / "corpus", dev_corpus=folder / "dev", labelled=labelled)
+    return Runs(run_dir=folder, scale=SCALES[scale], seeds=SCALES[scale].seeds, prepared=prepared)
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_every_run_of_every_scale_is_possible(scale, tmp_path):
+    """All recipes of all tables can be made, each directory stands for one recipe, and pretraining comes first."""
+    runs = every_run(scale, tmp_path)
+    tables = [make_table(name, runs.scale, tuple(LABELLED_DATA)) for name in ("5", "6", "8", "steps")]
+
+    plan = runs.plan(tables)
+
+    pretrained = set()
+    for recipe in plan:
+        if isinstance(recipe, PretrainRecipe):
+            pretrained.add(recipe.run_dir / "checkpoint")
+        else:
+            assert recipe.checkpoint in pretrained
+    by_directory = {}
+    for table in tables:
+        for row in table.rows:
+            for column in table.columns:
+                for recipe in runs.finetunings(row, column):
+                    assert by_directory.setdefault(recipe.run_dir, recipe) == recipe
+    assert all(collect(table, runs, {}).baselines == [None] * len(table.columns) for table in tables)
+
+
+def test_text_files_are_spread_and_one_is_held_out(tmp_path):
+    """The last is never trained on."""
+    for number in range(7):
+        (tmp_path / f"{number}.txt").touch()
+
+    files, held_out = find_text(tmp_path, "*.txt", 3)
+
+    assert [path.name for path in files] == ["0.txt", "2.txt", "4.txt"]
+    assert held_out.name == "6.txt"
+
+
+def test_format_says_what_is_missing():
+    """Deviation where there are several scores, failures, and runs to come."""
+    scores = (0.5, 0.6)
+    deviation = 100 * statistics.stdev(scores)
+
+    assert (
+        format_cell(Cell(scores=scores, num_runs=4, num_failed=1)) == f"55.0 ± {deviation:.1f} (1 failed) (1 to come)"
+    )
+    assert format_cell(Cell(scores=(0.5,), num_runs=1, num_failed=0)) == "50.0"
+    assert format_cell(Cell(scores=(), num_runs=2, num_failed=2)) == "failed"
+    assert format_cell(Cell(scores=(), num_runs=2, num_failed=0)) == ""

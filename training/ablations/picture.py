@@ -1,0 +1,68 @@
+"""The tables as pictures: a bar a row with a dot a seed; scores over steps as curves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from matplotlib.axes import Axes
+
+from training.ablations.report import Cell, Result
+from training.ablations.tables import LABELLED_DATA
+from training.plot import COLOURS, plt
+
+
+def plot_result(result: Result, path: Path) -> None:
+    """Draw a table, a panel for each column."""
+    table = result.table
+    is_curve = any(row.group for row in table.rows)
+    height = 3.6 if is_curve else 1.2 + 0.42 * len(table.rows)
+    panels = len(table.columns)
+    figure, places = plt.subplots(
+        1, panels, figsize=(3.2 + 2.9 * panels, height), sharey=not is_curve, squeeze=False, layout="constrained"
+    )
+    for number, (axes, column) in enumerate(zip(places[0], table.columns, strict=True)):
+        cells = [row[number] for row in result.cells]
+        (_draw_curves if is_curve else _draw_bars)(axes, result, cells)
+        _draw_baseline(axes, result.baselines[number], vertical=not is_curve)
+        axes.set_title(f"{column.label}, {LABELLED_DATA[column.task].metric}", fontsize="medium")
+    figure.suptitle(table.title, fontweight="bold")
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
+def _draw_bars(axes: Axes, result: Result, cells: list[Cell]) -> None:
+    rows = result.table.rows
+    for place, cell in enumerate(cells):
+        if cell.mean is not None:
+            axes.barh(place, cell.mean, color=COLOURS[0], alpha=0.45, height=0.65)
+            axes.plot(cell.scores, [place] * len(cell.scores), "o", color=COLOURS[0], markersize=4)
+            axes.annotate(f"{100 * cell.mean:.1f}", (0, place), (4, 0), textcoords="offset points", va="center")
+    axes.set_yticks(range(len(rows)), [row.label for row in rows])
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.set_xlim(0, 1)
+    axes.grid(alpha=0.25, axis="x")
+
+
+def _draw_curves(axes: Axes, result: Result, cells: list[Cell]) -> None:
+    rows = result.table.rows
+    groups = list(dict.fromkeys(row.group for row in rows))
+    for group, colour in zip(groups, COLOURS, strict=False):
+        points = [(row.position, cell) for row, cell in zip(rows, cells, strict=True) if row.group == group]
+        known = [(position, cell.mean) for position, cell in points if cell.mean is not None]
+        if known:
+            axes.plot(*zip(*known, strict=True), "-", color=colour, label=group)
+        for position, cell in points:
+            axes.plot([position] * len(cell.scores), cell.scores, "o", color=colour, markersize=4)
+    axes.set_xlabel("pretraining steps")
+    axes.set_xlim(left=0)
+    axes.grid(alpha=0.25)
+    axes.legend(fontsize="small")
+
+
+def _draw_baseline(axes: Axes, baseline: tuple[str, float] | None, *, vertical: bool) -> None:
+    if baseline:
+        name, score = baseline
+        draw = axes.axvline if vertical else axes.axhline
+        draw(score, color="black", linestyle=":", linewidth=1.2)
+        label = f"{name}: {100 * score:.1f}"
+        axes.set_xlabel(" · ".join(filter(None, [axes.get_xlabel(), f"⋯ {label}"])), fontsize="small")

@@ -1,0 +1,158 @@
+"""The tables out of the runs' scores: as text, as Markdown, as JSON-compatible values."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from tasks.files import atomic_write
+from training.ablations.runs import Runs
+from training.ablations.tables import LABELLED_DATA, Column, Row, Table
+from training.grid_report import Outcome
+
+JSON_FILE = "ablations.json"
+MARKDOWN_FILE = "ablations.md"
+LM_LOSS = "LM loss (nats)"
+"""Of the pretraining, on the held-out text; the paper's table 6 has its exponential."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """The scores of a row in a column."""
+
+    scores: tuple[float, ...]
+    """One a seed, of those that came to an end."""
+    num_runs: int
+    """That there are to be."""
+    num_failed: int
+
+    @property
+    def mean(self) -> float | None:
+        """None without scores."""
+        return statistics.fmean(self.scores) if self.scores else None
+
+    @property
+    def standard_deviation(self) -> float:
+        """Of the sample; 0 for a single score."""
+        return statistics.stdev(self.scores) if len(self.scores) > 1 else 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """A table with its scores."""
+
+    table: Table
+    cells: Sequence[Sequence[Cell]]
+    """By row and column of the table."""
+    lm_losses: Sequence[float | None]
+    """By row."""
+    baselines: Sequence[tuple[str, float] | None]
+    """By column, what does without a model."""
+
+
+def collect(table: Table, runs: Runs, outcomes: Mapping[Path, Outcome]) -> Result:
+    """A table, as far as there are outcomes."""
+    found = [[_outcomes(runs, row, column, outcomes) for column in table.columns] for row in table.rows]
+    return Result(
+        table=table,
+        cells=[
+            [_cell(items, column, len(runs.seeds)) for items, column in zip(row, table.columns, strict=True)]
+            for row in found
+        ],
+        lm_losses=[_lm_loss(row, runs, outcomes) for row in table.rows],
+        baselines=[
+            _baseline([item for row in found for item in row[number]], table.columns[number])
+            for number in range(len(table.columns))
+        ],
+    )
+
+
+def _outcomes(runs: Runs, row: Row, column: Column, outcomes: Mapping[Path, Outcome]) -> list[Outcome]:
+    directories = [recipe.run_dir for recipe in runs.finetunings(row, column)]
+    return [outcomes[directory] for directory in directories if directory in outcomes]
+
+
+def _cell(outcomes: Sequence[Outcome], column: Column, num_runs: int) -> Cell:
+    scores = [outcome.score(LABELLED_DATA[column.task].metric) for outcome in outcomes]
+    ended = tuple(score for score in scores if score is not None)
+    return Cell(scores=ended, num_runs=num_runs, num_failed=len(scores) - len(ended))
+
+
+def _lm_loss(row: Row, runs: Runs, outcomes: Mapping[Path, Outcome]) -> float | None:
+    outcome = outcomes.get(runs.pretraining(row.pretraining).run_dir)
+    return None if outcome is None or row.from_scratch else outcome.score("mlm_loss")
+
+
+def _baseline(outcomes: Sequence[Outcome], column: Column) -> tuple[str, float] | None:
+    for outcome in outcomes:
+        if outcome.scores:
+            name, scores = outcome.baseline()
+            return name, scores[LABELLED_DATA[column.task].metric]
+    return None
+
+
+def markdown(results: Sequence[Result], heading: str) -> str:
+    """The tables as Markdown: means in percent, deviations where there are several seeds."""
+    return "\n\n".join([f"# {heading}", *(_markdown_table(result) for result in results)]) + "\n"
+
+
+def _markdown_table(result: Result) -> str:
+    table = result.table
+    metrics = [f"{column.label}, {LABELLED_DATA[column.task].metric}" for column in table.columns]
+    lines = [["", LM_LOSS, *metrics], ["---", *["---:"] * (len(metrics) + 1)]]
+    for row, loss, cells in zip(table.rows, result.lm_losses, result.cells, strict=True):
+        lines.append([row.label, "" if loss is None else f"{loss:.3f}", *map(format_cell, cells)])
+    names = " / ".join(dict.fromkeys(item[0] for item in result.baselines if item))
+    if names:
+        lines.append([names, "", *(f"{100 * item[1]:.1f}" if item else "" for item in result.baselines)])
+    name = "Figure 5" if table.name == "steps" else f"Table {table.name}"
+    return "\n".join([f"## {name}: {table.title}", "", *("| " + " | ".join(line) + " |" for line in lines)])
+
+
+def format_cell(cell: Cell) -> str:
+    """Such as `81.2 ± 0.4`; what is missing or failed is said."""
+    if cell.mean is None:
+        return "failed" if cell.num_failed else ""
+    text = f"{100 * cell.mean:.1f}"
+    if len(cell.scores) > 1:
+        text += f" ± {100 * cell.standard_deviation:.1f}"
+    if cell.num_failed:
+        text += f" ({cell.num_failed} failed)"
+    missing = cell.num_runs - cell.num_failed - len(cell.scores)
+    return text + (f" ({missing} to come)" if missing else "")
+
+
+def to_dict(result: Result) -> dict[str, Any]:
+    """A table as JSON-compatible values."""
+    table = result.table
+    return {
+        "name": table.name,
+        "title": table.title,
+        "baselines": {
+            column.label: dict([item]) if item else None
+            for column, item in zip(table.columns, result.baselines, strict=True)
+        },
+        "rows": [
+            {
+                "label": row.label,
+                "pretraining": {"name": row.pretraining.name, **row.pretraining.changes},
+                "lm_loss": loss,
+                "scores": {
+                    column.label: asdict(cell) | {"mean": cell.mean, "standard_deviation": cell.standard_deviation}
+                    for column, cell in zip(table.columns, cells, strict=True)
+                },
+            }
+            for row, loss, cells in zip(table.rows, result.lm_losses, result.cells, strict=True)
+        ],
+    }
+
+
+def write(results: Sequence[Result], run_dir: Path, heading: str) -> None:
+    """Write `ablations.json` and `ablations.md`."""
+    values = {"heading": heading, "tables": [to_dict(result) for result in results]}
+    atomic_write(run_dir / JSON_FILE, (json.dumps(values, indent=2, ensure_ascii=False) + "\n").encode())
+    atomic_write(run_dir / MARKDOWN_FILE, markdown(results, heading).encode())
