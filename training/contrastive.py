@@ -87,8 +87,6 @@ class ContrastiveRecipe(LoopSettings):
     """Training texts are cut here, in tokens."""
     eval_every: int = 100
     """Steps between scores on dev; 0 for at the end only."""
-    keep: Literal["last", "best"] = "last"
-    """Weights to keep: the last, or those with the best Spearman on dev on the way (whose score then flatters them)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -99,8 +97,6 @@ class ContrastiveRecipe(LoopSettings):
             )
         if self.global_batch_size < 2:
             raise ValueError("global_batch_size must be at least 2: the other texts of a batch are the negatives")
-        if self.keep == "best" and not (self.dev and self.checkpoint_every):
-            raise ValueError("--keep best needs --dev data, and states (--checkpoint-every above 0)")
         if self.head == "on" and self.pooling != "cls":
             raise ValueError("--head on needs --pooling cls: BERT's pooler is a layer over [CLS]")
         if self.mode == "unsupervised" and self.min_label is not None:
@@ -330,9 +326,7 @@ def _finish(
     rows: dict[str, dict[str, float]],
     origin: dict[str, Any],
 ) -> None:
-    """Choose the weights, score them, write the checkpoint."""
-    if recipe.keep == "best" and (step := run.load_best(model)):
-        print(f"kept: step {step}, with the best Spearman on dev", flush=True)
+    """Score the weights, write the checkpoint."""
     scores: dict[str, Any] = {}
     if dev:
         rows = {"dev": similarity_scores(task, dev, torch_run(model, run.world.device)), **rows}

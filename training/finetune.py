@@ -37,7 +37,7 @@ from training.distributed import World, world
 from training.evaluate import format_scores, predict_with_progress, torch_run
 from training.finetuning_data import FinetuningData, label_examples
 from training.hidden_states import Combination
-from training.loop import Evaluation, LoopSettings, Phase, recipe_fields, train
+from training.loop import PLACES_AND_PACE, Evaluation, LoopSettings, Phase, recipe_fields, train
 from training.model import BertConfig, BertModel
 from training.objectives import OBJECTIVES, all_label_names
 from training.plot import plot_run
@@ -154,16 +154,7 @@ def finetune(recipe: FinetuneRecipe, world: World) -> Path:
     return run.checkpoint_path
 
 
-MAY_DIFFER = (
-    "run_dir",
-    "checkpoint",
-    "train",
-    "dev",
-    "micro_batch_size",
-    "log_every",
-    "checkpoint_every",
-    "keep_last",
-)
+MAY_DIFFER = (*PLACES_AND_PACE, "checkpoint", "train", "dev")
 """Fields of a recipe that may change when a run is resumed: places (the digests of the data tell), and pace."""
 
 

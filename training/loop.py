@@ -76,6 +76,8 @@ class LoopSettings:
     """Steps between resumable states; 0 for none."""
     keep_last: int = 2
     """Resumable states to keep, beside the best one on dev."""
+    select: Literal["last", "best"] = "last"
+    """Weights of the checkpoint: the last, or those that scored best on dev on the way (which flatters the score)."""
 
     def __post_init__(self) -> None:
         for name in ("global_batch_size", "micro_batch_size", "log_every", "keep_last"):
@@ -90,6 +92,10 @@ class LoopSettings:
             raise ValueError(f"layer_decay lies above 0 and up to 1: `{self.layer_decay}`")
         if self.max_minutes is not None and self.max_minutes <= 0:
             raise ValueError(f"max_minutes must be above 0: `{self.max_minutes}`")
+        if self.select == "best" and not (getattr(self, "dev", None) or getattr(self, "dev_corpus", None)):
+            raise ValueError("--select best needs held-out data: --dev, or --dev-corpus")
+        if self.select == "best" and not self.checkpoint_every:
+            raise ValueError("--select best needs states: --checkpoint-every above 0")
         if self.dropout is not None and not 0 <= self.dropout < 1:
             raise ValueError(f"dropout must be at least 0 and below 1: `{self.dropout}`")
 
@@ -230,6 +236,8 @@ def train(
     run.close()
     world.barrier()
     meter.close()
+    if settings.select == "best" and world.is_main:
+        print(f"selected: step {run.load_best(model):,}, the best on dev", flush=True)
     return position
 
 

@@ -146,13 +146,10 @@ class Run:
         """Load the weights of the best state.
 
         Returns:
-            Its step; 0 when there is none, and the weights are as they were.
+            Its step.
         """
         self.finish_writing()
-        states = self.states("best")
-        if not states:
-            return 0
-        state = self._read_state(states[-1])
+        state = self._read_state(self.states("best")[-1])
         model.load_state_dict(state["model"])
         return int(state["position"]["step"])
 

@@ -158,7 +158,7 @@ def test_vectors_are_those_of_training_and_of_transformers(pooling, recipe, tmp_
 
 def test_interrupted_run_resumes_bit_for_bit(recipe, tmp_path, alone, monkeypatch):
     """The same losses as without the interruption; the best state on dev can be kept."""
-    recipe = replace(recipe, num_epochs=2, checkpoint_every=4, eval_every=5, keep="best")
+    recipe = replace(recipe, num_epochs=2, checkpoint_every=4, eval_every=5, select="best")
     whole = train_embedding(recipe, alone)
     log = Run.log
 
@@ -216,7 +216,7 @@ def test_texts_that_are_the_same_to_the_network_share_a_number(recipe, checkpoin
         ({"max_seq_length": 65}, "max_seq_length `65` is above the checkpoint's 64 positions"),
         ({"head": "on", "pooling": "mean"}, "--head on needs --pooling cls"),
         ({"global_batch_size": 1}, "global_batch_size must be at least 2"),
-        ({"keep": "best", "dev": ()}, "--keep best needs --dev data"),
+        ({"select": "best", "dev": ()}, "--select best needs held-out data"),
         ({"mode": "unsupervised", "min_label": 4}, "--min-label chooses among pairs"),
         ({"split_sentences": True}, "--split-sentences is for single texts"),
         ({"temperature": 0.0}, "temperature and num_epochs must be above 0"),
