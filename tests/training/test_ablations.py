@@ -81,7 +81,7 @@ def test_cells_are_means_over_seeds(finished):
         "no NSP": "no-nsp/NER",
         "left-to-right, no NSP": "left-to-right/NER",
         "left-to-right, no NSP, + BiLSTM": "left-to-right/NER-bilstm",
-        "left-to-right | right-to-left, no NSP": "concatenated/NER",
+        "left-to-right and right-to-left, no NSP": "concatenated/NER",
         "not pretrained": "bert/NER-scratch",
     }
 

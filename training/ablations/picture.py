@@ -64,5 +64,5 @@ def _draw_baseline(axes: Axes, baseline: tuple[str, float] | None, *, vertical: 
         name, score = baseline
         draw = axes.axvline if vertical else axes.axhline
         draw(score, color="black", linestyle=":", linewidth=1.2)
-        label = f"{name}: {100 * score:.1f}"
-        axes.set_xlabel(" · ".join(filter(None, [axes.get_xlabel(), f"⋯ {label}"])), fontsize="small")
+        note = f"dotted: {name}, {100 * score:.1f}"
+        axes.set_xlabel("; ".join(filter(None, [axes.get_xlabel(), note])), fontsize="small")

@@ -143,7 +143,7 @@ def _pretraining_tasks(scale: Scale) -> tuple[str, list[Row]]:
         Row(label="no NSP", pretraining=no_nsp),
         Row(label="left-to-right, no NSP", pretraining=_LEFT_TO_RIGHT),
         Row(label="left-to-right, no NSP, + BiLSTM", pretraining=_LEFT_TO_RIGHT, bilstm=True),
-        Row(label="left-to-right | right-to-left, no NSP", pretraining=both),
+        Row(label="left-to-right and right-to-left, no NSP", pretraining=both),
         UNPRETRAINED,
     ]
 
