@@ -43,7 +43,9 @@ def command(main: Callable[[], None]) -> Callable[[], None]:
             if os.environ.get("LOCAL_RANK", "0") != "0":
                 time.sleep(PEER_DELAY_S)
             sys.exit("error: " + " ".join(_message(error).split()))
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as interrupt:
+            if str(interrupt) and os.environ.get("LOCAL_RANK", "0") == "0":
+                print(f"\n{interrupt}", file=sys.stderr)
             sys.exit(130)
 
     return wrapped

@@ -21,6 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 from training import cpu
 from training.distributed import World
 from training.feed import Feed
+from training.interrupt import Interrupt
 from training.meter import Meter
 from training.model import BertModel
 from training.optimizer import create_optimizer, drop_frozen, set_rates
@@ -198,7 +199,7 @@ def train(
     pace = Pace(num_steps, settings, [phase.end for phase in phases])
     dtype = autocast_dtype(settings.dtype, world.device)
     meter = Meter(model.config, position, label=label, pace=pace, dtype=dtype, world=world)
-    with Feed(phases, settings, world) as feed:
+    with Feed(phases, settings, world) as feed, Interrupt() as interrupt:
         while not pace.is_over(position):
             pace.enter_phase(position)
             rate = pace.learning_rate(position)
@@ -206,17 +207,18 @@ def train(
             torch.manual_seed((settings.seed * 1_000_003 + position.step) * 4096 + world.rank)
             batches, wait_s = feed.take(position)
             network.train()
-            losses, num_tokens, elapsed_s = backward(network, batches, objective, settings, world, meter.elapsed_s)
+            own = StepTotals(elapsed_s=meter.elapsed_s if world.is_main else 0.0, interrupts=interrupt.is_asked)
+            losses, totals = backward(network, batches, objective, settings, world, own)
             drop_frozen(optimizer, position.step)
             norm = nn.utils.clip_grad_norm_(model.parameters(), settings.clip_norm)
             optimizer.found_inf = watch.observe(position, losses, norm)  # type: ignore[attr-defined]
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
             position.step, position.index = position.step + 1, position.index + 1
-            position.num_tokens += num_tokens
-            position.elapsed_s = elapsed_s
+            position.num_tokens += totals.num_tokens
+            position.elapsed_s = totals.elapsed_s
             is_last = pace.is_over(position)
-            meter.count(batches, num_tokens, wait_s, position)
+            meter.count(batches, totals.num_tokens, wait_s, position)
             if position.step % settings.log_every == 0 or is_last:
                 values = {name: float(value) for name, value in losses.items()}
                 warning = watch.check(position.step, values)
@@ -231,8 +233,14 @@ def train(
                 start = time.perf_counter()
                 _evaluate(evaluation, model, optimizer, position, run, keep_best=bool(settings.checkpoint_every))
                 meter.skip(time.perf_counter() - start)
-            if settings.checkpoint_every and (is_last or position.step % settings.checkpoint_every == 0):
+            is_due = is_last or position.step % (settings.checkpoint_every or 1) == 0
+            if totals.interrupts or (settings.checkpoint_every and is_due):
                 run.save_state(model, optimizer, position, keep=settings.keep_last)
+            if totals.interrupts and not is_last:
+                run.close()
+                raise KeyboardInterrupt(
+                    f"interrupted after step {position.step:,}; the same command goes on from there"
+                )
     run.close()
     world.barrier()
     meter.close()
@@ -269,26 +277,40 @@ def _evaluate(
     run.world.barrier()
 
 
+@dataclass(frozen=True)
+class StepTotals:
+    """What a step adds up over all processes beside its losses."""
+
+    num_tokens: int = 0
+    elapsed_s: float = 0.0
+    """The main process's clock; the others add nothing."""
+    interrupts: float = 0
+    """Processes that were asked to stop: all stop after the same step."""
+
+
 def backward(
     network: nn.Module,
     batches: Sequence[Batch],
     objective: Objective,
     settings: LoopSettings,
     world: World,
-    elapsed_s: float,
-) -> tuple[dict[str, Tensor], int, float]:
+    own: StepTotals,
+) -> tuple[dict[str, Tensor], StepTotals]:
     """Gradients of the mean losses over the global batch.
 
     Each loss is a sum over targets divided by their number in the whole global batch, so that the split into processes
     and micro-batches changes nothing. DDP averages gradients over processes, hence the factor.
 
+    Args:
+        own: this process's part, but for the tokens.
+
     Returns:
-        The mean losses of the global batch by name, on the device; its number of tokens; the main process's clock.
+        The mean losses of the global batch by name, on the device, and the totals.
     """
     names = sorted({name for batch in batches for name in batch.counts})
-    own = [sum(batch.counts[name] for batch in batches) for name in names] + [sum(b.num_tokens for b in batches)]
-    clock = elapsed_s if world.is_main else 0.0
-    *counts, num_tokens, elapsed_s = world.sum(torch.tensor([*own, clock], dtype=torch.float64)).tolist()
+    parts = [sum(batch.counts[name] for batch in batches) for name in names]
+    parts += [sum(batch.num_tokens for batch in batches), own.elapsed_s, own.interrupts]
+    *counts, num_tokens, elapsed_s, interrupts = world.sum(torch.tensor(parts, dtype=torch.float64)).tolist()
     totals = torch.zeros(len(names), dtype=torch.float64, device=world.device)
     for number, batch in enumerate(batches):
         is_last = number == len(batches) - 1
@@ -301,7 +323,8 @@ def backward(
             losses = torch.stack([sums[name] / max(count, 1) for name, count in zip(names, counts, strict=True)])
             (losses.sum() * world.size).backward()
         totals += losses.detach().double()
-    return dict(zip(names, world.sum(totals).unbind(), strict=True)), int(num_tokens), elapsed_s
+    means = dict(zip(names, world.sum(totals).unbind(), strict=True))
+    return means, StepTotals(int(num_tokens), elapsed_s, interrupts)
 
 
 def autocast(dtype: Dtype, device: torch.device) -> torch.autocast:

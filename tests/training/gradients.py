@@ -13,7 +13,7 @@ from training.checkpoint import create_model
 from training.corpus import Corpus
 from training.distributed import world
 from training.feed import Feed
-from training.loop import LoopSettings, Phase, backward
+from training.loop import LoopSettings, Phase, StepTotals, backward
 from training.model import BertConfig
 from training.pretrain import PretrainingData, pretraining_losses
 from training.pretraining_examples import PretrainingExamples
@@ -32,7 +32,7 @@ def write_gradients(corpus_dir, micro_batch_size, out):
         data = PretrainingData(PretrainingExamples(corpus, max_seq_length=32), 8)
         with Feed([Phase(data=data)], settings, peers) as feed:
             batches, _ = feed.take(Position())
-            backward(network, batches, pretraining_losses, settings, peers, elapsed_s=0.0)
+            backward(network, batches, pretraining_losses, settings, peers, StepTotals())
         if peers.is_main:
             torch.save({name: value.grad for name, value in model.named_parameters()}, out)
 

@@ -313,6 +313,26 @@ def test_kill_while_a_state_is_written_leaves_the_one_before(corpus_dir, tmp_pat
     assert losses(tmp_path / "killed") == losses(tmp_path / "whole")
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_run_goes_on_from_its_last_step(number, corpus_dir, tmp_path):
+    """Ctrl-C and SIGTERM end the run after its step, with a state and one line; then the losses are the same."""
+    flags = ["--num-steps", "400", "--checkpoint-every", "0"]
+    with subprocess.Popen(
+        pretraining_command(corpus_dir, tmp_path / "run", *flags), stderr=subprocess.PIPE, text=True
+    ) as process:
+        while len(losses(tmp_path / "run")) < 3:
+            assert process.poll() is None, process.stderr.read()
+            time.sleep(0.01)
+        process.send_signal(number)
+        _, stderr = process.communicate(timeout=60)
+    before = losses(tmp_path / "run")
+
+    assert process.returncode == 130
+    assert f"interrupted after step {len(before)}; the same command goes on from there" in stderr
+    assert "Traceback" not in stderr
+    assert [path.name for path in (tmp_path / "run" / "state").iterdir()] == [f"step-{len(before):08d}"]
+
+
 def test_killed_worker_is_replaced(corpus_dir, tmp_path):
     """With restarts allowed, two processes go on from their last state when one is killed."""
     flags = ["--num-steps", "60", "--checkpoint-every", "5", "--micro-batch-size", "4", "--dropout", "0"]

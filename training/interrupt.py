@@ -1,0 +1,35 @@
+"""Ctrl-C and SIGTERM (a preempted machine), put off until the step is done."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from types import FrameType
+from typing import Any
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Interrupt:
+    """Takes note of the first signal; a second one does what it did before. Outside of the main thread: of none."""
+
+    def __init__(self) -> None:
+        self.is_asked = False
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Interrupt:
+        if threading.current_thread() is threading.main_thread():
+            self._before = {number: signal.signal(number, self._note) for number in SIGNALS}
+        return self
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self.is_asked = True
+        self._restore()
+
+    def _restore(self) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._before = {}
+
+    def __exit__(self, *_: object) -> None:
+        self._restore()
