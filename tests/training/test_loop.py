@@ -352,6 +352,7 @@ def test_killed_worker_is_replaced(corpus_dir, tmp_path):
     assert (tmp_path / "run" / "checkpoint" / "model.safetensors").is_file()
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")  # of the tracing
 def test_compiled_network_trains_alike(corpus_dir, tmp_path, alone, monkeypatch):
     """With `--compile on` the losses are those without; the checkpoint has plain names."""
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
