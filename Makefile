@@ -63,7 +63,7 @@ vocab: $(READY)  ## DATA='text files or folders' TOKENIZER=folder to write, VOCA
 	$(NEED_DATA)$(PY) -m training.vocab --data $(DATA) --out $(TOKENIZER) --vocab-size $(VOCAB_SIZE) $(ARGS)
 corpus: $(READY)  ## DATA='text files or folders' TOKENIZER=folder CORPUS=folder to write
 	$(NEED_DATA)$(PY) -m training.corpus --data $(DATA) --tokenizer $(TOKENIZER) --out $(CORPUS) $(ARGS)
-pretrain: $(READY)  ## CORPUS=folder DEV_CORPUS=folder RECIPE=tiny|mini|small|medium|base|large RUN=folder NPROC=processes
+pretrain: $(READY)  ## CORPUS=folder DEV_CORPUS=folder RECIPE=tiny|mini|small|medium|base|large|modern RUN=folder NPROC=processes
 	$(PY) $(LAUNCH) training.pretrain $(RECIPE) --corpus $(CORPUS) $(if $(DEV_CORPUS),--dev-corpus $(DEV_CORPUS)) --run-dir $(RUN) $(ARGS)
 finetune: $(READY)  ## TASK=classification|spans|regression|multiple-choice|tagging CHECKPOINT=folder DATA=train file DEV=dev file RUN=folder NPROC=processes
 	$(NEED_DATA)$(PY) $(LAUNCH) training.finetune $(TASK) --checkpoint $(CHECKPOINT) --train $(DATA) $(if $(DEV),--dev $(DEV)) --run-dir $(RUN) $(ARGS)
