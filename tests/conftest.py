@@ -1,5 +1,7 @@
 """A small corpus, its tokenizer, and a checkpoint pretrained for a few steps."""
 
+import signal
+
 import pytest
 
 from tests.toy import TINY, make_text
@@ -7,6 +9,13 @@ from training.corpus import Corpus, CorpusRecipe, prepare_corpus
 from training.distributed import CPU, World
 from training.pretrain import PretrainRecipe, pretrain
 from training.vocab import VocabRecipe, train_vocab
+
+
+@pytest.fixture(scope="session", autouse=True)
+def interruptible():
+    """Commands under test can be interrupted, also where the tests run in the background of a script."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -19,7 +19,8 @@ class Interrupt:
 
     def __enter__(self) -> Interrupt:
         if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._note) for number in SIGNALS}
+            noticed = [number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN]  # as under nohup
+            self._before = {number: signal.signal(number, self._note) for number in noticed}
         return self
 
     def _note(self, number: int, frame: FrameType | None) -> None:
