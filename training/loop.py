@@ -308,8 +308,9 @@ def backward(
         The mean losses of the global batch by name, on the device, and the totals.
     """
     names = sorted({name for batch in batches for name in batch.counts})
-    parts = [sum(batch.counts[name] for batch in batches) for name in names]
-    parts += [sum(batch.num_tokens for batch in batches), own.elapsed_s, own.interrupts]
+    own_counts = [sum(batch.counts[name] for batch in batches) for name in names]
+    own_tokens = sum(batch.num_tokens for batch in batches)
+    parts = [*map(float, own_counts), float(own_tokens), own.elapsed_s, float(own.interrupts)]
     *counts, num_tokens, elapsed_s, interrupts = world.sum(torch.tensor(parts, dtype=torch.float64)).tolist()
     totals = torch.zeros(len(names), dtype=torch.float64, device=world.device)
     for number, batch in enumerate(batches):
