@@ -31,7 +31,7 @@ from training.data import Columns, read_examples, read_positives, read_texts
 from training.distributed import World, world
 from training.documents import split_sentences
 from training.evaluate import format_scores, torch_run
-from training.finetune import MAY_DIFFER, provenance
+from training.finetune import MAY_DIFFER, digests, provenance
 from training.finetuning_data import FinetuningData
 from training.loop import Batch, Evaluation, LoopSettings, Phase, recipe_fields, train
 from training.model import BertModel
@@ -173,7 +173,9 @@ def train_embedding(recipe: ContrastiveRecipe, world: World) -> Path:
     task = Embedding(tokenizer, embedding_settings(recipe))
     items, dev = contrastive_items(read_views(recipe), task, recipe), read_dev(recipe, task)
     origin = provenance(recipe.checkpoint, (*recipe.train, *recipe.dev), recipe)
-    run.check_recipe(recipe_fields(recipe) | {"data": origin["data"]}, may_differ=MAY_DIFFER)
+    run.check_recipe(
+        recipe_fields(recipe) | digests(recipe.checkpoint, recipe.train, recipe.dev), may_differ=MAY_DIFFER
+    )
     if run.checkpoint_path.exists():
         return run.checkpoint_path
     torch.manual_seed(recipe.seed)

@@ -66,11 +66,14 @@ def read_examples(task: str, paths: Sequence[Path], *, columns: Columns, tokeniz
     return examples
 
 
+def source_digest(path: Path) -> str:
+    """SHA-256 of a file, or of the rows of a data set of the hub."""
+    return hub_digest(path) if is_hub(path) else sha256(path)
+
+
 def source_digests(paths: Sequence[Path]) -> dict[str, str]:
-    """SHA-256 of each file by its name, and of the rows of each data set of the hub."""
-    return {
-        str(path) if is_hub(path) else path.name: hub_digest(path) if is_hub(path) else sha256(path) for path in paths
-    }
+    """The digests by the files' names, and by the names of data sets of the hub."""
+    return {str(path) if is_hub(path) else path.name: source_digest(path) for path in paths}
 
 
 def read_classification(path: Path, columns: Columns) -> list[ClassificationExample]:
@@ -199,7 +202,7 @@ def _number(place: str, row: Mapping[str, Any], name: str) -> float:
 
 def _filled(place: str, row: Mapping[str, Any], name: str) -> Any:
     value = row.get(name)
-    if value is None or not str(value).strip():
+    if value is None or value != value or not str(value).strip():  # a cell without a number is read as NaN
         raise ValueError(f"{place}: no `{name}` (there: {', '.join(map(str, row))})")
     return value
 

@@ -48,7 +48,7 @@ class Feed:
 
     def _make(self, phase: int, epoch: int, index: int) -> tuple[Place, list[Batch]]:
         data = self._phases[phase].data
-        if index >= data.num_batches(epoch):
+        while index >= data.num_batches(epoch):  # an epoch may even have no whole batch
             epoch, index = epoch + 1, 0
         return (phase, epoch, index), [data.batch(epoch, index, part) for part in self._parts(phase)]
 

@@ -32,7 +32,7 @@ from training.checkpoint import (
     save_checkpoint,
 )
 from training.command import command, parse
-from training.data import Columns, read_examples, source_digests
+from training.data import Columns, read_examples, source_digest, source_digests
 from training.distributed import World, world
 from training.evaluate import format_scores, predict_with_progress, torch_run
 from training.finetuning_data import FinetuningData, label_examples
@@ -109,7 +109,9 @@ def finetune(recipe: FinetuneRecipe, world: World) -> Path:
     examples, dev = read(recipe.train), read(recipe.dev) if recipe.dev else []
     task = create_task(recipe.task, tokenizer, task_settings(recipe, examples, dev))
     origin = provenance(recipe.checkpoint, (*recipe.train, *recipe.dev), recipe)
-    run.check_recipe(recipe_fields(recipe) | {"data": origin["data"]}, may_differ=MAY_DIFFER)
+    run.check_recipe(
+        recipe_fields(recipe) | digests(recipe.checkpoint, recipe.train, recipe.dev), may_differ=MAY_DIFFER
+    )
     if run.checkpoint_path.exists():
         return run.checkpoint_path
     torch.manual_seed(recipe.seed)
@@ -215,6 +217,12 @@ def _states(recipe: FinetuneRecipe) -> dict[str, Any]:
     """What is not to be as in the checkpoint."""
     given = {"state_layers": recipe.layers, "state_combination": recipe.combine, "bilstm_size": recipe.bilstm}
     return {name: value for name, value in given.items() if value is not None}
+
+
+def digests(checkpoint: Path, train: Sequence[Path], dev: Sequence[Path]) -> dict[str, Any]:
+    """What a run was started with, whatever the files are called: it is written beside its recipe."""
+    data = {"train": [source_digest(path) for path in train], "dev": [source_digest(path) for path in dev]}
+    return {"data": data, "checkpoint_sha256": checkpoint_digest(checkpoint)}
 
 
 def provenance(checkpoint: Path, data: Sequence[Path], recipe: LoopSettings) -> dict[str, Any]:

@@ -8,6 +8,7 @@ on one process.
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -87,11 +88,20 @@ class LoopSettings:
         for name in ("unfreeze_every", "checkpoint_every"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative: `{getattr(self, name)}`")
-        if not 0 <= self.warmup_ratio <= 1 or self.learning_rate <= 0 or self.seed < 0:
-            raise ValueError("warmup_ratio lies between 0 and 1, learning_rate above 0, seed is not negative")
+        if not 0 <= self.warmup_ratio <= 1 or not 0 <= self.seed < 2**31:
+            raise ValueError(
+                f"warmup_ratio `{self.warmup_ratio}` lies between 0 and 1, seed `{self.seed}` between 0 and 2^31 - 1"
+            )
+        for name in ("learning_rate", "clip_norm"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise ValueError(f"{name} must be a number above 0: `{getattr(self, name)}`")
+        if not 0 <= self.weight_decay < math.inf or not all(0 <= beta < 1 for beta in self.betas):
+            raise ValueError(
+                f"weight_decay `{self.weight_decay}` must not be negative, betas `{self.betas}` lie from 0 to below 1"
+            )
         if not 0 < self.layer_decay <= 1:
             raise ValueError(f"layer_decay lies above 0 and up to 1: `{self.layer_decay}`")
-        if self.max_minutes is not None and self.max_minutes <= 0:
+        if self.max_minutes is not None and not 0 < self.max_minutes < math.inf:
             raise ValueError(f"max_minutes must be above 0: `{self.max_minutes}`")
         if self.select == "best" and not (getattr(self, "dev", None) or getattr(self, "dev_corpus", None)):
             raise ValueError("--select best needs held-out data: --dev, or --dev-corpus")
@@ -219,9 +229,16 @@ def train(
             position.elapsed_s = totals.elapsed_s
             is_last = pace.is_over(position)
             meter.count(batches, totals.num_tokens, wait_s, position)
-            if position.step % settings.log_every == 0 or is_last:
+            is_logged = position.step % settings.log_every == 0 or is_last
+            is_evaluated = is_last or bool(evaluation and evaluation.every and position.step % evaluation.every == 0)
+            is_saved = totals.interrupts or bool(
+                settings.checkpoint_every and (is_last or position.step % settings.checkpoint_every == 0)
+            )
+            if is_logged or is_evaluated or is_saved:
+                watch.check_finite()
+            if is_logged:
                 values = {name: float(value) for name, value in losses.items()}
-                warning = watch.check(position.step, values)
+                warning = watch.warning(position.step, values)
                 total = sum(values.values())
                 run.log(
                     {"step": position.step, "epoch": position.epoch, **values, "loss": total}
@@ -229,14 +246,13 @@ def train(
                     | meter.report(total)
                     | ({"warning": warning} if warning else {})
                 )
-            if evaluation and (is_last or (evaluation.every and position.step % evaluation.every == 0)):
+            if evaluation and is_evaluated:
                 start = time.perf_counter()
                 _evaluate(evaluation, model, optimizer, position, run, keep_best=bool(settings.checkpoint_every))
                 meter.skip(time.perf_counter() - start)
-            is_due = is_last or position.step % (settings.checkpoint_every or 1) == 0
-            if totals.interrupts or (settings.checkpoint_every and is_due):
+            if is_saved:
                 run.save_state(model, optimizer, position, keep=settings.keep_last)
-            if totals.interrupts and not is_last:
+            if totals.interrupts:
                 run.close()
                 raise KeyboardInterrupt(
                     f"interrupted after step {position.step:,}; the same command goes on from there"
@@ -271,7 +287,7 @@ def _evaluate(
         run.log({"step": position.step, **{f"eval_{name}": value for name, value in scores.items()}})
         name, value = next(iter(scores.items()))
         score = -value if name.endswith("loss") else value
-        if keep_best and (position.best_score is None or score > position.best_score):
+        if keep_best and math.isfinite(score) and (position.best_score is None or score > position.best_score):
             position.best_score = score
             run.save_state(model, optimizer, position, keep=1, kind="best")
     run.world.barrier()

@@ -55,6 +55,9 @@ class BertConfig:
             kind, value = type(item.default), getattr(self, item.name)
             if not isinstance(value, (int, float) if kind is float else kind):
                 raise ValueError(f"{item.name} must be of type {kind.__name__}: `{value}`")
+        for name in ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1: `{getattr(self, name)}`")
         if self.hidden_size % self.num_attention_heads:
             raise ValueError(
                 f"hidden_size `{self.hidden_size}` is not a multiple of "

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from tasks.features import Features, collate
 from tasks.masked_lm import MaskedLMSettings
 from training.baselines import unigram_of_corpora
-from training.checkpoint import TaskCard, create_model, load_model, save_checkpoint
+from training.checkpoint import TaskCard, create_model, load_model, load_tokenizer, save_checkpoint
 from training.command import command, parse
 from training.corpus import Corpus
 from training.distributed import World, world
@@ -99,6 +99,8 @@ class PretrainRecipe(LoopSettings):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be at least {least}: `{getattr(self, name)}`")
         assert self.masking  # or it says what is wrong
+        if self.long_seq_length is not None and self.long_seq_length < 8:
+            raise ValueError(f"long_seq_length must be at least 8: `{self.long_seq_length}`")
         for name in ("short_seq_prob", "long_share"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} lies between 0 and 1: `{getattr(self, name)}`")
@@ -294,8 +296,7 @@ _MAY_DIFFER = (*PLACES_AND_PACE, "corpus", "dev_corpus")
 def _create(recipe: PretrainRecipe, corpus: Corpus) -> BertModel:
     if recipe.init:
         model = load_model(recipe.init, "masked-lm", new_head=True, dropout=recipe.dropout)
-        if model.config.vocab_size != corpus.info["vocab_size"]:
-            raise ValueError(f"the vocabulary of `{recipe.init}` is not that of corpus `{recipe.corpus}`")
+        _check_init(recipe, corpus, model.config)
         return model
     config = BertConfig(
         vocab_size=corpus.info["vocab_size"],
@@ -311,6 +312,19 @@ def _create(recipe: PretrainRecipe, corpus: Corpus) -> BertModel:
         assert isinstance(model, BertForPreTraining)
         initialize_local(model, corpus.token_counts())
     return model
+
+
+def _check_init(recipe: PretrainRecipe, corpus: Corpus, config: BertConfig) -> None:
+    assert recipe.init
+    if load_tokenizer(recipe.init).backend.get_vocab() != corpus.tokenizer.backend.get_vocab():
+        raise ValueError(f"the vocabulary of `{recipe.init}` is not that of corpus `{recipe.corpus}`")
+    if config.direction != recipe.direction:
+        raise ValueError(f"`{recipe.init}` looks in direction `{config.direction}`, not `{recipe.direction}`")
+    longest = max(recipe.max_seq_length, recipe.long_seq_length or 0)
+    if longest > config.max_position_embeddings:
+        raise ValueError(
+            f"`{recipe.init}` has {config.max_position_embeddings} positions, too few for {longest} tokens"
+        )
 
 
 def _phases(corpus: Corpus, recipe: PretrainRecipe) -> list[Phase]:

@@ -53,7 +53,7 @@ class Masking:
     def __post_init__(self) -> None:
         if not 0 < self.rate <= 1:
             raise ValueError(f"masking_rate lies above 0 and up to 1: `{self.rate}`")
-        if min(self.mask_share, self.random_share) < 0 or self.mask_share + self.random_share > 1 + 1e-9:
+        if not (self.mask_share >= 0 <= self.random_share and self.mask_share + self.random_share <= 1 + 1e-9):
             raise ValueError(
                 f"mask_share `{self.mask_share}` and random_share `{self.random_share}` are shares of one whole"
             )

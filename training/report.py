@@ -36,7 +36,7 @@ from training.samples import sample_predictions
 
 REPORT_FILE = "report.html"
 TEMPLATE = "report.html.j2"
-RECORDED = ("data", "corpus_digest")
+RECORDED = ("data", "corpus_digest", "checkpoint_sha256")
 """Keys of recipe.json that are no settings."""
 
 

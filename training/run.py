@@ -58,6 +58,7 @@ class Run:
         self.world = world
         self.checkpoint_path = path / "checkpoint"
         self._recipe: Mapping[str, Any] = {}
+        self._may_differ: tuple[str, ...] = ()
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="state")
         self._writing: Future[None] | None = None
         self._tensorboard: Any = None
@@ -69,19 +70,21 @@ class Run:
             ValueError: naming the field that differs.
         """
         path = self.path / RECIPE_FILE
-        self._recipe = recipe
+        self._recipe, self._may_differ = recipe, may_differ
         # A run that failed before its first state leaves nothing to go on from: its mistake may be mended in place.
         if path.is_file() and (self.states() or self.checkpoint_path.exists()):
-            before = _json_object(path.read_text(encoding="utf-8"), f"`{path}`")
-            for key in recipe.keys() | before.keys():
-                if key not in may_differ and recipe.get(key) != before.get(key):
-                    was, now = before.get(key), recipe.get(key)
-                    raise ValueError(
-                        f"run `{self.path}` was started with {key} `{was}`, not `{now}`; choose another --run-dir"
-                    )
+            self._compare(_json_object(path.read_text(encoding="utf-8"), f"`{path}`"))
         self.world.barrier()
         if self.world.is_main:
             atomic_write(path, (json.dumps(recipe, indent=2) + "\n").encode())
+
+    def _compare(self, before: Mapping[str, Any]) -> None:
+        for key in self._recipe.keys() | before.keys():
+            was, now = before.get(key), self._recipe.get(key)
+            if key not in self._may_differ and was != now:
+                raise ValueError(
+                    f"run `{self.path}` was started with {key} `{was}`, not `{now}`; choose another --run-dir"
+                )
 
     def states(self, kind: StateKind = "step") -> list[Path]:
         """Resumable states, oldest first."""
@@ -130,6 +133,7 @@ class Run:
         position = Position()
         if states:
             state = self._read_state(states[-1])
+            self._compare(state["recipe"])
             model.load_state_dict(state["model"])
             optimizer.load_state_dict(state["optimizer"])
             position = Position(**state["position"])
@@ -158,7 +162,10 @@ class Run:
         try:
             state: dict[str, Any] = torch.load(path, map_location=self.world.device, weights_only=True)
         except Exception as error:  # a damaged file raises errors of many kinds
-            raise ValueError(f"cannot read state `{path}`: {error}; remove it to go on from the one before") from error
+            reason = " ".join(str(error).split())[:200]
+            raise ValueError(
+                f"cannot read state `{path}`: {reason}; remove `{directory}` to go on from the one before"
+            ) from error
         return state
 
     def log(self, values: Mapping[str, Any]) -> None:

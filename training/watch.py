@@ -61,14 +61,8 @@ class Watch:
         self._places.append(Position(step=position.step + 1, epoch=position.epoch, index=position.index))
         return (~finite).float()
 
-    def check(self, step: int, losses: Mapping[str, float]) -> str:
-        """Judge what was observed since the last time.
-
-        Args:
-            losses: the step's own, by name.
-
-        Returns:
-            A warning, empty if there is none; each kind is given once.
+    def check_finite(self) -> None:
+        """Judge what was observed since the last time; to be called before anything is made of the weights.
 
         Raises:
             DivergedError: naming the first step whose loss or gradient is no number, and its batch.
@@ -82,6 +76,9 @@ class Watch:
                     "raise --warmup-ratio"
                 )
         self._places.clear()
+
+    def warning(self, step: int, losses: Mapping[str, float]) -> str:
+        """A remark on the losses of a step, empty if there is none; each kind is made once."""
         for name, value in {**losses, "": sum(losses.values())}.items():
             self._smoothed[name] = 0.9 * self._smoothed.get(name, value) + 0.1 * value
         self._lowest = min(self._lowest, self._smoothed[""])

@@ -151,13 +151,63 @@ def test_infinite_loss_is_named_and_leaves_the_weights(tmp_path, alone):
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
 
 
+def test_no_state_is_written_after_an_infinite_loss(tmp_path, alone):
+    """Though the loop logs later: the last state is one from before, and going on meets the same step again."""
+    with pytest.raises(DivergedError, match=r"at step 7 "):
+        tiny_train(tmp_path / "run", alone, loss=exploding_at(7), log_every=100, checkpoint_every=4, num_steps=20)
+
+    assert [path.name for path in (tmp_path / "run" / "state").iterdir()] == ["step-00000004"]
+
+
+def test_a_score_that_is_no_number_is_never_the_best(tmp_path, alone):
+    """It would stay so for ever."""
+    scores = iter([math.nan, 0.2, 0.1])
+    model = create_model("embedding", SHAPE, dropout=0.0)
+    settings = LoopSettings(global_batch_size=4, dtype="fp32", checkpoint_every=5, learning_rate=1e-3)
+    run = make_run(tmp_path / "run", alone)
+    evaluation = Evaluation(scores=lambda: {"spearman": next(scores)}, every=2)
+    train(model, [Phase(data=Numbered())], objective, num_steps=6, settings=settings, run=run, evaluation=evaluation)
+
+    assert [path.name for path in run.states("best")] == ["best-00000004"]
+
+
+def test_an_epoch_without_a_whole_batch_is_passed_over(alone):
+    """Epochs of pretraining vary in size."""
+    data = Numbered()
+    data.num_batches = lambda epoch: (2, 0, 3)[epoch]
+    with Feed([Phase(data=data)], LoopSettings(global_batch_size=2, micro_batch_size=2), alone) as feed:
+        position = Position(index=2)
+        feed.take(position)
+
+    assert (position.epoch, position.index) == (2, 0)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"learning_rate": math.nan},
+        {"clip_norm": 0.0},
+        {"weight_decay": -1.0},
+        {"betas": (2.0, 3.0)},
+        {"max_minutes": math.nan},
+        {"seed": 2**31},
+        {"select": "best"},
+    ],
+)
+def test_impossible_settings_are_refused(wrong):
+    """By name."""
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        LoopSettings(**wrong)
+
+
 def watched(losses, **settings):
     watch = Watch(**settings)
     watch.start(len(losses), torch.device("cpu"))
     warnings = []
     for step, loss in enumerate(losses, start=1):
         watch.observe(Position(step=step - 1), {"mlm": torch.tensor(loss)}, torch.tensor(1.0))
-        if warning := watch.check(step, {"mlm": loss}):
+        watch.check_finite()
+        if warning := watch.warning(step, {"mlm": loss}):
             warnings.append((step, warning))
     return warnings
 
