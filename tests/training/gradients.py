@@ -33,6 +33,7 @@ def write_gradients(corpus_dir, micro_batch_size, out):
         with Feed([Phase(data=data)], settings, peers) as feed:
             batches, _ = feed.take(Position())
             backward(network, batches, pretraining_losses, settings, peers, StepTotals())
+        del network  # before the processes part: it would wait for them
         if peers.is_main:
             torch.save({name: value.grad for name, value in model.named_parameters()}, out)
 
