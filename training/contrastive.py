@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from tasks.embedding import Embedding, EmbeddingSettings, Pooling
 from tasks.regression import RegressionExample
-from training.checkpoint import TaskCard, load_model, load_tokenizer, read_shape, read_task_card, save_checkpoint
+from training.checkpoint import TaskCard, load_model, load_tokenizer, read_shape, read_task_card
 from training.command import command, parse
 from training.data import Columns, read_examples, read_positives, read_texts
 from training.distributed import World, world
@@ -36,7 +36,7 @@ from training.finetuning_data import FinetuningData
 from training.loop import Batch, Evaluation, LoopSettings, Phase, recipe_fields, train
 from training.model import BertModel
 from training.objectives import Item, Objective
-from training.plot import plot_run
+from training.result import write_result
 from training.run import Run
 from training.similarity import mean_of_words, similarity_scores, vector_scores, word_overlap
 
@@ -172,10 +172,9 @@ def train_embedding(recipe: ContrastiveRecipe, world: World) -> Path:
     check_dropout(recipe)
     task = Embedding(tokenizer, embedding_settings(recipe))
     items, dev = contrastive_items(read_views(recipe), task, recipe), read_dev(recipe, task)
-    origin = provenance(recipe.checkpoint, (*recipe.train, *recipe.dev), recipe)
-    run.check_recipe(
-        recipe_fields(recipe) | digests(recipe.checkpoint, recipe.train, recipe.dev), may_differ=MAY_DIFFER
-    )
+    found = digests(recipe.checkpoint, recipe.train, recipe.dev)
+    origin = provenance(recipe.checkpoint, (*recipe.train, *recipe.dev), recipe, found)
+    run.check_recipe(recipe_fields(recipe) | found, may_differ=MAY_DIFFER)
     if run.checkpoint_path.exists():
         return run.checkpoint_path
     torch.manual_seed(recipe.seed)
@@ -334,9 +333,7 @@ def _finish(
         rows = {"dev": similarity_scores(task, dev, torch_run(model, run.world.device)), **rows}
         scores = {**rows, "num_dev_examples": len(dev)}
     card = TaskCard(task=task.name, settings=task.settings, scores=scores, provenance=origin)
-    save_checkpoint(run.checkpoint_path, model.cpu(), tokenizer_from=recipe.checkpoint, card=card)
-    plot_run(recipe.run_dir)
-    run.drop_states()
+    write_result(run, model, tokenizer_from=recipe.checkpoint, card=card)
     if dev:
         print(format_scores(rows))
 

@@ -71,9 +71,9 @@ def source_digest(path: Path) -> str:
     return hub_digest(path) if is_hub(path) else sha256(path)
 
 
-def source_digests(paths: Sequence[Path]) -> dict[str, str]:
-    """The digests by the files' names, and by the names of data sets of the hub."""
-    return {str(path) if is_hub(path) else path.name: source_digest(path) for path in paths}
+def source_name(path: Path) -> str:
+    """What a file, or a data set of the hub, is called in records."""
+    return str(path) if is_hub(path) else path.name
 
 
 def read_classification(path: Path, columns: Columns) -> list[ClassificationExample]:

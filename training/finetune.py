@@ -8,7 +8,7 @@ The checkpoint may be ours or any Hugging Face BERT directory. The same command 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -29,10 +29,9 @@ from training.checkpoint import (
     load_tokenizer,
     read_shape,
     read_task_card,
-    save_checkpoint,
 )
 from training.command import command, parse
-from training.data import Columns, read_examples, source_digest, source_digests
+from training.data import Columns, read_examples, source_digest, source_name
 from training.distributed import World, world
 from training.evaluate import format_scores, predict_with_progress, torch_run
 from training.finetuning_data import FinetuningData, label_examples
@@ -40,7 +39,7 @@ from training.hidden_states import Combination
 from training.loop import PLACES_AND_PACE, Evaluation, LoopSettings, Phase, recipe_fields, train
 from training.model import BertConfig, BertModel
 from training.objectives import OBJECTIVES, all_label_names
-from training.plot import plot_run
+from training.result import write_result
 from training.run import Run
 
 
@@ -108,10 +107,8 @@ def finetune(recipe: FinetuneRecipe, world: World) -> Path:
     read = lambda paths: read_examples(recipe.task, paths, columns=recipe.columns, tokenizer=tokenizer)  # noqa: E731
     examples, dev = read(recipe.train), read(recipe.dev) if recipe.dev else []
     task = create_task(recipe.task, tokenizer, task_settings(recipe, examples, dev))
-    origin = provenance(recipe.checkpoint, (*recipe.train, *recipe.dev), recipe)
-    run.check_recipe(
-        recipe_fields(recipe) | digests(recipe.checkpoint, recipe.train, recipe.dev), may_differ=MAY_DIFFER
-    )
+    found = digests(recipe.checkpoint, recipe.train, recipe.dev)
+    run.check_recipe(recipe_fields(recipe) | found, may_differ=MAY_DIFFER)
     if run.checkpoint_path.exists():
         return run.checkpoint_path
     torch.manual_seed(recipe.seed)
@@ -146,10 +143,9 @@ def finetune(recipe: FinetuneRecipe, world: World) -> Path:
     )
     if world.is_main:
         task, scores = _final_scores(recipe, task, model, examples, dev, world) if dev else (task, {})
+        origin = provenance(recipe.checkpoint, (*recipe.train, *recipe.dev), recipe, found)
         card = TaskCard(task=task.name, settings=task.settings, scores=scores, provenance=origin)
-        save_checkpoint(run.checkpoint_path, model.cpu(), tokenizer_from=recipe.checkpoint, card=card)
-        plot_run(recipe.run_dir)
-        run.drop_states()
+        write_result(run, model, tokenizer_from=recipe.checkpoint, card=card)
         if scores:
             print(format_scores({name: row for name, row in scores.items() if isinstance(row, dict)}))
     world.barrier()
@@ -225,13 +221,20 @@ def digests(checkpoint: Path, train: Sequence[Path], dev: Sequence[Path]) -> dic
     return {"data": data, "checkpoint_sha256": checkpoint_digest(checkpoint)}
 
 
-def provenance(checkpoint: Path, data: Sequence[Path], recipe: LoopSettings) -> dict[str, Any]:
-    """Where the weights of a run come from, for its task card: what it starts from, digests of its data, its recipe."""
+def provenance(
+    checkpoint: Path, data: Sequence[Path], recipe: LoopSettings, found: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Where the weights of a run come from, for its task card: what it starts from, digests of its data, its recipe.
+
+    Args:
+        data: of training, then of dev.
+        found: the `digests` of all of it.
+    """
     before = read_task_card(checkpoint)
     return {
         **(before.provenance if before else {}),
-        "checkpoint": {"name": checkpoint.resolve().parent.name, "sha256": checkpoint_digest(checkpoint)},
-        "data": source_digests(data),
+        "checkpoint": {"name": checkpoint.resolve().parent.name, "sha256": found["checkpoint_sha256"]},
+        "data": dict(zip(map(source_name, data), [*found["data"]["train"], *found["data"]["dev"]], strict=True)),
         "recipe": recipe_fields(recipe),
         "torch": torch.__version__,
     }

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Protocol
@@ -230,22 +230,16 @@ def train(
             is_last = pace.is_over(position)
             meter.count(batches, totals.num_tokens, wait_s, position)
             is_logged = position.step % settings.log_every == 0 or is_last
-            is_evaluated = is_last or bool(evaluation and evaluation.every and position.step % evaluation.every == 0)
-            is_saved = totals.interrupts or bool(
-                settings.checkpoint_every and (is_last or position.step % settings.checkpoint_every == 0)
+            is_evaluated = is_last or _is_due(position, evaluation.every if evaluation else 0)
+            is_saved = (
+                totals.interrupts
+                or (is_last and settings.checkpoint_every)
+                or _is_due(position, settings.checkpoint_every)
             )
             if is_logged or is_evaluated or is_saved:
                 watch.check_finite()
             if is_logged:
-                values = {name: float(value) for name, value in losses.items()}
-                warning = watch.warning(position.step, values)
-                total = sum(values.values())
-                run.log(
-                    {"step": position.step, "epoch": position.epoch, **values, "loss": total}
-                    | {"learning_rate": rate, "grad_norm": float(norm), "num_tokens": position.num_tokens}
-                    | meter.report(total)
-                    | ({"warning": warning} if warning else {})
-                )
+                run.log(_metrics(position, losses, watch, meter) | {"learning_rate": rate, "grad_norm": float(norm)})
             if evaluation and is_evaluated:
                 start = time.perf_counter()
                 _evaluate(evaluation, model, optimizer, position, run, keep_best=bool(settings.checkpoint_every))
@@ -263,6 +257,20 @@ def train(
     if settings.select == "best" and world.is_main:
         print(f"selected: step {run.load_best(model):,}, the best on dev", flush=True)
     return position
+
+
+def _is_due(position: Position, every: int) -> bool:
+    """Whether something comes after this step that comes every so many; 0 for never."""
+    return bool(every) and position.step % every == 0
+
+
+def _metrics(position: Position, losses: Mapping[str, Tensor], watch: Watch, meter: Meter) -> dict[str, Any]:
+    """What is logged of a step beside its learning rate and gradient."""
+    values = {name: float(value) for name, value in losses.items()}
+    total, warning = sum(values.values()), watch.warning(position.step, values)
+    metrics = {"step": position.step, "epoch": position.epoch, **values, "loss": total}
+    metrics |= {"num_tokens": position.num_tokens, **meter.report(total)}
+    return metrics | ({"warning": warning} if warning else {})
 
 
 def _network(model: nn.Module, settings: LoopSettings, world: World) -> nn.Module:

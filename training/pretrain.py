@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from tasks.features import Features, collate
 from tasks.masked_lm import MaskedLMSettings
 from training.baselines import unigram_of_corpora
-from training.checkpoint import TaskCard, create_model, load_model, load_tokenizer, save_checkpoint
+from training.checkpoint import TaskCard, create_model, load_model, load_tokenizer
 from training.command import command, parse
 from training.corpus import Corpus
 from training.distributed import World, world
@@ -41,8 +41,8 @@ from training.loop import (
     train,
 )
 from training.model import BertConfig, BertForPreTraining, BertModel, Direction
-from training.plot import plot_run
 from training.pretraining_examples import Masking, PretrainingExample, PretrainingExamples
+from training.result import write_result
 from training.run import Run
 from training.watch import Plateau, Watch
 
@@ -158,6 +158,7 @@ class PretrainingData:
     def __init__(self, examples: PretrainingExamples, global_batch_size: int) -> None:
         self.examples = examples
         self.global_batch_size = global_batch_size
+        self._drawn_ahead = 0  # epoch
         if examples.num_examples(0) < global_batch_size:
             raise ValueError(
                 f"the corpus gives {examples.num_examples(0)} examples, less than one batch of {global_batch_size}; "
@@ -170,7 +171,8 @@ class PretrainingData:
 
     def batch(self, epoch: int, index: int, part: slice) -> Batch:
         """The examples `part` of a global batch."""
-        if index == self.num_batches(epoch) // 2:  # the next epoch is drawn before it is needed
+        if index >= self.num_batches(epoch) // 2 and self._drawn_ahead <= epoch:  # the next one, before it is needed
+            self._drawn_ahead = epoch + 1
             Thread(target=self.examples.num_examples, args=(epoch + 1,), daemon=True).start()
         first = index * self.global_batch_size
         return self.examples_batch(epoch, range(first + part.start, first + part.stop))
@@ -277,9 +279,7 @@ def pretrain(recipe: PretrainRecipe, world: World) -> Path:
             scores=_scores(evaluation, recipe, corpus),
             provenance={"pretraining": provenance},
         )
-        save_checkpoint(run.checkpoint_path, model, tokenizer_from=recipe.corpus, card=card)
-        plot_run(recipe.run_dir)
-        run.drop_states()
+        write_result(run, model, tokenizer_from=recipe.corpus, card=card)
     world.barrier()
     return run.checkpoint_path
 
