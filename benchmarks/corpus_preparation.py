@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from training.command import command, parse
-from training.documents import find_files
+from training.text.documents import find_files
 
 POLL_S = 0.1
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from bertline import Client
 from demo.served import score_predictions, served_predictions
 from training.command import command, parse
-from training.data import Columns, read_examples
+from training.data.labelled import Columns, read_examples
 from training.evaluate import format_scores, load_for_evaluation, predict_with_progress
 
 

@@ -3,8 +3,8 @@
     python -m benchmarks.training_step
 
 A step of masked LM and next sentence prediction (forward, backward, clipping, fused AdamW, in bf16 autocast): ours and
-transformers' BertForPreTraining, each in a process of its own, in turns. FLOPs are counted by `training.flops`, for all
-alike; the rate of matrix products is that of large bf16 products in the same run.
+transformers' BertForPreTraining, each in a process of its own, in turns. FLOPs are counted by `training.model.flops`,
+for all alike; the rate of matrix products is that of large bf16 products in the same run.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from multiprocessing.connection import Connection
 
 import torch
 
-from training import cpu
 from training.checkpoint import create_model
 from training.command import command, parse
-from training.flops import flops_per_token, measured_peak
-from training.loop import Batch
-from training.model import BertConfig
-from training.optimizer import create_optimizer
+from training.loop.optimizer import create_optimizer
+from training.loop.train import Batch
+from training.model import cpu
+from training.model.bert import BertConfig
+from training.model.flops import flops_per_token, measured_peak
 from training.pretrain import pretraining_losses
 
 Step = Callable[[], None]

@@ -22,7 +22,7 @@ from demo.models import MODELS, served_name
 from demo.scoreboard import Scoreboard
 from demo.server import Server
 from training.command import command
-from training.plot import plot_runs
+from training.reports.plot import plot_runs
 
 VOCAB = "--vocab-size 6000"
 PRETRAIN = (

@@ -21,7 +21,7 @@ from tasks.batching import predict
 from tasks.manifest import read_model_directory
 from training.baselines import baseline
 from training.checkpoint import load_model
-from training.data import Columns, read_classification, read_cloze, read_spans
+from training.data.labelled import Columns, read_classification, read_cloze, read_spans
 from training.evaluate import torch_run
 from training.progress import Progress
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from export._quiet import quiet
 from training.checkpoint import to_hugging_face
-from training.model import BertForSequenceClassification, BertModel
+from training.model.bert import BertForSequenceClassification, BertModel
 
 OPSET = 17
 """The first with LayerNormalization."""

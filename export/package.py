@@ -16,7 +16,7 @@ from tasks.files import sha256
 from tasks.manifest import MANIFEST_FILE, MODEL_FILE, Manifest, Precision
 from tasks.tokenizer import TOKENIZER_FILE
 from training.checkpoint import checkpoint_digest
-from training.model import BertConfig
+from training.model.bert import BertConfig
 
 _LIBRARIES = ("torch", "transformers", "optimum", "optimum-onnx", "onnx", "onnxruntime", "tokenizers")
 

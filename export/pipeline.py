@@ -20,7 +20,7 @@ from tasks.batching import Run
 from tasks.files import atomic_directory
 from tasks.manifest import ModelDirectory, Precision, check_precision, parse_model_path, read_model_directory
 from training.evaluate import torch_run
-from training.model import BertModel
+from training.model.bert import BertModel
 
 Progress = Callable[[str], object]
 

@@ -25,7 +25,7 @@ from training.checkpoint import (
     read_shape,
     read_task_card,
 )
-from training.model import BertModel
+from training.model.bert import BertModel
 
 TaskName = Literal["embedding", "classification", "spans", "masked-lm"]
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.toy import TINY, make_text
 from training.corpus import Corpus, CorpusRecipe, prepare_corpus
-from training.distributed import CPU, World
+from training.loop.distributed import CPU, World
 from training.pretrain import PretrainRecipe, pretrain
 from training.vocab import VocabRecipe, train_vocab
 

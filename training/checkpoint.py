@@ -22,7 +22,7 @@ from tasks import settings_from_dict, settings_to_dict
 from tasks.base import TaskSettings
 from tasks.files import atomic_directory, sha256
 from tasks.tokenizer import TOKENIZER_FILES, Tokenizer
-from training.model import (
+from training.model.bert import (
     BertConfig,
     BertForMultipleChoice,
     BertForPreTraining,
@@ -32,7 +32,7 @@ from training.model import (
     BertForTokenClassification,
     BertModel,
 )
-from training.model_card import CARD_FILE, model_card
+from training.reports.model_card import CARD_FILE, model_card
 
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"

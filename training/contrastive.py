@@ -27,18 +27,18 @@ from tasks.embedding import Embedding, EmbeddingSettings, Pooling
 from tasks.regression import RegressionExample
 from training.checkpoint import TaskCard, load_model, load_tokenizer, read_shape, read_task_card
 from training.command import command, parse
-from training.data import Columns, read_examples, read_positives, read_texts
-from training.distributed import World, world
-from training.documents import split_sentences
+from training.data.finetuning import FinetuningData
+from training.data.labelled import Columns, read_examples, read_positives, read_texts
 from training.evaluate import format_scores, torch_run
 from training.finetune import MAY_DIFFER, digests, provenance
-from training.finetuning_data import FinetuningData
-from training.loop import Batch, Evaluation, LoopSettings, Phase, recipe_fields, train
-from training.model import BertModel
+from training.loop.distributed import World, world
+from training.loop.result import write_result
+from training.loop.run import Run
+from training.loop.train import Batch, Evaluation, LoopSettings, Phase, recipe_fields, train
+from training.model.bert import BertModel
 from training.objectives import Item, Objective
-from training.result import write_result
-from training.run import Run
 from training.similarity import mean_of_words, similarity_scores, vector_scores, word_overlap
+from training.text.documents import split_sentences
 
 Views = tuple[str, ...]
 """A text, its positive, and its negative where there is one."""

@@ -25,12 +25,12 @@ import numpy as np
 from tasks.files import atomic_write, check_free, resumable_directory, sha256
 from tasks.tokenizer import TOKENIZER_FILE, TOKENIZER_FILES, Tokenizer
 from training.command import command, parse
-from training.documents import BLOCK_BYTES, Block, find_files, read_blocks
-from training.duplicates import DuplicateCounter, hash_segments
 from training.progress import Progress
-from training.sentence_encoder import SentenceEncoder
-from training.shards import COUNTS, Shard, write_shard
-from training.worker_pool import map_in_order
+from training.text.documents import BLOCK_BYTES, Block, find_files, read_blocks
+from training.text.duplicates import DuplicateCounter, hash_segments
+from training.text.sentence_encoder import SentenceEncoder
+from training.text.shards import COUNTS, Shard, write_shard
+from training.text.worker_pool import map_in_order
 
 CORPUS_FILE = "corpus.json"
 FORMAT = 2

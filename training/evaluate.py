@@ -21,8 +21,8 @@ from tasks.files import atomic_write
 from training.baselines import baseline
 from training.checkpoint import load_model, load_tokenizer, read_task_card
 from training.command import command, parse
-from training.data import Columns, read_examples
-from training.model import BertModel
+from training.data.labelled import Columns, read_examples
+from training.model.bert import BertModel
 from training.objectives import OBJECTIVES, all_label_names
 from training.progress import Progress
 

@@ -31,16 +31,16 @@ from training.checkpoint import (
     read_task_card,
 )
 from training.command import command, parse
-from training.data import Columns, read_examples, source_digest, source_name
-from training.distributed import World, world
+from training.data.finetuning import FinetuningData, label_examples
+from training.data.labelled import Columns, read_examples, source_digest, source_name
 from training.evaluate import format_scores, predict_with_progress, torch_run
-from training.finetuning_data import FinetuningData, label_examples
-from training.hidden_states import Combination
-from training.loop import PLACES_AND_PACE, Evaluation, LoopSettings, Phase, recipe_fields, train
-from training.model import BertConfig, BertModel
+from training.loop.distributed import World, world
+from training.loop.result import write_result
+from training.loop.run import Run
+from training.loop.train import PLACES_AND_PACE, Evaluation, LoopSettings, Phase, recipe_fields, train
+from training.model.bert import BertConfig, BertModel
+from training.model.hidden_states import Combination
 from training.objectives import OBJECTIVES, all_label_names
-from training.result import write_result
-from training.run import Run
 
 
 @dataclass(frozen=True, kw_only=True)

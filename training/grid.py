@@ -27,11 +27,11 @@ import tyro
 from tasks.files import atomic_directory, atomic_write
 from training.checkpoint import TASK_FILE, WEIGHTS_FILE, read_json, read_task_card
 from training.command import command, parse
-from training.distributed import World, world
 from training.finetune import FinetuneRecipe, finetune
-from training.grid_report import Outcome, Report, Setting, best_outcome, format_report, metric_of, plot_report, report
-from training.loop import PLACES_AND_PACE, recipe_fields
-from training.watch import DivergedError
+from training.loop.distributed import World, world
+from training.loop.train import PLACES_AND_PACE, recipe_fields
+from training.loop.watch import DivergedError
+from training.reports.grid import Outcome, Report, Setting, best_outcome, format_report, metric_of, plot_report, report
 
 REPORT_FILE = "grid.json"
 PICTURE_FILE = "grid.png"

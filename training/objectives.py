@@ -22,7 +22,7 @@ from tasks.multiple_choice import MultipleChoiceExample, MultipleChoiceSettings
 from tasks.regression import RegressionExample, RegressionSettings
 from tasks.spans import SpanExample, SpanSettings, Window
 from tasks.tagging import TaggingExample, TaggingSettings, WordWindow
-from training.loop import Batch
+from training.loop.train import Batch
 
 if TYPE_CHECKING:
     from training.finetune import FinetuneRecipe

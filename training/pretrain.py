@@ -28,9 +28,11 @@ from training.baselines import unigram_of_corpora
 from training.checkpoint import TaskCard, create_model, load_model, load_tokenizer
 from training.command import command, parse
 from training.corpus import Corpus
-from training.distributed import World, world
-from training.initialization import initialize_local
-from training.loop import (
+from training.data.pretraining import Masking, PretrainingExample, PretrainingExamples
+from training.loop.distributed import World, world
+from training.loop.result import write_result
+from training.loop.run import Run
+from training.loop.train import (
     PLACES_AND_PACE,
     Batch,
     Evaluation,
@@ -40,11 +42,9 @@ from training.loop import (
     recipe_fields,
     train,
 )
-from training.model import BertConfig, BertForPreTraining, BertModel, Direction
-from training.pretraining_examples import Masking, PretrainingExample, PretrainingExamples
-from training.result import write_result
-from training.run import Run
-from training.watch import Plateau, Watch
+from training.loop.watch import Plateau, Watch
+from training.model.bert import BertConfig, BertForPreTraining, BertModel, Direction
+from training.model.initialization import initialize_local
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,11 +28,11 @@ from training.command import command, parse
 from training.contrastive import ContrastiveRecipe
 from training.corpus import CORPUS_FILE, Corpus
 from training.finetune import FinetuneRecipe
-from training.model_card import base_model, format_number, score_rows
-from training.plot import curve_name, is_loss, legend, panels, svg
+from training.loop.run import RECIPE_FILE, read_metrics
 from training.pretrain import PretrainRecipe
-from training.run import RECIPE_FILE, read_metrics
-from training.samples import sample_predictions
+from training.reports.model_card import base_model, format_number, score_rows
+from training.reports.plot import curve_name, is_loss, legend, panels, svg
+from training.reports.samples import sample_predictions
 
 REPORT_FILE = "report.html"
 TEMPLATE = "report.html.j2"
@@ -74,7 +74,10 @@ def render(run: Path, data: Sequence[Path] = ()) -> str:
     card = read_task_card(checkpoint) if checkpoint.is_dir() else None
     rows, about = scores(settings, lines, card)
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True, lstrip_blocks=True
+        loader=jinja2.FileSystemLoader(Path(__file__).parent / "reports"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     environment.filters |= {"number": format_number, "percent": _percent, "score": _score}
     return environment.get_template(TEMPLATE).render(

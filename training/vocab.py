@@ -18,8 +18,8 @@ import tokenizers
 from tasks.files import atomic_directory, check_free
 from tasks.tokenizer import TOKENIZER_FILE, build_tokenizer
 from training.command import command, parse
-from training.documents import find_files, read_blocks
 from training.progress import Progress
+from training.text.documents import find_files, read_blocks
 
 SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 _TOO_LONG = re.compile(r"[A-Za-z0-9]{101,}")

@@ -11,13 +11,13 @@ from torch.nn.parallel import DistributedDataParallel
 from tests.toy import TINY
 from training.checkpoint import create_model
 from training.corpus import Corpus
-from training.distributed import world
-from training.feed import Feed
-from training.loop import LoopSettings, Phase, StepTotals, backward
-from training.model import BertConfig
+from training.data.pretraining import PretrainingExamples
+from training.loop.distributed import world
+from training.loop.feed import Feed
+from training.loop.run import Position
+from training.loop.train import LoopSettings, Phase, StepTotals, backward
+from training.model.bert import BertConfig
 from training.pretrain import PretrainingData, pretraining_losses
-from training.pretraining_examples import PretrainingExamples
-from training.run import Position
 
 
 def write_gradients(corpus_dir, micro_batch_size, out):

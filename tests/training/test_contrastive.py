@@ -18,11 +18,11 @@ from tasks.batching import predict
 from tests.toy import WORDS
 from training.checkpoint import load_model, read_task_card
 from training.contrastive import ContrastiveObjective, ContrastiveRecipe, contrastive_items, info_nce, train_embedding
-from training.data import Columns, read_examples
-from training.distributed import CPU, World
+from training.data.finetuning import FinetuningData
+from training.data.labelled import Columns, read_examples
 from training.evaluate import load_for_evaluation
-from training.finetuning_data import FinetuningData
-from training.run import Run, read_metrics
+from training.loop.distributed import CPU, World
+from training.loop.run import Run, read_metrics
 from training.similarity import similarity_scores
 
 TOPICS = [WORDS[2:5], WORDS[5:8], WORDS[14:18], WORDS[8:11]]

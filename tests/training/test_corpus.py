@@ -13,7 +13,7 @@ import pytest
 from tasks.tokenizer import Tokenizer
 from tests.toy import make_text
 from training.corpus import Corpus, CorpusRecipe, prepare_corpus
-from training.documents import read_documents
+from training.text.documents import read_documents
 from training.vocab import VocabRecipe, train_vocab
 
 

@@ -17,12 +17,12 @@ from tasks.spans import SpanExample, SpanSettings
 from tasks.tokenizer import TOKENIZER_FILE, Tokenizer
 from tests.toy import write_classification, write_spans
 from training.checkpoint import read_task_card
-from training.data import Columns, read_examples
+from training.data.finetuning import FinetuningData, label_examples
+from training.data.labelled import Columns, read_examples
 from training.evaluate import load_for_evaluation
 from training.finetune import FinetuneRecipe, finetune
-from training.finetuning_data import FinetuningData, label_examples
+from training.loop.run import read_metrics
 from training.objectives import OBJECTIVES, Item, answer_positions
-from training.run import read_metrics
 
 SETTINGS = {"learning_rate": 3e-3, "global_batch_size": 16, "micro_batch_size": 16, "dtype": "fp32", "dropout": 0.0}
 

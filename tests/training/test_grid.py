@@ -12,8 +12,8 @@ import torch
 from tests.toy import write_classification, write_spans
 from training.checkpoint import WEIGHTS_FILE, load_model, read_task_card
 from training.grid import GridRecipe, grid
-from training.grid_report import Outcome, Setting, best_outcome, format_report, plot_report, report
-from training.run import Run, read_metrics
+from training.loop.run import Run, read_metrics
+from training.reports.grid import Outcome, Setting, best_outcome, format_report, plot_report, report
 
 FAST = {"micro_batch_size": 16, "batch_sizes": (16,), "epochs": (2.0,), "dtype": "fp32", "dropout": 0.0}
 

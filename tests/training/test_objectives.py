@@ -17,10 +17,10 @@ from tasks.tagging import TaggingExample
 from tasks.tokenizer import Tokenizer
 from training.baselines import BASELINES
 from training.checkpoint import TaskCard, create_model, read_shape, read_task_card, save_checkpoint
-from training.data import READERS, Columns
+from training.data.finetuning import FinetuningData, label_examples
+from training.data.labelled import READERS, Columns
 from training.evaluate import main as evaluate
 from training.finetune import FinetuneRecipe, finetune
-from training.finetuning_data import FinetuningData, label_examples
 from training.objectives import IGNORED, OBJECTIVES
 
 LEARN = {"learning_rate": 3e-3, "global_batch_size": 16, "micro_batch_size": 16, "dtype": "fp32", "dropout": 0.0}

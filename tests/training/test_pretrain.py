@@ -13,10 +13,10 @@ import torch
 from tests.toy import TINY
 from tests.training.gradients import write_gradients
 from training.checkpoint import load_model, read_task_card
-from training.model import BertForPreTraining
+from training.data.pretraining import PretrainingExamples
+from training.loop.run import read_metrics
+from training.model.bert import BertForPreTraining
 from training.pretrain import IGNORED, PretrainRecipe, pretrain, pretraining_batch, recipe_from_arguments
-from training.pretraining_examples import PretrainingExamples
-from training.run import read_metrics
 
 
 def losses(run):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.toy import make_text, write_classification, write_spans
 from training.finetune import FinetuneRecipe, finetune
 from training.report import ReportRecipe, compare_with_defaults, render, training_seconds, write_report
-from training.samples import SHOWN, corpus_passages, marked, sample_predictions
+from training.reports.samples import SHOWN, corpus_passages, marked, sample_predictions
 
 VOID = {"meta", "br", "hr", "img", "input", "link", "path", "use"}
 

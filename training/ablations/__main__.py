@@ -21,7 +21,7 @@ from training.ablations.runs import Runs, run_all
 from training.ablations.scales import SCALES, Scale, ScaleName
 from training.ablations.tables import LABELLED_DATA, Table, TableName, TaskName, make_table
 from training.command import command, parse
-from training.distributed import World, world
+from training.loop.distributed import World, world
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 
 from training.ablations.report import Cell, Result
 from training.ablations.tables import LABELLED_DATA
-from training.plot import COLOURS, plt
+from training.reports.plot import COLOURS, plt
 
 
 def plot_result(result: Result, path: Path) -> None:

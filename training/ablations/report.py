@@ -12,7 +12,7 @@ from typing import Any
 from tasks.files import atomic_write
 from training.ablations.runs import Runs
 from training.ablations.tables import LABELLED_DATA, Column, Row, Table
-from training.grid_report import Outcome
+from training.reports.grid import Outcome
 
 JSON_FILE = "ablations.json"
 MARKDOWN_FILE = "ablations.md"

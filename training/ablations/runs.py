@@ -19,13 +19,13 @@ from training.ablations.prepare import Prepared
 from training.ablations.scales import Scale
 from training.ablations.tables import LABELLED_DATA, Column, Pretraining, Row, Table
 from training.checkpoint import WEIGHTS_FILE, read_json, read_task_card
-from training.distributed import World
 from training.finetune import FinetuneRecipe
 from training.grid import run_cell
-from training.grid_report import Outcome, Setting
-from training.loop import PLACES_AND_PACE, recipe_fields
+from training.loop.distributed import World
+from training.loop.run import RECIPE_FILE
+from training.loop.train import PLACES_AND_PACE, recipe_fields
 from training.pretrain import PretrainRecipe, pretrain
-from training.run import RECIPE_FILE
+from training.reports.grid import Outcome, Setting
 
 NUM_FEATURE_LAYERS = 4
 """The last ones, side by side: the best feature-based approach of table 7."""

@@ -1,0 +1,121 @@
+"""Data sets of the Hugging Face hub, with a stand-in for the library and, where it is installed, with the library."""
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import ClassVar
+
+import pyarrow.parquet
+import pytest
+
+from tasks.classification import ClassificationExample
+from tasks.tagging import TaggingExample
+from training.data.labelled import Columns, read_classification, read_tagging, source_digest
+
+
+class Classes:
+    """As `datasets.ClassLabel`."""
+
+    def __init__(self, *names):
+        self.names = names
+
+    def int2str(self, number):
+        return self.names[number]
+
+
+class Rows(list):
+    features: ClassVar = {
+        "label": Classes("negative", "positive"),
+        "tags": SimpleNamespace(feature=Classes("O", "B-LOC")),
+    }
+
+
+@pytest.fixture
+def hub(monkeypatch):
+    """What was asked of the library, and the rows that it gives."""
+    asked, rows = [], Rows()
+
+    def load_dataset(name, config, *, split, revision):
+        asked.append((name, config, split, revision))
+        return rows
+
+    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=load_dataset))
+    return SimpleNamespace(asked=asked, rows=rows)
+
+
+@pytest.mark.parametrize("prefix", ["hf:", "hf://"])
+def test_numbers_of_classes_become_their_names(hub, prefix):
+    """Id, configuration, split and revision are handed on."""
+    hub.rows += [{"sentence": "a cat", "label": 1}, {"sentence": "a dog", "label": 0}]
+    path = Path(f"{prefix}nyu-mll/glue,config=sst2,split=train[:2],revision=abc")
+
+    found = read_classification(path, Columns(text="sentence"))
+
+    assert found == [ClassificationExample("a cat", None, "positive"), ClassificationExample("a dog", None, "negative")]
+    assert hub.asked == [("nyu-mll/glue", "sst2", "train[:2]", "abc")]
+    digest = source_digest(path)
+    hub.rows[0]["label"] = 0
+    assert source_digest(path) != digest
+
+
+def test_lists_of_classes_become_names(hub):
+    """As tags are kept."""
+    hub.rows.append({"tokens": ["in", "Rome"], "tags": [0, 1]})
+
+    found = read_tagging(Path("hf:conll2003,split=test"), Columns())
+
+    assert found == [TaggingExample(("in", "Rome"), ("O", "B-LOC"))]
+
+
+def test_unknown_labels_are_named(hub):
+    """Test splits of GLUE have -1 in their place."""
+    hub.rows += [{"text": "a cat", "label": 1}, {"text": "a cat", "label": -1}]
+
+    with pytest.raises(ValueError, match=r"`hf:x,split=test`, row 2: no `label`"):
+        read_classification(Path("hf:x,split=test"), Columns())
+
+
+@pytest.mark.parametrize("source", ["hf:glue", "hf:,split=train", "hf:glue,sst2,split=train", "hf:glue,split="])
+def test_malformed_names_are_refused(source):
+    """The line says what is expected."""
+    with pytest.raises(ValueError, match=rf"cannot read `{source}`; expected hf:ID,split=NAME"):
+        read_classification(Path(source), Columns())
+
+
+def test_without_the_library_the_line_says_how_to_install_it(monkeypatch):
+    """It is no part of what training needs."""
+    monkeypatch.setitem(sys.modules, "datasets", None)
+
+    with pytest.raises(ValueError, match="needs the library `datasets`: pip install --group hub"):
+        read_classification(Path("hf:glue,split=train"), Columns())
+
+
+def test_without_a_network_there_is_one_line(monkeypatch):
+    """Whatever the library raises."""
+
+    def load_dataset(*args, **arguments):
+        raise ConnectionError("Couldn't reach 'glue' on the Hub")
+
+    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=load_dataset))
+
+    with pytest.raises(ValueError, match="cannot load `hf:glue,split=train`: Couldn't reach 'glue' on the Hub"):
+        read_classification(Path("hf:glue,split=train"), Columns())
+
+
+@pytest.mark.filterwarnings("ignore")  # the library's own
+def test_the_library_itself_reads_a_folder(tmp_path, monkeypatch):
+    """A folder with a Parquet file is a data set, too; the file says what the numbers of classes mean."""
+    datasets = pytest.importorskip("datasets")
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    tags = datasets.ClassLabel(names=["O", "B-LOC"])
+    features = {"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["no", "yes"])}
+    features |= {"tokens": datasets.List(datasets.Value("string")), "tags": datasets.List(tags)}
+    row = {"text": "a cat", "label": 1, "tokens": ["in", "Rome"], "tags": [0, 1]}
+    table = pyarrow.Table.from_pylist([row], schema=datasets.Features(features).arrow_schema)
+    pyarrow.parquet.write_table(table, tmp_path / "folder" / "train.parquet")
+    path = Path("hf:folder,split=train")
+
+    assert read_classification(path, Columns()) == [ClassificationExample("a cat", None, "yes")]
+    assert read_tagging(path, Columns()) == [TaggingExample(("in", "Rome"), ("O", "B-LOC"))]

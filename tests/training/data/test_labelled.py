@@ -1,0 +1,343 @@
+"""Labelled data out of files, the optimizer's rules, and baselines."""
+
+import codecs
+import json
+import lzma
+import re
+
+import numpy as np
+import pyarrow.parquet
+import pytest
+import torch
+
+from tasks.classification import ClassificationExample
+from tasks.masked_lm import MaskedLM, MaskedLMSettings
+from tasks.multiple_choice import MultipleChoiceExample
+from tasks.regression import RegressionExample
+from tasks.spans import SpanExample
+from tasks.tagging import TaggingExample
+from tasks.tokenizer import Tokenizer
+from training.baselines import first_words, majority_choice, majority_label, majority_tag, mean_label, unigram
+from training.checkpoint import create_model
+from training.data.labelled import (
+    Columns,
+    read_classification,
+    read_cloze,
+    read_multiple_choice,
+    read_positives,
+    read_regression,
+    read_spans,
+    read_tagging,
+    read_texts,
+)
+from training.loop.optimizer import create_optimizer, learning_rate
+from training.model.bert import BertConfig
+from training.text.documents import read_documents
+
+EXPECTED = [ClassificationExample('say "hi', None, "0"), ClassificationExample("a, b", None, "1")]
+
+
+def test_tables_of_every_kind_give_the_same_examples(tmp_path):
+    """TSV has no quoting (a quote is a character), CSV has, JSONL may hold numbers as labels; packed or not."""
+    (tmp_path / "a.tsv").write_text('sentence\tlabel\nsay "hi\t0\na, b\t1\n')
+    (tmp_path / "a.csv").write_text('label,sentence\n0,"say ""hi"\n1,"a, b"\n')
+    (tmp_path / "a.jsonl").write_text('{"sentence": "say \\"hi", "label": 0}\n{"sentence": "a, b", "label": 1}\n')
+    with lzma.open(tmp_path / "b.tsv.xz", "wt") as file:
+        file.write('sentence\tlabel\nsay "hi\t0\na, b\t1\n')
+
+    rows = [{"sentence": 'say "hi', "label": 0}, {"sentence": "a, b", "label": 1}]
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "a.parquet")
+
+    for path in sorted(tmp_path.iterdir()):
+        assert read_classification(path, Columns(text="sentence")) == EXPECTED, path
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.tsv", "text\tlabel\nx\n", "line 2: 1 columns, the header has 2"),
+        ("a.tsv", "text\tlabel\ttext\nx\ty\tz\n", "line 1: two columns are called `text`"),
+        ("a.tsv", "txt\tlabel\nx\t1\n", r"line 2: no `text` \(there: txt, label\)"),
+        ("a.tsv", "text\tlabel\nx\t\n", "line 2: no `label`"),
+        ("a.tsv", "", "is empty"),
+        ("a.jsonl", '{"text": "x", "label": 1}\n[1]\n', "line 2: expected a JSON object"),
+        ("a.jsonl", "{\n", "line 1: broken JSON"),
+        ("a.jsonl", "[" * 100_000, "line 1: broken JSON"),
+        ("a.jsonl", '{"text": ["x"], "label": 1}\n', r"line 1: `text` must be a string: `\['x'\]`"),
+        ("a.jsonl", '{"text": "x", "label": [1]}\n', "line 1: `label` must be a string or a number"),
+        ("a.jsonl", '{"text": "x", "label": "\\ud800"}\n', "line 1: half of a surrogate pair"),
+        ("a.tsv", "text\tlabel\n \t1\n", "line 2: no `text`"),
+        ("a.csv", 'text,label\n"x,1\n', "line 2: broken CSV"),
+        ("a.csv", "text,label\n" + "x" * 200_000 + ",1\n", "line 2: broken CSV"),
+        ("a.xls", "x", "cannot tell the format"),
+        ("a.parquet", "x", "cannot read .*a.parquet"),
+    ],
+)
+def test_malformed_tables_are_named(name, content, message, tmp_path):
+    """File, line and column."""
+    (tmp_path / name).write_text(content)
+
+    with pytest.raises(ValueError, match=message):
+        read_classification(tmp_path / name, Columns())
+
+
+def test_marks_and_line_ends_of_windows_change_nothing(tmp_path):
+    """A byte order mark, CRLF, blank lines and lines of any length."""
+    long = "word " * 40_000
+    text = f"text\tlabel\r\na\t0\r\n\r\n{long}\t1\r\n\r\n"
+    (tmp_path / "a.tsv").write_bytes(codecs.BOM_UTF8 + text.encode())
+    (tmp_path / "a.jsonl").write_bytes(codecs.BOM_UTF8 + b'{"text": "a", "label": 0}\r\n')
+
+    assert [example.text for example in read_classification(tmp_path / "a.tsv", Columns())] == ["a", long]
+    assert [example.text for example in read_classification(tmp_path / "a.jsonl", Columns())] == ["a"]
+
+
+def test_columns_of_a_table_without_a_header_have_numbers(tmp_path):
+    """As CoLA is published."""
+    (tmp_path / "a.tsv").write_text('gj04\t0\t*\tsay "hi\ngj04\t1\t\ta, b\n')
+
+    columns = Columns(text="3", label="1", header=False)
+    assert read_classification(tmp_path / "a.tsv", columns) == EXPECTED
+    (tmp_path / "a.tsv").write_text("a\tb\nc\n")
+    with pytest.raises(ValueError, match="line 2: 1 columns, the first line has 2"):
+        read_classification(tmp_path / "a.tsv", Columns(text="0", label="1", header=False))
+
+
+PAIRS = [RegressionExample("a cat", "a dog", 2.5), RegressionExample("x", "y", 0.0)]
+
+
+def test_numbers_are_read_out_of_tables(tmp_path):
+    """As numbers in JSONL, as text in TSV."""
+    (tmp_path / "a.tsv").write_text("sentence1\tsentence2\tscore\na cat\ta dog\t2.500\nx\ty\t0\n")
+    rows = [{"sentence1": e.text, "sentence2": e.text_pair, "score": e.label} for e in PAIRS]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    for name in ("a.tsv", "a.jsonl"):
+        columns = Columns(text="sentence1", text_pair="sentence2", label="score")
+        assert read_regression(tmp_path / name, columns) == PAIRS
+
+
+CHOICES = MultipleChoiceExample(("a dog", "a cat"), "Here it is.", "It is", 1, "7")
+
+
+def test_texts_are_lines_of_text_or_a_column(tmp_path):
+    """Blank lines are left out; a table needs the column."""
+    (tmp_path / "a.txt").write_text("One, two. Three.\n\n  \nFour\n")
+    (tmp_path / "a.tsv").write_text("id\tbody\n7\tOne, two. Three.\n8\tFour\n")
+
+    assert list(read_texts(tmp_path / "a.txt", Columns())) == ["One, two. Three.", "Four"]
+    assert list(read_texts(tmp_path / "a.tsv", Columns(text="body"))) == ["One, two. Three.", "Four"]
+    with pytest.raises(ValueError, match=r"a.tsv`, line 2: no `text` \(there: id, body\)"):
+        list(read_texts(tmp_path / "a.tsv", Columns()))
+
+
+def test_positives_are_pairs_whose_label_is_high_enough(tmp_path):
+    """With their negative where there is such a column; without a least label nobody looks at labels."""
+    (tmp_path / "a.tsv").write_text("text\ttext_pair\tlabel\na\tb\t4.5\nc\td\t3\ne\tf\t4\n")
+    (tmp_path / "b.tsv").write_text("text\ttext_pair\tnegative\na\tb\tc\n")
+
+    assert list(read_positives(tmp_path / "a.tsv", Columns(), 4)) == [("a", "b"), ("e", "f")]
+    assert list(read_positives(tmp_path / "a.tsv", Columns())) == [("a", "b"), ("c", "d"), ("e", "f")]
+    assert list(read_positives(tmp_path / "b.tsv", Columns())) == [("a", "b", "c")]
+    with pytest.raises(ValueError, match=r"b\.tsv`, line 2: no `label`"):
+        list(read_positives(tmp_path / "b.tsv", Columns(), 4))
+
+
+def test_choices_are_read_out_of_lists_and_out_of_the_columns_of_swag(tmp_path):
+    """Rows with lists, and SWAG's own CSV."""
+    row = {"id": 7, "context": "Here it is.", "question": "It is", "choices": ["a dog", "a cat"], "label": 1}
+    (tmp_path / "a.jsonl").write_text(json.dumps(row) + "\n")
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist([row]), tmp_path / "a.parquet")
+    header = "id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,label"
+    (tmp_path / "a.csv").write_text(f"{header}\n7,1,Here it is. It is,Here it is.,It is,gold,a dog,a cat,1\n")
+
+    for name in ("a.jsonl", "a.parquet", "a.csv"):
+        assert read_multiple_choice(tmp_path / name, Columns()) == [CHOICES]
+
+
+SENTENCES = [
+    TaggingExample(("New", "York", "#", "."), ("B-LOC", "I-LOC", "O", "O")),
+    TaggingExample(("\xa0", "x"), ("O", "B-PER")),
+]
+
+
+@pytest.mark.parametrize("separator", ["\t", " ", " -X- _ "])
+def test_sentences_are_read_out_of_conll(separator, tmp_path):
+    """First column word, last column tag; document marks are left out, a `#` is a word like any other."""
+    lines = ["-DOCSTART- O", ""]
+    for example in SENTENCES:
+        lines += [f"{word}{separator}{tag}" for word, tag in zip(example.words, example.tags, strict=True)]
+        lines += ["", " "]
+    if separator != "\t":
+        lines = [line.replace("\xa0", "\u200b") for line in lines]
+    path = tmp_path / "a.txt"
+    path.write_text("\n".join(lines[:-2]))
+
+    found = read_tagging(path, Columns())
+
+    assert [example.tags for example in found] == [example.tags for example in SENTENCES]
+    assert found[0] == SENTENCES[0]
+
+
+def test_sentences_are_read_out_of_lists(tmp_path):
+    """Columns with the words and with the tags."""
+    rows = [{"tokens": list(example.words), "ner": list(example.tags)} for example in SENTENCES]
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "a.parquet")
+
+    assert read_tagging(tmp_path / "a.parquet", Columns(tags="ner")) == SENTENCES
+
+
+@pytest.mark.parametrize(
+    ("read", "row", "message"),
+    [
+        (read_regression, {"text": "x", "label": "much"}, "line 1: `label` must be a number: `much`"),
+        (read_regression, {"text": "x", "label": "nan"}, "must be a number: `nan`"),
+        (read_regression, {"text": "x"}, "no `label`"),
+        (read_multiple_choice, {"choices": ["a", "b"], "label": 2}, "must be the number of a choice, from 0: `2`"),
+        (read_multiple_choice, {"choices": ["a", "b"], "label": "B"}, "must be the number of a choice, from 0: `B`"),
+        (read_multiple_choice, {"choices": ["a", 5], "label": 0}, "`choices` must be a list of strings"),
+        (read_multiple_choice, {"ending0": "a", "ending1": None, "label": 0}, "`choices` must be a list of strings"),
+        (read_multiple_choice, {"choices": ["a", "b"], "label": 0, "context": 5}, "`context` must be a string: `5`"),
+        (read_tagging, {"tokens": ["a"], "tags": ["O", "O"]}, "1 `tokens`, but 2 `tags`"),
+        (read_tagging, {"tokens": ["a"], "tags": [3]}, r"`tags` must be a list of strings: `\[3\]`"),
+    ],
+)
+def test_malformed_rows_are_named(read, row, message, tmp_path):
+    """Line, column and what stands there."""
+    (tmp_path / "a.jsonl").write_text(json.dumps(row) + "\n")
+
+    with pytest.raises(ValueError, match=message):
+        read(tmp_path / "a.jsonl", Columns())
+
+
+def test_a_word_without_a_tag_is_named(tmp_path):
+    """By its line."""
+    (tmp_path / "a.conll").write_text("the O\ncat\n")
+
+    with pytest.raises(ValueError, match=r"a\.conll`, line 2: expected a word and a tag: `cat`"):
+        read_tagging(tmp_path / "a.conll", Columns())
+
+
+def test_questions_are_read_out_of_tables(tmp_path):
+    """With SQuAD's columns as data sets of the hub have them; a row without answers is unanswerable."""
+    rows = [
+        {"id": "1", "question": "Where?", "context": "here", "answers": {"text": ["here"], "answer_start": [0]}},
+        {"id": "2", "question": "Who?", "context": "here", "answers": {"text": [], "answer_start": []}},
+    ]
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "a.parquet")
+
+    found = read_spans(tmp_path / "a.parquet")
+
+    assert found == [SpanExample("Where?", "here", ("here",), 0, "1"), SpanExample("Who?", "here", (), -1, "2")]
+
+
+def squad(**changes):
+    question = {"id": "q7", "question": "Where?", "answers": [{"text": "here", "answer_start": 0}]} | changes
+    return {"data": [{"paragraphs": [{"context": "here it is", "qas": [question]}]}]}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ([], "expected an object with 'data', not"),
+        ({"data": "x"}, "'data' must be a list, not `x`"),
+        ({"data": [5]}, "expected an object with 'paragraphs', not `5`"),
+        ({"data": [{"paragraphs": [{"qas": [{}]}]}]}, "it lacks 'answers', in question"),
+        (squad(question=None), "'question' must be a string, not `None`, in question `{'id': 'q7'"),
+        (squad(answers={"text": ["here"], "answer_start": [0]}), "'answers' must be a list"),
+        (squad(answers=["here"]), "expected an object with 'text', not `here`"),
+        (squad(answers=[{"text": 5, "answer_start": 0}]), "'text' must be a string, not `5`"),
+        (squad(answers=[{"text": "here", "answer_start": "0"}]), "'answer_start' must be a whole number"),
+        (squad(question="\ud800"), "half of a surrogate pair"),
+    ],
+)
+def test_malformed_squad_is_named(content, message, tmp_path):
+    """File, key and question, whatever stands in the wrong place."""
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps(content))
+
+    with pytest.raises(ValueError, match=re.escape(message)) as caught:
+        read_spans(path)
+    assert str(path) in str(caught.value)
+
+
+def test_cloze_hides_tokens_that_stand_alone(text_file, tokenizer_dir):
+    """Putting the hidden tokens back gives the ids of the text; reading again gives the same examples."""
+    tokenizer = Tokenizer.load(tokenizer_dir)
+    task = MaskedLM(tokenizer, MaskedLMSettings(max_seq_length=128))
+    examples = read_cloze(text_file, tokenizer, max_tokens=40, max_examples=30)
+
+    assert examples == read_cloze(text_file, tokenizer, max_tokens=40, max_examples=30)
+    assert len(examples) == 30
+    documents = [tokenizer.tokenize([" ".join(document)])[0].ids for document in read_documents(text_file)]
+    texts = [" ".join(map(str, ids)) for ids in documents]
+    for example, (features,) in zip(examples, task.encode(examples), strict=True):
+        ids = features.input_ids.copy()
+        masks = ids == tokenizer.mask_id
+        assert masks.sum() == len(example.tokens) == max(1, round(0.15 * (len(ids) - 2)))
+        ids[masks] = [tokenizer.token_id(token) for token in example.tokens]
+        assert any(" ".join(map(str, ids[1:-1])) in text for text in texts)
+
+
+def test_layer_norms_and_biases_do_not_decay():
+    """All other weights do, embeddings too; every parameter is in one group."""
+    model = create_model(
+        "masked-lm", BertConfig(vocab_size=20, hidden_size=8, num_hidden_layers=1, num_attention_heads=2)
+    )
+    optimizer = create_optimizer(model, weight_decay=0.01, betas=(0.9, 0.999))
+
+    decayed, others = (
+        {name for name, value in model.named_parameters() if any(value is item for item in group["params"])}
+        for group in optimizer.param_groups
+    )
+    assert [group["weight_decay"] for group in optimizer.param_groups] == [0.01, 0.0]
+    assert decayed | others == {name for name, _ in model.named_parameters()}
+    assert all("norm" in name or name.endswith("bias") for name in others)
+    assert "bert.embeddings.word.weight" in decayed
+    assert not any("norm" in name for name in decayed)
+
+
+def test_learning_rate_rises_and_falls_linearly():
+    """From peak / warm-up to the peak, then to 0 after the last step."""
+    rates = [learning_rate(step, peak=1.0, num_steps=10, warmup_steps=4) for step in range(11)]
+
+    assert rates[:4] == [0.25, 0.5, 0.75, 1.0]
+    np.testing.assert_allclose(np.diff(rates[4:]), -1 / 6)
+    assert rates[4] == 1.0
+    assert rates[10] == 0.0
+    assert learning_rate(0, peak=1.0, num_steps=10, warmup_steps=0) == 1.0
+
+
+def test_baselines_of_choices_numbers_and_tags():
+    """On cases worked by hand."""
+    choices = [MultipleChoiceExample(("a", "b"), label=label) for label in (1, 1, 0)]
+    assert majority_choice(choices, choices)["accuracy"] == pytest.approx(2 / 3)
+    assert mean_label(PAIRS, PAIRS) == {"pearson": 0.0, "spearman": 0.0}
+    scores = majority_tag(SENTENCES, [TaggingExample(("York", "unseen", "x"), ("B-LOC", "O", "B-PER"))])
+    assert scores["f1"] == 1.0  # York's I-LOC begins an entity, too
+    assert scores["accuracy"] == pytest.approx(2 / 3)
+
+
+def test_baselines():
+    """Majority label and first words, on cases worked by hand."""
+    example = lambda label: ClassificationExample("x", None, label)  # noqa: E731
+    train, dev = [example("a"), example("a"), example("b")], [example("a"), example("b")]
+    assert majority_label(train, dev)["accuracy"] == 0.5
+
+    spans = [SpanExample("q", "one two three four", ("one two",), 0)]
+    assert first_words(spans, spans) == {"exact_match": 1.0, "f1": 1.0}
+    unanswerable = [SpanExample("q", "one two three four")] * 3
+    assert first_words(spans, unanswerable)["f1"] == 1.0
+    assert first_words(unanswerable, unanswerable)["f1"] == 1.0
+
+
+def test_unigram_baseline(text_file, tokenizer_dir):
+    """Its loss is near the entropy of the hidden words and below that of a uniform guess."""
+    tokenizer = Tokenizer.load(tokenizer_dir)
+    examples = read_cloze(text_file, tokenizer)
+
+    scores = unigram(examples, examples, tokenizer)
+
+    assert scores["loss"] < np.log(tokenizer.vocab_size)
+    assert 0.1 < scores["accuracy"] < 0.4  # about every fifth token is a full stop
+    assert torch.isfinite(torch.tensor(scores["loss"]))

@@ -1,0 +1,232 @@
+"""Pairs and masks by the rules of the paper and the reference code."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from training.data.pretraining import Masking, PretrainingExamples, mask_tokens, truncate_at_random_ends
+
+
+@pytest.fixture(scope="module")
+def examples(corpus):
+    return PretrainingExamples(corpus, max_seq_length=48, seed=3)
+
+
+def restored(example):
+    ids = example.input_ids.copy()
+    ids[example.masked_positions] = example.masked_labels
+    return ids
+
+
+def test_example_is_a_pure_function_of_seed_epoch_and_index(corpus, examples):
+    """Another object, asked in another order, gives the same example; another seed or epoch another one."""
+    fresh = PretrainingExamples(corpus, max_seq_length=48, seed=3)
+    fresh.example(1, 0)
+
+    for epoch, index in [(1, 7), (0, 7), (0, 0)]:
+        one, two = examples.example(epoch, index), fresh.example(epoch, index)
+        np.testing.assert_array_equal(one.input_ids, two.input_ids)
+        np.testing.assert_array_equal(one.masked_positions, two.masked_positions)
+    other = PretrainingExamples(corpus, max_seq_length=48, seed=4)
+    for changed in (other.example(0, 7), examples.example(1, 7)):
+        assert restored(changed).tolist() != restored(examples.example(0, 7)).tolist()
+
+
+def test_pairs_have_berts_form(corpus, examples):
+    """[CLS] A [SEP] B [SEP], at most max_seq_length, token types 0 and 1, both parts present."""
+    tokenizer = corpus.tokenizer
+    for index in range(examples.num_examples(0)):
+        example = examples.example(0, index)
+        ids = restored(example)
+        first_sep, last_sep = np.flatnonzero(ids == tokenizer.sep_id)
+        assert ids[0] == tokenizer.cls_id
+        assert last_sep == len(ids) - 1 <= 47
+        assert 1 < first_sep < last_sep - 1
+        np.testing.assert_array_equal(example.token_type_ids, (np.arange(len(ids)) > first_sep).astype(int))
+
+
+def test_next_sentences_follow_and_random_ones_come_from_elsewhere(corpus, examples):
+    """Label 0: the second part follows the first in the same document; more than half are random."""
+    documents = [corpus.tokens(n, 0, corpus.num_sentences(n)).tolist() for n in range(corpus.num_documents)]
+    texts = [" ".join(map(str, ids)) for ids in documents]
+    labels = []
+    for index in range(examples.num_examples(0)):
+        example = examples.example(0, index)
+        ids = restored(example)
+        first_sep = int(np.flatnonzero(ids == corpus.tokenizer.sep_id)[0])
+        parts = [" ".join(map(str, part)) for part in (ids[1:first_sep], ids[first_sep + 1 : -1])]
+        homes = [{n for n, text in enumerate(texts) if part in text} for part in parts]
+        assert all(homes)
+        if example.nsp_label == 0:
+            assert homes[0] & homes[1]
+        labels.append(example.nsp_label)
+    assert 0.5 < np.mean(labels) < 0.8
+
+
+def test_every_sentence_is_used(corpus):
+    """Sentences after a random next are put back: with room enough, each sentence stands in a first part or follows."""
+    examples = PretrainingExamples(corpus, max_seq_length=64, short_seq_prob=0.0)
+    plan = examples._epoch(0)[0]
+    for document in range(corpus.num_documents):
+        used = set()
+        for row in plan[plan["document"] == document]:
+            last = row["middle"] if row["random_document"] >= 0 else row["last"]
+            used |= set(range(row["first"], last))
+        assert used == set(range(corpus.num_sentences(document)))
+
+
+def test_short_sequences_come_by_document(corpus):
+    """With short_seq_prob 1 every document has a target of its own, shared by its pairs."""
+    short = PretrainingExamples(corpus, max_seq_length=64, short_seq_prob=1.0)
+    long = PretrainingExamples(corpus, max_seq_length=64, short_seq_prob=0.0)
+
+    mean = [np.mean([len(e.example(0, i).input_ids) for i in range(e.num_examples(0))]) for e in (short, long)]
+
+    assert mean[0] < mean[1]
+    assert short.num_examples(0) > long.num_examples(0)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(1, 60), st.integers(0, 2**32), st.floats(0.05, 0.9))
+def test_masking_rules(num_tokens, seed, rate):
+    """round(length x rate) tokens, at least one, never a special one; what is not chosen stays."""
+    rng = np.random.default_rng(seed)
+    ids = np.concatenate([[2], rng.integers(5, 50, num_tokens), [3]])
+    masked, positions, labels = mask_tokens(
+        ids, np.array([0, num_tokens + 1]), masking=Masking(rate=rate), mask_id=4, vocab_size=50, rng=rng
+    )
+
+    assert len(positions) == min(num_tokens, max(1, round(len(ids) * rate)))
+    assert positions.tolist() == sorted(set(positions.tolist()))
+    assert positions.min() >= 1
+    assert positions.max() <= num_tokens
+    np.testing.assert_array_equal(ids[positions], labels)
+    untouched = np.setdiff1d(np.arange(len(ids)), positions)
+    np.testing.assert_array_equal(masked[untouched], ids[untouched])
+
+
+def test_fates_of_masked_tokens():
+    """80% [MASK], 10% unchanged, 10% drawn from the whole vocabulary, specials included."""
+    rng = np.random.default_rng(0)
+    ids = np.full(100_000, 7)
+    masked, positions, _ = mask_tokens(ids, np.array([0]), masking=Masking(rate=0.5), mask_id=4, vocab_size=50, rng=rng)
+
+    fates = masked[positions]
+    assert np.mean(fates == 4) == pytest.approx(0.8 + 0.1 / 50, abs=0.01)
+    assert np.mean(fates == 7) == pytest.approx(0.1 + 0.1 / 50, abs=0.01)
+    assert set(fates.tolist()) == set(range(50))
+
+
+@pytest.mark.parametrize("shares", [(1.0, 0.0), (0.8, 0.0), (0.8, 0.2), (0.0, 0.2), (0.0, 1.0)])
+def test_shares_of_fates_are_settings(shares):
+    """[MASK], random, and unchanged for the rest: the strategies of the paper's appendix C.2."""
+    masking = Masking(rate=0.5, mask_share=shares[0], random_share=shares[1])
+    masked, positions, _ = mask_tokens(
+        np.full(100_000, 7), np.array([0]), masking=masking, mask_id=4, vocab_size=50, rng=np.random.default_rng(0)
+    )
+
+    fates = masked[positions]
+    assert np.mean(fates == 4) == pytest.approx(shares[0] + shares[1] / 50, abs=0.01)
+    assert np.mean(fates == 7) == pytest.approx(1 - sum(shares) + shares[1] / 50, abs=0.01)
+
+
+@pytest.mark.parametrize("wrong", [{"rate": 0.0}, {"rate": 1.5}, {"mask_share": 0.8, "random_share": 0.3}])
+def test_impossible_masking_is_refused(wrong):
+    """With what is wrong."""
+    with pytest.raises(ValueError, match=r"masking_rate lies above 0|shares of one whole"):
+        Masking(**wrong)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.integers(1, 6), min_size=1, max_size=20), st.integers(0, 2**32), st.floats(0.05, 0.9))
+def test_whole_words_are_masked_whole(word_lengths, seed, rate):
+    """All pieces of a word or none, no more than round(length x rate) tokens, and as many words as fit."""
+    continues_word = np.arange(50) >= 25
+    words = [[5 + number] + [25 + number] * (length - 1) for number, length in enumerate(word_lengths)]
+    ids = np.array([2, *(piece for word in words for piece in word), 3])
+    _, positions, labels = mask_tokens(
+        ids,
+        np.array([0, len(ids) - 1]),
+        masking=Masking(rate=rate, whole_words=True),
+        mask_id=4,
+        vocab_size=50,
+        rng=np.random.default_rng(seed),
+        continues_word=continues_word,
+    )
+
+    count = min(len(ids) - 2, max(1, round(len(ids) * rate)))
+    starts = 1 + np.concatenate([[0], np.cumsum(word_lengths)])
+    chosen = [number for number in range(len(words)) if starts[number] in positions]
+    assert positions.tolist() == [place for n in chosen for place in range(starts[n], starts[n + 1])]
+    assert len(positions) <= count
+    left_out = [length for number, length in enumerate(word_lengths) if number not in chosen]
+    assert not left_out or min(left_out) > count - len(positions)
+    np.testing.assert_array_equal(ids[positions], labels)
+
+
+def test_pieces_of_one_word_have_fates_of_their_own():
+    """Each piece draws for itself, as in the reference code."""
+    ids = np.array([2, *[5, *[30] * 999], 3])
+    masked, positions, _ = mask_tokens(
+        ids,
+        np.array([0, len(ids) - 1]),
+        masking=Masking(rate=1.0, whole_words=True),
+        mask_id=4,
+        vocab_size=50,
+        rng=np.random.default_rng(0),
+        continues_word=np.arange(50) >= 25,
+    )
+
+    assert np.mean(masked[positions] == 4) == pytest.approx(0.8, abs=0.05)
+
+
+def test_without_next_sentences_a_pair_is_a_run_of_text(corpus):
+    """Every second part follows the first, and all sentences are used once."""
+    examples = PretrainingExamples(corpus, max_seq_length=64, next_sentences=False, short_seq_prob=0.0)
+    plan = examples._epoch(0)[0]
+
+    assert (plan["random_document"] == -1).all()
+    assert {examples.example(0, index).nsp_label for index in range(examples.num_examples(0))} == {0}
+    for document in range(corpus.num_documents):
+        rows = np.sort(plan[plan["document"] == document], order="first")
+        assert rows["first"].tolist() == [0, *rows["last"][:-1]]
+        assert rows["last"][-1] == corpus.num_sentences(document)
+
+
+@pytest.mark.parametrize("direction", ["left-to-right", "right-to-left", "concatenated"])
+def test_language_models_predict_the_next_token(direction, corpus):
+    """The token after each (before each, from the right), with nothing hidden."""
+    examples = PretrainingExamples(corpus, max_seq_length=48, next_sentences=False, direction=direction)
+    example = examples.example(0, 3)
+    ids = example.input_ids
+
+    expected = {
+        "left-to-right": [(place, ids[place + 1]) for place in range(len(ids) - 1)],
+        "right-to-left": [(place, ids[place - 1]) for place in range(1, len(ids))],
+    }
+    expected["concatenated"] = sorted(
+        [(2 * place, label) for place, label in expected["left-to-right"]]
+        + [(2 * place + 1, label) for place, label in expected["right-to-left"]]
+    )
+    found = list(zip(example.masked_positions.tolist(), example.masked_labels.tolist(), strict=True))
+    assert found == expected[direction]
+    assert corpus.tokenizer.mask_id not in ids
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(1, 40), st.integers(1, 40), st.integers(2, 60), st.integers(0, 2**32))
+def test_truncation_takes_from_the_longer_at_either_end(num_first, num_second, max_tokens, seed):
+    """The pair fits, each part is a run of its original, and neither loses a token while the other is longer."""
+    first, second = np.arange(num_first), np.arange(100, 100 + num_second)
+    a, b = truncate_at_random_ends(first, second, max_tokens, np.random.default_rng(seed))
+
+    assert len(a) + len(b) == min(max_tokens, num_first + num_second)
+    for part, whole in ((a, first), (b, second)):
+        assert len(part) >= 1
+        assert part.tolist() == list(range(part[0], part[0] + len(part)))
+        assert set(part) <= set(whole)
+    if len(a) < num_first:
+        assert len(a) >= len(b) - 1
+    if len(b) < num_second:
+        assert len(b) >= len(a) - 1

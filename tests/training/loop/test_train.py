@@ -1,0 +1,448 @@
+"""The loop: what training sees, what it reports, and what it survives."""
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from tests.toy import TINY
+from training.checkpoint import create_model, load_model
+from training.corpus import Corpus
+from training.loop import run as run_module
+from training.loop.feed import Feed
+from training.loop.optimizer import create_optimizer, drop_frozen, set_rates
+from training.loop.pace import Pace
+from training.loop.run import Position, Run, read_metrics
+from training.loop.train import Batch, Evaluation, LoopSettings, Phase, train
+from training.loop.watch import DivergedError, Plateau, Watch
+from training.model.bert import BertConfig
+from training.pretrain import PretrainRecipe, pretrain
+
+SHAPE = BertConfig(vocab_size=50, hidden_size=16, num_hidden_layers=3, num_attention_heads=2, intermediate_size=32)
+
+
+class Numbered:
+    """Batches that say where they come from; a target per sequence."""
+
+    def __init__(self, num_batches=5, asked=None):
+        self.count = num_batches
+        self.asked = [] if asked is None else asked
+
+    def num_batches(self, epoch):
+        return self.count + epoch
+
+    def batch(self, epoch, index, part):
+        self.asked.append((epoch, index, part.start, part.stop))
+        ids = torch.full((part.stop - part.start, 4), 5 + (epoch + index) % 40)
+        return Batch({"input_ids": ids}, {}, {"loss": len(ids)}, ids.numel())
+
+
+def objective(network, batch):
+    ids = batch.inputs["input_ids"]
+    hidden = network(ids, None, torch.zeros_like(ids))["pooler_output"]
+    return {"loss": ((hidden - 0.5) ** 2).mean(-1).sum()}
+
+
+def make_run(path, alone):
+    run = Run(path, alone)
+    run.check_recipe({"name": "test"})
+    return run
+
+
+def tiny_train(path, alone, *, num_steps=12, phases=None, loss=objective, **changes):
+    torch.manual_seed(0)
+    model = create_model("embedding", SHAPE, dropout=0.0)
+    settings = LoopSettings(
+        **{"global_batch_size": 4, "log_every": 1, "learning_rate": 1e-3, "dtype": "fp32", "checkpoint_every": 4}
+        | changes
+    )
+    run = make_run(path, alone)
+    phases = phases or [Phase(data=Numbered())]
+    position = train(model, phases, loss, num_steps=num_steps, settings=settings, run=run)
+    return model, position, run
+
+
+def test_each_batch_is_seen_once_and_in_order(tmp_path, alone):
+    """Through epochs of different sizes, in micro-batches."""
+    data = Numbered()
+    tiny_train(tmp_path / "run", alone, phases=[Phase(data=data)], micro_batch_size=3)
+
+    expected = [(0, index) for index in range(5)] + [(1, index) for index in range(6)] + [(2, 0)]
+    assert data.asked[:24] == [(*place, *part) for place in expected for part in ((0, 3), (3, 4))]
+
+
+def test_phases_follow_each_other(tmp_path, alone):
+    """The second begins at its share of the steps, from its own first batch, with its own micro-batches."""
+    short, long = Numbered(), Numbered()
+    phases = [Phase(data=short, end=0.75), Phase(data=long, micro_batch_size=1)]
+    _, position, _ = tiny_train(tmp_path / "run", alone, phases=phases)
+
+    assert short.asked[-2:-1] == [(1, 3, 0, 4)]
+    assert long.asked[:5] == [(0, 0, 0, 1), (0, 0, 1, 2), (0, 0, 2, 3), (0, 0, 3, 4), (0, 1, 0, 1)]
+    assert (position.phase, position.epoch, position.index, position.step) == (1, 0, 3, 12)
+
+
+def test_time_budget_ends_a_run(tmp_path, alone):
+    """When the time is up, with the learning rate at its end, long before the last step."""
+    start = time.monotonic()
+    _, position, run = tiny_train(tmp_path / "run", alone, num_steps=1_000_000, max_minutes=0.02, warmup_ratio=0.25)
+    lines = read_metrics(run.path)
+
+    assert 1.0 < time.monotonic() - start < 10
+    assert 0 < position.step < 1_000_000
+    assert position.elapsed_s >= 1.2
+    rates = [line["learning_rate"] for line in lines]
+    assert max(rates) == pytest.approx(1e-3, rel=0.1)
+    assert rates[-1] < 2e-4
+
+
+def test_schedule_by_time_is_that_by_steps():
+    """At a third of the time the rate is that at a third of the steps; whichever is further counts."""
+    by_steps = Pace(300, LoopSettings())
+    by_time = Pace(300, LoopSettings(max_minutes=1.0))
+
+    for third in (0, 1, 2):
+        expected = by_steps.learning_rate(Position(step=100 * third))
+        assert by_time.learning_rate(Position(step=10, elapsed_s=20.0 * third + 1e-9)) == pytest.approx(
+            expected if third else by_steps.learning_rate(Position(step=10))
+        )
+        assert by_time.learning_rate(Position(step=100 * third)) == pytest.approx(expected, rel=0.05)
+    assert by_time.is_over(Position(elapsed_s=60.0))
+    assert not by_time.is_over(Position(step=299, elapsed_s=59.9))
+
+
+def exploding_at(step):
+    seen = []
+
+    def loss(network, batch):
+        losses = objective(network, batch)
+        seen.append(1)
+        return {"loss": losses["loss"] * (math.inf if len(seen) == step else 1.0)}
+
+    return loss
+
+
+def test_infinite_loss_is_named_and_leaves_the_weights(tmp_path, alone):
+    """Step and batch are named where the loop next logs; the step's update, and moments, were left out."""
+    with pytest.raises(DivergedError, match=r"the loss is inf .*at step 7 \(epoch 1, batch 1\)"):
+        tiny_train(tmp_path / "run", alone, loss=exploding_at(7), log_every=10, checkpoint_every=0)
+
+    torch.manual_seed(0)
+    model = create_model("embedding", SHAPE, dropout=0.0)
+    optimizer = create_optimizer(model, weight_decay=0.01, betas=(0.9, 0.999))
+    set_rates(optimizer, 1e-3)
+    watch = Watch()
+    watch.start(10, torch.device("cpu"))
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    losses = objective(model, Numbered().batch(0, 0, slice(0, 2)))
+    (losses["loss"] * math.nan).backward()
+    optimizer.found_inf = watch.observe(Position(), {"loss": losses["loss"] * math.nan}, torch.tensor(1.0))
+    optimizer.step()
+
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+
+
+def test_no_state_is_written_after_an_infinite_loss(tmp_path, alone):
+    """Though the loop logs later: the last state is one from before, and going on meets the same step again."""
+    with pytest.raises(DivergedError, match=r"at step 7 "):
+        tiny_train(tmp_path / "run", alone, loss=exploding_at(7), log_every=100, checkpoint_every=4, num_steps=20)
+
+    assert [path.name for path in (tmp_path / "run" / "state").iterdir()] == ["step-00000004"]
+
+
+def test_a_score_that_is_no_number_is_never_the_best(tmp_path, alone):
+    """It would stay so for ever."""
+    scores = iter([math.nan, 0.2, 0.1])
+    model = create_model("embedding", SHAPE, dropout=0.0)
+    settings = LoopSettings(global_batch_size=4, dtype="fp32", checkpoint_every=5, learning_rate=1e-3)
+    run = make_run(tmp_path / "run", alone)
+    evaluation = Evaluation(scores=lambda: {"spearman": next(scores)}, every=2)
+    train(model, [Phase(data=Numbered())], objective, num_steps=6, settings=settings, run=run, evaluation=evaluation)
+
+    assert [path.name for path in run.states("best")] == ["best-00000004"]
+
+
+def test_an_epoch_without_a_whole_batch_is_passed_over(alone):
+    """Epochs of pretraining vary in size."""
+    data = Numbered()
+    data.num_batches = lambda epoch: (2, 0, 3)[epoch]
+    with Feed([Phase(data=data)], LoopSettings(global_batch_size=2, micro_batch_size=2), alone) as feed:
+        position = Position(index=2)
+        feed.take(position)
+
+    assert (position.epoch, position.index) == (2, 0)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"learning_rate": math.nan},
+        {"clip_norm": 0.0},
+        {"weight_decay": -1.0},
+        {"betas": (2.0, 3.0)},
+        {"max_minutes": math.nan},
+        {"seed": 2**31},
+        {"select": "best"},
+    ],
+)
+def test_impossible_settings_are_refused(wrong):
+    """By name."""
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        LoopSettings(**wrong)
+
+
+def watched(losses, **settings):
+    watch = Watch(**settings)
+    watch.start(len(losses), torch.device("cpu"))
+    warnings = []
+    for step, loss in enumerate(losses, start=1):
+        watch.observe(Position(step=step - 1), {"mlm": torch.tensor(loss)}, torch.tensor(1.0))
+        watch.check_finite()
+        if warning := watch.warning(step, {"mlm": loss}):
+            warnings.append((step, warning))
+    return warnings
+
+
+def test_collapse_is_reported_once():
+    """A loss that rises and stays there; noise is no collapse."""
+    noise = [3 + 0.4 * (-1) ** step for step in range(60)]
+
+    assert watched(noise) == []
+    ((step, warning),) = watched([*noise, *[7.0] * 40])
+    assert 60 < step < 70
+    assert "has risen from" in warning
+
+
+def test_plateau_is_reported_in_the_second_half():
+    """A masked LM that is no better than token frequencies."""
+    plateau = Plateau(loss="mlm", value=5.8, meaning="token frequencies alone", hint="train longer")
+
+    ((step, warning),) = watched([5.81] * 40, plateau=plateau)
+    assert step == 20
+    assert "no better than token frequencies alone (5.800): train longer" in warning
+    assert watched([5.81] * 19 + [5.0] * 60, plateau=plateau) == []
+
+
+def test_lower_layers_learn_slower_and_later():
+    """Rates fall by the layer from the head down; what is frozen keeps weights and moments."""
+    model = create_model("classification", SHAPE, num_labels=2)
+    optimizer = create_optimizer(model, weight_decay=0.01, betas=(0.9, 0.999), layer_decay=0.5, unfreeze_every=10)
+    set_rates(optimizer, 1.0)
+    names = {id(value): name for name, value in model.named_parameters()}
+    depths = {"classifier.weight": 0, "bert.pooler.bias": 0, "bert.layers.2.qkv.weight": 1, "bert.layers.0.qkv.bias": 3}
+    depths |= {"bert.embeddings.word.weight": 4}
+
+    found = {names[id(value)]: group for group in optimizer.param_groups for value in group["params"]}
+    for name, depth in depths.items():
+        assert found[name]["lr"] == 0.5**depth
+        assert found[name]["first_step"] == 10 * depth
+    assert found["bert.layers.2.qkv.weight"]["weight_decay"] == 0.01
+    assert found["bert.layers.2.attention_norm.weight"]["weight_decay"] == 0.0
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    drop_frozen(optimizer, 15)
+    assert {name for name, value in model.named_parameters() if value.grad is not None} == {
+        name for name in found if found[name]["first_step"] <= 10
+    }
+
+
+def test_best_state_is_kept_and_can_be_loaded(tmp_path, alone):
+    """Beside the last ones: the state with the best score so far, here the third of five evaluations."""
+    torch.manual_seed(0)
+    model = create_model("embedding", SHAPE, dropout=0.0)
+    scores = iter([0.1, 0.2, 0.9, 0.3, 0.4])
+    weights = []
+
+    def evaluate():
+        weights.append({name: value.clone() for name, value in model.state_dict().items()})
+        return {"f1": next(scores)}
+
+    settings = LoopSettings(global_batch_size=4, dtype="fp32", checkpoint_every=5, keep_last=1, learning_rate=1e-3)
+    run = make_run(tmp_path / "run", alone)
+    evaluation = Evaluation(scores=evaluate, every=2)
+    train(model, [Phase(data=Numbered())], objective, num_steps=10, settings=settings, run=run, evaluation=evaluation)
+
+    assert [path.name for path in run.states("best")] == ["best-00000006"]
+    assert [path.name for path in run.states()] == ["step-00000010"]
+    assert run.load_best(model) == 6
+    assert all(torch.equal(weights[2][name], value) for name, value in model.state_dict().items())
+
+
+def test_state_that_cannot_be_written_is_an_error(tmp_path, alone, monkeypatch):
+    """What is written aside does not fail silently; the state before stays."""
+    calls = []
+
+    def save(state, path):
+        calls.append(path)
+        if len(calls) == 2:
+            raise OSError(28, "No space left on device", str(path))
+        real_save(state, path)
+
+    real_save = torch.save
+    monkeypatch.setattr(run_module.torch, "save", save)
+    with pytest.raises(OSError, match="No space left"):
+        tiny_train(tmp_path / "run", alone)
+
+    assert [path.name for path in (tmp_path / "run" / "state").iterdir()] == ["step-00000004"]
+
+
+def test_metrics_and_tensorboard_hold_the_same(tmp_path, alone):
+    """Throughput, FLOP/s, MFU, waiting, gradient norm and learning rate, for every line."""
+    _, _, run = tiny_train(tmp_path / "run", alone)
+    lines = read_metrics(run.path)
+    events = EventAccumulator(str(run.path / "tensorboard")).Reload()
+
+    names = ("loss", "learning_rate", "grad_norm", "tokens_per_s", "flops_per_s", "mfu", "data_wait", "num_tokens")
+    for name in names:
+        scalars = {event.step: event.value for event in events.Scalars(f"train/{name}")}
+        assert scalars == pytest.approx({line["step"]: line[name] for line in lines}, rel=1e-4)
+    assert all(0 < line["mfu"] < 1 and 0 <= line["data_wait"] <= 1 for line in lines)
+    assert [line["num_tokens"] for line in lines] == [16 * line["step"] for line in lines]
+
+
+def test_feed_makes_the_next_batch_ahead(alone):
+    """While one is in use; and starts over when another is asked for than the one it made."""
+    data = Numbered()
+    settings = LoopSettings(global_batch_size=2, micro_batch_size=2)
+    with Feed([Phase(data=data)], settings, alone) as feed:
+        position = Position()
+        feed.take(position)
+        deadline = time.monotonic() + 5
+        while len(data.asked) < 2 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert data.asked == [(0, 0, 0, 2), (0, 1, 0, 2)]
+        feed.take(position := Position(epoch=3, index=8))
+        assert (position.epoch, position.index) == (4, 0)
+
+
+def test_line_cut_short_by_a_kill_is_left_out(tmp_path):
+    """The lines before it are whole."""
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n{"step": 2}\n{"ste')
+
+    assert read_metrics(tmp_path) == [{"step": 1}, {"step": 2}]
+
+
+COMMAND = ["--max-position-embeddings", "64", "--num-hidden-layers", "2", "--hidden-size", "32", "--log-every", "1"]
+COMMAND += ["--num-attention-heads", "2", "--max-seq-length", "32", "--global-batch-size", "8", "--dtype", "fp32"]
+
+
+def pretraining_command(corpus_dir, run, *flags):
+    arguments = ["--corpus", str(corpus_dir), "--run-dir", str(run), *COMMAND, *flags]
+    return [sys.executable, "-m", "training.pretrain", *arguments]
+
+
+def losses(run):
+    return [(line["step"], line["mlm"], line["nsp"]) for line in read_metrics(run) if "mlm" in line]
+
+
+def test_kill_while_a_state_is_written_leaves_the_one_before(corpus_dir, tmp_path):
+    """kill -9 as soon as a half-written state is there, again and again: the run ends with the uninterrupted losses."""
+    flags = ["--num-steps", "30", "--checkpoint-every", "1"]
+    subprocess.run(pretraining_command(corpus_dir, tmp_path / "whole", *flags), check=True, capture_output=True)
+    state = tmp_path / "killed" / "state"
+    for _ in range(2):
+        process = subprocess.Popen(
+            pretraining_command(corpus_dir, tmp_path / "killed", *flags), stderr=subprocess.DEVNULL
+        )
+        before = len(losses(tmp_path / "killed"))
+        while len(losses(tmp_path / "killed")) < before + 4 or not list(state.glob(".*")):
+            assert process.poll() is None, "the run ended before it could be killed"
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    subprocess.run(pretraining_command(corpus_dir, tmp_path / "killed", *flags), check=True, capture_output=True)
+
+    assert losses(tmp_path / "killed") == losses(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_run_goes_on_from_its_last_step(number, corpus_dir, tmp_path):
+    """Ctrl-C and SIGTERM end the run after its step, with a state and one line; then the losses are the same."""
+    flags = ["--num-steps", "400", "--checkpoint-every", "0"]
+    with subprocess.Popen(
+        pretraining_command(corpus_dir, tmp_path / "run", *flags), stderr=subprocess.PIPE, text=True
+    ) as process:
+        while len(losses(tmp_path / "run")) < 3:
+            assert process.poll() is None, process.stderr.read()
+            time.sleep(0.01)
+        process.send_signal(number)
+        _, stderr = process.communicate(timeout=60)
+    before = losses(tmp_path / "run")
+
+    assert process.returncode == 130
+    assert f"interrupted after step {len(before)}; the same command goes on from there" in stderr
+    assert "Traceback" not in stderr
+    assert [path.name for path in (tmp_path / "run" / "state").iterdir()] == [f"step-{len(before):08d}"]
+
+
+def test_killed_worker_is_replaced(corpus_dir, tmp_path):
+    """With restarts allowed, two processes go on from their last state when one is killed."""
+    flags = ["--num-steps", "60", "--checkpoint-every", "5", "--micro-batch-size", "4", "--dropout", "0"]
+    command = pretraining_command(corpus_dir, tmp_path / "run", *flags)
+    command[1:3] = ["-m", "training.launch", "2", "--max-restarts", "2", "training.pretrain"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
+        while len(losses(tmp_path / "run")) < 12:
+            assert process.poll() is None, process.stderr.read()
+            time.sleep(0.02)
+        children = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True, check=True)
+        os.kill(int(children.stdout.split()[-1]), signal.SIGKILL)
+        process.communicate(timeout=120)
+
+    assert process.returncode == 0
+    assert [step for step, *_ in losses(tmp_path / "run")] == list(range(1, 61))
+    assert (tmp_path / "run" / "checkpoint" / "model.safetensors").is_file()
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")  # of the tracing
+def test_compiled_network_trains_alike(corpus_dir, tmp_path, alone, monkeypatch):
+    """With `--compile on` the losses are those without; the checkpoint has plain names."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+    for name in ("off", "on"):
+        settings = TINY | {"num_steps": 3, "compile": name}
+        pretrain(PretrainRecipe(corpus=corpus_dir, run_dir=tmp_path / name, **settings), alone)
+
+    one, two = losses(tmp_path / "off"), losses(tmp_path / "on")
+    assert [pytest.approx(line, rel=1e-5) for line in one] == two
+    assert load_model(tmp_path / "on" / "checkpoint", "masked-lm")
+
+
+def test_golden_losses(corpus_dir, tmp_path, alone):
+    """The first steps of a fixed run give the losses on record; a change here changes training.
+
+    After a change that is meant to: remove the file, and run the test twice.
+    """
+    recipe = PretrainRecipe(
+        corpus=corpus_dir,
+        run_dir=tmp_path / "run",
+        **TINY | {"num_steps": 20, "long_seq_length": 64, "long_share": 0.25},
+    )
+    pretrain(recipe, alone)
+
+    found = [[mlm, nsp] for _, mlm, nsp in losses(tmp_path / "run")]
+    golden = Path(__file__).with_name("golden_losses.json")
+    if not golden.exists():
+        golden.write_text(json.dumps(found))
+        pytest.fail(f"written anew: {golden}; look at it and run again")
+    for step, (one, two) in enumerate(zip(found, json.loads(golden.read_text()), strict=True), start=1):
+        assert one == pytest.approx(two, rel=1e-4), f"step {step}"
+
+
+def test_a_corpus_changed_in_between_is_refused(corpus_dir, tmp_path, alone):
+    """By its digest, named."""
+    recipe = PretrainRecipe(corpus=corpus_dir, run_dir=tmp_path / "run", **TINY | {"num_steps": 2})
+    pretrain(recipe, alone)
+    record = json.loads((tmp_path / "run" / "recipe.json").read_text())
+    (tmp_path / "run" / "recipe.json").write_text(json.dumps(record | {"corpus_digest": "another"}))
+
+    assert record["corpus_digest"] == Corpus(corpus_dir).digest
+    with pytest.raises(ValueError, match="started with corpus_digest `another`"):
+        pretrain(recipe, alone)

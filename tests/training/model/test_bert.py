@@ -1,0 +1,294 @@
+"""Our network against transformers: the same weights give the same outputs, losses and gradients."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+import transformers
+from transformers import BertConfig as HuggingFaceConfig
+
+from tasks import TASKS
+from tasks.masked_lm import MaskedLMSettings
+from tasks.spans import SpanSettings
+from training.checkpoint import (
+    MODELS,
+    TaskCard,
+    create_model,
+    from_hugging_face,
+    load_model,
+    read_shape,
+    read_weights,
+    save_checkpoint,
+    to_hugging_face,
+)
+from training.loop.train import Batch
+from training.model.bert import BertConfig
+from training.pretrain import pretraining_losses
+
+NETWORKS = {
+    "embedding": transformers.BertModel,
+    "masked-lm": transformers.BertForPreTraining,
+    "classification": transformers.BertForSequenceClassification,
+    "spans": transformers.BertForQuestionAnswering,
+    "regression": transformers.BertForSequenceClassification,
+    "multiple-choice": transformers.BertForMultipleChoice,
+    "tagging": transformers.BertForTokenClassification,
+}
+CONFIGS = {
+    "regression": {"num_labels": 1, "problem_type": "regression"},
+    "tagging": {"num_labels": 5},
+}
+OUTPUTS = {
+    "embedding": ["last_hidden_state", "pooler_output"],
+    "masked-lm": ["logits", "nsp_logits"],
+    "spans": ["start_logits", "end_logits"],
+}
+THEIR_NAMES = {"masked-lm": {"logits": "prediction_logits", "nsp_logits": "seq_relationship_logits"}}
+
+
+def their_outputs(task, model, inputs):
+    """Under our names; of multiple choice with all sequences of the batch as choices of one example."""
+    if task == "multiple-choice":
+        return {"logits": model(**{name: value[None] for name, value in inputs.items()}).logits[0]}
+    outputs = model(**inputs)
+    return {name: outputs[THEIR_NAMES.get(task, {}).get(name, name)] for name in OUTPUTS.get(task, ["logits"])}
+
+
+def hugging_face_model(task, directory, **config):
+    torch.manual_seed(0)
+    shape = {"vocab_size": 90, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    config = {"intermediate_size": 64, **CONFIGS.get(task, {}), **config}
+    model = NETWORKS[task](HuggingFaceConfig(**shape, **config)).eval()
+    for parameter in model.parameters():  # biases and norms too, so that a mix-up shows
+        torch.nn.init.normal_(parameter, std=0.2)
+    model.save_pretrained(directory)
+    return model
+
+
+@pytest.fixture
+def inputs():
+    generator = torch.Generator().manual_seed(1)
+    input_ids = torch.randint(5, 90, (3, 11), generator=generator)
+    attention_mask = torch.ones_like(input_ids)
+    attention_mask[1, 6:] = 0
+    token_type_ids = torch.zeros_like(input_ids)
+    token_type_ids[:, 4:] = 1
+    return {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids}
+
+
+@pytest.mark.parametrize("activation", ["gelu", "gelu_new", "relu"])
+@pytest.mark.parametrize("task", NETWORKS)
+def test_outputs_equal_transformers(task, activation, inputs, tmp_path):
+    """A checkpoint of transformers gives its outputs here, to 1e-5."""
+    theirs = hugging_face_model(task, tmp_path, hidden_act=activation)
+    ours = load_model(tmp_path, task).eval()
+
+    with torch.inference_mode():
+        expected, outputs = their_outputs(task, theirs, inputs), ours(**inputs)
+
+    tokens = inputs["attention_mask"].bool()
+    assert outputs.keys() == expected.keys()
+    for name, value in outputs.items():
+        other = expected[name]
+        if value.shape[:2] == tokens.shape:
+            value, other = value[tokens], other[tokens]
+        torch.testing.assert_close(value, other, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("task", NETWORKS)
+def test_our_checkpoints_load_in_transformers(task, inputs, checkpoint, tmp_path):
+    """transformers reads what we write: same outputs, no weight missing or left over."""
+    ours = load_model(checkpoint, task, new_head=True).eval()
+    card = TaskCard(task="spans", settings=SpanSettings())
+    save_checkpoint(tmp_path / "ours", ours, tokenizer_from=checkpoint, card=card)
+    ids = {**inputs, "input_ids": inputs["input_ids"] % ours.config.vocab_size}
+
+    theirs, loading = NETWORKS[task].from_pretrained(tmp_path / "ours", output_loading_info=True)
+    with torch.inference_mode():
+        expected, outputs = their_outputs(task, theirs.eval(), ids), ours(**ids)
+
+    assert not loading["missing_keys"]
+    assert not loading["unexpected_keys"]
+    name = next(iter(outputs))
+    tokens = ids["attention_mask"].bool() if TASKS[task].token_outputs else slice(None)
+    torch.testing.assert_close(outputs[name][tokens], expected[name][tokens], atol=1e-5, rtol=1e-5)
+
+
+def test_pretraining_loss_and_gradients_equal_transformers(inputs, tmp_path):
+    """The loss over masked positions only is the loss that transformers computes over all, gradients included."""
+    theirs = hugging_face_model("masked-lm", tmp_path)
+    ours = load_model(tmp_path, "masked-lm").eval()
+    labels = torch.full_like(inputs["input_ids"], -100)
+    labels[0, 2], labels[1, 3], labels[2, 9] = 17, 23, 42
+    nsp_labels = torch.tensor([0, 1, 1])
+    chosen = labels.flatten() != -100
+    batch = Batch(
+        inputs | {"masked_positions_N": chosen.nonzero()[:, 0]},
+        {"mlm": labels.flatten()[chosen], "nsp": nsp_labels},
+        {"mlm": 3, "nsp": 3},
+        27,
+    )
+
+    expected = theirs(**inputs, labels=labels, next_sentence_label=nsp_labels).loss
+    sums = pretraining_losses(ours, batch)
+    loss = sums["mlm"] / 3 + sums["nsp"] / 3
+    loss.backward()
+    expected.backward()
+
+    torch.testing.assert_close(loss, expected, atol=1e-5, rtol=1e-5)
+    theirs_grads = from_hugging_face({name: p.grad for name, p in theirs.named_parameters() if p.grad is not None}, 2)
+    for name, parameter in ours.named_parameters():
+        torch.testing.assert_close(parameter.grad, theirs_grads[name], atol=1e-5, rtol=1e-4, msg=name)
+
+
+def test_names_round_trip(checkpoint):
+    """Renaming to Hugging Face's names and back loses nothing."""
+    weights = load_model(checkpoint, "masked-lm").state_dict()
+
+    back = from_hugging_face(to_hugging_face(weights), 2)
+
+    assert all(torch.equal(back[name], value) for name, value in weights.items())
+
+
+def test_bare_encoder_with_old_names_loads(inputs, tmp_path):
+    """Checkpoints without the `bert.` prefix, with gamma and beta, as a pickle of tensors, load too."""
+    theirs = hugging_face_model("embedding", tmp_path)
+    renamed = {
+        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): value
+        for name, value in theirs.state_dict().items()
+        if not name.startswith("pooler.")
+    }
+    (tmp_path / "model.safetensors").unlink()
+    torch.save(renamed, tmp_path / "pytorch_model.bin")
+
+    ours = load_model(tmp_path, "embedding").eval()
+
+    with torch.inference_mode():
+        expected = theirs(**inputs).last_hidden_state
+        torch.testing.assert_close(ours(**inputs)["last_hidden_state"], expected, atol=1e-5, rtol=1e-5)
+
+
+class Exploit:
+    def __reduce__(self):
+        return print, ("code ran",)
+
+
+def test_pickle_with_code_is_refused(tmp_path, capsys):
+    """A pytorch_model.bin that would run code is refused, and does not run."""
+    hugging_face_model("embedding", tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    torch.save({"x": Exploit()}, tmp_path / "pytorch_model.bin")
+
+    with pytest.raises(ValueError, match=r"cannot read weights .*pytorch_model\.bin"):
+        read_weights(tmp_path)
+    assert "code ran" not in capsys.readouterr().out
+
+
+def edit_config(directory, **changes):
+    path = directory / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def save_pickle(directory, value):
+    (directory / "model.safetensors").unlink()
+    torch.save(value, directory / "pytorch_model.bin")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda d: (d / "config.json").unlink(), "has no config.json"),
+        (lambda d: (d / "config.json").write_text("{"), "broken JSON"),
+        (lambda d: edit_config(d, model_type="roberta"), "model_type `roberta`"),
+        (lambda d: edit_config(d, position_embedding_type="relative_key"), "absolute position"),
+        (lambda d: edit_config(d, hidden_act="silu"), "unknown hidden_act: `silu`"),
+        (lambda d: edit_config(d, hidden_size=33), "33"),
+        (lambda d: edit_config(d, vocab_size=91), "where its config makes it"),
+        (lambda d: edit_config(d, hidden_size="33"), "broken .*config.json`: hidden_size must be of type int: `33`"),
+        (lambda d: (d / "model.safetensors").unlink(), "no weights"),
+        (lambda d: save_pickle(d, {"model": {"weight": torch.ones(1)}}), "expected tensors by name"),
+        (lambda d: save_pickle(d, [torch.ones(1)]), "expected tensors by name"),
+        (lambda d: (d / "model.safetensors").write_bytes(b"12345678"), "cannot read weights"),
+    ],
+)
+def test_broken_checkpoint_is_one_clear_error(spoil, message, tmp_path):
+    """Whatever is wrong with a checkpoint, the error names it."""
+    hugging_face_model("embedding", tmp_path)
+    spoil(tmp_path)
+
+    with pytest.raises(ValueError, match=message):
+        load_model(tmp_path, "embedding")
+
+
+def test_checkpoint_without_a_head_is_refused_unless_a_new_one_is_wanted(tmp_path):
+    """An encoder cannot classify before it is fine-tuned."""
+    hugging_face_model("embedding", tmp_path)
+
+    with pytest.raises(ValueError, match="cannot do `classification`: it lacks `classifier"):
+        load_model(tmp_path, "classification")
+    for task in ("classification", "tagging"):
+        assert load_model(tmp_path, task, num_labels=7, new_head=True).classifier.out_features == 7
+
+
+def test_every_task_is_compared():
+    """The networks above keep up with the tasks."""
+    assert NETWORKS.keys() == TASKS.keys() == MODELS.keys()
+
+
+@pytest.mark.parametrize("direction", ["left-to-right", "right-to-left", "concatenated"])
+def test_tokens_look_only_where_they_may(direction, inputs):
+    """A change further on (or before) leaves a token's states as they are; padding changes nothing; training agrees."""
+    torch.manual_seed(0)
+    shape = {"vocab_size": 90, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    model = create_model(
+        "embedding", BertConfig(**shape, intermediate_size=64, direction=direction), dropout=0.0
+    ).eval()
+    changed = {**inputs, "input_ids": inputs["input_ids"].clone()}
+    changed["input_ids"][:, 4] = 7
+
+    with torch.no_grad():
+        one, two = (model(**values)["last_hidden_state"] for values in (inputs, changed))
+        short = model(**{name: value[1:2, :6] for name, value in inputs.items()})
+        whole = {name: value[1:2] for name, value in model(**inputs).items()}
+        trained = model.train()(**inputs)["last_hidden_state"]
+
+    before, after = (one - two).abs().amax(-1)[0, :4] == 0, (one - two).abs().amax(-1)[0, 5:] == 0
+    sees = {"left-to-right": (True, False), "right-to-left": (False, True), "concatenated": (False, False)}
+    assert (before.all(), after.all()) == sees[direction]
+    assert one.shape[-1] == model.config.output_size
+    if direction == "concatenated":
+        assert ((one - two)[0, :4, :32] == 0).all()
+        assert ((one - two)[0, 5:, 32:] == 0).all()
+    torch.testing.assert_close(short["pooler_output"], whole["pooler_output"])
+    torch.testing.assert_close(one[inputs["attention_mask"].bool()], trained[inputs["attention_mask"].bool()])
+
+
+def test_left_to_right_equals_transformers_decoder(inputs, tmp_path):
+    """The same weights with transformers' causal mask give the same states."""
+    theirs = hugging_face_model("embedding", tmp_path, is_decoder=True)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"direction": "left-to-right"}))
+    ours = load_model(tmp_path, "embedding").eval()
+
+    with torch.inference_mode():
+        expected, found = theirs(**inputs).last_hidden_state, ours(**inputs)["last_hidden_state"]
+
+    tokens = inputs["attention_mask"].bool()
+    torch.testing.assert_close(found[tokens], expected[tokens], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("direction", ["left-to-right", "concatenated"])
+def test_networks_that_are_no_bert_are_kept_from_transformers(direction, checkpoint, tmp_path):
+    """They come back here as they were; transformers refuses them instead of computing something else."""
+    torch.manual_seed(0)
+    config = replace(read_shape(checkpoint), direction=direction)
+    model = create_model("masked-lm", config)
+    card = TaskCard(task="masked-lm", settings=MaskedLMSettings())
+    save_checkpoint(tmp_path / "ours", model, tokenizer_from=checkpoint, card=card)
+    back = load_model(tmp_path / "ours", "masked-lm")
+
+    assert back.config == model.config
+    assert all(torch.equal(value, back.state_dict()[name]) for name, value in model.state_dict().items())
+    with pytest.raises(ValueError, match="bert-ablation"):
+        transformers.AutoModel.from_pretrained(tmp_path / "ours")

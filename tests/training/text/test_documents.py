@@ -1,0 +1,106 @@
+"""Documents and sentences out of files of many kinds."""
+
+import gzip
+import lzma
+
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+from training.text.documents import find_files, read_blocks, read_documents, split_sentences
+
+
+@pytest.mark.parametrize(
+    ("paragraph", "sentences"),
+    [
+        ("One is here. Two is there! Is it three? Yes.", ["One is here.", "Two is there!", "Is it three?", "Yes."]),
+        ("Mr. Smith and Dr. Jones met, e.g. Mondays.", ["Mr. Smith and Dr. Jones met, e.g. Mondays."]),
+        ('He said "Go." Then he left.', ['He said "Go."', "Then he left."]),
+        ("J. S. Bach wrote it. It lasts 3.5 minutes.", ["J. S. Bach wrote it.", "It lasts 3.5 minutes."]),
+        ("no end", ["no end"]),
+        ("  ", []),
+    ],
+)
+def test_split_sentences(paragraph, sentences):
+    """Sentences end at . ! ? before a capital, but not after abbreviations and initials."""
+    assert split_sentences(paragraph) == sentences
+
+
+EXPECTED = [["One is here.", "Two is there."], ["Three is alone."]]
+PLAIN = "One is here. Two is there.\r\n\n \nThree is alone.\n"
+JSONL = '{"text": "One is here. Two is there."}\n\n{"text": "Three is alone."}\n{"text": ""}\n'
+
+
+def test_every_format_gives_the_same_documents(tmp_path):
+    """Plain text, JSONL and Parquet, packed or not."""
+    (tmp_path / "a.txt").write_bytes(PLAIN.encode())
+    (tmp_path / "a.jsonl").write_text(JSONL)
+    with gzip.open(tmp_path / "b.txt.gz", "wb") as file:
+        file.write(PLAIN.encode())
+    with lzma.open(tmp_path / "b.jsonl.xz", "wb") as file:
+        file.write(JSONL.encode())
+    table = pa.table({"text": ["One is here. Two is there.", "Three is alone.", None]})
+    pyarrow.parquet.write_table(table, tmp_path / "c.parquet")
+
+    assert len(find_files([tmp_path])) == 5
+    for path in find_files([tmp_path]):
+        assert list(read_documents(path)) == EXPECTED, path
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("bad.txt", b"fine\nnot \xff fine\n", r"bad.txt`, line 2: not UTF-8"),
+        ("bad.jsonl", b'{"text": "x"}\n{"txt": "x"}\n', r"line 2: expected a JSON object with key `text`"),
+        ("bad.jsonl", b'{"text": 1}\n', r"line 1: `text` must be a string"),
+        ("bad.jsonl", b"{\n", r"bad.jsonl`, line 1: broken JSON"),
+        ("bad.jsonl", b"[" * 100_000, r"bad.jsonl`, line 1: broken JSON"),
+        ("bad.jsonl", b'{"text": "a \\uDC00 b"}\n', r"bad.jsonl`, line 1: half of a surrogate pair"),
+        ("bad.txt.gz", b"not packed", r"cannot read .*bad.txt.gz"),
+        ("bad.txt.xz", b"not packed", r"cannot read .*bad.txt.xz"),
+        ("bad.parquet", b"not parquet", r"cannot read .*bad.parquet"),
+    ],
+)
+def test_malformed_files_are_named(name, content, message, tmp_path):
+    """The error names the file and the line."""
+    (tmp_path / name).write_bytes(content)
+
+    with pytest.raises(ValueError, match=message):
+        list(read_documents(tmp_path / name))
+
+
+def test_blocks_hold_whole_documents_and_all_of_the_file(tmp_path):
+    """However small, packed or not: the same documents, right line numbers, and bytes that add up to the file."""
+    text = b"One is here.\n\n\nTwo is\nthere.\n \nThree." * 20
+    for path in (tmp_path / "a.txt", tmp_path / "a.txt.gz", tmp_path / "a.jsonl"):
+        content = b'{"text": "One."}\n' * 20 if path.suffix == ".jsonl" else text
+        path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+        for block_bytes in (1, 50, 10_000):
+            blocks = list(read_blocks(path, block_bytes))
+
+            assert [document for block in blocks for document in block.documents()] == list(read_documents(path))
+            assert sum(block.num_file_bytes for block in blocks) == path.stat().st_size
+            assert b"".join(block.content for block in blocks) == content
+            for block in blocks:
+                assert content.split(b"\n")[block.first_line - 1].startswith(block.content.split(b"\n")[0])
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "hint"),
+    [("a.txt", "word\n", "line 5: .*put a blank line between"), ("a.jsonl", "x" * 40, "line 1: .*a line of its own")],
+)
+def test_documents_too_large_for_memory_are_refused(name, line, hint, tmp_path, monkeypatch):
+    """With the line where the limit is passed, and what to do."""
+    monkeypatch.setattr("training.text.documents.MAX_DOCUMENT_BYTES", 20)
+    (tmp_path / name).write_text(line * 100)
+
+    with pytest.raises(ValueError, match=hint):
+        list(read_documents(tmp_path / name))
+
+
+def test_missing_paths_are_named(tmp_path):
+    """A path that is not there, and a directory with nothing in it."""
+    with pytest.raises(ValueError, match=r"no such file or directory: .*nowhere"):
+        find_files([tmp_path / "nowhere"])
+    with pytest.raises(ValueError, match="no files in"):
+        find_files([tmp_path])

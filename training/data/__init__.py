@@ -1,0 +1,1 @@
+"""Labelled data and tables, and the batches that training sees."""

@@ -1,0 +1,74 @@
+"""Labelled sequences of a task, and the batches of them that fine-tuning sees."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from tasks import Task
+from tasks.features import collate
+from training.data.pretraining import random_generator
+from training.loop.train import Batch
+from training.objectives import OBJECTIVES, Item, Objective
+
+LENGTH_STEP = 16
+"""Sequences are padded to a multiple of this many tokens, or to the longest of the data."""
+
+
+def label_examples(task: Task[Any, Any, Any, Any], examples: Sequence[Any]) -> tuple[list[Item], int]:
+    """Items of all usable examples, and how many examples had to be left out (see `Objective.is_usable`)."""
+    objective = OBJECTIVES[task.name]
+    usable = [example for example in examples if objective.is_usable(example)]
+    items = [
+        item
+        for example, features in zip(usable, task.encode(usable), strict=True)
+        for item in objective.label(task, example, features)
+    ]
+    return items, len(examples) - len(usable)
+
+
+class FinetuningData:
+    """Global batches of labelled items, shuffled anew each epoch; items of like length share a batch."""
+
+    def __init__(
+        self, items: Sequence[Item], objective: Objective, *, global_batch_size: int, seed: int, pad_id: int
+    ) -> None:
+        self.items = items
+        self.objective = objective
+        self.global_batch_size = global_batch_size
+        self.seed = seed
+        self.pad_id = pad_id
+        self._lengths = np.array([item.length for item in items])
+        self._cached: tuple[int, np.ndarray] = (-1, np.zeros(0))
+
+    def num_batches(self, epoch: int) -> int:
+        """Global batches in an epoch; the last is filled up from the start."""
+        return -(-len(self.items) // self.global_batch_size)
+
+    def batch(self, epoch: int, index: int, part: slice) -> Batch:
+        """The items `part` of a global batch."""
+        if self._cached[0] != epoch:
+            self._cached = (epoch, self._order(epoch))
+        chosen = [self.items[number] for number in self._cached[1][index][part]]
+        features = [sequence for item in chosen for sequence in item.features]
+        arrays = collate(features, pad_id=self.pad_id, length=self._padded_length(chosen))
+        targets, count = self.objective.targets(chosen)
+        inputs = {name: torch.from_numpy(array) for name, array in arrays.items()}
+        return Batch(inputs, targets, {"loss": count}, int(arrays["attention_mask"].sum()))
+
+    def _padded_length(self, items: Sequence[Item]) -> int:
+        """Lengths are rounded up, so that shapes are few (see `training.pretrain.pretraining_batch`)."""
+        longest = max(item.length for item in items)
+        return min(longest + -longest % LENGTH_STEP, int(self._lengths.max()))
+
+    def _order(self, epoch: int) -> np.ndarray:
+        """[batches, global_batch_size] numbers of items: shuffled, then sorted by length within 32 batches."""
+        rng = random_generator(self.seed, epoch, stream=0)
+        order = np.resize(rng.permutation(len(self.items)), self.num_batches(epoch) * self.global_batch_size)
+        pool = 32 * self.global_batch_size
+        pools = [order[first : first + pool] for first in range(0, len(order), pool)]
+        batches = [pool[np.argsort(self._lengths[pool], kind="stable")] for pool in pools]
+        return rng.permutation(np.concatenate(batches).reshape(-1, self.global_batch_size))

@@ -1,0 +1,330 @@
+"""Examples out of the data that people have: tables (`training.data.tables`), SQuAD JSON, CoNLL, text for masked LM."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tasks.classification import ClassificationExample
+from tasks.files import sha256
+from tasks.masked_lm import ClozeExample
+from tasks.multiple_choice import MultipleChoiceExample
+from tasks.regression import RegressionExample
+from tasks.spans import SpanExample
+from tasks.tagging import TaggingExample
+from tasks.tokenizer import Tokenizer, Tokens
+from training.data.hub import hub_digest, is_hub
+from training.data.pretraining import random_generator
+from training.data.tables import TABLES, WITH_LISTS, kind_of, read_rows
+from training.text.documents import parse_json, read_documents, read_lines
+
+
+@dataclass(frozen=True, kw_only=True)
+class Columns:
+    """Where a table holds what."""
+
+    text: str = "text"
+    text_pair: str = "text_pair"
+    """Left out where the table has no such column."""
+    negative: str = "negative"
+    """Contrastive training: a text that is unlike `text`; left out where the table has no such column."""
+    label: str = "label"
+    """A class, a number (regression), or the number of the right choice, from 0."""
+    tokens: str = "tokens"
+    """Tagging: the words of a sentence."""
+    tags: str = "tags"
+    context: str = "context"
+    """Multiple choice; left out where the table has no such column, as is the question."""
+    question: str = "question"
+    choices: str = "choices"
+    header: bool = True
+    """Whether the first line of a TSV or CSV names the columns; otherwise they are called 0, 1, 2 and so on."""
+
+
+def read_examples(task: str, paths: Sequence[Path], *, columns: Columns, tokenizer: Tokenizer) -> list[Any]:
+    """The examples of one task in some files or data sets of the hub.
+
+    Raises:
+        ValueError: naming file, line and key of what is missing or malformed, or files without examples.
+    """
+    examples: list[Any] = []
+    for path in paths:
+        if task in READERS:
+            examples += READERS[task](path, columns)
+        elif task == "masked-lm":
+            if {".tsv", ".csv", ".json"} & set(path.suffixes):
+                raise ValueError(f"`{path}` is a table; the checkpoint is a masked-lm, whose data are running text")
+            examples += read_cloze(path, tokenizer)
+        else:
+            raise ValueError(f"task `{task}` has no labelled data")
+    if not examples:
+        raise ValueError(f"no examples in {', '.join(f'`{path}`' for path in paths)}")
+    return examples
+
+
+def source_digest(path: Path) -> str:
+    """SHA-256 of a file, or of the rows of a data set of the hub."""
+    return hub_digest(path) if is_hub(path) else sha256(path)
+
+
+def source_name(path: Path) -> str:
+    """What a file, or a data set of the hub, is called in records."""
+    return str(path) if is_hub(path) else path.name
+
+
+def read_classification(path: Path, columns: Columns) -> list[ClassificationExample]:
+    """Texts or pairs with labels out of a table."""
+    examples = []
+    for place, row in read_rows(path, header=columns.header):
+        text, pair = _texts(place, row, columns)
+        label = _filled(place, row, columns.label)
+        if not isinstance(label, str | int | float):
+            raise ValueError(f"{place}: `{columns.label}` must be a string or a number: `{label}`")
+        examples.append(ClassificationExample(text=text, text_pair=pair, label=str(label)))
+    return examples
+
+
+def read_regression(path: Path, columns: Columns) -> list[RegressionExample]:
+    """Texts or pairs with numbers out of a table."""
+    examples = []
+    for place, row in read_rows(path, header=columns.header):
+        text, pair = _texts(place, row, columns)
+        examples.append(RegressionExample(text=text, text_pair=pair, label=_number(place, row, columns.label)))
+    return examples
+
+
+def read_texts(path: Path, columns: Columns) -> Iterator[str]:
+    """The texts of a table, or, under any other name, the lines of a file that are not blank."""
+    if kind_of(path) in TABLES:
+        for place, row in read_rows(path, header=columns.header):
+            yield _string(place, row, columns.text)
+    else:
+        yield from filter(str.strip, read_lines(path))
+
+
+def read_positives(path: Path, columns: Columns, min_label: float | None = None) -> Iterator[tuple[str, ...]]:
+    """Each text of a table with its pair, and with its negative where there is such a column.
+
+    Args:
+        min_label: leave out pairs with a lower label; None for all pairs, whatever their label.
+    """
+    for place, row in read_rows(path, header=columns.header):
+        if min_label is None or _number(place, row, columns.label) >= min_label:
+            names = [columns.text, columns.text_pair] + [columns.negative] * (columns.negative in row)
+            yield tuple(_string(place, row, name) for name in names)
+
+
+def read_multiple_choice(path: Path, columns: Columns) -> list[MultipleChoiceExample]:
+    """Choices out of a table with lists in column `choices`, or with SWAG's columns (sent1, sent2, ending0 ...)."""
+    examples = []
+    for place, row in read_rows(path, header=columns.header):
+        if "ending0" in row:
+            endings = itertools.takewhile(row.__contains__, (f"ending{number}" for number in itertools.count()))
+            row |= {columns.choices: [row[name] for name in endings]}
+            row |= {columns.context: row.get("sent1"), columns.question: row.get("sent2")}
+        context, question = (_optional_string(place, row, name) for name in (columns.context, columns.question))
+        choices = _strings(place, row, columns.choices)
+        label = str(_filled(place, row, columns.label))
+        if not (label.isascii() and label.isdigit()) or int(label) >= len(choices):
+            raise ValueError(f"{place}: `{columns.label}` must be the number of a choice, from 0: `{label}`")
+        examples.append(
+            MultipleChoiceExample(
+                choices=choices,
+                context=context or "",
+                question=question or "",
+                label=int(label),
+                id=str(row.get("id", "")),
+            )
+        )
+    return examples
+
+
+def read_tagging(path: Path, columns: Columns) -> list[TaggingExample]:
+    """Sentences out of a table with lists in columns `tokens` and `tags`, or, under any other name, a CoNLL file."""
+    if kind_of(path) not in WITH_LISTS:
+        return list(_conll_sentences(path))
+    examples = []
+    for place, row in read_rows(path, header=columns.header):
+        words, tags = (_strings(place, row, name) for name in (columns.tokens, columns.tags))
+        if len(words) != len(tags):
+            raise ValueError(f"{place}: {len(words)} `{columns.tokens}`, but {len(tags)} `{columns.tags}`")
+        examples.append(TaggingExample(words=words, tags=tags))
+    return examples
+
+
+def _conll_sentences(path: Path) -> Iterator[TaggingExample]:
+    """A word a line, first column word, last column tag, split by tabs or blanks; an empty line between sentences."""
+    words: list[str] = []
+    tags: list[str] = []
+    for number, line in enumerate(itertools.chain(read_lines(path), [""]), start=1):
+        cells = line.split("\t") if "\t" in line else line.split(" ")
+        cells = [cell for cell in cells if cell.strip(" ")]
+        if cells and cells[0] != "-DOCSTART-":
+            if len(cells) < 2:
+                raise ValueError(f"`{path}`, line {number}: expected a word and a tag: `{line}`")
+            words.append(cells[0])
+            tags.append(cells[-1].strip())
+        elif words:
+            yield TaggingExample(words=tuple(words), tags=tuple(tags))
+            words, tags = [], []
+
+
+def _texts(place: str, row: Mapping[str, Any], columns: Columns) -> tuple[str, str | None]:
+    return _string(place, row, columns.text), _optional_string(place, row, columns.text_pair)
+
+
+def _optional_string(place: str, row: Mapping[str, Any], name: str) -> str | None:
+    value = row.get(name)
+    if not isinstance(value, str | None):
+        raise ValueError(f"{place}: `{name}` must be a string: `{value}`")
+    return value
+
+
+def _string(place: str, row: Mapping[str, Any], name: str) -> str:
+    _filled(place, row, name)
+    return _optional_string(place, row, name) or ""
+
+
+def _number(place: str, row: Mapping[str, Any], name: str) -> float:
+    value = _filled(place, row, name)
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise ValueError(f"{place}: `{name}` must be a number: `{value}`")
+    return number
+
+
+def _filled(place: str, row: Mapping[str, Any], name: str) -> Any:
+    value = row.get(name)
+    if value is None or value != value or not str(value).strip():  # a cell without a number is read as NaN
+        raise ValueError(f"{place}: no `{name}` (there: {', '.join(map(str, row))})")
+    return value
+
+
+def _strings(place: str, row: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    values = _filled(place, row, name)
+    if not isinstance(values, list) or not values or not all(isinstance(value, str) for value in values):
+        raise ValueError(f"{place}: `{name}` must be a list of strings: `{str(values)[:60]}`")
+    return tuple(values)
+
+
+def read_spans(path: Path) -> list[SpanExample]:
+    """Questions of a SQuAD v1.1 or v2.0 JSON file, or of a table with SQuAD's columns as the hub has them."""
+    if kind_of(path) in WITH_LISTS:
+        return [_span_row(place, row) for place, row in read_rows(path)]
+    data = parse_json("\n".join(read_lines(path)), f"`{path}`, which should be in SQuAD's format")
+    try:
+        return [
+            _span_example(paragraph, question)
+            for article in _value(data, "data", list)
+            for paragraph in _value(article, "paragraphs", list)
+            for question in _value(paragraph, "qas", list)
+        ]
+    except ValueError as error:
+        raise ValueError(f"`{path}` is not in SQuAD's format: {error}") from error
+
+
+def _span_row(place: str, row: dict[str, Any]) -> SpanExample:
+    """A question whose answers are an object of two lists, `text` and `answer_start`."""
+    try:
+        texts, starts = (_value(_value(row, "answers", dict), name, list) for name in ("text", "answer_start"))
+        if len(texts) != len(starts):
+            raise ValueError(f"{len(texts)} answers, but {len(starts)} 'answer_start'")
+        answers = [{"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=True)]
+        return _span_example(row, row | {"answers": answers})
+    except ValueError as error:
+        raise ValueError(f"{place} is not in SQuAD's format: {error}") from error
+
+
+def _span_example(paragraph: Any, question: Any) -> SpanExample:
+    try:
+        answers = _value(question, "answers", list)
+        return SpanExample(
+            question=_value(question, "question", str),
+            context=_value(paragraph, "context", str),
+            answers=tuple(_value(answer, "text", str) for answer in answers),
+            answer_start=_value(answers[0], "answer_start", int) if answers else -1,
+            id=str(_value(question, "id", object)),
+        )
+    except ValueError as error:
+        raise ValueError(f"{error}, in question `{str(question)[:60]}...`") from error
+
+
+_KINDS = {list: "a list", dict: "an object", str: "a string", int: "a whole number"}
+
+
+def _value(record: Any, key: str, kind: type) -> Any:
+    if not isinstance(record, dict):
+        raise ValueError(f"expected an object with {key!r}, not `{str(record)[:60]}`")
+    if key not in record:
+        raise ValueError(f"it lacks {key!r}")
+    if not isinstance(record[key], kind):
+        raise ValueError(f"{key!r} must be {_KINDS[kind]}, not `{str(record[key])[:60]}`")
+    return record[key]
+
+
+def read_cloze(
+    path: Path, tokenizer: Tokenizer, *, max_tokens: int = 96, max_examples: int = 1000
+) -> list[ClozeExample]:
+    """Passages of a text file as `cloze_examples`."""
+    return list(itertools.islice(cloze_examples(_passages(path, tokenizer, max_tokens), tokenizer), max_examples))
+
+
+def cloze_examples(texts: Iterable[str], tokenizer: Tokenizer) -> Iterator[ClozeExample]:
+    """Texts with 15% of their tokens masked, the same at each reading; those that have none to mask are left out.
+
+    Only words and signs that are one token each are masked, so that the text with [MASK] in their places says it all.
+    """
+    number = 0
+    for text in texts:
+        tokens = tokenizer.tokenize([text])[0]
+        whole = [index for index in range(len(tokens)) if _is_whole(tokenizer, tokens, index)]
+        rng = random_generator(0, 0, stream=7, index=number)
+        chosen = sorted(rng.permutation(whole)[: max(1, round(0.15 * len(tokens)))])
+        if not chosen:
+            continue
+        number += 1
+        hidden = tuple(tokenizer.token(int(tokens.ids[index])) for index in chosen)
+        for index in reversed(chosen):
+            start, end = tokens.offsets[index]
+            text = f"{text[:start]}[MASK]{text[end:]}"
+        yield ClozeExample(text=text, tokens=hidden)
+
+
+def _is_whole(tokenizer: Tokenizer, tokens: Tokens, index: int) -> bool:
+    """Whether a token is a word or sign of its own, and known."""
+    is_first = not tokenizer.token(int(tokens.ids[index])).startswith("##")
+    is_last = index + 1 == len(tokens) or not tokenizer.token(int(tokens.ids[index + 1])).startswith("##")
+    return is_first and is_last and int(tokens.ids[index]) != tokenizer.unk_id
+
+
+def _passages(path: Path, tokenizer: Tokenizer, max_tokens: int) -> Iterator[str]:
+    """Runs of whole sentences of one document, as long as fit."""
+    for document in read_documents(path):
+        passage: list[str] = []
+        size = 0
+        for sentence, tokens in zip(document, tokenizer.tokenize(document), strict=True):
+            if passage and size + len(tokens) > max_tokens:
+                yield " ".join(passage)
+                passage, size = [], 0
+            if len(tokens) <= max_tokens:
+                passage.append(sentence)
+                size += len(tokens)
+        if passage:
+            yield " ".join(passage)
+
+
+READERS: dict[str, Callable[[Path, Columns], list[Any]]] = {
+    "classification": read_classification,
+    "spans": lambda path, columns: read_spans(path),
+    "regression": read_regression,
+    "multiple-choice": read_multiple_choice,
+    "tagging": read_tagging,
+}
+"""How the labelled data of each task are read."""

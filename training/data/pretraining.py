@@ -1,0 +1,265 @@
+"""Pretraining examples as a pure function of (seed, epoch, index).
+
+The rules are those of the paper (appendix A.2) and of create_pretraining_data.py in google-research/bert: sentences are
+packed into pairs, half of the second parts come from another document, and 15% of the tokens are to be predicted, of
+which 80% become [MASK], 10% a random token and 10% stay. There the data are drawn once and written down ten times; here
+each epoch draws its own pairs and masks, and because nothing depends on what was drawn before, training resumes at any
+step at once and sees the same global batches with any number of processes. Ablations predict the next token instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from training.corpus import Corpus
+from training.model.bert import Direction
+
+_PLAN = np.dtype(
+    [
+        ("document", np.int32),
+        ("first", np.int32),  # first part: sentences first to middle of the document
+        ("middle", np.int32),
+        ("last", np.int32),  # second part: sentences middle to last, when it is the next one
+        ("random_document", np.int32),  # else sentences random_first to random_last of that document; -1 for next
+        ("random_first", np.int32),
+        ("random_last", np.int32),
+    ]
+)
+_PLAN_STREAM, _ORDER_STREAM, _EXAMPLE_STREAM = range(3)
+
+
+def random_generator(seed: int, epoch: int, stream: int, index: int = 0) -> np.random.Generator:
+    """A generator of its own for each (seed, epoch, stream, index), at no cost for the indices before."""
+    return np.random.Generator(np.random.Philox(key=[seed, epoch], counter=[0, 0, index, stream]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Masking:
+    """Which tokens are to be predicted, and what stands in their place."""
+
+    rate: float = 0.15
+    """Share of the tokens (specials counted) to predict."""
+    mask_share: float = 0.8
+    """Share of those that become [MASK]."""
+    random_share: float = 0.1
+    """Share of those that become a random token; the rest stay as they are."""
+    whole_words: bool = False
+    """Choose all pieces of a word together."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.rate <= 1:
+            raise ValueError(f"masking_rate lies above 0 and up to 1: `{self.rate}`")
+        if not (self.mask_share >= 0 <= self.random_share and self.mask_share + self.random_share <= 1 + 1e-9):
+            raise ValueError(
+                f"mask_share `{self.mask_share}` and random_share `{self.random_share}` are shares of one whole"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class PretrainingExample:
+    """One pair with what is to be predicted."""
+
+    input_ids: np.ndarray
+    """[length] int64, masked"""
+    token_type_ids: np.ndarray
+    """[length] int64"""
+    masked_positions: np.ndarray
+    """[masks] int64, ascending: states that predict. With two stacks of layers, position times two plus the stack."""
+    masked_labels: np.ndarray
+    """[masks] int64, what they are to predict"""
+    nsp_label: int
+    """0: the second part follows the first; 1: it is random."""
+
+
+class PretrainingExamples:
+    """The examples of a corpus.
+
+    Args:
+        max_seq_length: longest example in tokens, specials included.
+        masking: what is to be predicted.
+        short_seq_prob: share of documents (drawn anew each epoch) cut into shorter pairs.
+        next_sentences: whether half of the second parts come from another document; else all follow the first.
+        direction: `both` for a masked LM, else the next token is to be predicted (the one before, from right to left).
+        seed: 0 or more.
+    """
+
+    def __init__(
+        self,
+        corpus: Corpus,
+        *,
+        max_seq_length: int = 128,
+        masking: Masking | None = None,
+        short_seq_prob: float = 0.1,
+        next_sentences: bool = True,
+        direction: Direction = "both",
+        seed: int = 0,
+    ) -> None:
+        if next_sentences and corpus.num_documents < 2:
+            raise ValueError("pretraining needs at least two documents, to draw random next sentences from")
+        self.corpus = corpus
+        self.seed = seed
+        self.masking = masking or Masking()
+        self.short_seq_prob = short_seq_prob
+        self.next_sentences = next_sentences
+        self.direction = direction
+        self.max_seq_length = max_seq_length
+        self.max_tokens = max_seq_length - 3
+        self._vocab_size = corpus.info["vocab_size"]
+        self._continues_word = corpus.tokenizer.continues_word() if self.masking.whole_words else None
+        self._epoch = lru_cache(maxsize=2)(self._draw_epoch)
+
+    @property
+    def max_predictions(self) -> int:
+        """The most that one example has to predict."""
+        if self.direction == "both":
+            return max(1, round(self.max_seq_length * self.masking.rate))
+        return (self.max_seq_length - 1) * (2 if self.direction == "concatenated" else 1)
+
+    def num_examples(self, epoch: int) -> int:
+        """How many examples an epoch has (it varies a little, as pairs are drawn anew)."""
+        return len(self._epoch(epoch)[0])
+
+    def example(self, epoch: int, index: int) -> PretrainingExample:
+        """Example `index` of an epoch."""
+        plan, order = self._epoch(epoch)
+        rng = random_generator(self.seed, epoch, _EXAMPLE_STREAM, index)
+        first, second, is_random = self._pair(plan[order[index]])
+        first, second = truncate_at_random_ends(first, second, self.max_tokens, rng)
+        arrays = self.corpus.tokenizer.assemble(first, second if len(second) else None)
+        input_ids, positions, labels = arrays["input_ids"], *next_tokens(arrays["input_ids"], self.direction)
+        if self.direction == "both":
+            input_ids, positions, labels = mask_tokens(
+                arrays["input_ids"],
+                np.array([0, len(first) + 1, len(arrays["input_ids"]) - 1]),
+                masking=self.masking,
+                mask_id=self.corpus.tokenizer.mask_id,
+                vocab_size=self._vocab_size,
+                continues_word=self._continues_word,
+                rng=rng,
+            )
+        return PretrainingExample(input_ids, arrays["token_type_ids"], positions, labels, int(is_random))
+
+    def _pair(self, plan: np.void) -> tuple[np.ndarray, np.ndarray, bool]:
+        first = self.corpus.tokens(plan["document"], plan["first"], plan["middle"])
+        if plan["random_document"] < 0:
+            return first, self.corpus.tokens(plan["document"], plan["middle"], plan["last"]), False
+        second = self.corpus.tokens(plan["random_document"], plan["random_first"], plan["random_last"])
+        return first, second, True
+
+    def _draw_epoch(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+        rows = [row for document in range(self.corpus.num_documents) for row in self._draw_document(epoch, document)]
+        order = random_generator(self.seed, epoch, _ORDER_STREAM).permutation(len(rows))
+        return np.array(rows, dtype=_PLAN), order
+
+    def _draw_document(self, epoch: int, document: int) -> Iterator[tuple[int, ...]]:
+        """Cut one document into pairs; sentences after a random next are put back and used again."""
+        rng = random_generator(self.seed, epoch, _PLAN_STREAM, document)
+        lengths = self.corpus.sentence_lengths(document)
+        target = self.max_tokens
+        if rng.random() < self.short_seq_prob:
+            target = int(rng.integers(2, self.max_tokens + 1))
+        first = 0
+        while first < len(lengths):
+            ends = np.cumsum(lengths[first : first + target])  # a sentence has a token at least
+            last = first + min(int(np.searchsorted(ends, target)) + 1, len(ends))
+            middle = first + (int(rng.integers(1, last - first)) if last - first >= 2 else 1)
+            if self.next_sentences and (last - first == 1 or rng.random() < 0.5):
+                wanted = target - int(ends[middle - first - 1])
+                yield document, first, middle, last, *self._draw_random_next(document, wanted, rng)
+                first = middle
+            else:
+                yield document, first, middle, last, -1, 0, 0
+                first = last
+
+    def _draw_random_next(self, document: int, wanted: int, rng: np.random.Generator) -> tuple[int, int, int]:
+        for _ in range(10):
+            other = int(rng.integers(self.corpus.num_documents))
+            if other != document:
+                break
+        lengths = self.corpus.sentence_lengths(other)
+        start = int(rng.integers(len(lengths)))
+        ends = np.cumsum(lengths[start : start + max(wanted, 1)])
+        return other, start, start + min(int(np.searchsorted(ends, wanted)) + 1, len(ends))
+
+
+def truncate_at_random_ends(
+    first: np.ndarray, second: np.ndarray, max_tokens: int, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Drop tokens of the longer one, from its front or back by the toss of a coin, until both fit together."""
+    bounds = [[0, len(first)], [0, len(second)]]
+    excess = len(first) + len(second) - max_tokens
+    for from_front in rng.random(max(excess, 0)) < 0.5:
+        longer = bounds[0] if bounds[0][1] - bounds[0][0] > bounds[1][1] - bounds[1][0] else bounds[1]
+        longer[0 if from_front else 1] += 1 if from_front else -1
+    return first[slice(*bounds[0])], second[slice(*bounds[1])]
+
+
+def mask_tokens(
+    input_ids: np.ndarray,
+    special_positions: np.ndarray,
+    *,
+    masking: Masking,
+    mask_id: int,
+    vocab_size: int,
+    rng: np.random.Generator,
+    continues_word: np.ndarray | None = None,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Choose tokens to predict and hide them: 80% [MASK], 10% a random token of the whole vocabulary, 10% as they are.
+
+    Args:
+        special_positions: where [CLS] and [SEP] stand, which are never chosen.
+        continues_word: [vocabulary] bool, for whole words: which tokens belong to the word of the one before.
+
+    Returns:
+        The ids with tokens hidden; the positions chosen, ascending; the ids that stood there.
+    """
+    candidates = np.delete(np.arange(len(input_ids)), special_positions)
+    count = min(len(candidates), max(1, round(len(input_ids) * masking.rate)))
+    if continues_word is None:
+        positions = np.sort(rng.permutation(candidates)[:count])
+    else:
+        positions = _choose_words(candidates, continues_word[input_ids[candidates]], count, rng)
+    labels = input_ids[positions]
+    fate, random_ids = rng.random(len(positions)), rng.integers(vocab_size, size=len(positions))
+    is_random = fate < masking.mask_share + masking.random_share
+    hidden = np.where(fate < masking.mask_share, mask_id, np.where(is_random, random_ids, labels))
+    masked = input_ids.copy()
+    masked[positions] = hidden
+    return masked, positions, labels
+
+
+def _choose_words(candidates: np.ndarray, continues: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
+    """Positions of whole words in random order; one that would exceed the count is passed over.
+
+    Source: create_masked_lm_predictions of google-research/bert, with `do_whole_word_mask`.
+    """
+    words = np.split(candidates, np.flatnonzero(~continues[1:]) + 1)
+    chosen: list[np.ndarray] = []
+    left = count
+    for number in rng.permutation(len(words)):
+        if len(words[number]) <= left:
+            chosen.append(words[number])
+            left -= len(words[number])
+    return np.sort(np.concatenate(chosen)) if chosen else candidates[:0]
+
+
+def next_tokens(input_ids: np.ndarray, direction: Direction) -> tuple[np.ndarray, np.ndarray]:
+    """States that predict, and the token after each, or before, for the languages models of ablations.
+
+    Returns:
+        Positions (times two plus the number of the stack, where there are two) and labels; none for a masked LM.
+    """
+    places = np.arange(len(input_ids))
+    if direction == "left-to-right":
+        return places[:-1], input_ids[1:]
+    if direction == "right-to-left":
+        return places[1:], input_ids[:-1]
+    if direction == "concatenated":
+        order = np.argsort(np.concatenate([places[:-1] * 2, places[1:] * 2 + 1]), kind="stable")
+        positions = np.concatenate([places[:-1] * 2, places[1:] * 2 + 1])
+        return positions[order], np.concatenate([input_ids[1:], input_ids[:-1]])[order]
+    return places[:0], input_ids[:0]

@@ -1,0 +1,105 @@
+"""Rows of tables: TSV, CSV, JSONL (packed with gzip or xz or not), Parquet, and data sets of the Hugging Face hub."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from training.data.hub import is_hub, read_hub
+from training.text.documents import parse_json, read_lines
+
+Row = tuple[str, dict[str, Any]]
+"""Where a row stands, for messages, and its values by column."""
+
+HUB = "hub"
+WITH_LISTS = (".jsonl", ".parquet", HUB)
+"""Kinds of tables whose cells may be lists."""
+TABLES = (".tsv", ".csv", *WITH_LISTS)
+"""Kinds of files that are tables."""
+
+
+def kind_of(path: Path) -> str:
+    """The suffix that says what is in a file, without that of its packing; HUB for a data set of the hub."""
+    if is_hub(path):
+        return HUB
+    return Path(path.stem).suffix if path.suffix in (".gz", ".xz") else path.suffix
+
+
+def read_rows(path: Path, *, header: bool = True) -> Iterator[Row]:
+    """The rows of a table.
+
+    Args:
+        header: whether the first line of a TSV or CSV names the columns; otherwise they are called 0, 1, 2 and so on.
+
+    Raises:
+        ValueError: naming the file, and the line or column where that is to blame.
+    """
+    kind = kind_of(path)
+    if kind == HUB:
+        yield from read_hub(path)
+    elif kind == ".parquet":
+        yield from _parquet_rows(path)
+    elif kind == ".jsonl":
+        for number, line in enumerate(read_lines(path), start=1):
+            if line.strip():
+                place = f"`{path}`, line {number}"
+                yield place, _json_object(line, place)
+    elif kind in (".tsv", ".csv"):
+        lines = read_lines(path)
+        cells = _tsv_cells(lines) if kind == ".tsv" else _csv_cells(lines, path)
+        yield from _named_rows(path, cells, header=header)
+    else:
+        raise ValueError(
+            f"cannot tell the format of `{path}`; name it .tsv, .csv, .jsonl (packed: .gz, .xz) or .parquet"
+        )
+
+
+def _named_rows(path: Path, cells: Iterator[tuple[int, list[str]]], *, header: bool) -> Iterator[Row]:
+    first = next(cells, None)
+    if first is None:
+        raise ValueError(f"`{path}` is empty; its first line must name the columns")
+    names = first[1] if header else [str(number) for number in range(len(first[1]))]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise ValueError(f"`{path}`, line 1: two columns are called `{twice}`")
+    for number, row in cells if header else itertools.chain([first], cells):
+        if len(row) != len(names):
+            expected = f"the {'header' if header else 'first line'} has {len(names)}"
+            raise ValueError(f"`{path}`, line {number}: {len(row)} columns, {expected}")
+        yield f"`{path}`, line {number}", dict(zip(names, row, strict=True))
+
+
+def _tsv_cells(lines: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
+    return ((number, line.split("\t")) for number, line in enumerate(lines, start=1) if line)
+
+
+def _csv_cells(lines: Iterable[str], path: Path) -> Iterator[tuple[int, list[str]]]:
+    reader = csv.reader((line + "\n" for line in lines), strict=True)
+    try:
+        yield from ((reader.line_num, row) for row in reader if row)
+    except csv.Error as error:
+        raise ValueError(f"`{path}`, line {reader.line_num}: broken CSV ({error})") from error
+
+
+def _json_object(line: str, place: str) -> dict[str, Any]:
+    value = parse_json(line, place)
+    if not isinstance(value, dict):
+        raise ValueError(f"{place}: expected a JSON object")
+    return value
+
+
+def _parquet_rows(path: Path) -> Iterator[Row]:
+    import pyarrow.parquet
+
+    if not path.is_file():
+        raise ValueError(f"no such file: `{path}`")
+    number = 0
+    try:
+        for batch in pyarrow.parquet.ParquetFile(path).iter_batches(batch_size=1024):
+            for row in batch.to_pylist():
+                number += 1
+                yield f"`{path}`, row {number}", row
+    except (OSError, pyarrow.ArrowException) as error:
+        raise ValueError(f"cannot read `{path}`: {error}") from error

@@ -1,0 +1,1 @@
+"""The training loop and all that it keeps and reports."""

@@ -1,0 +1,17 @@
+"""What a run that is done leaves behind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from training.checkpoint import TaskCard, save_checkpoint
+from training.loop.run import Run
+from training.model.bert import BertModel
+from training.reports.plot import plot_run
+
+
+def write_result(run: Run, model: BertModel, *, tokenizer_from: Path, card: TaskCard) -> None:
+    """Write checkpoint and curves; the states are no longer needed."""
+    save_checkpoint(run.checkpoint_path, model.cpu(), tokenizer_from=tokenizer_from, card=card)
+    plot_run(run.path)
+    run.drop_states()

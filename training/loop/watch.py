@@ -1,0 +1,108 @@
+"""What to look out for in the loss: no number, a rise that stays, and a masked LM that only counts tokens."""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from training.loop.run import Position
+
+
+class DivergedError(ValueError):
+    """Loss or gradient is no number."""
+
+
+@dataclass(frozen=True)
+class Plateau:
+    """A loss at which training is known to stay for long."""
+
+    loss: str
+    """Name of the loss."""
+    value: float
+    meaning: str
+    hint: str
+
+
+class Watch:
+    """Looks at each step on the device, so that it need not be waited for, and reports where the loop logs."""
+
+    RISE = 0.5
+    """Nats by which the smoothed loss must rise above its lowest (or by a fifth of that, if more)."""
+    PATIENCE = 0.5
+    """Share of the run after which a plateau is worth a remark."""
+
+    def __init__(self, plateau: Plateau | None = None) -> None:
+        self._plateau = plateau
+        self._places: deque[Position] = deque()
+        self._smoothed: dict[str, float] = {}
+        self._lowest = float("inf")
+        self._said: set[str] = set()
+
+    def start(self, num_steps: int, device: torch.device) -> None:
+        """Begin, or go on."""
+        self._num_steps = num_steps
+        self._bad = torch.full((3,), torch.nan, dtype=torch.float64, device=device)  # step, loss, gradient norm
+
+    def observe(self, position: Position, losses: Mapping[str, Tensor], norm: Tensor) -> Tensor:
+        """Look at a step.
+
+        Returns:
+            1 if loss or gradient is no number (the optimizer then leaves weights and moments alone), else 0; float32.
+        """
+        loss = torch.stack(list(losses.values())).sum()
+        finite = torch.isfinite(loss) & torch.isfinite(norm)
+        found = torch.stack([torch.full_like(loss, position.step + 1), loss, norm.to(loss)])
+        self._bad = torch.where(finite | self._bad[0].isfinite(), self._bad, found)
+        self._places.append(Position(step=position.step + 1, epoch=position.epoch, index=position.index))
+        return (~finite).float()
+
+    def check_finite(self) -> None:
+        """Judge what was observed since the last time; to be called before anything is made of the weights.
+
+        Raises:
+            DivergedError: naming the first step whose loss or gradient is no number, and its batch.
+        """
+        bad_step, loss, norm = self._bad.tolist()
+        for place in self._places:
+            if place.step == bad_step:
+                raise DivergedError(
+                    f"the loss is {loss:.4g} and the gradient's norm {norm:.4g} at step {place.step} (epoch "
+                    f"{place.epoch}, batch {place.index}); the weights are as before it: lower --learning-rate or "
+                    "raise --warmup-ratio"
+                )
+        self._places.clear()
+
+    def warning(self, step: int, losses: Mapping[str, float]) -> str:
+        """A remark on the losses of a step, empty if there is none; each kind is made once."""
+        for name, value in {**losses, "": sum(losses.values())}.items():
+            self._smoothed[name] = 0.9 * self._smoothed.get(name, value) + 0.1 * value
+        self._lowest = min(self._lowest, self._smoothed[""])
+        return self._once("rise", self._rise()) or self._once("plateau", self._stuck(step))
+
+    def _rise(self) -> str:
+        now = self._smoothed[""]
+        if now <= self._lowest + max(self.RISE, self._lowest / 5):
+            return ""
+        return f"the loss has risen from {self._lowest:.3f} to {now:.3f}; lower --learning-rate if it stays there"
+
+    def _stuck(self, step: int) -> str:
+        plateau = self._plateau
+        if plateau is None or step < self.PATIENCE * self._num_steps:
+            return ""
+        now = self._smoothed[plateau.loss]
+        if now < plateau.value - 0.05:
+            return ""
+        no_better = f"no better than {plateau.meaning} ({plateau.value:.3f})"
+        return f"the loss `{plateau.loss}` is {now:.3f}, {no_better}: {plateau.hint}"
+
+    def _once(self, kind: str, warning: str) -> str:
+        if not warning or kind in self._said:
+            return ""
+        self._said.add(kind)
+        print(f"warning: {warning}", file=sys.stderr, flush=True)
+        return warning

@@ -1,0 +1,1 @@
+"""BERT, and what makes it quick."""

@@ -1,0 +1,227 @@
+"""Training curves of a run as pictures: `curves.png`, and SVG for `training.report`.
+
+python -m training.reports.plot runs/demo/pretrain
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from training.command import command
+from training.loop.run import read_metrics
+
+CURVES_FILE = "curves.png"
+MAX_POINTS = 80
+"""Points of a drawn curve; of more lines, each point is the mean of a stretch, in a band from its least to its most."""
+POSITIONS = ("step", "epoch", "num_tokens", "elapsed_s")
+"""Keys of a metrics line that say where, not how."""
+LOSS, DEV_SCORES = "loss (nats)", "scores on dev"
+"""Titles of the panels that hold several curves."""
+LOSSES = ("loss", "mlm", "nsp")
+NAMES = {
+    "mlm": "masked words",
+    "nsp": "next sentence",
+    "mlm_loss": "masked words, loss",
+    "mlm_accuracy": "masked words, accuracy",
+    "nsp_accuracy": "next sentence, accuracy",
+    "grad_norm": "gradient norm",
+    "tokens_per_s": "tokens/s",
+    "flops_per_s": "FLOP/s",
+    "mfu": "model FLOP utilization",
+    "data_wait": "wait for data",
+}
+"""Of keys, where their words do not say it."""
+COLOURS = ("#3b82f6", "#e8833a", "#2ea36b", "#c2569b", "#8b6fd6", "#9a8453")
+"""Told apart on light and on dark ground, and by most of the colour-blind."""
+INK = "#0a0b0c"
+"""Stands for the colour of the page's text, until the SVG is written."""
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One drawing: some keys of the metrics over the steps."""
+
+    title: str
+    keys: tuple[str, ...]
+
+
+def panels(lines: Sequence[Mapping[str, Any]]) -> list[Panel]:
+    """What there is to draw: loss, scores on dev, then each other number that the lines hold, the best known first."""
+    keys = list(dict.fromkeys(key for line in lines for key, value in line.items() if isinstance(value, int | float)))
+    losses = [key for key in LOSSES if key in keys] + [key for key in keys if is_loss(key) and key not in LOSSES]
+    scores = [key for key in keys if key.startswith("eval_") and not is_loss(key)]
+    others = [key for key in keys if key not in (*POSITIONS, *losses, *scores)]
+    known = [key for key in ("learning_rate", "grad_norm", *NAMES) if key in others]
+    found = [Panel(LOSS, tuple(losses)), Panel(DEV_SCORES, tuple(scores))]
+    found += [Panel(curve_name(key), (key,)) for key in dict.fromkeys(known + others)]
+    return [panel for panel in found if panel.keys]
+
+
+def is_loss(key: str) -> bool:
+    """Whether a key of metrics or scores is a loss, and not a fraction."""
+    return key in LOSSES or key.endswith("loss")
+
+
+def curve_name(key: str) -> str:
+    """The words for a key of the metrics."""
+    key = key.removeprefix("eval_")
+    return NAMES.get(key, key.replace("_", " "))
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Points to draw, [points] each."""
+
+    steps: np.ndarray
+    means: np.ndarray
+    lows: np.ndarray
+    highs: np.ndarray
+
+
+def curve(lines: Sequence[Mapping[str, Any]], key: str, max_points: int = MAX_POINTS) -> Curve:
+    """The values of a key over the steps, thinned to `max_points`: means of stretches of lines, with their range.
+
+    Values that are no finite numbers are left out. First and last line keep their steps.
+    """
+    points = [(line["step"], line[key]) for line in lines if _is_number(line.get(key)) and "step" in line]
+    values = np.array(points, dtype=np.float64).reshape(-1, 2)
+    size = max(1, -(-len(values) // max_points))
+    parts = [values[first : first + size] for first in range(0, len(values), size)]
+    steps = np.array([part[:, 0].mean() for part in parts])
+    if parts:
+        steps[0], steps[-1] = values[0, 0], values[-1, 0]
+    means, lows, highs = (np.array([how(part[:, 1]) for part in parts]) for how in (np.mean, np.min, np.max))
+    return Curve(steps, means, lows, highs)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
+def plot_run(run: Path) -> Path:
+    """Draw a run's curves into its directory; returns the picture's path."""
+    return plot_runs({run.name: run}, run / CURVES_FILE)
+
+
+def plot_runs(runs: Mapping[str, Path], path: Path) -> Path:
+    """Draw loss, evaluation and learning rate of several runs, a row each.
+
+    Raises:
+        ValueError: naming a run without metrics.
+    """
+    figure, rows = plt.subplots(len(runs), 3, figsize=(13, 3.1 * len(runs)), squeeze=False, layout="constrained")
+    for axes, (name, run) in zip(rows, runs.items(), strict=True):
+        lines = read_metrics(run)
+        if not lines:
+            raise ValueError(f"no metrics in run `{run}`")
+        found = {panel.title: panel for panel in panels(lines)}
+        for place, title in zip(axes, (LOSS, DEV_SCORES, "learning rate"), strict=True):
+            panel = found.get(title, Panel(title, ()))
+            draw(place, lines, panel)
+            place.set_ylabel(title)
+            place.set_xlabel("step")
+            if len(panel.keys) > 1:
+                place.legend(fontsize="small", framealpha=0.5)
+        axes[0].set_title(name, loc="left", fontweight="bold")
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+    return path
+
+
+def draw(axes: Axes, lines: Sequence[Mapping[str, Any]], panel: Panel) -> None:
+    """Draw one panel, without its legend."""
+    highest, lowest = 1.0, 0.0
+    for key, (label, colour) in zip(panel.keys, legend(panel), strict=True):
+        points = curve(lines, key)
+        style = "o-" if key.startswith("eval_") else "-"
+        axes.plot(points.steps, points.means, style, label=label, color=colour, linewidth=1.6, markersize=3.5)
+        if (points.lows < points.highs).any():
+            axes.fill_between(points.steps, points.lows, points.highs, color=colour, alpha=0.2, linewidth=0)
+        highest, lowest = points.highs.max(initial=highest), points.lows.min(initial=lowest)
+    if panel.title == DEV_SCORES:
+        axes.set_ylim(1.05 * lowest, 1.03 * highest)
+    if panel.keys:
+        axes.set_xlim(left=0)
+    axes.grid(alpha=0.25)
+
+
+def legend(panel: Panel) -> list[tuple[str, str]]:
+    """Label and colour of each curve of a panel."""
+    labels = [
+        f"{curve_name(key).removesuffix(', loss')} on dev"
+        if key.startswith("eval_") and is_loss(key)
+        else curve_name(key)
+        for key in panel.keys
+    ]
+    return list(zip(labels, islice(cycle(COLOURS), len(labels)), strict=True))
+
+
+def svg(lines: Sequence[Mapping[str, Any]], panel: Panel) -> str:
+    """One panel as an SVG element to stand in a page, without legend; its text is text in the page's font."""
+    settings: dict[Any, Any] = {
+        "svg.fonttype": "none",
+        "svg.hashsalt": panel.title,
+        "text.parse_math": False,
+        "font.size": 11,
+        **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), INK),
+        "grid.color": INK,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+    }
+    with matplotlib.rc_context(settings):
+        figure, axes = plt.subplots(figsize=(4.4, 2.7), layout="constrained")
+        draw(axes, lines, panel)
+        axes.xaxis.set_major_formatter(FuncFormatter(_short))
+        axes.yaxis.set_major_formatter(FuncFormatter(_short))
+        axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+        axes.yaxis.set_major_locator(MaxNLocator(5))
+        file = io.StringIO()
+        figure.savefig(file, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+        plt.close(figure)
+    return _for_page(file.getvalue())
+
+
+def _for_page(text: str) -> str:
+    """An SVG file as an element of a page: without what only a file of its own needs."""
+    text = re.sub(r"<(metadata|style)\b.*?</\1>", "", text[text.index("<svg") :], flags=re.DOTALL)
+    text = re.sub(r'<svg [^>]*?viewBox="([^"]*)"[^>]*>', r'<svg viewBox="\1">', text, count=1)
+    text = re.sub(r'<g id="[^"]*"', "<g", text)  # several figures in a page would repeat them; nothing refers to them
+    text = re.sub(r"font-family: [^;]*; ", "", text)
+    return text.replace("xlink:href", "href").replace(INK, "currentColor")
+
+
+def _short(value: float, _: object = None) -> str:
+    """12k, 3.5M, 2e-05, 0.25: a tick in few characters."""
+    for factor, unit in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= factor:
+            return f"{value / factor:g}{unit}"
+    return f"{value:.4g}"
+
+
+@command
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description="Draw the training curves of a run.")
+    parser.add_argument("run", type=Path)
+    print(plot_run(parser.parse_args().run))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,284 @@
+"""What a checkpoint makes of some examples, ready to be shown by `training.report`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tasks import Task
+from tasks.classification import ClassificationExample, ClassificationPrediction
+from tasks.files import sha256
+from tasks.masked_lm import ClozeExample, MaskPrediction
+from tasks.metrics import squad_scores
+from tasks.spans import SpanExample, SpanPrediction
+from training.checkpoint import read_task_card
+from training.corpus import Corpus
+from training.data.labelled import Columns, cloze_examples, read_cloze, read_examples
+from training.evaluate import load_for_evaluation, predict_with_progress
+
+NUM_PREDICTED = {"masked-lm": 8, "classification": 500, "spans": 40}
+"""Examples to predict, drawn at random; for other tasks 20."""
+NUM_WRONG, NUM_RIGHT, NUM_SPANS = 12, 6, 10
+"""Examples to show: of classification, and of spans."""
+MAX_PASSAGE_TOKENS = 48
+CONTEXT_CHARS = 320
+"""Code points of a context that are shown before and after the answers."""
+TRUTHS = ("label", "labels", "tags", "value", "score", "answers", "answer")
+"""Fields that may hold the truth of an example, whatever the task."""
+PREDICTIONS = ("label", "labels", "tags", "value", "text", "choice", "score")
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Examples with predictions."""
+
+    kind: str
+    """How to show them: masked-lm, classification, spans, or table."""
+    note: str
+    """Where they are from, and how many were right; without items, why there are none."""
+    items: Sequence[Mapping[str, Any]] = ()
+
+
+def sample_predictions(run: Path, recipe: Mapping[str, Any], data: Sequence[Path] = ()) -> Samples:
+    """Predictions of a run's checkpoint.
+
+    Args:
+        recipe: the run's recipe.json.
+        data: files with examples; none for the dev data of the recipe, if it is still there.
+
+    Raises:
+        ValueError: for `data` that cannot be used, or a broken checkpoint.
+    """
+    checkpoint = run / "checkpoint"
+    if not checkpoint.is_dir():
+        return Samples("", "None yet: the run has no checkpoint, it is not finished.")
+    task, model = load_for_evaluation(checkpoint)
+    examples, source = _examples(task, checkpoint, recipe, data)
+    if not examples:
+        return Samples("", source)
+    order = np.random.default_rng(0).permutation(len(examples))[: NUM_PREDICTED.get(task.name, 20)]
+    chosen = [examples[index] for index in order]
+    predictions = predict_with_progress(task, chosen, model)
+    kind = task.name if task.name in SHOWN else "table"
+    items, how_many = SHOWN.get(kind, _table)(task, chosen, predictions)
+    return Samples(kind, f"{how_many} {source}", items)
+
+
+def _examples(
+    task: Task[Any, Any, Any, Any], checkpoint: Path, recipe: Mapping[str, Any], data: Sequence[Path]
+) -> tuple[list[Any], str]:
+    """Examples, and a sentence that says where they are from; without examples, why there are none."""
+    if data:
+        return _read(task, data, recipe), f"From {_names(data)}."
+    try:
+        if task.name == "masked-lm":
+            return _from_corpus(task, recipe)
+        paths = [Path(path) for path in recipe.get("dev", ())]
+        if not paths:
+            return [], "None: the run had no dev data; --data FILE gives some."
+        if gone := [path for path in paths if not path.is_file()]:
+            return (
+                [],
+                f"None: {_names(gone)} is no longer where the recipe says ({gone[0]}); --data FILE gives it anew.",
+            )
+        return _read(task, paths, recipe), f"From {_names(paths)}, dev data of the run.{_changed(checkpoint, paths)}"
+    except ValueError as error:
+        return [], f"None: {error}"
+
+
+def _read(task: Task[Any, Any, Any, Any], paths: Sequence[Path], recipe: Mapping[str, Any]) -> list[Any]:
+    if task.name == "masked-lm":
+        read = (read_cloze(path, task.tokenizer, max_tokens=_passage_tokens(task)) for path in paths)
+        return [example for examples in read for example in examples]
+    known = {item.name for item in fields(Columns)}
+    columns = Columns(**{key: value for key, value in recipe.get("columns", {}).items() if key in known})
+    return read_examples(task.name, paths, columns=columns, tokenizer=task.tokenizer)
+
+
+def _changed(checkpoint: Path, paths: Sequence[Path]) -> str:
+    """A warning, when files are no longer those that the run was scored on."""
+    card = read_task_card(checkpoint)
+    digests = card.provenance.get("data", {}) if card else {}
+    changed = [path for path in paths if path.name in digests and digests[path.name] != sha256(path)]
+    return f" But {_names(changed)} has changed since: its digest is another." if changed else ""
+
+
+def _names(paths: Sequence[Path]) -> str:
+    return ", ".join(path.name for path in paths)
+
+
+def _from_corpus(task: Task[Any, Any, Any, Any], recipe: Mapping[str, Any]) -> tuple[list[ClozeExample], str]:
+    for key, what in (("dev_corpus", "the held-out corpus"), ("corpus", "the corpus it was trained on")):
+        path = Path(recipe.get(key) or "")
+        if recipe.get(key) and path.is_dir():
+            passages = corpus_passages(Corpus(path), _passage_tokens(task), NUM_PREDICTED["masked-lm"])
+            return list(
+                cloze_examples(passages, task.tokenizer)
+            ), f"From {path.name}, {what}, put together from its ids."
+    return [], "None: the corpora of the recipe are no longer where it says; --data TEXT gives running text."
+
+
+def _passage_tokens(task: Task[Any, Any, Any, Any]) -> int:
+    return min(MAX_PASSAGE_TOKENS, task.settings.max_seq_length - 2)
+
+
+def corpus_passages(corpus: Corpus, max_tokens: int, count: int) -> Iterator[str]:
+    """Texts of up to `count` documents, from anywhere in them: whole sentences, as many as fit, back from ids."""
+    rng = np.random.default_rng(0)
+    found = 0
+    for document in rng.permutation(corpus.num_documents)[: 20 * count]:
+        lengths = corpus.sentence_lengths(int(document))
+        first = int(rng.integers(len(lengths)))
+        sizes = np.cumsum(lengths[first:])
+        last = first + int(np.searchsorted(sizes, max_tokens, side="right"))
+        if last > first and sizes[last - first - 1] >= max_tokens // 3:
+            ids = corpus.tokens(int(document), first, last)
+            text = corpus.tokenizer.backend.decode(ids.tolist(), skip_special_tokens=False)
+            yield re.sub(r"(\w) ' (s|t|re|ve|ll|d|m)\b", r"\1'\2", text)
+            found += 1
+        if found == count:
+            return
+
+
+def _masked_words(
+    task: Task[Any, Any, Any, Any], examples: Sequence[ClozeExample], predictions: Sequence[MaskPrediction]
+) -> tuple[list[dict[str, Any]], str]:
+    items: list[dict[str, Any]] = []
+    for example, prediction in zip(examples, predictions, strict=True):
+        masks = [
+            _mask(task, prediction, number, truth)
+            for number, truth in enumerate(example.tokens[: len(prediction.log_probs)])
+        ]
+        texts = example.text.split("[MASK]")
+        items.append({"texts": texts, "masks": masks})
+    verdicts = [mask["verdict"] for item in items for mask in item["masks"]]
+    right, top = verdicts.count("right"), len(verdicts) - verdicts.count("wrong")
+    return items, f"{right} of {len(verdicts)} masked words are the likeliest, {top} among the five likeliest."
+
+
+def _mask(task: Task[Any, Any, Any, Any], prediction: MaskPrediction, number: int, truth: str) -> dict[str, Any]:
+    true_id = task.tokenizer.token_id(truth)
+    row = prediction.log_probs[number]
+    rank = int((row > row[true_id]).sum()) + 1
+    top = [
+        {"token": task.tokenizer.token(token_id), "score": score, "is_true": token_id == true_id}
+        for token_id, score in prediction.top(number, 5)
+    ]
+    verdict = "right" if top[0]["is_true"] else "near" if rank <= 5 else "wrong"
+    return {"truth": truth, "score": float(np.exp(row[true_id])), "rank": rank, "top": top, "verdict": verdict}
+
+
+def _labels(
+    task: Task[Any, Any, Any, Any],
+    examples: Sequence[ClassificationExample],
+    predictions: Sequence[ClassificationPrediction],
+) -> tuple[list[dict[str, Any]], str]:
+    """Wrong ones first, the surest first."""
+    rows: list[dict[str, Any]] = [
+        {
+            "text": example.text,
+            "text_pair": example.text_pair,
+            "truth": example.label,
+            "label": prediction.label,
+            "score": float(prediction.scores.max()),
+            "true_score": dict(prediction.ranked()).get(example.label or ""),
+            "verdict": "right" if example.label == prediction.label else "wrong",
+        }
+        for example, prediction in zip(examples, predictions, strict=True)
+    ]
+    rows.sort(key=lambda row: -row["score"])
+    wrong = [row for row in rows if row["verdict"] == "wrong"]
+    right = [row for row in rows if row["verdict"] == "right"]
+    middle = right[:: max(1, len(right) // NUM_RIGHT)][:NUM_RIGHT]
+    note = (
+        f"{len(right):,} of {len(rows):,} random examples are right. Shown: the surest mistakes, then some right ones."
+    )
+    return wrong[:NUM_WRONG] + middle, note
+
+
+def _answers(
+    task: Task[Any, Any, Any, Any], examples: Sequence[SpanExample], predictions: Sequence[SpanPrediction]
+) -> tuple[list[dict[str, Any]], str]:
+    items = [_answer(*pair) for pair in zip(examples, predictions, strict=True)]
+    right = sum(item["verdict"] == "right" for item in items)
+    shown = items[:NUM_SPANS]
+    return shown, f"{right} of {len(items)} random questions are answered exactly; shown are the first {len(shown)}."
+
+
+def _answer(example: SpanExample, prediction: SpanPrediction) -> dict[str, Any]:
+    scores = squad_scores([prediction.text], [example.answers])
+    verdict = "right" if scores["exact_match"] else "near" if scores["f1"] else "wrong"
+    marks = []
+    if prediction.has_answer:
+        marks.append((prediction.spans[0].start, prediction.spans[0].end, verdict))
+    if example.answers and example.answer_start >= 0:
+        marks.append((example.answer_start, example.answer_start + len(example.answers[0]), "gold"))
+    return {
+        "question": example.question,
+        "context": list(marked(example.context, marks)),
+        "answer": prediction.text,
+        "score": prediction.spans[0].score if prediction.has_answer else prediction.no_answer_score,
+        "truths": list(dict.fromkeys(example.answers)),
+        "verdict": verdict,
+    }
+
+
+def marked(text: str, marks: Sequence[tuple[int, int, str]], around: int = CONTEXT_CHARS) -> Iterator[tuple[str, str]]:
+    """A text in pieces, each with the names of the marks that cover it, joined by a space.
+
+    Args:
+        marks: (start, end, name), code points.
+        around: what is further from all marks is cut off, at a word.
+    """
+    first = min((start for start, _, _ in marks), default=0)
+    last = max((end for _, end, _ in marks), default=0)
+    first, last = _cut(text, first - around, last + around)
+    cuts = sorted({first, last, *(place for start, end, _ in marks for place in (start, end) if first < place < last)})
+    if first > 0:
+        yield "… ", ""
+    for start, end in pairwise(cuts):
+        yield text[start:end], " ".join(name for low, high, name in marks if low <= start and end <= high)
+    if last < len(text):
+        yield " …", ""
+
+
+def _cut(text: str, first: int, last: int) -> tuple[int, int]:
+    """Bounds moved outwards to the next space, within the text."""
+    first = 0 if first <= 0 else text.rfind(" ", 0, first) + 1
+    end = text.find(" ", last) if last < len(text) else -1
+    return first, len(text) if end < 0 else end
+
+
+def _table(
+    task: Task[Any, Any, Any, Any], examples: Sequence[Any], predictions: Sequence[Any]
+) -> tuple[list[dict[str, Any]], str]:
+    """Any task: what an example says, its truth, and what was predicted."""
+    items = []
+    for example, prediction in zip(examples, predictions, strict=True):
+        values = {item.name: getattr(example, item.name) for item in fields(example)}
+        truth = next((_words(values[name]) for name in TRUTHS if values.get(name) is not None), "")
+        texts = [_words(value) for name, value in values.items() if name not in (*TRUTHS, "id") and value is not None]
+        found = next((name for name in PREDICTIONS if getattr(prediction, name, None) is not None), None)
+        guess = _words(getattr(prediction, found)) if found else str(prediction)
+        items.append({"text": " · ".join(filter(None, texts)), "truth": truth, "prediction": guess})
+    return items, f"{len(items)} random examples."
+
+
+def _words(value: Any) -> str:
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
+    if isinstance(value, str | int):
+        return str(value)
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return " ".join(map(_words, value)) if isinstance(value, Iterable) else str(value)
+
+
+Show = Callable[[Task[Any, Any, Any, Any], Any, Any], tuple[list[dict[str, Any]], str]]
+SHOWN: dict[str, Show] = {"masked-lm": _masked_words, "classification": _labels, "spans": _answers}

@@ -1,0 +1,1 @@
+"""Running text: documents, their token ids, shards of a corpus."""
