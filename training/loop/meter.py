@@ -11,7 +11,7 @@ import torch
 from training.loop.distributed import World
 from training.loop.pace import Pace
 from training.loop.run import Position
-from training.model.bert import BertConfig
+from training.model.bert import BertModel
 from training.model.flops import flops_per_token, peak_flops
 from training.progress import Progress
 
@@ -23,14 +23,14 @@ class Meter:
     """Counts steps and, between two reports, what they took; evaluations are left out.
 
     Args:
-        config: of the network, for its FLOPs.
+        model: the network, for its FLOPs.
         pace: what the progress bar counts.
         dtype: of matrix products.
     """
 
     def __init__(
         self,
-        config: BertConfig,
+        model: BertModel,
         position: Position,
         *,
         label: str,
@@ -38,7 +38,7 @@ class Meter:
         dtype: torch.dtype,
         world: World,
     ) -> None:
-        self._config = config
+        self._model = model
         self._world = world
         self._dtype = dtype
         self._pace = pace
@@ -79,7 +79,8 @@ class Meter:
         tokens = batch.num_tokens
         length = round(tokens / len(batch.inputs["input_ids"]))
         predicted = batch.counts.get("mlm", 0) / tokens
-        return tokens * flops_per_token(self._config, length=length, predicted=predicted)
+        frozen = self._model.bert.frozen
+        return tokens * flops_per_token(self._model.config, length=length, predicted=predicted, frozen=frozen)
 
     def report(self, loss: float) -> dict[str, float]:
         """Figures since the last report, for the metrics; the bar shows them, too."""

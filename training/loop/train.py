@@ -208,7 +208,7 @@ def train(
     watch.start(num_steps, world.device)
     pace = Pace(num_steps, settings, [phase.end for phase in phases])
     dtype = autocast_dtype(settings.dtype, world.device)
-    meter = Meter(model.config, position, label=label, pace=pace, dtype=dtype, world=world)
+    meter = Meter(model, position, label=label, pace=pace, dtype=dtype, world=world)
     with Feed(phases, settings, world) as feed, Interrupt() as interrupt:
         while not pace.is_over(position):
             pace.enter_phase(position)

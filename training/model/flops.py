@@ -16,20 +16,31 @@ PEAKS = {"H200": 989e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12, "L4": 1
 """Dense bf16 (V100: fp16) FLOP/s out of NVIDIA's data sheets, by a part of the device's name, the first that fits."""
 
 
-def flops_per_token(config: BertConfig, *, length: int, predicted: float) -> float:
-    """FLOPs of forward and backward for a token: 6 E + 12 L D S + 6 p (D V + D^2).
+def flops_per_token(config: BertConfig, *, length: int, predicted: float, frozen: bool = False) -> float:
+    """FLOPs of forward and backward for a token: 6 E + 12 L D S + 6 p (D V + D^2) + 6 R.
 
     E are the parameters of the layers' matrices (every one a multiplication and an addition forward, twice that
-    backward), 12 L D S the two products of attention, and the last term the masked LM head on the tokens predicted.
+    backward), 12 L D S the two products of attention, then the masked LM head on the tokens predicted, and R the
+    parameters of a BiLSTM's matrices. A frozen encoder only runs forward: 2 E + 4 L D S. With gradual unfreezing
+    all layers count, also those that do not train yet.
 
     Args:
         length: S, tokens in a sequence.
         predicted: p, share of the tokens that reach the masked LM head; 0 in fine-tuning.
+        frozen: whether the encoder does not train.
     """
-    hidden, layers = config.hidden_size, config.num_hidden_layers
-    encoder = layers * (4 * hidden**2 + 2 * hidden * config.intermediate_size)
-    head = hidden * config.vocab_size + hidden**2
-    return 6 * encoder + 12 * layers * hidden * length + 6 * predicted * head
+    hidden, layers = config.hidden_size, max(config.states_read) * len(config.directions)
+    weights = layers * (4 * hidden**2 + 2 * hidden * config.intermediate_size)
+    encoder = 2 * weights + 4 * layers * hidden * length
+    head = hidden * config.vocab_size + config.output_size * hidden
+    return (1 if frozen else 3) * encoder + 6 * predicted * head + 6 * _bilstm_weights(config)
+
+
+def _bilstm_weights(config: BertConfig) -> int:
+    """Parameters of the matrices: four gates from input and own state, in two directions and two layers."""
+    size, states = config.bilstm_size, len(config.states_read) if config.state_combination == "concat" else 1
+    below = config.hidden_size * len(config.directions) * states
+    return 2 * 4 * size * ((below + size) + (2 * size + size))
 
 
 def peak_flops(device: torch.device, dtype: torch.dtype) -> float:

@@ -1,5 +1,7 @@
 """FLOPs are those that PyTorch counts."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -24,6 +26,40 @@ def test_flops_are_those_pytorch_counts():
 
     expected = flops_per_token(config, length=length, predicted=predicted / (batch * length)) * batch * length
     assert counter.get_total_flops() == pytest.approx(expected, rel=0.01)
+
+
+@pytest.mark.parametrize("change", [{"state_layers": (1,)}, {"direction": "concatenated"}])
+def test_layers_that_run_count(change):
+    """Those that nobody reads do not, and those of a second direction do."""
+    sizes = {"vocab_size": 100, "hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 256}
+    config = BertConfig(num_hidden_layers=3, **sizes, **change)
+    model = create_model("embedding", config, dropout=0.0).train()
+    ids = torch.randint(100, (2, 32))
+
+    with FlopCounterMode(display=False) as counter:
+        model.bert(ids, None, torch.zeros_like(ids)).sum().backward()
+
+    assert counter.get_total_flops() == pytest.approx(flops_per_token(config, length=32, predicted=0) * 64, rel=0.01)
+
+
+def test_frozen_encoder_runs_forward_only():
+    """A third of the operations."""
+    whole, frozen = (flops_per_token(BertConfig(), length=128, predicted=0, frozen=frozen) for frozen in (False, True))
+
+    assert whole == 3 * frozen
+
+
+@pytest.mark.parametrize(("layers", "combination"), [((-1, -2), "concat"), ((-1, -2), "sum")])
+def test_bilstm_counts(layers, combination):
+    """Six operations for each weight of its matrices and each token."""
+    plain = BertConfig(hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=256)
+    config = replace(plain, state_layers=layers, state_combination=combination, bilstm_size=24)
+    model = create_model("tagging", config, dropout=0.0, num_labels=2)
+    weights = sum(weight.numel() for weight in model.bert.states.lstm.parameters() if weight.dim() == 2)
+
+    more = flops_per_token(config, length=128, predicted=0) - flops_per_token(plain, length=128, predicted=0)
+
+    assert more == pytest.approx(6 * weights)
 
 
 def test_paper_example():
