@@ -90,8 +90,19 @@ def model_card(card: TaskCard, config: Mapping[str, Any], *, num_parameters: int
         rows=score_rows(card.scores),
         stages=_stages(provenance),
         base=base_model(provenance),
+        direction=config.get("direction", "both"),
+        pretrained=_pretrained(config.get("direction", "both"), recipe.get("next_sentences", False)),
         pretraining_tokens=provenance.get("pretraining", {}).get("num_tokens"),
     )
+
+
+def _pretrained(direction: str, next_sentences: bool) -> str:
+    """What a network without a task has learnt."""
+    if direction == "both":
+        return f"A BERT pretrained on masked words{' and next sentences' if next_sentences else ''}"
+    if direction == "concatenated":
+        return "Two language models side by side, one from left to right and one from right to left"
+    return f"A language model from {direction.replace('-', ' ')}"
 
 
 @functools.cache

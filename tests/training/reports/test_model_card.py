@@ -126,3 +126,20 @@ def test_a_card_without_scores_says_so(corpus_dir, tmp_path, alone):
 
     assert card.data.eval_results is None
     assert "None were taken" in card.content
+
+
+@pytest.mark.parametrize(
+    ("direction", "next_sentences", "expected"),
+    [
+        ("both", True, "A BERT pretrained on masked words and next sentences, trained"),
+        ("both", False, "A BERT pretrained on masked words, trained"),
+        ("left-to-right", False, "A language model from left to right, trained"),
+        ("concatenated", False, "Two language models side by side, one from left to right and one from right to left"),
+    ],
+)
+def test_the_card_says_what_was_pretrained(direction, next_sentences, expected):
+    """Next sentences only where they were a task, and a language model by its name."""
+    provenance = {"pretraining": {"recipe": {"next_sentences": next_sentences}}}
+    card = TaskCard(task="masked-lm", settings=TASKS["masked-lm"].settings_type(), provenance=provenance)
+
+    assert expected in model_card(card, CONFIG | {"direction": direction}, num_parameters=1)
