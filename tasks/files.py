@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import json
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,9 +34,10 @@ def atomic_directory(path: str | Path, *, replace: bool = False) -> Iterator[Pat
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
     try:
-        temporary.chmod(0o755)
-        yield temporary
-        _put_in_place(temporary, path, replace=replace)
+        with naming(path, instead_of=temporary):
+            temporary.chmod(0o755)
+            yield temporary
+            _put_in_place(temporary, path, replace=replace)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
@@ -58,7 +61,7 @@ def resumable_directory(path: str | Path, *, made_from: dict[str, Any], replace:
     check_free(path, replace=replace)
     partial = path.with_name(path.name + PARTIAL_SUFFIX)
     partial.mkdir(parents=True, exist_ok=True)
-    with _locked(partial):
+    with locked(partial):
         _begin(partial, made_from, replace=replace)
         try:
             yield partial
@@ -88,15 +91,36 @@ def _begin(partial: Path, made_from: dict[str, Any], *, replace: bool) -> None:
 
 
 @contextmanager
-def _locked(directory: Path) -> Iterator[None]:
-    descriptor = os.open(directory, os.O_RDONLY)
+def locked(directory: Path, lock_file: str = "") -> Iterator[None]:
+    """Keep other processes out of a directory. The kernel lets go of the lock when this one ends, however it ends.
+
+    Args:
+        lock_file: in the directory, to be locked in its place: NFS locks no directories.
+
+    Raises:
+        ValueError: when another process is at it.
+    """
+    descriptor = os.open(directory / lock_file, os.O_RDWR | os.O_CREAT if lock_file else os.O_RDONLY, 0o644)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _lock(descriptor, directory)
         yield
-    except BlockingIOError:
-        raise ValueError(f"another process is writing `{directory}`; wait for it or end it") from None
     finally:
         os.close(descriptor)
+
+
+def _lock(descriptor: int, directory: Path) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise ValueError(f"another process is writing `{directory}`; wait for it or end it") from None
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+        print(f"warning: no locks where `{directory}` is: start nothing else that writes it", file=sys.stderr)
+
+
+_NO_LOCKS = (errno.EBADF, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+"""What file systems without them say; NFS the first, of directories."""
 
 
 def _put_in_place(temporary: Path, path: Path, *, replace: bool) -> None:
@@ -120,16 +144,32 @@ def check_free(path: Path, *, replace: bool) -> None:
         raise ValueError(f"already exists: `{path}`; remove it, choose another, or give --replace")
 
 
+@contextmanager
+def naming(path: Path, *, instead_of: str | Path | None = None) -> Iterator[None]:
+    """Let an OSError name the file that is written; that of a full disk names none.
+
+    Args:
+        instead_of: a temporary path.
+    """
+    try:
+        yield
+    except OSError as error:
+        named = str(error.filename or path)
+        error.filename = named.replace(str(instead_of), str(path)) if instead_of else named
+        raise
+
+
 def atomic_write(path: str | Path, data: bytes) -> None:
     """Write a file so that it is whole or as it was before."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
+        with naming(path, instead_of=temporary):
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(data)
+            os.chmod(temporary, 0o644)
+            os.replace(temporary, path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise

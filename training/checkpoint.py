@@ -6,6 +6,7 @@ A checkpoint directory holds `config.json`, `model.safetensors`, `tokenizer.json
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 import shutil
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -87,7 +89,10 @@ def read_task_card(directory: str | Path) -> TaskCard | None:
     values = read_json(path)
     try:
         settings = settings_from_dict(values["task"], values["settings"])
-        return TaskCard(**values | {"settings": settings})
+        card = TaskCard(**values | {"settings": settings})
+        if not isinstance(card.scores, Mapping) or not isinstance(card.provenance, Mapping):
+            raise ValueError("scores and provenance must be objects")
+        return card
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"broken task card `{path}`: {error}") from error
 
@@ -253,8 +258,16 @@ def read_weights(directory: str | Path) -> dict[str, Tensor]:
     return {name: value.float() for name, value in weights.items() if value.is_floating_point()}
 
 
+def has_weights(directory: Path) -> bool:
+    """Whether a checkpoint is there with its weights."""
+    return any((directory / name).is_file() for name in _WEIGHTS_FILES)
+
+
+_WEIGHTS_FILES = (WEIGHTS_FILE, "pytorch_model.bin")
+
+
 def _weights_path(directory: Path) -> Path:
-    for name in (WEIGHTS_FILE, "pytorch_model.bin"):
+    for name in _WEIGHTS_FILES:
         if (directory / name).is_file():
             return directory / name
     raise ValueError(f"no weights in `{directory}`: expected `{WEIGHTS_FILE}` or `pytorch_model.bin`")
@@ -292,13 +305,20 @@ def write_checkpoint(directory: Path, model: BertModel, *, tokenizer_from: str |
         config["id2label"] = {str(index): label for index, label in enumerate(labels)}
         config["label2id"] = {label: index for index, label in enumerate(labels)}
     (directory / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-    save_file(to_hugging_face(model.state_dict()), directory / WEIGHTS_FILE, metadata={"format": "pt"})
+    _save_weights(to_hugging_face(model.state_dict()), directory / WEIGHTS_FILE)
     for name in TOKENIZER_FILES:
         if (Path(tokenizer_from) / name).is_file():
             shutil.copyfile(Path(tokenizer_from) / name, directory / name)
     (directory / TASK_FILE).write_text(card.to_json(), encoding="utf-8")
     text = model_card(card, config, num_parameters=sum(parameter.numel() for parameter in model.parameters()))
     (directory / CARD_FILE).write_text(text, encoding="utf-8")
+
+
+def _save_weights(weights: dict[str, Tensor], path: Path) -> None:
+    try:
+        save_file(weights, path, metadata={"format": "pt"})
+    except SafetensorError as error:  # the file system's own, in words
+        raise OSError(errno.EIO, str(error).rpartition("I/O error: ")[2], str(path)) from error
 
 
 def checkpoint_digest(directory: str | Path) -> str:

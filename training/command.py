@@ -14,7 +14,7 @@ import tyro
 RecipeT = TypeVar("RecipeT")
 
 PEER_DELAY_S = 2.0
-"""How long other processes than the first wait before they report: the launcher ends them if it has the same one."""
+"""How long a process waits before it reports what another one is about to say: the launcher ends it meanwhile."""
 
 
 def parse(
@@ -40,7 +40,7 @@ def command(main: Callable[[], None]) -> Callable[[], None]:
         except BrokenPipeError:
             sys.stderr.close()
         except (ValueError, OSError) as error:
-            if os.environ.get("LOCAL_RANK", "0") != "0":
+            if os.environ.get("LOCAL_RANK", "0") != "0" or isinstance(error, ConnectionError):
                 time.sleep(PEER_DELAY_S)
             sys.exit("error: " + " ".join(_message(error).split()))
         except KeyboardInterrupt as interrupt:

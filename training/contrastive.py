@@ -30,11 +30,12 @@ from training.command import command, parse
 from training.data.finetuning import FinetuningData
 from training.data.labelled import Columns, read_examples, read_positives, read_texts
 from training.evaluate import format_scores, torch_run
-from training.finetune import MAY_DIFFER, digests, provenance
+from training.finetune import PLACES, digests, provenance
 from training.loop.distributed import World, world
+from training.loop.recipe import Asked
 from training.loop.result import write_result
 from training.loop.run import Run
-from training.loop.train import Batch, Evaluation, LoopSettings, Phase, recipe_fields, train
+from training.loop.train import Batch, Evaluation, LoopSettings, Phase, train
 from training.model.bert import BertModel
 from training.objectives import Item, Objective
 from training.similarity import mean_of_words, similarity_scores, vector_scores, word_overlap
@@ -168,14 +169,18 @@ def train_embedding(recipe: ContrastiveRecipe, world: World) -> Path:
     Raises:
         ValueError: for data or a checkpoint that cannot be used, or a run that was started differently.
     """
-    run, tokenizer = Run(recipe.run_dir, world), load_tokenizer(recipe.checkpoint)
+    with Run(recipe.run_dir, world) as run:
+        return _train_embedding(recipe, run)
+
+
+def _train_embedding(recipe: ContrastiveRecipe, run: Run) -> Path:
+    world, tokenizer = run.world, load_tokenizer(recipe.checkpoint)
     check_dropout(recipe)
     task = Embedding(tokenizer, embedding_settings(recipe))
     items, dev = contrastive_items(read_views(recipe), task, recipe), read_dev(recipe, task)
     found = digests(recipe.checkpoint, recipe.train, recipe.dev)
     origin = provenance(recipe.checkpoint, (*recipe.train, *recipe.dev), recipe, found)
-    run.check_recipe(recipe_fields(recipe) | found, may_differ=MAY_DIFFER)
-    if run.checkpoint_path.exists():
+    if not run.begin(Asked(recipe, found, places=PLACES)):
         return run.checkpoint_path
     torch.manual_seed(recipe.seed)
     model = load_model(recipe.checkpoint, "embedding", new_head=True, dropout=recipe.dropout)

@@ -35,9 +35,10 @@ from training.data.finetuning import FinetuningData, label_examples
 from training.data.labelled import Columns, read_examples, source_digest, source_name
 from training.evaluate import format_scores, predict_with_progress, torch_run
 from training.loop.distributed import World, world
+from training.loop.recipe import Asked, recipe_fields
 from training.loop.result import write_result
 from training.loop.run import Run
-from training.loop.train import PLACES_AND_PACE, Evaluation, LoopSettings, Phase, recipe_fields, train
+from training.loop.train import Evaluation, LoopSettings, Phase, train
 from training.model.bert import BertConfig, BertModel
 from training.model.hidden_states import Combination
 from training.objectives import OBJECTIVES, all_label_names
@@ -102,14 +103,18 @@ def finetune(recipe: FinetuneRecipe, world: World) -> Path:
     Raises:
         ValueError: for data or a checkpoint that cannot be used, or a run that was started differently.
     """
-    run, objective = Run(recipe.run_dir, world), OBJECTIVES[recipe.task]
+    with Run(recipe.run_dir, world) as run:
+        return _finetune(recipe, run)
+
+
+def _finetune(recipe: FinetuneRecipe, run: Run) -> Path:
+    world, objective = run.world, OBJECTIVES[recipe.task]
     tokenizer = load_tokenizer(recipe.checkpoint)
     read = lambda paths: read_examples(recipe.task, paths, columns=recipe.columns, tokenizer=tokenizer)  # noqa: E731
     examples, dev = read(recipe.train), read(recipe.dev) if recipe.dev else []
     task = create_task(recipe.task, tokenizer, task_settings(recipe, examples, dev))
     found = digests(recipe.checkpoint, recipe.train, recipe.dev)
-    run.check_recipe(recipe_fields(recipe) | found, may_differ=MAY_DIFFER)
-    if run.checkpoint_path.exists():
+    if not run.begin(Asked(recipe, found, places=PLACES)):
         return run.checkpoint_path
     torch.manual_seed(recipe.seed)
     model = _create(recipe, task)
@@ -152,8 +157,8 @@ def finetune(recipe: FinetuneRecipe, world: World) -> Path:
     return run.checkpoint_path
 
 
-MAY_DIFFER = (*PLACES_AND_PACE, "checkpoint", "train", "dev")
-"""Fields of a recipe that may change when a run is resumed: places (the digests of the data tell), and pace."""
+PLACES = ("checkpoint", "train", "dev")
+"""Fields of a recipe that may change when a run is resumed, as the digests of the data tell."""
 
 
 def task_settings(recipe: FinetuneRecipe, examples: Sequence[Any], dev: Sequence[Any]) -> TaskSettings:

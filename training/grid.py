@@ -11,12 +11,13 @@ best run's; `grid.json`, means and deviations by setting, failed runs named; and
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import os
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import timedelta
 from pathlib import Path
@@ -27,9 +28,9 @@ import tyro
 from tasks.files import atomic_directory, atomic_write
 from training.checkpoint import TASK_FILE, WEIGHTS_FILE, read_json, read_task_card
 from training.command import command, parse
-from training.finetune import FinetuneRecipe, finetune
+from training.finetune import PLACES, FinetuneRecipe, digests, finetune
 from training.loop.distributed import World, world
-from training.loop.train import PLACES_AND_PACE, recipe_fields
+from training.loop.recipe import RECIPE_FILE, Asked
 from training.loop.watch import DivergedError
 from training.reports.grid import Outcome, Report, Setting, best_outcome, format_report, metric_of, plot_report, report
 
@@ -134,11 +135,12 @@ class _Progress:
     def __init__(self, recipe: GridRecipe, cells: Sequence[FinetuneRecipe], *, enabled: bool) -> None:
         num_baselines = len(recipe.seeds) if recipe.from_scratch else 0
         self._enabled = enabled
+        self._digests = functools.cache(digests)
         self._epochs_left = [cell.num_epochs for cell in cells] + [max(recipe.epochs)] * num_baselines
         self._num_runs = len(self._epochs_left)
         self._epochs_done, self._seconds = 0.0, 0.0
         baselines = f" + {num_baselines} from random weights" if num_baselines else ""
-        done = sum(_is_finished(cell) for cell in cells)
+        done = sum(look_up(cell, self._digests) is not None for cell in cells)
         self._say(
             f"{len(cells)} runs (settings x seeds: {len(recipe.settings())} x {len(recipe.seeds)}){baselines}, "
             f"{sum(self._epochs_left):g} epochs in all" + (f"; {done} runs are finished" if done else "")
@@ -146,11 +148,11 @@ class _Progress:
 
     def run(self, cell: FinetuneRecipe, world: World) -> Outcome:
         """Run a cell."""
-        is_new, start = not _is_finished(cell), time.monotonic()
+        is_new, start = look_up(cell, self._digests) is None, time.monotonic()
         if is_new:
             number = self._num_runs - len(self._epochs_left) + 1
             self._say(f"\n[{number}/{self._num_runs}] {cell.run_dir.name}{self._time_left()}")
-        outcome = run_cell(cell, world)
+        outcome = run_cell(cell, world, self._digests)
         epochs = self._epochs_left.pop(0)
         if is_new and outcome.error:
             self._say(f"\nfailed: {outcome.error}")
@@ -169,44 +171,76 @@ class _Progress:
             print(text, flush=True)
 
 
-def run_cell(cell: FinetuneRecipe, world: World) -> Outcome:
-    """Run a cell, go on with it, or look up how it ended."""
-    scores: dict[str, Any] = {}
-    error = _read_failure(cell)
-    if error is None:
-        try:
-            card = read_task_card(finetune(cell, world))
-            assert card
-            scores = dict(card.scores)
-            if world.is_main:
-                (cell.run_dir / FAILURE_FILE).unlink(missing_ok=True)  # of another recipe
-        except DivergedError as diverged:
-            error = str(diverged)
-            if world.is_main:
-                _write_failure(cell, error)
+Digests = Callable[[Path, tuple[Path, ...], tuple[Path, ...]], dict[str, Any]]
+"""`training.finetune.digests`, or one that remembers them."""
+
+
+def run_cell(cell: FinetuneRecipe, world: World, digests: Digests = digests) -> Outcome:
+    """Run a cell, go on with it, or look up how it ended.
+
+    Raises:
+        ValueError: as `finetune`.
+    """
+    if outcome := look_up(cell, digests):
+        return outcome
+    try:
+        finetune(cell, world)
+    except DivergedError as diverged:
+        if world.is_main:
+            _write_failure(cell, str(diverged), _asked(cell, digests))
+        return _outcome(cell, error=str(diverged))
+    if world.is_main:
+        (cell.run_dir / FAILURE_FILE).unlink(missing_ok=True)  # of another recipe
+    return _outcome(cell, scores=_read_scores(cell))
+
+
+def look_up(cell: FinetuneRecipe, digests: Digests = digests) -> Outcome | None:
+    """How a cell ended; None when it did not, or failed with another recipe or other data. Its weights may be gone.
+
+    Raises:
+        RefusedError: when it came to its end with another recipe or other data.
+        ValueError: naming a file that is damaged.
+    """
+    scores, (error, recipe) = _read_scores(cell), _read_failure(cell)
+    if scores:
+        _asked(cell, digests).check(read_json(cell.run_dir / RECIPE_FILE), cell.run_dir)
+        return _outcome(cell, scores=scores)
+    if error and not _asked(cell, digests).difference(recipe):
+        return _outcome(cell, error=error)
+    return None
+
+
+def _asked(cell: FinetuneRecipe, digests: Digests) -> Asked:
+    return Asked(cell, digests(cell.checkpoint, cell.train, cell.dev), places=PLACES)
+
+
+def _outcome(cell: FinetuneRecipe, *, scores: Mapping[str, Any] | None = None, error: str | None = None) -> Outcome:
     setting = Setting(cell.learning_rate, cell.global_batch_size, cell.num_epochs)
-    return Outcome(name=cell.run_dir.name, setting=setting, seed=cell.seed, scores=scores, error=error)
+    return Outcome(name=cell.run_dir.name, setting=setting, seed=cell.seed, scores=scores or {}, error=error)
 
 
-def _is_finished(cell: FinetuneRecipe) -> bool:
-    return (cell.run_dir / "checkpoint").exists() or _read_failure(cell) is not None
+def _read_scores(cell: FinetuneRecipe) -> Mapping[str, Any]:
+    """Of a finished cell; empty where it is not finished."""
+    card = read_task_card(cell.run_dir / "checkpoint")
+    if card and not isinstance(card.scores.get("dev"), Mapping):
+        raise ValueError(f"`{cell.run_dir / 'checkpoint'}` has no scores on dev; remove `{cell.run_dir}`")
+    return card.scores if card else {}
 
 
-def _read_failure(cell: FinetuneRecipe) -> str | None:
-    """How the cell failed; None when it did not, or not with this recipe."""
+def _read_failure(cell: FinetuneRecipe) -> tuple[str, Mapping[str, Any]]:
+    """What stopped a cell, and what it was asked for; empty where nothing did."""
     path = cell.run_dir / FAILURE_FILE
-    failure = read_json(path) if path.is_file() else {}
-    return failure.get("error") if failure.get("recipe") == _comparable(cell) else None
+    failure = read_json(path) if path.is_file() else {"error": "", "recipe": {}}
+    error, recipe = failure.get("error"), failure.get("recipe")
+    if not isinstance(error, str) or not isinstance(recipe, Mapping):
+        raise ValueError(f"broken `{path}`: expected `error` and `recipe`; remove it to run that again")
+    return error, recipe
 
 
-def _write_failure(cell: FinetuneRecipe, error: str) -> None:
-    failure = {"error": error, "recipe": _comparable(cell)}
+def _write_failure(cell: FinetuneRecipe, error: str, asked: Asked) -> None:
+    failure = {"error": error, "recipe": asked.values}
     atomic_write(cell.run_dir / FAILURE_FILE, (json.dumps(failure, indent=2) + "\n").encode())
     shutil.rmtree(cell.run_dir / "state", ignore_errors=True)
-
-
-def _comparable(cell: FinetuneRecipe) -> dict[str, Any]:
-    return {name: value for name, value in recipe_fields(cell).items() if name not in PLACES_AND_PACE}
 
 
 def _weights(recipe: GridRecipe, outcome: Outcome) -> Path:

@@ -30,18 +30,10 @@ from training.command import command, parse
 from training.corpus import Corpus
 from training.data.pretraining import Masking, PretrainingExample, PretrainingExamples
 from training.loop.distributed import World, world
+from training.loop.recipe import Asked, recipe_fields
 from training.loop.result import write_result
 from training.loop.run import Run
-from training.loop.train import (
-    PLACES_AND_PACE,
-    Batch,
-    Evaluation,
-    LoopSettings,
-    Phase,
-    autocast,
-    recipe_fields,
-    train,
-)
+from training.loop.train import Batch, Evaluation, LoopSettings, Phase, autocast, train
 from training.loop.watch import Plateau, Watch
 from training.model.bert import BertConfig, BertForPreTraining, BertModel, Direction
 from training.model.initialization import initialize_local
@@ -248,11 +240,13 @@ def pretrain(recipe: PretrainRecipe, world: World) -> Path:
     Raises:
         ValueError: for a corpus that cannot be used, or a run that was started differently.
     """
-    run = Run(recipe.run_dir, world)
-    corpus = Corpus(recipe.corpus)
-    fields = recipe_fields(recipe)
-    run.check_recipe(fields | {"corpus_digest": corpus.digest}, may_differ=_MAY_DIFFER)
-    if run.checkpoint_path.exists():
+    with Run(recipe.run_dir, world) as run:
+        return _pretrain(recipe, run)
+
+
+def _pretrain(recipe: PretrainRecipe, run: Run) -> Path:
+    world, corpus = run.world, Corpus(recipe.corpus)
+    if not run.begin(asked(recipe, corpus)):
         return run.checkpoint_path
     torch.manual_seed(recipe.seed)
     model = _create(recipe, corpus)
@@ -271,7 +265,7 @@ def pretrain(recipe: PretrainRecipe, world: World) -> Path:
         label="pretrain",
     )
     if world.is_main:
-        provenance: dict[str, Any] = {"recipe": fields}
+        provenance: dict[str, Any] = {"recipe": recipe_fields(recipe)}
         provenance |= {"corpus": corpus.digest, "num_tokens": position.num_tokens, "torch": torch.__version__}
         card = TaskCard(
             task="masked-lm",
@@ -290,7 +284,9 @@ def _scores(evaluation: Evaluation | None, recipe: PretrainRecipe, corpus: Corpu
     return {"dev": evaluation.scores(), "unigrams": unigram_of_corpora(corpus, Corpus(recipe.dev_corpus))}
 
 
-_MAY_DIFFER = (*PLACES_AND_PACE, "corpus", "dev_corpus")
+def asked(recipe: PretrainRecipe, corpus: Corpus) -> Asked:
+    """What a run is asked for, with the digest of its corpus, wherever that lies."""
+    return Asked(recipe, {"corpus_digest": corpus.digest}, places=("corpus", "dev_corpus"))
 
 
 def _create(recipe: PretrainRecipe, corpus: Corpus) -> BertModel:

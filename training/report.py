@@ -8,8 +8,6 @@ The page needs no network and no script. It may be written while the run goes on
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +17,7 @@ from typing import Any
 import jinja2
 import tyro
 from markupsafe import Markup
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 
 from tasks.files import atomic_write, sha256
 from training.baselines import unigram_of_corpora
@@ -28,7 +26,8 @@ from training.command import command, parse
 from training.contrastive import ContrastiveRecipe
 from training.corpus import CORPUS_FILE, Corpus
 from training.finetune import FinetuneRecipe
-from training.loop.run import RECIPE_FILE, read_metrics
+from training.loop.recipe import RECIPE_FILE, check_types, default_fields
+from training.loop.run import read_metrics
 from training.pretrain import PretrainRecipe
 from training.reports.model_card import base_model, format_number, score_rows
 from training.reports.plot import curve_name, is_loss, legend, panels, svg
@@ -69,6 +68,7 @@ def write_report(recipe: ReportRecipe) -> Path:
 def render(run: Path, data: Sequence[Path] = ()) -> str:
     """The page of a run as HTML; `data` as in `ReportRecipe`."""
     settings = read_json(run / RECIPE_FILE)
+    check_types(recipe_type(settings), settings, run / RECIPE_FILE)
     lines = read_metrics(run)
     checkpoint = run / "checkpoint"
     card = read_task_card(checkpoint) if checkpoint.is_dir() else None
@@ -93,6 +93,11 @@ def render(run: Path, data: Sequence[Path] = ()) -> str:
         tables=setting_tables(settings, card),
         records=records(run, settings, card),
     )
+
+
+def recipe_type(settings: Mapping[str, Any]) -> type:
+    """The recipe that a run was started with."""
+    return ContrastiveRecipe if "mode" in settings else FinetuneRecipe if "train" in settings else PretrainRecipe
 
 
 def facts(
@@ -126,9 +131,16 @@ def _network(run: Path, settings: Mapping[str, Any]) -> str:
 
 
 def num_parameters(weights: Path) -> int:
-    """Numbers in a safetensors file; reads its header only."""
-    with safe_open(weights, "pt") as file:
-        return sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118
+    """Numbers in a safetensors file; reads its header only.
+
+    Raises:
+        ValueError: naming a file that is damaged.
+    """
+    try:
+        with safe_open(weights, "pt") as file:
+            return sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118
+    except SafetensorError as error:
+        raise ValueError(f"cannot read weights `{weights}`: {error}") from error
 
 
 def _corpus(path: Path) -> str:
@@ -216,29 +228,12 @@ def setting_tables(settings: Mapping[str, Any], card: TaskCard | None) -> list[t
 
 def compare_with_defaults(settings: Mapping[str, Any]) -> list[Setting]:
     """Each setting beside the default of its recipe."""
-    started = ContrastiveRecipe if "mode" in settings else FinetuneRecipe if "train" in settings else PretrainRecipe
-    defaults = _defaults(started)
+    defaults = default_fields(recipe_type(settings))
     return [
         Setting(name, _flat(value), _flat(defaults.get(name, "")), value != defaults.get(name, ...))
         for name, value in settings.items()
         if name not in RECORDED
     ]
-
-
-def _defaults(recipe: type) -> dict[str, Any]:
-    found = {}
-    for item in dataclasses.fields(recipe):
-        if item.default is not dataclasses.MISSING:
-            found[item.name] = item.default
-        elif item.default_factory is not dataclasses.MISSING:
-            found[item.name] = item.default_factory()
-    values: dict[str, Any] = json.loads(json.dumps(found, default=_plain))
-    return values
-
-
-def _plain(value: Any) -> Any:
-    """As `recipe_fields` writes a value down."""
-    return dataclasses.asdict(value) if dataclasses.is_dataclass(value) and not isinstance(value, type) else str(value)
 
 
 def _flat(value: Any) -> str:

@@ -149,6 +149,7 @@ def test_training_learns_and_reports(checkpoint):
         "curves.png",
         "checkpoint",
         "tensorboard",
+        ".lock",
     }
     assert (run / "curves.png").read_bytes().startswith(b"\x89PNG")
     assert read_task_card(checkpoint).provenance["pretraining"]["num_tokens"] > 0

@@ -70,14 +70,14 @@ def ablations(recipe: AblationsRecipe, world: World) -> list[Result]:
     """Do all runs of the tables, or what is left of them.
 
     Raises:
-        ValueError: naming the data that is not there, or a run that was started differently.
+        ValueError: naming the data that is not there; in the end, when runs were left out.
     """
     scale = recipe.sizes
-    prepared = _prepare(recipe, world)
+    prepared = world.on_main(lambda: _prepare(recipe))
     runs = Runs(run_dir=recipe.run_dir, scale=scale, seeds=recipe.seeds or scale.seeds, prepared=prepared)
     heading = f"Ablations, scale {recipe.scale}, seeds {' '.join(map(str, runs.seeds))}"
     results = lambda outcomes: [collect(table, runs, outcomes) for table in recipe.chosen]  # noqa: E731
-    outcomes = run_all(
+    outcomes, left_out = run_all(
         runs.plan(recipe.chosen), world, finished=lambda some: write(results(some), recipe.run_dir, heading)
     )
     found = results(outcomes)
@@ -87,15 +87,18 @@ def ablations(recipe: AblationsRecipe, world: World) -> list[Result]:
             plot_result(result, recipe.run_dir / f"table-{result.table.name}.png")
         print("\n" + markdown(found, heading), flush=True)
     world.barrier()
+    if left_out:
+        raise ValueError(
+            f"{len(left_out)} runs were left out, for the reasons above; remove their directories in "
+            f"`{recipe.run_dir}`, and the same command does them"
+        )
     return found
 
 
-def _prepare(recipe: AblationsRecipe, world: World) -> Prepared:
+def _prepare(recipe: AblationsRecipe) -> Prepared:
     labelled = find_labelled(recipe.data, recipe.chosen_tasks)
     text = find_text(recipe.data, recipe.text, recipe.sizes.num_text_files)
-    prepared = prepare(recipe.run_dir, recipe.sizes, text, labelled) if world.is_main else None
-    world.barrier()
-    return prepared or prepare(recipe.run_dir, recipe.sizes, text, labelled)
+    return prepare(recipe.run_dir, recipe.sizes, text, labelled)
 
 
 @command

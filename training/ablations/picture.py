@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 
 from training.ablations.report import Cell, Result
 from training.ablations.tables import LABELLED_DATA
-from training.reports.plot import COLOURS, plt
+from training.reports.plot import COLOURS, plt, save_figure
 
 
 def plot_result(result: Result, path: Path) -> None:
@@ -26,8 +26,7 @@ def plot_result(result: Result, path: Path) -> None:
         _draw_baseline(axes, result.baselines[number], vertical=not is_curve)
         axes.set_title(f"{column.label}, {LABELLED_DATA[column.task].metric}", fontsize="medium")
     figure.suptitle(table.title, fontweight="bold")
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
+    save_figure(figure, path)
 
 
 def _draw_bars(axes: Axes, result: Result, cells: list[Cell]) -> None:

@@ -12,21 +12,24 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from training.ablations.prepare import Prepared
 from training.ablations.scales import Scale
 from training.ablations.tables import LABELLED_DATA, Column, Pretraining, Row, Table
-from training.checkpoint import WEIGHTS_FILE, read_json, read_task_card
-from training.finetune import FinetuneRecipe
-from training.grid import run_cell
+from training.checkpoint import TASK_FILE, WEIGHTS_FILE, has_weights, read_json, read_task_card
+from training.corpus import Corpus
+from training.finetune import FinetuneRecipe, digests
+from training.grid import Digests, look_up, run_cell
 from training.loop.distributed import World
-from training.loop.run import RECIPE_FILE
-from training.loop.train import PLACES_AND_PACE, recipe_fields
-from training.pretrain import PretrainRecipe, pretrain
+from training.loop.recipe import RECIPE_FILE, RefusedError
+from training.loop.watch import DivergedError
+from training.pretrain import PretrainRecipe, asked, pretrain
 from training.reports.grid import Outcome, Setting
 
+Recipe = PretrainRecipe | FinetuneRecipe
 NUM_FEATURE_LAYERS = 4
 """The last ones, side by side: the best feature-based approach of table 7."""
 
@@ -73,9 +76,9 @@ class Runs:
             "learning_rate": self.scale.feature_learning_rate,
         }
 
-    def plan(self, tables: Sequence[Table]) -> list[PretrainRecipe | FinetuneRecipe]:
+    def plan(self, tables: Sequence[Table]) -> list[Recipe]:
         """All runs, each once, in an order in which they can be done; the tables are whole before a second seed."""
-        runs: dict[Path, PretrainRecipe | FinetuneRecipe] = {}
+        runs: dict[Path, Recipe] = {}
         for number, table in itertools.product(range(len(self.seeds)), tables):
             for row in table.rows:
                 pretraining = self.pretraining(row.pretraining)
@@ -86,15 +89,34 @@ class Runs:
 
 
 def run_all(
-    runs: Sequence[PretrainRecipe | FinetuneRecipe], world: World, *, finished: Callable[[dict[Path, Outcome]], None]
-) -> dict[Path, Outcome]:
-    """Do all runs, or what is left of them.
+    runs: Sequence[Recipe], world: World, *, finished: Callable[[dict[Path, Outcome]], None]
+) -> tuple[dict[Path, Outcome], set[Path]]:
+    """Do all runs, or what is left of them. One that is refused, or a pretraining that diverges, stops no other.
 
     Args:
         finished: called after each run with the outcomes so far, by directory.
+
+    Returns:
+        The outcomes, and the directories of runs that were left out, the reasons having been said.
     """
-    outcomes = {recipe.run_dir: _outcome(recipe) for recipe in runs if is_done(recipe)}
-    left, clock = [recipe for recipe in runs if recipe.run_dir not in outcomes], _Clock()
+    outcomes: dict[Path, Outcome] = {}
+    left_out: set[Path] = set()
+
+    def attempt(recipe: Recipe, work: Callable[[], Outcome | None]) -> None:
+        try:
+            if isinstance(recipe, FinetuneRecipe) and recipe.checkpoint.parent in left_out:
+                raise RefusedError(f"`{recipe.run_dir}` builds on `{recipe.checkpoint.parent}`")
+            if outcome := work():
+                outcomes[recipe.run_dir] = outcome
+        except (RefusedError, DivergedError) as error:
+            left_out.add(recipe.run_dir)
+            if world.is_main:
+                print(f"left out: {error}", flush=True)
+
+    known = cache(digests)
+    for recipe in runs:
+        attempt(recipe, partial(_look_up, recipe, known))
+    left, clock = [recipe for recipe in runs if recipe.run_dir not in {*outcomes, *left_out}], _Clock()
     if world.is_main:
         print(f"{len(runs)} runs, {len(outcomes)} are finished", flush=True)
     world.barrier()  # all have seen what is finished
@@ -103,15 +125,29 @@ def run_all(
         if world.is_main:
             place = f"[{len(runs) - len(left) + number + 1}/{len(runs)}]"
             print(f"\n{place} {_name(recipe)}{clock.time_left(left[number:])}", flush=True)
-        outcomes[recipe.run_dir] = _run(recipe, world)
+        attempt(recipe, partial(_run, recipe, world))
         clock.count(recipe, time.monotonic() - start)
         if world.is_main:
             finished(outcomes)
         world.barrier()
-    return outcomes
+    return outcomes, left_out
 
 
-def _run(recipe: PretrainRecipe | FinetuneRecipe, world: World) -> Outcome:
+def _look_up(recipe: Recipe, digests: Digests) -> Outcome | None:
+    """The outcome of a run that is done; None of others, and where the checkpoint to start from is still to come.
+
+    Raises:
+        RefusedError: when it was done with another recipe or other data.
+    """
+    if isinstance(recipe, FinetuneRecipe):
+        return look_up(recipe, digests) if has_weights(recipe.checkpoint) else None
+    if not has_weights(recipe.run_dir / "checkpoint"):
+        return None
+    asked(recipe, Corpus(recipe.corpus)).check(read_json(recipe.run_dir / RECIPE_FILE), recipe.run_dir)
+    return _outcome(recipe)
+
+
+def _run(recipe: Recipe, world: World) -> Outcome:
     if isinstance(recipe, PretrainRecipe):
         pretrain(recipe, world)
         return _outcome(recipe)
@@ -121,26 +157,16 @@ def _run(recipe: PretrainRecipe | FinetuneRecipe, world: World) -> Outcome:
     return outcome
 
 
-def is_done(recipe: PretrainRecipe | FinetuneRecipe) -> bool:
-    """Whether the run was finished with the same recipe. (Data and checkpoint are compared when it is run.)"""
-    path = recipe.run_dir / RECIPE_FILE
-    if not path.is_file() or not (recipe.run_dir / "checkpoint").exists():
-        return False
-    before = read_json(path)
-    wanted = {name: value for name, value in recipe_fields(recipe).items() if name not in PLACES_AND_PACE}
-    return all(before.get(name) == value for name, value in wanted.items())
-
-
-def _outcome(recipe: PretrainRecipe | FinetuneRecipe) -> Outcome:
-    """Of a finished run."""
+def _outcome(recipe: PretrainRecipe) -> Outcome:
+    """Of a finished pretraining."""
     card = read_task_card(recipe.run_dir / "checkpoint")
-    assert card
-    steps = recipe.num_steps if isinstance(recipe, PretrainRecipe) else recipe.num_epochs
-    setting = Setting(recipe.learning_rate, recipe.global_batch_size, steps)
+    if card is None:
+        raise RefusedError(f"`{recipe.run_dir / 'checkpoint'}` has no {TASK_FILE}; remove `{recipe.run_dir}`")
+    setting = Setting(recipe.learning_rate, recipe.global_batch_size, recipe.num_steps)
     return Outcome(name=recipe.run_dir.name, setting=setting, seed=recipe.seed, scores=card.scores)
 
 
-def _name(recipe: PretrainRecipe | FinetuneRecipe) -> str:
+def _name(recipe: Recipe) -> str:
     if isinstance(recipe, PretrainRecipe):
         return f"pretrain {recipe.run_dir.name}"
     return f"fine-tune {recipe.run_dir.parent.name}: {recipe.run_dir.name}"
@@ -153,12 +179,12 @@ class _Clock:
         self._seconds: dict[tuple[str, str], list[float]] = defaultdict(list)
         """Of a unit of work, by stage and kind."""
 
-    def count(self, recipe: PretrainRecipe | FinetuneRecipe, seconds: float) -> None:
+    def count(self, recipe: Recipe, seconds: float) -> None:
         """Take note of a run."""
         stage, kind, work = _work(recipe)
         self._seconds[stage, kind].append(seconds / work)
 
-    def time_left(self, runs: Sequence[PretrainRecipe | FinetuneRecipe]) -> str:
+    def time_left(self, runs: Sequence[Recipe]) -> str:
         """Words for the rest; none before there is a run of each stage to go by."""
         left = 0.0
         for stage, kind, work in map(_work, runs):
@@ -171,7 +197,7 @@ class _Clock:
         return f", about {timedelta(seconds=round(left))} left"
 
 
-def _work(recipe: PretrainRecipe | FinetuneRecipe) -> tuple[str, str, float]:
+def _work(recipe: Recipe) -> tuple[str, str, float]:
     """Stage and kind of a run, and its size: weights of the layers x steps, or epochs."""
     if isinstance(recipe, PretrainRecipe):
         return "pretrain", recipe.direction, float(recipe.num_hidden_layers * recipe.hidden_size**2 * recipe.num_steps)

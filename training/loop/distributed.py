@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
 from torch.distributed.nn.functional import all_gather
+
+T = TypeVar("T")
+
+LONGEST_WAIT = timedelta(days=30)
+"""For what the main process does alone, such as an evaluation. Gradients wait no longer than torch.distributed's own
+time; of a process that dies the others hear at once either way."""
 
 
 @dataclass(frozen=True)
@@ -19,6 +27,8 @@ class World:
     rank: int
     size: int
     device: torch.device
+    patient: Any = None
+    """The group of all processes in which they wait for the main one, up to `LONGEST_WAIT`; None for the default."""
 
     @property
     def is_main(self) -> bool:
@@ -39,22 +49,58 @@ class World:
     def barrier(self) -> None:
         """Wait until all processes are here."""
         if self.size > 1:
-            dist.barrier()
+            dist.barrier(self.patient)
+
+    def on_main(self, work: Callable[[], T]) -> T:
+        """Do something on the main process alone.
+
+        Returns:
+            What it made of it, in all processes.
+
+        Raises:
+            ValueError, OSError: the main process's, in all of them.
+        """
+        told: list[Any] = [_attempt(work) if self.is_main else None]
+        if self.size > 1:
+            dist.broadcast_object_list(told, group=self.patient)
+        result, error = told[0]
+        if error is not None:
+            raise error
+        return cast(T, result)
+
+
+def _attempt(work: Callable[[], T]) -> tuple[T | None, Exception | None]:
+    try:
+        return work(), None
+    except (ValueError, OSError) as error:
+        return None, error
 
 
 @contextmanager
 def world() -> Iterator[World]:
-    """Join the processes that `torchrun` started (nccl on GPUs, gloo on CPUs); without it, a world of one."""
+    """Join the processes that `torchrun` started (nccl on GPUs, gloo on CPUs); without it, a world of one.
+
+    Raises:
+        ConnectionError: when a peer has ended, which says itself why.
+    """
     rank, size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0))) if torch.cuda.is_available() else CPU
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    if size > 1:
-        backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+    if size == 1:
+        yield World(rank, size, device)
+        return
+    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+    try:
         dist.init_process_group(backend, store=_store(), rank=rank, world_size=size)
-    yield World(rank, size, device)
-    if size > 1:  # not after an error: a network that its traceback holds would wait for its peers for ever
-        dist.destroy_process_group()
+        yield World(rank, size, device, dist.new_group(backend="gloo", timeout=LONGEST_WAIT))
+    except RuntimeError as error:
+        if not (isinstance(error, dist.DistError) or "gloo/" in str(error)):
+            raise
+        reason = str(error).splitlines()[0]
+        raise ConnectionError(f"process {rank} has lost the others; see what they say ({reason})") from error
+    # not after an error: a network that its traceback holds would wait for its peers for ever
+    dist.destroy_process_group()
 
 
 def _store() -> dist.Store:

@@ -11,7 +11,7 @@ from training.reports.plot import plot_run
 
 
 def write_result(run: Run, model: BertModel, *, tokenizer_from: Path, card: TaskCard) -> None:
-    """Write checkpoint and curves; the states are no longer needed."""
-    save_checkpoint(run.checkpoint_path, model.cpu(), tokenizer_from=tokenizer_from, card=card)
+    """Write curves and, last, the checkpoint, which makes the run finished; the states are no longer needed."""
     plot_run(run.path)
+    save_checkpoint(run.checkpoint_path, model.cpu(), tokenizer_from=tokenizer_from, card=card)
     run.drop_states()

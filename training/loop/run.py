@@ -14,19 +14,26 @@ import json
 import shutil
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import nn
 
-from tasks.files import atomic_directory, atomic_write
+from tasks.files import atomic_directory, atomic_write, locked, naming
+from training.checkpoint import has_weights
 from training.loop.distributed import World
+from training.loop.recipe import RECIPE_FILE, Asked, RefusedError
+
+if TYPE_CHECKING:
+    from training.loop.events import Events
+    from training.loop.watch import Watch
 
 METRICS_FILE = "metrics.jsonl"
-RECIPE_FILE = "recipe.json"
 STATE_FILE = "state.pt"
+LOCK_FILE = ".lock"
 TENSORBOARD_DIR = "tensorboard"
 
 StateKind = Literal["step", "best"]
@@ -51,40 +58,59 @@ class Position:
 
 
 class Run:
-    """A run directory: its recipe, metrics and states."""
+    """A run directory: its recipe, metrics and states. It is this process's own from `begin` to the end of `with`."""
 
     def __init__(self, path: Path, world: World) -> None:
         self.path = path
         self.world = world
         self.checkpoint_path = path / "checkpoint"
-        self._recipe: Mapping[str, Any] = {}
-        self._may_differ: tuple[str, ...] = ()
+        self._lock = ExitStack()
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="state")
         self._writing: Future[None] | None = None
-        self._tensorboard: Any = None
+        self._events: Events | None = None
 
-    def check_recipe(self, recipe: Mapping[str, Any], *, may_differ: tuple[str, ...] = ()) -> None:
-        """Write down the recipe, or compare with the one that the run was started with.
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        with self._lock, self._writer, suppress(Exception) if error else nullcontext():  # the first error counts
+            self.close()
+
+    def begin(self, asked: Asked) -> bool:
+        """Write down what is asked for, or compare with what the run was started with.
+
+        Returns:
+            Whether the run is to be gone on with; if not, its result is there, and nothing is left to do.
 
         Raises:
-            ValueError: naming the field that differs.
+            RefusedError: naming the field that differs, or a checkpoint without weights.
+            ValueError: when another process is at the run.
         """
-        path = self.path / RECIPE_FILE
-        self._recipe, self._may_differ = recipe, may_differ
-        # A run that failed before its first state leaves nothing to go on from: its mistake may be mended in place.
-        if path.is_file() and (self.states() or self.checkpoint_path.exists()):
-            self._compare(_json_object(path.read_text(encoding="utf-8"), f"`{path}`"))
-        self.world.barrier()
-        if self.world.is_main:
-            atomic_write(path, (json.dumps(recipe, indent=2) + "\n").encode())
+        self._asked = asked
+        return self.world.on_main(self._begin)
 
-    def _compare(self, before: Mapping[str, Any]) -> None:
-        for key in self._recipe.keys() | before.keys():
-            was, now = before.get(key), self._recipe.get(key)
-            if key not in self._may_differ and was != now:
-                raise ValueError(
-                    f"run `{self.path}` was started with {key} `{was}`, not `{now}`; choose another --run-dir"
-                )
+    def _begin(self) -> bool:
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._lock.enter_context(locked(self.path, LOCK_FILE))
+        path, is_finished = self.path / RECIPE_FILE, self.checkpoint_path.exists()
+        # A run that failed before its first state leaves nothing to go on from: its mistake may be mended in place.
+        if path.is_file() and (self.states() or is_finished):
+            self._asked.check(_json_object(path.read_bytes(), f"`{path}`"), self.path)
+        if is_finished and not has_weights(self.checkpoint_path):
+            raise RefusedError(f"`{self.checkpoint_path}` has no weights; remove it, and the same command goes on")
+        atomic_write(path, (json.dumps(self._asked.values, indent=2) + "\n").encode())
+        self._sweep_up()
+        if is_finished:
+            self.drop_states()
+        return not is_finished
+
+    def _sweep_up(self) -> None:
+        """Remove what was half-written by a process that was killed."""
+        names = (RECIPE_FILE, METRICS_FILE, self.checkpoint_path.name)
+        for leftover in [item for name in names for item in self.path.glob(f".{name}.*")]:
+            shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
+        for leftover in (self.path / "state").glob(".*"):
+            shutil.rmtree(leftover)
 
     def states(self, kind: StateKind = "step") -> list[Path]:
         """Resumable states, oldest first."""
@@ -95,6 +121,7 @@ class Run:
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
         position: Position,
+        watch: Watch,
         *,
         keep: int,
         kind: StateKind = "step",
@@ -103,13 +130,13 @@ class Run:
         self.finish_writing()
         if self.world.is_main:
             state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "position": asdict(position)}
-            snapshot = _copy_to_cpu(state | {"recipe": dict(self._recipe)})
+            snapshot = _copy_to_cpu(state | {"watch": watch.state_dict(), "recipe": self._asked.values})
             self._writing = self._writer.submit(self._write_state, snapshot, kind, keep)
 
     def _write_state(self, state: Mapping[str, Any], kind: StateKind, keep: int) -> None:
         path = self.path / "state" / f"{kind}-{state['position']['step']:08d}"
         with atomic_directory(path, replace=True) as directory:
-            torch.save(state, directory / STATE_FILE)
+            _save(state, directory / STATE_FILE)
         for old in self.states(kind)[:-keep]:
             shutil.rmtree(old)
 
@@ -123,28 +150,32 @@ class Run:
             self._writing.result()
             self._writing = None
 
-    def load_state(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> Position:
+    def load_state(self, model: nn.Module, optimizer: torch.optim.Optimizer, watch: Watch) -> Position:
         """Go on from the last state, if there is one; later lines of the metrics are dropped.
 
         Raises:
             ValueError: naming a state that cannot be read.
         """
         states = self.states()
-        position = Position()
-        if states:
-            state = self._read_state(states[-1])
-            self._compare(state["recipe"])
+        position = self._restore(states[-1], model, optimizer, watch) if states else Position()
+        self.world.on_main(lambda: self._go_on_from(position.step))
+        return position
+
+    def _restore(self, directory: Path, model: nn.Module, optimizer: torch.optim.Optimizer, watch: Watch) -> Position:
+        state = self._read_state(directory)
+        self._asked.check(state["recipe"], self.path)
+        try:
             model.load_state_dict(state["model"])
             optimizer.load_state_dict(state["optimizer"])
-            position = Position(**state["position"])
-        self.world.barrier()  # nobody may still be reading what is swept up now
-        if self.world.is_main:
-            for leftover in (self.path / "state").glob(".*"):
-                shutil.rmtree(leftover, ignore_errors=True)
-            kept = [line for line in read_metrics(self.path) if states and line["step"] <= position.step]
-            atomic_write(self.path / METRICS_FILE, "".join(json.dumps(line) + "\n" for line in kept).encode())
-            self._open_tensorboard(position.step)
-        return position
+            watch.load_state_dict(state.get("watch", {}))
+            return Position(**state["position"])
+        except Exception as error:  # what is not as it should be raises errors of many kinds
+            raise _broken_state(directory, error) from error
+
+    def _go_on_from(self, step: int) -> None:
+        kept = [line for line in read_metrics(self.path) if line["step"] <= step]
+        atomic_write(self.path / METRICS_FILE, "".join(json.dumps(line) + "\n" for line in kept).encode())
+        self._open_events(step)
 
     def load_best(self, model: nn.Module) -> int:
         """Load the weights of the best state.
@@ -153,44 +184,48 @@ class Run:
             Its step.
         """
         self.finish_writing()
-        state = self._read_state(self.states("best")[-1])
-        model.load_state_dict(state["model"])
-        return int(state["position"]["step"])
+        directory = self.states("best")[-1]
+        state = self._read_state(directory)
+        try:
+            model.load_state_dict(state["model"])
+            return int(state["position"]["step"])
+        except Exception as error:
+            raise _broken_state(directory, error) from error
 
     def _read_state(self, directory: Path) -> dict[str, Any]:
-        path = directory / STATE_FILE
         try:
-            state: dict[str, Any] = torch.load(path, map_location=self.world.device, weights_only=True)
+            state = torch.load(directory / STATE_FILE, map_location=self.world.device, weights_only=True)
         except Exception as error:  # a damaged file raises errors of many kinds
-            reason = " ".join(str(error).split())[:200]
-            raise ValueError(
-                f"cannot read state `{path}`: {reason}; remove `{directory}` to go on from the one before"
-            ) from error
+            raise _broken_state(directory, error) from error
+        if not isinstance(state, dict) or not all(isinstance(state.get(key), dict) for key in _STATE_KEYS):
+            raise _broken_state(directory, f"expected a dictionary of {', '.join(_STATE_KEYS)}")
         return state
 
     def log(self, values: Mapping[str, Any]) -> None:
         """Append a line to the metrics."""
         if self.world.is_main:
-            with open(self.path / METRICS_FILE, "a", encoding="utf-8") as file:
+            path = self.path / METRICS_FILE
+            with naming(path), open(path, "a", encoding="utf-8") as file:
                 file.write(json.dumps(values) + "\n")
-            for name, value in values.items():
-                if isinstance(value, int | float) and name != "step":
-                    group = "eval" if name.startswith("eval_") else "train"
-                    self._tensorboard.add_scalar(f"{group}/{name.removeprefix('eval_')}", value, values["step"])
+            assert self._events
+            numbers = {name: value for name, value in values.items() if _is_number(value) and name != "step"}
+            self._events.add(values["step"], {_tag(name): value for name, value in numbers.items()})
 
-    def _open_tensorboard(self, step: int) -> None:
-        from torch.utils.tensorboard import SummaryWriter  # here, as it takes a while to import
+    def _open_events(self, step: int) -> None:
+        from training.loop.events import Events  # here, as it takes a while to import
 
         directory = self.path / TENSORBOARD_DIR
         if step == 0:
             shutil.rmtree(directory, ignore_errors=True)
-        self._tensorboard = SummaryWriter(str(directory), purge_step=step + 1)
+        self._events = Events(directory, step)
 
     def close(self) -> None:
         """Finish writing."""
-        self.finish_writing()
-        if self._tensorboard is not None:
-            self._tensorboard.close()
+        try:
+            self.finish_writing()
+        finally:
+            if self._events is not None:
+                self._events.close()
 
     def drop_states(self) -> None:
         """Remove the resumable states of a finished run."""
@@ -199,21 +234,68 @@ class Run:
 
 
 def read_metrics(run: Path) -> list[dict[str, Any]]:
-    """The lines of a run's metrics; a last line that was cut short by a kill is left out."""
+    """The lines of a run's metrics; a last line that was cut short by a kill is left out.
+
+    Raises:
+        ValueError: naming a line that is damaged.
+    """
     path = run / METRICS_FILE
-    text = path.read_text(encoding="utf-8") if path.is_file() else ""
-    lines = text[: text.rfind("\n") + 1].splitlines()
-    return [_json_object(line, f"`{path}`, line {number}") for number, line in enumerate(lines, start=1)]
+    lines = path.read_bytes().split(b"\n")[:-1] if path.is_file() else []
+    return [_metrics_line(line, f"`{path}`, line {number}") for number, line in enumerate(lines, start=1)]
 
 
-def _json_object(text: str, place: str) -> dict[str, Any]:
-    try:
-        values = json.loads(text)
-    except ValueError as error:
-        raise ValueError(f"{place}: broken JSON ({error}); mend it, or choose another --run-dir") from error
-    if not isinstance(values, dict):
-        raise ValueError(f"{place}: expected a JSON object; mend it, or choose another --run-dir")
+def _metrics_line(data: bytes, place: str) -> dict[str, Any]:
+    values = _json_object(data, place)
+    if not isinstance(values.get("step"), int):
+        raise ValueError(f"{place}: there is no `step`; {_MEND}")
+    for name, value in values.items():
+        if not _is_number(value) and name != "warning":
+            raise ValueError(f"{place}: `{name}` is no number; {_MEND}")
     return values
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float)
+
+
+def _tag(name: str) -> str:
+    """What TensorBoard calls a key of the metrics."""
+    return f"eval/{name.removeprefix('eval_')}" if name.startswith("eval_") else f"train/{name}"
+
+
+def _json_object(data: bytes, place: str) -> dict[str, Any]:
+    try:
+        values = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{place}: broken JSON ({error}); {_MEND}") from error
+    if not isinstance(values, dict):
+        raise ValueError(f"{place}: expected a JSON object; {_MEND}")
+    return values
+
+
+_MEND = "mend it, or choose another --run-dir"
+
+
+_STATE_KEYS = ("model", "optimizer", "position", "recipe")
+
+
+def _broken_state(directory: Path, reason: object) -> ValueError:
+    words = " ".join(str(reason).split())[:200] or type(reason).__name__
+    return ValueError(
+        f"cannot read state `{directory / STATE_FILE}`: {words}; remove `{directory}` to go on from the one before, "
+        "or to begin anew"
+    )
+
+
+def _save(state: Mapping[str, Any], path: Path) -> None:
+    """Write a state through a file of ours: torch's own error does not say why."""
+    with naming(path), open(path, "wb") as file:
+        try:
+            torch.save(state, file)
+        except RuntimeError as error:
+            if isinstance(error.__context__, OSError):
+                raise error.__context__ from None
+            raise
 
 
 def _copy_to_cpu(value: Any) -> Any:

@@ -7,12 +7,11 @@ bit for bit on one process.
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import torch
@@ -31,15 +30,6 @@ from training.model import cpu
 from training.model.bert import BertModel
 
 Dtype = Literal["auto", "fp32", "bf16"]
-PLACES_AND_PACE = (
-    "run_dir",
-    "micro_batch_size",
-    "log_every",
-    "checkpoint_every",
-    "keep_last",
-    "compile",
-)
-"""Fields of a recipe that may change when a run is resumed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,6 +183,7 @@ def train(
         raise ValueError(
             f"global_batch_size `{settings.global_batch_size}` is not a multiple of {world.size} processes"
         )
+    world.barrier()  # the main process may come from an evaluation, and what follows waits for nobody that long
     cpu.keep_memory()
     model.to(world.device)
     network = _network(model, settings, world)
@@ -203,8 +194,8 @@ def train(
         layer_decay=settings.layer_decay,
         unfreeze_every=settings.unfreeze_every,
     )
-    position = run.load_state(model, optimizer)
     watch = watch or Watch()
+    position = run.load_state(model, optimizer, watch)
     watch.start(num_steps, world.device)
     pace = Pace(num_steps, settings, [phase.end for phase in phases])
     dtype = autocast_dtype(settings.dtype, world.device)
@@ -242,10 +233,13 @@ def train(
                 run.log(_metrics(position, losses, watch, meter) | {"learning_rate": rate, "grad_norm": float(norm)})
             if evaluation and is_evaluated:
                 start = time.perf_counter()
-                _evaluate(evaluation, model, optimizer, position, run, keep_best=bool(settings.checkpoint_every))
+                scores = world.on_main(evaluation.scores)
+                run.log({"step": position.step, **{f"eval_{name}": value for name, value in scores.items()}})
+                if settings.checkpoint_every and _is_best(scores, position):
+                    run.save_state(model, optimizer, position, watch, keep=1, kind="best")
                 meter.skip(time.perf_counter() - start)
             if is_saved:
-                run.save_state(model, optimizer, position, keep=settings.keep_last)
+                run.save_state(model, optimizer, position, watch, keep=settings.keep_last)
             if totals.interrupts:
                 run.close()
                 raise KeyboardInterrupt(
@@ -281,24 +275,14 @@ def _network(model: nn.Module, settings: LoopSettings, world: World) -> nn.Modul
     return DistributedDataParallel(network) if world.size > 1 else network
 
 
-def _evaluate(
-    evaluation: Evaluation,
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    position: Position,
-    run: Run,
-    *,
-    keep_best: bool,
-) -> None:
-    if run.world.is_main:
-        scores = evaluation.scores()
-        run.log({"step": position.step, **{f"eval_{name}": value for name, value in scores.items()}})
-        name, value = next(iter(scores.items()))
-        score = -value if name.endswith("loss") else value
-        if keep_best and math.isfinite(score) and (position.best_score is None or score > position.best_score):
-            position.best_score = score
-            run.save_state(model, optimizer, position, keep=1, kind="best")
-    run.world.barrier()
+def _is_best(scores: Mapping[str, float], position: Position) -> bool:
+    """Whether the first score is the best so far, which is noted."""
+    name, value = next(iter(scores.items()))
+    score = -value if name.endswith("loss") else value
+    if not math.isfinite(score) or (position.best_score is not None and score <= position.best_score):
+        return False
+    position.best_score = score
+    return True
 
 
 @dataclass(frozen=True)
@@ -368,9 +352,3 @@ def has_bf16(device: torch.device) -> bool:
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
     return bool(torch.cpu.get_capabilities().get("avx512_bf16"))
-
-
-def recipe_fields(recipe: Any) -> dict[str, Any]:
-    """The fields of a recipe as JSON-compatible values."""
-    values: dict[str, Any] = json.loads(json.dumps(asdict(recipe), default=str))
-    return values

@@ -6,6 +6,7 @@ import sys
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -47,6 +48,16 @@ class Watch:
         """Begin, or go on."""
         self._num_steps = num_steps
         self._bad = torch.full((3,), torch.nan, dtype=torch.float64, device=device)  # step, loss, gradient norm
+
+    def state_dict(self) -> dict[str, Any]:
+        """What to go on from: smoothed losses, and what was said."""
+        return {"smoothed": dict(self._smoothed), "lowest": self._lowest, "said": sorted(self._said)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a `state_dict`; an empty one is that of a run from before there were any."""
+        self._smoothed = dict(state.get("smoothed", {}))
+        self._lowest = float(state.get("lowest", "inf"))
+        self._said = set(state.get("said", ()))
 
     def observe(self, position: Position, losses: Mapping[str, Tensor], norm: Tensor) -> Tensor:
         """Look at a step.

@@ -11,7 +11,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 
-from training.reports.plot import plt
+from training.reports.plot import plt, save_figure
 
 
 @dataclass(frozen=True)
@@ -210,8 +210,7 @@ def plot_report(found: Report, path: Path) -> None:
     axes.set_ylabel(f"{found.metric.replace('_', ' ')} on dev")
     axes.grid(alpha=0.3, axis="y")
     axes.legend(fontsize="small")
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
+    save_figure(figure, path)
 
 
 def _draw_settings(axes: Axes, rows: Sequence[Row]) -> None:

@@ -22,8 +22,10 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from tasks.files import atomic_write
 from training.command import command
 from training.loop.run import read_metrics
 
@@ -140,9 +142,16 @@ def plot_runs(runs: Mapping[str, Path], path: Path) -> Path:
             if len(panel.keys) > 1:
                 place.legend(fontsize="small", framealpha=0.5)
         axes[0].set_title(name, loc="left", fontweight="bold")
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
+    save_figure(figure, path)
     return path
+
+
+def save_figure(figure: Figure, path: Path) -> None:
+    """Write a picture, whole, and let go of it."""
+    file = io.BytesIO()
+    figure.savefig(file, format="png", dpi=110)
+    plt.close(figure)
+    atomic_write(path, file.getvalue())
 
 
 def draw(axes: Axes, lines: Sequence[Mapping[str, Any]], panel: Panel) -> None:

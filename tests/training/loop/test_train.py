@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from training.loop import run as run_module
 from training.loop.feed import Feed
 from training.loop.optimizer import create_optimizer, drop_frozen, set_rates
 from training.loop.pace import Pace
+from training.loop.recipe import Asked
 from training.loop.run import Position, Run, read_metrics
 from training.loop.train import Batch, Evaluation, LoopSettings, Phase, train
 from training.loop.watch import DivergedError, Plateau, Watch
@@ -52,10 +54,12 @@ def objective(network, batch):
     return {"loss": ((hidden - 0.5) ** 2).mean(-1).sum()}
 
 
-def make_run(path, alone):
-    run = Run(path, alone)
-    run.check_recipe({"name": "test"})
-    return run
+@contextmanager
+def begun(path, alone):
+    """A run to train in."""
+    with Run(path, alone) as run:
+        run.begin(Asked(LoopSettings(), {}, places=()))
+        yield run
 
 
 def tiny_train(path, alone, *, num_steps=12, phases=None, loss=objective, **changes):
@@ -65,9 +69,9 @@ def tiny_train(path, alone, *, num_steps=12, phases=None, loss=objective, **chan
         **{"global_batch_size": 4, "log_every": 1, "learning_rate": 1e-3, "dtype": "fp32", "checkpoint_every": 4}
         | changes
     )
-    run = make_run(path, alone)
     phases = phases or [Phase(data=Numbered())]
-    position = train(model, phases, loss, num_steps=num_steps, settings=settings, run=run)
+    with begun(path, alone) as run:
+        position = train(model, phases, loss, num_steps=num_steps, settings=settings, run=run)
     return model, position, run
 
 
@@ -164,9 +168,11 @@ def test_a_score_that_is_no_number_is_never_the_best(tmp_path, alone):
     scores = iter([math.nan, 0.2, 0.1])
     model = create_model("embedding", SHAPE, dropout=0.0)
     settings = LoopSettings(global_batch_size=4, dtype="fp32", checkpoint_every=5, learning_rate=1e-3)
-    run = make_run(tmp_path / "run", alone)
     evaluation = Evaluation(scores=lambda: {"spearman": next(scores)}, every=2)
-    train(model, [Phase(data=Numbered())], objective, num_steps=6, settings=settings, run=run, evaluation=evaluation)
+    with begun(tmp_path / "run", alone) as run:
+        train(
+            model, [Phase(data=Numbered())], objective, num_steps=6, settings=settings, run=run, evaluation=evaluation
+        )
 
     assert [path.name for path in run.states("best")] == ["best-00000004"]
 
@@ -267,9 +273,11 @@ def test_best_state_is_kept_and_can_be_loaded(tmp_path, alone):
         return {"f1": next(scores)}
 
     settings = LoopSettings(global_batch_size=4, dtype="fp32", checkpoint_every=5, keep_last=1, learning_rate=1e-3)
-    run = make_run(tmp_path / "run", alone)
     evaluation = Evaluation(scores=evaluate, every=2)
-    train(model, [Phase(data=Numbered())], objective, num_steps=10, settings=settings, run=run, evaluation=evaluation)
+    with begun(tmp_path / "run", alone) as run:
+        train(
+            model, [Phase(data=Numbered())], objective, num_steps=10, settings=settings, run=run, evaluation=evaluation
+        )
 
     assert [path.name for path in run.states("best")] == ["best-00000006"]
     assert [path.name for path in run.states()] == ["step-00000010"]
@@ -281,15 +289,15 @@ def test_state_that_cannot_be_written_is_an_error(tmp_path, alone, monkeypatch):
     """What is written aside does not fail silently; the state before stays."""
     calls = []
 
-    def save(state, path):
-        calls.append(path)
+    def save(state, file):
+        calls.append(file)
         if len(calls) == 2:
-            raise OSError(28, "No space left on device", str(path))
-        real_save(state, path)
+            raise OSError(28, "No space left on device")
+        real_save(state, file)
 
     real_save = torch.save
     monkeypatch.setattr(run_module.torch, "save", save)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(OSError, match=r"No space left on device: '.*/state/step-00000008/state\.pt'"):
         tiny_train(tmp_path / "run", alone)
 
     assert [path.name for path in (tmp_path / "run" / "state").iterdir()] == ["step-00000004"]

@@ -1,0 +1,127 @@
+"""What a run was asked for, as `recipe.json` and the states keep it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import types
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+RECIPE_FILE = "recipe.json"
+PLACES_AND_PACE = (
+    "run_dir",
+    "micro_batch_size",
+    "log_every",
+    "checkpoint_every",
+    "keep_last",
+    "compile",
+)
+"""Fields of a recipe that may change when a run is resumed."""
+
+
+class RefusedError(ValueError):
+    """A run directory holds something else than what is asked for."""
+
+
+class Asked:
+    """A recipe and the digests of its data, to be compared with what a run was started with.
+
+    Args:
+        recipe: a dataclass.
+        found: digests and the like, written beside the recipe's fields.
+        places: fields that say where data lie; what they hold is compared by `found`.
+    """
+
+    def __init__(self, recipe: Any, found: Mapping[str, Any], *, places: tuple[str, ...]) -> None:
+        self.values = recipe_fields(recipe) | dict(found)
+        self._defaults = _flat(default_fields(type(recipe)))
+        self._may_differ = (*PLACES_AND_PACE, *places)
+
+    def difference(self, before: Mapping[str, Any]) -> str:
+        """The first field in which a record of `values` differs, as `name `old`, not `new``; empty if none does.
+
+        A field that there was not yet had what is its default now.
+        """
+        was, now = self._defaults | _flat(before), _flat(self.values)
+        for key in dict.fromkeys([*now, *was]):
+            if key.partition(".")[0] not in self._may_differ and was.get(key) != now.get(key):
+                return f"{key} `{was.get(key)}`, not `{now.get(key)}`"
+        return ""
+
+    def check(self, before: Mapping[str, Any], run: Path) -> None:
+        """Compare with what a run was started with.
+
+        Raises:
+            RefusedError: naming the field that differs.
+        """
+        if difference := self.difference(before):
+            raise RefusedError(
+                f"run `{run}` was started with {difference}; choose another --run-dir, or remove it to begin anew"
+            )
+
+
+def recipe_fields(recipe: Any) -> dict[str, Any]:
+    """The fields of a recipe as JSON-compatible values."""
+    return _jsonable(dataclasses.asdict(recipe))
+
+
+def default_fields(recipe_type: type) -> dict[str, Any]:
+    """The defaults of a recipe, where it has any, as `recipe_fields` writes them down."""
+    found = {}
+    for item in dataclasses.fields(recipe_type):
+        if item.default is not dataclasses.MISSING:
+            found[item.name] = item.default
+        elif item.default_factory is not dataclasses.MISSING:
+            found[item.name] = item.default_factory()
+    return _jsonable(found)
+
+
+def _jsonable(values: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(json.dumps(values, default=_plain))
+    return found
+
+
+def _plain(value: Any) -> Any:
+    return dataclasses.asdict(value) if dataclasses.is_dataclass(value) and not isinstance(value, type) else str(value)
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested values by their dotted names."""
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        found |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return found
+
+
+def check_types(recipe_type: type, values: Mapping[str, Any], path: Path) -> None:
+    """Whether each value that a file has of a recipe's fields is of their kind.
+
+    Raises:
+        ValueError: naming the file and the field.
+    """
+    for name, kind in get_type_hints(recipe_type).items():
+        if name in values and not _fits(values[name], kind):
+            raise ValueError(f"broken `{path}`: `{name}` cannot be `{values[name]}`; mend it, or give another run")
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    """Whether a JSON value may be that of a field of some type."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):
+        return any(_fits(value, item) for item in arguments)
+    if origin is Annotated:
+        return _fits(value, arguments[0])
+    if origin is Literal:
+        return any(isinstance(value, type(item)) for item in arguments)
+    if origin is tuple:
+        return isinstance(value, list) and all(_fits(item, arguments[0]) for item in value)
+    if dataclasses.is_dataclass(kind):
+        hints = get_type_hints(kind)
+        return isinstance(value, Mapping) and all(
+            _fits(item, hints[name]) for name, item in value.items() if name in hints
+        )
+    if kind is float:
+        return isinstance(value, int | float)
+    return isinstance(value, str if kind is Path else kind)
