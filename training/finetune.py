@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 import tyro
@@ -31,9 +31,11 @@ from training.checkpoint import (
     read_task_card,
 )
 from training.command import command, parse
+from training.data.examples import Examples, encode_examples
 from training.data.finetuning import FinetuningData, label_examples
 from training.data.labelled import Columns, read_examples, source_digest, source_name
 from training.evaluate import format_scores, predict_with_progress, torch_run
+from training.limits import COUNT, EPOCHS, NOT_NEGATIVE, TOKENS
 from training.loop.distributed import World, world
 from training.loop.result import write_result
 from training.loop.run import Run
@@ -67,28 +69,26 @@ class FinetuneRecipe(LoopSettings):
     the checkpoint's own, in BERT -1. What is no BERT, by these or the next two, cannot be exported."""
     combine: Combination | None = None
     """How several of them become one: side by side, added up, or averaged with learnt weights."""
-    bilstm: int | None = None
+    bilstm: Annotated[int, NOT_NEGATIVE] | None = None
     """Size of each direction of a BiLSTM of two layers under the head (the paper: 768); 0 for none."""
-    num_epochs: float = 3.0
+    num_epochs: Annotated[float, EPOCHS] = 3.0
     learning_rate: float = 5e-5
     checkpoint_every: int = 200
-    eval_examples: int = 500
+    eval_examples: Annotated[int, COUNT] = 500
     """Dev examples for the curve, scored four times on the way; the final score is over all of them."""
-    max_seq_length: int | None = None
+    max_seq_length: Annotated[int, TOKENS] | None = None
     """Longest sequence in tokens; None for 384 in spans, 128 in the other tasks, or what the checkpoint can."""
-    doc_stride: int = 128
+    doc_stride: Annotated[int, COUNT] = 128
     """Spans: tokens from one window of a long context to the next."""
-    max_query_length: int = 64
+    max_query_length: Annotated[int, COUNT] = 64
     """Spans: longest question in tokens."""
-    max_answer_length: int = 30
+    max_answer_length: Annotated[int, COUNT] = 30
     """Spans: longest answer in tokens."""
     null_threshold: float | Literal["auto"] = 0.0
     """Spans with unanswerable questions: how far "no answer" must win; `auto` for what gives the best F1 on dev."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.num_epochs <= 0 or self.eval_examples < 1:
-            raise ValueError("num_epochs must be above 0, eval_examples at least 1")
         if self.frozen and (self.unfreeze_every or self.layer_decay != 1):
             raise ValueError("a frozen encoder has no layers that train: leave out unfreeze_every and layer_decay")
 
@@ -105,7 +105,7 @@ def finetune(recipe: FinetuneRecipe, world: World) -> Path:
     run, objective = Run(recipe.run_dir, world), OBJECTIVES[recipe.task]
     tokenizer = load_tokenizer(recipe.checkpoint)
     read = lambda paths: read_examples(recipe.task, paths, columns=recipe.columns, tokenizer=tokenizer)  # noqa: E731
-    examples, dev = read(recipe.train), read(recipe.dev) if recipe.dev else []
+    examples, dev = read(recipe.train), read(recipe.dev) if recipe.dev else Examples()
     task = create_task(recipe.task, tokenizer, task_settings(recipe, examples, dev))
     found = digests(recipe.checkpoint, recipe.train, recipe.dev)
     run.check_recipe(recipe_fields(recipe) | found, may_differ=MAY_DIFFER)
@@ -113,7 +113,8 @@ def finetune(recipe: FinetuneRecipe, world: World) -> Path:
         return run.checkpoint_path
     torch.manual_seed(recipe.seed)
     model = _create(recipe, task)
-    items, num_left_out = label_examples(task, examples)
+    items, left_out = label_examples(task, examples)
+    encode_examples(task, dev)  # or it says what is wrong, before the training rather than after it
     if not items:
         raise ValueError(f"no example of `{recipe.train[0]}` can be used: {objective.unusable}")
     data = FinetuningData(
@@ -121,7 +122,7 @@ def finetune(recipe: FinetuneRecipe, world: World) -> Path:
     )
     if world.is_main:
         num_sequences = sum(len(item.features) for item in items)
-        note = f", {num_left_out:,} left out ({objective.unusable})" if num_left_out else ""
+        note = f", {len(left_out):,} left out ({objective.unusable}; the first: {left_out[0]})" if left_out else ""
         print(f"{len(examples):,} examples, {num_sequences:,} sequences{note}", flush=True)
         _note_new_positions(recipe, task.settings)
     num_steps = max(1, round(recipe.num_epochs * data.num_batches(0)))
