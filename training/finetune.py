@@ -79,7 +79,7 @@ class FinetuneRecipe(LoopSettings):
     max_seq_length: Annotated[int, TOKENS] | None = None
     """Longest sequence in tokens; None for 384 in spans, 128 in the other tasks, or what the checkpoint can."""
     doc_stride: Annotated[int, COUNT] = 128
-    """Spans: tokens from one window of a long context to the next."""
+    """Spans and tagging: tokens from one window of a long text to the next; in tagging half a window at most."""
     max_query_length: Annotated[int, COUNT] = 64
     """Spans: longest question in tokens."""
     max_answer_length: Annotated[int, COUNT] = 30

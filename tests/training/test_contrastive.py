@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -22,6 +23,7 @@ from training.data.examples import Examples
 from training.data.finetuning import FinetuningData
 from training.data.labelled import Columns, read_examples
 from training.evaluate import load_for_evaluation
+from training.evaluate import main as evaluate
 from training.loop.distributed import CPU, World
 from training.loop.run import Run, read_metrics
 from training.similarity import similarity_scores
@@ -155,6 +157,31 @@ def test_vectors_are_those_of_training_and_of_transformers(pooling, recipe, tmp_
     np.testing.assert_allclose(trained, vectors[order], atol=1e-5)
     np.testing.assert_allclose(F.normalize(theirs, dim=-1)[::2].numpy(), vectors[order], atol=1e-5)
     assert similarity_scores(task, pairs, run) == pytest.approx(read_task_card(path).scores["dev"], abs=1e-6)
+
+
+def test_evaluate_scores_pairs(recipe, alone, monkeypatch, capsys):
+    """As training did, beside the words that both texts share; there are no predictions to be written."""
+    path = train_embedding(replace(recipe, num_epochs=1), alone)
+    capsys.readouterr()
+    arguments = ["evaluate", str(path), "--data", str(recipe.dev[0])]
+
+    monkeypatch.setattr("sys.argv", arguments)
+    evaluate()
+    rows = {line.split("  ")[0]: line.split()[-4:] for line in capsys.readouterr().out.splitlines()}
+    scores = read_task_card(path).scores
+    assert rows["100 examples"]
+    assert rows[str(path)] == [f"{100 * scores['dev'][name]:.2f}" for name in ("spearman", "pearson")] + [
+        f"{scores['dev'][name]:.3f}" for name in ("alignment_loss", "uniformity_loss")
+    ]
+    assert f"{100 * scores['word overlap']['spearman']:.2f}" in rows["word overlap"]
+
+    for flags, message in (
+        (["--columns.text-pair", "other"], "dev.jsonl`, line 1: no `other` (there: text, text_pair, label)"),
+        (["--predictions", "x"], "--train and --predictions are not for embeddings"),
+    ):
+        monkeypatch.setattr("sys.argv", [*arguments, *flags])
+        with pytest.raises(SystemExit, match=re.escape(message)):
+            evaluate()
 
 
 def test_interrupted_run_resumes_bit_for_bit(recipe, tmp_path, alone, monkeypatch):

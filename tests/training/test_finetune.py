@@ -209,6 +209,20 @@ def test_malformed_data_is_one_line(name, content, message, checkpoint, tmp_path
     assert not (tmp_path / "run").exists()
 
 
+def test_unusable_dev_data_are_refused_before_training(checkpoint, tmp_path, alone):
+    """With their line, rather than after hours."""
+    train, dev = (write_classification(tmp_path / f"{seed}.jsonl", 8, seed) for seed in (0, 1))
+    with open(dev, "a", encoding="utf-8") as file:
+        file.write('{"text": "\u200b", "label": "no"}\n')
+    recipe = FinetuneRecipe(
+        task="classification", checkpoint=checkpoint, train=(train,), dev=(dev,), run_dir=tmp_path / "run", **SETTINGS
+    )
+
+    with pytest.raises(ValueError, match=r"1\.jsonl`, line 9, text: empty text; it needs at least one word"):
+        finetune(recipe, alone)
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
 @pytest.mark.parametrize("answer", ["", "not there"])
 def test_data_without_a_usable_answer_is_refused(answer, checkpoint, tmp_path, alone):
     """Leaving all examples out would leave nothing to train on."""
