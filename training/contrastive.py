@@ -1,7 +1,7 @@
 """Train the vectors of texts, so that texts that mean the same are close: SimCSE (Gao et al. 2021).
 
     python -m training.contrastive unsupervised --checkpoint runs/mini/checkpoint --train texts.txt --run-dir runs/a
-    python -m training.contrastive supervised --checkpoint runs/a/checkpoint --train pairs.tsv --run-dir runs/b \
+    python -m training.contrastive supervised --checkpoint runs/a/checkpoint --train pairs.tsv --run-dir runs/b \\
         --dev dev.tsv
 
 Unsupervised, the positive of a text is the text itself, seen through other dropout; supervised, it is the text's pair.
@@ -49,8 +49,8 @@ Views = tuple[str, ...]
 class ContrastiveRecipe(LoopSettings):
     """Train the vectors of texts on positives and in-batch negatives."""
 
-    mode: tyro.conf.Positional[Literal["unsupervised", "supervised"]]
-    """Positives: the same text through other dropout (unsupervised), or its pair (supervised)."""
+    mode: Annotated[Literal["unsupervised", "supervised"], tyro.conf.Positional, tyro.conf.arg(metavar="MODE")]
+    """unsupervised: a text's positive is the text itself, through other dropout; supervised: its pair."""
     checkpoint: Path
     """Checkpoint to start from: ours, or any Hugging Face BERT directory."""
     train: tuple[Path, ...]

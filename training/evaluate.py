@@ -1,6 +1,10 @@
 """Evaluate a checkpoint on a dev set, with the code that also stands in the server before and behind the model.
 
-python -m training.evaluate runs/sst2/checkpoint --data dev.tsv --train train.tsv
+    python -m training.evaluate runs/sst2/checkpoint --data dev.tsv --train train.tsv
+    python -m training.evaluate runs/vectors/checkpoint --data stsb-dev.tsv
+
+Vectors are scored on pairs of texts, by Spearman's correlation of their cosines and of numbers that say how alike they
+are.
 """
 
 from __future__ import annotations
@@ -9,7 +13,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -34,8 +38,8 @@ from training.similarity import vector_scores, word_overlap
 class EvaluateRecipe:
     """Score a checkpoint on labelled data."""
 
-    checkpoint: tyro.conf.Positional[Path]
-    """Checkpoint with a task card (training.finetune or training.pretrain wrote it)."""
+    checkpoint: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="CHECKPOINT")]
+    """Directory with a task card (training.finetune, training.contrastive or training.pretrain wrote it)."""
     data: tuple[Path, ...]
     """As `--train` of training.finetune; text for masked-lm; for embeddings tables of `text`, `text_pair` and, in
     `label`, a number that says how alike they are."""

@@ -49,7 +49,12 @@ from training.objectives import OBJECTIVES, all_label_names
 class FinetuneRecipe(LoopSettings):
     """Fine-tune a checkpoint on labelled data."""
 
-    task: tyro.conf.Positional[Literal["classification", "spans", "regression", "multiple-choice", "tagging"]]
+    task: Annotated[
+        Literal["classification", "spans", "regression", "multiple-choice", "tagging"],
+        tyro.conf.Positional,
+        tyro.conf.arg(metavar="TASK"),
+    ]
+    """What to learn: classification, spans, regression, multiple-choice or tagging."""
     checkpoint: Path
     """Checkpoint to start from: ours, or any Hugging Face BERT directory."""
     train: tuple[Path, ...]
