@@ -166,7 +166,8 @@ def task_settings(recipe: FinetuneRecipe, examples: Sequence[Any], dev: Sequence
     """The settings of the task, from the recipe and the data.
 
     Raises:
-        ValueError: when max_seq_length is beyond the checkpoint's positions, or dev has a label that train lacks.
+        ValueError: when max_seq_length is beyond the checkpoint's positions, when there is but one label, or when dev
+            has one that train lacks.
     """
     max_positions = read_shape(recipe.checkpoint).max_position_embeddings
     objective = OBJECTIVES[recipe.task]
@@ -176,6 +177,8 @@ def task_settings(recipe: FinetuneRecipe, examples: Sequence[Any], dev: Sequence
     known = all_label_names(objective, examples)
     if unknown := [name for name in all_label_names(objective, dev) if name not in known]:
         raise ValueError(f"label `{unknown[0]}` of {recipe.dev[0]} does not occur in the training data")
+    if len(known) == 1:
+        raise ValueError(f"the only label in `{recipe.train[0]}` is `{known[0]}`; two are needed to tell them apart")
     return objective.settings(recipe, examples, max_seq_length)
 
 

@@ -253,7 +253,7 @@ def _filled(place: str, row: Mapping[str, Any], name: str) -> Any:
 
 
 def _missing(place: str, row: Mapping[str, Any], name: str) -> str:
-    return f"{place}: no `{name}` (there: {', '.join(map(str, row))})"
+    return f"{place}: no `{name}` (there: {', '.join(f'`{there}`' for there in row)})"
 
 
 def _strings(place: str, row: Mapping[str, Any], name: str) -> tuple[str, ...]:

@@ -51,6 +51,8 @@ def read_rows(path: Path, *, header: bool = True) -> Iterator[Row]:
         lines = read_lines(path)
         cells = _tsv_cells(lines) if kind == ".tsv" else _csv_cells(lines, path)
         yield from _named_rows(path, cells, header=header)
+    elif not path.is_file():
+        raise ValueError(f"no such file: `{path}`")
     else:
         raise ValueError(
             f"cannot tell the format of `{path}`; name it .tsv, .csv, .jsonl (packed: .gz, .xz) or .parquet"

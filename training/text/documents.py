@@ -110,11 +110,13 @@ def read_lines(path: str | Path) -> Iterator[str]:
     """The lines of a text file, packed or not, without their ends and without a byte order mark.
 
     Raises:
-        ValueError: naming the file and the line that is not UTF-8, or the file that is missing or damaged.
+        ValueError: naming the file and the line that is not UTF-8 or has a NUL, or the file that is missing or damaged.
     """
     with _readable(Path(path)), open(path, "rb") as raw, _unpacked(raw) as file:
         _check_line_ends(file, path)
         for number, line in enumerate(file, start=1):
+            if b"\0" in line:
+                raise ValueError(f"`{path}`, line {number}: a NUL byte; the file is damaged, or UTF-16: convert it")
             yield _decode(line, path, number)
 
 
@@ -174,7 +176,7 @@ def _readable(path: Path) -> Iterator[None]:
     except FileNotFoundError:
         raise ValueError(f"no such file: `{path}`") from None
     except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
-        raise ValueError(f"cannot read `{path}`: {error}") from error
+        raise ValueError(f"cannot read `{path}`: {getattr(error, 'strerror', None) or error}") from error
 
 
 def _unpacked(raw: BinaryIO) -> BinaryIO:

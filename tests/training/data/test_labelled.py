@@ -59,7 +59,7 @@ def test_tables_of_every_kind_give_the_same_examples(tmp_path):
     [
         ("a.tsv", "text\tlabel\nx\n", "line 2: 1 columns, the header has 2"),
         ("a.tsv", "text\tlabel\ttext\nx\ty\tz\n", "line 1: two columns are called `text`"),
-        ("a.tsv", "txt\tlabel\nx\t1\n", r"line 2: no `text` \(there: txt, label\)"),
+        ("a.tsv", "txt\tlabel\nx\t1\n", r"line 2: no `text` \(there: `txt`, `label`\)"),
         ("a.tsv", "text\tlabel\nx\t\n", "line 2: no `label`"),
         ("a.tsv", "", "is empty"),
         ("a.jsonl", '{"text": "x", "label": 1}\n[1]\n', "line 2: expected a JSON object"),
@@ -72,6 +72,7 @@ def test_tables_of_every_kind_give_the_same_examples(tmp_path):
         ("a.csv", 'text,label\n"x,1\n', "line 2: broken CSV"),
         ("a.csv", 'text,label\na,1\n"x\ny,1\nz,0\n', r"line 3: broken CSV \(unexpected end of data\)"),
         ("a.tsv", "text\tlabel\ra\t1\r", "line 1: lines end in a carriage return alone; convert the file"),
+        ("a.tsv", "text\tlabel\nthe\0cat\t1\n", "line 2: a NUL byte; the file is damaged, or UTF-16"),
         ("a.xls", "x", "cannot tell the format"),
         ("a.parquet", "x", "cannot read .*a.parquet"),
     ],
@@ -136,7 +137,7 @@ def test_columns_that_were_named_must_be_there(read, columns, rows, message, tmp
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
     assert len(read(tmp_path / "a.jsonl", Columns())) == 1
-    there = ", ".join(rows[0])
+    there = ", ".join(f"`{name}`" for name in rows[0])
     with pytest.raises(ValueError, match=rf"a\.jsonl`, line 1: no `{message}` \(there: {there}\)"):
         read(tmp_path / "a.jsonl", columns)
 
@@ -178,7 +179,7 @@ def test_texts_are_lines_of_text_or_a_column(tmp_path):
 
     assert list(read_texts(tmp_path / "a.txt", Columns())) == ["One, two. Three.", "Four"]
     assert list(read_texts(tmp_path / "a.tsv", Columns(text="body"))) == ["One, two. Three.", "Four"]
-    with pytest.raises(ValueError, match=r"a.tsv`, line 2: no `text` \(there: id, body\)"):
+    with pytest.raises(ValueError, match=r"a.tsv`, line 2: no `text` \(there: `id`, `body`\)"):
         list(read_texts(tmp_path / "a.tsv", Columns()))
 
 
