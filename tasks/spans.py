@@ -127,7 +127,7 @@ class Spans(Task[SpanExample, Window, SpanPrediction, SpanSettings]):
         question_ids = question.ids[: self.settings.max_query_length]
         capacity = self.settings.max_seq_length - len(question_ids) - 3
         spans = list(window_bounds(len(context), capacity, self.settings.doc_stride))
-        owner = _max_context_owner(spans, len(context))
+        owner = max_context_owner(spans, len(context))
         windows = []
         for number, (start, end) in enumerate(spans):
             arrays = self.tokenizer.assemble(question_ids, context.ids[start:end])
@@ -224,8 +224,11 @@ def window_bounds(num_tokens: int, capacity: int, doc_stride: int) -> Iterator[t
         start += min(doc_stride, end - start)
 
 
-def _max_context_owner(spans: Sequence[tuple[int, int]], num_tokens: int) -> np.ndarray:
-    """For each token of the context, the window in which it has the most context: [tokens] int64.
+def max_context_owner(spans: Sequence[tuple[int, int]], num_tokens: int) -> np.ndarray:
+    """For each token of a text, the window in which it has the most context: [tokens] int64.
+
+    Args:
+        spans: the windows, (start, end) in tokens.
 
     Source: `_check_is_max_context` of google-research/bert run_squad.py.
     """

@@ -1,11 +1,12 @@
 """Tagging of words, as named entity recognition does (section 5.3 of the paper): a word's first token carries its tag.
 
-A sentence longer than max_seq_length is read in consecutive windows of whole words, so that every word gets a tag.
+A sentence longer than max_seq_length is read in windows of whole words, so that every word gets a tag. They may
+overlap (doc_stride); a word then gets the tag of the window that shows it with the most context, as spans do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
@@ -16,6 +17,7 @@ from tasks.base import InvalidExample, Outputs, Task, TaskSettings
 from tasks.classification import softmax
 from tasks.features import Features
 from tasks.metrics import chunks, tagging_scores
+from tasks.spans import max_context_owner
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,13 @@ class WordWindow(Features):
     """Number of the first word in the sentence."""
     positions: np.ndarray
     """[words] int64, where the first token of each word stands."""
+    has_max_context: np.ndarray
+    """[words] bool: no other window shows this word with more context around it."""
+
+    @property
+    def tagged(self) -> tuple[np.ndarray, np.ndarray]:
+        """The words that get their tags here: numbers in the sentence, and where their first tokens stand."""
+        return self.first_word + np.flatnonzero(self.has_max_context), self.positions[self.has_max_context]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +77,15 @@ class TaggingSettings(TaskSettings):
     max_seq_length: int = 128
     labels: tuple[str, ...] = ()
     """In the order of the logits."""
+    doc_stride: int = 0
+    """Tokens from the start of one window to the start of the next; 0 for windows that do not overlap."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if len(self.labels) < 2 or len(set(self.labels)) != len(self.labels):
             raise ValueError(f"tagging needs at least two labels, each once: `{list(self.labels)}`")
+        if self.doc_stride < 0:
+            raise ValueError(f"doc_stride must not be negative: `{self.doc_stride}`")
 
 
 @dataclass(frozen=True)
@@ -101,24 +114,28 @@ class Tagging(Task[TaggingExample, WordWindow, TaggingPrediction, TaggingSetting
     def _windows(self, words: Sequence[np.ndarray]) -> list[WordWindow]:
         capacity = self.settings.max_seq_length - 2
         whole = [ids[:capacity] if len(ids) else np.array([self.tokenizer.unk_id]) for ids in words]
-        groups: list[list[np.ndarray]] = [[]]
-        for ids in whole:
-            if sum(map(len, groups[-1])) + len(ids) > capacity:
-                groups.append([])
-            groups[-1].append(ids)
-        windows, first_word = [], 0
-        for group in groups:
-            positions = 1 + np.cumsum([0, *map(len, group[:-1])])
-            arrays = self.tokenizer.assemble(np.concatenate(group))
-            windows.append(WordWindow(**arrays, first_word=first_word, positions=positions))
-            first_word += len(group)
+        starts = np.cumsum([0, *map(len, whole)])
+        bounds = list(word_bounds(starts, capacity, self.settings.doc_stride or capacity))
+        owner = max_context_owner([(starts[first], starts[last]) for first, last in bounds], starts[-1])
+        windows = []
+        for number, (first, last) in enumerate(bounds):
+            window = WordWindow(
+                **self.tokenizer.assemble(np.concatenate(whole[first:last])),
+                first_word=first,
+                positions=1 + starts[first:last] - starts[first],
+                has_max_context=owner[starts[first:last]] == number,
+            )
+            windows.append(window)
         return windows
 
     def decode(
         self, example: TaggingExample, features: Sequence[WordWindow], outputs: Sequence[Outputs]
     ) -> TaggingPrediction:
-        pairs = zip(features, outputs, strict=True)
-        scores = softmax(np.concatenate([output["logits"][window.positions] for window, output in pairs]))
+        logits = np.zeros((len(example.words), len(self.settings.labels)), dtype=np.float32)
+        for window, output in zip(features, outputs, strict=True):
+            words, positions = window.tagged
+            logits[words] = output["logits"][positions]
+        scores = softmax(logits)
         tags = tuple(self.settings.labels[index] for index in scores.argmax(axis=-1))
         return TaggingPrediction(tags=tags, scores=scores.max(axis=-1), entities=entities(example, tags))
 
@@ -128,6 +145,19 @@ class Tagging(Task[TaggingExample, WordWindow, TaggingPrediction, TaggingSetting
     def to_dict(self, example: TaggingExample, prediction: TaggingPrediction) -> dict[str, Any]:
         found = [asdict(entity) for entity in prediction.entities]
         return {"text": example.text, "tags": list(prediction.tags), "entities": found}
+
+
+def word_bounds(starts: np.ndarray, capacity: int, doc_stride: int) -> Iterator[tuple[int, int]]:
+    """Windows (first word, word after the last) that cover all words, each of at most `capacity` tokens.
+
+    Args:
+        starts: [words + 1] the number of tokens before each word, and of all.
+    """
+    first, last = 0, 0
+    while last < len(starts) - 1:
+        last = int(np.searchsorted(starts, starts[first] + capacity, side="right")) - 1
+        yield first, last
+        first = min(last, int(np.searchsorted(starts, starts[first] + doc_stride)))
 
 
 def entities(example: TaggingExample, tags: Sequence[str]) -> tuple[Entity, ...]:

@@ -18,11 +18,12 @@ PEER_DELAY_S = 2.0
 
 
 def parse(
-    recipe_type: type[RecipeT], module: str, description: str | None, args: Sequence[str] | None = None
+    recipe_type: Callable[..., RecipeT], module: str, description: str | None, args: Sequence[str] | None = None
 ) -> RecipeT:
     """A recipe out of the command line; each field is a flag. Mistakes in flags end the process with exit code 2.
 
     Args:
+        recipe_type: a dataclass, or a function that makes one.
         module: name for the usage line, as in `python -m module`.
         description: the module's docstring.
         args: arguments; None for the process's own.

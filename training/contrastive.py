@@ -1,7 +1,7 @@
 """Train the vectors of texts, so that texts that mean the same are close: SimCSE (Gao et al. 2021).
 
     python -m training.contrastive unsupervised --checkpoint runs/mini/checkpoint --train texts.txt --run-dir runs/a
-    python -m training.contrastive supervised --checkpoint runs/a/checkpoint --train pairs.tsv --run-dir runs/b \
+    python -m training.contrastive supervised --checkpoint runs/a/checkpoint --train pairs.tsv --run-dir runs/b \\
         --dev dev.tsv
 
 Unsupervised, the positive of a text is the text itself, seen through other dropout; supervised, it is the text's pair.
@@ -12,11 +12,10 @@ again resumes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -27,10 +26,12 @@ from tasks.embedding import Embedding, EmbeddingSettings, Pooling
 from tasks.regression import RegressionExample
 from training.checkpoint import TaskCard, load_model, load_tokenizer, read_shape, read_task_card
 from training.command import command, parse
+from training.data.examples import Examples, encode_examples
 from training.data.finetuning import FinetuningData
-from training.data.labelled import Columns, read_examples, read_positives, read_texts
+from training.data.labelled import Columns, read_positives, read_similarities, read_texts
 from training.evaluate import format_scores, torch_run
 from training.finetune import PLACES, digests, provenance
+from training.limits import EPOCHS, NOT_NEGATIVE, TOKENS, Limits
 from training.loop.distributed import World, world
 from training.loop.recipe import Asked
 from training.loop.result import write_result
@@ -49,8 +50,8 @@ Views = tuple[str, ...]
 class ContrastiveRecipe(LoopSettings):
     """Train the vectors of texts on positives and in-batch negatives."""
 
-    mode: tyro.conf.Positional[Literal["unsupervised", "supervised"]]
-    """Positives: the same text through other dropout (unsupervised), or its pair (supervised)."""
+    mode: Annotated[Literal["unsupervised", "supervised"], tyro.conf.Positional, tyro.conf.arg(metavar="MODE")]
+    """unsupervised: a text's positive is the text itself, through other dropout; supervised: its pair."""
     checkpoint: Path
     """Checkpoint to start from: ours, or any Hugging Face BERT directory."""
     train: tuple[Path, ...]
@@ -74,28 +75,24 @@ class ContrastiveRecipe(LoopSettings):
     """Whether the result gives vectors of length 1 (training compares directions only)."""
     head: Literal["auto", "on", "off"] = "auto"
     """Train [CLS] through BERT's pooler, a tanh layer; the vectors are those below it. auto: if unsupervised."""
-    temperature: float = 0.05
+    temperature: Annotated[float, Limits(above=0)] = 0.05
     """Cosines are divided by it before the softmax."""
     global_batch_size: int = 64
     """Texts, each with its positive, in a step; all others of it are negatives, over all processes."""
     micro_batch_size: int = field(init=False, default=1)
     """A process takes its share of the batch at one time, as every text is compared with every other."""
-    num_epochs: float = 1.0
+    num_epochs: Annotated[float, EPOCHS] = 1.0
     learning_rate: float = 3e-5
-    max_seq_length: int | None = None
+    max_seq_length: Annotated[int, TOKENS] | None = None
     """Longest text in tokens that the result embeds; None for what the checkpoint was trained on, or can."""
-    train_seq_length: int = 32
+    train_seq_length: Annotated[int, TOKENS] = 32
     """Training texts are cut here, in tokens."""
-    eval_every: int = 100
+    eval_every: Annotated[int, NOT_NEGATIVE] = 100
     """Steps between scores on dev; 0 for at the end only."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "micro_batch_size", self.global_batch_size)
-        if self.temperature <= 0 or self.num_epochs <= 0 or self.eval_every < 0 or self.train_seq_length < 8:
-            raise ValueError(
-                "temperature and num_epochs must be above 0, eval_every not negative, train_seq_length at least 8"
-            )
         if self.global_batch_size < 2:
             raise ValueError("global_batch_size must be at least 2: the other texts of a batch are the negatives")
         if self.head == "on" and self.pooling != "cls":
@@ -177,7 +174,8 @@ def _train_embedding(recipe: ContrastiveRecipe, run: Run) -> Path:
     world, tokenizer = run.world, load_tokenizer(recipe.checkpoint)
     check_dropout(recipe)
     task = Embedding(tokenizer, embedding_settings(recipe))
-    items, dev = contrastive_items(read_views(recipe), task, recipe), read_dev(recipe, task)
+    items = contrastive_items(read_views(recipe), task, recipe)
+    dev = read_similarities(recipe.dev, columns=recipe.dev_columns, tokenizer=tokenizer) if recipe.dev else []
     found = digests(recipe.checkpoint, recipe.train, recipe.dev)
     origin = provenance(recipe.checkpoint, (*recipe.train, *recipe.dev), recipe, found)
     if not run.begin(Asked(recipe, found, places=PLACES)):
@@ -243,20 +241,13 @@ def embedding_settings(recipe: ContrastiveRecipe) -> EmbeddingSettings:
     return EmbeddingSettings(max_seq_length=max_seq_length, pooling=recipe.pooling, normalize=recipe.normalize)
 
 
-def read_views(recipe: ContrastiveRecipe) -> list[Views]:
-    """The training texts with their positives and negatives.
+def read_views(recipe: ContrastiveRecipe) -> Examples:
+    """The training texts with their positives and negatives (Views).
 
     Raises:
         ValueError: naming files without any, or data in which some texts have a negative and others none.
     """
-    views: list[Views]
-    if recipe.mode == "unsupervised":
-        texts = chain.from_iterable(read_texts(path, recipe.columns) for path in recipe.train)
-        if recipe.split_sentences:
-            texts = chain.from_iterable(map(split_sentences, texts))
-        views = [(text, text) for text in texts]
-    else:
-        views = [item for path in recipe.train for item in read_positives(path, recipe.columns, recipe.min_label)]
+    views = Examples(item for path in recipe.train for item in _read_views(path, recipe))
     names = ", ".join(f"`{path}`" for path in recipe.train)
     if not views:
         hint = f" with a `{recipe.columns.label}` of {recipe.min_label} or more" * (recipe.min_label is not None)
@@ -268,39 +259,34 @@ def read_views(recipe: ContrastiveRecipe) -> list[Views]:
     return views
 
 
-def contrastive_items(views: Sequence[Views], task: Embedding, recipe: ContrastiveRecipe) -> list[Item]:
+def _read_views(path: Path, recipe: ContrastiveRecipe) -> Iterator[tuple[str, Views]]:
+    """With where each stands."""
+    if recipe.mode == "supervised":
+        yield from read_positives(path, recipe.columns, recipe.min_label).placed()
+        return
+    for place, text in read_texts(path, recipe.columns).placed():
+        for part in split_sentences(text) if recipe.split_sentences else [text]:
+            yield place, (part, part)
+
+
+def contrastive_items(views: Examples, task: Embedding, recipe: ContrastiveRecipe) -> list[Item]:
     """An item for each text: its views, with the same number where they are the same to the network.
 
     Raises:
         ValueError: when there is nothing to tell apart.
     """
-    texts = list(dict.fromkeys(chain.from_iterable(views)))
+    places: dict[str, str] = {}
+    for place, item in views.placed():
+        for text in item:
+            places.setdefault(text, place)
+    texts = Examples((place, text) for text, place in places.items())
     task = Embedding(task.tokenizer, EmbeddingSettings(max_seq_length=recipe.train_seq_length))
-    features = {text: windows[0] for text, windows in zip(texts, task.encode(texts), strict=True)}
+    features = {text: windows[0] for text, windows in zip(texts, encode_examples(task, texts), strict=True)}
     numbers: dict[bytes, int] = {}
     number_of = {text: numbers.setdefault(item.input_ids.tobytes(), len(numbers)) for text, item in features.items()}
     if len(numbers) < 2:
         raise ValueError(f"all texts of `{recipe.train[0]}` are the same; there are no negatives to learn from")
     return [Item(tuple(features[text] for text in item), tuple(number_of[text] for text in item)) for item in views]
-
-
-def read_dev(recipe: ContrastiveRecipe, task: Embedding) -> list[RegressionExample]:
-    """Pairs to score on.
-
-    Raises:
-        ValueError: naming files in which a text has no pair.
-    """
-    if not recipe.dev:
-        return []
-    pairs: list[RegressionExample] = read_examples(
-        "regression", recipe.dev, columns=recipe.dev_columns, tokenizer=task.tokenizer
-    )
-    if not all(pair.text_pair for pair in pairs):
-        name = recipe.dev_columns.text_pair
-        raise ValueError(
-            f"--dev `{recipe.dev[0]}` needs pairs: there is no `{name}` (--dev-columns.text-pair names it)"
-        )
-    return pairs
 
 
 def scores_before(

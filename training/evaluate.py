@@ -1,6 +1,10 @@
 """Evaluate a checkpoint on a dev set, with the code that also stands in the server before and behind the model.
 
-python -m training.evaluate runs/sst2/checkpoint --data dev.tsv --train train.tsv
+    python -m training.evaluate runs/sst2/checkpoint --data dev.tsv --train train.tsv
+    python -m training.evaluate runs/vectors/checkpoint --data stsb-dev.tsv
+
+Vectors are scored on pairs of texts, by Spearman's correlation of their cosines and of numbers that say how alike they
+are.
 """
 
 from __future__ import annotations
@@ -9,7 +13,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -17,24 +21,28 @@ import tyro
 
 from tasks import Task, create_task
 from tasks.batching import Run, predict
+from tasks.embedding import Embedding
 from tasks.files import atomic_write
 from training.baselines import baseline
 from training.checkpoint import load_model, load_tokenizer, read_task_card
 from training.command import command, parse
-from training.data.labelled import Columns, read_examples
+from training.data.examples import encode_examples
+from training.data.labelled import Columns, read_examples, read_similarities
 from training.model.bert import BertModel
 from training.objectives import OBJECTIVES, all_label_names
 from training.progress import Progress
+from training.similarity import vector_scores, word_overlap
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateRecipe:
     """Score a checkpoint on labelled data."""
 
-    checkpoint: tyro.conf.Positional[Path]
-    """Checkpoint with a task card (training.finetune or training.pretrain wrote it)."""
+    checkpoint: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="CHECKPOINT")]
+    """Directory with a task card (training.finetune, training.contrastive or training.pretrain wrote it)."""
     data: tuple[Path, ...]
-    """As `--train` of training.finetune; text for masked-lm."""
+    """As `--train` of training.finetune; text for masked-lm; for embeddings tables of `text`, `text_pair` and, in
+    `label`, a number that says how alike they are."""
     train: tuple[Path, ...] = ()
     """Training data: adds the baseline fitted on it."""
     columns: Columns = field(default_factory=Columns)
@@ -100,13 +108,17 @@ def _cell(name: str, scores: Mapping[str, float]) -> str:
     return f"{scores[name]:.3f}" if name.endswith("loss") else f"{100 * scores[name]:.2f}"
 
 
-@command
-def main() -> None:
-    """Command line."""
-    recipe = parse(EvaluateRecipe, "training.evaluate", __doc__)
-    task, run = load_for_evaluation(recipe.checkpoint)
+def evaluate_predictions(
+    recipe: EvaluateRecipe, task: Task[Any, Any, Any, Any], run: Run
+) -> tuple[int, dict[str, dict[str, float]]]:
+    """Score predictions, and write them down where that is asked for.
+
+    Returns:
+        How many examples there are; the scores of the checkpoint, and of the baseline where there is training data.
+    """
     examples = read_examples(task.name, recipe.data, columns=recipe.columns, tokenizer=task.tokenizer)
     _check_labels(task, examples)
+    encode_examples(task, examples)  # or it says what is wrong
     predictions = predict_with_progress(task, examples, run)
     if recipe.predictions:
         lines = [json.dumps(task.to_dict(*pair)) for pair in zip(examples, predictions, strict=True)]
@@ -116,7 +128,32 @@ def main() -> None:
         train = read_examples(task.name, recipe.train, columns=recipe.columns, tokenizer=task.tokenizer)
         name, scores = baseline(task.name, train, examples, task.tokenizer)
         rows[name] = scores
-    print(f"{len(examples):,} examples")
+    return len(examples), rows
+
+
+def evaluate_vectors(recipe: EvaluateRecipe, task: Embedding, run: Run) -> tuple[int, dict[str, dict[str, float]]]:
+    """Score the cosines of pairs of texts by the numbers that say how alike they are.
+
+    Returns:
+        How many pairs there are; the scores of the checkpoint, and of the words that both texts share.
+    """
+    if recipe.train or recipe.predictions:
+        raise ValueError("--train and --predictions are not for embeddings: nothing is fitted, and vectors are large")
+    pairs = read_similarities(recipe.data, columns=recipe.columns, tokenizer=task.tokenizer)
+    scores = vector_scores(pairs, lambda texts: predict_with_progress(task, texts, run))
+    return len(pairs), {str(recipe.checkpoint): scores, "word overlap": word_overlap(pairs, task.tokenizer)}
+
+
+@command
+def main() -> None:
+    """Command line."""
+    recipe = parse(EvaluateRecipe, "training.evaluate", __doc__)
+    task, run = load_for_evaluation(recipe.checkpoint)
+    if isinstance(task, Embedding):
+        num_examples, rows = evaluate_vectors(recipe, task, run)
+    else:
+        num_examples, rows = evaluate_predictions(recipe, task, run)
+    print(f"{num_examples:,} examples")
     print(format_scores(rows))
 
 

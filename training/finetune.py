@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 import tyro
@@ -31,9 +31,11 @@ from training.checkpoint import (
     read_task_card,
 )
 from training.command import command, parse
+from training.data.examples import Examples, encode_examples
 from training.data.finetuning import FinetuningData, label_examples
 from training.data.labelled import Columns, read_examples, source_digest, source_name
 from training.evaluate import format_scores, predict_with_progress, torch_run
+from training.limits import COUNT, EPOCHS, NOT_NEGATIVE, TOKENS
 from training.loop.distributed import World, world
 from training.loop.recipe import Asked, recipe_fields
 from training.loop.result import write_result
@@ -48,7 +50,12 @@ from training.objectives import OBJECTIVES, all_label_names
 class FinetuneRecipe(LoopSettings):
     """Fine-tune a checkpoint on labelled data."""
 
-    task: tyro.conf.Positional[Literal["classification", "spans", "regression", "multiple-choice", "tagging"]]
+    task: Annotated[
+        Literal["classification", "spans", "regression", "multiple-choice", "tagging"],
+        tyro.conf.Positional,
+        tyro.conf.arg(metavar="TASK"),
+    ]
+    """What to learn: classification, spans, regression, multiple-choice or tagging."""
     checkpoint: Path
     """Checkpoint to start from: ours, or any Hugging Face BERT directory."""
     train: tuple[Path, ...]
@@ -68,28 +75,26 @@ class FinetuneRecipe(LoopSettings):
     the checkpoint's own, in BERT -1. What is no BERT, by these or the next two, cannot be exported."""
     combine: Combination | None = None
     """How several of them become one: side by side, added up, or averaged with learnt weights."""
-    bilstm: int | None = None
+    bilstm: Annotated[int, NOT_NEGATIVE] | None = None
     """Size of each direction of a BiLSTM of two layers under the head (the paper: 768); 0 for none."""
-    num_epochs: float = 3.0
+    num_epochs: Annotated[float, EPOCHS] = 3.0
     learning_rate: float = 5e-5
     checkpoint_every: int = 200
-    eval_examples: int = 500
+    eval_examples: Annotated[int, COUNT] = 500
     """Dev examples for the curve, scored four times on the way; the final score is over all of them."""
-    max_seq_length: int | None = None
+    max_seq_length: Annotated[int, TOKENS] | None = None
     """Longest sequence in tokens; None for 384 in spans, 128 in the other tasks, or what the checkpoint can."""
-    doc_stride: int = 128
-    """Spans: tokens from one window of a long context to the next."""
-    max_query_length: int = 64
+    doc_stride: Annotated[int, COUNT] = 128
+    """Spans and tagging: tokens from one window of a long text to the next; in tagging half a window at most."""
+    max_query_length: Annotated[int, COUNT] = 64
     """Spans: longest question in tokens."""
-    max_answer_length: int = 30
+    max_answer_length: Annotated[int, COUNT] = 30
     """Spans: longest answer in tokens."""
     null_threshold: float | Literal["auto"] = 0.0
     """Spans with unanswerable questions: how far "no answer" must win; `auto` for what gives the best F1 on dev."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.num_epochs <= 0 or self.eval_examples < 1:
-            raise ValueError("num_epochs must be above 0, eval_examples at least 1")
         if self.frozen and (self.unfreeze_every or self.layer_decay != 1):
             raise ValueError("a frozen encoder has no layers that train: leave out unfreeze_every and layer_decay")
 
@@ -111,14 +116,15 @@ def _finetune(recipe: FinetuneRecipe, run: Run) -> Path:
     world, objective = run.world, OBJECTIVES[recipe.task]
     tokenizer = load_tokenizer(recipe.checkpoint)
     read = lambda paths: read_examples(recipe.task, paths, columns=recipe.columns, tokenizer=tokenizer)  # noqa: E731
-    examples, dev = read(recipe.train), read(recipe.dev) if recipe.dev else []
+    examples, dev = read(recipe.train), read(recipe.dev) if recipe.dev else Examples()
     task = create_task(recipe.task, tokenizer, task_settings(recipe, examples, dev))
     found = digests(recipe.checkpoint, recipe.train, recipe.dev)
     if not run.begin(Asked(recipe, found, places=PLACES)):
         return run.checkpoint_path
     torch.manual_seed(recipe.seed)
     model = _create(recipe, task)
-    items, num_left_out = label_examples(task, examples)
+    items, left_out = label_examples(task, examples)
+    encode_examples(task, dev)  # or it says what is wrong, before the training rather than after it
     if not items:
         raise ValueError(f"no example of `{recipe.train[0]}` can be used: {objective.unusable}")
     data = FinetuningData(
@@ -126,7 +132,7 @@ def _finetune(recipe: FinetuneRecipe, run: Run) -> Path:
     )
     if world.is_main:
         num_sequences = sum(len(item.features) for item in items)
-        note = f", {num_left_out:,} left out ({objective.unusable})" if num_left_out else ""
+        note = f", {len(left_out):,} left out ({objective.unusable}; the first: {left_out[0]})" if left_out else ""
         print(f"{len(examples):,} examples, {num_sequences:,} sequences{note}", flush=True)
         _note_new_positions(recipe, task.settings)
     num_steps = max(1, round(recipe.num_epochs * data.num_batches(0)))
@@ -165,7 +171,8 @@ def task_settings(recipe: FinetuneRecipe, examples: Sequence[Any], dev: Sequence
     """The settings of the task, from the recipe and the data.
 
     Raises:
-        ValueError: when max_seq_length is beyond the checkpoint's positions, or dev has a label that train lacks.
+        ValueError: when max_seq_length is beyond the checkpoint's positions, when there is but one label, or when dev
+            has one that train lacks.
     """
     max_positions = read_shape(recipe.checkpoint).max_position_embeddings
     objective = OBJECTIVES[recipe.task]
@@ -175,6 +182,8 @@ def task_settings(recipe: FinetuneRecipe, examples: Sequence[Any], dev: Sequence
     known = all_label_names(objective, examples)
     if unknown := [name for name in all_label_names(objective, dev) if name not in known]:
         raise ValueError(f"label `{unknown[0]}` of {recipe.dev[0]} does not occur in the training data")
+    if len(known) == 1:
+        raise ValueError(f"the only label in `{recipe.train[0]}` is `{known[0]}`; two are needed to tell them apart")
     return objective.settings(recipe, examples, max_seq_length)
 
 

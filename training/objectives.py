@@ -141,7 +141,11 @@ class TaggingObjective(Objective):
     """Cross entropy of the tag at the first token of each word."""
 
     def settings(self, recipe: FinetuneRecipe, examples: Sequence[Any], max_seq_length: int) -> TaskSettings:
-        return TaggingSettings(max_seq_length=max_seq_length, labels=all_label_names(self, examples))
+        return TaggingSettings(
+            max_seq_length=max_seq_length,
+            labels=all_label_names(self, examples),
+            doc_stride=min(recipe.doc_stride, max_seq_length // 2),
+        )
 
     def label_names(self, example: TaggingExample) -> Sequence[str]:
         return example.tags
@@ -149,12 +153,14 @@ class TaggingObjective(Objective):
     def label(
         self, task: Task[Any, Any, Any, Any], example: TaggingExample, features: Sequence[WordWindow]
     ) -> list[Item]:
+        """A word is learnt where it will be tagged: once, with the most context."""
         items = []
         for window in features:
             labels = np.full(len(window), IGNORED)
-            tags = example.tags[window.first_word : window.first_word + len(window.positions)]
-            labels[window.positions] = [task.settings.labels.index(tag) for tag in tags]
-            items.append(Item((window,), tuple(labels.tolist())))
+            words, positions = window.tagged
+            labels[positions] = [task.settings.labels.index(example.tags[word]) for word in words]
+            if len(words):
+                items.append(Item((window,), tuple(labels.tolist())))
         return items
 
     def targets(self, items: Sequence[Item]) -> tuple[dict[str, Tensor], int]:

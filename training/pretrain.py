@@ -15,11 +15,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+import tyro
 from torch import Tensor, nn
 
 from tasks.features import Features, collate
@@ -387,6 +388,21 @@ def _describe(model: BertModel, corpus: Corpus) -> str:
     )
 
 
+def _command_line(
+    recipe: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="[RECIPE]", help_behavior_hint="")] = "",
+    *,
+    settings: tyro.conf.OmitArgPrefixes[PretrainRecipe],
+) -> PretrainRecipe:
+    """What may stand behind the command, for its help; the recipe's own flags are put in before.
+
+    Args:
+        recipe: The first word: tiny, mini, small, medium, base, large or modern; mini if left out.
+    """
+    if recipe:
+        raise ValueError(f"a recipe comes before all flags: `{recipe}`")
+    return settings
+
+
 def recipe_from_arguments(arguments: Sequence[str]) -> PretrainRecipe:
     """The recipe of a command line: a recipe's name, then flags.
 
@@ -399,7 +415,7 @@ def recipe_from_arguments(arguments: Sequence[str]) -> PretrainRecipe:
         if name not in RECIPES:
             raise ValueError(f"unknown recipe: `{name}` (one of: {', '.join(RECIPES)})")
         flags = [*RECIPES[name], *flags]
-    return parse(PretrainRecipe, "training.pretrain", __doc__, flags)
+    return parse(_command_line, "training.pretrain", __doc__, flags)
 
 
 @command

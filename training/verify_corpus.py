@@ -19,7 +19,7 @@ from training.corpus import Corpus
 class VerifyRecipe:
     """Compare the shards of a corpus with their digests."""
 
-    corpus: Annotated[Path, tyro.conf.Positional]
+    corpus: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="CORPUS")]
     """Directory written by training.corpus."""
 
 

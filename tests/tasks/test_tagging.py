@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks import InvalidExamplesError
+from tasks import InvalidExamplesError, settings_from_dict
 from tasks.tagging import Tagging, TaggingExample, TaggingSettings
 
 LABELS = ("B-LOC", "I-LOC", "O")
@@ -14,26 +14,26 @@ WORDS = st.text(st.sampled_from("abé中\u200b\u0301-"), min_size=1, max_size=6)
 )
 
 
-def make_task(tokenizer, max_seq_length=8):
-    return Tagging(tokenizer, TaggingSettings(max_seq_length=max_seq_length, labels=LABELS))
+def make_task(tokenizer, max_seq_length=8, doc_stride=0):
+    return Tagging(tokenizer, TaggingSettings(max_seq_length=max_seq_length, labels=LABELS, doc_stride=doc_stride))
 
 
 def outputs_of(features, tags):
-    """Logits that say these tags at the first token of each word, and something else at all other tokens."""
+    """Logits that say these tags at the first token of each word, where it has the most context, and nowhere else."""
     outputs = []
     for window in features:
         logits = np.tile(np.float32([0, 0, 0]), (len(window), 1))
-        for position, tag in zip(window.positions, tags[window.first_word :], strict=False):
-            logits[position, LABELS.index(tag)] = 5
+        for word, position in zip(*window.tagged, strict=True):
+            logits[position, LABELS.index(tags[word])] = 5
         outputs.append({"logits": logits})
     return outputs
 
 
-@given(data=st.data(), words=st.lists(WORDS, min_size=1, max_size=12))
-def test_every_word_gets_its_tag(tokenizer, data, words):
+@given(data=st.data(), words=st.lists(WORDS, min_size=1, max_size=12), doc_stride=st.integers(0, 8))
+def test_every_word_gets_its_tag(tokenizer, data, words, doc_stride):
     """Also words without a token or longer than a window; windows cover the words in order and are short enough."""
     words = ["a", *words]  # a sentence needs one word that is read
-    task = make_task(tokenizer)
+    task = make_task(tokenizer, doc_stride=doc_stride)
     tags = [data.draw(st.sampled_from(LABELS)) for _ in words]
     example = TaggingExample(tuple(words), tuple(tags))
 
@@ -41,7 +41,7 @@ def test_every_word_gets_its_tag(tokenizer, data, words):
     prediction = task.decode(example, features, outputs_of(features, tags))
 
     assert all(len(window) <= 8 for window in features)
-    assert sum(len(window.positions) for window in features) == len(words)
+    assert [word for window in features for word in window.tagged[0]] == list(range(len(words)))
     assert prediction.tags == tuple(tags)
     assert len(prediction.scores) == len(words)
     assert task.score([example], [prediction])["accuracy"] == 1.0
@@ -65,6 +65,30 @@ def test_the_first_token_of_a_word_carries_its_tag(tokenizer):
     assert task.to_dict(example, prediction)["entities"] == [
         {"type": "LOC", "start": 0, "end": 10, "text": "unwanted é"}
     ]
+
+
+@pytest.mark.parametrize(("doc_stride", "least"), [(0, 0), (8, 4), (3, 6)])
+def test_words_near_the_edge_of_a_window_are_tagged_where_they_have_context(doc_stride, least, word_tokenizer):
+    """The more windows overlap, the more there is; at the ends of the sentence there is none to be had."""
+    task = make_task(word_tokenizer, max_seq_length=18, doc_stride=doc_stride)
+    features = task.encode([TaggingExample(("w1",) * 100)])[0]
+
+    context = [
+        min(position - 1, len(window) - 2 - position)
+        for window in features
+        for word, position in zip(*window.tagged, strict=True)
+        if 16 <= word < 84
+    ]
+
+    assert len(context) == 84 - 16
+    assert min(context) == least
+
+
+def test_checkpoints_that_know_no_overlap_have_none():
+    """Their scores stay what they were."""
+    assert settings_from_dict("tagging", {"labels": LABELS}).doc_stride == 0
+    with pytest.raises(ValueError, match="doc_stride must not be negative: `-1`"):
+        settings_from_dict("tagging", {"labels": LABELS, "doc_stride": -1})
 
 
 def test_a_word_that_would_be_cut_is_refused_without_truncation(word_tokenizer, tokenizer):

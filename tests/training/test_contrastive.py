@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -18,9 +19,11 @@ from tasks.batching import predict
 from tests.toy import WORDS
 from training.checkpoint import load_model, read_task_card
 from training.contrastive import ContrastiveObjective, ContrastiveRecipe, contrastive_items, info_nce, train_embedding
+from training.data.examples import Examples
 from training.data.finetuning import FinetuningData
 from training.data.labelled import Columns, read_examples
 from training.evaluate import load_for_evaluation
+from training.evaluate import main as evaluate
 from training.loop.distributed import CPU, World
 from training.loop.run import Run, read_metrics
 from training.similarity import similarity_scores
@@ -139,7 +142,7 @@ def test_vectors_are_those_of_training_and_of_transformers(pooling, recipe, tmp_
     texts = [pair.text for pair in pairs[:8]]
     vectors = np.stack(predict(task, texts, run))
     objective = ContrastiveObjective(replace(recipe, pooling=pooling), alone)
-    items = contrastive_items([(text, text) for text in texts], task, recipe)
+    items = contrastive_items(Examples(("here", (text, text)) for text in texts), task, recipe)
     data = FinetuningData(items, objective, global_batch_size=8, seed=0, pad_id=task.tokenizer.pad_id)
     batch = data.batch(0, 0, slice(0, 8))
     model = load_model(path, "embedding").eval()
@@ -154,6 +157,31 @@ def test_vectors_are_those_of_training_and_of_transformers(pooling, recipe, tmp_
     np.testing.assert_allclose(trained, vectors[order], atol=1e-5)
     np.testing.assert_allclose(F.normalize(theirs, dim=-1)[::2].numpy(), vectors[order], atol=1e-5)
     assert similarity_scores(task, pairs, run) == pytest.approx(read_task_card(path).scores["dev"], abs=1e-6)
+
+
+def test_evaluate_scores_pairs(recipe, alone, monkeypatch, capsys):
+    """As training did, beside the words that both texts share; there are no predictions to be written."""
+    path = train_embedding(replace(recipe, num_epochs=1), alone)
+    capsys.readouterr()
+    arguments = ["evaluate", str(path), "--data", str(recipe.dev[0])]
+
+    monkeypatch.setattr("sys.argv", arguments)
+    evaluate()
+    rows = {line.split("  ")[0]: line.split()[-4:] for line in capsys.readouterr().out.splitlines()}
+    scores = read_task_card(path).scores
+    assert rows["100 examples"]
+    assert rows[str(path)] == [f"{100 * scores['dev'][name]:.2f}" for name in ("spearman", "pearson")] + [
+        f"{scores['dev'][name]:.3f}" for name in ("alignment_loss", "uniformity_loss")
+    ]
+    assert f"{100 * scores['word overlap']['spearman']:.2f}" in rows["word overlap"]
+
+    for flags, message in (
+        (["--columns.text-pair", "other"], "dev.jsonl`, line 1: no `other` (there: `text`, `text_pair`, `label`)"),
+        (["--predictions", "x"], "--train and --predictions are not for embeddings"),
+    ):
+        monkeypatch.setattr("sys.argv", [*arguments, *flags])
+        with pytest.raises(SystemExit, match=re.escape(message)):
+            evaluate()
 
 
 def test_interrupted_run_resumes_bit_for_bit(recipe, tmp_path, alone, monkeypatch):
@@ -201,7 +229,7 @@ def test_texts_that_are_the_same_to_the_network_share_a_number(recipe, checkpoin
     task, _ = load_for_evaluation(checkpoint)
     views = [("The cat", "the CAT"), ("a dog", "the cat" + " cat" * 40), ("the cat" + " cat" * 50, "a dog")]
 
-    numbers = [item.labels for item in contrastive_items(views, task, recipe)]
+    numbers = [item.labels for item in contrastive_items(Examples(("here", view) for view in views), task, recipe)]
 
     assert numbers == [(0, 0), (1, 2), (2, 1)]
 
@@ -211,15 +239,21 @@ def test_texts_that_are_the_same_to_the_network_share_a_number(recipe, checkpoin
     [
         ({"mode": "unsupervised", "dropout": 0.0}, "both views of a text were equal; give --dropout 0.1"),
         ({"min_label": 5}, "no pairs with a `label` of 5 or more in `"),
-        ({"columns": Columns(text_pair="paraphrase")}, r"line 1: no `paraphrase` \(there: text, text_pair, label\)"),
-        ({"dev_columns": Columns(text_pair="other")}, "needs pairs: there is no `other`"),
+        (
+            {"columns": Columns(text_pair="paraphrase")},
+            r"line 1: no `paraphrase` \(there: `text`, `text_pair`, `label`\)",
+        ),
+        ({"columns": Columns(negative="hard")}, r"line 1: no `hard` \(there: `text`, `text_pair`, `label`\)"),
+        ({"dev_columns": Columns(text_pair="other")}, r"dev\.jsonl`, line 1: no `other` \(there: `text`, `text_pair`,"),
         ({"max_seq_length": 65}, "max_seq_length `65` is above the checkpoint's 64 positions"),
         ({"head": "on", "pooling": "mean"}, "--head on needs --pooling cls"),
         ({"global_batch_size": 1}, "global_batch_size must be at least 2"),
         ({"select": "best", "dev": ()}, "--select best needs held-out data"),
         ({"mode": "unsupervised", "min_label": 4}, "--min-label chooses among pairs"),
         ({"split_sentences": True}, "--split-sentences is for single texts"),
-        ({"temperature": 0.0}, "temperature and num_epochs must be above 0"),
+        ({"temperature": 0.0}, "--temperature must be above 0: `0.0`"),
+        ({"temperature": math.inf}, "--temperature must be above 0: `inf`"),
+        ({"min_label": math.nan}, "--min-label must be finite: `nan`"),
     ],
 )
 def test_mistakes_are_told(changes, message, recipe, alone):
@@ -239,6 +273,10 @@ def test_mistakes_are_told(changes, message, recipe, alone):
             "have a `negative`, others none",
         ),
         ([], "no pairs in"),
+        (
+            [{"text": "a", "text_pair": "b"}, {"text": "a", "text_pair": "\u200b"}],
+            "odd.jsonl`, line 2, text: empty text",
+        ),
     ],
 )
 def test_unusable_pairs_are_told(rows, message, recipe, tmp_path, alone):

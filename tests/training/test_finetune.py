@@ -17,6 +17,7 @@ from tasks.spans import SpanExample, SpanSettings
 from tasks.tokenizer import TOKENIZER_FILE, Tokenizer
 from tests.toy import write_classification, write_spans
 from training.checkpoint import read_task_card
+from training.data.examples import Examples
 from training.data.finetuning import FinetuningData, label_examples
 from training.data.labelled import Columns, read_examples
 from training.evaluate import load_for_evaluation
@@ -154,16 +155,16 @@ def test_misplaced_answers_are_left_out_and_counted(tokenizer_dir):
     task = create_task("spans", Tokenizer.load(tokenizer_dir), SpanSettings())
     good, bad = SpanExample("the?", "a cat", ("cat",), 2), SpanExample("the?", "a cat", ("cat",), 1)
 
-    items, num_left_out = label_examples(task, [good, bad])
+    items, left_out = label_examples(task, Examples([("line 1", good), ("line 2", bad)]))
 
-    assert (len(items), num_left_out) == (1, 1)
+    assert (len(items), left_out) == (1, ["line 2"])
 
 
 def test_every_sequence_once_an_epoch(tokenizer_dir):
     """Batches cover all sequences each epoch, in another order, and hold sequences of like length."""
     task = create_task("spans", Tokenizer.load(tokenizer_dir), SpanSettings())
     examples = [SpanExample("the?", " ".join(["cat"] * (1 + n % 50)), ("cat",), 0) for n in range(128)]
-    items, _ = label_examples(task, examples)
+    items, _ = label_examples(task, Examples(("here", example) for example in examples))
     data = FinetuningData(items, OBJECTIVES["spans"], global_batch_size=16, seed=0, pad_id=0)
 
     orders = []
@@ -206,6 +207,20 @@ def test_malformed_data_is_one_line(name, content, message, checkpoint, tmp_path
     assert message in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1
     assert not (tmp_path / "run").exists()
+
+
+def test_unusable_dev_data_are_refused_before_training(checkpoint, tmp_path, alone):
+    """With their line, rather than after hours."""
+    train, dev = (write_classification(tmp_path / f"{seed}.jsonl", 8, seed) for seed in (0, 1))
+    with open(dev, "a", encoding="utf-8") as file:
+        file.write('{"text": "\u200b", "label": "no"}\n')
+    recipe = FinetuneRecipe(
+        task="classification", checkpoint=checkpoint, train=(train,), dev=(dev,), run_dir=tmp_path / "run", **SETTINGS
+    )
+
+    with pytest.raises(ValueError, match=r"1\.jsonl`, line 9, text: empty text; it needs at least one word"):
+        finetune(recipe, alone)
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
 
 
 @pytest.mark.parametrize("answer", ["", "not there"])

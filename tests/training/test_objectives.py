@@ -17,6 +17,7 @@ from tasks.tagging import TaggingExample
 from tasks.tokenizer import Tokenizer
 from training.baselines import BASELINES
 from training.checkpoint import TaskCard, create_model, read_shape, read_task_card, save_checkpoint
+from training.data.examples import Examples
 from training.data.finetuning import FinetuningData, label_examples
 from training.data.labelled import READERS, Columns
 from training.evaluate import main as evaluate
@@ -80,7 +81,7 @@ def test_losses_equal_transformers(name, checkpoint, tmp_path):
     save_checkpoint(
         tmp_path / "ours", model, tokenizer_from=checkpoint, card=TaskCard(task=name, settings=task.settings)
     )
-    items, _ = label_examples(task, EXAMPLES[name])
+    items, _ = label_examples(task, Examples(("here", example) for example in EXAMPLES[name]))
     data = FinetuningData(items, OBJECTIVES[name], global_batch_size=2, seed=0, pad_id=0)
     whole, *parts = (data.batch(0, 0, part) for part in (slice(0, 2), slice(0, 1), slice(1, 2)))
 

@@ -10,6 +10,7 @@ import torch
 
 from tasks import Task
 from tasks.features import collate
+from training.data.examples import Examples, encode_examples
 from training.data.pretraining import random_generator
 from training.loop.train import Batch
 from training.objectives import OBJECTIVES, Item, Objective
@@ -18,16 +19,21 @@ LENGTH_STEP = 16
 """Sequences are padded to a multiple of this many tokens, or to the longest of the data."""
 
 
-def label_examples(task: Task[Any, Any, Any, Any], examples: Sequence[Any]) -> tuple[list[Item], int]:
-    """Items of all usable examples, and how many examples had to be left out (see `Objective.is_usable`)."""
+def label_examples(task: Task[Any, Any, Any, Any], examples: Examples) -> tuple[list[Item], list[str]]:
+    """Items of all usable examples, and where those stand that had to be left out (see `Objective.is_usable`).
+
+    Raises:
+        ValueError: as `encode_examples`.
+    """
     objective = OBJECTIVES[task.name]
-    usable = [example for example in examples if objective.is_usable(example)]
+    left_out = [place for place, example in examples.placed() if not objective.is_usable(example)]
     items = [
         item
-        for example, features in zip(usable, task.encode(usable), strict=True)
+        for example, features in zip(examples, encode_examples(task, examples), strict=True)
+        if objective.is_usable(example)
         for item in objective.label(task, example, features)
     ]
-    return items, len(examples) - len(usable)
+    return items, left_out
 
 
 class FinetuningData:

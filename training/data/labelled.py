@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +13,14 @@ from tasks.classification import ClassificationExample
 from tasks.files import sha256
 from tasks.masked_lm import ClozeExample
 from tasks.multiple_choice import MultipleChoiceExample
-from tasks.regression import RegressionExample
+from tasks.regression import Regression, RegressionExample, RegressionSettings
 from tasks.spans import SpanExample
 from tasks.tagging import TaggingExample
 from tasks.tokenizer import Tokenizer, Tokens
+from training.data.examples import Examples, encode_examples
 from training.data.hub import hub_digest, is_hub
 from training.data.pretraining import random_generator
-from training.data.tables import TABLES, WITH_LISTS, kind_of, read_rows
+from training.data.tables import TABLES, WITH_LISTS, Row, kind_of, read_rows
 from training.text.documents import parse_json, read_documents, read_lines
 
 
@@ -29,38 +30,59 @@ class Columns:
 
     text: str = "text"
     text_pair: str = "text_pair"
-    """Left out where the table has no such column."""
+    """Left out where the table has no column of this usual name."""
     negative: str = "negative"
-    """Contrastive training: a text that is unlike `text`; left out where the table has no such column."""
+    """Contrastive training: a text that is unlike `text`; left out as `text_pair` is."""
     label: str = "label"
     """A class, a number (regression), or the number of the right choice, from 0."""
     tokens: str = "tokens"
     """Tagging: the words of a sentence."""
     tags: str = "tags"
     context: str = "context"
-    """Multiple choice; left out where the table has no such column, as is the question."""
+    """Multiple choice; left out as `text_pair` is, and so is the question."""
     question: str = "question"
     choices: str = "choices"
     header: bool = True
     """Whether the first line of a TSV or CSV names the columns; otherwise they are called 0, 1, 2 and so on."""
 
+    @property
+    def given(self) -> list[str]:
+        """Those that are not called as usual: they must be there."""
+        return [
+            getattr(self, item.name)
+            for item in fields(self)
+            if item.name != "header" and getattr(self, item.name) != item.default
+        ]
 
-def read_examples(task: str, paths: Sequence[Path], *, columns: Columns, tokenizer: Tokenizer) -> list[Any]:
+
+def read_examples(task: str, paths: Sequence[Path], *, columns: Columns, tokenizer: Tokenizer) -> Examples:
     """The examples of one task in some files or data sets of the hub.
 
     Raises:
         ValueError: naming file, line and key of what is missing or malformed, or files without examples.
     """
-    examples: list[Any] = []
-    for path in paths:
-        if task in READERS:
-            examples += READERS[task](path, columns)
-        elif task == "masked-lm":
-            if {".tsv", ".csv", ".json"} & set(path.suffixes):
-                raise ValueError(f"`{path}` is a table; the checkpoint is a masked-lm, whose data are running text")
-            examples += read_cloze(path, tokenizer)
-        else:
-            raise ValueError(f"task `{task}` has no labelled data")
+    if task in READERS:
+        return _all_of(paths, lambda path: READERS[task](path, columns))
+    if task != "masked-lm":
+        raise ValueError(f"task `{task}` has no labelled data")
+    if table := next((path for path in paths if {".tsv", ".csv", ".json"} & set(path.suffixes)), None):
+        raise ValueError(f"`{table}` is a table; the checkpoint is a masked-lm, whose data are running text")
+    return _all_of(paths, lambda path: Examples((f"`{path}`", example) for example in read_cloze(path, tokenizer)))
+
+
+def read_similarities(paths: Sequence[Path], *, columns: Columns, tokenizer: Tokenizer) -> Examples:
+    """Pairs of texts out of tables, with numbers that say how alike they are; as examples of regression.
+
+    Raises:
+        ValueError: as `read_examples`; also for a text without its pair, or without a single token.
+    """
+    pairs = _all_of(paths, lambda path: _similarities(path, columns))
+    encode_examples(Regression(tokenizer, RegressionSettings()), pairs)
+    return pairs
+
+
+def _all_of(paths: Sequence[Path], read: Callable[[Path], Examples]) -> Examples:
+    examples = Examples(item for path in paths for item in read(path).placed())
     if not examples:
         raise ValueError(f"no examples in {', '.join(f'`{path}`' for path in paths)}")
     return examples
@@ -76,100 +98,118 @@ def source_name(path: Path) -> str:
     return str(path) if is_hub(path) else path.name
 
 
-def read_classification(path: Path, columns: Columns) -> list[ClassificationExample]:
-    """Texts or pairs with labels out of a table."""
-    examples = []
+def _rows(path: Path, columns: Columns) -> Iterator[Row]:
+    """The rows of a table, each with the columns that were given."""
+    given = columns.given
     for place, row in read_rows(path, header=columns.header):
+        if missing := next((name for name in given if name not in row), None):
+            raise ValueError(_missing(place, row, missing))
+        yield place, row
+
+
+def read_classification(path: Path, columns: Columns) -> Examples:
+    """Texts or pairs with labels out of a table."""
+    examples = Examples()
+    for place, row in _rows(path, columns):
         text, pair = _texts(place, row, columns)
         label = _filled(place, row, columns.label)
         if not isinstance(label, str | int | float):
             raise ValueError(f"{place}: `{columns.label}` must be a string or a number: `{label}`")
-        examples.append(ClassificationExample(text=text, text_pair=pair, label=str(label)))
+        examples.add(place, ClassificationExample(text=text, text_pair=pair, label=str(label)))
     return examples
 
 
-def read_regression(path: Path, columns: Columns) -> list[RegressionExample]:
+def read_regression(path: Path, columns: Columns) -> Examples:
     """Texts or pairs with numbers out of a table."""
-    examples = []
-    for place, row in read_rows(path, header=columns.header):
+    examples = Examples()
+    for place, row in _rows(path, columns):
         text, pair = _texts(place, row, columns)
-        examples.append(RegressionExample(text=text, text_pair=pair, label=_number(place, row, columns.label)))
+        examples.add(place, RegressionExample(text=text, text_pair=pair, label=_number(place, row, columns.label)))
     return examples
 
 
-def read_texts(path: Path, columns: Columns) -> Iterator[str]:
+def _similarities(path: Path, columns: Columns) -> Examples:
+    examples = Examples()
+    for place, row in _rows(path, columns):
+        text, pair = (_string(place, row, name) for name in (columns.text, columns.text_pair))
+        examples.add(place, RegressionExample(text=text, text_pair=pair, label=_number(place, row, columns.label)))
+    return examples
+
+
+def read_texts(path: Path, columns: Columns) -> Examples:
     """The texts of a table, or, under any other name, the lines of a file that are not blank."""
     if kind_of(path) in TABLES:
-        for place, row in read_rows(path, header=columns.header):
-            yield _string(place, row, columns.text)
-    else:
-        yield from filter(str.strip, read_lines(path))
+        return Examples((place, _string(place, row, columns.text)) for place, row in _rows(path, columns))
+    lines = enumerate(read_lines(path), start=1)
+    return Examples((f"`{path}`, line {number}", line) for number, line in lines if line.strip())
 
 
-def read_positives(path: Path, columns: Columns, min_label: float | None = None) -> Iterator[tuple[str, ...]]:
+def read_positives(path: Path, columns: Columns, min_label: float | None = None) -> Examples:
     """Each text of a table with its pair, and with its negative where there is such a column.
 
     Args:
         min_label: leave out pairs with a lower label; None for all pairs, whatever their label.
     """
-    for place, row in read_rows(path, header=columns.header):
+    examples = Examples()
+    for place, row in _rows(path, columns):
         if min_label is None or _number(place, row, columns.label) >= min_label:
             names = [columns.text, columns.text_pair] + [columns.negative] * (columns.negative in row)
-            yield tuple(_string(place, row, name) for name in names)
+            examples.add(place, tuple(_string(place, row, name) for name in names))
+    return examples
 
 
-def read_multiple_choice(path: Path, columns: Columns) -> list[MultipleChoiceExample]:
+def read_multiple_choice(path: Path, columns: Columns) -> Examples:
     """Choices out of a table with lists in column `choices`, or with SWAG's columns (sent1, sent2, ending0 ...)."""
-    examples = []
-    for place, row in read_rows(path, header=columns.header):
+    examples = Examples()
+    for place, row in _rows(path, columns):
         if "ending0" in row:
             endings = itertools.takewhile(row.__contains__, (f"ending{number}" for number in itertools.count()))
             row |= {columns.choices: [row[name] for name in endings]}
             row |= {columns.context: row.get("sent1"), columns.question: row.get("sent2")}
         context, question = (_optional_string(place, row, name) for name in (columns.context, columns.question))
         choices = _strings(place, row, columns.choices)
-        label = str(_filled(place, row, columns.label))
-        if not (label.isascii() and label.isdigit()) or int(label) >= len(choices):
-            raise ValueError(f"{place}: `{columns.label}` must be the number of a choice, from 0: `{label}`")
-        examples.append(
-            MultipleChoiceExample(
-                choices=choices,
-                context=context or "",
-                question=question or "",
-                label=int(label),
-                id=str(row.get("id", "")),
+        label = _to_number(_filled(place, row, columns.label))
+        if label not in range(len(choices)):  # pandas writes 1 as 1.0 where other rows lack it
+            raise ValueError(
+                f"{place}: `{columns.label}` must be the number of a choice, from 0: `{row[columns.label]}`"
             )
+        example = MultipleChoiceExample(
+            choices=choices,
+            context=context or "",
+            question=question or "",
+            label=int(label),
+            id=str(row.get("id", "")),
         )
+        examples.add(place, example)
     return examples
 
 
-def read_tagging(path: Path, columns: Columns) -> list[TaggingExample]:
+def read_tagging(path: Path, columns: Columns) -> Examples:
     """Sentences out of a table with lists in columns `tokens` and `tags`, or, under any other name, a CoNLL file."""
     if kind_of(path) not in WITH_LISTS:
-        return list(_conll_sentences(path))
-    examples = []
-    for place, row in read_rows(path, header=columns.header):
+        return Examples(_conll_sentences(path))
+    examples = Examples()
+    for place, row in _rows(path, columns):
         words, tags = (_strings(place, row, name) for name in (columns.tokens, columns.tags))
         if len(words) != len(tags):
             raise ValueError(f"{place}: {len(words)} `{columns.tokens}`, but {len(tags)} `{columns.tags}`")
-        examples.append(TaggingExample(words=words, tags=tags))
+        examples.add(place, TaggingExample(words=words, tags=tags))
     return examples
 
 
-def _conll_sentences(path: Path) -> Iterator[TaggingExample]:
+def _conll_sentences(path: Path) -> Iterator[tuple[str, TaggingExample]]:
     """A word a line, first column word, last column tag, split by tabs or blanks; an empty line between sentences."""
     words: list[str] = []
     tags: list[str] = []
     for number, line in enumerate(itertools.chain(read_lines(path), [""]), start=1):
         cells = line.split("\t") if "\t" in line else line.split(" ")
-        cells = [cell for cell in cells if cell.strip(" ")]
-        if cells and cells[0] != "-DOCSTART-":
-            if len(cells) < 2:
+        if line.strip(" \t") and cells[0] != "-DOCSTART-":
+            if len(cells) < 2 or not cells[0].strip(" ") or not cells[-1].strip():
                 raise ValueError(f"`{path}`, line {number}: expected a word and a tag: `{line}`")
             words.append(cells[0])
             tags.append(cells[-1].strip())
         elif words:
-            yield TaggingExample(words=tuple(words), tags=tuple(tags))
+            yield f"`{path}`, line {number - len(words)}", TaggingExample(words=tuple(words), tags=tuple(tags))
             words, tags = [], []
 
 
@@ -191,20 +231,29 @@ def _string(place: str, row: Mapping[str, Any], name: str) -> str:
 
 def _number(place: str, row: Mapping[str, Any], name: str) -> float:
     value = _filled(place, row, name)
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        number = math.nan
+    number = _to_number(value)
     if not math.isfinite(number):
         raise ValueError(f"{place}: `{name}` must be a number: `{value}`")
     return number
 
 
+def _to_number(value: Any) -> float:
+    """NaN for what is no number; underscores and truth values, which are numbers to Python, are none in data."""
+    try:
+        return math.nan if isinstance(value, bool) or "_" in str(value) else float(value)
+    except (TypeError, ValueError):
+        return math.nan
+
+
 def _filled(place: str, row: Mapping[str, Any], name: str) -> Any:
     value = row.get(name)
     if value is None or value != value or not str(value).strip():  # a cell without a number is read as NaN
-        raise ValueError(f"{place}: no `{name}` (there: {', '.join(map(str, row))})")
+        raise ValueError(_missing(place, row, name))
     return value
+
+
+def _missing(place: str, row: Mapping[str, Any], name: str) -> str:
+    return f"{place}: no `{name}` (there: {', '.join(f'`{there}`' for there in row)})"
 
 
 def _strings(place: str, row: Mapping[str, Any], name: str) -> tuple[str, ...]:
@@ -214,13 +263,13 @@ def _strings(place: str, row: Mapping[str, Any], name: str) -> tuple[str, ...]:
     return tuple(values)
 
 
-def read_spans(path: Path) -> list[SpanExample]:
+def read_spans(path: Path) -> Examples:
     """Questions of a SQuAD v1.1 or v2.0 JSON file, or of a table with SQuAD's columns as the hub has them."""
     if kind_of(path) in WITH_LISTS:
-        return [_span_row(place, row) for place, row in read_rows(path)]
+        return Examples((place, _span_row(place, row)) for place, row in read_rows(path))
     data = parse_json("\n".join(read_lines(path)), f"`{path}`, which should be in SQuAD's format")
     try:
-        return [
+        examples = [
             _span_example(paragraph, question)
             for article in _value(data, "data", list)
             for paragraph in _value(article, "paragraphs", list)
@@ -228,6 +277,7 @@ def read_spans(path: Path) -> list[SpanExample]:
         ]
     except ValueError as error:
         raise ValueError(f"`{path}` is not in SQuAD's format: {error}") from error
+    return Examples((f"`{path}`, question `{example.id}`", example) for example in examples)
 
 
 def _span_row(place: str, row: dict[str, Any]) -> SpanExample:
@@ -320,7 +370,7 @@ def _passages(path: Path, tokenizer: Tokenizer, max_tokens: int) -> Iterator[str
             yield " ".join(passage)
 
 
-READERS: dict[str, Callable[[Path, Columns], list[Any]]] = {
+READERS: dict[str, Callable[[Path, Columns], Examples]] = {
     "classification": read_classification,
     "spans": lambda path, columns: read_spans(path),
     "regression": read_regression,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from training.data.hub import is_hub, read_hub
-from training.text.documents import parse_json, read_lines
+from training.text.documents import MAX_DOCUMENT_BYTES, parse_json, read_lines
 
 Row = tuple[str, dict[str, Any]]
 """Where a row stands, for messages, and its values by column."""
@@ -51,6 +51,8 @@ def read_rows(path: Path, *, header: bool = True) -> Iterator[Row]:
         lines = read_lines(path)
         cells = _tsv_cells(lines) if kind == ".tsv" else _csv_cells(lines, path)
         yield from _named_rows(path, cells, header=header)
+    elif not path.is_file():
+        raise ValueError(f"no such file: `{path}`")
     else:
         raise ValueError(
             f"cannot tell the format of `{path}`; name it .tsv, .csv, .jsonl (packed: .gz, .xz) or .parquet"
@@ -76,11 +78,16 @@ def _tsv_cells(lines: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
 
 
 def _csv_cells(lines: Iterable[str], path: Path) -> Iterator[tuple[int, list[str]]]:
-    reader = csv.reader((line + "\n" for line in lines), strict=True)
+    """Rows with the number of their first line: a cell in quotes may hold several lines."""
+    csv.field_size_limit(MAX_DOCUMENT_BYTES)
+    reader, first_line = csv.reader((line + "\n" for line in lines), strict=True), 1
     try:
-        yield from ((reader.line_num, row) for row in reader if row)
+        for row in reader:
+            if row:
+                yield first_line, row
+            first_line = reader.line_num + 1
     except csv.Error as error:
-        raise ValueError(f"`{path}`, line {reader.line_num}: broken CSV ({error})") from error
+        raise ValueError(f"`{path}`, line {first_line}: broken CSV ({error})") from error
 
 
 def _json_object(line: str, place: str) -> dict[str, Any]:

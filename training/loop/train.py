@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from training.limits import check_numbers
 from training.loop.distributed import World
 from training.loop.feed import Feed
 from training.loop.interrupt import Interrupt
@@ -99,6 +100,7 @@ class LoopSettings:
             raise ValueError("--select best needs states: --checkpoint-every above 0")
         if self.dropout is not None and not 0 <= self.dropout < 1:
             raise ValueError(f"dropout must be at least 0 and below 1: `{self.dropout}`")
+        check_numbers(self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,10 +110,13 @@ def read_lines(path: str | Path) -> Iterator[str]:
     """The lines of a text file, packed or not, without their ends and without a byte order mark.
 
     Raises:
-        ValueError: naming the file and the line that is not UTF-8, or the file that is missing or damaged.
+        ValueError: naming the file and the line that is not UTF-8 or has a NUL, or the file that is missing or damaged.
     """
     with _readable(Path(path)), open(path, "rb") as raw, _unpacked(raw) as file:
+        _check_line_ends(file, path)
         for number, line in enumerate(file, start=1):
+            if b"\0" in line:
+                raise ValueError(f"`{path}`, line {number}: a NUL byte; the file is damaged, or UTF-16: convert it")
             yield _decode(line, path, number)
 
 
@@ -173,7 +176,7 @@ def _readable(path: Path) -> Iterator[None]:
     except FileNotFoundError:
         raise ValueError(f"no such file: `{path}`") from None
     except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
-        raise ValueError(f"cannot read `{path}`: {error}") from error
+        raise ValueError(f"cannot read `{path}`: {getattr(error, 'strerror', None) or error}") from error
 
 
 def _unpacked(raw: BinaryIO) -> BinaryIO:
@@ -182,11 +185,21 @@ def _unpacked(raw: BinaryIO) -> BinaryIO:
     return opener(raw) if opener else raw
 
 
+def _check_line_ends(file: Any, path: str | Path) -> None:
+    """Refuse a file whose lines end as on old Macs: to all that reads lines it would be a single one."""
+    start = file.peek(1)  # as much as is buffered
+    if b"\r" in start.rstrip(b"\r") and b"\n" not in start:
+        raise ValueError(
+            f"`{path}`, line 1: lines end in a carriage return alone; convert the file: tr '\\r' '\\n' < old > new"
+        )
+
+
 def _line_blocks(path: Path, block_bytes: int) -> Iterator[Block]:
     blank_ends_document = _kind(path) == "plain"
     lines: list[bytes] = []
     first_line, size, document_size, position = 1, 0, 0, 0
     with open(path, "rb") as raw, _unpacked(raw) as file:
+        _check_line_ends(file, path)
         for line in iter(partial(file.readline, MAX_DOCUMENT_BYTES + 1), b""):
             lines.append(line)
             size += len(line)

@@ -10,15 +10,17 @@ import pyarrow.parquet
 import pytest
 import torch
 
+from tasks import create_task
 from tasks.classification import ClassificationExample
 from tasks.masked_lm import MaskedLM, MaskedLMSettings
 from tasks.multiple_choice import MultipleChoiceExample
-from tasks.regression import RegressionExample
+from tasks.regression import RegressionExample, RegressionSettings
 from tasks.spans import SpanExample
 from tasks.tagging import TaggingExample
 from tasks.tokenizer import Tokenizer
 from training.baselines import first_words, majority_choice, majority_label, majority_tag, mean_label, unigram
 from training.checkpoint import create_model
+from training.data.examples import encode_examples
 from training.data.labelled import (
     Columns,
     read_classification,
@@ -57,7 +59,7 @@ def test_tables_of_every_kind_give_the_same_examples(tmp_path):
     [
         ("a.tsv", "text\tlabel\nx\n", "line 2: 1 columns, the header has 2"),
         ("a.tsv", "text\tlabel\ttext\nx\ty\tz\n", "line 1: two columns are called `text`"),
-        ("a.tsv", "txt\tlabel\nx\t1\n", r"line 2: no `text` \(there: txt, label\)"),
+        ("a.tsv", "txt\tlabel\nx\t1\n", r"line 2: no `text` \(there: `txt`, `label`\)"),
         ("a.tsv", "text\tlabel\nx\t\n", "line 2: no `label`"),
         ("a.tsv", "", "is empty"),
         ("a.jsonl", '{"text": "x", "label": 1}\n[1]\n', "line 2: expected a JSON object"),
@@ -68,7 +70,9 @@ def test_tables_of_every_kind_give_the_same_examples(tmp_path):
         ("a.jsonl", '{"text": "x", "label": "\\ud800"}\n', "line 1: half of a surrogate pair"),
         ("a.tsv", "text\tlabel\n \t1\n", "line 2: no `text`"),
         ("a.csv", 'text,label\n"x,1\n', "line 2: broken CSV"),
-        ("a.csv", "text,label\n" + "x" * 200_000 + ",1\n", "line 2: broken CSV"),
+        ("a.csv", 'text,label\na,1\n"x\ny,1\nz,0\n', r"line 3: broken CSV \(unexpected end of data\)"),
+        ("a.tsv", "text\tlabel\ra\t1\r", "line 1: lines end in a carriage return alone; convert the file"),
+        ("a.tsv", "text\tlabel\nthe\0cat\t1\n", "line 2: a NUL byte; the file is damaged, or UTF-16"),
         ("a.xls", "x", "cannot tell the format"),
         ("a.parquet", "x", "cannot read .*a.parquet"),
     ],
@@ -86,8 +90,10 @@ def test_marks_and_line_ends_of_windows_change_nothing(tmp_path):
     long = "word " * 40_000
     text = f"text\tlabel\r\na\t0\r\n\r\n{long}\t1\r\n\r\n"
     (tmp_path / "a.tsv").write_bytes(codecs.BOM_UTF8 + text.encode())
+    (tmp_path / "a.csv").write_bytes(codecs.BOM_UTF8 + text.replace("\t", ",").encode())
     (tmp_path / "a.jsonl").write_bytes(codecs.BOM_UTF8 + b'{"text": "a", "label": 0}\r\n')
 
+    assert [example.text for example in read_classification(tmp_path / "a.csv", Columns())] == ["a", long]
     assert [example.text for example in read_classification(tmp_path / "a.tsv", Columns())] == ["a", long]
     assert [example.text for example in read_classification(tmp_path / "a.jsonl", Columns())] == ["a"]
 
@@ -117,6 +123,52 @@ def test_numbers_are_read_out_of_tables(tmp_path):
         assert read_regression(tmp_path / name, columns) == PAIRS
 
 
+@pytest.mark.parametrize(
+    ("read", "columns", "rows", "message"),
+    [
+        (read_classification, Columns(text_pair="premise"), [{"text": "a", "label": 0}], "premise"),
+        (read_regression, Columns(text_pair="premise"), [{"text": "a", "label": 0}], "premise"),
+        (read_multiple_choice, Columns(question="q"), [{"choices": ["a", "b"], "label": 0}], "q"),
+        (read_positives, Columns(negative="hard"), [{"text": "a", "text_pair": "b"}], "hard"),
+    ],
+)
+def test_columns_that_were_named_must_be_there(read, columns, rows, message, tmp_path):
+    """Under their usual names they may be absent."""
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    assert len(read(tmp_path / "a.jsonl", Columns())) == 1
+    there = ", ".join(f"`{name}`" for name in rows[0])
+    with pytest.raises(ValueError, match=rf"a\.jsonl`, line 1: no `{message}` \(there: {there}\)"):
+        read(tmp_path / "a.jsonl", columns)
+
+
+def test_examples_know_where_they_stand(tmp_path):
+    """By line, by the first line of a cell or a sentence of several, by question."""
+    (tmp_path / "a.csv").write_text('text,label\n\n"a\nb",0\nc,1\n')
+    (tmp_path / "a.conll").write_text("the O\ncat O\n\n\na O\n")
+    (tmp_path / "a.json").write_text(json.dumps(squad()))
+
+    assert read_classification(tmp_path / "a.csv", Columns()).places == [
+        f"`{tmp_path}/a.csv`, line 3",
+        f"`{tmp_path}/a.csv`, line 5",
+    ]
+    assert read_tagging(tmp_path / "a.conll", Columns()).places == [
+        f"`{tmp_path}/a.conll`, line 1",
+        f"`{tmp_path}/a.conll`, line 5",
+    ]
+    assert read_spans(tmp_path / "a.json").places == [f"`{tmp_path}/a.json`, question `q7`"]
+
+
+def test_the_first_example_without_a_token_is_named_and_the_others_counted(tmp_path, tokenizer_dir):
+    """With its place in the data, which its number would not tell."""
+    (tmp_path / "a.tsv").write_text("text\tlabel\nthe\t1\n\n\u200b\t1\nthe\t0\n\u200b\t0\n")
+    task = create_task("regression", Tokenizer.load(tokenizer_dir), RegressionSettings())
+    examples = read_regression(tmp_path / "a.tsv", Columns())
+
+    with pytest.raises(ValueError, match=r"a\.tsv`, line 4, text: empty text; .* \(and 1 more that cannot be used\)"):
+        encode_examples(task, examples)
+
+
 CHOICES = MultipleChoiceExample(("a dog", "a cat"), "Here it is.", "It is", 1, "7")
 
 
@@ -127,7 +179,7 @@ def test_texts_are_lines_of_text_or_a_column(tmp_path):
 
     assert list(read_texts(tmp_path / "a.txt", Columns())) == ["One, two. Three.", "Four"]
     assert list(read_texts(tmp_path / "a.tsv", Columns(text="body"))) == ["One, two. Three.", "Four"]
-    with pytest.raises(ValueError, match=r"a.tsv`, line 2: no `text` \(there: id, body\)"):
+    with pytest.raises(ValueError, match=r"a.tsv`, line 2: no `text` \(there: `id`, `body`\)"):
         list(read_texts(tmp_path / "a.tsv", Columns()))
 
 
@@ -151,7 +203,9 @@ def test_choices_are_read_out_of_lists_and_out_of_the_columns_of_swag(tmp_path):
     header = "id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,label"
     (tmp_path / "a.csv").write_text(f"{header}\n7,1,Here it is. It is,Here it is.,It is,gold,a dog,a cat,1\n")
 
-    for name in ("a.jsonl", "a.parquet", "a.csv"):
+    (tmp_path / "pandas.csv").write_text(f"{header}\n7,1,Here it is. It is,Here it is.,It is,gold,a dog,a cat,1.0\n")
+
+    for name in ("a.jsonl", "a.parquet", "a.csv", "pandas.csv"):
         assert read_multiple_choice(tmp_path / name, Columns()) == [CHOICES]
 
 
@@ -192,8 +246,12 @@ def test_sentences_are_read_out_of_lists(tmp_path):
     [
         (read_regression, {"text": "x", "label": "much"}, "line 1: `label` must be a number: `much`"),
         (read_regression, {"text": "x", "label": "nan"}, "must be a number: `nan`"),
+        (read_regression, {"text": "x", "label": "1_000"}, "must be a number: `1_000`"),
+        (read_regression, {"text": "x", "label": "inf"}, "must be a number: `inf`"),
+        (read_regression, {"text": "x", "label": True}, "must be a number: `True`"),
         (read_regression, {"text": "x"}, "no `label`"),
         (read_multiple_choice, {"choices": ["a", "b"], "label": 2}, "must be the number of a choice, from 0: `2`"),
+        (read_multiple_choice, {"choices": ["a", "b"], "label": 0.5}, "must be the number of a choice, from 0: `0.5`"),
         (read_multiple_choice, {"choices": ["a", "b"], "label": "B"}, "must be the number of a choice, from 0: `B`"),
         (read_multiple_choice, {"choices": ["a", 5], "label": 0}, "`choices` must be a list of strings"),
         (read_multiple_choice, {"ending0": "a", "ending1": None, "label": 0}, "`choices` must be a list of strings"),
@@ -210,11 +268,12 @@ def test_malformed_rows_are_named(read, row, message, tmp_path):
         read(tmp_path / "a.jsonl", Columns())
 
 
-def test_a_word_without_a_tag_is_named(tmp_path):
-    """By its line."""
-    (tmp_path / "a.conll").write_text("the O\ncat\n")
+@pytest.mark.parametrize("line", ["cat", "cat\t", "cat\tNN\t ", "cat NN ", "\tNN\tO"])
+def test_a_word_without_a_tag_is_named(line, tmp_path):
+    """By its line; no other column takes the place of an empty one."""
+    (tmp_path / "a.conll").write_text(f"the O\n{line}\n")
 
-    with pytest.raises(ValueError, match=r"a\.conll`, line 2: expected a word and a tag: `cat`"):
+    with pytest.raises(ValueError, match=rf"a\.conll`, line 2: expected a word and a tag: `{line}`"):
         read_tagging(tmp_path / "a.conll", Columns())
 
 

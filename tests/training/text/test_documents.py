@@ -56,6 +56,7 @@ def test_every_format_gives_the_same_documents(tmp_path):
         ("bad.jsonl", b"{\n", r"bad.jsonl`, line 1: broken JSON"),
         ("bad.jsonl", b"[" * 100_000, r"bad.jsonl`, line 1: broken JSON"),
         ("bad.jsonl", b'{"text": "a \\uDC00 b"}\n', r"bad.jsonl`, line 1: half of a surrogate pair"),
+        ("bad.txt", b"One.\r\rTwo.\r", r"line 1: lines end in a carriage return alone"),
         ("bad.txt.gz", b"not packed", r"cannot read .*bad.txt.gz"),
         ("bad.txt.xz", b"not packed", r"cannot read .*bad.txt.xz"),
         ("bad.parquet", b"not parquet", r"cannot read .*bad.parquet"),

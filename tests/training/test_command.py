@@ -1,0 +1,46 @@
+"""The help of a command teaches how to call it."""
+
+import sys
+from importlib import import_module
+from typing import get_args, get_type_hints
+
+import pytest
+
+from training.finetune import FinetuneRecipe
+from training.pretrain import RECIPES
+
+TASKS = get_args(get_args(get_type_hints(FinetuneRecipe, include_extras=True)["task"])[0])
+
+
+@pytest.mark.parametrize(
+    ("module", "word", "values"),
+    [
+        ("training.pretrain", "[RECIPE]", RECIPES),
+        ("training.finetune", "TASK", TASKS),
+        ("training.contrastive", "MODE", ["unsupervised", "supervised"]),
+        ("training.evaluate", "CHECKPOINT", []),
+        ("training.verify_corpus", "CORPUS", []),
+        ("export.__main__", "CHECKPOINT MODEL_DIR", []),
+    ],
+)
+def test_help_lists_the_words_that_are_no_flags(module, word, values, monkeypatch, capsys):
+    """In the usage line, which fits a terminal, and with all that each may be."""
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(sys, "argv", ["command", "--help"])
+
+    with pytest.raises(SystemExit):
+        import_module(module).main()
+
+    usage, _, rest = capsys.readouterr().out.partition("\n")
+    listed = rest.partition("positional arguments")[2].partition("╰")[0]
+    assert usage.endswith(f" {word}")
+    assert len(usage) <= 80
+    assert [name for name in (*word.split(), *values) if name not in listed] == []
+
+
+def test_a_recipe_behind_a_flag_is_refused(monkeypatch):
+    """Its settings would not count."""
+    monkeypatch.setattr(sys, "argv", ["command", "--corpus", "a", "--run-dir", "b", "tiny"])
+
+    with pytest.raises(SystemExit, match="a recipe comes before all flags: `tiny`"):
+        import_module("training.pretrain").main()

@@ -1,0 +1,47 @@
+"""Numbers that are impossible are refused where a recipe is made."""
+
+import math
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+
+from training.contrastive import ContrastiveRecipe
+from training.finetune import FinetuneRecipe
+from training.pretrain import PretrainRecipe
+
+RECIPES = [
+    FinetuneRecipe(task="spans", checkpoint=Path("a"), train=(Path("b"),), run_dir=Path("c")),
+    ContrastiveRecipe(mode="supervised", checkpoint=Path("a"), train=(Path("b"),), run_dir=Path("c")),
+    PretrainRecipe(corpus=Path("a"), run_dir=Path("c")),
+]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("recipe", RECIPES, ids=["finetune", "contrastive", "pretrain"])
+def test_no_number_of_a_recipe_may_be_infinite_or_none(recipe, value):
+    """The message names the field, whichever it is."""
+    names = [item.name for item in fields(recipe) if item.init and "float" in item.type and "tuple" not in item.type]
+    assert {"learning_rate", "max_minutes"} < set(names)
+
+    for name in names:
+        with pytest.raises(ValueError, match=f"{name}|--{name.replace('_', '-')}"):
+            replace(recipe, **{name: value})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_epochs": 0.0}, "--num-epochs must be above 0 and at most 1,000,000: `0.0`"),
+        ({"num_epochs": 1e300}, "--num-epochs must be above 0 and at most 1,000,000: `1e+300`"),
+        ({"max_seq_length": 0}, "--max-seq-length must be at least 8: `0`"),
+        ({"max_query_length": 0}, "--max-query-length must be at least 1: `0`"),
+        ({"doc_stride": -1}, "--doc-stride must be at least 1: `-1`"),
+        ({"eval_examples": 0}, "--eval-examples must be at least 1: `0`"),
+        ({"bilstm": -1}, "--bilstm must be at least 0: `-1`"),
+    ],
+)
+def test_the_flag_is_named_with_what_it_may_be(changes, message):
+    """And with what came."""
+    with pytest.raises(ValueError, match=message.replace("+", r"\+")):
+        replace(RECIPES[0], **changes)

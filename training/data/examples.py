@@ -1,0 +1,45 @@
+"""Examples that know where they stand in the data, so that a message about one can say so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from tasks import InvalidExamplesError, Task
+
+
+class Examples(list[Any]):
+    """Examples of one task, with where each stands in the data.
+
+    Args:
+        placed: (place, example), the place as messages name it.
+    """
+
+    def __init__(self, placed: Iterable[tuple[str, Any]] = ()) -> None:
+        super().__init__()
+        self.places: list[str] = []
+        for place, example in placed:
+            self.add(place, example)
+
+    def add(self, place: str, example: Any) -> None:
+        """Append an example."""
+        self.append(example)
+        self.places.append(place)
+
+    def placed(self) -> Iterator[tuple[str, Any]]:
+        """(place, example) of each."""
+        return zip(self.places, self, strict=True)
+
+
+def encode_examples(task: Task[Any, Any, Any, Any], examples: Examples) -> list[list[Any]]:
+    """The features of each example, as `Task.encode`.
+
+    Raises:
+        ValueError: naming where the first example stands that cannot be used, and how many more there are.
+    """
+    try:
+        return task.encode(examples)
+    except InvalidExamplesError as error:
+        first, count = error.invalid[0], len({item.index for item in error.invalid})
+        more = f" (and {count - 1:,} more that cannot be used)" if count > 1 else ""
+        raise ValueError(f"{examples.places[first.index]}, {first.field}: {first.reason}{more}") from error

@@ -1,0 +1,54 @@
+"""What numbers the fields of a recipe may hold: said in their types, checked in one place.
+
+num_epochs: Annotated[float, Limits(above=0)] = 3.0
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, get_args, get_type_hints
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """The numbers that a field may hold, all of them finite."""
+
+    above: float = -math.inf
+    least: float = -math.inf
+    most: float = math.inf
+
+    def allow(self, value: float) -> bool:
+        """Whether a value lies within; what is no number does not."""
+        return self.above < value < math.inf and self.least <= value <= self.most
+
+    def __str__(self) -> str:
+        parts = {"above": self.above, "at least": self.least, "at most": self.most}
+        return " and ".join(f"{word} {bound:,}" for word, bound in parts.items() if math.isfinite(bound)) or "finite"
+
+
+COUNT = Limits(least=1)
+NOT_NEGATIVE = Limits(least=0)
+TOKENS = Limits(least=8)
+"""Length of a sequence, special tokens included."""
+EPOCHS = Limits(above=0, most=1_000_000)
+
+
+def check_numbers(recipe: Any) -> None:
+    """Look at every field that holds a number.
+
+    Raises:
+        ValueError: naming the flag, what it may be and what came, for the first that is beyond its limits.
+    """
+    for name, hint in get_type_hints(type(recipe), include_extras=True).items():
+        value, limits = getattr(recipe, name), _limits(hint)
+        if isinstance(value, int | float) and not limits.allow(value):
+            raise ValueError(f"--{name.replace('_', '-')} must be {limits}: `{value}`")
+
+
+def _limits(hint: Any) -> Limits:
+    """What the metadata of a type say, or those of a part of it (as in `... | None`)."""
+    for item in (*getattr(hint, "__metadata__", ()), *map(_limits, get_args(hint))):
+        if isinstance(item, Limits) and item != Limits():
+            return item
+    return Limits()
