@@ -62,18 +62,27 @@ def torch_run(model: BertModel, device: torch.device | str = "cpu") -> Run:
     return run
 
 
+class LanguageModelError(ValueError):
+    """A checkpoint that was pretrained for comparison with BERT, and cannot be asked anything before fine-tuning."""
+
+
 def load_for_evaluation(checkpoint: Path) -> tuple[Task[Any, Any, Any, Any], Run]:
     """The task of a checkpoint, and its network ready to run.
 
     Raises:
         ValueError: when the checkpoint has no task card, or lacks what the task needs.
+        LanguageModelError: when it predicts next tokens, which no task asks for.
     """
     tokenizer, card = load_tokenizer(checkpoint), read_task_card(checkpoint)
     if card is None:
         raise ValueError(f"checkpoint `{checkpoint}` has no task.json; fine-tune it first")
     task = create_task(card.task, tokenizer, card.settings)
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    return task, torch_run(load_model(checkpoint, card.task), device)
+    model = load_model(checkpoint, card.task)
+    if task.name == "masked-lm" and model.config.direction != "both":
+        raise LanguageModelError(
+            f"`{checkpoint}` is a language model ({model.config.direction}) and fills in no masked words; fine-tune it"
+        )
+    return task, torch_run(model, "cuda" if torch.cuda.is_available() else "cpu")
 
 
 def _check_labels(task: Task[Any, Any, Any, Any], examples: Sequence[Any]) -> None:

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.toy import make_text, write_classification, write_spans
+from tests.toy import TINY, make_text, write_classification, write_spans
 from training.finetune import FinetuneRecipe, finetune
+from training.pretrain import PretrainRecipe, pretrain
 from training.report import ReportRecipe, compare_with_defaults, render, training_seconds, write_report
 from training.reports.samples import SHOWN, corpus_passages, marked, sample_predictions
 
@@ -98,6 +99,24 @@ def test_a_finetuned_run(finetuned, task, baseline, says):
     assert baseline in page.text
     assert says in page.text
     assert "The pretraining before it" in page.text
+
+
+@pytest.mark.parametrize("direction", ["left-to-right", "concatenated"])
+def test_a_language_model_fills_in_no_masks(direction, corpus_dir, tmp_path, alone):
+    """Its page has no samples and says why, `training.evaluate` refuses it in one line."""
+    recipe = PretrainRecipe(
+        corpus=corpus_dir, run_dir=tmp_path / "run", num_steps=1, next_sentences=False, direction=direction, **TINY
+    )
+    checkpoint = pretrain(recipe, alone)
+
+    page = Page(render(recipe.run_dir))
+
+    assert f"language model ({direction}) and fills in no masked words" in page.text
+    command = [sys.executable, "-m", "training.evaluate", str(checkpoint), "--data", str(tmp_path)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 1
+    assert result.stderr.count("\n") == 1
+    assert "fine-tune it" in result.stderr
 
 
 def test_text_of_the_data_is_no_markup(finetuned):

@@ -20,7 +20,7 @@ from tasks.spans import SpanExample, SpanPrediction
 from training.checkpoint import read_task_card
 from training.corpus import Corpus
 from training.data.labelled import Columns, cloze_examples, read_cloze, read_examples
-from training.evaluate import load_for_evaluation, predict_with_progress
+from training.evaluate import LanguageModelError, load_for_evaluation, predict_with_progress
 
 NUM_PREDICTED = {"masked-lm": 8, "classification": 500, "spans": 40}
 """Examples to predict, drawn at random; for other tasks 20."""
@@ -58,7 +58,10 @@ def sample_predictions(run: Path, recipe: Mapping[str, Any], data: Sequence[Path
     checkpoint = run / "checkpoint"
     if not checkpoint.is_dir():
         return Samples("", "None yet: the run has no checkpoint, it is not finished.")
-    task, model = load_for_evaluation(checkpoint)
+    try:
+        task, model = load_for_evaluation(checkpoint)
+    except LanguageModelError as error:
+        return Samples("", f"None: {error}.")
     examples, source = _examples(task, checkpoint, recipe, data)
     if not examples:
         return Samples("", source)
