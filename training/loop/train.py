@@ -25,7 +25,7 @@ from training.loop.interrupt import Interrupt
 from training.loop.meter import Meter
 from training.loop.optimizer import create_optimizer, drop_frozen, set_rates
 from training.loop.pace import Pace
-from training.loop.run import Position, Run
+from training.loop.run import Position, Run, StateKind
 from training.loop.watch import Watch
 from training.model import cpu
 from training.model.bert import BertModel
@@ -201,72 +201,125 @@ def train(
     watch.start(num_steps, world.device)
     pace = Pace(num_steps, settings, [phase.end for phase in phases])
     dtype = autocast_dtype(settings.dtype, world.device)
-    meter = Meter(model, position, label=label, pace=pace, dtype=dtype, world=world)
+    training = _Training(
+        model=model,
+        network=network,
+        optimizer=optimizer,
+        objective=objective,
+        settings=settings,
+        run=run,
+        evaluation=evaluation,
+        watch=watch,
+        pace=pace,
+        meter=Meter(model, position, label=label, pace=pace, dtype=dtype, world=world),
+        position=position,
+    )
     with Feed(phases, settings, world) as feed, Interrupt() as interrupt:
         while not pace.is_over(position):
             pace.enter_phase(position)
-            rate = pace.learning_rate(position)
-            set_rates(optimizer, rate)
-            torch.manual_seed((settings.seed * 1_000_003 + position.step) * 4096 + world.rank)
-            batches, wait_s = feed.take(position)
-            network.train()
-            own = StepTotals(elapsed_s=meter.elapsed_s if world.is_main else 0.0, interrupts=interrupt.is_asked)
-            losses, totals = backward(network, batches, objective, settings, world, own)
-            drop_frozen(optimizer, position.step)
-            norm = nn.utils.clip_grad_norm_(model.parameters(), settings.clip_norm)
-            optimizer.found_inf = watch.observe(position, losses, norm)  # type: ignore[attr-defined]
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
-            position.step, position.index = position.step + 1, position.index + 1
-            position.num_tokens += totals.num_tokens
-            position.elapsed_s = totals.elapsed_s
-            is_last = pace.is_over(position)
-            meter.count(batches, totals.num_tokens, wait_s, position)
-            is_logged = position.step % settings.log_every == 0 or is_last
-            is_evaluated = is_last or _is_due(position, evaluation.every if evaluation else 0)
-            is_saved = (
-                totals.interrupts
-                or (is_last and settings.checkpoint_every)
-                or _is_due(position, settings.checkpoint_every)
-            )
-            if is_logged or is_evaluated or is_saved:
-                watch.check_finite()
-            if is_logged:
-                run.log(_metrics(position, losses, watch, meter) | {"learning_rate": rate, "grad_norm": float(norm)})
-            if evaluation and is_evaluated:
-                start = time.perf_counter()
-                scores = world.on_main(evaluation.scores)
-                run.log({"step": position.step, **{f"eval_{name}": value for name, value in scores.items()}})
-                if settings.checkpoint_every and _is_best(scores, position):
-                    run.save_state(model, optimizer, position, watch, keep=1, kind="best")
-                meter.skip(time.perf_counter() - start)
-            if is_saved:
-                run.save_state(model, optimizer, position, watch, keep=settings.keep_last)
-            if totals.interrupts:
+            step = training.take_step(feed, interrupt)
+            training.follow_up(step)
+            if step.is_interrupted:
                 run.close()
                 raise KeyboardInterrupt(
                     f"interrupted after step {position.step:,}; the same command goes on from there"
                 )
     run.close()
     world.barrier()
-    meter.close()
+    training.meter.close()
     if settings.select == "best" and world.is_main:
         print(f"selected: step {run.load_best(model):,}, the best on dev", flush=True)
     return position
 
 
-def _is_due(position: Position, every: int) -> bool:
-    """Whether something comes after this step that comes every so many; 0 for never."""
-    return bool(every) and position.step % every == 0
+@dataclass(frozen=True)
+class _Step:
+    """What came of a step."""
+
+    learning_rate: float
+    losses: Mapping[str, Tensor]
+    """Means over the global batch, on the device."""
+    grad_norm: Tensor
+    is_interrupted: bool
 
 
-def _metrics(position: Position, losses: Mapping[str, Tensor], watch: Watch, meter: Meter) -> dict[str, Any]:
-    """What is logged of a step beside its learning rate and gradient."""
-    values = {name: float(value) for name, value in losses.items()}
-    total, warning = sum(values.values()), watch.warning(position.step, values)
-    metrics = {"step": position.step, "epoch": position.epoch, **values, "loss": total}
-    metrics |= {"num_tokens": position.num_tokens, **meter.report(total)}
-    return metrics | ({"warning": warning} if warning else {})
+@dataclass(frozen=True, kw_only=True)
+class _Training:
+    """What the steps have in hand; they move the position on."""
+
+    model: BertModel
+    network: nn.Module
+    """The model as it is called."""
+    optimizer: torch.optim.Optimizer
+    objective: Objective
+    settings: LoopSettings
+    run: Run
+    evaluation: Evaluation | None
+    watch: Watch
+    pace: Pace
+    meter: Meter
+    position: Position
+
+    def take_step(self, feed: Feed, interrupt: Interrupt) -> _Step:
+        """One global batch through the network, and the optimizer after it."""
+        position, settings, world = self.position, self.settings, self.run.world
+        rate = self.pace.learning_rate(position)
+        set_rates(self.optimizer, rate)
+        torch.manual_seed((settings.seed * 1_000_003 + position.step) * 4096 + world.rank)
+        batches, wait_s = feed.take(position)
+        self.network.train()
+        own = StepTotals(elapsed_s=self.meter.elapsed_s if world.is_main else 0.0, interrupts=interrupt.is_asked)
+        losses, totals = backward(self.network, batches, self.objective, settings, world, own)
+        drop_frozen(self.optimizer, position.step)
+        norm = nn.utils.clip_grad_norm_(self.model.parameters(), settings.clip_norm)
+        self.optimizer.found_inf = self.watch.observe(position, losses, norm)  # type: ignore[attr-defined]
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        position.step, position.index = position.step + 1, position.index + 1
+        position.num_tokens += totals.num_tokens
+        position.elapsed_s = totals.elapsed_s
+        self.meter.count(batches, totals.num_tokens, wait_s, position)
+        return _Step(rate, losses, norm, bool(totals.interrupts))
+
+    def follow_up(self, step: _Step) -> None:
+        """What comes after some steps: a line of metrics, scores, a state."""
+        settings, is_last = self.settings, self.pace.is_over(self.position)
+        is_logged = is_last or self._is_due(settings.log_every)
+        is_evaluated = self.evaluation is not None and (is_last or self._is_due(self.evaluation.every))
+        is_kept = bool(settings.checkpoint_every) and (is_last or self._is_due(settings.checkpoint_every))
+        is_saved = is_kept or step.is_interrupted
+        if is_logged or is_evaluated or is_saved:
+            self.watch.check_finite()
+        if is_logged:
+            self._log(step)
+        if is_evaluated:
+            self._evaluate()
+        if is_saved:
+            self._save("step", keep=settings.keep_last)
+
+    def _is_due(self, every: int) -> bool:
+        """Whether something comes after this step that comes every so many; 0 for never."""
+        return bool(every) and self.position.step % every == 0
+
+    def _log(self, step: _Step) -> None:
+        position, values = self.position, {name: float(value) for name, value in step.losses.items()}
+        total, warning = sum(values.values()), self.watch.warning(position.step, values)
+        metrics: dict[str, Any] = {"step": position.step, "epoch": position.epoch, **values, "loss": total}
+        metrics |= {"num_tokens": position.num_tokens, **self.meter.report(total)}
+        metrics |= {"warning": warning} if warning else {}
+        self.run.log(metrics | {"learning_rate": step.learning_rate, "grad_norm": float(step.grad_norm)})
+
+    def _evaluate(self) -> None:
+        assert self.evaluation
+        start = time.perf_counter()
+        scores = self.run.world.on_main(self.evaluation.scores)
+        self.run.log({"step": self.position.step, **{f"eval_{name}": value for name, value in scores.items()}})
+        if self.settings.checkpoint_every and _is_best(scores, self.position):
+            self._save("best", keep=1)
+        self.meter.skip(time.perf_counter() - start)
+
+    def _save(self, kind: StateKind, *, keep: int) -> None:
+        self.run.save_state(self.model, self.optimizer, self.position, self.watch, keep=keep, kind=kind)
 
 
 def _network(model: nn.Module, settings: LoopSettings, world: World) -> nn.Module:
