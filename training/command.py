@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import MISSING, fields
 from typing import TypeVar
 
 import tyro
@@ -27,8 +28,15 @@ def parse(
         module: name for the usage line, as in `python -m module`.
         description: the module's docstring.
         args: arguments; None for the process's own.
+
+    Raises:
+        ValueError: for a flag that must have values and stands without any.
     """
-    return tyro.cli(recipe_type, prog=f"python -m {module}", description=description, args=args)
+    recipe = tyro.cli(recipe_type, prog=f"python -m {module}", description=description, args=args)
+    for item in fields(recipe):  # type: ignore[arg-type]
+        if item.default is MISSING and getattr(recipe, item.name) == ():
+            raise ValueError(f"--{item.name.replace('_', '-')} stands without a value; it needs at least one")
+    return recipe
 
 
 def command(main: Callable[[], None]) -> Callable[[], None]:

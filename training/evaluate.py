@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,10 +27,10 @@ from tasks.files import atomic_write
 from training.baselines import baseline
 from training.checkpoint import load_model, load_tokenizer, read_task_card
 from training.command import command, parse
-from training.data.examples import encode_examples
-from training.data.labelled import Columns, read_examples, read_similarities
+from training.data.examples import Examples, encode_examples
+from training.data.labelled import MAX_PASSAGE_TOKENS, Columns, read_examples, read_similarities
 from training.model.bert import BertModel
-from training.objectives import OBJECTIVES, all_label_names
+from training.objectives import OBJECTIVES, find_unknown_label
 from training.progress import Progress
 from training.similarity import vector_scores, word_overlap
 
@@ -85,11 +86,12 @@ def load_for_evaluation(checkpoint: Path) -> tuple[Task[Any, Any, Any, Any], Run
     return task, torch_run(model, "cuda" if torch.cuda.is_available() else "cpu")
 
 
-def _check_labels(task: Task[Any, Any, Any, Any], examples: Sequence[Any]) -> None:
+def _check_labels(task: Task[Any, Any, Any, Any], examples: Examples) -> None:
     """A label that the checkpoint cannot give means another data set, or another column."""
     labels = getattr(task.settings, "labels", ())
-    if labels and (unknown := sorted(set(all_label_names(OBJECTIVES[task.name], examples)) - set(labels))):
-        raise ValueError(f"label `{unknown[0]}` of the data is none of the checkpoint's: {', '.join(labels)}")
+    if labels and (unknown := find_unknown_label(OBJECTIVES[task.name], examples, labels)):
+        place, label = unknown
+        raise ValueError(f"{place}: label `{label}` is none of the checkpoint's: {', '.join(labels)}")
 
 
 def predict_with_progress(task: Task[Any, Any, Any, Any], examples: Sequence[Any], run: Run) -> list[Any]:
@@ -125,7 +127,14 @@ def evaluate_predictions(
     Returns:
         How many examples there are; the scores of the checkpoint, and of the baseline where there is training data.
     """
-    examples = read_examples(task.name, recipe.data, columns=recipe.columns, tokenizer=task.tokenizer)
+    read = partial(
+        read_examples,
+        task.name,
+        columns=recipe.columns,
+        tokenizer=task.tokenizer,
+        max_passage_tokens=min(MAX_PASSAGE_TOKENS, task.settings.max_seq_length - 2),
+    )
+    examples = read(recipe.data)
     _check_labels(task, examples)
     encode_examples(task, examples)  # or it says what is wrong
     predictions = predict_with_progress(task, examples, run)
@@ -134,8 +143,7 @@ def evaluate_predictions(
         atomic_write(recipe.predictions, "".join(line + "\n" for line in lines).encode())
     rows = {str(recipe.checkpoint): task.score(examples, predictions)}
     if recipe.train:
-        train = read_examples(task.name, recipe.train, columns=recipe.columns, tokenizer=task.tokenizer)
-        name, scores = baseline(task.name, train, examples, task.tokenizer)
+        name, scores = baseline(task.name, read(recipe.train), examples, task.tokenizer)
         rows[name] = scores
     return len(examples), rows
 

@@ -43,7 +43,7 @@ from training.loop.run import Run
 from training.loop.train import Evaluation, LoopSettings, Phase, train
 from training.model.bert import BertConfig, BertModel
 from training.model.hidden_states import Combination
-from training.objectives import OBJECTIVES, all_label_names
+from training.objectives import OBJECTIVES, all_label_names, find_unknown_label
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +126,7 @@ def _finetune(recipe: FinetuneRecipe, run: Run) -> Path:
     items, left_out = label_examples(task, examples)
     encode_examples(task, dev)  # or it says what is wrong, before the training rather than after it
     if not items:
-        raise ValueError(f"no example of `{recipe.train[0]}` can be used: {objective.unusable}")
+        raise ValueError(f"no example can be used: {objective.unusable}; the first: {left_out[0]}")
     data = FinetuningData(
         items, objective, global_batch_size=recipe.global_batch_size, seed=recipe.seed, pad_id=tokenizer.pad_id
     )
@@ -167,7 +167,7 @@ PLACES = ("checkpoint", "train", "dev")
 """Fields of a recipe that may change when a run is resumed, as the digests of the data tell."""
 
 
-def task_settings(recipe: FinetuneRecipe, examples: Sequence[Any], dev: Sequence[Any]) -> TaskSettings:
+def task_settings(recipe: FinetuneRecipe, examples: Examples, dev: Examples) -> TaskSettings:
     """The settings of the task, from the recipe and the data.
 
     Raises:
@@ -180,8 +180,9 @@ def task_settings(recipe: FinetuneRecipe, examples: Sequence[Any], dev: Sequence
     if max_seq_length > max_positions:
         raise ValueError(f"max_seq_length `{max_seq_length}` is above the checkpoint's {max_positions} positions")
     known = all_label_names(objective, examples)
-    if unknown := [name for name in all_label_names(objective, dev) if name not in known]:
-        raise ValueError(f"label `{unknown[0]}` of {recipe.dev[0]} does not occur in the training data")
+    if unknown := find_unknown_label(objective, dev, known):
+        place, label = unknown
+        raise ValueError(f"{place}: label `{label}` does not occur in the training data")
     if len(known) == 1:
         raise ValueError(f"the only label in `{recipe.train[0]}` is `{known[0]}`; two are needed to tell them apart")
     return objective.settings(recipe, examples, max_seq_length)

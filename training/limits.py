@@ -24,7 +24,7 @@ class Limits:
 
     def __str__(self) -> str:
         parts = {"above": self.above, "at least": self.least, "at most": self.most}
-        return " and ".join(f"{word} {bound:,}" for word, bound in parts.items() if math.isfinite(bound)) or "finite"
+        return " and ".join(f"{word} {bound}" for word, bound in parts.items() if math.isfinite(bound)) or "finite"
 
 
 COUNT = Limits(least=1)

@@ -22,6 +22,7 @@ from tasks.multiple_choice import MultipleChoiceExample, MultipleChoiceSettings
 from tasks.regression import RegressionExample, RegressionSettings
 from tasks.spans import SpanExample, SpanSettings, Window
 from tasks.tagging import TaggingExample, TaggingSettings, WordWindow
+from training.data.examples import Examples
 from training.loop.train import Batch
 
 if TYPE_CHECKING:
@@ -225,6 +226,13 @@ OBJECTIVES: dict[str, Objective] = {
 def all_label_names(objective: Objective, examples: Sequence[Any]) -> tuple[str, ...]:
     """The label names that some examples use, sorted."""
     return tuple(sorted({name for example in examples for name in objective.label_names(example)}))
+
+
+def find_unknown_label(objective: Objective, examples: Examples, known: Sequence[str]) -> tuple[str, str] | None:
+    """Place and name of the first label that is none of those known; None where there is none such."""
+    names, placed = set(known), examples.placed()
+    labels = ((place, name) for place, example in placed for name in objective.label_names(example))
+    return next((label for label in labels if label[1] not in names), None)
 
 
 def answer_positions(example: SpanExample, window: Window) -> tuple[int, int]:

@@ -38,6 +38,14 @@ def test_help_lists_the_words_that_are_no_flags(module, word, values, monkeypatc
     assert [name for name in (*word.split(), *values) if name not in listed] == []
 
 
+def test_a_flag_that_needs_values_is_named_where_it_has_none(monkeypatch):
+    """Rather than data in which there is nothing."""
+    monkeypatch.setattr(sys, "argv", ["command", "somewhere", "--data"])
+
+    with pytest.raises(SystemExit, match="--data stands without a value; it needs at least one"):
+        import_module("training.evaluate").main()
+
+
 def test_a_recipe_behind_a_flag_is_refused(monkeypatch):
     """Its settings would not count."""
     monkeypatch.setattr(sys, "argv", ["command", "--corpus", "a", "--run-dir", "b", "tiny"])

@@ -23,6 +23,9 @@ from training.data.pretraining import random_generator
 from training.data.tables import TABLES, WITH_LISTS, Row, kind_of, read_rows
 from training.text.documents import parse_json, read_documents, read_lines
 
+MAX_PASSAGE_TOKENS = 96
+"""Of a text in which masked LM is to fill gaps."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Columns:
@@ -55,8 +58,18 @@ class Columns:
         ]
 
 
-def read_examples(task: str, paths: Sequence[Path], *, columns: Columns, tokenizer: Tokenizer) -> Examples:
+def read_examples(
+    task: str,
+    paths: Sequence[Path],
+    *,
+    columns: Columns,
+    tokenizer: Tokenizer,
+    max_passage_tokens: int = MAX_PASSAGE_TOKENS,
+) -> Examples:
     """The examples of one task in some files or data sets of the hub.
+
+    Args:
+        max_passage_tokens: for masked-lm, how long passages of the text may be.
 
     Raises:
         ValueError: naming file, line and key of what is missing or malformed, or files without examples.
@@ -67,7 +80,12 @@ def read_examples(task: str, paths: Sequence[Path], *, columns: Columns, tokeniz
         raise ValueError(f"task `{task}` has no labelled data")
     if table := next((path for path in paths if {".tsv", ".csv", ".json"} & set(path.suffixes)), None):
         raise ValueError(f"`{table}` is a table; the checkpoint is a masked-lm, whose data are running text")
-    return _all_of(paths, lambda path: Examples((f"`{path}`", example) for example in read_cloze(path, tokenizer)))
+
+    def passages(path: Path) -> Examples:
+        found = read_cloze(path, tokenizer, max_tokens=max_passage_tokens)
+        return Examples((f"`{path}`", example) for example in found)
+
+    return _all_of(paths, passages)
 
 
 def read_similarities(paths: Sequence[Path], *, columns: Columns, tokenizer: Tokenizer) -> Examples:
@@ -102,8 +120,9 @@ def _rows(path: Path, columns: Columns) -> Iterator[Row]:
     """The rows of a table, each with the columns that were given."""
     given = columns.given
     for place, row in read_rows(path, header=columns.header):
-        if missing := next((name for name in given if name not in row), None):
-            raise ValueError(_missing(place, row, missing))
+        for name in given:
+            if name not in row:
+                raise ValueError(_missing(place, row, name))
         yield place, row
 
 
@@ -193,6 +212,8 @@ def read_tagging(path: Path, columns: Columns) -> Examples:
         words, tags = (_strings(place, row, name) for name in (columns.tokens, columns.tags))
         if len(words) != len(tags):
             raise ValueError(f"{place}: {len(words)} `{columns.tokens}`, but {len(tags)} `{columns.tags}`")
+        if not all(map(str.strip, tags)):
+            raise ValueError(f"{place}: one of `{columns.tags}` is empty")
         examples.add(place, TaggingExample(words=words, tags=tags))
     return examples
 
@@ -320,7 +341,7 @@ def _value(record: Any, key: str, kind: type) -> Any:
 
 
 def read_cloze(
-    path: Path, tokenizer: Tokenizer, *, max_tokens: int = 96, max_examples: int = 1000
+    path: Path, tokenizer: Tokenizer, *, max_tokens: int = MAX_PASSAGE_TOKENS, max_examples: int = 1000
 ) -> list[ClozeExample]:
     """Passages of a text file as `cloze_examples`."""
     return list(itertools.islice(cloze_examples(_passages(path, tokenizer, max_tokens), tokenizer), max_examples))

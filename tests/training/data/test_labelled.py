@@ -25,6 +25,7 @@ from training.data.labelled import (
     Columns,
     read_classification,
     read_cloze,
+    read_examples,
     read_multiple_choice,
     read_positives,
     read_regression,
@@ -257,6 +258,7 @@ def test_sentences_are_read_out_of_lists(tmp_path):
         (read_multiple_choice, {"ending0": "a", "ending1": None, "label": 0}, "`choices` must be a list of strings"),
         (read_multiple_choice, {"choices": ["a", "b"], "label": 0, "context": 5}, "`context` must be a string: `5`"),
         (read_tagging, {"tokens": ["a"], "tags": ["O", "O"]}, "1 `tokens`, but 2 `tags`"),
+        (read_tagging, {"tokens": ["a", "b"], "tags": ["O", ""]}, "line 1: one of `tags` is empty"),
         (read_tagging, {"tokens": ["a"], "tags": [3]}, r"`tags` must be a list of strings: `\[3\]`"),
     ],
 )
@@ -336,6 +338,16 @@ def test_cloze_hides_tokens_that_stand_alone(text_file, tokenizer_dir):
         assert masks.sum() == len(example.tokens) == max(1, round(0.15 * (len(ids) - 2)))
         ids[masks] = [tokenizer.token_id(token) for token in example.tokens]
         assert any(" ".join(map(str, ids[1:-1])) in text for text in texts)
+
+
+def test_passages_are_no_longer_than_the_model_reads(text_file, tokenizer_dir):
+    """Else [MASK]s would be cut off, and what they hide never asked for."""
+    tokenizer = Tokenizer.load(tokenizer_dir)
+    task = MaskedLM(tokenizer, MaskedLMSettings(max_seq_length=32))
+
+    examples = read_examples("masked-lm", [text_file], columns=Columns(), tokenizer=tokenizer, max_passage_tokens=30)
+
+    assert len(task.encode(examples, truncate=False)) == len(examples) > 50
 
 
 def test_layer_norms_and_biases_do_not_decay():
