@@ -16,34 +16,39 @@ class Limits:
 
     above: float = -math.inf
     least: float = -math.inf
+    below: float = math.inf
     most: float = math.inf
 
     def allow(self, value: float) -> bool:
         """Whether a value lies within; what is no number does not."""
-        return self.above < value < math.inf and self.least <= value <= self.most
+        return self.above < value < self.below and self.least <= value <= self.most and math.isfinite(value)
 
     def __str__(self) -> str:
-        parts = {"above": self.above, "at least": self.least, "at most": self.most}
+        parts = {"above": self.above, "at least": self.least, "below": self.below, "at most": self.most}
         return " and ".join(f"{word} {bound}" for word, bound in parts.items() if math.isfinite(bound)) or "finite"
 
 
 COUNT = Limits(least=1)
 NOT_NEGATIVE = Limits(least=0)
+POSITIVE = Limits(above=0)
+SHARE = Limits(least=0, most=1)
+BELOW_ONE = Limits(least=0, below=1)
 TOKENS = Limits(least=8)
 """Length of a sequence, special tokens included."""
 EPOCHS = Limits(above=0, most=1_000_000)
 
 
 def check_numbers(recipe: Any) -> None:
-    """Look at every field that holds a number.
+    """Look at every field that holds a number, or some in a tuple.
 
     Raises:
         ValueError: naming the flag, what it may be and what came, for the first that is beyond its limits.
     """
     for name, hint in get_type_hints(type(recipe), include_extras=True).items():
         value, limits = getattr(recipe, name), _limits(hint)
-        if isinstance(value, int | float) and not limits.allow(value):
-            raise ValueError(f"--{name.replace('_', '-')} must be {limits}: `{value}`")
+        for number in value if isinstance(value, tuple) else (value,):
+            if isinstance(number, int | float) and not limits.allow(number):
+                raise ValueError(f"--{name.replace('_', '-')} must be {limits}: `{number}`")
 
 
 def _limits(hint: Any) -> Limits:

@@ -30,6 +30,7 @@ from training.checkpoint import TaskCard, create_model, load_model, load_tokeniz
 from training.command import command, parse
 from training.corpus import Corpus
 from training.data.pretraining import Masking, PretrainingExample, PretrainingExamples
+from training.limits import COUNT, NOT_NEGATIVE, SHARE, TOKENS
 from training.loop.distributed import World, world
 from training.loop.recipe import Asked, recipe_fields
 from training.loop.result import write_result
@@ -55,17 +56,17 @@ class PretrainRecipe(LoopSettings):
     initialization: Literal["bert", "local"] = "bert"
     """New weights: drawn as in the reference code, or with heads that look at the neighbouring tokens from the start,
     which spares small budgets the plateau."""
-    num_steps: int = 10_000
+    num_steps: Annotated[int, COUNT] = 10_000
     """Optimizer steps."""
     hidden_size: int = 256
     num_hidden_layers: int = 4
     num_attention_heads: int = 4
     max_position_embeddings: int = 512
-    max_seq_length: int = 128
+    max_seq_length: Annotated[int, TOKENS] = 128
     """Tokens of an example, specials included."""
-    long_seq_length: int | None = None
+    long_seq_length: Annotated[int, TOKENS] | None = None
     """Tokens of an example in the last part of the run (the paper: 512); None for the same length throughout."""
-    long_share: float = 0.1
+    long_share: Annotated[float, SHARE] = 0.1
     """Share of the steps with long examples."""
     masking_rate: float = 0.15
     """Share of tokens to predict."""
@@ -75,28 +76,20 @@ class PretrainRecipe(LoopSettings):
     """Share of those that become a random token; the rest stay as they are."""
     whole_words: bool = False
     """Predict all pieces of a word together."""
-    short_seq_prob: float = 0.1
+    short_seq_prob: Annotated[float, SHARE] = 0.1
     """Share of documents that are cut into shorter examples."""
     next_sentences: bool = True
     """Whether next sentences are to be told from random ones; else a pair is always a run of text."""
     direction: Direction = "both"
     """Where tokens look. Anything but `both` is for ablations: a language model predicts the next token instead."""
-    eval_every: int = 1000
+    eval_every: Annotated[int, NOT_NEGATIVE] = 1000
     """Steps between evaluations on dev_corpus."""
-    eval_examples: int = 512
+    eval_examples: Annotated[int, COUNT] = 512
     """Examples of dev_corpus to evaluate on."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, least in (("num_steps", 1), ("eval_every", 0), ("eval_examples", 1), ("max_seq_length", 8)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} must be at least {least}: `{getattr(self, name)}`")
         assert self.masking  # or it says what is wrong
-        if self.long_seq_length is not None and self.long_seq_length < 8:
-            raise ValueError(f"long_seq_length must be at least 8: `{self.long_seq_length}`")
-        for name in ("short_seq_prob", "long_share"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} lies between 0 and 1: `{getattr(self, name)}`")
         if self.direction != "both" and self.next_sentences:
             raise ValueError(f"direction `{self.direction}` is trained without next sentences: --no-next-sentences")
         if self.init and self.initialization != "bert":

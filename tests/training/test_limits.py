@@ -39,6 +39,7 @@ def test_no_number_of_a_recipe_may_be_infinite_or_none(recipe, value):
         ({"doc_stride": -1}, "--doc-stride must be at least 1: `-1`"),
         ({"eval_examples": 0}, "--eval-examples must be at least 1: `0`"),
         ({"bilstm": -1}, "--bilstm must be at least 0: `-1`"),
+        ({"betas": (0.9, 1.0)}, "--betas must be at least 0 and below 1: `1.0`"),
     ],
 )
 def test_the_flag_is_named_with_what_it_may_be(changes, message):

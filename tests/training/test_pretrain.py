@@ -196,13 +196,13 @@ def test_published_shapes_are_first_words(tmp_path):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--num-steps", "0", "--global-batch-size", "0"], "global_batch_size must be at least 1"),
+        (["--num-steps", "0", "--global-batch-size", "0"], "--global-batch-size must be at least 1"),
         (["--global-batch-size", "100000"], "less than one batch of 100000"),
-        (["--num-steps", "0"], "num_steps must be at least 1: `0`"),
-        (["--max-seq-length", "3"], "max_seq_length must be at least 8: `3`"),
+        (["--num-steps", "0"], "--num-steps must be at least 1: `0`"),
+        (["--max-seq-length", "3"], "--max-seq-length must be at least 8: `3`"),
         (["--masking-rate", "2"], "masking_rate lies above 0"),
         (["--init", "c", "--initialization", "local"], "initialization is of new weights"),
-        (["--dropout", "7"], "dropout must be at least 0 and below 1: `7.0`"),
+        (["--dropout", "7"], "--dropout must be at least 0 and below 1: `7.0`"),
         (["--run-dir", __file__], "test_pretrain.py`: File exists"),
         (["--max-seq-length", "65"], "above max_position_embeddings"),
         (["--corpus", "nowhere"], "not a corpus: `nowhere`"),

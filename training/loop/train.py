@@ -12,13 +12,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from training.limits import check_numbers
+from training.limits import BELOW_ONE, COUNT, NOT_NEGATIVE, POSITIVE, SHARE, Limits, check_numbers
 from training.loop.distributed import World
 from training.loop.feed import Feed
 from training.loop.interrupt import Interrupt
@@ -37,70 +37,47 @@ Dtype = Literal["auto", "fp32", "bf16"]
 class LoopSettings:
     """How to train, whatever is trained."""
 
-    global_batch_size: int = 32
+    global_batch_size: Annotated[int, COUNT] = 32
     """Sequences in a step, over all processes and micro-batches."""
-    micro_batch_size: int = 32
+    micro_batch_size: Annotated[int, COUNT] = 32
     """Sequences that go through the network at one time in one process; more are accumulated."""
-    learning_rate: float = 1e-4
+    learning_rate: Annotated[float, POSITIVE] = 1e-4
     """Peak of the learning rate."""
-    warmup_ratio: float = 0.1
+    warmup_ratio: Annotated[float, SHARE] = 0.1
     """Share of the steps in which the learning rate rises."""
-    max_minutes: float | None = None
+    max_minutes: Annotated[float, POSITIVE] | None = None
     """Time budget: the learning rate falls with the time that is left, and training ends when it is up."""
-    weight_decay: float = 0.01
-    betas: tuple[float, float] = (0.9, 0.999)
+    weight_decay: Annotated[float, NOT_NEGATIVE] = 0.01
+    betas: tuple[Annotated[float, BELOW_ONE], Annotated[float, BELOW_ONE]] = (0.9, 0.999)
     """AdamW's decay rates of the moments."""
-    layer_decay: float = 1.0
+    layer_decay: Annotated[float, Limits(above=0, most=1)] = 1.0
     """Learning rate of a layer over that of the layer above it (ULMFiT uses 1 / 2.6); 1 for the same everywhere."""
-    unfreeze_every: int = 0
+    unfreeze_every: Annotated[int, NOT_NEGATIVE] = 0
     """Steps after which the next lower layer joins training, from the head down (ULMFiT); 0 for all from the start."""
-    clip_norm: float = 1.0
+    clip_norm: Annotated[float, POSITIVE] = 1.0
     """Gradients are scaled down to this global norm."""
-    dropout: float | None = None
+    dropout: Annotated[float, BELOW_ONE] | None = None
     """Dropout of hidden states and attention; None for the shape's or checkpoint's own."""
     dtype: Dtype = "auto"
     """Arithmetic of matrix products: bf16 autocast, fp32, or auto (bf16 where the hardware has it)."""
     compile: Literal["auto", "on", "off"] = "auto"
     """torch.compile; auto is on for GPUs, where it pays."""
-    seed: int = 0
-    log_every: int = 10
+    seed: Annotated[int, Limits(least=0, most=2**31 - 1)] = 0
+    log_every: Annotated[int, COUNT] = 10
     """Steps between lines in metrics.jsonl."""
-    checkpoint_every: int = 500
+    checkpoint_every: Annotated[int, NOT_NEGATIVE] = 500
     """Steps between resumable states; 0 for none."""
-    keep_last: int = 2
+    keep_last: Annotated[int, COUNT] = 2
     """Resumable states to keep, beside the best one on dev."""
     select: Literal["last", "best"] = "last"
     """Weights of the checkpoint: the last, or those that scored best on dev on the way (which flatters the score)."""
 
     def __post_init__(self) -> None:
-        for name in ("global_batch_size", "micro_batch_size", "log_every", "keep_last"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1: `{getattr(self, name)}`")
-        for name in ("unfreeze_every", "checkpoint_every"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} must not be negative: `{getattr(self, name)}`")
-        if not 0 <= self.warmup_ratio <= 1 or not 0 <= self.seed < 2**31:
-            raise ValueError(
-                f"warmup_ratio `{self.warmup_ratio}` lies between 0 and 1, seed `{self.seed}` between 0 and 2^31 - 1"
-            )
-        for name in ("learning_rate", "clip_norm"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ValueError(f"{name} must be a number above 0: `{getattr(self, name)}`")
-        if not 0 <= self.weight_decay < math.inf or not all(0 <= beta < 1 for beta in self.betas):
-            raise ValueError(
-                f"weight_decay `{self.weight_decay}` must not be negative, betas `{self.betas}` lie from 0 to below 1"
-            )
-        if not 0 < self.layer_decay <= 1:
-            raise ValueError(f"layer_decay lies above 0 and up to 1: `{self.layer_decay}`")
-        if self.max_minutes is not None and not 0 < self.max_minutes < math.inf:
-            raise ValueError(f"max_minutes must be above 0: `{self.max_minutes}`")
+        check_numbers(self)
         if self.select == "best" and not (getattr(self, "dev", None) or getattr(self, "dev_corpus", None)):
             raise ValueError("--select best needs held-out data: --dev, or --dev-corpus")
         if self.select == "best" and not self.checkpoint_every:
             raise ValueError("--select best needs states: --checkpoint-every above 0")
-        if self.dropout is not None and not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout must be at least 0 and below 1: `{self.dropout}`")
-        check_numbers(self)
 
 
 @dataclass(frozen=True, slots=True)
