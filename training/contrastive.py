@@ -31,7 +31,7 @@ from training.data.finetuning import FinetuningData
 from training.data.labelled import Columns, read_positives, read_similarities, read_texts
 from training.evaluate import format_scores, torch_run
 from training.finetune import PLACES, digests, provenance
-from training.limits import EPOCHS, NOT_NEGATIVE, TOKENS, Limits
+from training.limits import COUNT, EPOCHS, NOT_NEGATIVE, POSITIVE, TOKENS, Limits
 from training.loop.distributed import World, world
 from training.loop.recipe import Asked
 from training.loop.result import write_result
@@ -61,6 +61,8 @@ class ContrastiveRecipe(LoopSettings):
     """Held-out tables of `text`, `text_pair` and, in `label`, a number that says how alike they are."""
     run_dir: Path
     """Run directory: metrics, resumable state, and in the end `checkpoint/`."""
+    compile: Literal["auto", "on", "off"] = "off"
+    """torch.compile; auto is on for GPUs. Each length of batch is compiled by itself, which pays on long runs only."""
     columns: Columns = field(default_factory=Columns)
     """Of the training data."""
     dev_columns: Columns = field(default_factory=Columns)
@@ -77,12 +79,12 @@ class ContrastiveRecipe(LoopSettings):
     """Train [CLS] through BERT's pooler, a tanh layer; the vectors are those below it. auto: if unsupervised."""
     temperature: Annotated[float, Limits(above=0)] = 0.05
     """Cosines are divided by it before the softmax."""
-    global_batch_size: int = 64
+    global_batch_size: Annotated[int, COUNT] = 64
     """Texts, each with its positive, in a step; all others of it are negatives, over all processes."""
-    micro_batch_size: int = field(init=False, default=1)
+    micro_batch_size: Annotated[int, COUNT] = field(init=False, default=1)
     """A process takes its share of the batch at one time, as every text is compared with every other."""
     num_epochs: Annotated[float, EPOCHS] = 1.0
-    learning_rate: float = 3e-5
+    learning_rate: Annotated[float, POSITIVE] = 3e-5
     max_seq_length: Annotated[int, TOKENS] | None = None
     """Longest text in tokens that the result embeds; None for what the checkpoint was trained on, or can."""
     train_seq_length: Annotated[int, TOKENS] = 32

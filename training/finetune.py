@@ -35,7 +35,7 @@ from training.data.examples import Examples, encode_examples
 from training.data.finetuning import FinetuningData, label_examples
 from training.data.labelled import Columns, read_examples, source_digest, source_name
 from training.evaluate import format_scores, predict_with_progress, torch_run
-from training.limits import COUNT, EPOCHS, NOT_NEGATIVE, TOKENS
+from training.limits import COUNT, EPOCHS, NOT_NEGATIVE, POSITIVE, TOKENS
 from training.loop.distributed import World, world
 from training.loop.recipe import Asked, recipe_fields
 from training.loop.result import write_result
@@ -65,6 +65,8 @@ class FinetuneRecipe(LoopSettings):
     """Held-out data to score on, in the same format."""
     run_dir: Path
     """Run directory: metrics, resumable state, and in the end `checkpoint/`."""
+    compile: Literal["auto", "on", "off"] = "off"
+    """torch.compile; auto is on for GPUs. Each length of batch is compiled by itself, which pays on long runs only."""
     columns: Columns = field(default_factory=Columns)
     from_scratch: bool = False
     """Keep only the checkpoint's shape and vocabulary and start from random weights: what is pretraining worth?"""
@@ -78,8 +80,8 @@ class FinetuneRecipe(LoopSettings):
     bilstm: Annotated[int, NOT_NEGATIVE] | None = None
     """Size of each direction of a BiLSTM of two layers under the head (the paper: 768); 0 for none."""
     num_epochs: Annotated[float, EPOCHS] = 3.0
-    learning_rate: float = 5e-5
-    checkpoint_every: int = 200
+    learning_rate: Annotated[float, POSITIVE] = 5e-5
+    checkpoint_every: Annotated[int, NOT_NEGATIVE] = 200
     eval_examples: Annotated[int, COUNT] = 500
     """Dev examples for the curve, scored four times on the way; the final score is over all of them."""
     max_seq_length: Annotated[int, TOKENS] | None = None

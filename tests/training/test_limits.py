@@ -3,11 +3,13 @@
 import math
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 
 from training.contrastive import ContrastiveRecipe
 from training.finetune import FinetuneRecipe
+from training.loop.train import LoopSettings
 from training.pretrain import PretrainRecipe
 
 RECIPES = [
@@ -46,3 +48,12 @@ def test_the_flag_is_named_with_what_it_may_be(changes, message):
     """And with what came."""
     with pytest.raises(ValueError, match=message.replace("+", r"\+")):
         replace(RECIPES[0], **changes)
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=["finetune", "contrastive", "pretrain"])
+def test_recipes_keep_the_limits_of_the_loop(recipe):
+    """Also of fields to which they give other defaults."""
+    shared = get_type_hints(LoopSettings, include_extras=True)
+    own = get_type_hints(type(recipe), include_extras=True)
+
+    assert {name: own[name] for name in shared} == shared
