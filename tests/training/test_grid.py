@@ -232,7 +232,7 @@ def test_rows_of_failed_runs_only_can_be_shown(tmp_path):
         ({"seeds": (1, 1)}, "seeds must be one or more different values: `1 1`"),
         ({"batch_sizes": ()}, "batch_sizes must be one or more different values"),
         ({"learning_rates": (1e-5, 0.0)}, "learning_rate must be a number above 0"),
-        ({"epochs": (2.0, 0.0)}, "num_epochs must be above 0"),
+        ({"epochs": (2.0, 0.0)}, "--num-epochs must be above 0"),
     ],
 )
 def test_impossible_grids_are_refused(changes, message, checkpoint, data, tmp_path):
