@@ -241,7 +241,7 @@ def test_checkpoint_passes_for_no_bert(checkpoint, tmp_path, alone):
         ({"layers": (3,)}, r"state_layers lie from 0 .* to 2 .* or from -1 down to -3: `3`"),
         ({"layers": (-1, 2)}, "names a layer twice"),
         ({"combine": "sum"}, "needs several --layers"),
-        ({"bilstm": -1}, "must not be negative"),
+        ({"bilstm": -1}, "--bilstm must be at least 0: `-1`"),
         ({"frozen": True, "unfreeze_every": 2}, "a frozen encoder has no layers that train"),
     ],
 )
