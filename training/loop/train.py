@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -200,7 +200,7 @@ def train(
     pace = Pace(num_steps, settings, [phase.end for phase in phases])
     dtype = autocast_dtype(settings.dtype, world.device)
     meter = Meter(model.config, position, label=label, pace=pace, dtype=dtype, world=world)
-    with Feed(phases, settings, world) as feed, Interrupt() as interrupt:
+    with closing(meter), Feed(phases, settings, world) as feed, Interrupt() as interrupt:
         while not pace.is_over(position):
             pace.enter_phase(position)
             rate = pace.learning_rate(position)
@@ -229,7 +229,7 @@ def train(
             )
             if is_logged or is_evaluated or is_saved:
                 watch.check_finite()
-            if is_logged:
+            if is_logged and world.is_main:
                 run.log(_metrics(position, losses, watch, meter) | {"learning_rate": rate, "grad_norm": float(norm)})
             if evaluation and is_evaluated:
                 start = time.perf_counter()
@@ -247,7 +247,6 @@ def train(
                 )
     run.close()
     world.barrier()
-    meter.close()
     if settings.select == "best" and world.is_main:
         print(f"selected: step {run.load_best(model):,}, the best on dev", flush=True)
     return position
