@@ -54,7 +54,7 @@ def command(main: Callable[[], None]) -> Callable[[], None]:
             sys.exit("error: " + " ".join(_message(error).split()))
         except KeyboardInterrupt as interrupt:
             if str(interrupt) and os.environ.get("LOCAL_RANK", "0") == "0":
-                print(f"\n{interrupt}", file=sys.stderr)
+                print(interrupt, file=sys.stderr)
             sys.exit(130)
 
     return wrapped

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -44,8 +45,12 @@ def launch(num_processes: int, flags: Sequence[str], module: str, arguments: Seq
     try:
         run.main([*place, "--nproc-per-node", str(num_processes), *flags, "-m", module, *arguments])
     except ChildFailedError as error:
-        code = next(iter(error.failures.values())).exitcode
-        return code if code >= 0 else 128 - code
+        code = error.get_first_failure()[1].exitcode
+        if code >= 0:  # the process has said why
+            return code
+        hint = "; is there enough memory?" if -code == signal.SIGKILL else ""
+        print(f"error: a process was ended by {signal.Signals(-code).name}{hint}", file=sys.stderr)
+        return 128 - code
     except SignalException as error:  # the others have been ended
         return 128 + int(error.sigval)
     return 0

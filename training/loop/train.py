@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Protocol
 
@@ -193,7 +193,7 @@ def train(
         meter=Meter(model, position, label=label, pace=pace, dtype=dtype, world=world),
         position=position,
     )
-    with Feed(phases, settings, world) as feed, Interrupt() as interrupt:
+    with closing(training.meter), Feed(phases, settings, world) as feed, Interrupt() as interrupt:
         while not pace.is_over(position):
             pace.enter_phase(position)
             step = training.take_step(feed, interrupt)
@@ -205,7 +205,6 @@ def train(
                 )
     run.close()
     world.barrier()
-    training.meter.close()
     if settings.select == "best" and world.is_main:
         print(f"selected: step {run.load_best(model):,}, the best on dev", flush=True)
     return position
@@ -269,7 +268,7 @@ class _Training:
         is_saved = is_kept or step.is_interrupted
         if is_logged or is_evaluated or is_saved:
             self.watch.check_finite()
-        if is_logged:
+        if is_logged and self.run.world.is_main:
             self._log(step)
         if is_evaluated:
             self._evaluate()

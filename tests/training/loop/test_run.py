@@ -1,0 +1,239 @@
+"""A run directory: one process at a time, whole files, whatever is full or damaged, and what is gone on with."""
+
+import json
+import resource
+import signal
+
+import pytest
+import torch
+from torch import nn
+
+from training.checkpoint import TaskCard, create_model, save_checkpoint
+from training.data.labelled import Columns
+from training.finetune import PLACES, FinetuneRecipe
+from training.loop.recipe import Asked, RefusedError, check_types, recipe_fields
+from training.loop.run import Position, Run, read_metrics
+from training.loop.train import LoopSettings
+from training.loop.watch import Watch
+from training.model.bert import BertConfig
+from training.reports.plot import plot_run
+
+ASKED = Asked(LoopSettings(), {}, places=())
+
+
+def network(size=4):
+    model = nn.Linear(size, size)
+    return model, torch.optim.AdamW(model.parameters())
+
+
+def write_states(path, alone, *steps, size=4):
+    """A run with states, killed after the last one."""
+    with Run(path, alone) as run:
+        run.begin(ASKED)
+        for step in steps:
+            run.save_state(*network(size), Position(step=step), Watch(), keep=9)
+
+
+def resume(path, alone):
+    with Run(path, alone) as run:
+        run.begin(ASKED)
+        return run.load_state(*network(), Watch())
+
+
+def test_a_run_is_one_process_at_a_time(tmp_path, alone):
+    """A second one is told; when the first has ended, also by an error, the way is free."""
+    with Run(tmp_path, alone) as first:
+        first.begin(ASKED)
+        with Run(tmp_path, alone) as second, pytest.raises(ValueError, match=r"another process is writing `.*`; wait"):
+            second.begin(ASKED)
+    (tmp_path / "metrics.jsonl").write_text("damaged\n")
+    with pytest.raises(ValueError, match="broken JSON"):
+        resume(tmp_path, alone)
+    (tmp_path / "metrics.jsonl").unlink()
+
+    assert resume(tmp_path, alone) == Position()
+
+
+@pytest.fixture
+def limit():
+    """Limits the size of files, as a full disk does: writing fails, with the reason."""
+    before, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    signal.signal(signal.SIGXFSZ, handler)
+
+
+def test_a_state_that_does_not_fit_is_named(tmp_path, alone, limit):
+    """With the reason; the state before stays as it was."""
+    write_states(tmp_path, alone, 1, size=4)
+    limit(100_000)
+
+    with pytest.raises(OSError, match=r"File too large: '.*/state/step-00000002/state\.pt'"):
+        write_states(tmp_path, alone, 2, size=200)
+
+    assert [path.name for path in (tmp_path / "state").iterdir()] == ["step-00000001"]
+    assert resume(tmp_path, alone).step == 1
+
+
+@pytest.mark.parametrize(("size", "name"), [(20, "metrics.jsonl"), (70, "tensorboard/events")])
+def test_metrics_that_do_not_fit_are_named(size, name, tmp_path, alone, limit):
+    """Whichever of their files it is."""
+
+    def log():
+        with Run(tmp_path, alone) as run:
+            run.begin(ASKED)
+            run.load_state(*network(), Watch())
+            limit(size)
+            run.log({"step": 1, "loss": 1.25})
+
+    with pytest.raises(OSError, match=f"File too large: '.*/{name}"):
+        log()
+
+
+def test_a_checkpoint_that_does_not_fit_is_named(checkpoint, tmp_path, limit):
+    """By the place that it was to have, where nothing is left."""
+    shape = BertConfig(vocab_size=100, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64)
+    model, card = create_model("embedding", shape), TaskCard(task="embedding", settings=None)
+    limit(20_000)
+
+    with pytest.raises(OSError, match=r"File too large .*: '.*/there/model\.safetensors'"):
+        save_checkpoint(tmp_path / "there", model, tokenizer_from=checkpoint, card=card)
+
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (b"{}", "there is no `step`"),
+        (b"\xff\xfe", "broken JSON"),
+        (b"[1]", "expected a JSON object"),
+        (b'{"step": "one"}', "there is no `step`"),
+        (b'{"step": 1, "loss": "low"}', "`loss` is no number"),
+        (b"", "broken JSON"),
+    ],
+)
+def test_a_damaged_line_of_the_metrics_is_named(line, message, tmp_path, alone):
+    """File and line, when curves are drawn as when the run goes on."""
+    write_states(tmp_path, alone, 1)
+    (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 1}\n' + line + b"\n")
+
+    for use in (read_metrics, plot_run, lambda path: resume(path, alone)):
+        with pytest.raises(ValueError, match=rf"metrics\.jsonl`, line 2: {message}.*mend it, or choose another"):
+            use(tmp_path)
+
+
+def damage(state, how):
+    data = state.read_bytes()
+    if how == "cut":
+        state.write_bytes(data[: len(data) // 2])
+    elif how == "gone":
+        state.unlink()
+    else:
+        whole = torch.load(state)
+        torch.save({"list": [1], "other": {"weights": {}}, "fields": whole | {"position": {"place": 1}}}[how], state)
+
+
+@pytest.mark.parametrize("how", ["cut", "gone", "list", "other", "fields"])
+def test_a_damaged_state_is_named(how, tmp_path, alone):
+    """With what to do, and that is enough: the run goes on from the state before."""
+    write_states(tmp_path, alone, 1, 2)
+    damage(tmp_path / "state" / "step-00000002" / "state.pt", how)
+
+    with pytest.raises(ValueError, match=r"cannot read state `.*state\.pt`: .*remove `.*step-00000002` to go on"):
+        resume(tmp_path, alone)
+
+    for item in (tmp_path / "state" / "step-00000002").iterdir():
+        item.unlink()
+    (tmp_path / "state" / "step-00000002").rmdir()
+    assert resume(tmp_path, alone).step == 1
+
+
+def test_a_checkpoint_without_weights_is_no_result(tmp_path, alone):
+    """Removed, the run goes on from its state."""
+    write_states(tmp_path, alone, 1)
+    (tmp_path / "checkpoint").mkdir()
+
+    with pytest.raises(RefusedError, match=r"checkpoint` has no weights; remove it, and the same command goes on"):
+        resume(tmp_path, alone)
+
+    (tmp_path / "checkpoint").rmdir()
+    assert resume(tmp_path, alone).step == 1
+
+
+def test_what_a_kill_left_behind_is_cleaned_up(tmp_path, alone):
+    """States beside a result, and half-written files; what else lies there is left alone."""
+    write_states(tmp_path, alone, 1)
+    for name in (
+        "checkpoint/model.safetensors",
+        ".checkpoint.x/config.json",
+        ".metrics.jsonl.x",
+        ".mine",
+        "state/.s/a",
+    ):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+
+    with Run(tmp_path, alone) as run:
+        assert not run.begin(ASKED)
+
+    assert {path.name for path in tmp_path.iterdir()} == {"recipe.json", "checkpoint", ".mine", ".lock"}
+
+
+def test_what_was_said_is_not_said_again(tmp_path, alone):
+    """A state keeps smoothed losses and warnings; one from before it did is gone on from all the same."""
+    watch = Watch()
+    watch.start(10, torch.device("cpu"))
+    assert [watch.warning(step, {"loss": loss}) != "" for step, loss in enumerate((1.0, 99.0, 99.0))] == [0, 1, 0]
+    with Run(tmp_path, alone) as run:
+        run.begin(ASKED)
+        run.save_state(*network(), Position(step=1), watch, keep=9)
+    resumed = Watch()
+    with Run(tmp_path, alone) as run:
+        run.begin(ASKED)
+        run.load_state(*network(), resumed)
+    resumed.start(10, torch.device("cpu"))
+
+    assert resumed.state_dict() == watch.state_dict()
+    assert resumed.warning(3, {"loss": 99.0}) == ""
+
+    path = tmp_path / "state" / "step-00000001" / "state.pt"
+    state = torch.load(path)
+    del state["watch"]
+    torch.save(state, path)
+    assert resume(tmp_path, alone).step == 1
+
+
+@pytest.fixture
+def recipe(tmp_path):
+    return FinetuneRecipe(
+        task="classification", checkpoint=tmp_path, train=(tmp_path,), run_dir=tmp_path, columns=Columns(text="a")
+    )
+
+
+def test_fields_that_there_were_not_yet_had_their_defaults(recipe, tmp_path):
+    """In a recipe as in what it holds; a field that differs is named, digests too."""
+    asked = Asked(recipe, {"data": {"train": ["1"]}}, places=PLACES)
+    before = json.loads(json.dumps(asked.values))
+    for fields, name in ((before, "select"), (before, "bilstm"), (before["columns"], "negative")):
+        del fields[name]
+    asked.check(before | {"train": ["elsewhere"]}, tmp_path)
+
+    for change, message in (
+        ({"select": "best"}, "select `best`, not `last`"),
+        ({"columns": {"text": "b"}}, "columns.text `b`, not `a`"),
+        ({"data": {"train": ["2"]}}, r"data.train `\['2'\]`, not `\['1'\]`"),
+        ({"task": 5}, "task `5`, not `classification`"),
+    ):
+        with pytest.raises(RefusedError, match=f"was started with {message}; choose another --run-dir"):
+            asked.check(before | change, tmp_path)
+
+
+def test_values_of_foreign_types_are_named(recipe, tmp_path):
+    """What a recipe writes down is of the right ones."""
+    values = recipe_fields(recipe)
+    check_types(FinetuneRecipe, values, tmp_path)
+
+    for change in ({"train": "text"}, {"layers": ["a"]}, {"columns": []}, {"columns": {"text": 1}}, {"seed": None}):
+        with pytest.raises(ValueError, match=f"broken `.*`: `{next(iter(change))}` cannot be"):
+            check_types(FinetuneRecipe, values | change, tmp_path)
