@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, fields
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 import tyro
 
@@ -49,15 +49,27 @@ def command(main: Callable[[], None]) -> Callable[[], None]:
         except BrokenPipeError:
             sys.stderr.close()
         except (ValueError, OSError) as error:
-            if os.environ.get("LOCAL_RANK", "0") != "0" or isinstance(error, ConnectionError):
+            is_peer = os.environ.get("LOCAL_RANK", "0") != "0"
+            if is_peer or isinstance(error, ConnectionError):
                 time.sleep(PEER_DELAY_S)
-            sys.exit("error: " + " ".join(_message(error).split()))
+            below_the_bar = "\n" if is_peer else ""
+            print(below_the_bar + "error: " + " ".join(_message(error).split()), file=sys.stderr)
+            _exit(1)
         except KeyboardInterrupt as interrupt:
             if str(interrupt) and os.environ.get("LOCAL_RANK", "0") == "0":
                 print(interrupt, file=sys.stderr)
-            sys.exit(130)
+            _exit(130)
 
     return wrapped
+
+
+def _exit(code: int) -> NoReturn:
+    """End this process; one of several at once, as its network would wait for peers that are gone, or abort."""
+    if os.environ.get("WORLD_SIZE", "1") != "1":
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 def _message(error: ValueError | OSError) -> str:

@@ -49,7 +49,7 @@ def launch(num_processes: int, flags: Sequence[str], module: str, arguments: Seq
         if code >= 0:  # the process has said why
             return code
         hint = "; is there enough memory?" if -code == signal.SIGKILL else ""
-        print(f"error: a process was ended by {signal.Signals(-code).name}{hint}", file=sys.stderr)
+        print(f"\nerror: a process was ended by {signal.Signals(-code).name}{hint}", file=sys.stderr)
         return 128 - code
     except SignalException as error:  # the others have been ended
         return 128 + int(error.sigval)

@@ -2,7 +2,11 @@
 
 import json
 import lzma
+import re
+import shutil
 import statistics
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -142,6 +146,38 @@ def test_again_only_looks_up(finished, alone, capsys, monkeypatch):
 
     assert again == results
     assert "16 runs, 16 are finished" in capsys.readouterr().out
+
+
+def change(path, **fields):
+    """A record, as if the run had been started differently."""
+    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+
+
+def test_refused_runs_stop_no_others(finished, alone, tmp_path, capsys):
+    """They are named, and what builds on them is left out, too; the rest is done, and the tables are written."""
+    recipe = replace(finished[0], run_dir=Path(shutil.copytree(finished[0].run_dir, tmp_path / "run")))
+    change(recipe.run_dir / "pretrain/no-nsp/recipe.json", dropout=0.5)
+    change(recipe.run_dir / "finetune/bert/NER-seed0/recipe.json", data={"train": ["another"]})
+    shutil.rmtree(recipe.run_dir / "finetune/left-to-right/NER-seed1")
+
+    with pytest.raises(ValueError, match="4 runs were left out, for the reasons above; remove their directories in"):
+        ablations(recipe, alone)
+
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("left out: ")]
+    for line, reason in zip(
+        sorted(lines),
+        (
+            r"`.*/no-nsp/NER-seed0` builds on `.*/pretrain/no-nsp`",
+            r"`.*/no-nsp/NER-seed1` builds on",
+            r"run `.*/bert/NER-seed0` was started with data\.train `\['another'\]`, not",
+            r"run `.*/pretrain/no-nsp` was started with dropout `0\.5`, not `0\.0`",
+        ),
+        strict=True,
+    ):
+        assert re.search(reason, line)
+    assert (recipe.run_dir / "finetune/left-to-right/NER-seed1/checkpoint/task.json").is_file()
+    rows = [line for line in (recipe.run_dir / "ablations.md").read_text().splitlines() if line.startswith("| no NSP")]
+    assert rows == ["| no NSP |  |  |"]
 
 
 def test_killed_run_goes_on(finished):

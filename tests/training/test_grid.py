@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,8 @@ import torch
 
 from tests.toy import write_classification, write_spans
 from training.checkpoint import WEIGHTS_FILE, load_model, read_task_card
-from training.grid import GridRecipe, grid
+from training.grid import GridRecipe, grid, look_up
+from training.loop.recipe import RefusedError
 from training.loop.run import Run, read_metrics
 from training.reports.grid import Outcome, Setting, best_outcome, format_report, plot_report, report
 
@@ -140,6 +142,31 @@ def test_killed_grid_resumes(finished, trained, checkpoint, data, tmp_path, alon
     assert len(trained) == 7
 
 
+def test_other_data_at_the_same_place_are_noticed(finished, checkpoint, data, tmp_path):
+    """A finished run is refused; a path alone says nothing."""
+    moved, changed = (shutil.copy(data["dev"][0], tmp_path / name) for name in ("moved.jsonl", "changed.jsonl"))
+    with open(changed, "a") as file:
+        file.write(json.dumps({"text": "cat", "label": "yes"}) + "\n")
+    cells = [recipe(checkpoint, data | {"dev": (dev,)}, finished[0]) for dev in (moved, changed)]
+    first = [cell.cells(cell.settings()[0])[0] for cell in cells]
+
+    assert look_up(first[0]).scores
+    with pytest.raises(RefusedError, match=r"was started with data\.dev `.*`, not `.*`; choose another --run-dir"):
+        look_up(first[1])
+
+
+@pytest.mark.parametrize(("name", "content"), [("failure.json", b"[]"), ("failure.json", b'{"error": 1}')])
+def test_damaged_records_of_a_run_are_named(name, content, checkpoint, data, tmp_path):
+    """By file."""
+    asked = recipe(checkpoint, data, tmp_path)
+    cell = asked.cells(asked.settings()[0])[0]
+    cell.run_dir.mkdir()
+    (cell.run_dir / name).write_bytes(content)
+
+    with pytest.raises(ValueError, match=name):
+        look_up(cell)
+
+
 @pytest.mark.parametrize("task", ["classification", "spans"])
 def test_diverged_run_is_written_down_and_the_grid_goes_on(task, checkpoint, data, tmp_path, alone, capsys):
     """It counts as failed, has no score, takes no part in the mean, and is not tried again."""
@@ -160,6 +187,9 @@ def test_diverged_run_is_written_down_and_the_grid_goes_on(task, checkpoint, dat
     assert again == found
     assert "2 runs are finished" in capsys.readouterr().out
     assert not (tmp_path / "run" / bad.runs[0]["name"] / "state").exists()
+    failed = asked.cells(asked.settings()[0])[0]
+    assert look_up(failed).error == bad.runs[0]["failure"]
+    assert look_up(replace(failed, train=data["dev"])) is None  # other data: to be tried again
 
 
 def test_grid_whose_runs_all_diverge_fails(checkpoint, data, tmp_path, alone):

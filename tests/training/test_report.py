@@ -257,6 +257,20 @@ def test_time_is_that_of_the_tokens():
     assert training_seconds(lines) == 12
 
 
+def test_a_damaged_run_is_named(checkpoint, tmp_path):
+    """The file that is, and what is wrong with it."""
+    run = tmp_path / "run"
+    shutil.copytree(checkpoint.parent, run)
+    weights, recipe = run / "checkpoint" / "model.safetensors", run / "recipe.json"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    with pytest.raises(ValueError, match=r"cannot read weights `.*model\.safetensors`"):
+        render(run)
+
+    recipe.write_text(json.dumps(json.loads(recipe.read_text()) | {"corpus": 5}))
+    with pytest.raises(ValueError, match=r"broken `.*recipe\.json`: `corpus` cannot be `5`; mend it"):
+        render(run)
+
+
 def test_a_folder_that_is_no_run_is_refused_in_one_line(tmp_path):
     """The command says what is missing, without a traceback."""
     command = [sys.executable, "-m", "training.report", str(tmp_path)]

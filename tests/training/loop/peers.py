@@ -1,0 +1,50 @@
+"""What two processes do in `test_distributed.py`: python -m training.launch 2 tests.training.loop.peers ACT."""
+
+import functools
+import os
+import signal
+import sys
+import time
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from training.command import command
+from training.loop.distributed import world
+
+
+@command
+def main():
+    if sys.argv[1] == "wait":
+        dist.init_process_group = functools.partial(dist.init_process_group, timeout=timedelta(seconds=5))
+    with world() as peers:
+        ACTS[sys.argv[1]](peers)
+
+
+def _wait(peers):
+    """The main process is busy for longer than gradients may take, and the other one wants its result."""
+    found = peers.on_main(lambda: time.sleep(8) or "result")
+    print(f"process {peers.rank} has the {found}", flush=True)
+
+
+def _refuse_in_main(peers):
+    peers.on_main(lambda: int("what main cannot read"))
+
+
+def _mistake_in_one(peers):
+    if not peers.is_main:
+        raise ValueError("what one cannot read")
+    peers.sum(torch.ones(1))
+
+
+def _kill_one(peers):
+    if not peers.is_main:
+        os.kill(os.getpid(), signal.SIGKILL)
+    peers.sum(torch.ones(1))
+
+
+ACTS = {"wait": _wait, "refuse": _refuse_in_main, "mistake": _mistake_in_one, "kill": _kill_one}
+
+if __name__ == "__main__":
+    main()
