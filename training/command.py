@@ -53,8 +53,7 @@ def command(main: Callable[[], None]) -> Callable[[], None]:
             if is_peer or isinstance(error, ConnectionError):
                 time.sleep(PEER_DELAY_S)
             below_the_bar = "\n" if is_peer else ""
-            print(below_the_bar + "error: " + " ".join(_message(error).split()), file=sys.stderr)
-            _exit(1)
+            _exit(below_the_bar + "error: " + " ".join(_message(error).split()))
         except KeyboardInterrupt as interrupt:
             if str(interrupt) and os.environ.get("LOCAL_RANK", "0") == "0":
                 print(interrupt, file=sys.stderr)
@@ -63,13 +62,19 @@ def command(main: Callable[[], None]) -> Callable[[], None]:
     return wrapped
 
 
-def _exit(code: int) -> NoReturn:
-    """End this process; one of several at once, as its network would wait for peers that are gone, or abort."""
+def _exit(reason: int | str) -> NoReturn:
+    """End this process; one of several at once, as its network would wait for peers that are gone, or abort.
+
+    Args:
+        reason: the exit code, or a last word, the code then being 1.
+    """
     if os.environ.get("WORLD_SIZE", "1") != "1":
+        if isinstance(reason, str):
+            print(reason, file=sys.stderr)
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(code)
-    sys.exit(code)
+        os._exit(1 if isinstance(reason, str) else reason)
+    sys.exit(reason)
 
 
 def _message(error: ValueError | OSError) -> str:
