@@ -3,6 +3,7 @@
 import json
 import resource
 import signal
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -54,21 +55,24 @@ def test_a_run_is_one_process_at_a_time(tmp_path, alone):
     assert resume(tmp_path, alone) == Position()
 
 
-@pytest.fixture
-def limit():
-    """Limits the size of files, as a full disk does: writing fails, with the reason."""
+@contextmanager
+def limited(size):
+    """Files of a limited size, as on a full disk: writing fails, with the reason. (So it would to a log of the tests.)"""
     before, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    signal.signal(signal.SIGXFSZ, handler)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
 
 
-def test_a_state_that_does_not_fit_is_named(tmp_path, alone, limit):
+def test_a_state_that_does_not_fit_is_named(tmp_path, alone):
     """With the reason; the state before stays as it was."""
     write_states(tmp_path, alone, 1, size=4)
-    limit(100_000)
 
-    with pytest.raises(OSError, match=r"File too large: '.*/state/step-00000002/state\.pt'"):
+    message = r"File too large: '.*/state/step-00000002/state\.pt'"
+    with pytest.raises(OSError, match=message), limited(100_000):
         write_states(tmp_path, alone, 2, size=200)
 
     assert [path.name for path in (tmp_path / "state").iterdir()] == ["step-00000001"]
@@ -76,27 +80,27 @@ def test_a_state_that_does_not_fit_is_named(tmp_path, alone, limit):
 
 
 @pytest.mark.parametrize(("size", "name"), [(20, "metrics.jsonl"), (70, "tensorboard/events")])
-def test_metrics_that_do_not_fit_are_named(size, name, tmp_path, alone, limit):
+def test_metrics_that_do_not_fit_are_named(size, name, tmp_path, alone):
     """Whichever of their files it is."""
 
     def log():
         with Run(tmp_path, alone) as run:
             run.begin(ASKED)
             run.load_state(*network(), Watch())
-            limit(size)
-            run.log({"step": 1, "loss": 1.25})
+            with limited(size):
+                run.log({"step": 1, "loss": 1.25})
 
     with pytest.raises(OSError, match=f"File too large: '.*/{name}"):
         log()
 
 
-def test_a_checkpoint_that_does_not_fit_is_named(checkpoint, tmp_path, limit):
+def test_a_checkpoint_that_does_not_fit_is_named(checkpoint, tmp_path):
     """By the place that it was to have, where nothing is left."""
     shape = BertConfig(vocab_size=100, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64)
     model, card = create_model("embedding", shape), TaskCard(task="embedding", settings=None)
-    limit(20_000)
 
-    with pytest.raises(OSError, match=r"File too large .*: '.*/there/model\.safetensors'"):
+    message = r"File too large .*: '.*/there/model\.safetensors'"
+    with pytest.raises(OSError, match=message), limited(20_000):
         save_checkpoint(tmp_path / "there", model, tokenizer_from=checkpoint, card=card)
 
     assert list(tmp_path.iterdir()) == []
