@@ -57,7 +57,7 @@ def test_a_run_is_one_process_at_a_time(tmp_path, alone):
 
 @contextmanager
 def limited(size):
-    """Files of a limited size, as on a full disk: writing fails, with the reason. (So it would to a log of the tests.)"""
+    """Files of a limited size, as on a full disk: writing fails, with the reason; so would pytest's, afterwards."""
     before, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:
