@@ -134,6 +134,7 @@ def test_maskings_are_the_papers(tmp_path):
         assert 1 - recipe.mask_share - recipe.random_share == pytest.approx(same)
     features = runs.finetunings(table.rows[0], table.columns[-1])[0]
     assert (features.frozen, features.layers, features.bilstm) == (True, (-1, -2), 128)
+    assert features.num_epochs == 3 * runs.finetunings(table.rows[0], table.columns[0])[0].num_epochs
 
 
 def test_again_only_looks_up(finished, alone, capsys, monkeypatch):

@@ -55,26 +55,21 @@ class Runs:
         """The recipes of a cell, one a seed."""
         data, (train, dev) = LABELLED_DATA[column.task], self.prepared.labelled[column.task]
         checkpoint = self.pretraining(row.pretraining).run_dir / "checkpoint"
+        has_bilstm = row.bilstm or column.feature_based
         fields: dict[str, Any] = {"task": data.task, "checkpoint": checkpoint, "train": (train,), "dev": (dev,)}
-        fields |= {"columns": data.columns, "num_epochs": data.num_epochs * self.scale.epochs}
+        fields |= {"columns": data.columns, "from_scratch": row.from_scratch}
         fields |= {**self.scale.finetuning, **(self.scale.spans if data.task == "spans" else {})}
-        fields |= {"from_scratch": row.from_scratch} | self._features(row, column)
+        fields |= {**(self.scale.bilstm if has_bilstm else {}), **(self._features(row) if column.feature_based else {})}
+        fields["num_epochs"] = data.num_epochs * self.scale.epochs * (self.scale.bilstm_epochs if has_bilstm else 1)
         marks = {"scratch": row.from_scratch, "bilstm": row.bilstm, "features": column.feature_based}
         name = "-".join([column.task, *(mark for mark, holds in marks.items() if holds)])
         directory = self.run_dir / "finetune" / row.pretraining.name
         return [FinetuneRecipe(run_dir=directory / f"{name}-seed{seed}", seed=seed, **fields) for seed in self.seeds]
 
-    def _features(self, row: Row, column: Column) -> dict[str, Any]:
-        if not column.feature_based:
-            return {"bilstm": self.scale.bilstm} if row.bilstm else {}
+    def _features(self, row: Row) -> dict[str, Any]:
         depth = row.pretraining.changes.get("num_hidden_layers", self.scale.shape[0])
         layers = tuple(range(-1, -1 - min(NUM_FEATURE_LAYERS, depth), -1))
-        return {
-            "frozen": True,
-            "layers": layers,
-            "bilstm": self.scale.bilstm,
-            "learning_rate": self.scale.feature_learning_rate,
-        }
+        return {"frozen": True, "layers": layers, **self.scale.features}
 
     def plan(self, tables: Sequence[Table]) -> list[Recipe]:
         """All runs, each once, in an order in which they can be done; the tables are whole before a second seed."""

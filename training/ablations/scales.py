@@ -21,15 +21,18 @@ class Scale:
     shape: Shape
     shapes: tuple[Shape, ...]
     """Of table 6."""
-    bilstm: int
+    bilstm: Mapping[str, Any]
+    """Fields of fine-tuning recipes with a BiLSTM, which starts anew."""
+    bilstm_epochs: float
+    """Times as many with one."""
     pretraining: Mapping[str, Any]
     """Fields of every pretraining recipe: the same number of tokens for all."""
     finetuning: Mapping[str, Any]
     """Fields of every fine-tuning recipe."""
     spans: Mapping[str, Any]
     """Further ones of SQuAD."""
-    feature_learning_rate: float
-    """Where the encoder is frozen, and a BiLSTM starts anew."""
+    features: Mapping[str, Any]
+    """Further ones where the encoder is frozen under it."""
     epochs: float
     """Times as many as the data say."""
     seeds: tuple[int, ...]
@@ -45,12 +48,13 @@ SCALES: dict[ScaleName, Scale] = {
         vocab_size=1000,
         shape=(2, 32, 2),
         shapes=((1, 32, 2), (2, 32, 2)),
-        bilstm=8,
+        bilstm={"bilstm": 8},
+        bilstm_epochs=1,
         pretraining={**_SHORT_OF_TIME, "num_steps": 8, "global_batch_size": 8, "learning_rate": 2e-3, "eval_every": 0}
         | {"eval_examples": 32, "max_seq_length": 64},
         finetuning={"learning_rate": 1e-3, "eval_examples": 32, "max_seq_length": 64},
         spans={"doc_stride": 16, "max_query_length": 24},
-        feature_learning_rate=1e-3,
+        features={},
         epochs=0.1,
         seeds=(0,),
         tasks=("MRPC", "NER"),
@@ -60,13 +64,14 @@ SCALES: dict[ScaleName, Scale] = {
         vocab_size=8000,
         shape=(2, 128, 2),
         shapes=((1, 128, 2), (2, 64, 1), (2, 128, 2), (4, 128, 2), (4, 256, 4)),
-        bilstm=128,
+        bilstm={"bilstm": 128, "learning_rate": 1e-3},
+        bilstm_epochs=3,
         pretraining={**_SHORT_OF_TIME, "num_steps": 1200, "global_batch_size": 32, "learning_rate": 2e-3}
         | {"checkpoint_every": 100, "keep_last": 1, "eval_every": 0},
         finetuning={"learning_rate": 5e-4, "eval_examples": 100, "checkpoint_every": 100, "keep_last": 1}
         | {"max_seq_length": 128},
         spans={"doc_stride": 64, "max_query_length": 32},
-        feature_learning_rate=1e-3,
+        features={"learning_rate": 3e-3},
         epochs=1,
         seeds=(0, 1),
         tasks=("SST-2", "MRPC", "RTE", "SQuAD", "NER"),
@@ -76,12 +81,13 @@ SCALES: dict[ScaleName, Scale] = {
         vocab_size=30522,
         shape=(8, 512, 8),
         shapes=((3, 512, 8), (4, 256, 4), (6, 512, 8), (8, 512, 8), (12, 768, 12)),
-        bilstm=768,
+        bilstm={"bilstm": 768},
+        bilstm_epochs=1,
         pretraining={"num_steps": 20_000, "global_batch_size": 256, "micro_batch_size": 256, "learning_rate": 5e-4}
         | {"long_seq_length": 384, "checkpoint_every": 1000, "keep_last": 1, "eval_every": 0, "eval_examples": 4096},
         finetuning={"learning_rate": 5e-5, "eval_examples": 500, "checkpoint_every": 1000, "max_seq_length": 128},
         spans={"max_seq_length": 384},
-        feature_learning_rate=1e-3,
+        features={"learning_rate": 1e-3},
         epochs=3,
         seeds=(0, 1, 2),
         tasks=("SST-2", "MRPC", "RTE", "SQuAD", "NER"),
