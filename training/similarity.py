@@ -36,11 +36,7 @@ def vector_scores(pairs: Sequence[RegressionExample], embed: Embed) -> dict[str,
 
     Source: Gao et al. 2021 (SimCSE), sections 2 and 6.
     """
-    texts = list(dict.fromkeys(text for pair in pairs for text in (pair.text, pair.text_pair or "")))
-    vectors = _unit(np.stack(embed(texts)))
-    rows = {text: row for row, text in enumerate(texts)}
-    first = vectors[[rows[pair.text] for pair in pairs]]
-    second = vectors[[rows[pair.text_pair or ""] for pair in pairs]]
+    vectors, first, second = _pair_vectors(pairs, embed)
     labels = np.array([pair.label for pair in pairs], dtype=np.float64)
     alike = labels >= labels.max() - np.ptp(labels) / 5
     correlations = regression_scores(labels.tolist(), (first * second).sum(-1).tolist())
@@ -50,6 +46,24 @@ def vector_scores(pairs: Sequence[RegressionExample], embed: Embed) -> dict[str,
         "alignment_loss": alignment(first[alike], second[alike]),
         "uniformity_loss": uniformity(vectors),
     }
+
+
+def cosines(pairs: Sequence[RegressionExample], embed: Embed) -> list[float]:
+    """Of the vectors of each pair."""
+    _, first, second = _pair_vectors(pairs, embed)
+    return [float(value) for value in (first * second).sum(-1)]
+
+
+def _pair_vectors(pairs: Sequence[RegressionExample], embed: Embed) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Unit vectors [texts, hidden] of all different texts, and [pairs, hidden] of the first and the second ones."""
+    texts = list(dict.fromkeys(text for pair in pairs for text in (pair.text, pair.text_pair or "")))
+    vectors = _unit(np.stack(embed(texts)))
+    rows = {text: row for row, text in enumerate(texts)}
+    return (
+        vectors,
+        vectors[[rows[pair.text] for pair in pairs]],
+        vectors[[rows[pair.text_pair or ""] for pair in pairs]],
+    )
 
 
 def alignment(first: np.ndarray, second: np.ndarray) -> float:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from tasks.batching import predict
 from tests.toy import WORDS
-from training.checkpoint import load_model, read_task_card
+from training.checkpoint import load_model, read_json, read_task_card
 from training.contrastive import ContrastiveObjective, ContrastiveRecipe, contrastive_items, info_nce, train_embedding
 from training.data.examples import Examples
 from training.data.finetuning import FinetuningData
@@ -26,6 +26,7 @@ from training.evaluate import load_for_evaluation
 from training.evaluate import main as evaluate
 from training.loop.distributed import CPU, World
 from training.loop.run import Run, read_metrics
+from training.reports.samples import sample_predictions
 from training.similarity import similarity_scores
 
 TOPICS = [WORDS[2:5], WORDS[5:8], WORDS[14:18], WORDS[8:11]]
@@ -182,6 +183,22 @@ def test_evaluate_scores_pairs(recipe, alone, monkeypatch, capsys):
         monkeypatch.setattr("sys.argv", [*arguments, *flags])
         with pytest.raises(SystemExit, match=re.escape(message)):
             evaluate()
+
+
+def test_report_shows_cosines_of_pairs(recipe, alone):
+    """Of dev, the most similar first, beside what the data say; those of the task's own vectors."""
+    path = train_embedding(replace(recipe, num_epochs=1), alone)
+
+    samples = sample_predictions(recipe.run_dir, read_json(recipe.run_dir / "recipe.json"))
+
+    shown = [float(item["prediction"]) for item in samples.items]
+    assert len(shown) == 20
+    assert shown == sorted(shown, reverse=True)
+    task, run = load_for_evaluation(path)
+    texts = samples.items[0]["text"].split(" · ")
+    first, second = (vector / np.linalg.norm(vector) for vector in predict(task, texts, run))
+    assert shown[0] == pytest.approx(float(first @ second), abs=0.01)
+    assert {item["truth"] for item in samples.items} <= {"0", "1"}
 
 
 def test_interrupted_run_resumes_bit_for_bit(recipe, tmp_path, alone, monkeypatch):

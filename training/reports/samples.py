@@ -13,14 +13,17 @@ import numpy as np
 
 from tasks import Task
 from tasks.classification import ClassificationExample, ClassificationPrediction
+from tasks.embedding import Embedding
 from tasks.files import sha256
 from tasks.masked_lm import ClozeExample, MaskPrediction
 from tasks.metrics import squad_scores
+from tasks.regression import RegressionExample
 from tasks.spans import SpanExample, SpanPrediction
 from training.checkpoint import read_task_card
 from training.corpus import Corpus
-from training.data.labelled import Columns, cloze_examples, read_cloze, read_examples
+from training.data.labelled import Columns, cloze_examples, read_cloze, read_examples, read_similarities
 from training.evaluate import LanguageModelError, load_for_evaluation, predict_with_progress
+from training.similarity import cosines
 
 NUM_PREDICTED = {"masked-lm": 8, "classification": 500, "spans": 40}
 """Examples to predict, drawn at random; for other tasks 20."""
@@ -67,7 +70,10 @@ def sample_predictions(run: Path, recipe: Mapping[str, Any], data: Sequence[Path
         return Samples("", source)
     order = np.random.default_rng(0).permutation(len(examples))[: NUM_PREDICTED.get(task.name, 20)]
     chosen = [examples[index] for index in order]
-    predictions = predict_with_progress(task, chosen, model)
+    if isinstance(task, Embedding):
+        predictions = cosines(chosen, lambda texts: predict_with_progress(task, texts, model))
+    else:
+        predictions = predict_with_progress(task, chosen, model)
     kind = task.name if task.name in SHOWN else "table"
     items, how_many = SHOWN.get(kind, _table)(task, chosen, predictions)
     return Samples(kind, f"{how_many} {source}", items)
@@ -99,8 +105,11 @@ def _read(task: Task[Any, Any, Any, Any], paths: Sequence[Path], recipe: Mapping
     if task.name == "masked-lm":
         read = (read_cloze(path, task.tokenizer, max_tokens=_passage_tokens(task)) for path in paths)
         return [example for examples in read for example in examples]
-    known = {item.name for item in fields(Columns)}
-    columns = Columns(**{key: value for key, value in recipe.get("columns", {}).items() if key in known})
+    known, is_embedding = {item.name for item in fields(Columns)}, isinstance(task, Embedding)
+    named = recipe.get("dev_columns" if is_embedding else "columns", {})
+    columns = Columns(**{key: value for key, value in named.items() if key in known})
+    if is_embedding:
+        return read_similarities(paths, columns=columns, tokenizer=task.tokenizer)
     return read_examples(task.name, paths, columns=columns, tokenizer=task.tokenizer)
 
 
@@ -258,6 +267,17 @@ def _cut(text: str, first: int, last: int) -> tuple[int, int]:
     return first, len(text) if end < 0 else end
 
 
+def _pairs(
+    task: Task[Any, Any, Any, Any], examples: Sequence[RegressionExample], predictions: Sequence[float]
+) -> tuple[list[dict[str, Any]], str]:
+    """Pairs of texts, those with the most similar vectors first."""
+    items = [
+        {"text": f"{example.text} · {example.text_pair}", "truth": _words(example.label), "prediction": f"{cosine:.2f}"}
+        for cosine, example in sorted(zip(predictions, examples, strict=True), key=lambda pair: -pair[0])
+    ]
+    return items, f"{len(items)} random pairs, and the cosine of their vectors."
+
+
 def _table(
     task: Task[Any, Any, Any, Any], examples: Sequence[Any], predictions: Sequence[Any]
 ) -> tuple[list[dict[str, Any]], str]:
@@ -284,4 +304,4 @@ def _words(value: Any) -> str:
 
 
 Show = Callable[[Task[Any, Any, Any, Any], Any, Any], tuple[list[dict[str, Any]], str]]
-SHOWN: dict[str, Show] = {"masked-lm": _masked_words, "classification": _labels, "spans": _answers}
+SHOWN: dict[str, Show] = {"masked-lm": _masked_words, "classification": _labels, "spans": _answers, "embedding": _pairs}
