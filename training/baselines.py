@@ -17,7 +17,7 @@ from tasks.regression import RegressionExample
 from tasks.spans import SpanExample
 from tasks.tagging import TaggingExample
 from tasks.tokenizer import Tokenizer
-from training.corpus import Corpus
+from training.data.pretraining import Masking
 
 
 def baseline(task: str, train: Sequence[Any], dev: Sequence[Any], tokenizer: Tokenizer) -> tuple[str, dict[str, float]]:
@@ -85,10 +85,36 @@ def unigram_of_counts(train: np.ndarray, dev: np.ndarray) -> dict[str, float]:
     return {"loss": float(loss), "accuracy": float(dev[smoothed.argmax()] / dev.sum())}
 
 
-def unigram_of_corpora(corpus: Corpus, dev: Corpus) -> dict[str, float]:
-    """The same for pretraining: loss and accuracy at the masked tokens of a dev corpus."""
-    found = unigram_of_counts(corpus.token_counts(), dev.token_counts())
-    return {f"mlm_{name}": value for name, value in found.items()}
+def no_context(train: np.ndarray, dev: np.ndarray, masking: Masking) -> dict[str, float]:
+    """Each token to predict by what stands in its own place and by frequencies in train, add-one smoothed.
+
+    [MASK] tells nothing, another token may be the true one (those that stay) or a random one; Bayes' rule says how
+    likely each is. This is the best that can be done in pretraining without looking at any other token.
+
+    Args:
+        train: [vocabulary] how often each token occurs.
+        dev: the same, of what is to be predicted.
+    """
+    kept, random = 1 - masking.mask_share - masking.random_share, masking.random_share
+    q_V, p_V = (train + 1.0) / (train + 1.0).sum(), dev / dev.sum()
+    log_q_V, top = np.log(q_V), q_V.argmax()
+    entropy, best = -(p_V * log_q_V).sum(), p_V[top]
+    loss, accuracy = masking.mask_share * entropy, masking.mask_share * best
+    if kept + random > EPSILON:
+        stayed_V = kept * q_V / (kept * q_V + random / len(q_V))  # probability that what stands there is the true one
+        same_V = stayed_V + (1 - stayed_V) * q_V
+        trusts_V = same_V >= (1 - stayed_V) * q_V[top]
+        loss -= kept * (p_V * np.log(same_V)).sum()
+        accuracy += kept * (p_V[trusts_V].sum() + (0.0 if trusts_V[top] else best))
+        if random > EPSILON:
+            other_V = entropy + p_V * log_q_V - (1 - p_V) * np.log1p(-stayed_V)
+            loss += random * (other_V - p_V * np.log(same_V)).mean()
+            accuracy += random * np.where(trusts_V, p_V, best).mean()
+    return {"mlm_loss": float(loss), "mlm_accuracy": float(accuracy)}
+
+
+EPSILON = 1e-9
+"""A share of tokens that is none."""
 
 
 def _hidden_counts(examples: Sequence[ClozeExample], tokenizer: Tokenizer) -> np.ndarray:

@@ -25,11 +25,12 @@ from torch import Tensor, nn
 
 from tasks.features import Features, collate
 from tasks.masked_lm import MaskedLMSettings
-from training.baselines import unigram_of_corpora
+from training.baselines import no_context
 from training.checkpoint import TaskCard, create_model, load_model, load_tokenizer
 from training.command import command, parse
 from training.corpus import Corpus
 from training.data.pretraining import Masking, PretrainingExample, PretrainingExamples
+from training.evaluate import format_scores
 from training.limits import COUNT, NOT_NEGATIVE, SHARE, TOKENS
 from training.loop.distributed import World, world
 from training.loop.recipe import Asked, recipe_fields
@@ -39,6 +40,7 @@ from training.loop.train import Batch, Evaluation, LoopSettings, Phase, autocast
 from training.loop.watch import Plateau, Watch
 from training.model.bert import BertConfig, BertForPreTraining, BertModel, Direction
 from training.model.initialization import initialize_local
+from training.reports.model_card import score_rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,7 +248,8 @@ def _pretrain(recipe: PretrainRecipe, run: Run) -> Path:
     model = _create(recipe, corpus)
     if world.is_main:
         print(_describe(model, corpus), flush=True)
-    evaluation = _evaluation(model, recipe, corpus, world)
+    dev = _dev_examples(recipe, corpus)
+    evaluation = _evaluation(model, recipe, dev, world)
     position = train(
         model,
         _phases(corpus, recipe),
@@ -264,18 +267,42 @@ def _pretrain(recipe: PretrainRecipe, run: Run) -> Path:
         card = TaskCard(
             task="masked-lm",
             settings=MaskedLMSettings(max_seq_length=recipe.long_seq_length or recipe.max_seq_length),
-            scores=_scores(evaluation, recipe, corpus),
+            scores=_scores(evaluation, recipe, corpus, dev),
             provenance={"pretraining": provenance},
         )
         write_result(run, model, tokenizer_from=recipe.corpus, card=card)
+        if rows := score_rows(card.scores):
+            print(format_scores(rows), flush=True)
     world.barrier()
     return run.checkpoint_path
 
 
-def _scores(evaluation: Evaluation | None, recipe: PretrainRecipe, corpus: Corpus) -> dict[str, Any]:
-    if evaluation is None or recipe.dev_corpus is None:
+def _scores(
+    evaluation: Evaluation | None, recipe: PretrainRecipe, corpus: Corpus, dev: PretrainingExamples | None
+) -> dict[str, Any]:
+    """On dev, beside what can be had without looking at other tokens."""
+    if evaluation is None or dev is None:
         return {}
-    return {"dev": evaluation.scores(), "unigrams": unigram_of_corpora(corpus, Corpus(recipe.dev_corpus))}
+    count = min(recipe.eval_examples, dev.num_examples(0))
+    baseline = no_context_scores(corpus, dev.corpus, recipe.direction)
+    if recipe.next_sentences:
+        share = float(np.mean([dev.example(0, number).nsp_label for number in range(count)]))
+        baseline["nsp_accuracy"] = max(share, 1 - share)
+    return {"dev": evaluation.scores(), NO_CONTEXT: baseline, "num_dev_examples": count}
+
+
+NO_CONTEXT = "no context"
+"""Name of the baseline."""
+
+
+def no_context_scores(corpus: Corpus, dev: Corpus, direction: Direction) -> dict[str, float]:
+    """Masked LM loss and accuracy on dev by token frequencies and what stands in each place, masked as dev is."""
+    return no_context(corpus.token_counts(), dev.token_counts(), _shown(direction, Masking()))
+
+
+def _shown(direction: Direction, masking: Masking) -> Masking:
+    """What stands in the place of a token to predict: nothing, for a language model."""
+    return masking if direction == "both" else Masking(mask_share=1.0, random_share=0.0)
 
 
 def asked(recipe: PretrainRecipe, corpus: Corpus) -> Asked:
@@ -339,19 +366,26 @@ def _examples(corpus: Corpus, recipe: PretrainRecipe, max_seq_length: int) -> Pr
     )
 
 
-def _evaluation(model: nn.Module, recipe: PretrainRecipe, corpus: Corpus, world: World) -> Evaluation | None:
-    """On dev examples masked as in the paper, however the run masks, so that runs can be compared."""
+def _dev_examples(recipe: PretrainRecipe, corpus: Corpus) -> PretrainingExamples | None:
+    """Masked as in the paper, however the run masks, so that runs can be compared."""
     if recipe.dev_corpus is None:
         return None
     dev = Corpus(recipe.dev_corpus)
     if dev.info["tokenizer_sha256"] != corpus.info["tokenizer_sha256"]:
         raise ValueError(f"corpus `{recipe.dev_corpus}` was prepared with another tokenizer than `{recipe.corpus}`")
-    examples = PretrainingExamples(
+    return PretrainingExamples(
         dev,
         max_seq_length=recipe.max_seq_length,
         next_sentences=recipe.next_sentences,
         direction=recipe.direction,
     )
+
+
+def _evaluation(
+    model: nn.Module, recipe: PretrainRecipe, examples: PretrainingExamples | None, world: World
+) -> Evaluation | None:
+    if examples is None:
+        return None
     scores = lambda: evaluate_pretraining(  # noqa: E731
         model, examples, num_examples=recipe.eval_examples, device=world.device, dtype=recipe.dtype
     )
@@ -359,16 +393,17 @@ def _evaluation(model: nn.Module, recipe: PretrainRecipe, corpus: Corpus, world:
 
 
 def _plateau(corpus: Corpus, recipe: PretrainRecipe) -> Plateau:
-    """The loss of a network that knows how frequent tokens are, and copies those that were left as they are."""
-    counts = corpus.token_counts()
-    shares = counts[counts > 0] / counts.sum()
-    entropy = float(-(shares * np.log(shares)).sum())
-    kept = 1 - recipe.masking.mask_share - recipe.masking.random_share if recipe.direction == "both" else 0.0
+    """The loss of a network that knows how frequent tokens are, and looks at no other."""
+    counts, masking = corpus.token_counts(), _shown(recipe.direction, recipe.masking)
+    is_local = recipe.initialization == "local" or recipe.init
     return Plateau(
         loss="mlm",
-        value=(1 - kept) * entropy,
+        value=no_context(counts, counts, masking)["mlm_loss"],
         meaning="token frequencies alone",
-        hint="no context is used yet; train longer, raise --learning-rate, or start with --initialization local",
+        hint="no context is used yet; train longer"
+        + (
+            " or raise --learning-rate" if is_local else ", raise --learning-rate, or start with --initialization local"
+        ),
     )
 
 

@@ -20,7 +20,6 @@ from markupsafe import Markup
 from safetensors import SafetensorError, safe_open
 
 from tasks.files import atomic_write, sha256
-from training.baselines import unigram_of_corpora
 from training.checkpoint import CONFIG_FILE, WEIGHTS_FILE, TaskCard, read_json, read_task_card
 from training.command import command, parse
 from training.contrastive import ContrastiveRecipe
@@ -28,7 +27,7 @@ from training.corpus import CORPUS_FILE, Corpus
 from training.finetune import FinetuneRecipe
 from training.loop.recipe import RECIPE_FILE, check_types, default_fields
 from training.loop.run import read_metrics
-from training.pretrain import PretrainRecipe
+from training.pretrain import NO_CONTEXT, PretrainRecipe, no_context_scores
 from training.reports.model_card import base_model, format_number, score_rows
 from training.reports.plot import curve_name, is_loss, legend, panels, svg
 from training.reports.samples import sample_predictions
@@ -176,13 +175,19 @@ def format_count(count: float) -> str:
     return f"{count:.0f}"
 
 
+ABOUT_NO_CONTEXT = (
+    "No context: each token by its frequency and by what stands in its own place: [MASK], itself or a random one."
+)
+
+
 def scores(
     settings: Mapping[str, Any], lines: Sequence[Mapping[str, Any]], card: TaskCard | None
 ) -> tuple[dict[str, dict[str, float]], str]:
     """Scores by row, baselines last, and a sentence about them."""
     if card and (rows := score_rows(card.scores)):
         count = card.scores.get("num_dev_examples")
-        return rows, f"On all {count:,} dev examples." if count else ""
+        about = f"On {count:,} dev examples." if count else ""
+        return rows, f"{about} {ABOUT_NO_CONTEXT}" if NO_CONTEXT in rows else about
     last = next((line for line in reversed(lines) if any(key.startswith("eval_") for key in line)), None)
     if last is None:
         return {}, "None: the run has no dev data, or has not come to its first evaluation."
@@ -192,18 +197,18 @@ def scores(
     baseline = corpus_baseline(settings) if "mlm_loss" in own else None
     if baseline is None:
         return {"dev": own}, about
-    return {"dev": own, "unigrams": baseline}, f"{about} Unigrams: each token with its frequency in the corpus."
+    return {"dev": own, NO_CONTEXT: baseline}, f"{about} {ABOUT_NO_CONTEXT}"
 
 
 def corpus_baseline(settings: Mapping[str, Any]) -> dict[str, float] | None:
-    """What token frequencies score on the dev corpus; None where a corpus is gone, or another one by now."""
+    """What can be had without context on the dev corpus; None where a corpus is gone, or another one by now."""
     paths = [Path(settings[key]) for key in ("corpus", "dev_corpus") if settings.get(key)]
     if len(paths) < 2 or not all((path / CORPUS_FILE).is_file() for path in paths):
         return None
     corpus, dev = (Corpus(path) for path in paths)
     if corpus.digest != settings.get("corpus_digest") or dev.info["vocab_size"] != corpus.info["vocab_size"]:
         return None
-    return unigram_of_corpora(corpus, dev)
+    return no_context_scores(corpus, dev, settings.get("direction", "both"))
 
 
 @dataclass(frozen=True)

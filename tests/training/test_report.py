@@ -75,7 +75,7 @@ def finetuned(checkpoint, labelled, tmp_path_factory, alone):
 
 
 def test_a_pretrained_run(checkpoint, tmp_path):
-    """Curves, the unigrams beside the scores, and the words that were hidden."""
+    """Curves, the baseline beside the scores, and the words that were hidden."""
     run = checkpoint.parent
     page = Page(write_report(ReportRecipe(run=run, out=tmp_path / "page.html")).read_text(encoding="utf-8"))
 
@@ -83,7 +83,7 @@ def test_a_pretrained_run(checkpoint, tmp_path):
     assert "script" not in page.tags
     assert page.tags.count("svg") == 8
     assert "finished, 10 steps" in page.text
-    assert "unigrams" in page.text
+    assert "no context" in page.text
     assert "masked words are the likeliest" in page.text
     assert "put together from its ids" in page.text
 

@@ -218,6 +218,10 @@ def read_tagging(path: Path, columns: Columns) -> Examples:
     return examples
 
 
+MAX_SENTENCE_WORDS = 2000
+"""More of them without an empty line are another kind of file."""
+
+
 def _conll_sentences(path: Path) -> Iterator[tuple[str, TaggingExample]]:
     """A word a line, first column word, last column tag, split by tabs or blanks; an empty line between sentences."""
     words: list[str] = []
@@ -227,6 +231,11 @@ def _conll_sentences(path: Path) -> Iterator[tuple[str, TaggingExample]]:
         if line.strip(" \t") and cells[0] != "-DOCSTART-":
             if len(cells) < 2 or not cells[0].strip(" ") or not cells[-1].strip():
                 raise ValueError(f"`{path}`, line {number}: expected a word and a tag: `{line}`")
+            if len(words) == MAX_SENTENCE_WORDS:
+                raise ValueError(
+                    f"`{path}`, line {number}: {MAX_SENTENCE_WORDS:,} lines without an empty one; CoNLL has a word "
+                    "and a tag a line and an empty line after each sentence (tables of tags: .jsonl or .parquet)"
+                )
             words.append(cells[0])
             tags.append(cells[-1].strip())
         elif words:

@@ -8,6 +8,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import contextmanager
 from multiprocessing import get_context, parent_process
 from typing import Any, TypeVar
 
@@ -30,7 +31,8 @@ def map_in_order(
     pending: deque[Future[ResultT]] = deque()
     try:
         for items in arguments:
-            pending.append(pool.submit(function, *items))
+            with _blocked_interrupts():
+                pending.append(pool.submit(function, *items))
             if len(pending) > 2 * num_workers:
                 yield pending.popleft().result()
         while pending:
@@ -39,9 +41,18 @@ def map_in_order(
         pool.shutdown(cancel_futures=True)
 
 
+@contextmanager
+def _blocked_interrupts() -> Iterator[None]:
+    """A process that is started in here never sees an interrupt: that is the parent's to handle, some moments later."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _start_worker() -> None:
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # there is a process for each core already
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is the parent's to handle
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 

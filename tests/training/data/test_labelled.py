@@ -412,3 +412,12 @@ def test_unigram_baseline(text_file, tokenizer_dir):
     assert scores["loss"] < np.log(tokenizer.vocab_size)
     assert 0.1 < scores["accuracy"] < 0.4  # about every fifth token is a full stop
     assert torch.isfinite(torch.tensor(scores["loss"]))
+
+
+def test_a_table_is_not_taken_for_conll(tmp_path, tokenizer_dir):
+    """A file of another kind has no empty lines."""
+    path = tmp_path / "pairs.tsv"
+    path.write_text("text\tlabel\n" + "a text\tyes\n" * 2500)
+
+    with pytest.raises(ValueError, match="line 2001: 2,000 lines without an empty one; CoNLL has a word"):
+        read_examples("tagging", [path], columns=Columns(), tokenizer=Tokenizer.load(tokenizer_dir))

@@ -59,14 +59,14 @@ def test_transformers_loads_the_folder_with_the_card_in_it(finetuned):
 
 
 def test_a_pretrained_checkpoint_has_a_card(checkpoint):
-    """It has the scores on dev beside those of unigrams, and tells of the tokens seen."""
+    """It has the scores on dev beside those without context, and tells of the tokens seen."""
     card = ModelCard.load(checkpoint / CARD_FILE)
     num_tokens = read_task_card(checkpoint).provenance["pretraining"]["num_tokens"]
 
     assert card.data.pipeline_tag == "fill-mask"
     assert card.data.base_model is None
     assert [result.metric_name for result in card.data.eval_results] == ["mlm_loss", "mlm_accuracy", "nsp_accuracy"]
-    assert "unigrams" in card.content
+    assert "no context" in card.content
     assert f"{num_tokens:,} tokens went through the network" in card.content
 
 
