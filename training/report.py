@@ -58,7 +58,11 @@ def write_report(recipe: ReportRecipe) -> Path:
         ValueError: when the directory is not a run, or the data cannot be used.
     """
     if not (recipe.run / RECIPE_FILE).is_file():
-        raise ValueError(f"not a run: `{recipe.run}` has no {RECIPE_FILE}; give the --run-dir of a training")
+        inner = sorted(path.parent for path in recipe.run.glob(f"**/{RECIPE_FILE}"))
+        hint = (
+            f"give one of the {len(inner)} runs in it, as `{inner[0]}`" if inner else "give a directory of a training"
+        )
+        raise ValueError(f"not a run: `{recipe.run}` has no {RECIPE_FILE}; {hint}")
     path = recipe.out or recipe.run / REPORT_FILE
     atomic_write(path, render(recipe.run, recipe.data).encode())
     return path

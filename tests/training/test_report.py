@@ -279,3 +279,13 @@ def test_a_folder_that_is_no_run_is_refused_in_one_line(tmp_path):
     assert result.returncode == 1
     assert result.stderr.startswith("error: not a run")
     assert len(result.stderr.splitlines()) == 1
+
+
+def test_a_folder_of_runs_points_at_one(checkpoint):
+    """As that of a grid."""
+    runs = checkpoint.parent.parent
+
+    with pytest.raises(ValueError, match="runs in it, as") as error:
+        write_report(ReportRecipe(run=runs))
+
+    assert f"`{checkpoint.parent}`" in str(error.value)
