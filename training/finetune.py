@@ -8,6 +8,7 @@ The checkpoint may be ours or any Hugging Face BERT directory. The same command 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -44,6 +45,7 @@ from training.loop.train import Evaluation, LoopSettings, Phase, train
 from training.model.bert import BertConfig, BertModel
 from training.model.hidden_states import Combination
 from training.objectives import OBJECTIVES, all_label_names, find_unknown_label
+from training.reports.grid import Outcome, Setting, metric_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +137,9 @@ def _finetune(recipe: FinetuneRecipe, run: Run) -> Path:
     if world.is_main:
         num_sequences = sum(len(item.features) for item in items)
         note = f", {len(left_out):,} left out ({objective.unusable}; the first: {left_out[0]})" if left_out else ""
-        print(f"{len(examples):,} examples, {num_sequences:,} sequences{note}", flush=True)
+        print(f"{_describe(task, examples)}; {num_sequences:,} sequences{note}", flush=True)
+        if not dev:
+            print("nothing will be scored: there is no --dev", flush=True)
         _note_new_positions(recipe, task.settings)
     num_steps = max(1, round(recipe.num_epochs * data.num_batches(0)))
     some_dev = dev[: recipe.eval_examples]
@@ -161,8 +165,26 @@ def _finetune(recipe: FinetuneRecipe, run: Run) -> Path:
         write_result(run, model, tokenizer_from=recipe.checkpoint, card=card)
         if scores:
             print(format_scores({name: row for name, row in scores.items() if isinstance(row, dict)}))
+            _warn_of_failure(recipe, scores)
     world.barrier()
     return run.checkpoint_path
+
+
+def _describe(task: Task[Any, Any, Any, Any], examples: Examples) -> str:
+    """What was read, so that a wrong column shows."""
+    pairs = [bool(example.text_pair) for example in examples if hasattr(example, "text_pair")]
+    some = f", {sum(pairs):,} of them with a pair" if any(pairs) else ""
+    kind = "" if not pairs else ": pairs of texts" if all(pairs) else f": texts{some}"
+    labels = getattr(task.settings, "labels", ())
+    named = f"; {len(labels)} labels ({', '.join(labels[:8])}{', …' if len(labels) > 8 else ''})" if labels else ""
+    return f"{len(examples):,} examples{kind}{named}"
+
+
+def _warn_of_failure(recipe: FinetuneRecipe, scores: Mapping[str, Any]) -> None:
+    setting = Setting(recipe.learning_rate, recipe.global_batch_size, recipe.num_epochs)
+    outcome = Outcome(name=recipe.run_dir.name, setting=setting, seed=recipe.seed, scores=scores)
+    if failure := outcome.failure(metric_of(outcome, None)):
+        print(f"warning: {failure}: train longer, or try other learning rates and seeds (make grid)", file=sys.stderr)
 
 
 PLACES = ("checkpoint", "train", "dev")

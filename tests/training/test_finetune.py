@@ -285,3 +285,26 @@ def test_shapes_of_batches_are_few():
 
     assert {batch.inputs["input_ids"].shape[1] for batch in batches} <= {16, 32, 48, 64, 80, 90}
     assert sum(batch.num_tokens for batch in batches) == sum(range(3, 91))
+
+
+def test_it_says_what_was_read_and_what_came_of_it(checkpoint, tmp_path, alone, capsys):
+    """Kind of texts and labels, a score that is no better than its baseline, no dev data, and a run that was done."""
+    train = write_classification(tmp_path / "train.jsonl", 24, seed=1)
+    recipe = FinetuneRecipe(
+        task="classification",
+        checkpoint=checkpoint,
+        train=(train,),
+        dev=(train,),
+        run_dir=tmp_path / "run",
+        num_epochs=0.1,
+        learning_rate=1e-9,
+    )
+    finetune(recipe, alone)
+    found = capsys.readouterr()
+    assert "24 examples: texts; 2 labels (no, yes); 24 sequences" in found.out
+    assert "warning: accuracy is not above majority label" in found.err
+
+    finetune(recipe, alone)
+    assert f"`{recipe.run_dir}` was finished before" in capsys.readouterr().out
+    finetune(replace(recipe, dev=(), run_dir=tmp_path / "other"), alone)
+    assert "nothing will be scored: there is no --dev" in capsys.readouterr().out

@@ -102,6 +102,7 @@ class Run:
         self._sweep_up()
         if is_finished:
             self.drop_states()
+            print(f"`{self.path}` was finished before", flush=True)
         return not is_finished
 
     def _sweep_up(self) -> None:
@@ -173,6 +174,8 @@ class Run:
             raise _broken_state(directory, error) from error
 
     def _go_on_from(self, step: int) -> None:
+        if step:
+            print(f"going on after step {step:,}", flush=True)
         kept = [line for line in read_metrics(self.path) if line["step"] <= step]
         atomic_write(self.path / METRICS_FILE, "".join(json.dumps(line) + "\n" for line in kept).encode())
         self._open_events(step)
