@@ -10,11 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tasks.multiple_choice import MultipleChoiceExample, MultipleChoicePrediction
+from tasks.regression import RegressionExample
+from tasks.tagging import TaggingExample, TaggingPrediction
 from tests.toy import TINY, make_text, write_classification, write_spans
 from training.finetune import FinetuneRecipe, finetune
 from training.pretrain import PretrainRecipe, pretrain
 from training.report import ReportRecipe, compare_with_defaults, render, training_seconds, write_report
-from training.reports.samples import SHOWN, corpus_passages, marked, sample_predictions
+from training.reports.samples import SHOWN, _table, corpus_passages, marked, sample_predictions
 
 VOID = {"meta", "br", "hr", "img", "input", "link", "path", "use"}
 
@@ -289,3 +292,20 @@ def test_a_folder_of_runs_points_at_one(checkpoint):
         write_report(ReportRecipe(run=runs))
 
     assert f"`{checkpoint.parent}`" in str(error.value)
+
+
+def test_choices_and_entities_are_shown_as_such():
+    """A question before its choices, wrong ones first; entities by their words; numbers in short."""
+    choices = [MultipleChoiceExample(choices=("a cat", "a dog"), question="It purrs:", label=label) for label in (0, 1)]
+    items, note = SHOWN["multiple-choice"](None, choices, [MultipleChoicePrediction(np.array([0.9, 0.1]))] * 2)
+    assert items[0] == {"text": "It purrs: — 0. a cat · 1. a dog", "truth": "1. a dog", "prediction": "0. a cat"}
+    assert note.startswith("1 of 2 ")
+
+    words, tags = ("the", "Rhine", "Falls", "roar"), ("O", "B-place", "I-place", "O")
+    found = TaggingPrediction(tags=("O", "B-place", "O", "O"), scores=np.ones(4), entities=())
+    items, note = SHOWN["tagging"](None, [TaggingExample(words=words, tags=tags)], [found])
+    assert items == [{"text": "the Rhine Falls roar", "truth": "Rhine Falls (place)", "prediction": "Rhine (place)"}]
+    assert "right in 0 of 1" in note
+
+    items, _ = _table(None, [RegressionExample(text="a", label=2.5)], [0.6629169583318620])
+    assert items == [{"text": "a", "truth": "2.5", "prediction": "0.6629"}]

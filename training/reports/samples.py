@@ -16,9 +16,11 @@ from tasks.classification import ClassificationExample, ClassificationPrediction
 from tasks.embedding import Embedding
 from tasks.files import sha256
 from tasks.masked_lm import ClozeExample, MaskPrediction
-from tasks.metrics import squad_scores
+from tasks.metrics import chunks, squad_scores
+from tasks.multiple_choice import MultipleChoiceExample, MultipleChoicePrediction
 from tasks.regression import RegressionExample
 from tasks.spans import SpanExample, SpanPrediction
+from tasks.tagging import TaggingExample, TaggingPrediction
 from training.checkpoint import read_task_card
 from training.corpus import Corpus
 from training.data.labelled import Columns, cloze_examples, read_cloze, read_examples, read_similarities
@@ -278,6 +280,46 @@ def _pairs(
     return items, f"{len(items)} random pairs, and the cosine of their vectors."
 
 
+def _choices(
+    task: Task[Any, Any, Any, Any],
+    examples: Sequence[MultipleChoiceExample],
+    predictions: Sequence[MultipleChoicePrediction],
+) -> tuple[list[dict[str, Any]], str]:
+    """Wrong ones first, each with its choices."""
+    items, num_right = [], 0
+    for example, prediction in zip(examples, predictions, strict=True):
+        asked, chosen = " ".join(filter(None, (example.context, example.question))), prediction.choice
+        choices = " · ".join(f"{number}. {choice}" for number, choice in enumerate(example.choices))
+        truth = "" if example.label is None else f"{example.label}. {example.choices[example.label]}"
+        items.append(
+            {"text": f"{asked} — {choices}", "truth": truth, "prediction": f"{chosen}. {example.choices[chosen]}"}
+        )
+        num_right += chosen == example.label
+    items.sort(key=lambda item: item["truth"] == item["prediction"])
+    return items, f"{num_right} of {len(items)} random examples are right; the wrong ones come first."
+
+
+def _entities(
+    task: Task[Any, Any, Any, Any], examples: Sequence[TaggingExample], predictions: Sequence[TaggingPrediction]
+) -> tuple[list[dict[str, Any]], str]:
+    """The entities that there are and those that were found; sentences in which these differ come first."""
+    items = [
+        {
+            "text": example.text,
+            "truth": _spelt(example.words, example.tags),
+            "prediction": _spelt(example.words, found.tags),
+        }
+        for example, found in zip(examples, predictions, strict=True)
+    ]
+    items.sort(key=lambda item: (item["truth"] == item["prediction"], not item["truth"]))
+    num_right = sum(item["truth"] == item["prediction"] for item in items)
+    return items, f"All entities are right in {num_right} of {len(items)} random sentences; the others come first."
+
+
+def _spelt(words: Sequence[str], tags: Sequence[str]) -> str:
+    return " · ".join(f"{' '.join(words[first : last + 1])} ({kind})" for kind, first, last in chunks(tags))
+
+
 def _table(
     task: Task[Any, Any, Any, Any], examples: Sequence[Any], predictions: Sequence[Any]
 ) -> tuple[list[dict[str, Any]], str]:
@@ -288,7 +330,7 @@ def _table(
         truth = next((_words(values[name]) for name in TRUTHS if values.get(name) is not None), "")
         texts = [_words(value) for name, value in values.items() if name not in (*TRUTHS, "id") and value is not None]
         found = next((name for name in PREDICTIONS if getattr(prediction, name, None) is not None), None)
-        guess = _words(getattr(prediction, found)) if found else str(prediction)
+        guess = _words(getattr(prediction, found) if found else prediction)
         items.append({"text": " · ".join(filter(None, texts)), "truth": truth, "prediction": guess})
     return items, f"{len(items)} random examples."
 
@@ -298,10 +340,17 @@ def _words(value: Any) -> str:
         value = value.tolist()
     if isinstance(value, str | int):
         return str(value)
-    if isinstance(value, float):
+    if isinstance(value, float | np.floating):
         return f"{value:.4g}"
     return " ".join(map(_words, value)) if isinstance(value, Iterable) else str(value)
 
 
 Show = Callable[[Task[Any, Any, Any, Any], Any, Any], tuple[list[dict[str, Any]], str]]
-SHOWN: dict[str, Show] = {"masked-lm": _masked_words, "classification": _labels, "spans": _answers, "embedding": _pairs}
+SHOWN: dict[str, Show] = {
+    "masked-lm": _masked_words,
+    "classification": _labels,
+    "spans": _answers,
+    "embedding": _pairs,
+    "multiple-choice": _choices,
+    "tagging": _entities,
+}
