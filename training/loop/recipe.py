@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import types
 from collections.abc import Mapping
 from pathlib import Path
@@ -40,14 +41,14 @@ class Asked:
         self._may_differ = (*PLACES_AND_PACE, *places)
 
     def difference(self, before: Mapping[str, Any]) -> str:
-        """The first field in which a record of `values` differs, as `name `old`, not `new``; empty if none does.
+        """The first field in which a record of `values` differs, in words that follow "with"; empty if none does.
 
         A field that there was not yet had what is its default now.
         """
         was, now = self._defaults | _flat(before), _flat(self.values)
         for key in dict.fromkeys([*now, *was]):
             if key.partition(".")[0] not in self._may_differ and was.get(key) != now.get(key):
-                return f"{key} `{was.get(key)}`, not `{now.get(key)}`"
+                return _say_difference(key, was.get(key), now.get(key))
         return ""
 
     def check(self, before: Mapping[str, Any], run: Path) -> None:
@@ -60,6 +61,18 @@ class Asked:
             raise RefusedError(
                 f"run `{run}` was started with {difference}; choose another --run-dir, or remove it to begin anew"
             )
+
+
+def _say_difference(key: str, was: Any, now: Any) -> str:
+    """Digests tell people nothing but that they differ."""
+    if _is_digest(was) and _is_digest(now):
+        return f"other contents of `{key.removeprefix('data.').removesuffix('_digest').replace('_', ' ')}`"
+    return f"{key} `{was}`, not `{now}`"
+
+
+def _is_digest(value: Any) -> bool:
+    values = value if isinstance(value, list) else [value]
+    return bool(values) and all(isinstance(item, str) and re.fullmatch("[0-9a-f]{64}", item) for item in values)
 
 
 def recipe_fields(recipe: Any) -> dict[str, Any]:

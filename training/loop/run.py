@@ -65,6 +65,7 @@ class Run:
         self.world = world
         self.checkpoint_path = path / "checkpoint"
         self._lock = ExitStack()
+        self._is_new = False
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="state")
         self._writing: Future[None] | None = None
         self._events: Events | None = None
@@ -75,6 +76,8 @@ class Run:
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         with self._lock, self._writer, suppress(Exception) if error else nullcontext():  # the first error counts
             self.close()
+            if error and self._is_new and not (self.states() or (self.path / METRICS_FILE).exists()):
+                self._forget()
 
     def begin(self, asked: Asked) -> bool:
         """Write down what is asked for, or compare with what the run was started with.
@@ -98,12 +101,20 @@ class Run:
             self._asked.check(_json_object(path.read_bytes(), f"`{path}`"), self.path)
         if is_finished and not has_weights(self.checkpoint_path):
             raise RefusedError(f"`{self.checkpoint_path}` has no weights; remove it, and the same command goes on")
+        self._is_new = not path.is_file()
         atomic_write(path, (json.dumps(self._asked.values, indent=2) + "\n").encode())
         self._sweep_up()
         if is_finished:
             self.drop_states()
             print(f"`{self.path}` was finished before", flush=True)
         return not is_finished
+
+    def _forget(self) -> None:
+        """Leave nothing of a run that was refused before its first step."""
+        for name in (RECIPE_FILE, LOCK_FILE):
+            (self.path / name).unlink(missing_ok=True)
+        with suppress(OSError):  # there is something else in it
+            self.path.rmdir()
 
     def _sweep_up(self) -> None:
         """Remove what was half-written by a process that was killed."""

@@ -241,3 +241,22 @@ def test_values_of_foreign_types_are_named(recipe, tmp_path):
     for change in ({"train": "text"}, {"layers": ["a"]}, {"columns": []}, {"columns": {"text": 1}}, {"seed": None}):
         with pytest.raises(ValueError, match=f"broken `.*`: `{next(iter(change))}` cannot be"):
             check_types(FinetuneRecipe, values | change, tmp_path)
+
+
+def test_a_run_that_is_refused_leaves_nothing(tmp_path, alone):
+    """Before its first step; a run that had begun stays."""
+
+    def refuse(path):
+        with Run(path, alone) as run:
+            run.begin(ASKED)
+            raise ValueError("no good")
+
+    for name, steps in (("new", ()), ("begun", (1,))):
+        if steps:
+            write_states(tmp_path / name, alone, *steps)
+            resume(tmp_path / name, alone)
+        with pytest.raises(ValueError, match="no good"):
+            refuse(tmp_path / name)
+
+    assert [path.name for path in tmp_path.iterdir()] == ["begun"]
+    assert resume(tmp_path / "begun", alone).step == 1
