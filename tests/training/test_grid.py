@@ -198,13 +198,14 @@ def test_grid_whose_runs_all_diverge_fails(checkpoint, data, tmp_path, alone):
         grid(recipe(checkpoint, data, tmp_path / "run", learning_rates=(1e30,)), alone)
 
 
-def test_best_that_beats_no_baseline_is_no_checkpoint(checkpoint, data, tmp_path, alone):
-    """The report is written, the command fails."""
+def test_best_that_beats_no_baseline_is_no_checkpoint(checkpoint, data, tmp_path, alone, capsys):
+    """The report is written and marks none, the command fails."""
     with pytest.raises(ValueError, match="all 1 runs failed; the best: accuracy is not above majority label"):
         grid(recipe(checkpoint, data, tmp_path / "run", learning_rates=(1e-9,), seeds=(0,), from_scratch=False), alone)
 
     assert (tmp_path / "run" / "grid.json").is_file()
     assert not (tmp_path / "run" / "checkpoint").exists()
+    assert "<- best" not in capsys.readouterr().out
 
 
 def test_seed_varies_head_and_order(finished):
@@ -251,7 +252,7 @@ def test_rows_of_failed_runs_only_can_be_shown(tmp_path):
     plot_report(found, tmp_path / "grid.png")
 
     assert lines[2].split()[-6:] == ["-", "-", "-", "-", "1", "1"]
-    assert lines[3].split()[-8:-2] == ["5.00", "-", "5.00", "5.00", "1", "1"]
+    assert lines[3].split()[-6:] == ["5.00", "-", "5.00", "5.00", "1", "1"]  # and none is the best
     assert lines[-3:] == ["failed: 1-0: no number", "failed: 0.1-0: f1 is not above first words", "failed: 1-0: none"]
 
 

@@ -182,7 +182,8 @@ def format_report(found: Report) -> str:
     lines = [heading, " " * width + "".join(f"{name:>8}" for name in (*_COLUMNS, "seeds", "failed"))]
     for label, row in rows.items():
         cells = "".join(f"{_percent(getattr(row, name)):>8}" for name in _COLUMNS.values())
-        mark = "  <- best" if any(run["name"] == found.best["name"] for run in row.runs) else ""
+        is_best = not found.best["failure"] and any(run["name"] == found.best["name"] for run in row.runs)
+        mark = "  <- best" if is_best else ""
         lines.append(f"{label:<{width}}{cells}{row.num_seeds:>8}{row.num_failed or '-':>8}{mark}")
     lines.append(f"{baseline:<{width}}{_percent(score):>8}")
     for row in rows.values():
