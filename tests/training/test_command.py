@@ -1,5 +1,6 @@
 """The help of a command teaches how to call it."""
 
+import subprocess
 import sys
 from importlib import import_module
 from typing import get_args, get_type_hints
@@ -52,3 +53,13 @@ def test_a_recipe_behind_a_flag_is_refused(monkeypatch):
 
     with pytest.raises(SystemExit, match="a recipe comes before all flags: `tiny`"):
         import_module("training.pretrain").main()
+
+
+@pytest.mark.parametrize(("error", "lines"), [("KeyboardInterrupt", 0), ("RuntimeError", 3)])
+def test_an_interrupt_while_a_command_is_imported_is_quiet(error, lines):
+    """Other errors are not."""
+    code = f"import sys; sys.argv = ['-m']; import training; raise {error}"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+    assert result.returncode != 0
+    assert len(result.stderr.splitlines()) == lines

@@ -94,7 +94,7 @@ def read_similarities(paths: Sequence[Path], *, columns: Columns, tokenizer: Tok
     Raises:
         ValueError: as `read_examples`; also for a text without its pair, or without a single token.
     """
-    pairs = _all_of(paths, lambda path: _similarities(path, columns))
+    pairs = _all_of(paths, lambda path: read_regression(path, columns, need_pairs=True))
     encode_examples(Regression(tokenizer, RegressionSettings()), pairs)
     return pairs
 
@@ -130,7 +130,7 @@ def read_classification(path: Path, columns: Columns) -> Examples:
     """Texts or pairs with labels out of a table."""
     examples = Examples()
     for place, row in _rows(path, columns):
-        text, pair = _texts(place, row, columns)
+        text, pair = _string(place, row, columns.text), _optional_string(place, row, columns.text_pair)
         label = _filled(place, row, columns.label)
         if not isinstance(label, str | int | float):
             raise ValueError(f"{place}: `{columns.label}` must be a string or a number: `{label}`")
@@ -138,19 +138,11 @@ def read_classification(path: Path, columns: Columns) -> Examples:
     return examples
 
 
-def read_regression(path: Path, columns: Columns) -> Examples:
+def read_regression(path: Path, columns: Columns, *, need_pairs: bool = False) -> Examples:
     """Texts or pairs with numbers out of a table."""
-    examples = Examples()
+    examples, read_pair = Examples(), _string if need_pairs else _optional_string
     for place, row in _rows(path, columns):
-        text, pair = _texts(place, row, columns)
-        examples.add(place, RegressionExample(text=text, text_pair=pair, label=_number(place, row, columns.label)))
-    return examples
-
-
-def _similarities(path: Path, columns: Columns) -> Examples:
-    examples = Examples()
-    for place, row in _rows(path, columns):
-        text, pair = (_string(place, row, name) for name in (columns.text, columns.text_pair))
+        text, pair = _string(place, row, columns.text), read_pair(place, row, columns.text_pair)
         examples.add(place, RegressionExample(text=text, text_pair=pair, label=_number(place, row, columns.label)))
     return examples
 
@@ -241,10 +233,6 @@ def _conll_sentences(path: Path) -> Iterator[tuple[str, TaggingExample]]:
         elif words:
             yield f"`{path}`, line {number - len(words)}", TaggingExample(words=tuple(words), tags=tuple(tags))
             words, tags = [], []
-
-
-def _texts(place: str, row: Mapping[str, Any], columns: Columns) -> tuple[str, str | None]:
-    return _string(place, row, columns.text), _optional_string(place, row, columns.text_pair)
 
 
 def _optional_string(place: str, row: Mapping[str, Any], name: str) -> str | None:

@@ -1,0 +1,17 @@
+"""Workers leave interrupts to the process that started them."""
+
+import signal
+
+from training.text.worker_pool import map_in_order
+
+
+def blocked_signals(_):
+    return {int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, ())}
+
+
+def test_workers_never_see_an_interrupt():
+    """From their first moment on; here it is as before."""
+    (blocked,) = map_in_order(blocked_signals, [(0,)], num_workers=1)
+
+    assert signal.SIGINT in blocked
+    assert signal.SIGINT not in blocked_signals(0)
