@@ -84,6 +84,7 @@ class ContrastiveRecipe(LoopSettings):
     micro_batch_size: Annotated[int, COUNT] = field(init=False, default=1)
     """A process takes its share of the batch at one time, as every text is compared with every other."""
     num_epochs: Annotated[float, EPOCHS] = 1.0
+    """How often training goes through the data."""
     learning_rate: Annotated[float, POSITIVE] = 3e-5
     max_seq_length: Annotated[int, TOKENS] | None = None
     """Longest text in tokens that the result embeds; None for what the checkpoint was trained on, or can."""

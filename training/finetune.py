@@ -57,12 +57,17 @@ class FinetuneRecipe(LoopSettings):
         tyro.conf.Positional,
         tyro.conf.arg(metavar="TASK"),
     ]
-    """What to learn: classification, spans, regression, multiple-choice or tagging."""
+    """What to learn:
+    - classification: a label for a text, or for a pair
+    - spans: where in a text an answer stands (SQuAD)
+    - regression: a number for a text, or for a pair
+    - multiple-choice: which of several answers is right
+    - tagging: a tag for each word, as for names (CoNLL)"""
     checkpoint: Path
     """Checkpoint to start from: ours, or any Hugging Face BERT directory."""
     train: tuple[Path, ...]
-    """Files: .tsv, .csv, .jsonl, .parquet; SQuAD's .json (spans); CoNLL (tagging); or a data set of the Hugging Face
-    hub: hf:ID,config=NAME,split=NAME."""
+    """Files: .tsv, .csv, .jsonl, .parquet; SQuAD's .json (spans); CoNLL (tagging); or a data set of the hub of
+    Hugging Face, as hf:ID,config=NAME,split=NAME."""
     dev: tuple[Path, ...] = ()
     """Held-out data to score on, in the same format."""
     run_dir: Path
@@ -70,6 +75,7 @@ class FinetuneRecipe(LoopSettings):
     compile: Literal["auto", "on", "off"] = "off"
     """torch.compile; auto is on for GPUs. Each length of batch is compiled by itself, which pays on long runs only."""
     columns: Columns = field(default_factory=Columns)
+    """Of the training and dev data."""
     from_scratch: bool = False
     """Keep only the checkpoint's shape and vocabulary and start from random weights: what is pretraining worth?"""
     frozen: bool = False
@@ -82,6 +88,7 @@ class FinetuneRecipe(LoopSettings):
     bilstm: Annotated[int, NOT_NEGATIVE] | None = None
     """Size of each direction of a BiLSTM of two layers under the head (the paper: 768); 0 for none."""
     num_epochs: Annotated[float, EPOCHS] = 3.0
+    """How often training goes through the data."""
     learning_rate: Annotated[float, POSITIVE] = 5e-5
     checkpoint_every: Annotated[int, NOT_NEGATIVE] = 200
     eval_examples: Annotated[int, COUNT] = 500

@@ -48,9 +48,11 @@ class GridRecipe(FinetuneRecipe):
     num_epochs: tyro.conf.Suppress[float] = 3.0
     seed: tyro.conf.Suppress[int] = 0
     learning_rates: tuple[float, ...] = (5e-5, 3e-5, 2e-5)
+    """Peaks of the learning rate."""
     batch_sizes: tuple[int, ...] = (32,)
     """Global batch sizes: sequences in a step."""
     epochs: tuple[float, ...] = (3.0,)
+    """How often training goes through the data."""
     seeds: tuple[int, ...] = (0, 1, 2)
     """Each setting is run once with each."""
     metric: str | None = None

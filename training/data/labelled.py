@@ -32,8 +32,9 @@ class Columns:
     """Where a table holds what."""
 
     text: str = "text"
+    """A text, or the first of a pair."""
     text_pair: str = "text_pair"
-    """Left out where the table has no column of this usual name."""
+    """The second text of a pair; left out where the table has no column of this usual name."""
     negative: str = "negative"
     """Contrastive training: a text that is unlike `text`; left out as `text_pair` is."""
     label: str = "label"
@@ -41,10 +42,13 @@ class Columns:
     tokens: str = "tokens"
     """Tagging: the words of a sentence."""
     tags: str = "tags"
+    """Tagging: a tag for each word."""
     context: str = "context"
-    """Multiple choice; left out as `text_pair` is, and so is the question."""
+    """Multiple choice: what the choices go on from; left out as `text_pair` is."""
     question: str = "question"
+    """Multiple choice: what stands before each choice; left out as `text_pair` is."""
     choices: str = "choices"
+    """Multiple choice: a list of texts."""
     header: bool = True
     """Whether the first line of a TSV or CSV names the columns; otherwise they are called 0, 1, 2 and so on."""
 
