@@ -30,7 +30,7 @@ from training.checkpoint import TASK_FILE, WEIGHTS_FILE, read_json, read_task_ca
 from training.command import command, parse
 from training.finetune import PLACES, FinetuneRecipe, digests, finetune
 from training.loop.distributed import World, world
-from training.loop.recipe import RECIPE_FILE, Asked
+from training.loop.recipe import RECIPE_FILE, Asked, check_no_run
 from training.loop.watch import DivergedError
 from training.reports.grid import Outcome, Report, Setting, best_outcome, format_report, metric_of, plot_report, report
 
@@ -127,8 +127,9 @@ def grid(recipe: GridRecipe, world: World) -> Report:
 
 
 def _check_run_dir(run_dir: Path) -> None:
+    check_no_run(run_dir)
     if (run_dir / "checkpoint").exists() and not (run_dir / REPORT_FILE).is_file():
-        raise ValueError(f"`{run_dir}` holds the checkpoint of another run; choose another --run-dir")
+        raise ValueError(f"`{run_dir}` holds a checkpoint that is no grid's; choose another --run-dir")
 
 
 class _Progress:

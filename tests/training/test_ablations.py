@@ -214,6 +214,9 @@ def test_another_scale_needs_another_directory(finished, alone):
     ):
         with pytest.raises(ValueError, match=message):
             ablations(AblationsRecipe(**fields | changes), alone)
+    run = recipe.run_dir / "pretrain" / "bert"
+    with pytest.raises(ValueError, match="bert` is a run of pretraining; choose another --run-dir"):
+        ablations(AblationsRecipe(**fields | {"scale": "smoke", "tasks": ("NER",), "run_dir": run}), alone)
     with pytest.raises(ValueError, match="table 8 has no column among SQuAD; its tasks: SST-2, NER"):
         AblationsRecipe(**fields | {"tables": ("8",), "tasks": ("SQuAD",)})
 

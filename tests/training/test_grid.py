@@ -12,6 +12,7 @@ import torch
 
 from tests.toy import write_classification, write_spans
 from training.checkpoint import WEIGHTS_FILE, load_model, read_task_card
+from training.finetune import finetune
 from training.grid import GridRecipe, grid, look_up
 from training.loop.recipe import RefusedError
 from training.loop.run import Run, read_metrics
@@ -295,10 +296,13 @@ def test_unknown_metric_is_refused_after_the_first_run(finished, checkpoint, dat
         grid(recipe(checkpoint, data, finished[0], metric="bleu"), alone)
 
 
-def test_checkpoint_of_another_run_is_not_overwritten(checkpoint, data, alone):
-    """A run directory of pretraining or fine-tuning is not a grid's."""
-    with pytest.raises(ValueError, match="holds the checkpoint of another run; choose another --run-dir"):
+def test_checkpoint_of_another_run_is_not_overwritten(finished, checkpoint, data, alone):
+    """A run directory of pretraining or fine-tuning is not a grid's, nor is a grid's theirs."""
+    with pytest.raises(ValueError, match="pretrain` is a run of pretraining; choose another --run-dir"):
         grid(recipe(checkpoint, data, checkpoint.parent), alone)
+    cell = recipe(checkpoint, data, finished[0]).cells(Setting(1e-2, 16, 2.0))[0]
+    with pytest.raises(RefusedError, match="holds the checkpoint of a grid or of others; choose another --run-dir"):
+        finetune(replace(cell, run_dir=finished[0]), alone)
 
 
 def test_best_run_without_weights_is_named(finished, checkpoint, data, tmp_path, alone):
