@@ -146,7 +146,7 @@ def _finetune(recipe: FinetuneRecipe, run: Run) -> Path:
         note = f", {len(left_out):,} left out ({objective.unusable}; the first: {left_out[0]})" if left_out else ""
         print(f"{_describe(task, examples)}; {num_sequences:,} sequences{note}", flush=True)
         if not dev:
-            print("nothing will be scored: there is no --dev", flush=True)
+            print("nothing will be scored: there are no dev data", flush=True)
         _note_new_positions(recipe, task.settings)
     num_steps = max(1, round(recipe.num_epochs * data.num_batches(0)))
     some_dev = dev[: recipe.eval_examples]

@@ -69,7 +69,7 @@ class GridRecipe(FinetuneRecipe):
             if not values or len(set(values)) < len(values):
                 raise ValueError(f"{name} must be one or more different values: `{' '.join(map(str, values))}`")
         if not self.dev:
-            raise ValueError("a grid chooses by the score on held-out data; give --dev")
+            raise ValueError("a grid chooses by the score on held-out data; give dev data")
         for setting in self.settings():
             self.cells(setting)
 
@@ -129,7 +129,7 @@ def grid(recipe: GridRecipe, world: World) -> Report:
 def _check_run_dir(run_dir: Path) -> None:
     check_no_run(run_dir)
     if (run_dir / "checkpoint").exists() and not (run_dir / REPORT_FILE).is_file():
-        raise ValueError(f"`{run_dir}` holds a checkpoint that is no grid's; choose another --run-dir")
+        raise ValueError(f"`{run_dir}` holds a checkpoint that is no grid's; choose another run directory")
 
 
 class _Progress:

@@ -208,14 +208,14 @@ def test_another_scale_needs_another_directory(finished, alone):
     recipe, _, _ = finished
     fields = {"data": recipe.data, "run_dir": recipe.run_dir, "tables": ("5",)}
     for changes, message in (
-        ({"scale": "small", "tasks": ("NER",)}, "was made from text .* choose another --run-dir"),
+        ({"scale": "small", "tasks": ("NER",)}, "was made from text .* choose another run directory"),
         ({"scale": "smoke", "tasks": ("RTE",)}, r"no `glue/RTE/train.tsv` .* leave RTE out of --tasks"),
         ({"scale": "smoke", "tasks": ("NER",), "text": "no/*.txt"}, "fewer than two files `no/"),
     ):
         with pytest.raises(ValueError, match=message):
             ablations(AblationsRecipe(**fields | changes), alone)
     run = recipe.run_dir / "pretrain" / "bert"
-    with pytest.raises(ValueError, match="bert` is a run of pretraining; choose another --run-dir"):
+    with pytest.raises(ValueError, match="bert` is a run of pretraining; choose another run directory"):
         ablations(AblationsRecipe(**fields | {"scale": "smoke", "tasks": ("NER",), "run_dir": run}), alone)
     with pytest.raises(ValueError, match="table 8 has no column among SQuAD; its tasks: SST-2, NER"):
         AblationsRecipe(**fields | {"tables": ("8",), "tasks": ("SQuAD",)})

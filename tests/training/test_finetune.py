@@ -307,4 +307,4 @@ def test_it_says_what_was_read_and_what_came_of_it(checkpoint, tmp_path, alone, 
     finetune(recipe, alone)
     assert f"`{recipe.run_dir}` was finished before" in capsys.readouterr().out
     finetune(replace(recipe, dev=(), run_dir=tmp_path / "other"), alone)
-    assert "nothing will be scored: there is no --dev" in capsys.readouterr().out
+    assert "nothing will be scored: there are no dev data" in capsys.readouterr().out

@@ -132,7 +132,7 @@ def test_broken_recipe_of_a_run_is_named(content, corpus_dir, tmp_path, alone):
     pretrain(recipe(corpus_dir, tmp_path / "run", num_steps=1), alone)
     (tmp_path / "run" / "recipe.json").write_text(content)
 
-    with pytest.raises(ValueError, match=r"recipe\.json`: .*choose another --run-dir"):
+    with pytest.raises(ValueError, match=r"recipe\.json`: .*choose another run directory"):
         pretrain(recipe(corpus_dir, tmp_path / "run", num_steps=1), alone)
 
 

@@ -63,7 +63,7 @@ class Asked:
             raise RefusedError(_another_command(run, other))
         if difference := self.difference(before):
             raise RefusedError(
-                f"run `{run}` was started with {difference}; choose another --run-dir, or remove it to begin anew"
+                f"run `{run}` was started with {difference}; choose another run directory, or remove it to begin anew"
             )
 
 
@@ -84,7 +84,7 @@ def check_no_run(directory: Path) -> None:
 
 
 def _another_command(run: Path, kind: str) -> str:
-    return f"`{run}` is a run of {kind}; choose another --run-dir"
+    return f"`{run}` is a run of {kind}; choose another run directory"
 
 
 def _say_difference(key: str, was: Any, now: Any) -> str:

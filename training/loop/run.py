@@ -96,7 +96,7 @@ class Run:
     def _begin(self) -> bool:
         path = self.path / RECIPE_FILE
         if self.checkpoint_path.exists() and not path.is_file():
-            raise RefusedError(f"`{self.path}` holds the checkpoint of a grid or of others; choose another --run-dir")
+            raise RefusedError(f"`{self.path}` holds the checkpoint of a grid or of others; choose another run directory")
         self.path.mkdir(parents=True, exist_ok=True)
         self._lock.enter_context(locked(self.path, LOCK_FILE))
         is_finished = self.checkpoint_path.exists()
@@ -291,7 +291,7 @@ def _json_object(data: bytes, place: str) -> dict[str, Any]:
     return values
 
 
-_MEND = "mend it, or choose another --run-dir"
+_MEND = "mend it, or choose another run directory"
 
 
 _STATE_KEYS = ("model", "optimizer", "position", "recipe")

@@ -79,7 +79,7 @@ class LoopSettings:
     def __post_init__(self) -> None:
         check_numbers(self)
         if self.select == "best" and not (getattr(self, "dev", None) or getattr(self, "dev_corpus", None)):
-            raise ValueError("--select best needs held-out data: --dev, or --dev-corpus")
+            raise ValueError("--select best needs held-out data: dev data, or a dev corpus")
         if self.select == "best" and not self.checkpoint_every:
             raise ValueError("--select best needs states: --checkpoint-every above 0")
 

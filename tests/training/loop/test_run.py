@@ -231,7 +231,7 @@ def test_fields_that_there_were_not_yet_had_their_defaults(recipe, tmp_path):
         ({"data": {"train": ["2"]}}, r"data.train `\['2'\]`, not `\['1'\]`"),
         ({"task": 5}, "task `5`, not `classification`"),
     ):
-        with pytest.raises(RefusedError, match=f"was started with {message}; choose another --run-dir"):
+        with pytest.raises(RefusedError, match=f"was started with {message}; choose another run directory"):
             asked.check(before | change, tmp_path)
 
 
@@ -245,7 +245,7 @@ def test_a_run_of_another_command_is_told_by_its_name(recipe, tmp_path):
     assert "micro_batch_size" not in contrastive  # nobody can set it there
 
     for before, kind in ((pretraining, "pretraining"), (contrastive, "contrastive training")):
-        with pytest.raises(RefusedError, match=f"`.*` is a run of {kind}; choose another --run-dir"):
+        with pytest.raises(RefusedError, match=f"`.*` is a run of {kind}; choose another run directory"):
             asked.check(before, tmp_path)
 
 
