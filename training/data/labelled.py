@@ -82,7 +82,7 @@ def read_examples(
         return _all_of(paths, lambda path: READERS[task](path, columns))
     if task != "masked-lm":
         raise ValueError(f"task `{task}` has no labelled data")
-    if table := next((path for path in paths if {".tsv", ".csv", ".json"} & set(path.suffixes)), None):
+    if table := next((path for path in paths if kind_of(path) in (".tsv", ".csv", ".json")), None):
         raise ValueError(f"`{table}` is a table; the checkpoint is a masked-lm, whose data are running text")
 
     def passages(path: Path) -> Examples:

@@ -59,7 +59,7 @@ class Asked:
         Raises:
             RefusedError: naming the field that differs, or the other command that the run is of.
         """
-        if (other := kind_of(before)) != kind_of(self.values):
+        if (other := kind_of_run(before)) != kind_of_run(self.values):
             raise RefusedError(_another_command(run, other))
         if difference := self.difference(before):
             raise RefusedError(
@@ -67,7 +67,7 @@ class Asked:
             )
 
 
-def kind_of(values: Mapping[str, Any]) -> str:
+def kind_of_run(values: Mapping[str, Any]) -> str:
     """What a run does, as its recipe shows."""
     return "contrastive training" if "mode" in values else "fine-tuning" if "train" in values else "pretraining"
 
@@ -80,7 +80,7 @@ def check_no_run(directory: Path) -> None:
     """
     path = directory / RECIPE_FILE
     if path.is_file():
-        raise RefusedError(_another_command(directory, kind_of(read_json(path))))
+        raise RefusedError(_another_command(directory, kind_of_run(read_json(path))))
 
 
 def _another_command(run: Path, kind: str) -> str:

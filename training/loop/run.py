@@ -96,7 +96,9 @@ class Run:
     def _begin(self) -> bool:
         path = self.path / RECIPE_FILE
         if self.checkpoint_path.exists() and not path.is_file():
-            raise RefusedError(f"`{self.path}` holds the checkpoint of a grid or of others; choose another run directory")
+            raise RefusedError(
+                f"`{self.path}` holds the checkpoint of a grid or of others; choose another run directory"
+            )
         self.path.mkdir(parents=True, exist_ok=True)
         self._lock.enter_context(locked(self.path, LOCK_FILE))
         is_finished = self.checkpoint_path.exists()
