@@ -8,6 +8,7 @@ The checkpoint may be ours or any Hugging Face BERT directory. The same command 
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -34,7 +35,7 @@ from training.checkpoint import (
 from training.command import command, parse
 from training.data.examples import Examples, encode_examples
 from training.data.finetuning import FinetuningData, label_examples
-from training.data.labelled import Columns, read_examples, source_digest, source_name
+from training.data.labelled import Columns, read_examples, source_digest, source_name, to_number
 from training.evaluate import format_scores, predict_with_progress, torch_run
 from training.limits import COUNT, EPOCHS, NOT_NEGATIVE, POSITIVE, TOKENS
 from training.loop.distributed import World, world
@@ -145,6 +146,8 @@ def _finetune(recipe: FinetuneRecipe, run: Run) -> Path:
         num_sequences = sum(len(item.features) for item in items)
         note = f", {len(left_out):,} left out ({objective.unusable}; the first: {left_out[0]})" if left_out else ""
         print(f"{_describe(task, examples)}; {num_sequences:,} sequences{note}", flush=True)
+        if doubt := _doubt(task.name, getattr(task.settings, "labels", ())):
+            print(f"warning: {doubt}", file=sys.stderr)
         if not dev:
             print("nothing will be scored: there are no dev data", flush=True)
         _note_new_positions(recipe, task.settings)
@@ -187,6 +190,19 @@ def _describe(task: Task[Any, Any, Any, Any], examples: Examples) -> str:
     return f"{len(examples):,} examples{kind}{named}"
 
 
+MANY_LABELS = 50
+
+
+def _doubt(task: str, labels: Sequence[str]) -> str:
+    """What is odd about classes that are fractions or many numbers; empty for others."""
+    numbers = [to_number(label) for label in labels]
+    if task != "classification" or not all(map(math.isfinite, numbers)):
+        return ""
+    if len(labels) <= MANY_LABELS and all(number % 1 == 0 for number in numbers):
+        return ""
+    return f"all {len(labels)} labels are numbers; if they say how much of something, the task is `regression`"
+
+
 def _warn_of_failure(recipe: FinetuneRecipe, scores: Mapping[str, Any]) -> None:
     setting = Setting(recipe.learning_rate, recipe.global_batch_size, recipe.num_epochs)
     outcome = Outcome(name=recipe.run_dir.name, setting=setting, seed=recipe.seed, scores=scores)
@@ -213,7 +229,10 @@ def task_settings(recipe: FinetuneRecipe, examples: Examples, dev: Examples) -> 
     known = all_label_names(objective, examples)
     if unknown := find_unknown_label(objective, dev, known):
         place, label = unknown
-        raise ValueError(f"{place}: label `{label}` does not occur in the training data")
+        doubt = _doubt(recipe.task, known)
+        raise ValueError(
+            f"{place}: label `{label}` does not occur in the training data" + (f"; {doubt}" if doubt else "")
+        )
     if len(known) == 1:
         raise ValueError(f"the only label in `{recipe.train[0]}` is `{known[0]}`; two are needed to tell them apart")
     return objective.settings(recipe, examples, max_seq_length)

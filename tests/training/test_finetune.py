@@ -308,3 +308,23 @@ def test_it_says_what_was_read_and_what_came_of_it(checkpoint, tmp_path, alone, 
     assert f"`{recipe.run_dir}` was finished before" in capsys.readouterr().out
     finetune(replace(recipe, dev=(), run_dir=tmp_path / "other"), alone)
     assert "nothing will be scored: there are no dev data" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("labels", "is_warned"), [(["0", "1"], False), (["0.5", "1.0"], True), (range(60), True)])
+def test_labels_that_are_hardly_classes_are_remarked_upon(labels, is_warned, checkpoint, tmp_path, alone, capsys):
+    """Scores as STS-B has are for another task."""
+    train = tmp_path / "train.tsv"
+    train.write_text("text\tlabel\n" + "".join(f"the cat\t{label}\n" for label in labels))
+    fields = {"checkpoint": checkpoint, "train": (train,), "run_dir": tmp_path / "run", "num_epochs": 0.1}
+
+    finetune(FinetuneRecipe(task="classification", **fields), alone)
+
+    warning = (
+        f"warning: all {len(labels)} labels are numbers; if they say how much of something, the task is `regression`"
+    )
+    assert (warning in capsys.readouterr().err) == is_warned
+    dev = tmp_path / "dev.tsv"
+    dev.write_text("text\tlabel\nthe cat\t99\n")
+    hint = f"; {warning.removeprefix('warning: ')}" if is_warned else ""
+    with pytest.raises(ValueError, match=f"label `99` does not occur in the training data{hint}$"):
+        finetune(FinetuneRecipe(task="classification", **fields | {"dev": (dev,), "run_dir": tmp_path / "b"}), alone)

@@ -90,6 +90,7 @@ def _check_made_from(run_dir: Path, made_from: dict[str, Any]) -> None:
     if path.is_file() and (before := read_json(path)) != made_from:
         name = next(name for name in made_from if before.get(name) != made_from[name])
         raise ValueError(
-            f"`{run_dir}` was made from {name} `{before.get(name)}`, not `{made_from[name]}`; choose another run directory"
+            f"`{run_dir}` was made from {name} `{before.get(name)}`, not `{made_from[name]}`; "
+            "choose another run directory"
         )
     atomic_write(path, (json.dumps(made_from, indent=2) + "\n").encode())

@@ -18,6 +18,7 @@ from tasks.spans import SpanExample
 from tasks.tagging import TaggingExample
 from tasks.tokenizer import Tokenizer, Tokens
 from training.data.examples import Examples, encode_examples
+from training.data.formats import other_task
 from training.data.hub import hub_digest, is_hub
 from training.data.pretraining import random_generator
 from training.data.tables import TABLES, WITH_LISTS, Row, kind_of, read_rows
@@ -76,10 +77,11 @@ def read_examples(
         max_passage_tokens: for masked-lm, how long passages of the text may be.
 
     Raises:
-        ValueError: naming file, line and key of what is missing or malformed, or files without examples.
+        ValueError: naming file, line and key of what is missing or malformed, and the task that reads such a file if
+            another does; or files without examples.
     """
     if task in READERS:
-        return _all_of(paths, lambda path: READERS[task](path, columns))
+        return _all_of(paths, lambda path: _read(task, path, columns))
     if task != "masked-lm":
         raise ValueError(f"task `{task}` has no labelled data")
     if table := next((path for path in paths if kind_of(path) in (".tsv", ".csv", ".json")), None):
@@ -90,6 +92,13 @@ def read_examples(
         return Examples((f"`{path}`", example) for example in found)
 
     return _all_of(paths, passages)
+
+
+def _read(task: str, path: Path, columns: Columns) -> Examples:
+    try:
+        return READERS[task](path, columns)
+    except ValueError as error:
+        raise ValueError(f"{error}{other_task(path, task)}") from error
 
 
 def read_similarities(paths: Sequence[Path], *, columns: Columns, tokenizer: Tokenizer) -> Examples:
@@ -152,8 +161,8 @@ def read_regression(path: Path, columns: Columns, *, need_pairs: bool = False) -
 
 
 def read_texts(path: Path, columns: Columns) -> Examples:
-    """The texts of a table, or, under any other name, the lines of a file that are not blank."""
-    if kind_of(path) in TABLES:
+    """The texts of a table, or, under any other name but .json, the lines of a file that are not blank."""
+    if kind_of(path) in (*TABLES, ".json"):
         return Examples((place, _string(place, row, columns.text)) for place, row in _rows(path, columns))
     lines = enumerate(read_lines(path), start=1)
     return Examples((f"`{path}`, line {number}", line) for number, line in lines if line.strip())
@@ -183,7 +192,7 @@ def read_multiple_choice(path: Path, columns: Columns) -> Examples:
             row |= {columns.context: row.get("sent1"), columns.question: row.get("sent2")}
         context, question = (_optional_string(place, row, name) for name in (columns.context, columns.question))
         choices = _strings(place, row, columns.choices)
-        label = _to_number(_filled(place, row, columns.label))
+        label = to_number(_filled(place, row, columns.label))
         if label not in range(len(choices)):  # pandas writes 1 as 1.0 where other rows lack it
             raise ValueError(
                 f"{place}: `{columns.label}` must be the number of a choice, from 0: `{row[columns.label]}`"
@@ -201,7 +210,7 @@ def read_multiple_choice(path: Path, columns: Columns) -> Examples:
 
 def read_tagging(path: Path, columns: Columns) -> Examples:
     """Sentences out of a table with lists in columns `tokens` and `tags`, or, under any other name, a CoNLL file."""
-    if kind_of(path) not in WITH_LISTS:
+    if kind_of(path) not in (*WITH_LISTS, ".csv", ".json"):
         return Examples(_conll_sentences(path))
     examples = Examples()
     for place, row in _rows(path, columns):
@@ -225,7 +234,9 @@ def _conll_sentences(path: Path) -> Iterator[tuple[str, TaggingExample]]:
     for number, line in enumerate(itertools.chain(read_lines(path), [""]), start=1):
         cells = line.split("\t") if "\t" in line else line.split(" ")
         if line.strip(" \t") and cells[0] != "-DOCSTART-":
-            if len(cells) < 2 or not cells[0].strip(" ") or not cells[-1].strip():
+            if number == 1 and cells[-1] in ("label", "tag", "tags"):
+                raise ValueError(f"`{path}`, line 1: names of columns, which CoNLL does not have: `{line}`")
+            if len(cells) < 2 or not cells[0].strip(" ") or not cells[-1].strip() or " " in cells[-1].strip():
                 raise ValueError(f"`{path}`, line {number}: expected a word and a tag: `{line}`")
             if len(words) == MAX_SENTENCE_WORDS:
                 raise ValueError(
@@ -253,13 +264,13 @@ def _string(place: str, row: Mapping[str, Any], name: str) -> str:
 
 def _number(place: str, row: Mapping[str, Any], name: str) -> float:
     value = _filled(place, row, name)
-    number = _to_number(value)
+    number = to_number(value)
     if not math.isfinite(number):
         raise ValueError(f"{place}: `{name}` must be a number: `{value}`")
     return number
 
 
-def _to_number(value: Any) -> float:
+def to_number(value: Any) -> float:
     """NaN for what is no number; underscores and truth values, which are numbers to Python, are none in data."""
     try:
         return math.nan if isinstance(value, bool) or "_" in str(value) else float(value)
