@@ -21,6 +21,7 @@ from training.data.examples import Examples
 from training.data.finetuning import FinetuningData, label_examples
 from training.data.labelled import Columns, read_examples
 from training.evaluate import load_for_evaluation
+from training.evaluate import main as evaluate
 from training.finetune import FinetuneRecipe, finetune
 from training.loop.run import read_metrics
 from training.objectives import OBJECTIVES, Item, answer_positions
@@ -273,6 +274,39 @@ def test_evaluate_prints_scores_and_writes_predictions(checkpoint, tmp_path, alo
     train.write_text('{"text": "x", "label": "maybe"}\n')
     result = run_command("training.evaluate", str(path), "--data", str(train))
     assert result.stderr == f"error: `{train}`, line 1: label `maybe` is none of the checkpoint's: no, yes\n"
+
+
+def test_evaluate_knows_the_columns_of_the_training(checkpoint, tmp_path, alone, monkeypatch, capsys):
+    """Where the data have them; flags win, and usual names need none."""
+    named, usual = tmp_path / "named.tsv", tmp_path / "usual.tsv"
+    named.write_text("sentence\ttext\tclass\nthe cat\t\tyes\nthe dog\tthe tree\tno\n")
+    usual.write_text("text\tlabel\nthe cat\tyes\n")
+    recipe = FinetuneRecipe(
+        task="classification",
+        checkpoint=checkpoint,
+        train=(named,),
+        run_dir=tmp_path / "run",
+        columns=Columns(text="sentence", label="class"),
+        num_epochs=0.1,
+    )
+    path = finetune(recipe, alone)
+
+    for data, flags, expected in (
+        (named, [], "2 examples"),
+        (usual, [], "1 examples"),
+        (
+            named,
+            ["--columns.text", "text"],
+            f"error: `{named}`, line 2: no `text` (there: `sentence`, `text`, `class`)",
+        ),
+    ):
+        monkeypatch.setattr("sys.argv", ["evaluate", str(path), "--data", str(data), *flags])
+        try:
+            evaluate()
+            said = capsys.readouterr().out
+        except SystemExit as error:
+            said = error.code
+        assert expected in said
 
 
 def test_shapes_of_batches_are_few():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +61,30 @@ class Columns:
             for item in fields(self)
             if item.name != "header" and getattr(self, item.name) != item.default
         ]
+
+
+def dev_columns(recipe: Mapping[str, Any]) -> Columns:
+    """Of the dev data of a run, out of its recipe; what is not known any more is left out."""
+    named = recipe.get("dev_columns", recipe.get("columns", {}))
+    return Columns(**{item.name: named[item.name] for item in fields(Columns) if item.name in named})
+
+
+def columns_there(paths: Sequence[Path], columns: Columns) -> Columns:
+    """These columns as far as some tables have them; the others as they are usually called.
+
+    Raises:
+        ValueError: as `read_rows`.
+    """
+    usual = Columns()
+    if columns == usual:
+        return usual
+    tables = [path for path in paths if kind_of(path) in TABLES]
+    rows = [row for path in tables for _, row in read_rows(path, header=columns.header)]
+    if not columns.header and rows and usual.text in rows[0].values():  # there is a header
+        return usual
+    there = {name for row in rows for name in row}
+    found = {name: column for name, column in asdict(columns).items() if column in there}
+    return Columns(**found | {"header": columns.header})
 
 
 def read_examples(

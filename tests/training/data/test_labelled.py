@@ -24,6 +24,7 @@ from training.data.examples import encode_examples
 from training.data.labelled import (
     READERS,
     Columns,
+    columns_there,
     read_classification,
     read_cloze,
     read_examples,
@@ -109,6 +110,24 @@ def test_columns_of_a_table_without_a_header_have_numbers(tmp_path):
     (tmp_path / "a.tsv").write_text("a\tb\nc\n")
     with pytest.raises(ValueError, match="line 2: 1 columns, the first line has 2"):
         read_classification(tmp_path / "a.tsv", Columns(text="0", label="1", header=False))
+
+
+@pytest.mark.parametrize(
+    ("content", "known", "expected"),
+    [
+        ("sentence\tlabel\nx\t0\n", Columns(text="sentence"), Columns(text="sentence")),
+        ("sentence\tlabel\nx\t0\n", Columns(text="sentence", label="class"), Columns(text="sentence")),
+        ("text\tlabel\nx\t0\n", Columns(text="sentence"), Columns()),
+        ("x\t0\ny\t1\n", Columns(text="0", label="1", header=False), Columns(text="0", label="1", header=False)),
+        ("text\tlabel\nx\t0\n", Columns(text="0", label="1", header=False), Columns()),
+        ("", Columns(), Columns()),
+    ],
+)
+def test_columns_that_are_known_count_where_they_are_there(content, known, expected, tmp_path):
+    """The others are called as usual; a header that is there is seen."""
+    (tmp_path / "a.tsv").write_text(content)
+
+    assert columns_there([tmp_path / "a.tsv"], known) == expected
 
 
 PAIRS = [RegressionExample("a cat", "a dog", 2.5), RegressionExample("x", "y", 0.0)]
