@@ -89,6 +89,8 @@ def test_cells_are_means_over_seeds(finished):
         "not pretrained": "bert/NER-scratch",
     }
 
+    heading = "# Ablations, scale smoke (too small to compare: it shows that everything works), seeds 0 1\n"
+    assert (recipe.run_dir / "ablations.md").read_text().startswith(heading)
     table = json.loads((recipe.run_dir / "ablations.json").read_text())["tables"][0]
 
     assert [row["label"] for row in table["rows"]] == list(directories)
