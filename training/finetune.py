@@ -196,11 +196,10 @@ MANY_LABELS = 50
 def _doubt(task: str, labels: Sequence[str]) -> str:
     """What is odd about classes that are fractions or many numbers; empty for others."""
     numbers = [to_number(label) for label in labels]
-    if task != "classification" or not all(map(math.isfinite, numbers)):
-        return ""
-    if len(labels) <= MANY_LABELS and all(number % 1 == 0 for number in numbers):
-        return ""
-    return f"all {len(labels)} labels are numbers; if they say how much of something, the task is `regression`"
+    is_odd = len(labels) > MANY_LABELS or any(number % 1 for number in numbers)
+    if task == "classification" and is_odd and all(map(math.isfinite, numbers)):
+        return f"all {len(labels)} labels are numbers; if they say how much of something, the task is `regression`"
+    return ""
 
 
 def _warn_of_failure(recipe: FinetuneRecipe, scores: Mapping[str, Any]) -> None:
