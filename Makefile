@@ -57,7 +57,7 @@ demo: $(READY)  ## the whole line on Python's own documentation: train, export, 
 test: $(READY)  ## the tests (5 minutes on 2 cores)
 	$(PY) -m pytest -m 'not slow'
 
-## Retrain: each stage takes what the one before wrote; ARGS='...' adds flags, ARGS=--help lists them
+## Retrain: each stage takes what the one before wrote; ARGS='...' adds flags, ARGS=--help lists them (--run-dir is RUN, --train and --data are DATA)
 .PHONY: vocab corpus pretrain finetune contrastive grid ablations evaluate report export serve
 vocab: $(READY)  ## DATA='text files or folders' TOKENIZER=folder to write, VOCAB_SIZE=30522
 	$(NEED_DATA)$(PY) -m training.vocab --data $(DATA) --out $(TOKENIZER) --vocab-size $(VOCAB_SIZE) $(ARGS)

@@ -7,8 +7,8 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import MISSING, fields
-from typing import NoReturn, TypeVar
+from dataclasses import MISSING, fields, is_dataclass
+from typing import Annotated, Any, NoReturn, TypeVar, get_type_hints
 
 import tyro
 
@@ -18,25 +18,107 @@ PEER_DELAY_S = 2.0
 """How long a process waits before it reports what another one is about to say: the launcher ends it meanwhile."""
 
 
+ELSEWHERE = {
+    "model-name-or-path": ("checkpoint", "init"),
+    "tokenizer-name": ("tokenizer",),
+    "train-file": ("train", "data", "corpus"),
+    "validation-file": ("dev", "dev-corpus"),
+    "output-dir": ("run-dir", "out"),
+    "max-length": ("max-seq-length",),
+    "num-train-epochs": ("epochs", "num-epochs", "num-steps"),
+    "num-epochs": ("epochs", "num-steps"),
+    "max-steps": ("num-steps", "epochs", "num-epochs"),
+    "num-steps": ("epochs", "num-epochs"),
+    "per-device-train-batch-size": ("batch-sizes", "global-batch-size"),
+    "train-batch-size": ("batch-sizes", "global-batch-size"),
+    "global-batch-size": ("batch-sizes",),
+    "gradient-accumulation-steps": ("micro-batch-size",),
+    "learning-rate": ("learning-rates",),
+    "lr": ("learning-rates", "learning-rate"),
+    "seed": ("seeds",),
+    "warmup-steps": ("warmup-ratio",),
+    "max-grad-norm": ("clip-norm",),
+    "adam-beta1": ("betas",),
+    "adam-beta2": ("betas",),
+    "fp16": ("dtype",),
+    "bf16": ("dtype",),
+    "torch-compile": ("compile",),
+    "logging-steps": ("log-every",),
+    "save-steps": ("checkpoint-every",),
+    "save-total-limit": ("keep-last",),
+    "eval-steps": ("eval-every",),
+    "load-best-model-at-end": ("select",),
+    "mlm-probability": ("masking-rate",),
+}
+"""Flags of transformers' scripts, or of other commands here -> ours, of which the first counts that a command has."""
+
+
 def parse(
-    recipe_type: Callable[..., RecipeT], module: str, description: str | None, args: Sequence[str] | None = None
+    recipe_type: Callable[..., RecipeT],
+    module: str,
+    description: str | None,
+    args: Sequence[str] | None = None,
+    *,
+    default: RecipeT | None = None,
 ) -> RecipeT:
-    """A recipe out of the command line; each field is a flag. Mistakes in flags end the process with exit code 2.
+    """A recipe out of the command line; each field is a flag. What is no flag ends the process with exit code 2.
 
     Args:
         recipe_type: a dataclass, or a function that makes one.
         module: name for the usage line, as in `python -m module`.
         description: the module's docstring.
         args: arguments; None for the process's own.
+        default: the fields for which there is no flag.
 
     Raises:
-        ValueError: for a flag that must have values and stands without any.
+        ValueError: for values that the recipe refuses, a flag that must have values and stands without any, and one
+            that is called otherwise here.
     """
-    recipe = tyro.cli(recipe_type, prog=f"python -m {module}", description=description, args=args)
+    arguments = list(sys.argv[1:] if args is None else args)
+    if {"-h", "--help"} & set(arguments):
+        arguments = ["--help"]  # the whole of it: words that stand before would be left out
+    _check_names(arguments, recipe_type)
+    recipe: RecipeT = tyro.cli(
+        _maker(recipe_type, default), prog=f"python -m {module}", description=description, args=arguments
+    )
     for item in fields(recipe):  # type: ignore[arg-type]
         if item.default is MISSING and getattr(recipe, item.name) == ():
             raise ValueError(f"--{item.name.replace('_', '-')} stands without a value; it needs at least one")
     return recipe
+
+
+def _maker(recipe_type: Callable[..., RecipeT], default: RecipeT | None) -> Callable[..., RecipeT]:
+    """A function for tyro: around a ValueError of a class it would draw a box with the name of the class."""
+
+    def make(recipe: Any) -> Any:
+        return recipe
+
+    preset = tyro.MISSING_NONPROP if default is None else default
+    make.__annotations__ = {"recipe": Annotated[recipe_type, tyro.conf.arg(name="", default=preset)]}
+    return make
+
+
+def _check_names(arguments: Sequence[str], recipe_type: Callable[..., Any]) -> None:
+    """Refuse flags that are called otherwise here, all at once."""
+    flags, renamed = _flags(recipe_type), {}
+    for argument in arguments:
+        name = argument.partition("=")[0]
+        plain = name.removeprefix("--").replace("_", "-")
+        ours = next((other for other in ELSEWHERE.get(plain, ()) if other in flags), None)
+        if name.startswith("--") and plain not in flags and ours:
+            renamed[name] = ours
+    if renamed:
+        names = ", ".join(f"`{name}` is `--{ours}`" for name, ours in renamed.items())
+        raise ValueError(f"flags are called otherwise here: {names}; --help says what each counts")
+
+
+def _flags(recipe_type: Callable[..., Any]) -> set[str]:
+    """The flags of a recipe, without those of what it holds."""
+    made = recipe_type if is_dataclass(recipe_type) else get_type_hints(recipe_type)["return"]
+    hints = get_type_hints(made, include_extras=True).items()
+    return {
+        name.replace("_", "-") for name, hint in hints if tyro.conf.Suppress not in getattr(hint, "__metadata__", ())
+    }
 
 
 def command(main: Callable[[], None]) -> Callable[[], None]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -28,7 +29,7 @@ from training.checkpoint import TaskCard, load_model, load_tokenizer, read_shape
 from training.command import command, parse
 from training.data.examples import Examples, encode_examples
 from training.data.finetuning import FinetuningData
-from training.data.labelled import Columns, read_positives, read_similarities, read_texts
+from training.data.labelled import Columns, columns_there, read_positives, read_similarities, read_texts
 from training.evaluate import format_scores, torch_run
 from training.finetune import PLACES, digests, provenance
 from training.limits import COUNT, EPOCHS, NOT_NEGATIVE, POSITIVE, TOKENS, Limits
@@ -66,7 +67,7 @@ class ContrastiveRecipe(LoopSettings):
     columns: Columns = field(default_factory=Columns)
     """Of the training data."""
     dev_columns: Columns = field(default_factory=Columns)
-    """Of the dev data."""
+    """Of the dev data. What is not given is as in the training data, if the dev data have that."""
     min_label: float | None = None
     """Supervised: only pairs whose `label` is at least this are positives; None for all pairs."""
     split_sentences: bool = False
@@ -84,6 +85,7 @@ class ContrastiveRecipe(LoopSettings):
     micro_batch_size: Annotated[int, COUNT] = field(init=False, default=1)
     """A process takes its share of the batch at one time, as every text is compared with every other."""
     num_epochs: Annotated[float, EPOCHS] = 1.0
+    """How often training goes through the data."""
     learning_rate: Annotated[float, POSITIVE] = 3e-5
     max_seq_length: Annotated[int, TOKENS] | None = None
     """Longest text in tokens that the result embeds; None for what the checkpoint was trained on, or can."""
@@ -331,10 +333,19 @@ def _finish(
         print(format_scores(rows))
 
 
+def recipe_from_arguments() -> ContrastiveRecipe:
+    """What is asked for, the dev data having the columns of the training data where nothing else is said."""
+    read = partial(parse, ContrastiveRecipe, "training.contrastive", __doc__)
+    recipe = read()
+    return (
+        read(default=replace(recipe, dev_columns=columns_there(recipe.dev, recipe.columns))) if recipe.dev else recipe
+    )
+
+
 @command
 def main() -> None:
     """Command line."""
-    recipe = parse(ContrastiveRecipe, "training.contrastive", __doc__)
+    recipe = recipe_from_arguments()
     with world() as peers:
         checkpoint = train_embedding(recipe, peers)
         if peers.is_main:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -28,7 +28,14 @@ from training.baselines import baseline
 from training.checkpoint import load_model, load_tokenizer, read_task_card
 from training.command import command, parse
 from training.data.examples import Examples, encode_examples
-from training.data.labelled import MAX_PASSAGE_TOKENS, Columns, read_examples, read_similarities
+from training.data.labelled import (
+    MAX_PASSAGE_TOKENS,
+    Columns,
+    columns_there,
+    dev_columns,
+    read_examples,
+    read_similarities,
+)
 from training.model.bert import BertModel
 from training.objectives import OBJECTIVES, find_unknown_label
 from training.progress import Progress
@@ -47,6 +54,7 @@ class EvaluateRecipe:
     train: tuple[Path, ...] = ()
     """Training data: adds the baseline fitted on it."""
     columns: Columns = field(default_factory=Columns)
+    """Of all data. What is not given is as it was in training, if the data have that."""
     predictions: Path | None = None
     """Write predictions here, one JSON object a line."""
 
@@ -161,10 +169,19 @@ def evaluate_vectors(recipe: EvaluateRecipe, task: Embedding, run: Run) -> tuple
     return len(pairs), {str(recipe.checkpoint): scores, "word overlap": word_overlap(pairs, task.tokenizer)}
 
 
+def recipe_from_arguments() -> EvaluateRecipe:
+    """What is asked for, over the columns that the checkpoint's own data had."""
+    read = partial(parse, EvaluateRecipe, "training.evaluate", __doc__)
+    recipe = read()
+    card = read_task_card(recipe.checkpoint)
+    known = dev_columns(card.provenance.get("recipe", {}) if card else {})
+    return read(default=replace(recipe, columns=columns_there(recipe.data, known)))
+
+
 @command
 def main() -> None:
     """Command line."""
-    recipe = parse(EvaluateRecipe, "training.evaluate", __doc__)
+    recipe = recipe_from_arguments()
     task, run = load_for_evaluation(recipe.checkpoint)
     if isinstance(task, Embedding):
         num_examples, rows = evaluate_vectors(recipe, task, run)

@@ -8,6 +8,7 @@ The checkpoint may be ours or any Hugging Face BERT directory. The same command 
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -34,7 +35,7 @@ from training.checkpoint import (
 from training.command import command, parse
 from training.data.examples import Examples, encode_examples
 from training.data.finetuning import FinetuningData, label_examples
-from training.data.labelled import Columns, read_examples, source_digest, source_name
+from training.data.labelled import Columns, read_examples, source_digest, source_name, to_number
 from training.evaluate import format_scores, predict_with_progress, torch_run
 from training.limits import COUNT, EPOCHS, NOT_NEGATIVE, POSITIVE, TOKENS
 from training.loop.distributed import World, world
@@ -57,12 +58,17 @@ class FinetuneRecipe(LoopSettings):
         tyro.conf.Positional,
         tyro.conf.arg(metavar="TASK"),
     ]
-    """What to learn: classification, spans, regression, multiple-choice or tagging."""
+    """What to learn:
+    - classification: a label for a text, or for a pair
+    - spans: where in a text an answer stands (SQuAD)
+    - regression: a number for a text, or for a pair
+    - multiple-choice: which of several answers is right
+    - tagging: a tag for each word, as for names (CoNLL)"""
     checkpoint: Path
     """Checkpoint to start from: ours, or any Hugging Face BERT directory."""
     train: tuple[Path, ...]
-    """Files: .tsv, .csv, .jsonl, .parquet; SQuAD's .json (spans); CoNLL (tagging); or a data set of the Hugging Face
-    hub: hf:ID,config=NAME,split=NAME."""
+    """Files: .tsv, .csv, .jsonl, .parquet; SQuAD's .json (spans); CoNLL (tagging); or a data set of the hub of
+    Hugging Face, as hf:ID,config=NAME,split=NAME."""
     dev: tuple[Path, ...] = ()
     """Held-out data to score on, in the same format."""
     run_dir: Path
@@ -70,6 +76,7 @@ class FinetuneRecipe(LoopSettings):
     compile: Literal["auto", "on", "off"] = "off"
     """torch.compile; auto is on for GPUs. Each length of batch is compiled by itself, which pays on long runs only."""
     columns: Columns = field(default_factory=Columns)
+    """Of the training and dev data."""
     from_scratch: bool = False
     """Keep only the checkpoint's shape and vocabulary and start from random weights: what is pretraining worth?"""
     frozen: bool = False
@@ -82,6 +89,7 @@ class FinetuneRecipe(LoopSettings):
     bilstm: Annotated[int, NOT_NEGATIVE] | None = None
     """Size of each direction of a BiLSTM of two layers under the head (the paper: 768); 0 for none."""
     num_epochs: Annotated[float, EPOCHS] = 3.0
+    """How often training goes through the data."""
     learning_rate: Annotated[float, POSITIVE] = 5e-5
     checkpoint_every: Annotated[int, NOT_NEGATIVE] = 200
     eval_examples: Annotated[int, COUNT] = 500
@@ -138,8 +146,10 @@ def _finetune(recipe: FinetuneRecipe, run: Run) -> Path:
         num_sequences = sum(len(item.features) for item in items)
         note = f", {len(left_out):,} left out ({objective.unusable}; the first: {left_out[0]})" if left_out else ""
         print(f"{_describe(task, examples)}; {num_sequences:,} sequences{note}", flush=True)
+        if doubt := _doubt(task.name, getattr(task.settings, "labels", ())):
+            print(f"warning: {doubt}", file=sys.stderr)
         if not dev:
-            print("nothing will be scored: there is no --dev", flush=True)
+            print("nothing will be scored: there are no dev data", flush=True)
         _note_new_positions(recipe, task.settings)
     num_steps = max(1, round(recipe.num_epochs * data.num_batches(0)))
     some_dev = dev[: recipe.eval_examples]
@@ -180,6 +190,18 @@ def _describe(task: Task[Any, Any, Any, Any], examples: Examples) -> str:
     return f"{len(examples):,} examples{kind}{named}"
 
 
+MANY_LABELS = 50
+
+
+def _doubt(task: str, labels: Sequence[str]) -> str:
+    """What is odd about classes that are fractions or many numbers; empty for others."""
+    numbers = [to_number(label) for label in labels]
+    is_odd = len(labels) > MANY_LABELS or any(number % 1 for number in numbers)
+    if task == "classification" and is_odd and all(map(math.isfinite, numbers)):
+        return f"all {len(labels)} labels are numbers; if they say how much of something, the task is `regression`"
+    return ""
+
+
 def _warn_of_failure(recipe: FinetuneRecipe, scores: Mapping[str, Any]) -> None:
     setting = Setting(recipe.learning_rate, recipe.global_batch_size, recipe.num_epochs)
     outcome = Outcome(name=recipe.run_dir.name, setting=setting, seed=recipe.seed, scores=scores)
@@ -206,7 +228,10 @@ def task_settings(recipe: FinetuneRecipe, examples: Examples, dev: Examples) -> 
     known = all_label_names(objective, examples)
     if unknown := find_unknown_label(objective, dev, known):
         place, label = unknown
-        raise ValueError(f"{place}: label `{label}` does not occur in the training data")
+        doubt = _doubt(recipe.task, known)
+        raise ValueError(
+            f"{place}: label `{label}` does not occur in the training data" + (f"; {doubt}" if doubt else "")
+        )
     if len(known) == 1:
         raise ValueError(f"the only label in `{recipe.train[0]}` is `{known[0]}`; two are needed to tell them apart")
     return objective.settings(recipe, examples, max_seq_length)

@@ -30,7 +30,7 @@ from training.checkpoint import TASK_FILE, WEIGHTS_FILE, read_json, read_task_ca
 from training.command import command, parse
 from training.finetune import PLACES, FinetuneRecipe, digests, finetune
 from training.loop.distributed import World, world
-from training.loop.recipe import RECIPE_FILE, Asked
+from training.loop.recipe import RECIPE_FILE, Asked, check_no_run
 from training.loop.watch import DivergedError
 from training.reports.grid import Outcome, Report, Setting, best_outcome, format_report, metric_of, plot_report, report
 
@@ -48,9 +48,11 @@ class GridRecipe(FinetuneRecipe):
     num_epochs: tyro.conf.Suppress[float] = 3.0
     seed: tyro.conf.Suppress[int] = 0
     learning_rates: tuple[float, ...] = (5e-5, 3e-5, 2e-5)
+    """Peaks of the learning rate."""
     batch_sizes: tuple[int, ...] = (32,)
     """Global batch sizes: sequences in a step."""
     epochs: tuple[float, ...] = (3.0,)
+    """How often training goes through the data."""
     seeds: tuple[int, ...] = (0, 1, 2)
     """Each setting is run once with each."""
     metric: str | None = None
@@ -67,7 +69,7 @@ class GridRecipe(FinetuneRecipe):
             if not values or len(set(values)) < len(values):
                 raise ValueError(f"{name} must be one or more different values: `{' '.join(map(str, values))}`")
         if not self.dev:
-            raise ValueError("a grid chooses by the score on held-out data; give --dev")
+            raise ValueError("a grid chooses by the score on held-out data; give dev data")
         for setting in self.settings():
             self.cells(setting)
 
@@ -125,8 +127,9 @@ def grid(recipe: GridRecipe, world: World) -> Report:
 
 
 def _check_run_dir(run_dir: Path) -> None:
+    check_no_run(run_dir)
     if (run_dir / "checkpoint").exists() and not (run_dir / REPORT_FILE).is_file():
-        raise ValueError(f"`{run_dir}` holds the checkpoint of another run; choose another --run-dir")
+        raise ValueError(f"`{run_dir}` holds a checkpoint that is no grid's; choose another run directory")
 
 
 class _Progress:

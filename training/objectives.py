@@ -184,7 +184,7 @@ class SpanObjective(Objective):
     def settings(self, recipe: FinetuneRecipe, examples: Sequence[Any], max_seq_length: int) -> TaskSettings:
         unanswerable = any(not example.answers for example in examples)
         if recipe.null_threshold == "auto" and not (unanswerable and recipe.dev):
-            raise ValueError("--null-threshold auto needs unanswerable questions in the training data, and --dev data")
+            raise ValueError("--null-threshold auto needs unanswerable questions in the training data, and dev data")
         return SpanSettings(
             max_seq_length=max_seq_length,
             doc_stride=recipe.doc_stride,

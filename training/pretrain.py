@@ -61,9 +61,13 @@ class PretrainRecipe(LoopSettings):
     num_steps: Annotated[int, COUNT] = 10_000
     """Optimizer steps."""
     hidden_size: int = 256
+    """Numbers in a hidden state."""
     num_hidden_layers: int = 4
+    """Layers of the encoder."""
     num_attention_heads: int = 4
+    """Heads of a layer, among which the hidden size is divided."""
     max_position_embeddings: int = 512
+    """Longest sequence in tokens that the network can ever take."""
     max_seq_length: Annotated[int, TOKENS] = 128
     """Tokens of an example, specials included."""
     long_seq_length: Annotated[int, TOKENS] | None = None
@@ -419,7 +423,7 @@ def _describe(model: BertModel, corpus: Corpus) -> str:
 def _command_line(
     recipe: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="[RECIPE]", help_behavior_hint="")] = "",
     *,
-    settings: tyro.conf.OmitArgPrefixes[PretrainRecipe],
+    settings: Annotated[PretrainRecipe, tyro.conf.arg(name="")],
 ) -> PretrainRecipe:
     """What may stand behind the command, for its help; the recipe's own flags are put in before.
 

@@ -7,6 +7,9 @@ from typing import Any
 
 from tqdm import tqdm
 
+WITHOUT_RATE = "{l_bar}{bar}| [{elapsed}<{remaining}{postfix}]"
+"""For a share of something: how much of it a second says nothing."""
+
 
 class Progress:
     """Counts work done, on standard error; leaves the finished bar behind."""
@@ -21,6 +24,7 @@ class Progress:
             desc=f"{label:<12}",
             unit=unit,
             unit_scale=unit in ("token", "byte"),
+            bar_format=WITHOUT_RATE if unit == "%" else None,
             disable=not enabled,
             mininterval=interval,
             maxinterval=interval,

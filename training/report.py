@@ -25,7 +25,7 @@ from training.command import command, parse
 from training.contrastive import ContrastiveRecipe
 from training.corpus import CORPUS_FILE, Corpus
 from training.finetune import FinetuneRecipe
-from training.loop.recipe import RECIPE_FILE, check_types, default_fields
+from training.loop.recipe import RECIPE_FILE, check_types, default_fields, kind_of_run
 from training.loop.run import read_metrics
 from training.pretrain import NO_CONTEXT, PretrainRecipe, no_context_scores
 from training.reports.model_card import base_model, format_number, score_rows
@@ -100,7 +100,8 @@ def render(run: Path, data: Sequence[Path] = ()) -> str:
 
 def recipe_type(settings: Mapping[str, Any]) -> type:
     """The recipe that a run was started with."""
-    return ContrastiveRecipe if "mode" in settings else FinetuneRecipe if "train" in settings else PretrainRecipe
+    types = {"pretraining": PretrainRecipe, "fine-tuning": FinetuneRecipe, "contrastive training": ContrastiveRecipe}
+    return types[kind_of_run(settings)]
 
 
 def facts(

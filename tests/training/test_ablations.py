@@ -89,6 +89,8 @@ def test_cells_are_means_over_seeds(finished):
         "not pretrained": "bert/NER-scratch",
     }
 
+    heading = "# Ablations, scale smoke (too small to compare: it shows that everything works), seeds 0 1\n"
+    assert (recipe.run_dir / "ablations.md").read_text().startswith(heading)
     table = json.loads((recipe.run_dir / "ablations.json").read_text())["tables"][0]
 
     assert [row["label"] for row in table["rows"]] == list(directories)
@@ -208,12 +210,15 @@ def test_another_scale_needs_another_directory(finished, alone):
     recipe, _, _ = finished
     fields = {"data": recipe.data, "run_dir": recipe.run_dir, "tables": ("5",)}
     for changes, message in (
-        ({"scale": "small", "tasks": ("NER",)}, "was made from text .* choose another --run-dir"),
+        ({"scale": "small", "tasks": ("NER",)}, "was made from text .* choose another run directory"),
         ({"scale": "smoke", "tasks": ("RTE",)}, r"no `glue/RTE/train.tsv` .* leave RTE out of --tasks"),
         ({"scale": "smoke", "tasks": ("NER",), "text": "no/*.txt"}, "fewer than two files `no/"),
     ):
         with pytest.raises(ValueError, match=message):
             ablations(AblationsRecipe(**fields | changes), alone)
+    run = recipe.run_dir / "pretrain" / "bert"
+    with pytest.raises(ValueError, match="bert` is a run of pretraining; choose another run directory"):
+        ablations(AblationsRecipe(**fields | {"scale": "smoke", "tasks": ("NER",), "run_dir": run}), alone)
     with pytest.raises(ValueError, match="table 8 has no column among SQuAD; its tasks: SST-2, NER"):
         AblationsRecipe(**fields | {"tables": ("8",), "tasks": ("SQuAD",)})
 

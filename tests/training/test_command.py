@@ -3,12 +3,18 @@
 import subprocess
 import sys
 from importlib import import_module
+from pathlib import Path
 from typing import get_args, get_type_hints
 
 import pytest
 
+import training
+from training.command import ELSEWHERE, parse
+from training.contrastive import ContrastiveRecipe
+from training.corpus import CorpusRecipe
 from training.finetune import FinetuneRecipe
-from training.pretrain import RECIPES
+from training.grid import GridRecipe
+from training.pretrain import RECIPES, PretrainRecipe, recipe_from_arguments
 
 TASKS = get_args(get_args(get_type_hints(FinetuneRecipe, include_extras=True)["task"])[0])
 
@@ -37,6 +43,91 @@ def test_help_lists_the_words_that_are_no_flags(module, word, values, monkeypatc
     assert usage.endswith(f" {word}")
     assert len(usage) <= 80
     assert [name for name in (*word.split(), *values) if name not in listed] == []
+
+
+def test_the_help_is_of_the_whole_command_whatever_stands_before(capsys):
+    """`make finetune ARGS=--help` gives a task, and the help still tells which there are, a line each."""
+    with pytest.raises(SystemExit):
+        parse(FinetuneRecipe, "training.finetune", None, ["spans", "--checkpoint", "a", "--help"])
+
+    lines = [line.strip("│ ") for line in capsys.readouterr().out.splitlines()]
+    assert [task for task in TASKS if not any(line.startswith(f"- {task}: ") for line in lines)] == []
+
+
+def help_by_flag(text):
+    """What stands beside or below each flag, in the column of the help."""
+    lines = text.splitlines()
+    column = next(line.index("show this") for line in lines if "show this" in line)
+    found = {}
+    for line in lines:
+        if line.startswith("│ --"):
+            flag = line[2:].split()[0]
+            found[flag] = line[column:] if line[column - 1] == " " else ""
+        elif found and line.startswith("│") and not line[1:column].strip():
+            found[flag] += line[column:]
+    return {flag: text.strip(" │") for flag, text in found.items()}
+
+
+ROOT = Path(training.__file__).parent
+COMMANDS = [path.relative_to(ROOT) for path in ROOT.rglob("*.py") if "import command, parse" in path.read_text()]
+
+
+@pytest.mark.parametrize("path", sorted(COMMANDS), ids=str)
+def test_every_flag_says_what_it_is_for(path, monkeypatch, capsys):
+    """Its default alone does not."""
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setattr(sys, "argv", ["command", "--help"])
+    with pytest.raises(SystemExit):
+        import_module(".".join(["training", *path.with_suffix("").parts])).main()
+
+    helps = help_by_flag(capsys.readouterr().out)
+
+    assert [flag for flag, text in helps.items() if text.startswith("(") or not text] == []
+
+
+@pytest.mark.parametrize(
+    ("recipe_type", "flags", "message"),
+    [
+        (
+            FinetuneRecipe,
+            "spans --model_name_or_path a --per_device_train_batch_size=8 --num_train_epochs 2 --max_seq_length 64",
+            "`--model_name_or_path` is `--checkpoint`, `--per_device_train_batch_size` is `--global-batch-size`, "
+            "`--num_train_epochs` is `--num-epochs`; --help says what each counts",
+        ),
+        (GridRecipe, "spans --learning-rate 1e-3 --num_train_epochs 2", "`--learning-rate` is `--learning-rates`, "),
+        (CorpusRecipe, "--train_file a --output_dir b", "`--train_file` is `--data`, `--output_dir` is `--out`;"),
+    ],
+)
+def test_flags_that_are_called_otherwise_here_are_named(recipe_type, flags, message):
+    """Those of transformers, with hyphens or underscores, all at once; ours may have underscores, too."""
+    with pytest.raises(ValueError, match=message):
+        parse(recipe_type, "command", None, flags.split())
+
+
+def test_recipes_are_told_of_in_the_names_that_they_have():
+    """The command of pretraining takes words before its flags, and is no exception."""
+    with pytest.raises(ValueError, match="`--num_train_epochs` is `--num-steps`"):
+        recipe_from_arguments(["tiny", "--num_train_epochs", "3"])
+
+
+def test_other_names_lead_to_flags():
+    """Of some command."""
+    recipes = (FinetuneRecipe, GridRecipe, PretrainRecipe, ContrastiveRecipe, CorpusRecipe)
+    flags = {name.replace("_", "-") for recipe in recipes for name in get_type_hints(recipe)}
+
+    assert {ours for names in ELSEWHERE.values() for ours in names} <= flags
+
+
+@pytest.mark.parametrize("module", ["training.finetune", "training.pretrain"])
+def test_a_value_that_cannot_be_is_one_line(module, monkeypatch, capsys):
+    """As any other mistake, without names out of the code."""
+    words = {"training.finetune": "spans --checkpoint a --train b", "training.pretrain": "tiny --corpus a"}[module]
+    monkeypatch.setattr(sys, "argv", ["command", *words.split(), "--run-dir", "c", "--learning-rate", "-1"])
+
+    with pytest.raises(SystemExit) as caught:
+        import_module(module).main()
+
+    assert caught.value.code == "error: --learning-rate must be above 0: `-1.0`"
 
 
 def test_a_flag_that_needs_values_is_named_where_it_has_none(monkeypatch):

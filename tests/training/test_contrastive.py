@@ -18,7 +18,14 @@ from hypothesis import strategies as st
 from tasks.batching import predict
 from tests.toy import WORDS
 from training.checkpoint import load_model, read_json, read_task_card
-from training.contrastive import ContrastiveObjective, ContrastiveRecipe, contrastive_items, info_nce, train_embedding
+from training.contrastive import (
+    ContrastiveObjective,
+    ContrastiveRecipe,
+    contrastive_items,
+    info_nce,
+    recipe_from_arguments,
+    train_embedding,
+)
 from training.data.examples import Examples
 from training.data.finetuning import FinetuningData
 from training.data.labelled import Columns, read_examples
@@ -183,6 +190,27 @@ def test_evaluate_scores_pairs(recipe, alone, monkeypatch, capsys):
         monkeypatch.setattr("sys.argv", [*arguments, *flags])
         with pytest.raises(SystemExit, match=re.escape(message)):
             evaluate()
+
+
+@pytest.mark.parametrize(
+    ("header", "flags", "text", "label"),
+    [
+        ("one\ttext_pair\tlabel", [], "one", "label"),
+        ("text\ttext_pair\tlabel", [], "text", "label"),
+        ("one\ttwo\ttext_pair\tscore", ["--dev-columns.text", "two", "--dev-columns.label", "score"], "two", "score"),
+    ],
+)
+def test_dev_columns_are_those_of_the_training_data(header, flags, text, label, tmp_path, monkeypatch):
+    """Where the dev data have them; flags win."""
+    (tmp_path / "dev.tsv").write_text(f"{header}\n{header}\n")
+    words = f"supervised --checkpoint a --train b --run-dir c --dev {tmp_path / 'dev.tsv'} --columns.text one"
+    monkeypatch.setattr("sys.argv", ["contrastive", *words.split(), *flags])
+
+    recipe = recipe_from_arguments()
+
+    assert recipe.columns == Columns(text="one")
+    assert recipe.dev_columns == Columns(text=text, label=label)
+    assert recipe.micro_batch_size == recipe.global_batch_size
 
 
 def test_report_shows_cosines_of_pairs(recipe, alone):

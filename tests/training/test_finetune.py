@@ -21,6 +21,7 @@ from training.data.examples import Examples
 from training.data.finetuning import FinetuningData, label_examples
 from training.data.labelled import Columns, read_examples
 from training.evaluate import load_for_evaluation
+from training.evaluate import main as evaluate
 from training.finetune import FinetuneRecipe, finetune
 from training.loop.run import read_metrics
 from training.objectives import OBJECTIVES, Item, answer_positions
@@ -275,6 +276,39 @@ def test_evaluate_prints_scores_and_writes_predictions(checkpoint, tmp_path, alo
     assert result.stderr == f"error: `{train}`, line 1: label `maybe` is none of the checkpoint's: no, yes\n"
 
 
+def test_evaluate_knows_the_columns_of_the_training(checkpoint, tmp_path, alone, monkeypatch, capsys):
+    """Where the data have them; flags win, and usual names need none."""
+    named, usual = tmp_path / "named.tsv", tmp_path / "usual.tsv"
+    named.write_text("sentence\ttext\tclass\nthe cat\t\tyes\nthe dog\tthe tree\tno\n")
+    usual.write_text("text\tlabel\nthe cat\tyes\n")
+    recipe = FinetuneRecipe(
+        task="classification",
+        checkpoint=checkpoint,
+        train=(named,),
+        run_dir=tmp_path / "run",
+        columns=Columns(text="sentence", label="class"),
+        num_epochs=0.1,
+    )
+    path = finetune(recipe, alone)
+
+    for data, flags, expected in (
+        (named, [], "2 examples"),
+        (usual, [], "1 examples"),
+        (
+            named,
+            ["--columns.text", "text"],
+            f"error: `{named}`, line 2: no `text` (there: `sentence`, `text`, `class`)",
+        ),
+    ):
+        monkeypatch.setattr("sys.argv", ["evaluate", str(path), "--data", str(data), *flags])
+        try:
+            evaluate()
+            said = capsys.readouterr().out
+        except SystemExit as error:
+            said = error.code
+        assert expected in said
+
+
 def test_shapes_of_batches_are_few():
     """Lengths are rounded up to a multiple of 16, and never beyond the longest sequence there is."""
     sequences = [Features(input_ids=np.ones(size, int), token_type_ids=np.zeros(size, int)) for size in range(3, 91)]
@@ -307,4 +341,24 @@ def test_it_says_what_was_read_and_what_came_of_it(checkpoint, tmp_path, alone, 
     finetune(recipe, alone)
     assert f"`{recipe.run_dir}` was finished before" in capsys.readouterr().out
     finetune(replace(recipe, dev=(), run_dir=tmp_path / "other"), alone)
-    assert "nothing will be scored: there is no --dev" in capsys.readouterr().out
+    assert "nothing will be scored: there are no dev data" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("labels", "is_warned"), [(["0", "1"], False), (["0.5", "1.0"], True), (range(60), True)])
+def test_labels_that_are_hardly_classes_are_remarked_upon(labels, is_warned, checkpoint, tmp_path, alone, capsys):
+    """Scores as STS-B has are for another task."""
+    train = tmp_path / "train.tsv"
+    train.write_text("text\tlabel\n" + "".join(f"the cat\t{label}\n" for label in labels))
+    fields = {"checkpoint": checkpoint, "train": (train,), "run_dir": tmp_path / "run", "num_epochs": 0.1}
+
+    finetune(FinetuneRecipe(task="classification", **fields), alone)
+
+    warning = (
+        f"warning: all {len(labels)} labels are numbers; if they say how much of something, the task is `regression`"
+    )
+    assert (warning in capsys.readouterr().err) == is_warned
+    dev = tmp_path / "dev.tsv"
+    dev.write_text("text\tlabel\nthe cat\t99\n")
+    hint = f"; {warning.removeprefix('warning: ')}" if is_warned else ""
+    with pytest.raises(ValueError, match=f"label `99` does not occur in the training data{hint}$"):
+        finetune(FinetuneRecipe(task="classification", **fields | {"dev": (dev,), "run_dir": tmp_path / "b"}), alone)

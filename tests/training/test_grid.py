@@ -12,6 +12,7 @@ import torch
 
 from tests.toy import write_classification, write_spans
 from training.checkpoint import WEIGHTS_FILE, load_model, read_task_card
+from training.finetune import finetune
 from training.grid import GridRecipe, grid, look_up
 from training.loop.recipe import RefusedError
 from training.loop.run import Run, read_metrics
@@ -151,7 +152,7 @@ def test_other_data_at_the_same_place_are_noticed(finished, checkpoint, data, tm
     first = [cell.cells(cell.settings()[0])[0] for cell in cells]
 
     assert look_up(first[0]).scores
-    with pytest.raises(RefusedError, match="was started with other contents of `dev`; choose another --run-dir"):
+    with pytest.raises(RefusedError, match="was started with other contents of `dev`; choose another run directory"):
         look_up(first[1])
 
 
@@ -259,7 +260,7 @@ def test_rows_of_failed_runs_only_can_be_shown(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"dev": ()}, "a grid chooses by the score on held-out data; give --dev"),
+        ({"dev": ()}, "a grid chooses by the score on held-out data; give dev data"),
         ({"seeds": (1, 1)}, "seeds must be one or more different values: `1 1`"),
         ({"batch_sizes": ()}, "batch_sizes must be one or more different values"),
         ({"learning_rates": (1e-5, 0.0)}, "--learning-rate must be above 0"),
@@ -295,10 +296,13 @@ def test_unknown_metric_is_refused_after_the_first_run(finished, checkpoint, dat
         grid(recipe(checkpoint, data, finished[0], metric="bleu"), alone)
 
 
-def test_checkpoint_of_another_run_is_not_overwritten(checkpoint, data, alone):
-    """A run directory of pretraining or fine-tuning is not a grid's."""
-    with pytest.raises(ValueError, match="holds the checkpoint of another run; choose another --run-dir"):
+def test_checkpoint_of_another_run_is_not_overwritten(finished, checkpoint, data, alone):
+    """A run directory of pretraining or fine-tuning is not a grid's, nor is a grid's theirs."""
+    with pytest.raises(ValueError, match="pretrain` is a run of pretraining; choose another run directory"):
         grid(recipe(checkpoint, data, checkpoint.parent), alone)
+    cell = recipe(checkpoint, data, finished[0]).cells(Setting(1e-2, 16, 2.0))[0]
+    with pytest.raises(RefusedError, match="holds the checkpoint of a grid or of others; choose another run directory"):
+        finetune(replace(cell, run_dir=finished[0]), alone)
 
 
 def test_best_run_without_weights_is_named(finished, checkpoint, data, tmp_path, alone):

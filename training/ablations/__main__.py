@@ -35,7 +35,8 @@ class AblationsRecipe:
     tables: tuple[TableName, ...] = ("5", "6", "8", "steps")
     """Pretraining tasks, model sizes, masking, and (figure 5) the number of steps."""
     scale: ScaleName = "small"
-    """Sizes of networks, corpus and runs: minutes, some hours on 2 CPU cores, or a day on a GPU."""
+    """Sizes of networks, corpus and runs: smoke only shows that everything works (minutes), small takes hours on 2 CPU
+    cores, full a day on a GPU."""
     tasks: tuple[TaskName, ...] | None = None
     """Columns; None for those of the scale."""
     seeds: tuple[int, ...] | None = None
@@ -75,7 +76,7 @@ def ablations(recipe: AblationsRecipe, world: World) -> list[Result]:
     scale = recipe.sizes
     prepared = world.on_main(lambda: _prepare(recipe))
     runs = Runs(run_dir=recipe.run_dir, scale=scale, seeds=recipe.seeds or scale.seeds, prepared=prepared)
-    heading = f"Ablations, scale {recipe.scale}, seeds {' '.join(map(str, runs.seeds))}"
+    heading = f"Ablations, scale {recipe.scale}{scale.caution}, seeds {' '.join(map(str, runs.seeds))}"
     results = lambda outcomes: [collect(table, runs, outcomes) for table in recipe.chosen]  # noqa: E731
     outcomes, left_out = run_all(
         runs.plan(recipe.chosen), world, finished=lambda some: write(results(some), recipe.run_dir, heading)

@@ -13,6 +13,7 @@ from training.ablations.scales import Scale
 from training.ablations.tables import LABELLED_DATA, TaskName
 from training.checkpoint import read_json
 from training.corpus import CorpusRecipe, prepare_corpus
+from training.loop.recipe import check_no_run
 from training.vocab import VocabRecipe, train_vocab
 
 MADE_FROM_FILE = "made_from.json"
@@ -84,10 +85,12 @@ def prepare(
 
 
 def _check_made_from(run_dir: Path, made_from: dict[str, Any]) -> None:
+    check_no_run(run_dir)
     path = run_dir / MADE_FROM_FILE
     if path.is_file() and (before := read_json(path)) != made_from:
         name = next(name for name in made_from if before.get(name) != made_from[name])
         raise ValueError(
-            f"`{run_dir}` was made from {name} `{before.get(name)}`, not `{made_from[name]}`; choose another --run-dir"
+            f"`{run_dir}` was made from {name} `{before.get(name)}`, not `{made_from[name]}`; "
+            "choose another run directory"
         )
     atomic_write(path, (json.dumps(made_from, indent=2) + "\n").encode())

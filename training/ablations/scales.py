@@ -37,6 +37,8 @@ class Scale:
     """Times as many as the data say."""
     seeds: tuple[int, ...]
     tasks: tuple[str, ...]
+    caution: str = ""
+    """What to be told with the tables."""
 
 
 _SHORT_OF_TIME = {"initialization": "local", "dropout": 0.0, "max_seq_length": 128, "max_position_embeddings": 512}
@@ -58,6 +60,7 @@ SCALES: dict[ScaleName, Scale] = {
         epochs=0.1,
         seeds=(0,),
         tasks=("MRPC", "NER"),
+        caution=" (too small to compare: it shows that everything works)",
     ),
     "small": Scale(
         num_text_files=4,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from tasks.spans import SpanExample
 from tasks.tagging import TaggingExample
 from tasks.tokenizer import Tokenizer, Tokens
 from training.data.examples import Examples, encode_examples
+from training.data.formats import other_task
 from training.data.hub import hub_digest, is_hub
 from training.data.pretraining import random_generator
 from training.data.tables import TABLES, WITH_LISTS, Row, kind_of, read_rows
@@ -32,8 +33,9 @@ class Columns:
     """Where a table holds what."""
 
     text: str = "text"
+    """A text, or the first of a pair."""
     text_pair: str = "text_pair"
-    """Left out where the table has no column of this usual name."""
+    """The second text of a pair; left out where the table has no column of this usual name."""
     negative: str = "negative"
     """Contrastive training: a text that is unlike `text`; left out as `text_pair` is."""
     label: str = "label"
@@ -41,10 +43,13 @@ class Columns:
     tokens: str = "tokens"
     """Tagging: the words of a sentence."""
     tags: str = "tags"
+    """Tagging: a tag for each word."""
     context: str = "context"
-    """Multiple choice; left out as `text_pair` is, and so is the question."""
+    """Multiple choice: what the choices go on from; left out as `text_pair` is."""
     question: str = "question"
+    """Multiple choice: what stands before each choice; left out as `text_pair` is."""
     choices: str = "choices"
+    """Multiple choice: a list of texts."""
     header: bool = True
     """Whether the first line of a TSV or CSV names the columns; otherwise they are called 0, 1, 2 and so on."""
 
@@ -56,6 +61,30 @@ class Columns:
             for item in fields(self)
             if item.name != "header" and getattr(self, item.name) != item.default
         ]
+
+
+def dev_columns(recipe: Mapping[str, Any]) -> Columns:
+    """Of the dev data of a run, out of its recipe; what is not known any more is left out."""
+    named = recipe.get("dev_columns", recipe.get("columns", {}))
+    return Columns(**{item.name: named[item.name] for item in fields(Columns) if item.name in named})
+
+
+def columns_there(paths: Sequence[Path], columns: Columns) -> Columns:
+    """These columns as far as some tables have them; the others as they are usually called.
+
+    Raises:
+        ValueError: as `read_rows`.
+    """
+    usual = Columns()
+    if columns == usual:
+        return usual
+    tables = [path for path in paths if kind_of(path) in TABLES]
+    rows = [row for path in tables for _, row in read_rows(path, header=columns.header)]
+    if not columns.header and rows and usual.text in rows[0].values():  # there is a header
+        return usual
+    there = {name for row in rows for name in row}
+    found = {name: column for name, column in asdict(columns).items() if column in there}
+    return Columns(**found | {"header": columns.header})
 
 
 def read_examples(
@@ -72,13 +101,14 @@ def read_examples(
         max_passage_tokens: for masked-lm, how long passages of the text may be.
 
     Raises:
-        ValueError: naming file, line and key of what is missing or malformed, or files without examples.
+        ValueError: naming file, line and key of what is missing or malformed, and the task that reads such a file if
+            another does; or files without examples.
     """
     if task in READERS:
-        return _all_of(paths, lambda path: READERS[task](path, columns))
+        return _all_of(paths, lambda path: _read(task, path, columns))
     if task != "masked-lm":
         raise ValueError(f"task `{task}` has no labelled data")
-    if table := next((path for path in paths if {".tsv", ".csv", ".json"} & set(path.suffixes)), None):
+    if table := next((path for path in paths if kind_of(path) in (".tsv", ".csv", ".json")), None):
         raise ValueError(f"`{table}` is a table; the checkpoint is a masked-lm, whose data are running text")
 
     def passages(path: Path) -> Examples:
@@ -86,6 +116,13 @@ def read_examples(
         return Examples((f"`{path}`", example) for example in found)
 
     return _all_of(paths, passages)
+
+
+def _read(task: str, path: Path, columns: Columns) -> Examples:
+    try:
+        return READERS[task](path, columns)
+    except ValueError as error:
+        raise ValueError(f"{error}{other_task(path, task)}") from error
 
 
 def read_similarities(paths: Sequence[Path], *, columns: Columns, tokenizer: Tokenizer) -> Examples:
@@ -148,8 +185,8 @@ def read_regression(path: Path, columns: Columns, *, need_pairs: bool = False) -
 
 
 def read_texts(path: Path, columns: Columns) -> Examples:
-    """The texts of a table, or, under any other name, the lines of a file that are not blank."""
-    if kind_of(path) in TABLES:
+    """The texts of a table, or, under any other name but .json, the lines of a file that are not blank."""
+    if kind_of(path) in (*TABLES, ".json"):
         return Examples((place, _string(place, row, columns.text)) for place, row in _rows(path, columns))
     lines = enumerate(read_lines(path), start=1)
     return Examples((f"`{path}`, line {number}", line) for number, line in lines if line.strip())
@@ -179,7 +216,7 @@ def read_multiple_choice(path: Path, columns: Columns) -> Examples:
             row |= {columns.context: row.get("sent1"), columns.question: row.get("sent2")}
         context, question = (_optional_string(place, row, name) for name in (columns.context, columns.question))
         choices = _strings(place, row, columns.choices)
-        label = _to_number(_filled(place, row, columns.label))
+        label = to_number(_filled(place, row, columns.label))
         if label not in range(len(choices)):  # pandas writes 1 as 1.0 where other rows lack it
             raise ValueError(
                 f"{place}: `{columns.label}` must be the number of a choice, from 0: `{row[columns.label]}`"
@@ -197,7 +234,7 @@ def read_multiple_choice(path: Path, columns: Columns) -> Examples:
 
 def read_tagging(path: Path, columns: Columns) -> Examples:
     """Sentences out of a table with lists in columns `tokens` and `tags`, or, under any other name, a CoNLL file."""
-    if kind_of(path) not in WITH_LISTS:
+    if kind_of(path) not in (*WITH_LISTS, ".csv", ".json"):
         return Examples(_conll_sentences(path))
     examples = Examples()
     for place, row in _rows(path, columns):
@@ -221,7 +258,9 @@ def _conll_sentences(path: Path) -> Iterator[tuple[str, TaggingExample]]:
     for number, line in enumerate(itertools.chain(read_lines(path), [""]), start=1):
         cells = line.split("\t") if "\t" in line else line.split(" ")
         if line.strip(" \t") and cells[0] != "-DOCSTART-":
-            if len(cells) < 2 or not cells[0].strip(" ") or not cells[-1].strip():
+            if number == 1 and cells[-1] in ("label", "tag", "tags"):
+                raise ValueError(f"`{path}`, line 1: names of columns, which CoNLL does not have: `{line}`")
+            if len(cells) < 2 or not cells[0].strip(" ") or not cells[-1].strip() or " " in cells[-1].strip():
                 raise ValueError(f"`{path}`, line {number}: expected a word and a tag: `{line}`")
             if len(words) == MAX_SENTENCE_WORDS:
                 raise ValueError(
@@ -249,13 +288,13 @@ def _string(place: str, row: Mapping[str, Any], name: str) -> str:
 
 def _number(place: str, row: Mapping[str, Any], name: str) -> float:
     value = _filled(place, row, name)
-    number = _to_number(value)
+    number = to_number(value)
     if not math.isfinite(number):
         raise ValueError(f"{place}: `{name}` must be a number: `{value}`")
     return number
 
 
-def _to_number(value: Any) -> float:
+def to_number(value: Any) -> float:
     """NaN for what is no number; underscores and truth values, which are numbers to Python, are none in data."""
     try:
         return math.nan if isinstance(value, bool) or "_" in str(value) else float(value)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from training.data.hub import is_hub, read_hub
-from training.text.documents import MAX_DOCUMENT_BYTES, parse_json, read_lines
+from training.text.documents import MAX_DOCUMENT_BYTES, parse_json, read_lines, suffix_of
 
 Row = tuple[str, dict[str, Any]]
 """Where a row stands, for messages, and its values by column."""
@@ -22,10 +22,8 @@ TABLES = (".tsv", ".csv", *WITH_LISTS)
 
 
 def kind_of(path: Path) -> str:
-    """The suffix that says what is in a file, without that of its packing; HUB for a data set of the hub."""
-    if is_hub(path):
-        return HUB
-    return Path(path.stem).suffix if path.suffix in (".gz", ".xz") else path.suffix
+    """What `suffix_of` says of a file; HUB for a data set of the hub."""
+    return HUB if is_hub(path) else suffix_of(path)
 
 
 def read_rows(path: Path, *, header: bool = True) -> Iterator[Row]:

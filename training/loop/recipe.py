@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from training.checkpoint import read_json
+
 RECIPE_FILE = "recipe.json"
 PLACES_AND_PACE = (
     "run_dir",
@@ -55,12 +57,34 @@ class Asked:
         """Compare with what a run was started with.
 
         Raises:
-            RefusedError: naming the field that differs.
+            RefusedError: naming the field that differs, or the other command that the run is of.
         """
+        if (other := kind_of_run(before)) != kind_of_run(self.values):
+            raise RefusedError(_another_command(run, other))
         if difference := self.difference(before):
             raise RefusedError(
-                f"run `{run}` was started with {difference}; choose another --run-dir, or remove it to begin anew"
+                f"run `{run}` was started with {difference}; choose another run directory, or remove it to begin anew"
             )
+
+
+def kind_of_run(values: Mapping[str, Any]) -> str:
+    """What a run does, as its recipe shows."""
+    return "contrastive training" if "mode" in values else "fine-tuning" if "train" in values else "pretraining"
+
+
+def check_no_run(directory: Path) -> None:
+    """Whether a directory that is to hold many runs is not itself one.
+
+    Raises:
+        RefusedError: naming the command that the run is of.
+    """
+    path = directory / RECIPE_FILE
+    if path.is_file():
+        raise RefusedError(_another_command(directory, kind_of_run(read_json(path))))
+
+
+def _another_command(run: Path, kind: str) -> str:
+    return f"`{run}` is a run of {kind}; choose another run directory"
 
 
 def _say_difference(key: str, was: Any, now: Any) -> str:
@@ -76,15 +100,15 @@ def _is_digest(value: Any) -> bool:
 
 
 def recipe_fields(recipe: Any) -> dict[str, Any]:
-    """The fields of a recipe as JSON-compatible values."""
-    return _jsonable(dataclasses.asdict(recipe))
+    """The fields of a recipe that can be set, as JSON-compatible values."""
+    return _jsonable({item.name: getattr(recipe, item.name) for item in dataclasses.fields(recipe) if item.init})
 
 
 def default_fields(recipe_type: type) -> dict[str, Any]:
     """The defaults of a recipe, where it has any, as `recipe_fields` writes them down."""
     found = {}
     for item in dataclasses.fields(recipe_type):
-        if item.default is not dataclasses.MISSING:
+        if item.init and item.default is not dataclasses.MISSING:
             found[item.name] = item.default
         elif item.default_factory is not dataclasses.MISSING:
             found[item.name] = item.default_factory()

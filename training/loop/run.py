@@ -86,16 +86,22 @@ class Run:
             Whether the run is to be gone on with; if not, its result is there, and nothing is left to do.
 
         Raises:
-            RefusedError: naming the field that differs, or a checkpoint without weights.
+            RefusedError: naming the field that differs, the other command that the run is of, or a checkpoint without
+                weights or recipe.
             ValueError: when another process is at the run.
         """
         self._asked = asked
         return self.world.on_main(self._begin)
 
     def _begin(self) -> bool:
+        path = self.path / RECIPE_FILE
+        if self.checkpoint_path.exists() and not path.is_file():
+            raise RefusedError(
+                f"`{self.path}` holds the checkpoint of a grid or of others; choose another run directory"
+            )
         self.path.mkdir(parents=True, exist_ok=True)
         self._lock.enter_context(locked(self.path, LOCK_FILE))
-        path, is_finished = self.path / RECIPE_FILE, self.checkpoint_path.exists()
+        is_finished = self.checkpoint_path.exists()
         # A run that failed before its first state leaves nothing to go on from: its mistake may be mended in place.
         if path.is_file() and (self.states() or is_finished):
             self._asked.check(_json_object(path.read_bytes(), f"`{path}`"), self.path)
@@ -287,7 +293,7 @@ def _json_object(data: bytes, place: str) -> dict[str, Any]:
     return values
 
 
-_MEND = "mend it, or choose another --run-dir"
+_MEND = "mend it, or choose another run directory"
 
 
 _STATE_KEYS = ("model", "optimizer", "position", "recipe")

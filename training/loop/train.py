@@ -50,6 +50,7 @@ class LoopSettings:
     max_minutes: Annotated[float, POSITIVE] | None = None
     """Time budget: the learning rate falls with the time that is left, and training ends when it is up."""
     weight_decay: Annotated[float, NOT_NEGATIVE] = 0.01
+    """AdamW's, of all weights but biases and layer norms."""
     betas: tuple[Annotated[float, BELOW_ONE], Annotated[float, BELOW_ONE]] = (0.9, 0.999)
     """AdamW's decay rates of the moments."""
     layer_decay: Annotated[float, Limits(above=0, most=1)] = 1.0
@@ -65,6 +66,7 @@ class LoopSettings:
     compile: Literal["auto", "on", "off"] = "auto"
     """torch.compile; auto is on for pretraining on GPUs, where it pays: shapes are few, and runs long."""
     seed: Annotated[int, Limits(least=0, most=2**31 - 1)] = 0
+    """Of all that is drawn: new weights, the order of the data, masks, dropout."""
     log_every: Annotated[int, COUNT] = 10
     """Steps between lines in metrics.jsonl."""
     checkpoint_every: Annotated[int, NOT_NEGATIVE] = 500
@@ -77,7 +79,7 @@ class LoopSettings:
     def __post_init__(self) -> None:
         check_numbers(self)
         if self.select == "best" and not (getattr(self, "dev", None) or getattr(self, "dev_corpus", None)):
-            raise ValueError("--select best needs held-out data: --dev, or --dev-corpus")
+            raise ValueError("--select best needs held-out data: dev data, or a dev corpus")
         if self.select == "best" and not self.checkpoint_every:
             raise ValueError("--select best needs states: --checkpoint-every above 0")
 

@@ -23,7 +23,14 @@ from tasks.spans import SpanExample, SpanPrediction
 from tasks.tagging import TaggingExample, TaggingPrediction
 from training.checkpoint import read_task_card
 from training.corpus import Corpus
-from training.data.labelled import Columns, cloze_examples, read_cloze, read_examples, read_similarities
+from training.data.labelled import (
+    cloze_examples,
+    columns_there,
+    dev_columns,
+    read_cloze,
+    read_examples,
+    read_similarities,
+)
 from training.evaluate import LanguageModelError, load_for_evaluation, predict_with_progress
 from training.similarity import cosines
 
@@ -107,10 +114,8 @@ def _read(task: Task[Any, Any, Any, Any], paths: Sequence[Path], recipe: Mapping
     if task.name == "masked-lm":
         read = (read_cloze(path, task.tokenizer, max_tokens=_passage_tokens(task)) for path in paths)
         return [example for examples in read for example in examples]
-    known, is_embedding = {item.name for item in fields(Columns)}, isinstance(task, Embedding)
-    named = recipe.get("dev_columns" if is_embedding else "columns", {})
-    columns = Columns(**{key: value for key, value in named.items() if key in known})
-    if is_embedding:
+    columns = columns_there(paths, dev_columns(recipe))
+    if isinstance(task, Embedding):
         return read_similarities(paths, columns=columns, tokenizer=task.tokenizer)
     return read_examples(task.name, paths, columns=columns, tokenizer=task.tokenizer)
 

@@ -151,7 +151,7 @@ def find_files(paths: Sequence[str | Path]) -> list[Path]:
     """The files named, and those in the directories named, sorted within each.
 
     Raises:
-        ValueError: naming what does not exist, or the directory without files.
+        ValueError: naming what does not exist, the directory without files, or a table, which is no running text.
     """
     files = []
     for path in map(Path, paths):
@@ -161,12 +161,21 @@ def find_files(paths: Sequence[str | Path]) -> list[Path]:
         if not found:
             raise ValueError(f"no files in `{path}`")
         files += found
+    if table := next((path for path in files if suffix_of(path) in (".tsv", ".csv")), None):
+        raise ValueError(
+            f"`{table}` is a table, not running text: write its texts to a .txt file, with a blank line between "
+            "documents, or to JSONL or Parquet, in a column `text`"
+        )
     return files
 
 
+def suffix_of(path: Path) -> str:
+    """The suffix that says what is in a file, without that of its packing."""
+    return Path(path.stem).suffix if path.suffix in (".gz", ".xz") else path.suffix
+
+
 def _kind(path: Path) -> str:
-    suffix = Path(path.stem).suffix if path.suffix in (".gz", ".xz") else path.suffix
-    return {".parquet": "parquet", ".jsonl": "jsonl", ".json": "jsonl"}.get(suffix, "plain")
+    return {".parquet": "parquet", ".jsonl": "jsonl", ".json": "jsonl"}.get(suffix_of(path), "plain")
 
 
 @contextmanager

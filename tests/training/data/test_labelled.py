@@ -22,7 +22,9 @@ from training.baselines import first_words, majority_choice, majority_label, maj
 from training.checkpoint import create_model
 from training.data.examples import encode_examples
 from training.data.labelled import (
+    READERS,
     Columns,
+    columns_there,
     read_classification,
     read_cloze,
     read_examples,
@@ -108,6 +110,24 @@ def test_columns_of_a_table_without_a_header_have_numbers(tmp_path):
     (tmp_path / "a.tsv").write_text("a\tb\nc\n")
     with pytest.raises(ValueError, match="line 2: 1 columns, the first line has 2"):
         read_classification(tmp_path / "a.tsv", Columns(text="0", label="1", header=False))
+
+
+@pytest.mark.parametrize(
+    ("content", "known", "expected"),
+    [
+        ("sentence\tlabel\nx\t0\n", Columns(text="sentence"), Columns(text="sentence")),
+        ("sentence\tlabel\nx\t0\n", Columns(text="sentence", label="class"), Columns(text="sentence")),
+        ("text\tlabel\nx\t0\n", Columns(text="sentence"), Columns()),
+        ("x\t0\ny\t1\n", Columns(text="0", label="1", header=False), Columns(text="0", label="1", header=False)),
+        ("text\tlabel\nx\t0\n", Columns(text="0", label="1", header=False), Columns()),
+        ("", Columns(), Columns()),
+    ],
+)
+def test_columns_that_are_known_count_where_they_are_there(content, known, expected, tmp_path):
+    """The others are called as usual; a header that is there is seen."""
+    (tmp_path / "a.tsv").write_text(content)
+
+    assert columns_there([tmp_path / "a.tsv"], known) == expected
 
 
 PAIRS = [RegressionExample("a cat", "a dog", 2.5), RegressionExample("x", "y", 0.0)]
@@ -270,7 +290,7 @@ def test_malformed_rows_are_named(read, row, message, tmp_path):
         read(tmp_path / "a.jsonl", Columns())
 
 
-@pytest.mark.parametrize("line", ["cat", "cat\t", "cat\tNN\t ", "cat NN ", "\tNN\tO"])
+@pytest.mark.parametrize("line", ["cat", "cat\t", "cat\tNN\t ", "cat NN ", "\tNN\tO", "ham\tgood film"])
 def test_a_word_without_a_tag_is_named(line, tmp_path):
     """By its line; no other column takes the place of an empty one."""
     (tmp_path / "a.conll").write_text(f"the O\n{line}\n")
@@ -414,10 +434,42 @@ def test_unigram_baseline(text_file, tokenizer_dir):
     assert torch.isfinite(torch.tensor(scores["loss"]))
 
 
-def test_a_table_is_not_taken_for_conll(tmp_path, tokenizer_dir):
-    """A file of another kind has no empty lines."""
+@pytest.mark.parametrize(
+    ("header", "message"),
+    [
+        ("", "line 2001: 2,000 lines without an empty one; CoNLL has a word"),
+        ("sentence\tlabel\n", "line 1: names of columns, which CoNLL does not have: `sentence\tlabel`"),
+    ],
+)
+def test_a_table_is_not_taken_for_conll(header, message, tmp_path):
+    """A file of another kind has names of columns, or no empty lines."""
     path = tmp_path / "pairs.tsv"
-    path.write_text("text\tlabel\n" + "a text\tyes\n" * 2500)
+    path.write_text(header + "a text\tyes\n" * 2500)
 
-    with pytest.raises(ValueError, match="line 2001: 2,000 lines without an empty one; CoNLL has a word"):
-        read_examples("tagging", [path], columns=Columns(), tokenizer=Tokenizer.load(tokenizer_dir))
+    with pytest.raises(ValueError, match=message):
+        read_tagging(path, Columns())
+
+
+FILES = {
+    "tagging": [("a.conll", "-DOCSTART- -X- O\n\nthe DT O\ncat NN B-ANIMAL\n"), ("a.txt", "the O\n")],
+    "spans": [("a.json", json.dumps(squad()))],
+    "multiple-choice": [
+        ("a.jsonl", '{"choices": ["a", "b"], "label": 0}\n'),
+        ("a.csv", "ending0,ending1,label\na,b,0\n"),
+    ],
+    "classification": [("a.tsv", "text\tlabel\na text\tyes\n"), ("a.csv", "label,text\nyes,a text\n")],
+}
+
+
+@pytest.mark.parametrize("task", READERS)
+def test_files_of_other_tasks_are_recognised(task, tmp_path):
+    """The message names the task that reads them; nothing is read as what it is not."""
+    for other, files in FILES.items():
+        for name, content in files:
+            path = tmp_path / name
+            path.write_text(content)
+            if other == task:
+                assert len(read_examples(task, [path], columns=Columns(), tokenizer=None)) == 1
+            elif (other, task) != ("classification", "regression"):  # these read the same tables
+                with pytest.raises(ValueError, match=f"{name}`.*; this looks like .*, which the task `{other}` reads"):
+                    read_examples(task, [path], columns=Columns(), tokenizer=None)

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from training.checkpoint import TaskCard, create_model, save_checkpoint
+from training.contrastive import ContrastiveRecipe
 from training.data.labelled import Columns
 from training.finetune import PLACES, FinetuneRecipe
 from training.loop.recipe import Asked, RefusedError, check_types, recipe_fields
@@ -17,6 +18,7 @@ from training.loop.run import Position, Run, read_metrics
 from training.loop.train import LoopSettings
 from training.loop.watch import Watch
 from training.model.bert import BertConfig
+from training.pretrain import PretrainRecipe
 from training.reports.plot import plot_run
 
 ASKED = Asked(LoopSettings(), {}, places=())
@@ -229,8 +231,22 @@ def test_fields_that_there_were_not_yet_had_their_defaults(recipe, tmp_path):
         ({"data": {"train": ["2"]}}, r"data.train `\['2'\]`, not `\['1'\]`"),
         ({"task": 5}, "task `5`, not `classification`"),
     ):
-        with pytest.raises(RefusedError, match=f"was started with {message}; choose another --run-dir"):
+        with pytest.raises(RefusedError, match=f"was started with {message}; choose another run directory"):
             asked.check(before | change, tmp_path)
+
+
+def test_a_run_of_another_command_is_told_by_its_name(recipe, tmp_path):
+    """Rather than by the first field that the two do not share; recipes of all ages show what they are of."""
+    asked = Asked(recipe, {}, places=PLACES)
+    pretraining = recipe_fields(PretrainRecipe(corpus=tmp_path, run_dir=tmp_path))
+    contrastive = recipe_fields(
+        ContrastiveRecipe(mode="supervised", checkpoint=tmp_path, train=(tmp_path,), run_dir=tmp_path)
+    )
+    assert "micro_batch_size" not in contrastive  # nobody can set it there
+
+    for before, kind in ((pretraining, "pretraining"), (contrastive, "contrastive training")):
+        with pytest.raises(RefusedError, match=f"`.*` is a run of {kind}; choose another run directory"):
+            asked.check(before, tmp_path)
 
 
 def test_values_of_foreign_types_are_named(recipe, tmp_path):

@@ -98,8 +98,8 @@ def test_phases_follow_each_other(tmp_path, alone):
     assert (position.phase, position.epoch, position.index, position.step) == (1, 0, 3, 12)
 
 
-def test_time_budget_ends_a_run(tmp_path, alone, monkeypatch):
-    """When the time is up, with the learning rate at its end, long before the last step."""
+def test_time_budget_ends_a_run(tmp_path, alone, monkeypatch, capsys):
+    """When the time is up, with the learning rate at its end, long before the last step; the bar shows its share."""
     ticks = (0.1 * number for number in itertools.count())
     monkeypatch.setattr(meter_module, "time", SimpleNamespace(monotonic=ticks.__next__, perf_counter=time.perf_counter))
     _, position, run = tiny_train(tmp_path / "run", alone, num_steps=1_000_000, max_minutes=0.2, warmup_ratio=0.25)
@@ -109,6 +109,9 @@ def test_time_budget_ends_a_run(tmp_path, alone, monkeypatch):
     rates = [line["learning_rate"] for line in read_metrics(run.path)]
     assert max(rates) == pytest.approx(1e-3, rel=0.1)
     assert rates[-1] < 2e-4
+    bar = capsys.readouterr().err
+    assert "100%|" in bar
+    assert "%/s" not in bar
 
 
 def test_schedule_by_time_is_that_by_steps():

@@ -99,6 +99,16 @@ def test_documents_too_large_for_memory_are_refused(name, line, hint, tmp_path, 
         list(read_documents(tmp_path / name))
 
 
+@pytest.mark.parametrize("name", ["a.tsv", "a.csv.gz"])
+def test_tables_are_not_read_as_running_text(name, tmp_path):
+    """Also where they lie among texts."""
+    (tmp_path / "a.txt").write_text("One.\n")
+    (tmp_path / name).write_text("text\tlabel\na\t0\n")
+
+    with pytest.raises(ValueError, match=rf"{name}` is a table, not running text: write its texts to a \.txt file"):
+        find_files([tmp_path])
+
+
 def test_missing_paths_are_named(tmp_path):
     """A path that is not there, and a directory with nothing in it."""
     with pytest.raises(ValueError, match=r"no such file or directory: .*nowhere"):
