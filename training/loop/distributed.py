@@ -13,11 +13,16 @@ import torch
 import torch.distributed as dist
 from torch.distributed.nn.functional import all_gather
 
+from training.parent import end_with
+
 T = TypeVar("T")
 
 LONGEST_WAIT = timedelta(days=30)
 """For what the main process does alone, such as an evaluation. Gradients wait no longer than torch.distributed's own
 time; of a process that dies the others hear at once either way."""
+
+LAUNCHER = "TRAINING_LAUNCHER_PID"
+"""Environment variable in which `training.launch` says who it is."""
 
 
 @dataclass(frozen=True)
@@ -78,11 +83,13 @@ def _attempt(work: Callable[[], T]) -> tuple[T | None, Exception | None]:
 
 @contextmanager
 def world() -> Iterator[World]:
-    """Join the processes that `torchrun` started (nccl on GPUs, gloo on CPUs); without it, a world of one.
+    """Join the processes that `torchrun` started (nccl on GPUs, else gloo), to end when it does; else a world of one.
 
     Raises:
         ConnectionError: when a peer has ended, which says itself why.
     """
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        end_with(int(os.environ.get(LAUNCHER, os.getppid())))
     rank, size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0))) if torch.cuda.is_available() else CPU
     if device.type == "cuda":
