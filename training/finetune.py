@@ -36,7 +36,7 @@ from training.data.examples import Examples, encode_examples
 from training.data.finetuning import FinetuningData, label_examples
 from training.data.labelled import Columns, read_examples, source_digest, source_name
 from training.evaluate import format_scores, predict_with_progress, torch_run
-from training.limits import COUNT, EPOCHS, NOT_NEGATIVE, POSITIVE, TOKENS
+from training.limits import COUNT, EPOCHS, NOT_NEGATIVE, RATE, TOKENS
 from training.loop.distributed import World, world
 from training.loop.recipe import Asked, recipe_fields
 from training.loop.result import write_result
@@ -82,7 +82,7 @@ class FinetuneRecipe(LoopSettings):
     bilstm: Annotated[int, NOT_NEGATIVE] | None = None
     """Size of each direction of a BiLSTM of two layers under the head (the paper: 768); 0 for none."""
     num_epochs: Annotated[float, EPOCHS] = 3.0
-    learning_rate: Annotated[float, POSITIVE] = 5e-5
+    learning_rate: Annotated[float, RATE] = 5e-5
     checkpoint_every: Annotated[int, NOT_NEGATIVE] = 200
     eval_examples: Annotated[int, COUNT] = 500
     """Dev examples for the curve, scored four times on the way; the final score is over all of them."""

@@ -177,6 +177,7 @@ def test_batches_have_one_shape(direction, corpus):
     assert batch.counts["mlm"] == int((labels != IGNORED).sum()) == sum(len(item.masked_labels) for item in chosen)
 
 
+@pytest.mark.usefixtures("any_number")
 def test_diverging_run_is_stopped(corpus_dir, tmp_path, alone):
     """A loss that is no number ends the run with the step in the message."""
     with pytest.raises(

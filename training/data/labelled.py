@@ -25,6 +25,8 @@ from training.text.documents import parse_json, read_documents, read_lines
 
 MAX_PASSAGE_TOKENS = 96
 """Of a text in which masked LM is to fill gaps."""
+MAX_NUMBER = 1e12
+"""Of a label: gradients of its squared error, and their norm, are still numbers in float32."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -252,6 +254,8 @@ def _number(place: str, row: Mapping[str, Any], name: str) -> float:
     number = _to_number(value)
     if not math.isfinite(number):
         raise ValueError(f"{place}: `{name}` must be a number: `{value}`")
+    if abs(number) > MAX_NUMBER:
+        raise ValueError(f"{place}: `{name}` is beyond ±{MAX_NUMBER:g}: `{value}`; scale all of them down")
     return number
 
 

@@ -249,6 +249,7 @@ def test_sentences_are_read_out_of_lists(tmp_path):
         (read_regression, {"text": "x", "label": "nan"}, "must be a number: `nan`"),
         (read_regression, {"text": "x", "label": "1_000"}, "must be a number: `1_000`"),
         (read_regression, {"text": "x", "label": "inf"}, "must be a number: `inf`"),
+        (read_regression, {"text": "x", "label": "-1e39"}, "line 1: `label` is beyond ±1e[+]12: `-1e39`; scale all"),
         (read_regression, {"text": "x", "label": True}, "must be a number: `True`"),
         (read_regression, {"text": "x"}, "no `label`"),
         (read_multiple_choice, {"choices": ["a", "b"], "label": 2}, "must be the number of a choice, from 0: `2`"),
