@@ -11,9 +11,11 @@ digests, which `python -m training.verify_corpus build/corpus` checks.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import shutil
 import sys
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -194,20 +196,18 @@ class Corpus:
             raise ValueError(f"no documents in corpus `{directory}`")
         self.tokenizer = Tokenizer.load(self.directory)
         self._shards = [_checked_shard(self.directory, record) for record in records]
-        self._first_document = np.cumsum([0] + [shard.counts()["num_documents"] for shard in self._shards])
-        self.num_documents = int(self._first_document[-1])
+        self._first_document = [0, *itertools.accumulate(shard.counts()["num_documents"] for shard in self._shards)]
+        self.num_documents = self._first_document[-1]
         self.digest = sha256(self.directory / CORPUS_FILE)
 
-    def sentence_lengths(self, document: int) -> np.ndarray:
-        """[sentences] number of tokens of each sentence of a document."""
+    def sentence_ends(self, document: int) -> np.ndarray:
+        """[sentences + 1] where the first sentence of a document begins and where each ends, in tokens of its shard."""
         shard, local = self._locate(document)
-        first, last = shard.document_ends[local], shard.document_ends[local + 1]
-        return np.diff(shard.sentence_ends[first : last + 1])
+        return shard.sentence_ends[shard.document_ends[local] : shard.document_ends[local + 1] + 1]
 
     def num_sentences(self, document: int) -> int:
         """Number of sentences of a document."""
-        shard, local = self._locate(document)
-        return int(shard.document_ends[local + 1] - shard.document_ends[local])
+        return len(self.sentence_ends(document)) - 1
 
     def tokens(self, document: int, first: int, last: int) -> np.ndarray:
         """The ids of sentences first to last (exclusive) of a document, joined."""
@@ -233,8 +233,8 @@ class Corpus:
                 bar.update(1)
 
     def _locate(self, document: int) -> tuple[Shard, int]:
-        number = int(np.searchsorted(self._first_document, document, side="right")) - 1
-        return self._shards[number], document - int(self._first_document[number])
+        number = bisect_right(self._first_document, document) - 1
+        return self._shards[number], document - self._first_document[number]
 
 
 def _checked_shard(directory: Path, record: dict[str, Any]) -> Shard:

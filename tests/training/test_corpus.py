@@ -26,7 +26,7 @@ def test_corpus_holds_the_tokens_of_the_text(corpus, text_file, tokenizer_dir):
     assert corpus.num_documents == len(documents)
     for number, document in enumerate(documents):
         ids = [item.ids for item in tokenizer.tokenize(document)]
-        assert corpus.sentence_lengths(number).tolist() == [len(item) for item in ids]
+        assert np.diff(corpus.sentence_ends(number)).tolist() == [len(item) for item in ids]
         np.testing.assert_array_equal(corpus.tokens(number, 0, len(ids)), np.concatenate(ids))
         np.testing.assert_array_equal(corpus.tokens(number, 2, 4), np.concatenate(ids[2:4]))
     assert corpus.token_counts().sum() == corpus.info["num_tokens"]
