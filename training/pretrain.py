@@ -329,7 +329,7 @@ def _create(recipe: PretrainRecipe, corpus: Corpus) -> BertModel:
         _check_init(recipe, corpus, model.config)
         return model
     config = BertConfig(
-        vocab_size=corpus.info["vocab_size"],
+        vocab_size=corpus.tokenizer.vocab_size,
         hidden_size=recipe.hidden_size,
         num_hidden_layers=recipe.num_hidden_layers,
         num_attention_heads=recipe.num_attention_heads,

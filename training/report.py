@@ -211,7 +211,7 @@ def corpus_baseline(settings: Mapping[str, Any]) -> dict[str, float] | None:
         return None
     corpus, dev = (Corpus(path) for path in paths)
     recorded = settings.get("corpus_digest"), settings.get("dev_corpus_digest", dev.digest)
-    if (corpus.digest, dev.digest) != recorded or dev.info["vocab_size"] != corpus.info["vocab_size"]:
+    if (corpus.digest, dev.digest) != recorded or dev.tokenizer.vocab_size != corpus.tokenizer.vocab_size:
         return None
     return no_context_scores(corpus, dev, settings.get("direction", "both"))
 

@@ -109,7 +109,7 @@ class PretrainingExamples:
         self.direction = direction
         self.max_seq_length = max_seq_length
         self.max_tokens = max_seq_length - 3
-        self._vocab_size = corpus.info["vocab_size"]
+        self._vocab_size = corpus.tokenizer.vocab_size
         self._continues_word = corpus.tokenizer.continues_word() if self.masking.whole_words else None
         self._epoch = lru_cache(maxsize=2)(self._draw_epoch)
 
