@@ -7,6 +7,7 @@ tokenizer.tokenize(["Hello!"])[0].ids
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -65,6 +66,11 @@ class Tokenizer:
         if (directory / "vocab.txt").is_file():
             return cls(_from_vocab_txt(directory), source=str(directory / "vocab.txt"))
         raise ValueError(f"no `{TOKENIZER_FILE}` or `vocab.txt` in `{directory}`; a checkpoint needs its tokenizer")
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of all that it does with text, hexadecimal."""
+        return hashlib.sha256(self.backend.to_str().encode()).hexdigest()
 
     def tokenize(self, texts: Sequence[str]) -> list[Tokens]:
         """Tokenise texts, without special tokens."""

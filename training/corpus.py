@@ -10,7 +10,6 @@ digests, which `python -m training.verify_corpus build/corpus` checks.
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import json
 import shutil
@@ -96,7 +95,7 @@ def prepare_corpus(recipe: CorpusRecipe) -> dict[str, Any]:
     states = _states(files)
     made_from = {
         "data": [{"file": path.name, "sha256": sha256(path)} for path in files],
-        "tokenizer": hashlib.sha256(tokenizer.backend.to_str().encode()).hexdigest(),
+        "tokenizer": tokenizer.digest,
         "chunk_bytes": recipe.chunk_bytes,
         "format": FORMAT,
     }

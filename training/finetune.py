@@ -257,7 +257,8 @@ def _states(recipe: FinetuneRecipe) -> dict[str, Any]:
 def digests(checkpoint: Path, train: Sequence[Path], dev: Sequence[Path]) -> dict[str, Any]:
     """What a run was started with, whatever the files are called: it is written beside its recipe."""
     data = {"train": [source_digest(path) for path in train], "dev": [source_digest(path) for path in dev]}
-    return {"data": data, "checkpoint_sha256": checkpoint_digest(checkpoint)}
+    weights, tokenizer = checkpoint_digest(checkpoint), load_tokenizer(checkpoint).digest
+    return {"data": data, "checkpoint_sha256": weights, "tokenizer_sha256": tokenizer}
 
 
 def provenance(

@@ -136,7 +136,7 @@ def read_classification(path: Path, columns: Columns) -> Examples:
         label = _filled(place, row, columns.label)
         if not isinstance(label, str | int | float):
             raise ValueError(f"{place}: `{columns.label}` must be a string or a number: `{label}`")
-        examples.add(place, ClassificationExample(text=text, text_pair=pair, label=str(label)))
+        examples.add(place, ClassificationExample(text=text, text_pair=pair, label=str(label).strip()))
     return examples
 
 
