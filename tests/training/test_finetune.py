@@ -266,6 +266,17 @@ def test_another_tokenizer_beside_the_same_weights_is_refused(checkpoint, tmp_pa
         finetune(recipe, alone)
 
 
+def test_a_task_card_that_asks_for_too_much_is_refused(checkpoint, tmp_path):
+    """Rather than a long text, when it comes."""
+    edited = shutil.copytree(checkpoint, tmp_path / "edited")
+    card = json.loads((edited / "task.json").read_text())
+    card["settings"]["max_seq_length"] = 65
+    (edited / "task.json").write_text(json.dumps(card))
+
+    with pytest.raises(ValueError, match="has 64 positions, too few for the max_seq_length `65`"):
+        load_for_evaluation(edited)
+
+
 def test_evaluate_prints_scores_and_writes_predictions(checkpoint, tmp_path, alone):
     """The command's table holds the scores of the task card."""
     train = write_classification(tmp_path / "train.jsonl", 64, 0)

@@ -11,7 +11,6 @@ from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
-from torch.distributed.nn.functional import all_gather
 
 from training.parent import end_with
 
@@ -49,7 +48,7 @@ class World:
     def gather(self, values: torch.Tensor) -> torch.Tensor:
         """The tensors of all processes, of one shape, one after another along the first dimension; gradients come back
         to the process that each part is from."""
-        return torch.cat(all_gather(values)) if self.size > 1 else values
+        return cast(torch.Tensor, _Gather.apply(values)) if self.size > 1 else values
 
     def barrier(self) -> None:
         """Wait until all processes are here."""
@@ -72,6 +71,22 @@ class World:
         if error is not None:
             raise error
         return cast(T, result)
+
+
+class _Gather(torch.autograd.Function):
+    """The tensors of all processes in all of them; a part's gradient is the sum of what each made of it."""
+
+    @staticmethod
+    def forward(ctx: Any, values: torch.Tensor) -> torch.Tensor:
+        parts = [torch.empty_like(values) for _ in range(dist.get_world_size())]
+        dist.all_gather(parts, values.contiguous())
+        return torch.cat(parts)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        total = gradient.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total)
+        return total.chunk(dist.get_world_size())[dist.get_rank()]
 
 
 def _attempt(work: Callable[[], T]) -> tuple[T | None, Exception | None]:
