@@ -7,6 +7,7 @@ tokenizer.tokenize(["Hello!"])[0].ids
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -41,7 +42,7 @@ class Tokenizer:
         backend.no_padding()
         backend.no_truncation()
         self.backend = backend
-        self.vocab_size = backend.get_vocab_size()
+        self.vocab_size = 1 + max(backend.get_vocab().values(), default=-1)  # there may be ids without a token
         self.cls_id, self.sep_id, self.pad_id, self.mask_id, self.unk_id = (
             _special_id(backend, token, source) for token in ("[CLS]", "[SEP]", "[PAD]", "[MASK]", "[UNK]")
         )
@@ -66,6 +67,11 @@ class Tokenizer:
             return cls(_from_vocab_txt(directory), source=str(directory / "vocab.txt"))
         raise ValueError(f"no `{TOKENIZER_FILE}` or `vocab.txt` in `{directory}`; a checkpoint needs its tokenizer")
 
+    @property
+    def digest(self) -> str:
+        """SHA-256 of all that it does with text, hexadecimal."""
+        return hashlib.sha256(self.backend.to_str().encode()).hexdigest()
+
     def tokenize(self, texts: Sequence[str]) -> list[Tokens]:
         """Tokenise texts, without special tokens."""
         return [
@@ -77,8 +83,8 @@ class Tokenizer:
         ]
 
     def token(self, token_id: int) -> str:
-        """The token of an id."""
-        return self.backend.id_to_token(token_id)
+        """The token of an id; empty for an id without one."""
+        return self.backend.id_to_token(token_id) or ""
 
     def token_id(self, token: str) -> int | None:
         """The id of a token, None where the vocabulary lacks it."""
@@ -86,7 +92,7 @@ class Tokenizer:
 
     def continues_word(self) -> np.ndarray:
         """[vocabulary] bool: which tokens are pieces (`##ing`) of the word that the token before belongs to."""
-        return np.array([(self.token(index) or "").startswith("##") for index in range(self.vocab_size)])
+        return np.array([self.token(index).startswith("##") for index in range(self.vocab_size)])
 
     def assemble(self, first_ids: np.ndarray, second_ids: np.ndarray | None = None) -> dict[str, np.ndarray]:
         """`[CLS] first [SEP]` or `[CLS] first [SEP] second [SEP]` with token types 0 and 1.

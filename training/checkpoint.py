@@ -191,7 +191,7 @@ def load_model(
         changes: fields of the shape that are not to be as in the checkpoint.
 
     Raises:
-        ValueError: naming what the checkpoint lacks.
+        ValueError: naming what the checkpoint lacks, or what of it is no numbers.
     """
     values = read_config(directory)
     if task == "masked-lm" and not values.get("tie_word_embeddings", True):
@@ -214,6 +214,10 @@ def load_model(
             shapes = f"{list(weights[name].shape)} where its config makes it {list(wanted[name])}"
             raise ValueError(f"checkpoint `{directory}` does not fit `{task}`: `{name}` is {shapes}")
         raise ValueError(f"checkpoint `{directory}` cannot do `{task}`: it lacks `{name}`; fine-tune it for that first")
+    if broken := next((name for name, value in fitting.items() if not value.isfinite().all()), None):
+        raise ValueError(
+            f"checkpoint `{directory}` is broken: `{broken}` has values that are no numbers; train it again"
+        )
     model.load_state_dict(fitting, strict=False, assign=True)
     return model.initialize()
 

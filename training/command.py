@@ -17,6 +17,9 @@ RecipeT = TypeVar("RecipeT")
 PEER_DELAY_S = 2.0
 """How long a process waits before it reports what another one is about to say: the launcher ends it meanwhile."""
 
+MISTAKE = 2
+"""Exit code of a mistake in flags and, under `torchrun`, of any other that starting anew does not mend."""
+
 
 ELSEWHERE = {
     "model-name-or-path": ("checkpoint", "init"),
@@ -79,7 +82,11 @@ def parse(
         arguments = ["--help"]  # the whole of it: words that stand before would be left out
     _check_names(arguments, recipe_type)
     recipe: RecipeT = tyro.cli(
-        _maker(recipe_type, default), prog=f"python -m {module}", description=description, args=arguments
+        _maker(recipe_type, default),
+        prog=f"python -m {module}",
+        description=description,
+        args=arguments,
+        console_outputs=not _is_peer(),
     )
     for item in fields(recipe):  # type: ignore[arg-type]
         if item.default is MISSING and getattr(recipe, item.name) == ():
@@ -122,7 +129,7 @@ def _flags(recipe_type: Callable[..., Any]) -> set[str]:
 
 
 def command(main: Callable[[], None]) -> Callable[[], None]:
-    """Turn ValueError and OSError into one line on standard error and exit code 1; an interrupt into exit code 130."""
+    """Turn ValueError and OSError into one line on standard error and a non-zero exit code; an interrupt into 130."""
 
     @functools.wraps(main)
     def wrapped() -> None:
@@ -131,32 +138,41 @@ def command(main: Callable[[], None]) -> Callable[[], None]:
         except BrokenPipeError:
             sys.stderr.close()
         except (ValueError, OSError) as error:
-            is_peer = os.environ.get("LOCAL_RANK", "0") != "0"
-            if is_peer or isinstance(error, ConnectionError):
+            is_lost = isinstance(error, ConnectionError)
+            if _is_peer() or is_lost:
                 time.sleep(PEER_DELAY_S)
-            below_the_bar = "\n" if is_peer else ""
-            _exit(below_the_bar + "error: " + " ".join(_message(error).split()))
+            below_the_bar = "\n" if _is_peer() else ""
+            _exit(1 if is_lost else MISTAKE, below_the_bar + "error: " + " ".join(_message(error).split()))
         except KeyboardInterrupt as interrupt:
-            if str(interrupt) and os.environ.get("LOCAL_RANK", "0") == "0":
+            if str(interrupt) and not _is_peer():
                 print(interrupt, file=sys.stderr)
             _exit(130)
+        except SystemExit:  # mistakes in flags
+            if _is_peer():
+                time.sleep(PEER_DELAY_S)
+            raise
 
     return wrapped
 
 
-def _exit(reason: int | str) -> NoReturn:
+def _is_peer() -> bool:
+    """Whether this is one of several processes, and another one of them reports."""
+    return os.environ.get("LOCAL_RANK", "0") != "0"
+
+
+def _exit(code: int, last_word: str = "") -> NoReturn:
     """End this process; one of several at once, as its network would wait for peers that are gone, or abort.
 
     Args:
-        reason: the exit code, or a last word, the code then being 1.
+        code: of one that `torchrun` started; 1 for any other with a last word.
     """
-    if os.environ.get("WORLD_SIZE", "1") != "1":
-        if isinstance(reason, str):
-            print(reason, file=sys.stderr)
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(1 if isinstance(reason, str) else reason)
-    sys.exit(reason)
+    if "WORLD_SIZE" not in os.environ:
+        sys.exit(last_word or code)
+    if last_word:
+        print(last_word, file=sys.stderr)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _message(error: ValueError | OSError) -> str:

@@ -32,7 +32,7 @@ from training.data.finetuning import FinetuningData
 from training.data.labelled import Columns, columns_there, read_positives, read_similarities, read_texts
 from training.evaluate import format_scores, torch_run
 from training.finetune import PLACES, digests, provenance
-from training.limits import COUNT, EPOCHS, NOT_NEGATIVE, POSITIVE, TOKENS, Limits
+from training.limits import COUNT, EPOCHS, NOT_NEGATIVE, RATE, TOKENS, Limits
 from training.loop.distributed import World, world
 from training.loop.recipe import Asked
 from training.loop.result import write_result
@@ -86,7 +86,7 @@ class ContrastiveRecipe(LoopSettings):
     """A process takes its share of the batch at one time, as every text is compared with every other."""
     num_epochs: Annotated[float, EPOCHS] = 1.0
     """How often training goes through the data."""
-    learning_rate: Annotated[float, POSITIVE] = 3e-5
+    learning_rate: Annotated[float, RATE] = 3e-5
     max_seq_length: Annotated[int, TOKENS] | None = None
     """Longest text in tokens that the result embeds; None for what the checkpoint was trained on, or can."""
     train_seq_length: Annotated[int, TOKENS] = 32

@@ -10,21 +10,23 @@ digests, which `python -m training.verify_corpus build/corpus` checks.
 
 from __future__ import annotations
 
-import hashlib
+import itertools
 import json
 import shutil
 import sys
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from tasks.files import atomic_write, check_free, resumable_directory, sha256
 from tasks.tokenizer import TOKENIZER_FILE, TOKENIZER_FILES, Tokenizer
 from training.command import command, parse
+from training.limits import Limits, check_numbers
 from training.progress import Progress
 from training.text.documents import BLOCK_BYTES, Block, find_files, read_blocks
 from training.text.duplicates import DuplicateCounter, hash_segments
@@ -36,6 +38,9 @@ CORPUS_FILE = "corpus.json"
 FORMAT = 2
 """Goes up when the same text and tokenizer give other shards than before."""
 MUCH_DUPLICATION = 0.2
+MUCH_UNKNOWN = 0.05
+LONG_SENTENCE = 128
+"""Tokens of an example in pretraining, as a rule."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,16 +53,15 @@ class CorpusRecipe:
     """Directory with tokenizer.json (of `training.vocab`, or any checkpoint)."""
     out: Path
     """Directory to write; called `<out>.partial` until it is whole."""
-    chunk_bytes: int = 4_000_000
+    chunk_bytes: Annotated[int, Limits(least=1, most=2**30)] = 4_000_000
     """Text in a shard. More than 100 GB of text needs larger ones: a process may map 65,530 files at most on Linux."""
-    num_workers: int = 0
+    num_workers: Annotated[int, Limits(least=0, most=1000)] = 0
     """Processes; 0 for one a core."""
     replace: bool = False
     """Overwrite the directory; begin anew where a partial one was made from something else."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.chunk_bytes <= 2**30 or self.num_workers < 0:
-            raise ValueError("chunk_bytes must be from 1 to 2^30, num_workers not negative")
+        check_numbers(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +74,8 @@ class ShardSummary:
     """Hashes and lengths, each [sentences]."""
     documents: tuple[np.ndarray, np.ndarray]
     """Hashes and lengths, each [documents]."""
+    num_unknown: int
+    """Tokens that are [UNK]."""
     num_file_bytes: int
     """What was read for it."""
 
@@ -89,7 +95,7 @@ def prepare_corpus(recipe: CorpusRecipe) -> dict[str, Any]:
     states = _states(files)
     made_from = {
         "data": [{"file": path.name, "sha256": sha256(path)} for path in files],
-        "tokenizer": hashlib.sha256(tokenizer.backend.to_str().encode()).hexdigest(),
+        "tokenizer": tokenizer.digest,
         "chunk_bytes": recipe.chunk_bytes,
         "format": FORMAT,
     }
@@ -110,14 +116,16 @@ def _states(files: list[Path]) -> list[tuple[int, int]]:
 
 
 def _collect(summaries: Iterator[ShardSummary]) -> dict[str, Any]:
-    shards, sentences, documents = [], DuplicateCounter(), DuplicateCounter()
+    shards, num_unknown, sentences, documents = [], 0, DuplicateCounter(), DuplicateCounter()
     for summary in summaries:
         shards.append(summary.record)
+        num_unknown += summary.num_unknown
         sentences.add(*summary.sentences)
         documents.add(*summary.documents)
     info: dict[str, Any] = {key: sum(shard[key] for shard in shards) for key in COUNTS}
     shares = {"documents": round(documents.share(), 4), "sentences": round(sentences.share(), 4)}
-    return info | {"duplicate_token_share": shares, "shards": shards}
+    info |= {"duplicate_token_share": shares, "unknown_token_share": round(num_unknown / max(1, info["num_tokens"]), 4)}
+    return info | {"shards": shards}
 
 
 def _summaries(recipe: CorpusRecipe, files: list[Path], directory: Path) -> Iterator[ShardSummary]:
@@ -155,9 +163,10 @@ def _chunks(files: list[Path], chunk_bytes: int) -> Iterator[list[Block]]:
 
 
 def _make_shard(path: Path, chunk: list[Block], num_file_bytes: int, tokenizer_dir: str) -> ShardSummary:
+    encoder = _encoder(tokenizer_dir)
     if chunk:
-        write_shard(path, (document for block in chunk for document in block.documents()), _encoder(tokenizer_dir))
-    return _summarise(path, num_file_bytes)
+        write_shard(path, (document for block in chunk for document in block.documents()), encoder)
+    return _summarise(path, num_file_bytes, encoder.unk_id)
 
 
 @cache
@@ -165,20 +174,21 @@ def _encoder(tokenizer_dir: str) -> SentenceEncoder:
     return SentenceEncoder(Tokenizer.load(tokenizer_dir))  # one a process, for what it remembers
 
 
-def _summarise(path: Path, num_file_bytes: int) -> ShardSummary:
+def _summarise(path: Path, num_file_bytes: int, unk_id: int) -> ShardSummary:
     shard = Shard(path)
     sentences, documents = (
         (hash_segments(shard.ids, ends), np.diff(ends))
         for ends in (shard.sentence_ends, shard.sentence_ends[shard.document_ends])
     )
     record = {"file": path.name} | shard.counts() | {"sha256": sha256(path)}
-    return ShardSummary(record, sentences, documents, num_file_bytes)
+    return ShardSummary(record, sentences, documents, int((shard.ids == unk_id).sum()), num_file_bytes)
 
 
 class Corpus:
     """A prepared corpus, memory-mapped: nothing is read before it is used.
 
-    Opening it checks that the shards are there and have the size they should have; `verify` reads them.
+    Opening it checks that the tokenizer is the corpus's and that the shards have the size they should have; `verify`
+    reads them.
     """
 
     def __init__(self, directory: str | Path) -> None:
@@ -193,21 +203,21 @@ class Corpus:
         if not records:
             raise ValueError(f"no documents in corpus `{directory}`")
         self.tokenizer = Tokenizer.load(self.directory)
+        if self.info.get("tokenizer_sha256") != sha256(self.directory / TOKENIZER_FILE):
+            raise ValueError(_damaged(self.directory / TOKENIZER_FILE))
         self._shards = [_checked_shard(self.directory, record) for record in records]
-        self._first_document = np.cumsum([0] + [shard.counts()["num_documents"] for shard in self._shards])
-        self.num_documents = int(self._first_document[-1])
+        self._first_document = [0, *itertools.accumulate(shard.counts()["num_documents"] for shard in self._shards)]
+        self.num_documents = self._first_document[-1]
         self.digest = sha256(self.directory / CORPUS_FILE)
 
-    def sentence_lengths(self, document: int) -> np.ndarray:
-        """[sentences] number of tokens of each sentence of a document."""
+    def sentence_ends(self, document: int) -> np.ndarray:
+        """[sentences + 1] where the first sentence of a document begins and where each ends, in tokens of its shard."""
         shard, local = self._locate(document)
-        first, last = shard.document_ends[local], shard.document_ends[local + 1]
-        return np.diff(shard.sentence_ends[first : last + 1])
+        return shard.sentence_ends[shard.document_ends[local] : shard.document_ends[local + 1] + 1]
 
     def num_sentences(self, document: int) -> int:
         """Number of sentences of a document."""
-        shard, local = self._locate(document)
-        return int(shard.document_ends[local + 1] - shard.document_ends[local])
+        return len(self.sentence_ends(document)) - 1
 
     def tokens(self, document: int, first: int, last: int) -> np.ndarray:
         """The ids of sentences first to last (exclusive) of a document, joined."""
@@ -217,7 +227,7 @@ class Corpus:
 
     def token_counts(self) -> np.ndarray:
         """[vocabulary] how often each token occurs."""
-        size = self.info["vocab_size"]
+        size = self.tokenizer.vocab_size
         return sum((np.bincount(shard.ids, minlength=size) for shard in self._shards), np.zeros(size, np.int64))
 
     def verify(self) -> None:
@@ -233,8 +243,8 @@ class Corpus:
                 bar.update(1)
 
     def _locate(self, document: int) -> tuple[Shard, int]:
-        number = int(np.searchsorted(self._first_document, document, side="right")) - 1
-        return self._shards[number], document - int(self._first_document[number])
+        number = bisect_right(self._first_document, document) - 1
+        return self._shards[number], document - self._first_document[number]
 
 
 def _checked_shard(directory: Path, record: dict[str, Any]) -> Shard:
@@ -245,7 +255,7 @@ def _checked_shard(directory: Path, record: dict[str, Any]) -> Shard:
 
 
 def _damaged(path: Path) -> str:
-    return f"shard `{path}` is not the one that {CORPUS_FILE} describes; prepare the corpus again"
+    return f"`{path}` is not the one that {CORPUS_FILE} describes; prepare the corpus again"
 
 
 def _copy_tokenizer(source: Path, directory: Path) -> str:
@@ -276,6 +286,15 @@ def _warnings(info: dict[str, Any]) -> Iterator[str]:
     if max(info["duplicate_token_share"].values()) > MUCH_DUPLICATION:
         yield "much of this text occurs more than once, which makes the loss look better than the model is; " + (
             "remove duplicates before training"
+        )
+    if info["unknown_token_share"] > MUCH_UNKNOWN:
+        yield (
+            f"{info['unknown_token_share']:.1%} of tokens are [UNK], words for which the vocabulary has no pieces; "
+            + ("learn one from this text: training.vocab")
+        )
+    if info["num_tokens"] > LONG_SENTENCE * info["num_sentences"]:
+        yield f"sentences have {info['num_tokens'] / info['num_sentences']:.0f} tokens in the mean, of which " + (
+            "pretraining reads as many as an example has; put a sentence a line"
         )
     if info["num_documents"] < 2:
         yield "all of this is one document, but pretraining needs at least two; put a blank line between documents"

@@ -79,7 +79,7 @@ def load_for_evaluation(checkpoint: Path) -> tuple[Task[Any, Any, Any, Any], Run
     """The task of a checkpoint, and its network ready to run.
 
     Raises:
-        ValueError: when the checkpoint has no task card, or lacks what the task needs.
+        ValueError: when the checkpoint has no task card, or lacks what the task needs, or what its card says.
         LanguageModelError: when it predicts next tokens, which no task asks for.
     """
     tokenizer, card = load_tokenizer(checkpoint), read_task_card(checkpoint)
@@ -87,6 +87,11 @@ def load_for_evaluation(checkpoint: Path) -> tuple[Task[Any, Any, Any, Any], Run
         raise ValueError(f"checkpoint `{checkpoint}` has no task.json; fine-tune it first")
     task = create_task(card.task, tokenizer, card.settings)
     model = load_model(checkpoint, card.task)
+    if task.settings.max_seq_length > (num_positions := model.config.max_position_embeddings):
+        raise ValueError(
+            f"`{checkpoint}` has {num_positions} positions, too few for the max_seq_length "
+            f"`{task.settings.max_seq_length}` of its task.json"
+        )
     if task.name == "masked-lm" and model.config.direction != "both":
         raise LanguageModelError(
             f"`{checkpoint}` is a language model ({model.config.direction}) and fills in no masked words; fine-tune it"

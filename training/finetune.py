@@ -37,7 +37,7 @@ from training.data.examples import Examples, encode_examples
 from training.data.finetuning import FinetuningData, label_examples
 from training.data.labelled import Columns, read_examples, source_digest, source_name, to_number
 from training.evaluate import format_scores, predict_with_progress, torch_run
-from training.limits import COUNT, EPOCHS, NOT_NEGATIVE, POSITIVE, TOKENS
+from training.limits import COUNT, EPOCHS, NOT_NEGATIVE, RATE, TOKENS
 from training.loop.distributed import World, world
 from training.loop.recipe import Asked, recipe_fields
 from training.loop.result import write_result
@@ -90,7 +90,7 @@ class FinetuneRecipe(LoopSettings):
     """Size of each direction of a BiLSTM of two layers under the head (the paper: 768); 0 for none."""
     num_epochs: Annotated[float, EPOCHS] = 3.0
     """How often training goes through the data."""
-    learning_rate: Annotated[float, POSITIVE] = 5e-5
+    learning_rate: Annotated[float, RATE] = 5e-5
     checkpoint_every: Annotated[int, NOT_NEGATIVE] = 200
     eval_examples: Annotated[int, COUNT] = 500
     """Dev examples for the curve, scored four times on the way; the final score is over all of them."""
@@ -282,7 +282,8 @@ def _states(recipe: FinetuneRecipe) -> dict[str, Any]:
 def digests(checkpoint: Path, train: Sequence[Path], dev: Sequence[Path]) -> dict[str, Any]:
     """What a run was started with, whatever the files are called: it is written beside its recipe."""
     data = {"train": [source_digest(path) for path in train], "dev": [source_digest(path) for path in dev]}
-    return {"data": data, "checkpoint_sha256": checkpoint_digest(checkpoint)}
+    weights, tokenizer = checkpoint_digest(checkpoint), load_tokenizer(checkpoint).digest
+    return {"data": data, "checkpoint_sha256": weights, "tokenizer_sha256": tokenizer}
 
 
 def provenance(

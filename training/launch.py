@@ -4,7 +4,8 @@
     python -m training.launch 2 --max-restarts 3 training.pretrain mini --corpus build/corpus --run-dir runs/mini
 
 Flags before the module are torchrun's. With `--max-restarts`, all processes start anew when one dies, and go on from
-the last state. On several machines (which share the run directory), one command on each, with its own rank:
+the last state, but not after a mistake, which they would only repeat. When the launcher dies, they all do. On several
+machines (which share the run directory), one command on each, with its own rank:
 
     python -m training.launch 8 --nnodes 2 --node-rank 0 --master-addr 10.0.0.1 training.pretrain base ...
 """
@@ -16,12 +17,27 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 
 from torch.distributed import run
+from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup
+from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.launcher import api as torch_launcher
 
-from training.command import command
+from training.command import MISTAKE, command
+from training.loop.distributed import LAUNCHER
+
+
+class Agent(LocalElasticAgent):
+    """What starts the processes anew, but not after a mistake, which they would only repeat."""
+
+    def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+        result = super()._monitor_workers(worker_group)
+        if any(failure.exitcode == MISTAKE for failure in result.failures.values()):
+            self._remaining_restarts = 0
+        return result
 
 
 def launch(num_processes: int, flags: Sequence[str], module: str, arguments: Sequence[str]) -> int:
@@ -35,12 +51,16 @@ def launch(num_processes: int, flags: Sequence[str], module: str, arguments: Seq
         0, the exit code of the process that failed, or 128 + the signal that ended them.
 
     Raises:
-        ValueError: when there would be no process.
+        ValueError: when there would be no process, or is no such module.
     """
     if num_processes < 1:
         raise ValueError(f"the number of processes must be at least 1: `{num_processes}`")
+    if not _exists(module):
+        raise ValueError(f"no such command: `python -m {module}`")
+    os.environ[LAUNCHER] = str(os.getpid())
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // num_processes)))
     logging.disable(logging.ERROR)  # of this process only: the others say themselves what is wrong
+    torch_launcher.LocalElasticAgent = Agent  # type: ignore[misc]
     place = [] if any(flag.startswith("--nnodes") for flag in flags) else ["--standalone"]
     try:
         run.main([*place, "--nproc-per-node", str(num_processes), *flags, "-m", module, *arguments])
@@ -54,6 +74,13 @@ def launch(num_processes: int, flags: Sequence[str], module: str, arguments: Seq
     except SignalException as error:  # the others have been ended
         return 128 + int(error.sigval)
     return 0
+
+
+def _exists(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # of what it would be part of
+        return False
 
 
 @command

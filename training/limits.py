@@ -36,6 +36,8 @@ BELOW_ONE = Limits(least=0, below=1)
 TOKENS = Limits(least=8)
 """Length of a sequence, special tokens included."""
 EPOCHS = Limits(above=0, most=1_000_000)
+RATE = Limits(above=0, most=1)
+"""Learning rate: about as far AdamW moves each weight in a step; far beyond, a single one leaves no numbers."""
 
 
 def check_numbers(recipe: Any) -> None:

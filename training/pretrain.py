@@ -245,14 +245,14 @@ def pretrain(recipe: PretrainRecipe, world: World) -> Path:
 
 
 def _pretrain(recipe: PretrainRecipe, run: Run) -> Path:
-    world, corpus = run.world, Corpus(recipe.corpus)
-    if not run.begin(asked(recipe, corpus)):
+    world, (corpus, dev_corpus) = run.world, corpora(recipe)
+    if not run.begin(asked(recipe, corpus, dev_corpus)):
         return run.checkpoint_path
     torch.manual_seed(recipe.seed)
     model = _create(recipe, corpus)
     if world.is_main:
         print(_describe(model, corpus), flush=True)
-    dev = _dev_examples(recipe, corpus)
+    dev = _dev_examples(recipe, dev_corpus) if dev_corpus else None
     evaluation = _evaluation(model, recipe, dev, world)
     position = train(
         model,
@@ -309,9 +309,22 @@ def _shown(direction: Direction, masking: Masking) -> Masking:
     return masking if direction == "both" else Masking(mask_share=1.0, random_share=0.0)
 
 
-def asked(recipe: PretrainRecipe, corpus: Corpus) -> Asked:
-    """What a run is asked for, with the digest of its corpus, wherever that lies."""
-    return Asked(recipe, {"corpus_digest": corpus.digest}, places=("corpus", "dev_corpus"))
+def corpora(recipe: PretrainRecipe) -> tuple[Corpus, Corpus | None]:
+    """The corpus and, where there is one, the held-out corpus.
+
+    Raises:
+        ValueError: when they cannot be read, or were prepared with different tokenizers.
+    """
+    corpus, dev = Corpus(recipe.corpus), Corpus(recipe.dev_corpus) if recipe.dev_corpus else None
+    if dev and dev.info["tokenizer_sha256"] != corpus.info["tokenizer_sha256"]:
+        raise ValueError(f"corpus `{recipe.dev_corpus}` was prepared with another tokenizer than `{recipe.corpus}`")
+    return corpus, dev
+
+
+def asked(recipe: PretrainRecipe, corpus: Corpus, dev: Corpus | None) -> Asked:
+    """What a run is asked for, with the digests of its corpora, wherever they lie."""
+    found = {"corpus_digest": corpus.digest, "dev_corpus_digest": dev.digest if dev else None}
+    return Asked(recipe, found, places=("corpus", "dev_corpus"))
 
 
 def _create(recipe: PretrainRecipe, corpus: Corpus) -> BertModel:
@@ -320,7 +333,7 @@ def _create(recipe: PretrainRecipe, corpus: Corpus) -> BertModel:
         _check_init(recipe, corpus, model.config)
         return model
     config = BertConfig(
-        vocab_size=corpus.info["vocab_size"],
+        vocab_size=corpus.tokenizer.vocab_size,
         hidden_size=recipe.hidden_size,
         num_hidden_layers=recipe.num_hidden_layers,
         num_attention_heads=recipe.num_attention_heads,
@@ -370,13 +383,8 @@ def _examples(corpus: Corpus, recipe: PretrainRecipe, max_seq_length: int) -> Pr
     )
 
 
-def _dev_examples(recipe: PretrainRecipe, corpus: Corpus) -> PretrainingExamples | None:
+def _dev_examples(recipe: PretrainRecipe, dev: Corpus) -> PretrainingExamples:
     """Masked as in the paper, however the run masks, so that runs can be compared."""
-    if recipe.dev_corpus is None:
-        return None
-    dev = Corpus(recipe.dev_corpus)
-    if dev.info["tokenizer_sha256"] != corpus.info["tokenizer_sha256"]:
-        raise ValueError(f"corpus `{recipe.dev_corpus}` was prepared with another tokenizer than `{recipe.corpus}`")
     return PretrainingExamples(
         dev,
         max_seq_length=recipe.max_seq_length,

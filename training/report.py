@@ -34,7 +34,7 @@ from training.reports.samples import sample_predictions
 
 REPORT_FILE = "report.html"
 TEMPLATE = "report.html.j2"
-RECORDED = ("data", "corpus_digest", "checkpoint_sha256")
+RECORDED = ("data", "corpus_digest", "dev_corpus_digest", "checkpoint_sha256", "tokenizer_sha256")
 """Keys of recipe.json that are no settings."""
 
 
@@ -211,7 +211,8 @@ def corpus_baseline(settings: Mapping[str, Any]) -> dict[str, float] | None:
     if len(paths) < 2 or not all((path / CORPUS_FILE).is_file() for path in paths):
         return None
     corpus, dev = (Corpus(path) for path in paths)
-    if corpus.digest != settings.get("corpus_digest") or dev.info["vocab_size"] != corpus.info["vocab_size"]:
+    recorded = settings.get("corpus_digest"), settings.get("dev_corpus_digest", dev.digest)
+    if (corpus.digest, dev.digest) != recorded or dev.tokenizer.vocab_size != corpus.tokenizer.vocab_size:
         return None
     return no_context_scores(corpus, dev, settings.get("direction", "both"))
 
@@ -256,7 +257,7 @@ def records(run: Path, settings: Mapping[str, Any], card: TaskCard | None) -> di
     """Digests and versions by what they are of."""
     found: dict[str, Any] = dict(card.provenance) if card else {}
     if not card:
-        found = {key: settings[key] for key in RECORDED if key in settings}
+        found = {key: settings[key] for key in RECORDED if settings.get(key)}
     weights = run / "checkpoint" / WEIGHTS_FILE
     if weights.is_file():
         found["weights of this checkpoint"] = sha256(weights)

@@ -12,12 +12,14 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import tokenizers
 
 from tasks.files import atomic_directory, check_free
 from tasks.tokenizer import TOKENIZER_FILE, build_tokenizer
 from training.command import command, parse
+from training.limits import NOT_NEGATIVE, Limits, check_numbers
 from training.progress import Progress
 from training.text.documents import find_files, read_blocks
 
@@ -34,21 +36,20 @@ class VocabRecipe:
     """Text, JSONL or Parquet files, or directories of them."""
     out: Path
     """Directory to write: tokenizer.json, tokenizer_config.json, vocab.txt."""
-    vocab_size: int = 30522
+    vocab_size: Annotated[int, Limits(least=1, most=2**20)] = 30522
     """Tokens in the vocabulary, the five special ones included."""
     lowercase: bool = True
     """Lower-case text and strip accents (an uncased model)."""
-    min_frequency: int = 2
+    min_frequency: Annotated[int, Limits(least=0, most=2**31)] = 2
     """Pieces seen less often are left out."""
-    sample_bytes: int = 0
+    sample_bytes: Annotated[int, NOT_NEGATIVE] = 0
     """Learn from about this much of the files, spread evenly over them; 0 for all. Memory grows with the number of
     different words (0.3 GB for 200 MB of English), time with the text (6 minutes a GB)."""
     replace: bool = False
     """Overwrite the directory."""
 
     def __post_init__(self) -> None:
-        if self.vocab_size < 1 or self.min_frequency < 0 or self.sample_bytes < 0:
-            raise ValueError("vocab_size must be at least 1, min_frequency and sample_bytes not negative")
+        check_numbers(self)
 
 
 def train_vocab(recipe: VocabRecipe) -> tokenizers.Tokenizer:

@@ -189,6 +189,17 @@ def test_only_line_ends_separate_the_tokens_of_vocab_txt(tmp_path, newline):
     assert tokenizer.vocab_size == len(vocab)
 
 
+def test_a_token_that_stands_twice_leaves_an_id_without_one(tmp_path):
+    """As with transformers the last place counts; the vocabulary reaches as far as its ids."""
+    vocab = [*TEST_VOCAB, "twice", "once", "twice"]
+    (tmp_path / "vocab.txt").write_text("\n".join(vocab), encoding="utf-8")
+    tokenizer = Tokenizer.load(tmp_path)
+
+    assert tokenizer.token_id("twice") == len(vocab) - 1
+    assert tokenizer.token(len(vocab) - 3) == ""
+    assert tokenizer.vocab_size == len(tokenizer.continues_word()) == len(vocab)
+
+
 def test_never_pads_or_truncates(vocab):
     """A tokenizer.json that pads and truncates is read without either."""
     backend = build_tokenizer(vocab)

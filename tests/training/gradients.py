@@ -24,7 +24,7 @@ def write_gradients(corpus_dir, micro_batch_size, out):
     corpus = Corpus(corpus_dir)
     torch.manual_seed(0)
     shape = {name: TINY[name] for name in ("hidden_size", "num_hidden_layers", "num_attention_heads")}
-    config = BertConfig(vocab_size=corpus.info["vocab_size"], intermediate_size=64, **shape)
+    config = BertConfig(vocab_size=corpus.tokenizer.vocab_size, intermediate_size=64, **shape)
     model = create_model("masked-lm", config, dropout=0.0).train()
     settings = LoopSettings(global_batch_size=8, micro_batch_size=micro_batch_size, dtype="fp32")
     with world() as peers:

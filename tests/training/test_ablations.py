@@ -172,7 +172,7 @@ def test_refused_runs_stop_no_others(finished, alone, tmp_path, capsys):
         (
             r"`.*/no-nsp/NER-seed0` builds on `.*/pretrain/no-nsp`",
             r"`.*/no-nsp/NER-seed1` builds on",
-            r"run `.*/bert/NER-seed0` was started with data\.train `\['another'\]`, not",
+            r"run `.*/bert/NER-seed0` was started with other contents of `train`; choose",
             r"run `.*/pretrain/no-nsp` was started with dropout `0\.5`, not `0\.0`",
         ),
         strict=True,

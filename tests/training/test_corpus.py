@@ -6,13 +6,14 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tasks.tokenizer import Tokenizer
 from tests.toy import make_text
-from training.corpus import Corpus, CorpusRecipe, prepare_corpus
+from training.corpus import Corpus, CorpusRecipe, main, prepare_corpus
 from training.text.documents import read_documents
 from training.vocab import VocabRecipe, train_vocab
 
@@ -26,7 +27,7 @@ def test_corpus_holds_the_tokens_of_the_text(corpus, text_file, tokenizer_dir):
     assert corpus.num_documents == len(documents)
     for number, document in enumerate(documents):
         ids = [item.ids for item in tokenizer.tokenize(document)]
-        assert corpus.sentence_lengths(number).tolist() == [len(item) for item in ids]
+        assert np.diff(corpus.sentence_ends(number)).tolist() == [len(item) for item in ids]
         np.testing.assert_array_equal(corpus.tokens(number, 0, len(ids)), np.concatenate(ids))
         np.testing.assert_array_equal(corpus.tokens(number, 2, 4), np.concatenate(ids[2:4]))
     assert corpus.token_counts().sum() == corpus.info["num_tokens"]
@@ -106,8 +107,22 @@ def test_repetition_is_counted_and_warned_of(text_file, tokenizer_dir, tmp_path)
     assert "warning: much of this text occurs more than once" in ran.stderr
 
 
+def test_text_that_does_not_suit_is_warned_of(tokenizer_dir, tmp_path, monkeypatch, capsys):
+    """Words of another alphabet, a sentence that no example can hold, no second document."""
+    (tmp_path / "a.txt").write_text("много слов the cat " * 50)
+    arguments = f"--data {tmp_path}/a.txt --tokenizer {tokenizer_dir} --out {tmp_path}/out --num-workers 1".split()
+    monkeypatch.setattr(sys, "argv", ["command", *arguments])
+    main()
+
+    warnings = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning: ")]
+    for warning, start in zip(
+        warnings, ("33.3% of tokens are [UNK]", "sentences have 300", "all of this"), strict=True
+    ):
+        assert warning.startswith(f"warning: {start}")
+
+
 def test_damage_is_found(corpus_dir, tmp_path):
-    """A truncated or exchanged shard at once, a changed byte by `verify`."""
+    """A truncated or exchanged shard or another tokenizer at once, a changed byte by `verify`."""
     directory = shutil.copytree(corpus_dir, tmp_path / "corpus")
     shards = sorted(directory.glob("*.arrow"))
     Corpus(directory).verify()
@@ -121,6 +136,10 @@ def test_damage_is_found(corpus_dir, tmp_path):
         Corpus(directory)
     os.truncate(shards[1], 100)
     with pytest.raises(ValueError, match=r"cannot read shard `.*shard-00001.arrow`"):
+        Corpus(directory)
+    with open(directory / "tokenizer.json", "a", encoding="utf-8") as file:
+        file.write(" ")
+    with pytest.raises(ValueError, match=r"tokenizer.json` is not the one"):
         Corpus(directory)
 
 
@@ -198,6 +217,13 @@ def test_words_too_long_for_the_tokenizer_take_no_part(tmp_path):
 
     assert "text" in backend.get_vocab()
     assert not any("zq" in token for token in backend.get_vocab())
+
+
+@pytest.mark.parametrize("changes", [{"vocab_size": 2**63}, {"min_frequency": 2**70}, {"sample_bytes": -1}])
+def test_impossible_vocabularies_are_refused(changes):
+    """By the name of the flag, before any work."""
+    with pytest.raises(ValueError, match=f"--{next(iter(changes)).replace('_', '-')} must be"):
+        VocabRecipe(data=(), out=Path("out"), **changes)
 
 
 def test_vocabulary_too_small_for_the_characters_is_refused(text_file, tmp_path):

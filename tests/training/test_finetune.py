@@ -252,6 +252,32 @@ def test_tokenizer_of_another_network_is_refused(checkpoint, tmp_path, alone):
         finetune(recipe, alone)
 
 
+def test_another_tokenizer_beside_the_same_weights_is_refused(checkpoint, tmp_path, alone):
+    """A run that goes on would read the same text otherwise."""
+    source = shutil.copytree(checkpoint, tmp_path / "source")
+    train = write_classification(tmp_path / "train.jsonl", 8, 0)
+    recipe = FinetuneRecipe(
+        task="classification", checkpoint=source, train=(train,), run_dir=tmp_path / "run", **SETTINGS
+    )
+    finetune(recipe, alone)
+    text = (source / TOKENIZER_FILE).read_text().replace('"lowercase": true', '"lowercase": false')
+    (source / TOKENIZER_FILE).write_text(text)
+
+    with pytest.raises(ValueError, match="was started with other contents of `tokenizer`"):
+        finetune(recipe, alone)
+
+
+def test_a_task_card_that_asks_for_too_much_is_refused(checkpoint, tmp_path):
+    """Rather than a long text, when it comes."""
+    edited = shutil.copytree(checkpoint, tmp_path / "edited")
+    card = json.loads((edited / "task.json").read_text())
+    card["settings"]["max_seq_length"] = 65
+    (edited / "task.json").write_text(json.dumps(card))
+
+    with pytest.raises(ValueError, match="has 64 positions, too few for the max_seq_length `65`"):
+        load_for_evaluation(edited)
+
+
 def test_evaluate_prints_scores_and_writes_predictions(checkpoint, tmp_path, alone):
     """The command's table holds the scores of the task card."""
     train = write_classification(tmp_path / "train.jsonl", 64, 0)

@@ -168,6 +168,7 @@ def test_damaged_records_of_a_run_are_named(name, content, checkpoint, data, tmp
         look_up(cell)
 
 
+@pytest.mark.usefixtures("any_number")
 @pytest.mark.parametrize("task", ["classification", "spans"])
 def test_diverged_run_is_written_down_and_the_grid_goes_on(task, checkpoint, data, tmp_path, alone, capsys):
     """It counts as failed, has no score, takes no part in the mean, and is not tried again."""
@@ -193,6 +194,7 @@ def test_diverged_run_is_written_down_and_the_grid_goes_on(task, checkpoint, dat
     assert look_up(replace(failed, train=data["dev"])) is None  # other data: to be tried again
 
 
+@pytest.mark.usefixtures("any_number")
 def test_grid_whose_runs_all_diverge_fails(checkpoint, data, tmp_path, alone):
     """There is nothing to choose."""
     with pytest.raises(ValueError, match="all 2 runs failed; the first: the loss is nan"):

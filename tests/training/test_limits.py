@@ -36,6 +36,7 @@ def test_no_number_of_a_recipe_may_be_infinite_or_none(recipe, value):
     [
         ({"num_epochs": 0.0}, "--num-epochs must be above 0 and at most 1000000: `0.0`"),
         ({"num_epochs": 1e300}, "--num-epochs must be above 0 and at most 1000000: `1e+300`"),
+        ({"learning_rate": 5.0}, "--learning-rate must be above 0 and at most 1: `5.0`"),
         ({"max_seq_length": 0}, "--max-seq-length must be at least 8: `0`"),
         ({"max_query_length": 0}, "--max-query-length must be at least 1: `0`"),
         ({"doc_stride": -1}, "--doc-stride must be at least 1: `-1`"),

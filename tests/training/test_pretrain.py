@@ -14,6 +14,7 @@ from tests.toy import TINY
 from tests.training.gradients import write_gradients
 from training.checkpoint import load_model, read_task_card
 from training.data.pretraining import PretrainingExamples
+from training.launch import launch
 from training.loop.run import read_metrics
 from training.model.bert import BertForPreTraining
 from training.pretrain import IGNORED, PretrainRecipe, pretrain, pretraining_batch, recipe_from_arguments
@@ -176,6 +177,7 @@ def test_batches_have_one_shape(direction, corpus):
     assert batch.counts["mlm"] == int((labels != IGNORED).sum()) == sum(len(item.masked_labels) for item in chosen)
 
 
+@pytest.mark.usefixtures("any_number")
 def test_diverging_run_is_stopped(corpus_dir, tmp_path, alone):
     """A loss that is no number ends the run with the step in the message."""
     with pytest.raises(
@@ -218,15 +220,27 @@ def test_mistakes_get_one_line_and_a_non_zero_exit(corpus_dir, tmp_path, flags, 
     assert len(result.stderr.splitlines()) == 1
 
 
-def test_mistakes_are_reported_once_by_several_processes(tmp_path):
-    """The launcher adds nothing, and there must be a process."""
-    for processes, message in ((2, "error: not a corpus: `nowhere`"), (0, "error: the number of processes must be")):
-        command_line = command("nowhere", tmp_path / "run", processes=processes)
-        result = subprocess.run(command_line, capture_output=True, text=True, check=False)
+@pytest.mark.parametrize(
+    ("flag", "start", "end"), [("--seed", "error: not a corpus", "run training.corpus"), ("--sed", "╭─", "─╯")]
+)
+def test_mistakes_are_reported_once_by_several_processes(flag, start, end, tmp_path):
+    """The launcher adds nothing."""
+    command_line = command("nowhere", tmp_path / "run", flag, "1", processes=2)
+    result = subprocess.run(command_line, capture_output=True, text=True, check=False)
 
-        assert result.returncode == 1
-        assert result.stderr.startswith(message)
-        assert len(result.stderr.strip().splitlines()) == 1
+    assert result.returncode == 2
+    assert result.stderr.startswith(start)
+    assert result.stderr.index(end) == len(result.stderr.strip()) - len(end)
+
+
+@pytest.mark.parametrize(
+    ("processes", "module", "message"),
+    [(0, "pretrain", "processes must be at least 1"), (2, "x", "no such command"), (2, "pretrain.py", "no such")],
+)
+def test_what_cannot_be_launched_is_refused(processes, module, message):
+    """Before any process is started."""
+    with pytest.raises(ValueError, match=message):
+        launch(processes, [], f"training.{module}", [])
 
 
 def test_interrupt_ends_several_processes(corpus_dir, tmp_path):

@@ -20,13 +20,12 @@ from training.ablations.prepare import Prepared
 from training.ablations.scales import Scale
 from training.ablations.tables import LABELLED_DATA, Column, Pretraining, Row, Table
 from training.checkpoint import TASK_FILE, WEIGHTS_FILE, has_weights, read_json, read_task_card
-from training.corpus import Corpus
 from training.finetune import FinetuneRecipe, digests
 from training.grid import Digests, look_up, run_cell
 from training.loop.distributed import World
 from training.loop.recipe import RECIPE_FILE, RefusedError
 from training.loop.watch import DivergedError
-from training.pretrain import PretrainRecipe, asked, pretrain
+from training.pretrain import PretrainRecipe, asked, corpora, pretrain
 from training.reports.grid import Outcome, Setting
 
 Recipe = PretrainRecipe | FinetuneRecipe
@@ -138,7 +137,7 @@ def _look_up(recipe: Recipe, digests: Digests) -> Outcome | None:
         return look_up(recipe, digests) if has_weights(recipe.checkpoint) else None
     if not has_weights(recipe.run_dir / "checkpoint"):
         return None
-    asked(recipe, Corpus(recipe.corpus)).check(read_json(recipe.run_dir / RECIPE_FILE), recipe.run_dir)
+    asked(recipe, *corpora(recipe)).check(read_json(recipe.run_dir / RECIPE_FILE), recipe.run_dir)
     return _outcome(recipe)
 
 

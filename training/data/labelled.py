@@ -26,6 +26,8 @@ from training.text.documents import parse_json, read_documents, read_lines
 
 MAX_PASSAGE_TOKENS = 96
 """Of a text in which masked LM is to fill gaps."""
+MAX_NUMBER = 1e12
+"""Of a label: gradients of its squared error, and their norm, are still numbers in float32."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,7 +173,7 @@ def read_classification(path: Path, columns: Columns) -> Examples:
         label = _filled(place, row, columns.label)
         if not isinstance(label, str | int | float):
             raise ValueError(f"{place}: `{columns.label}` must be a string or a number: `{label}`")
-        examples.add(place, ClassificationExample(text=text, text_pair=pair, label=str(label)))
+        examples.add(place, ClassificationExample(text=text, text_pair=pair, label=str(label).strip()))
     return examples
 
 
@@ -291,6 +293,8 @@ def _number(place: str, row: Mapping[str, Any], name: str) -> float:
     number = to_number(value)
     if not math.isfinite(number):
         raise ValueError(f"{place}: `{name}` must be a number: `{value}`")
+    if abs(number) > MAX_NUMBER:
+        raise ValueError(f"{place}: `{name}` is beyond ±{MAX_NUMBER:g}: `{value}`; scale all of them down")
     return number
 
 

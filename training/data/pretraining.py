@@ -9,7 +9,8 @@ step at once and sees the same global batches with any number of processes. Abla
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -108,7 +109,7 @@ class PretrainingExamples:
         self.direction = direction
         self.max_seq_length = max_seq_length
         self.max_tokens = max_seq_length - 3
-        self._vocab_size = corpus.info["vocab_size"]
+        self._vocab_size = corpus.tokenizer.vocab_size
         self._continues_word = corpus.tokenizer.continues_word() if self.masking.whole_words else None
         self._epoch = lru_cache(maxsize=2)(self._draw_epoch)
 
@@ -151,24 +152,23 @@ class PretrainingExamples:
         return first, second, True
 
     def _draw_epoch(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
-        rows = [row for document in range(self.corpus.num_documents) for row in self._draw_document(epoch, document)]
-        order = random_generator(self.seed, epoch, _ORDER_STREAM).permutation(len(rows))
-        return np.array(rows, dtype=_PLAN), order
+        rows = (row for document in range(self.corpus.num_documents) for row in self._draw_document(epoch, document))
+        plan = np.fromiter(rows, _PLAN)
+        return plan, random_generator(self.seed, epoch, _ORDER_STREAM).permutation(len(plan))
 
     def _draw_document(self, epoch: int, document: int) -> Iterator[tuple[int, ...]]:
         """Cut one document into pairs; sentences after a random next are put back and used again."""
         rng = random_generator(self.seed, epoch, _PLAN_STREAM, document)
-        lengths = self.corpus.sentence_lengths(document)
+        ends = self.corpus.sentence_ends(document).tolist()
         target = self.max_tokens
         if rng.random() < self.short_seq_prob:
             target = int(rng.integers(2, self.max_tokens + 1))
         first = 0
-        while first < len(lengths):
-            ends = np.cumsum(lengths[first : first + target])  # a sentence has a token at least
-            last = first + min(int(np.searchsorted(ends, target)) + 1, len(ends))
+        while first < len(ends) - 1:
+            last = _reach(ends, first, target)
             middle = first + (int(rng.integers(1, last - first)) if last - first >= 2 else 1)
             if self.next_sentences and (last - first == 1 or rng.random() < 0.5):
-                wanted = target - int(ends[middle - first - 1])
+                wanted = target - (ends[middle] - ends[first])
                 yield document, first, middle, last, *self._draw_random_next(document, wanted, rng)
                 first = middle
             else:
@@ -180,10 +180,14 @@ class PretrainingExamples:
             other = int(rng.integers(self.corpus.num_documents))
             if other != document:
                 break
-        lengths = self.corpus.sentence_lengths(other)
-        start = int(rng.integers(len(lengths)))
-        ends = np.cumsum(lengths[start : start + max(wanted, 1)])
-        return other, start, start + min(int(np.searchsorted(ends, wanted)) + 1, len(ends))
+        ends = self.corpus.sentence_ends(other)
+        start = int(rng.integers(len(ends) - 1))
+        return other, start, _reach(ends, start, wanted)
+
+
+def _reach(ends: Sequence[int] | np.ndarray, first: int, num_tokens: int) -> int:
+    """The end of the sentences, one at least, that from `first` on have `num_tokens`, or of all that are left."""
+    return min(bisect_left(ends, ends[first] + num_tokens, first + 1), len(ends) - 1)
 
 
 def truncate_at_random_ends(

@@ -11,13 +11,17 @@ from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
-from torch.distributed.nn.functional import all_gather
+
+from training.parent import end_with
 
 T = TypeVar("T")
 
 LONGEST_WAIT = timedelta(days=30)
 """For what the main process does alone, such as an evaluation. Gradients wait no longer than torch.distributed's own
 time; of a process that dies the others hear at once either way."""
+
+LAUNCHER = "TRAINING_LAUNCHER_PID"
+"""Environment variable in which `training.launch` says who it is."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +48,7 @@ class World:
     def gather(self, values: torch.Tensor) -> torch.Tensor:
         """The tensors of all processes, of one shape, one after another along the first dimension; gradients come back
         to the process that each part is from."""
-        return torch.cat(all_gather(values)) if self.size > 1 else values
+        return cast(torch.Tensor, _Gather.apply(values)) if self.size > 1 else values
 
     def barrier(self) -> None:
         """Wait until all processes are here."""
@@ -69,6 +73,22 @@ class World:
         return cast(T, result)
 
 
+class _Gather(torch.autograd.Function):
+    """The tensors of all processes in all of them; a part's gradient is the sum of what each made of it."""
+
+    @staticmethod
+    def forward(ctx: Any, values: torch.Tensor) -> torch.Tensor:
+        parts = [torch.empty_like(values) for _ in range(dist.get_world_size())]
+        dist.all_gather(parts, values.contiguous())
+        return torch.cat(parts)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        total = gradient.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total)
+        return total.chunk(dist.get_world_size())[dist.get_rank()]
+
+
 def _attempt(work: Callable[[], T]) -> tuple[T | None, Exception | None]:
     try:
         return work(), None
@@ -78,11 +98,13 @@ def _attempt(work: Callable[[], T]) -> tuple[T | None, Exception | None]:
 
 @contextmanager
 def world() -> Iterator[World]:
-    """Join the processes that `torchrun` started (nccl on GPUs, gloo on CPUs); without it, a world of one.
+    """Join the processes that `torchrun` started (nccl on GPUs, else gloo), to end when it does; else a world of one.
 
     Raises:
         ConnectionError: when a peer has ended, which says itself why.
     """
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        end_with(int(os.environ.get(LAUNCHER, os.getppid())))
     rank, size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0))) if torch.cuda.is_available() else CPU
     if device.type == "cuda":

@@ -39,15 +39,15 @@ class Asked:
 
     def __init__(self, recipe: Any, found: Mapping[str, Any], *, places: tuple[str, ...]) -> None:
         self.values = recipe_fields(recipe) | dict(found)
-        self._defaults = _flat(default_fields(type(recipe)))
+        self._unrecorded = _flat(default_fields(type(recipe)) | dict(found))
         self._may_differ = (*PLACES_AND_PACE, *places)
 
     def difference(self, before: Mapping[str, Any]) -> str:
         """The first field in which a record of `values` differs, in words that follow "with"; empty if none does.
 
-        A field that there was not yet had what is its default now.
+        A field that there was not yet had what is its default now, and a digest what it is now.
         """
-        was, now = self._defaults | _flat(before), _flat(self.values)
+        was, now = self._unrecorded | _flat(before), _flat(self.values)
         for key in dict.fromkeys([*now, *was]):
             if key.partition(".")[0] not in self._may_differ and was.get(key) != now.get(key):
                 return _say_difference(key, was.get(key), now.get(key))
@@ -89,9 +89,11 @@ def _another_command(run: Path, kind: str) -> str:
 
 def _say_difference(key: str, was: Any, now: Any) -> str:
     """Digests tell people nothing but that they differ."""
-    if _is_digest(was) and _is_digest(now):
-        return f"other contents of `{key.removeprefix('data.').removesuffix('_digest').replace('_', ' ')}`"
-    return f"{key} `{was}`, not `{now}`"
+    if not (_is_digest(was) or _is_digest(now)):
+        return f"{key} `{was}`, not `{now}`"
+    which = "other contents of" if was and now else "a" if was else "no"
+    name = key.removeprefix("data.").removesuffix("_digest").removesuffix("_sha256").replace("_", " ")
+    return f"{which} `{name}`"
 
 
 def _is_digest(value: Any) -> bool:

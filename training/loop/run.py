@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, nullcontext, suppress
@@ -193,6 +194,7 @@ class Run:
     def _go_on_from(self, step: int) -> None:
         if step:
             print(f"going on after step {step:,}", flush=True)
+            self._note_if_gone(step)
         kept = [line for line in read_metrics(self.path) if line["step"] <= step]
         atomic_write(self.path / METRICS_FILE, "".join(json.dumps(line) + "\n" for line in kept).encode())
         self._open_events(step)
@@ -225,11 +227,17 @@ class Run:
         """Append a line to the metrics."""
         if self.world.is_main:
             path = self.path / METRICS_FILE
+            self._note_if_gone(values["step"])
             with naming(path), open(path, "a", encoding="utf-8") as file:
                 file.write(json.dumps(values) + "\n")
             assert self._events
             numbers = {name: value for name, value in values.items() if _is_number(value) and name != "step"}
             self._events.add(values["step"], {_tag(name): value for name, value in numbers.items()})
+
+    def _note_if_gone(self, step: int) -> None:
+        """Curves do not tell where their beginning has been removed; the file is there from the first step on."""
+        if not (path := self.path / METRICS_FILE).is_file():
+            print(f"warning: `{path}` is gone; the metrics begin anew at step {step:,}", file=sys.stderr, flush=True)
 
     def _open_events(self, step: int) -> None:
         from training.loop.events import Events  # here, as it takes a while to import

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from training.limits import BELOW_ONE, COUNT, NOT_NEGATIVE, POSITIVE, SHARE, Limits, check_numbers
+from training.limits import BELOW_ONE, COUNT, NOT_NEGATIVE, POSITIVE, RATE, SHARE, Limits, check_numbers
 from training.loop.distributed import World
 from training.loop.feed import Feed
 from training.loop.interrupt import Interrupt
@@ -43,13 +43,13 @@ class LoopSettings:
     """Sequences in a step, over all processes and micro-batches."""
     micro_batch_size: Annotated[int, COUNT] = 32
     """Sequences that go through the network at one time in one process; more are accumulated."""
-    learning_rate: Annotated[float, POSITIVE] = 1e-4
+    learning_rate: Annotated[float, RATE] = 1e-4
     """Peak of the learning rate."""
     warmup_ratio: Annotated[float, SHARE] = 0.1
     """Share of the steps in which the learning rate rises."""
     max_minutes: Annotated[float, POSITIVE] | None = None
     """Time budget: the learning rate falls with the time that is left, and training ends when it is up."""
-    weight_decay: Annotated[float, NOT_NEGATIVE] = 0.01
+    weight_decay: Annotated[float, Limits(least=0, most=1000)] = 0.01
     """AdamW's, of all weights but biases and layer norms."""
     betas: tuple[Annotated[float, BELOW_ONE], Annotated[float, BELOW_ONE]] = (0.9, 0.999)
     """AdamW's decay rates of the moments."""

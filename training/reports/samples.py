@@ -152,9 +152,9 @@ def corpus_passages(corpus: Corpus, max_tokens: int, count: int) -> Iterator[str
     rng = np.random.default_rng(0)
     found = 0
     for document in rng.permutation(corpus.num_documents)[: 20 * count]:
-        lengths = corpus.sentence_lengths(int(document))
-        first = int(rng.integers(len(lengths)))
-        sizes = np.cumsum(lengths[first:])
+        ends = corpus.sentence_ends(int(document))
+        first = int(rng.integers(len(ends) - 1))
+        sizes = ends[first + 1 :] - ends[first]
         last = first + int(np.searchsorted(sizes, max_tokens, side="right"))
         if last > first and sizes[last - first - 1] >= max_tokens // 3:
             ids = corpus.tokens(int(document), first, last)

@@ -25,6 +25,7 @@ class SentenceEncoder:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.id_type = np.dtype(np.uint16 if tokenizer.vocab_size <= 2**16 else np.uint32)
+        self.unk_id = tokenizer.unk_id
         self._backend = tokenizer.backend
         self._splits_at_spaces = splits_at_spaces(tokenizer.backend)
         self._piece = lru_cache(CACHE_SIZE)(self._encode)

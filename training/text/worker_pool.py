@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from multiprocessing import get_context, parent_process
+from multiprocessing import get_context
 from typing import Any, TypeVar
+
+from training.parent import end_with
 
 ResultT = TypeVar("ResultT")
 
@@ -25,9 +27,12 @@ def map_in_order(
     Args:
         function: of a module that can be imported.
         num_workers: 0 for one a core.
+
+    Raises:
+        ChildProcessError: when a worker was killed; also what the function raises.
     """
     num_workers = num_workers or len(os.sched_getaffinity(0))
-    pool = ProcessPoolExecutor(num_workers, mp_context=get_context("spawn"), initializer=_start_worker)
+    pool = ProcessPoolExecutor(num_workers, get_context("spawn"), _start_worker, initargs=(os.getpid(),))
     pending: deque[Future[ResultT]] = deque()
     try:
         for items in arguments:
@@ -37,6 +42,8 @@ def map_in_order(
                 yield pending.popleft().result()
         while pending:
             yield pending.popleft().result()
+    except BrokenProcessPool as error:
+        raise ChildProcessError("a worker was killed; is there enough memory? give fewer --num-workers") from error
     finally:
         pool.shutdown(cancel_futures=True)
 
@@ -51,13 +58,6 @@ def _blocked_interrupts() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _start_worker() -> None:
+def _start_worker(parent: int) -> None:
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # there is a process for each core already
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    parent = parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)
+    end_with(parent)

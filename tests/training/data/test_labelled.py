@@ -43,9 +43,10 @@ EXPECTED = [ClassificationExample('say "hi', None, "0"), ClassificationExample("
 
 
 def test_tables_of_every_kind_give_the_same_examples(tmp_path):
-    """TSV has no quoting (a quote is a character), CSV has, JSONL may hold numbers as labels; packed or not."""
+    """TSV has no quoting (a quote is a character), CSV has, JSONL may hold numbers as labels; packed or not; blanks
+    around labels do not count."""
     (tmp_path / "a.tsv").write_text('sentence\tlabel\nsay "hi\t0\na, b\t1\n')
-    (tmp_path / "a.csv").write_text('label,sentence\n0,"say ""hi"\n1,"a, b"\n')
+    (tmp_path / "a.csv").write_text('label,sentence\n 0 ,"say ""hi"\n1,"a, b"\n')
     (tmp_path / "a.jsonl").write_text('{"sentence": "say \\"hi", "label": 0}\n{"sentence": "a, b", "label": 1}\n')
     with lzma.open(tmp_path / "b.tsv.xz", "wt") as file:
         file.write('sentence\tlabel\nsay "hi\t0\na, b\t1\n')
@@ -269,6 +270,7 @@ def test_sentences_are_read_out_of_lists(tmp_path):
         (read_regression, {"text": "x", "label": "nan"}, "must be a number: `nan`"),
         (read_regression, {"text": "x", "label": "1_000"}, "must be a number: `1_000`"),
         (read_regression, {"text": "x", "label": "inf"}, "must be a number: `inf`"),
+        (read_regression, {"text": "x", "label": "-1e39"}, "line 1: `label` is beyond ±1e[+]12: `-1e39`; scale all"),
         (read_regression, {"text": "x", "label": True}, "must be a number: `True`"),
         (read_regression, {"text": "x"}, "no `label`"),
         (read_multiple_choice, {"choices": ["a", "b"], "label": 2}, "must be the number of a choice, from 0: `2`"),

@@ -44,7 +44,14 @@ def _kill_one(peers):
     peers.sum(torch.ones(1))
 
 
+def _kill_launcher(peers):
+    if peers.is_main:
+        os.kill(os.getppid(), signal.SIGKILL)
+    time.sleep(600)
+
+
 ACTS = {"wait": _wait, "refuse": _refuse_in_main, "mistake": _mistake_in_one, "kill": _kill_one}
+ACTS |= {"kill-launcher": _kill_launcher}
 
 if __name__ == "__main__":
     main()

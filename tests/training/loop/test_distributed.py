@@ -1,29 +1,30 @@
 """Several processes: what one says, and what the others do meanwhile."""
 
+import signal
 import subprocess
 import sys
 
 import pytest
 
 LAUNCH = "import sys; from training.launch import launch; "
-LAUNCH += "sys.exit(launch(2, [], 'tests.training.loop.peers', sys.argv[1:]))"
+LAUNCH += "sys.exit(launch(2, sys.argv[2:], 'tests.training.loop.peers', sys.argv[1:2]))"
 
 
-def launch(act):
-    return subprocess.run([sys.executable, "-c", LAUNCH, act], capture_output=True, text=True, check=False)
+def launch(act, *flags):
+    return subprocess.run([sys.executable, "-c", LAUNCH, act, *flags], capture_output=True, text=True, check=False)
 
 
 @pytest.mark.parametrize(
     ("act", "message", "code"),
     [
-        ("refuse", "error: invalid literal for int() with base 10: 'what main cannot read'", 1),
-        ("mistake", "error: what one cannot read", 1),
+        ("refuse", "error: invalid literal for int() with base 10: 'what main cannot read'", 2),
+        ("mistake", "error: what one cannot read", 2),
         ("kill", "error: a process was ended by SIGKILL; is there enough memory?", 137),
     ],
 )
 def test_what_ends_one_process_is_said_once(act, message, code):
-    """The others, who wait for it, say nothing."""
-    result = launch(act)
+    """The others, who wait for it, say nothing, and a mistake is not repeated by starting anew."""
+    result = launch(act, *(["--max-restarts", "3"] if code == 2 else []))
 
     assert result.stderr.strip() == message
     assert result.returncode == code
@@ -34,3 +35,10 @@ def test_main_may_take_its_time():
     result = launch("wait")
 
     assert sorted(result.stdout.splitlines()) == ["process 0 has the result", "process 1 has the result"]
+
+
+def test_processes_end_with_their_launcher():
+    """Also with one that is killed, so that nobody holds the run directory; their output ends with the last of them."""
+    result = launch("kill-launcher")
+
+    assert result.returncode == -signal.SIGKILL

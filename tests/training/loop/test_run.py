@@ -276,3 +276,21 @@ def test_a_run_that_is_refused_leaves_nothing(tmp_path, alone):
 
     assert [path.name for path in tmp_path.iterdir()] == ["begun"]
     assert resume(tmp_path / "begun", alone).step == 1
+
+
+def test_metrics_that_were_removed_are_noticed(tmp_path, alone, capsys):
+    """While the run is under way and when it goes on, once each."""
+    write_states(tmp_path, alone, 1)
+    with Run(tmp_path, alone) as run:
+        run.begin(ASKED)
+        run.load_state(*network(), Watch())
+        run.log({"step": 2})
+        (tmp_path / "metrics.jsonl").unlink()
+        run.log({"step": 3})
+        run.log({"step": 4})
+
+    warnings = capsys.readouterr().err.splitlines()
+    assert [warning.partition("metrics.jsonl")[2] for warning in warnings] == [
+        f"` is gone; the metrics begin anew at step {step}" for step in (1, 3)
+    ]
+    assert [line["step"] for line in read_metrics(tmp_path)] == [3, 4]

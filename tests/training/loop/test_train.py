@@ -450,12 +450,22 @@ def test_golden_losses(corpus_dir, tmp_path, alone):
 
 
 def test_a_corpus_changed_in_between_is_refused(corpus_dir, tmp_path, alone):
-    """By its digest, named."""
-    recipe = PretrainRecipe(corpus=corpus_dir, run_dir=tmp_path / "run", **TINY | {"num_steps": 2})
+    """By its digest, the held-out one as well; one that was not recorded yet is taken for what it is now."""
+    recipe = PretrainRecipe(
+        corpus=corpus_dir, dev_corpus=corpus_dir, run_dir=tmp_path / "run", **TINY | {"num_steps": 2}
+    )
     pretrain(recipe, alone)
     record = json.loads((tmp_path / "run" / "recipe.json").read_text())
-    (tmp_path / "run" / "recipe.json").write_text(json.dumps(record | {"corpus_digest": "another"}))
 
-    assert record["corpus_digest"] == Corpus(corpus_dir).digest
-    with pytest.raises(ValueError, match="started with corpus_digest `another`"):
-        pretrain(recipe, alone)
+    assert record["corpus_digest"] == record["dev_corpus_digest"] == Corpus(corpus_dir).digest
+    for change, message in (
+        ({"corpus_digest": "0" * 64}, "other contents of `corpus`"),
+        ({"dev_corpus_digest": "0" * 64}, "other contents of `dev corpus`"),
+        ({"dev_corpus_digest": None}, "no `dev corpus`"),
+    ):
+        (tmp_path / "run" / "recipe.json").write_text(json.dumps(record | change))
+        with pytest.raises(ValueError, match=f"started with {message}; choose another --run-dir"):
+            pretrain(recipe, alone)
+    del record["dev_corpus_digest"]
+    (tmp_path / "run" / "recipe.json").write_text(json.dumps(record))
+    pretrain(recipe, alone)

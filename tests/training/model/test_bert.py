@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 from transformers import BertConfig as HuggingFaceConfig
 
 from tasks import TASKS
@@ -195,6 +196,12 @@ def save_pickle(directory, value):
     torch.save(value, directory / "pytorch_model.bin")
 
 
+def spoil_weight(directory):
+    weights = load_file(directory / "model.safetensors")
+    weights["embeddings.LayerNorm.weight"][3] = torch.nan
+    save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
+
+
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
@@ -210,6 +217,7 @@ def save_pickle(directory, value):
         (lambda d: save_pickle(d, {"model": {"weight": torch.ones(1)}}), "expected tensors by name"),
         (lambda d: save_pickle(d, [torch.ones(1)]), "expected tensors by name"),
         (lambda d: (d / "model.safetensors").write_bytes(b"12345678"), "cannot read weights"),
+        (spoil_weight, "is broken: `bert.embeddings.norm.weight` has values that are no numbers"),
     ],
 )
 def test_broken_checkpoint_is_one_clear_error(spoil, message, tmp_path):
