@@ -89,7 +89,7 @@ def test_a_pretrained_run(checkpoint, tmp_path):
     assert "finished, 10 steps" in page.text
     assert "no context" in page.text
     assert "masked words are the likeliest" in page.text
-    assert "put together from its ids" in page.text
+    assert "put together from token ids" in page.text
 
 
 @pytest.mark.parametrize(

@@ -98,7 +98,8 @@ def _baseline(outcomes: Sequence[Outcome], column: Column) -> tuple[str, float] 
 
 def markdown(results: Sequence[Result], heading: str) -> str:
     """The tables as Markdown: means in percent, deviations where there are several seeds."""
-    return "\n\n".join([f"# {heading}", *(_markdown_table(result) for result in results)]) + "\n"
+    about = "Scores in percent: mean and sample standard deviation over seeds. The last row needs no model."
+    return "\n\n".join([f"# {heading}", about, *(_markdown_table(result) for result in results)]) + "\n"
 
 
 def _markdown_table(result: Result) -> str:

@@ -147,7 +147,7 @@ def plot_runs(runs: Mapping[str, Path], path: Path) -> Path:
     Raises:
         ValueError: naming a run without metrics.
     """
-    figure, rows = plt.subplots(len(runs), 3, figsize=(13, 3.1 * len(runs)), squeeze=False, layout="constrained")
+    figure, rows = plt.subplots(len(runs), 3, figsize=(13, 3.4 * len(runs)), squeeze=False, layout="constrained")
     for axes, (name, run) in zip(rows, runs.items(), strict=True):
         lines = read_metrics(run)
         if not lines:
@@ -159,7 +159,7 @@ def plot_runs(runs: Mapping[str, Path], path: Path) -> Path:
             place.set_ylabel(title)
             place.set_xlabel("step")
             if len(panel.keys) > 1:
-                place.legend(fontsize="small", framealpha=0.5)
+                place.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2, fontsize="small", frameon=False)
         axes[0].set_title(name, loc="left", fontweight="bold")
     save_figure(figure, path)
     return path
@@ -168,6 +168,7 @@ def plot_runs(runs: Mapping[str, Path], path: Path) -> Path:
 def save_figure(figure: Figure, path: Path) -> None:
     """Write a picture, whole, and let go of it."""
     file = io.BytesIO()
+    figure.draw_without_rendering()  # the layout is made for ticks that may change with it
     figure.savefig(file, format="png", dpi=110)
     plt.close(figure)
     atomic_write(path, file.getvalue())
@@ -178,7 +179,7 @@ def draw(axes: Axes, lines: Sequence[Mapping[str, Any]], panel: Panel) -> None:
     highest, lowest = 1.0, 0.0
     for key, (label, colour) in zip(panel.keys, legend(panel), strict=True):
         points = curve(lines, key)
-        style = "o-" if key.startswith("eval_") else "-"
+        style = "o-" if key.startswith("eval_") or len(points.steps) == 1 else "-"
         axes.plot(points.steps, points.means, style, label=label, color=colour, linewidth=1.6, markersize=3.5)
         if (points.lows < points.highs).any():
             axes.fill_between(points.steps, points.lows, points.highs, color=colour, alpha=0.2, linewidth=0)

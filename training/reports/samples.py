@@ -136,7 +136,7 @@ def _from_corpus(task: Task[Any, Any, Any, Any], recipe: Mapping[str, Any]) -> t
             passages = corpus_passages(Corpus(path), _passage_tokens(task), NUM_PREDICTED["masked-lm"])
             return list(
                 cloze_examples(passages, task.tokenizer)
-            ), f"From {path.name}, {what}, put together from its ids."
+            ), f"From {path.name}, {what}; its text is put together from token ids."
     return [], "None: the corpora of the recipe are no longer where it says; --data TEXT gives running text."
 
 
