@@ -170,7 +170,8 @@ def _finetune(recipe: FinetuneRecipe, run: Run) -> Path:
     )
     if world.is_main:
         task, scores = _final_scores(recipe, task, model, examples, dev, world) if dev else (task, {})
-        origin = provenance(recipe.checkpoint, (*recipe.train, *recipe.dev), recipe, found)
+        data_paths, pairs = (*recipe.train, *recipe.dev), _pairs(examples)
+        origin = provenance(recipe.checkpoint, data_paths, recipe, found, text_pairs=bool(pairs) and all(pairs))
         card = TaskCard(task=task.name, settings=task.settings, scores=scores, provenance=origin)
         write_result(run, model, tokenizer_from=recipe.checkpoint, card=card)
         if scores:
@@ -182,7 +183,7 @@ def _finetune(recipe: FinetuneRecipe, run: Run) -> Path:
 
 def _describe(task: Task[Any, Any, Any, Any], examples: Examples) -> str:
     """What was read, so that a wrong column shows."""
-    pairs = [bool(example.text_pair) for example in examples if hasattr(example, "text_pair")]
+    pairs = _pairs(examples)
     some = f", {sum(pairs):,} of them with a pair" if any(pairs) else ""
     kind = "" if not pairs else ": pairs of texts" if all(pairs) else f": texts{some}"
     labels = getattr(task.settings, "labels", ())
@@ -200,6 +201,11 @@ def _doubt(task: str, labels: Sequence[str]) -> str:
     if task == "classification" and is_odd and all(map(math.isfinite, numbers)):
         return f"all {len(labels)} labels are numbers; if they say how much of something, the task is `regression`"
     return ""
+
+
+def _pairs(examples: Examples) -> list[bool]:
+    """Which of the texts have a pair; empty for tasks that know none."""
+    return [bool(example.text_pair) for example in examples if hasattr(example, "text_pair")]
 
 
 def _warn_of_failure(recipe: FinetuneRecipe, scores: Mapping[str, Any]) -> None:
@@ -287,19 +293,21 @@ def digests(checkpoint: Path, train: Sequence[Path], dev: Sequence[Path]) -> dic
 
 
 def provenance(
-    checkpoint: Path, data: Sequence[Path], recipe: LoopSettings, found: Mapping[str, Any]
+    checkpoint: Path, data: Sequence[Path], recipe: LoopSettings, found: Mapping[str, Any], *, text_pairs: bool = False
 ) -> dict[str, Any]:
     """Where the weights of a run come from, for its task card: what it starts from, digests of its data, its recipe.
 
     Args:
         data: of training, then of dev.
         found: the `digests` of all of it.
+        text_pairs: whether each example is a pair of texts.
     """
     before = read_task_card(checkpoint)
     return {
         **(before.provenance if before else {}),
         "checkpoint": {"name": checkpoint.resolve().parent.name, "sha256": found["checkpoint_sha256"]},
         "data": dict(zip(map(source_name, data), [*found["data"]["train"], *found["data"]["dev"]], strict=True)),
+        "text_pairs": text_pairs,
         "recipe": recipe_fields(recipe),
         "torch": torch.__version__,
     }

@@ -25,12 +25,12 @@ from training.command import command, parse
 from training.contrastive import ContrastiveRecipe
 from training.corpus import CORPUS_FILE, Corpus
 from training.finetune import FinetuneRecipe
-from training.loop.recipe import RECIPE_FILE, check_types, default_fields, kind_of_run
+from training.loop.recipe import RECIPE_FILE, check_types, default_fields, flatten, kind_of_run
 from training.loop.run import read_metrics
 from training.pretrain import NO_CONTEXT, PretrainRecipe, no_context_scores
 from training.reports.model_card import base_model, format_number, score_rows
 from training.reports.plot import curve_name, is_loss, legend, panels, svg
-from training.reports.samples import sample_predictions
+from training.reports.samples import format_percent, sample_predictions
 
 REPORT_FILE = "report.html"
 TEMPLATE = "report.html.j2"
@@ -82,7 +82,8 @@ def render(run: Path, data: Sequence[Path] = ()) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"number": format_number, "percent": _percent, "score": _score}
+    environment.filters |= {"number": format_number, "percent": format_percent, "score": _score}
+    environment.tests |= {"loss": is_loss}
     return environment.get_template(TEMPLATE).render(
         name=run.resolve().name,
         facts=facts(run, settings, lines, card),
@@ -90,8 +91,9 @@ def render(run: Path, data: Sequence[Path] = ()) -> str:
         is_finished=card is not None,
         rows=rows,
         about_scores=about,
-        columns={key: curve_name(key) for scores in rows.values() for key in scores},
+        metrics={key: curve_name(key) for scores in rows.values() for key in scores},
         curves=[(panel.title, legend(panel), Markup(svg(lines, panel))) for panel in panels(lines)],
+        eval_examples=settings.get("eval_examples"),
         samples=sample_predictions(run, settings, data),
         tables=setting_tables(settings, card),
         records=records(run, settings, card),
@@ -123,13 +125,14 @@ def facts(
 
 
 def _network(run: Path, settings: Mapping[str, Any]) -> str:
-    """L4 H256 A4, 5.5M parameters: of the checkpoint, else of the one that the run starts from, or of the recipe."""
+    """Shape and size of the checkpoint, else of the one that the run starts from, or of the recipe."""
     start = Path(settings.get("checkpoint") or settings.get("init") or "")
     places = [place / CONFIG_FILE for place in (run / "checkpoint", start) if (place / CONFIG_FILE).is_file()]
     shape = read_json(places[0]) if places else settings
     if "hidden_size" not in shape:
         return ""
-    text = f"L{shape['num_hidden_layers']} H{shape['hidden_size']} A{shape['num_attention_heads']}"
+    layers, hidden, heads = (shape[name] for name in ("num_hidden_layers", "hidden_size", "num_attention_heads"))
+    text = f"{layers} layers, hidden size {hidden}, {heads} heads"
     weights = run / "checkpoint" / WEIGHTS_FILE
     return f"{text}, {format_count(num_parameters(weights))} parameters" if weights.is_file() else text
 
@@ -238,18 +241,16 @@ def setting_tables(settings: Mapping[str, Any], card: TaskCard | None) -> list[t
 
 
 def compare_with_defaults(settings: Mapping[str, Any]) -> list[Setting]:
-    """Each setting beside the default of its recipe."""
-    defaults = default_fields(recipe_type(settings))
+    """Each setting beside the default of its recipe, by the name of its flag."""
+    defaults = flatten(default_fields(recipe_type(settings)))
     return [
-        Setting(name, _flat(value), _flat(defaults.get(name, "")), value != defaults.get(name, ...))
-        for name, value in settings.items()
-        if name not in RECORDED
+        Setting(name, _shown(value), _shown(defaults.get(name, "")), value != defaults.get(name, ...))
+        for name, value in flatten(settings).items()
+        if name.partition(".")[0] not in RECORDED
     ]
 
 
-def _flat(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return ", ".join(f"{key}: {_flat(item)}" for key, item in value.items())
+def _shown(value: Any) -> str:
     return "-" if value is None or value == [] else format_number(value)
 
 
@@ -280,10 +281,6 @@ def _leaves(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]
         else:
             rows.append((f"{prefix}{key}".replace("_", " "), format_number(value)))
     return rows
-
-
-def _percent(value: float) -> str:
-    return f"{100 * value:.1f}%" if value >= 0.001 or value == 0 else "<0.1%"
 
 
 def _score(value: float, key: str) -> str:

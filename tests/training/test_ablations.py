@@ -13,8 +13,9 @@ import pytest
 
 from tests.toy import WORDS, make_text
 from training.ablations.__main__ import AblationsRecipe, ablations
+from training.ablations.picture import plot_result
 from training.ablations.prepare import Prepared, find_text
-from training.ablations.report import Cell, collect, format_cell
+from training.ablations.report import Cell, Result, collect, format_cell
 from training.ablations.runs import Runs
 from training.ablations.scales import SCALES
 from training.ablations.tables import LABELLED_DATA, make_table
@@ -275,3 +276,22 @@ def test_format_says_what_is_missing():
     assert format_cell(Cell(scores=(0.5,), num_runs=1, num_failed=0)) == "50.0"
     assert format_cell(Cell(scores=(), num_runs=2, num_failed=2)) == "failed"
     assert format_cell(Cell(scores=(), num_runs=2, num_failed=0)) == ""
+
+
+@pytest.mark.parametrize(("name", "axis"), [("8", "xaxis"), ("steps", "yaxis")])
+def test_pictures_are_in_percent(name, axis, monkeypatch):
+    """Bars and curves, as the tables are; numbers stand beside the bars."""
+    drawn = []
+    monkeypatch.setattr("training.ablations.picture.save_figure", lambda figure, path: drawn.append(figure))
+    table = make_table(name, SCALES["small"], ("NER",))
+    cells = [[Cell(scores=(0.25, 0.75), num_runs=2, num_failed=0)] * len(table.columns) for _ in table.rows]
+    baselines = [("commonest tag", 0.1)] * len(table.columns)
+
+    plot_result(Result(table=table, cells=cells, lm_losses=[], baselines=baselines), Path("table.png"))
+
+    axes = drawn[0].axes[0]
+    ticks = {tick.get_text() for tick in getattr(axes, axis).get_ticklabels()}
+    assert {"20", "40", "60"} <= ticks
+    assert axes.get_title() == "NER, F1, percent"
+    assert "commonest tag, 10.0" in axes.get_xlabel()
+    assert [text.get_text() for text in axes.texts] == ["50.0 ± 35.4"] * (len(table.rows) if name == "8" else 0)

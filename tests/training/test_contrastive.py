@@ -219,14 +219,14 @@ def test_report_shows_cosines_of_pairs(recipe, alone):
 
     samples = sample_predictions(recipe.run_dir, read_json(recipe.run_dir / "recipe.json"))
 
-    shown = [float(item["prediction"]) for item in samples.items]
+    shown = [float(item["cells"]["cosine"]) for item in samples.items]
     assert len(shown) == 20
     assert shown == sorted(shown, reverse=True)
     task, run = load_for_evaluation(path)
-    texts = samples.items[0]["text"].split(" · ")
+    texts = [samples.items[0][name] for name in ("text", "text_pair")]
     first, second = (vector / np.linalg.norm(vector) for vector in predict(task, texts, run))
     assert shown[0] == pytest.approx(float(first @ second), abs=0.01)
-    assert {item["truth"] for item in samples.items} <= {"0", "1"}
+    assert {item["cells"]["truth"] for item in samples.items} <= {"0", "1"}
 
 
 def test_interrupted_run_resumes_bit_for_bit(recipe, tmp_path, alone, monkeypatch):

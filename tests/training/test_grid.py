@@ -259,6 +259,21 @@ def test_rows_of_failed_runs_only_can_be_shown(tmp_path):
     assert lines[-3:] == ["failed: 1-0: no number", "failed: 0.1-0: f1 is not above first words", "failed: 1-0: none"]
 
 
+def test_picture_has_the_numbers_of_the_table(monkeypatch):
+    """A row a setting and one for random weights, in percent; failures and the best are named."""
+    drawn = []
+    monkeypatch.setattr("training.reports.grid.save_figure", lambda figure, path: drawn.append(figure))
+    scratch = [replace(outcome(3e-5, seed, score), name=f"scratch-{seed}") for seed, score in enumerate((0.05, 0.65))]
+    outcomes = [outcome(3e-5, 0, 0.8), outcome(3e-5, 1, 0.82), outcome(1, 0, 0, "no number")]
+
+    plot_report(report("spans", outcomes, scratch, "f1"), "grid.png")
+
+    (axes,) = drawn[0].axes
+    assert [text.get_text() for text in axes.texts] == ["81.00 ± 1.41  (best)", "1 failed", "35.00 ± 42.43, 1 failed"]
+    assert axes.get_xlabel() == "F1 on dev, percent"
+    assert {tick.get_text() for tick in axes.get_xticklabels()} > {"20", "40", "60", "80"}
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tasks.multiple_choice import MultipleChoiceExample, MultipleChoicePrediction
 from tasks.regression import RegressionExample
+from tasks.spans import Span, SpanExample, SpanPrediction
 from tasks.tagging import TaggingExample, TaggingPrediction
 from tests.toy import TINY, make_text, write_classification, write_spans
 from training.finetune import FinetuneRecipe, finetune
@@ -88,7 +89,7 @@ def test_a_pretrained_run(checkpoint, tmp_path):
     assert "finished, 10 steps" in page.text
     assert "no context" in page.text
     assert "masked words are the likeliest" in page.text
-    assert "put together from its ids" in page.text
+    assert "put together from token ids" in page.text
 
 
 @pytest.mark.parametrize(
@@ -136,7 +137,7 @@ def test_wrong_labels_come_first(finetuned):
     """The surest mistake is on top, and no right one stands above a wrong one."""
     run = finetuned("classification")
     items = sample_predictions(run, json.loads((run / "recipe.json").read_text())).items
-    wrong = [item["score"] for item in items if item["verdict"] == "wrong"]
+    wrong = [float(item["cells"]["score"].rstrip("%")) for item in items if item["verdict"] == "wrong"]
 
     assert [item["verdict"] for item in items] == sorted((item["verdict"] for item in items), reverse=True)
     assert wrong == sorted(wrong, reverse=True)
@@ -149,8 +150,8 @@ def test_tasks_without_a_view_of_their_own_are_a_table(finetuned, monkeypatch):
     samples = sample_predictions(run, json.loads((run / "recipe.json").read_text()))
 
     assert samples.kind == "table"
-    assert {item["truth"] for item in samples.items} == {"yes", "no"}
-    assert {item["prediction"] for item in samples.items} <= {"yes", "no"}
+    assert {item["cells"]["truth"] for item in samples.items} == {"yes", "no"}
+    assert {item["cells"]["predicted"] for item in samples.items} <= {"yes", "no"}
     assert "random examples" in Page(render(run)).text
 
 
@@ -298,14 +299,63 @@ def test_choices_and_entities_are_shown_as_such():
     """A question before its choices, wrong ones first; entities by their words; numbers in short."""
     choices = [MultipleChoiceExample(choices=("a cat", "a dog"), question="It purrs:", label=label) for label in (0, 1)]
     items, note = SHOWN["multiple-choice"](None, choices, [MultipleChoicePrediction(np.array([0.9, 0.1]))] * 2)
-    assert items[0] == {"text": "It purrs: — 0. a cat · 1. a dog", "truth": "1. a dog", "prediction": "0. a cat"}
+    cells = {"truth": "1. a dog", "predicted": "0. a cat", "score": "90.0%"}
+    assert items[0] == {
+        "text": "It purrs:", "text_pair": "0. a cat · 1. a dog", "verdict": "wrong", "cells": cells
+    }  # fmt: skip
     assert note.startswith("1 of 2 ")
 
     words, tags = ("the", "Rhine", "Falls", "roar"), ("O", "B-place", "I-place", "O")
-    found = TaggingPrediction(tags=("O", "B-place", "O", "O"), scores=np.ones(4), entities=())
-    items, note = SHOWN["tagging"](None, [TaggingExample(words=words, tags=tags)], [found])
-    assert items == [{"text": "the Rhine Falls roar", "truth": "Rhine Falls (place)", "prediction": "Rhine (place)"}]
-    assert "right in 0 of 1" in note
+    found, nothing = (
+        TaggingPrediction(tags=found, scores=np.ones(4), entities=())
+        for found in (("O", "B-place", "O", "O"), ("O", "O", "O", "O"))
+    )
+    items, note = SHOWN["tagging"](None, [TaggingExample(words=words, tags=tags)] * 2, [found, nothing])
+    assert [item["cells"] for item in items] == [
+        {"truth": "Rhine Falls (place)", "predicted": "Rhine (place)"},
+        {"truth": "Rhine Falls (place)", "predicted": "none"},
+    ]
+    assert "right in 0 of 2" in note
 
     items, _ = _table(None, [RegressionExample(text="a", label=2.5)], [0.6629169583318620])
-    assert items == [{"text": "a", "truth": "2.5", "prediction": "0.6629"}]
+    assert items[0]["cells"] == {"truth": "2.5", "predicted": "0.663"}
+
+
+def test_the_largest_errors_of_numbers_come_first():
+    """Beside smaller ones, and the note tells how large half of them are at most."""
+    errors = np.random.default_rng(0).permutation(np.linspace(-1, 2, 301))
+    examples = [RegressionExample(text="a", text_pair="b", label=3.0) for _ in errors]
+
+    items, note = SHOWN["regression"](None, examples, [3.0 + error for error in errors])
+
+    found = [abs(float(item["cells"]["error"])) for item in items]
+    assert found == sorted(found, reverse=True)
+    assert found[:3] == [2.0, 1.99, 1.98]
+    assert found[-1] < 0.5
+    assert "half of all errors are below 0.75" in note
+
+
+def test_wrong_answers_come_first():
+    """The surest, then what is partly right, then what is right."""
+    example = SpanExample("What?", "a red cat sleeps", ("red cat",), 2)
+
+    def answered(start, end, score):
+        span = Span(start=start, end=end, text=example.context[start:end], score=score, logit=0.0)
+        return SpanPrediction(spans=(span,), has_answer=True, no_answer_score=0.0, null_margin=0.0)
+
+    places = [(2, 9), (2, 5), (10, 16)]
+    predictions = [answered(*place, score) for score in (0.2, 0.9) for place in places]
+
+    items, note = SHOWN["spans"](None, [example] * 6, predictions)
+
+    assert [(item["verdict"], item["score"]) for item in items] == [
+        (verdict, score) for verdict in ("wrong", "near", "right") for score in (0.9, 0.2)
+    ]
+    assert note.startswith("2 of 6 random questions are answered exactly, 2 partly.")
+
+
+def test_scores_fit_a_narrow_page(finetuned):
+    """A row a score, and a column for what it is held against."""
+    numbers, text = r"[\d.]+ [\d.]+", Page(render(finetuned("spans"))).text
+
+    assert re.search(f"Scores dev first words exact match {numbers} F1 {numbers} On 30 dev examples. In percent.", text)

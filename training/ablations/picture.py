@@ -1,4 +1,4 @@
-"""The tables as pictures: a bar a row with a dot a seed; scores over steps as curves."""
+"""The tables as pictures: a bar a row with a dot a seed; scores over steps as curves; all in percent."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from pathlib import Path
 
 from matplotlib.axes import Axes
 
-from training.ablations.report import Cell, Result
+from training.ablations.report import Cell, Result, format_cell
 from training.ablations.tables import LABELLED_DATA
-from training.reports.plot import COLOURS, plt, save_figure
+from training.reports.plot import COLOURS, Ticks, curve_name, label_rows, note_row, plt, save_figure
 
 
 def plot_result(result: Result, path: Path) -> None:
@@ -24,22 +24,20 @@ def plot_result(result: Result, path: Path) -> None:
         cells = [row[number] for row in result.cells]
         (_draw_curves if is_curve else _draw_bars)(axes, result, cells)
         _draw_baseline(axes, result.baselines[number], vertical=not is_curve)
-        axes.set_title(f"{column.label}, {LABELLED_DATA[column.task].metric}", fontsize="medium")
+        axes.set_title(f"{column.label}, {curve_name(LABELLED_DATA[column.task].metric)}, percent", fontsize="medium")
     figure.suptitle(table.title, fontweight="bold")
     save_figure(figure, path)
 
 
 def _draw_bars(axes: Axes, result: Result, cells: list[Cell]) -> None:
-    rows = result.table.rows
     for place, cell in enumerate(cells):
         if cell.mean is not None:
             axes.barh(place, cell.mean, color=COLOURS[0], alpha=0.45, height=0.65)
             axes.plot(cell.scores, [place] * len(cell.scores), "o", color=COLOURS[0], markersize=4)
-            axes.annotate(f"{100 * cell.mean:.1f}", (0, place), (4, 0), textcoords="offset points", va="center")
-    axes.set_yticks(range(len(rows)), [row.label for row in rows])
-    axes.set_ylim(len(rows) - 0.5, -0.5)
+        note_row(axes, place, format_cell(cell))
+    label_rows(axes, [row.label for row in result.table.rows])
     axes.set_xlim(0, 1)
-    axes.grid(alpha=0.25, axis="x")
+    axes.xaxis.set_major_formatter(Ticks(100))
 
 
 def _draw_curves(axes: Axes, result: Result, cells: list[Cell]) -> None:
@@ -54,6 +52,7 @@ def _draw_curves(axes: Axes, result: Result, cells: list[Cell]) -> None:
             axes.plot([position] * len(cell.scores), cell.scores, "o", color=colour, markersize=4)
     axes.set_xlabel("pretraining steps")
     axes.set_xlim(left=0)
+    axes.yaxis.set_major_formatter(Ticks(100))
     axes.grid(alpha=0.25)
     axes.legend(fontsize="small")
 

@@ -13,6 +13,7 @@ from tasks.files import atomic_write
 from training.ablations.runs import Runs
 from training.ablations.tables import LABELLED_DATA, Column, Row, Table
 from training.reports.grid import Outcome
+from training.reports.plot import curve_name
 
 JSON_FILE = "ablations.json"
 MARKDOWN_FILE = "ablations.md"
@@ -97,12 +98,13 @@ def _baseline(outcomes: Sequence[Outcome], column: Column) -> tuple[str, float] 
 
 def markdown(results: Sequence[Result], heading: str) -> str:
     """The tables as Markdown: means in percent, deviations where there are several seeds."""
-    return "\n\n".join([f"# {heading}", *(_markdown_table(result) for result in results)]) + "\n"
+    about = "Scores in percent: mean and sample standard deviation over seeds. The last row needs no model."
+    return "\n\n".join([f"# {heading}", about, *(_markdown_table(result) for result in results)]) + "\n"
 
 
 def _markdown_table(result: Result) -> str:
     table = result.table
-    metrics = [f"{column.label}, {LABELLED_DATA[column.task].metric}" for column in table.columns]
+    metrics = [f"{column.label}, {curve_name(LABELLED_DATA[column.task].metric)}" for column in table.columns]
     lines = [["", LM_LOSS, *metrics], ["---", *["---:"] * (len(metrics) + 1)]]
     for row, loss, cells in zip(table.rows, result.lm_losses, result.cells, strict=True):
         lines.append([row.label, "" if loss is None else f"{loss:.3f}", *map(format_cell, cells)])

@@ -39,7 +39,7 @@ class Asked:
 
     def __init__(self, recipe: Any, found: Mapping[str, Any], *, places: tuple[str, ...]) -> None:
         self.values = recipe_fields(recipe) | dict(found)
-        self._unrecorded = _flat(default_fields(type(recipe)) | dict(found))
+        self._unrecorded = flatten(default_fields(type(recipe)) | dict(found))
         self._may_differ = (*PLACES_AND_PACE, *places)
 
     def difference(self, before: Mapping[str, Any]) -> str:
@@ -47,7 +47,7 @@ class Asked:
 
         A field that there was not yet had what is its default now, and a digest what it is now.
         """
-        was, now = self._unrecorded | _flat(before), _flat(self.values)
+        was, now = self._unrecorded | flatten(before), flatten(self.values)
         for key in dict.fromkeys([*now, *was]):
             if key.partition(".")[0] not in self._may_differ and was.get(key) != now.get(key):
                 return _say_difference(key, was.get(key), now.get(key))
@@ -126,11 +126,11 @@ def _plain(value: Any) -> Any:
     return dataclasses.asdict(value) if dataclasses.is_dataclass(value) and not isinstance(value, type) else str(value)
 
 
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested values by their dotted names."""
     found: dict[str, Any] = {}
     for key, value in values.items():
-        found |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+        found |= flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
     return found
 
 

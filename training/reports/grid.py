@@ -11,7 +11,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 
-from training.reports.plot import plt, save_figure
+from training.reports.plot import COLOURS, FAILED, Ticks, curve_name, label_rows, note_row, plt, save_figure
 
 
 @dataclass(frozen=True)
@@ -174,16 +174,13 @@ _COLUMNS = {"mean": "mean", "sd": "standard_deviation", "best": "best", "min": "
 
 def format_report(found: Report) -> str:
     """A table: a row a setting, scores in percent; the best run's setting is marked."""
-    rows = {f"learning rate {row.setting}": row for row in found.settings}
-    if found.unpretrained:
-        rows["the best from random weights"] = found.unpretrained
+    rows = _labelled(found)
     (baseline, score), width = next(iter(found.baseline.items())), max(map(len, rows))
     heading = f"{found.metric} on {found.num_dev_examples:,} dev examples, percent"
     lines = [heading, " " * width + "".join(f"{name:>8}" for name in (*_COLUMNS, "seeds", "failed"))]
     for label, row in rows.items():
         cells = "".join(f"{_percent(getattr(row, name)):>8}" for name in _COLUMNS.values())
-        is_best = not found.best["failure"] and any(run["name"] == found.best["name"] for run in row.runs)
-        mark = "  <- best" if is_best else ""
+        mark = "  <- best" if _is_best(found, row) else ""
         lines.append(f"{label:<{width}}{cells}{row.num_seeds:>8}{row.num_failed or '-':>8}{mark}")
     lines.append(f"{baseline:<{width}}{_percent(score):>8}")
     for row in rows.values():
@@ -191,41 +188,51 @@ def format_report(found: Report) -> str:
     return "\n".join(lines)
 
 
+def _labelled(found: Report) -> dict[str, Row]:
+    """All rows by what they are called."""
+    rows = {f"learning rate {row.setting}": row for row in found.settings}
+    return rows | ({"the best from random weights": found.unpretrained} if found.unpretrained else {})
+
+
+def _is_best(found: Report, row: Row) -> bool:
+    """Whether the best run is one of a row, and did not fail."""
+    return not found.best["failure"] and any(run["name"] == found.best["name"] for run in row.runs)
+
+
 def _percent(score: float | None) -> str:
     return "-" if score is None else f"{100 * score:.2f}"
 
 
 def plot_report(found: Report, path: Path) -> None:
-    """Draw mean and standard deviation by setting, seeds as dots (crosses where failed), and what they stand beside."""
-    figure, axes = plt.subplots(figsize=(max(7.0, 3 + 1.1 * len(found.settings)), 4.5), layout="constrained")
-    if found.unpretrained and found.unpretrained.mean is not None:
-        mean, deviation = found.unpretrained.mean, found.unpretrained.standard_deviation or 0.0
-        axes.axhspan(mean - deviation, mean + deviation, color="tab:orange", alpha=0.15)
-        axes.axhline(mean, color="tab:orange", label="the best from random weights")
+    """Draw a row a setting: mean and deviation, a dot a seed, or a cross where it failed; the baseline is a line."""
+    rows = _labelled(found)
+    figure, axes = plt.subplots(figsize=(9.0, 1.5 + 0.45 * len(rows)), layout="constrained")
     for name, score in found.baseline.items():
-        axes.axhline(score, color="black", linestyle=":", label=name)
-    _draw_settings(axes, found.settings)
-    axes.set_xticks(range(len(found.settings)), [_tick(row) for row in found.settings], fontsize="small")
-    axes.set_xlim(-0.5, len(found.settings) - 0.5)
-    axes.set_xlabel("learning rate, batch size, epochs")
-    axes.set_ylabel(f"{found.metric.replace('_', ' ')} on dev")
-    axes.grid(alpha=0.3, axis="y")
-    axes.legend(fontsize="small")
+        axes.axvline(score, color="black", linestyle=":", label=f"{name}, {_percent(score)}")
+    _draw_rows(axes, list(rows.values()))
+    for place, row in enumerate(rows.values()):
+        note_row(axes, place, _note(row) + ("  (best)" if _is_best(found, row) else ""))
+    label_rows(axes, list(rows))
+    axes.set_xlabel(f"{curve_name(found.metric)} on dev, percent")
+    axes.xaxis.set_major_formatter(Ticks(100))
+    figure.legend(loc="outside lower center", ncols=4, fontsize="small", frameon=False)
     save_figure(figure, path)
 
 
-def _draw_settings(axes: Axes, rows: Sequence[Row]) -> None:
-    means = [(place, row.mean, row.standard_deviation or 0.0) for place, row in enumerate(rows) if row.mean is not None]
+def _draw_rows(axes: Axes, rows: Sequence[Row]) -> None:
+    means = [(row.mean, place, row.standard_deviation or 0.0) for place, row in enumerate(rows) if row.mean is not None]
     if means:
-        places, centres, deviations = zip(*means, strict=True)
+        centres, places, deviations = zip(*means, strict=True)
         label = "mean and standard deviation"
-        axes.errorbar(places, centres, deviations, fmt="s", color="tab:blue", capsize=6, label=label)
-    seeds = [(place + 0.15, run) for place, row in enumerate(rows) for run in row.runs if run["score"] is not None]
-    for failed, marker, color, label in ((False, "o", "tab:blue", "a seed"), (True, "x", "tab:red", "a failed seed")):
-        points = [(place, run["score"]) for place, run in seeds if (run["failure"] is not None) == failed]
+        axes.errorbar(centres, places, xerr=deviations, fmt="s", color=COLOURS[0], markersize=4, capsize=4, label=label)
+    seeds = [(run, place + 0.22) for place, row in enumerate(rows) for run in row.runs if run["score"] is not None]
+    for has_failed, marker, colour, label in ((False, "o", COLOURS[0], "a seed"), (True, "x", FAILED, "a failed seed")):
+        points = [(run["score"], place) for run, place in seeds if (run["failure"] is not None) == has_failed]
         if points:
-            axes.plot(*zip(*points, strict=True), marker, color=color, alpha=0.6, markersize=5, label=label)
+            axes.plot(*zip(*points, strict=True), marker, color=colour, alpha=0.7, markersize=5, label=label)
 
 
-def _tick(row: Row) -> str:
-    return str(row.setting).replace(", ", "\n") + (f"\n{row.num_failed} failed" if row.num_failed else "")
+def _note(row: Row) -> str:
+    """Such as `81.20 ± 0.40, 1 failed`."""
+    scores = " ± ".join(_percent(score) for score in (row.mean, row.standard_deviation) if score is not None)
+    return ", ".join(filter(None, [scores, f"{row.num_failed} failed" if row.num_failed else ""]))

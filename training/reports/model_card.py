@@ -29,8 +29,8 @@ class Usage:
     pipeline_tag: str
     """Of Hugging Face's hub, and of `transformers.pipeline`."""
     auto_class: str
-    client: str
-    """Arguments of the command `bertline`."""
+    client: str = ""
+    """Arguments of the command `bertline`; empty where it does not know the task."""
 
 
 USAGES = {
@@ -42,9 +42,9 @@ USAGES = {
         "question-answering", "AutoModelForQuestionAnswering", 'answer {model} "A question?" "A text that answers it."'
     ),
     "embedding": Usage("feature-extraction", "AutoModel", 'embed {model} "A text to embed."'),
-    "regression": Usage("text-classification", "AutoModelForSequenceClassification", ""),
-    "tagging": Usage("token-classification", "AutoModelForTokenClassification", ""),
-    "multiple-choice": Usage("multiple-choice", "AutoModelForMultipleChoice", ""),
+    "regression": Usage("text-classification", "AutoModelForSequenceClassification"),
+    "tagging": Usage("token-classification", "AutoModelForTokenClassification"),
+    "multiple-choice": Usage("multiple-choice", "AutoModelForMultipleChoice"),
 }
 HUB_METRICS = {"macro_f1": "f1", "micro_f1": "f1", "weighted_f1": "f1"}
 """Our names of scores -> the hub's, where they differ."""
@@ -85,9 +85,10 @@ def model_card(card: TaskCard, config: Mapping[str, Any], *, num_parameters: int
         card=card,
         config=config,
         millions=num_parameters / 1e6,
-        usage=USAGES.get(card.task, Usage("", "AutoModel", "")),
+        usage=USAGES.get(card.task, Usage("", "AutoModel")),
         metadata=list(_yaml(_metadata(name, card))),
         rows=score_rows(card.scores),
+        text_pairs=provenance.get("text_pairs", False),
         stages=_stages(provenance),
         base=base_model(provenance),
         direction=config.get("direction", "both"),

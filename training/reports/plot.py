@@ -23,7 +23,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import Formatter, MaxNLocator
 
 from tasks.files import atomic_write
 from training.command import command
@@ -34,24 +34,37 @@ MAX_POINTS = 80
 """Points of a drawn curve; of more lines, each point is the mean of a stretch, in a band from its least to its most."""
 POSITIONS = ("step", "epoch", "num_tokens", "elapsed_s")
 """Keys of a metrics line that say where, not how."""
-LOSS, DEV_SCORES = "loss (nats)", "scores on dev"
+LOSS, DEV_SCORES = "loss", "scores on dev, percent"
 """Titles of the panels that hold several curves."""
 LOSSES = ("loss", "mlm", "nsp")
 NAMES = {
     "mlm": "masked words",
     "nsp": "next sentence",
-    "mlm_loss": "masked words, loss",
+    "mlm_loss": "masked words, loss (nats)",
     "mlm_accuracy": "masked words, accuracy",
     "nsp_accuracy": "next sentence, accuracy",
+    "f1": "F1",
+    "macro_f1": "macro F1",
+    "matthews": "Matthews correlation",
+    "pearson": "Pearson",
+    "spearman": "Spearman",
+    "has_answer_exact_match": "exact match, answerable",
+    "has_answer_f1": "F1, answerable",
+    "no_answer_exact_match": "exact match, unanswerable",
+    "no_answer_f1": "F1, unanswerable",
     "grad_norm": "gradient norm",
     "tokens_per_s": "tokens/s",
     "flops_per_s": "FLOP/s",
-    "mfu": "model FLOP utilization",
-    "data_wait": "wait for data",
+    "mfu": "model FLOP utilization, percent",
+    "data_wait": "wait for data, percent of the time",
 }
 """Of keys, where their words do not say it."""
+SHARES = {"mfu", "data_wait"}
+"""Keys that are shares of 1, beside the scores on dev."""
+UNITS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 COLOURS = ("#3b82f6", "#e8833a", "#2ea36b", "#c2569b", "#8b6fd6", "#9a8453")
 """Told apart on light and on dark ground, and by most of the colour-blind."""
+FAILED = "#c0392f"
 INK = "#0a0b0c"
 """Stands for the colour of the page's text, until the SVG is written."""
 
@@ -62,6 +75,11 @@ class Panel:
 
     title: str
     keys: tuple[str, ...]
+
+    @property
+    def in_percent(self) -> bool:
+        """Whether it shows shares of 1, as percent."""
+        return self.title == DEV_SCORES or not SHARES.isdisjoint(self.keys)
 
 
 def panels(lines: Sequence[Mapping[str, Any]]) -> list[Panel]:
@@ -82,9 +100,10 @@ def is_loss(key: str) -> bool:
 
 
 def curve_name(key: str) -> str:
-    """The words for a key of the metrics."""
+    """The words for a key of metrics or scores."""
     key = key.removeprefix("eval_")
-    return NAMES.get(key, key.replace("_", " "))
+    label = key.removeprefix("f1_")
+    return NAMES.get(key, key.replace("_", " ") if label == key else f"F1 of {label}")
 
 
 @dataclass(frozen=True)
@@ -128,7 +147,7 @@ def plot_runs(runs: Mapping[str, Path], path: Path) -> Path:
     Raises:
         ValueError: naming a run without metrics.
     """
-    figure, rows = plt.subplots(len(runs), 3, figsize=(13, 3.1 * len(runs)), squeeze=False, layout="constrained")
+    figure, rows = plt.subplots(len(runs), 3, figsize=(13, 3.4 * len(runs)), squeeze=False, layout="constrained")
     for axes, (name, run) in zip(rows, runs.items(), strict=True):
         lines = read_metrics(run)
         if not lines:
@@ -140,7 +159,7 @@ def plot_runs(runs: Mapping[str, Path], path: Path) -> Path:
             place.set_ylabel(title)
             place.set_xlabel("step")
             if len(panel.keys) > 1:
-                place.legend(fontsize="small", framealpha=0.5)
+                place.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2, fontsize="small", frameon=False)
         axes[0].set_title(name, loc="left", fontweight="bold")
     save_figure(figure, path)
     return path
@@ -149,6 +168,7 @@ def plot_runs(runs: Mapping[str, Path], path: Path) -> Path:
 def save_figure(figure: Figure, path: Path) -> None:
     """Write a picture, whole, and let go of it."""
     file = io.BytesIO()
+    figure.draw_without_rendering()  # the layout is made for ticks that may change with it
     figure.savefig(file, format="png", dpi=110)
     plt.close(figure)
     atomic_write(path, file.getvalue())
@@ -159,7 +179,7 @@ def draw(axes: Axes, lines: Sequence[Mapping[str, Any]], panel: Panel) -> None:
     highest, lowest = 1.0, 0.0
     for key, (label, colour) in zip(panel.keys, legend(panel), strict=True):
         points = curve(lines, key)
-        style = "o-" if key.startswith("eval_") else "-"
+        style = "o-" if key.startswith("eval_") or len(points.steps) == 1 else "-"
         axes.plot(points.steps, points.means, style, label=label, color=colour, linewidth=1.6, markersize=3.5)
         if (points.lows < points.highs).any():
             axes.fill_between(points.steps, points.lows, points.highs, color=colour, alpha=0.2, linewidth=0)
@@ -168,13 +188,67 @@ def draw(axes: Axes, lines: Sequence[Mapping[str, Any]], panel: Panel) -> None:
         axes.set_ylim(1.05 * lowest, 1.03 * highest)
     if panel.keys:
         axes.set_xlim(left=0)
+    axes.yaxis.set_major_formatter(Ticks(100 if panel.in_percent else 1))
+    axes.xaxis.set_major_formatter(Ticks())
     axes.grid(alpha=0.25)
+
+
+class Ticks(Formatter):
+    """Short labels with one unit and as many decimals for all as tell them apart: 0, 0.5k, 1.0k; 1.386, 1.387.
+
+    Args:
+        factor: values are written times this; 100 for percent.
+    """
+
+    def __init__(self, factor: float = 1) -> None:
+        self._factor = factor
+
+    def __call__(self, value: float, pos: int | None = None) -> str:
+        """The label of one."""
+        return self.format_ticks([value])[0]
+
+    def format_ticks(self, values: Sequence[float]) -> list[str]:
+        """A label each."""
+        values = [self._factor * value for value in values]
+        size, unit = _unit(max(map(abs, values), default=0))
+        scaled = [value / size for value in values]
+        decimals = next((count for count in range(9) if all(abs(round(x, count) - x) < 1e-9 for x in scaled)), 9)
+        return [f"{value:.{decimals}f}{unit}" if abs(value) > 1e-9 else "0" for value in scaled]
+
+
+def _unit(highest: float) -> tuple[float, str]:
+    """Size and sign of the unit to write numbers with; below a thousandth a power of ten."""
+    exponent = math.floor(math.log10(highest)) if highest else 0
+    if exponent < -3:
+        return 10.0**exponent, f"e{exponent}"
+    return next(((size, sign) for size, sign in UNITS if highest >= size), (1, ""))
+
+
+def label_rows(axes: Axes, labels: Sequence[str]) -> None:
+    """Name the rows of a drawing, the first on top."""
+    axes.set_yticks(range(len(labels)), labels)
+    axes.set_ylim(len(labels) - 0.5, -0.5)
+    axes.grid(alpha=0.25, axis="x")
+
+
+def note_row(axes: Axes, place: int, text: str) -> None:
+    """Write beside a row, to the right of the axes."""
+    axes.annotate(
+        text,
+        (1, place),
+        (6, 0),
+        xycoords=axes.get_yaxis_transform(),
+        textcoords="offset points",
+        va="center",
+        fontsize="small",
+        annotation_clip=False,
+    )
 
 
 def legend(panel: Panel) -> list[tuple[str, str]]:
     """Label and colour of each curve of a panel."""
     labels = [
-        f"{curve_name(key).removesuffix(', loss')} on dev"
+        f"{curve_name(key.removesuffix('_loss'))} on dev"
         if key.startswith("eval_") and is_loss(key)
         else curve_name(key)
         for key in panel.keys
@@ -197,8 +271,6 @@ def svg(lines: Sequence[Mapping[str, Any]], panel: Panel) -> str:
     with matplotlib.rc_context(settings):
         figure, axes = plt.subplots(figsize=(4.4, 2.7), layout="constrained")
         draw(axes, lines, panel)
-        axes.xaxis.set_major_formatter(FuncFormatter(_short))
-        axes.yaxis.set_major_formatter(FuncFormatter(_short))
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
         axes.yaxis.set_major_locator(MaxNLocator(5))
         file = io.StringIO()
@@ -214,14 +286,6 @@ def _for_page(text: str) -> str:
     text = re.sub(r'<g id="[^"]*"', "<g", text)  # several figures in a page would repeat them; nothing refers to them
     text = re.sub(r"font-family: [^;]*; ", "", text)
     return text.replace("xlink:href", "href").replace(INK, "currentColor")
-
-
-def _short(value: float, _: object = None) -> str:
-    """12k, 3.5M, 2e-05, 0.25: a tick in few characters."""
-    for factor, unit in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(value) >= factor:
-            return f"{value / factor:g}{unit}"
-    return f"{value:.4g}"
 
 
 @command

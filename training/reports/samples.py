@@ -34,15 +34,18 @@ from training.data.labelled import (
 from training.evaluate import LanguageModelError, load_for_evaluation, predict_with_progress
 from training.similarity import cosines
 
-NUM_PREDICTED = {"masked-lm": 8, "classification": 500, "spans": 40}
+NUM_PREDICTED = {"masked-lm": 8, "classification": 500, "regression": 500, "spans": 40}
 """Examples to predict, drawn at random; for other tasks 20."""
-NUM_WRONG, NUM_RIGHT, NUM_SPANS = 12, 6, 10
-"""Examples to show: of classification, and of spans."""
+NUM_SHOWN, NUM_WORST = 18, 12
+"""Examples to show of those that are predicted in numbers, and how many of these may be the worst."""
+NUM_SPANS, NUM_WRONG_SPANS, NUM_NEAR_SPANS = 10, 4, 3
+"""The same of spans, which need more space."""
 MAX_PASSAGE_TOKENS = 48
 CONTEXT_CHARS = 320
 """Code points of a context that are shown before and after the answers."""
 TRUTHS = ("label", "labels", "tags", "value", "score", "answers", "answer")
 """Fields that may hold the truth of an example, whatever the task."""
+NO_ENTITIES = "none"
 PREDICTIONS = ("label", "labels", "tags", "value", "text", "choice", "score")
 
 
@@ -51,7 +54,7 @@ class Samples:
     """Examples with predictions."""
 
     kind: str
-    """How to show them: masked-lm, classification, spans, or table."""
+    """How to show them: masked-lm, spans, or table (see `_row`)."""
     note: str
     """Where they are from, and how many were right; without items, why there are none."""
     items: Sequence[Mapping[str, Any]] = ()
@@ -83,9 +86,8 @@ def sample_predictions(run: Path, recipe: Mapping[str, Any], data: Sequence[Path
         predictions = cosines(chosen, lambda texts: predict_with_progress(task, texts, model))
     else:
         predictions = predict_with_progress(task, chosen, model)
-    kind = task.name if task.name in SHOWN else "table"
-    items, how_many = SHOWN.get(kind, _table)(task, chosen, predictions)
-    return Samples(kind, f"{how_many} {source}", items)
+    items, how_many = SHOWN.get(task.name, _table)(task, chosen, predictions)
+    return Samples(task.name if task.name in ("masked-lm", "spans") else "table", f"{how_many} {source}", items)
 
 
 def _examples(
@@ -139,7 +141,7 @@ def _from_corpus(task: Task[Any, Any, Any, Any], recipe: Mapping[str, Any]) -> t
             passages = corpus_passages(Corpus(path), _passage_tokens(task), NUM_PREDICTED["masked-lm"])
             return list(
                 cloze_examples(passages, task.tokenizer)
-            ), f"From {path.name}, {what}, put together from its ids."
+            ), f"From {path.name}, {what}; its text is put together from token ids."
     return [], "None: the corpora of the recipe are no longer where it says; --data TEXT gives running text."
 
 
@@ -193,41 +195,84 @@ def _mask(task: Task[Any, Any, Any, Any], prediction: MaskPrediction, number: in
     return {"truth": truth, "score": float(np.exp(row[true_id])), "rank": rank, "top": top, "verdict": verdict}
 
 
+def _row(text: str, *, text_pair: str | None = None, verdict: str = "", **cells: str) -> dict[str, Any]:
+    """A row of a table.
+
+    Args:
+        text: an example, with `text_pair` below it.
+        verdict: on the cell `predicted`: right or wrong, where it is one of them.
+        cells: further columns by name.
+    """
+    return {"text": text, "text_pair": text_pair, "verdict": verdict, "cells": cells}
+
+
+def _with_others(worst: list[Any], others: Sequence[Any], count: int) -> list[Any]:
+    """The worst ones, and of the others so many, evenly spread, that they are `count` together."""
+    left = count - len(worst)
+    return [*worst, *others[:: max(1, len(others) // left)][:left]]
+
+
 def _labels(
     task: Task[Any, Any, Any, Any],
     examples: Sequence[ClassificationExample],
     predictions: Sequence[ClassificationPrediction],
 ) -> tuple[list[dict[str, Any]], str]:
     """Wrong ones first, the surest first."""
-    rows: list[dict[str, Any]] = [
-        {
-            "text": example.text,
-            "text_pair": example.text_pair,
-            "truth": example.label,
-            "label": prediction.label,
-            "score": float(prediction.scores.max()),
-            "true_score": dict(prediction.ranked()).get(example.label or ""),
-            "verdict": "right" if example.label == prediction.label else "wrong",
-        }
-        for example, prediction in zip(examples, predictions, strict=True)
-    ]
-    rows.sort(key=lambda row: -row["score"])
-    wrong = [row for row in rows if row["verdict"] == "wrong"]
-    right = [row for row in rows if row["verdict"] == "right"]
-    middle = right[:: max(1, len(right) // NUM_RIGHT)][:NUM_RIGHT]
-    note = (
-        f"{len(right):,} of {len(rows):,} random examples are right. Shown: the surest mistakes, then some right ones."
+    pairs = sorted(zip(examples, predictions, strict=True), key=lambda pair: -pair[1].scores.max())
+    wrong = [_label(*pair) for pair in pairs if pair[0].label != pair[1].label]
+    right = [_label(*pair) for pair in pairs if pair[0].label == pair[1].label]
+    note = f"{len(right):,} of {len(pairs):,} random examples are right. The surest mistakes, then some right ones."
+    return _with_others(wrong[:NUM_WORST], right, NUM_SHOWN), note
+
+
+def _label(example: ClassificationExample, prediction: ClassificationPrediction) -> dict[str, Any]:
+    scores, truth = dict(prediction.ranked()), example.label or ""
+    return _row(
+        example.text,
+        text_pair=example.text_pair,
+        verdict="right" if truth == prediction.label else "wrong",
+        truth=truth,
+        predicted=prediction.label,
+        score=format_percent(scores[prediction.label]),
+        **{"score of the truth": format_percent(scores[truth]) if truth in scores else ""},
     )
-    return wrong[:NUM_WRONG] + middle, note
+
+
+def _numbers(
+    task: Task[Any, Any, Any, Any], examples: Sequence[RegressionExample], predictions: Sequence[float]
+) -> tuple[list[dict[str, Any]], str]:
+    """The largest errors first."""
+    errors = [number - (example.label or 0.0) for example, number in zip(examples, predictions, strict=True)]
+    order = sorted(range(len(errors)), key=lambda index: -abs(errors[index]))
+    rows = [
+        _row(
+            examples[index].text,
+            text_pair=examples[index].text_pair,
+            truth=_words(examples[index].label),
+            predicted=_words(predictions[index]),
+            error=f"{errors[index]:+.3g}",
+        )
+        for index in _with_others(order[:NUM_WORST], order[NUM_WORST:], NUM_SHOWN)
+    ]
+    half = float(np.median(np.abs(errors)))
+    return rows, (
+        f"The largest errors in {len(errors):,} random examples, then some of the others; half of all errors are below "
+        f"{half:.3g}."
+    )
 
 
 def _answers(
     task: Task[Any, Any, Any, Any], examples: Sequence[SpanExample], predictions: Sequence[SpanPrediction]
 ) -> tuple[list[dict[str, Any]], str]:
+    """Wrong ones first, then those that are partly right; of each the surest first."""
     items = [_answer(*pair) for pair in zip(examples, predictions, strict=True)]
-    right = sum(item["verdict"] == "right" for item in items)
-    shown = items[:NUM_SPANS]
-    return shown, f"{right} of {len(items)} random questions are answered exactly; shown are the first {len(shown)}."
+    items.sort(key=lambda item: -item["score"])
+    wrong, near, right = ([item for item in items if item["verdict"] == kind] for kind in ("wrong", "near", "right"))
+    note = (
+        f"{len(right)} of {len(items)} random questions are answered exactly, {len(near)} partly. The surest mistakes, "
+        "then some that are partly or wholly right."
+    )
+    return _with_others(wrong[:NUM_WRONG_SPANS] + near[:NUM_NEAR_SPANS], right, NUM_SPANS), note
 
 
 def _answer(example: SpanExample, prediction: SpanPrediction) -> dict[str, Any]:
@@ -278,11 +323,11 @@ def _pairs(
     task: Task[Any, Any, Any, Any], examples: Sequence[RegressionExample], predictions: Sequence[float]
 ) -> tuple[list[dict[str, Any]], str]:
     """Pairs of texts, those with the most similar vectors first."""
-    items = [
-        {"text": f"{example.text} · {example.text_pair}", "truth": _words(example.label), "prediction": f"{cosine:.2f}"}
+    rows = [
+        _row(example.text, text_pair=example.text_pair, truth=_words(example.label), cosine=f"{cosine:.2f}")
         for cosine, example in sorted(zip(predictions, examples, strict=True), key=lambda pair: -pair[0])
     ]
-    return items, f"{len(items)} random pairs, and the cosine of their vectors."
+    return rows, f"{len(rows)} random pairs, by the cosine of their vectors."
 
 
 def _choices(
@@ -291,38 +336,43 @@ def _choices(
     predictions: Sequence[MultipleChoicePrediction],
 ) -> tuple[list[dict[str, Any]], str]:
     """Wrong ones first, each with its choices."""
-    items, num_right = [], 0
+    rows = []
     for example, prediction in zip(examples, predictions, strict=True):
-        asked, chosen = " ".join(filter(None, (example.context, example.question))), prediction.choice
-        choices = " · ".join(f"{number}. {choice}" for number, choice in enumerate(example.choices))
-        truth = "" if example.label is None else f"{example.label}. {example.choices[example.label]}"
-        items.append(
-            {"text": f"{asked} — {choices}", "truth": truth, "prediction": f"{chosen}. {example.choices[chosen]}"}
+        choices = [f"{number}. {choice}" for number, choice in enumerate(example.choices)]
+        row = _row(
+            " ".join(filter(None, (example.context, example.question))),
+            text_pair=" · ".join(choices),
+            verdict="right" if prediction.choice == example.label else "wrong",
+            truth="" if example.label is None else choices[example.label],
+            predicted=choices[prediction.choice],
+            score=format_percent(prediction.scores.max()),
         )
-        num_right += chosen == example.label
-    items.sort(key=lambda item: item["truth"] == item["prediction"])
-    return items, f"{num_right} of {len(items)} random examples are right; the wrong ones come first."
+        rows.append(row)
+    rows.sort(key=_is_right)
+    return rows, f"{sum(map(_is_right, rows))} of {len(rows)} random examples are right; the wrong ones come first."
+
+
+def _is_right(row: Mapping[str, Any]) -> bool:
+    return bool(row["verdict"] == "right")
 
 
 def _entities(
     task: Task[Any, Any, Any, Any], examples: Sequence[TaggingExample], predictions: Sequence[TaggingPrediction]
 ) -> tuple[list[dict[str, Any]], str]:
     """The entities that there are and those that were found; sentences in which these differ come first."""
-    items = [
-        {
-            "text": example.text,
-            "truth": _spelt(example.words, example.tags),
-            "prediction": _spelt(example.words, found.tags),
-        }
-        for example, found in zip(examples, predictions, strict=True)
-    ]
-    items.sort(key=lambda item: (item["truth"] == item["prediction"], not item["truth"]))
-    num_right = sum(item["truth"] == item["prediction"] for item in items)
-    return items, f"All entities are right in {num_right} of {len(items)} random sentences; the others come first."
+    rows = []
+    for example, prediction in zip(examples, predictions, strict=True):
+        truth, found = _spelt(example.words, example.tags), _spelt(example.words, prediction.tags)
+        verdict = "right" if truth == found else "wrong"
+        rows.append(_row(example.text, verdict=verdict, truth=truth, predicted=found))
+    rows.sort(key=lambda row: (_is_right(row), row["cells"]["truth"] == NO_ENTITIES))
+    num_right = sum(map(_is_right, rows))
+    return rows, f"All entities are right in {num_right} of {len(rows)} random sentences; the others come first."
 
 
 def _spelt(words: Sequence[str], tags: Sequence[str]) -> str:
-    return " · ".join(f"{' '.join(words[first : last + 1])} ({kind})" for kind, first, last in chunks(tags))
+    found = [f"{' '.join(words[first : last + 1])} ({kind})" for kind, first, last in chunks(tags)]
+    return " · ".join(found) or NO_ENTITIES
 
 
 def _table(
@@ -336,7 +386,7 @@ def _table(
         texts = [_words(value) for name, value in values.items() if name not in (*TRUTHS, "id") and value is not None]
         found = next((name for name in PREDICTIONS if getattr(prediction, name, None) is not None), None)
         guess = _words(getattr(prediction, found) if found else prediction)
-        items.append({"text": " · ".join(filter(None, texts)), "truth": truth, "prediction": guess})
+        items.append(_row(" · ".join(filter(None, texts)), truth=truth, predicted=guess))
     return items, f"{len(items)} random examples."
 
 
@@ -346,8 +396,13 @@ def _words(value: Any) -> str:
     if isinstance(value, str | int):
         return str(value)
     if isinstance(value, float | np.floating):
-        return f"{value:.4g}"
+        return f"{value:,.0f}" if abs(float(value)) >= 1000 else f"{value:.3g}"
     return " ".join(map(_words, value)) if isinstance(value, Iterable) else str(value)
+
+
+def format_percent(share: float) -> str:
+    """A probability as 12.3%."""
+    return f"{share:.1%}" if share >= 0.001 or share == 0 else "<0.1%"
 
 
 Show = Callable[[Task[Any, Any, Any, Any], Any, Any], tuple[list[dict[str, Any]], str]]
@@ -355,6 +410,7 @@ SHOWN: dict[str, Show] = {
     "masked-lm": _masked_words,
     "classification": _labels,
     "spans": _answers,
+    "regression": _numbers,
     "embedding": _pairs,
     "multiple-choice": _choices,
     "tagging": _entities,

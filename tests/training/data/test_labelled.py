@@ -18,7 +18,16 @@ from tasks.regression import RegressionExample, RegressionSettings
 from tasks.spans import SpanExample
 from tasks.tagging import TaggingExample
 from tasks.tokenizer import Tokenizer
-from training.baselines import first_words, majority_choice, majority_label, majority_tag, mean_label, unigram
+from training.baselines import (
+    baseline,
+    first_words,
+    majority_choice,
+    majority_label,
+    majority_tag,
+    mean_label,
+    no_answer,
+    unigram,
+)
 from training.checkpoint import create_model
 from training.data.examples import encode_examples
 from training.data.labelled import (
@@ -412,7 +421,7 @@ def test_baselines_of_choices_numbers_and_tags():
 
 
 def test_baselines():
-    """Majority label and first words, on cases worked by hand."""
+    """Majority label, first words and no answer, on cases worked by hand; the better one lends its name."""
     example = lambda label: ClassificationExample("x", None, label)  # noqa: E731
     train, dev = [example("a"), example("a"), example("b")], [example("a"), example("b")]
     assert majority_label(train, dev)["accuracy"] == 0.5
@@ -420,8 +429,12 @@ def test_baselines():
     spans = [SpanExample("q", "one two three four", ("one two",), 0)]
     assert first_words(spans, spans) == {"exact_match": 1.0, "f1": 1.0}
     unanswerable = [SpanExample("q", "one two three four")] * 3
-    assert first_words(spans, unanswerable)["f1"] == 1.0
-    assert first_words(unanswerable, unanswerable)["f1"] == 1.0
+    assert first_words(unanswerable, unanswerable)["f1"] == no_answer(spans, unanswerable)["f1"] == 1.0
+    assert baseline("spans", spans, [*spans, *unanswerable], None) == (
+        "always no answer",
+        no_answer(spans, [*spans, *unanswerable]),
+    )
+    assert baseline("spans", spans, spans, None)[0] == "first words"
 
 
 def test_unigram_baseline(text_file, tokenizer_dir):

@@ -1,18 +1,30 @@
 import dataclasses
+import re
 
+import numpy as np
 import pytest
+import torch
 import transformers
 import yaml
 from huggingface_hub import ModelCard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.classification import ClassificationSettings
+from tasks import create_task
+from tasks.batching import predict
+from tasks.classification import ClassificationExample, ClassificationSettings
+from tasks.masked_lm import ClozeExample
+from tasks.multiple_choice import MultipleChoiceExample
 from tasks.registry import TASKS
-from tasks.spans import SpanSettings
+from tasks.regression import RegressionExample
+from tasks.spans import SpanExample, SpanSettings
+from tasks.tagging import TaggingExample
+from tasks.tokenizer import Tokenizer
 from tests.toy import TINY, write_classification
-from training.checkpoint import TaskCard, read_config, read_task_card
+from training.checkpoint import TaskCard, create_model, read_config, read_task_card, save_checkpoint
+from training.evaluate import torch_run
 from training.finetune import FinetuneRecipe, finetune
+from training.model.bert import BertConfig
 from training.pretrain import PretrainRecipe, pretrain
 from training.reports.model_card import CARD_FILE, USAGES, base_model, code, model_card
 
@@ -93,6 +105,90 @@ def test_every_task_has_a_card(task):
     assert f'pipeline_tag: "{USAGES[task].pipeline_tag}"' in text
     assert hasattr(transformers, USAGES[task].auto_class)
     assert "Nothing is recorded" in text
+
+
+def run_snippet(directory, tokenizer_dir, name, *, text_pairs=False, **settings):
+    """What the code of a card prints as it stands, for random weights; and what our task says to examples."""
+    task = create_task(name, Tokenizer.load(tokenizer_dir), TASKS[name].settings_type(max_seq_length=48, **settings))
+    torch.manual_seed(0)
+    config = BertConfig(**CONFIG, intermediate_size=64, initializer_range=0.5)
+    model = create_model(name, config, num_labels=len(settings.get("labels", ())))
+    card = TaskCard(task=name, settings=task.settings, provenance={"text_pairs": text_pairs})
+    save_checkpoint(directory, model, tokenizer_from=tokenizer_dir, card=card)
+    (code,) = re.findall("```python\n(.*?)```", (directory / CARD_FILE).read_text(), re.DOTALL)
+    printed = []
+    exec(code.replace("path/to/this/folder", str(directory)), {"print": printed.append})
+    (found,) = printed
+    return found, predict(task, EXAMPLES[name, text_pairs], torch_run(model.eval()))
+
+
+CHOICES = ("One answer.", "Another answer.")
+EXAMPLES = {
+    ("embedding", False): ["A text.", "Another text."],
+    ("classification", False): [ClassificationExample("A text.")],
+    ("classification", True): [ClassificationExample("A text.", "Its pair.")],
+    ("regression", False): [RegressionExample("A text.")],
+    ("regression", True): [RegressionExample("A text.", "Its pair.")],
+    ("multiple-choice", False): [MultipleChoiceExample(question="A question?", choices=CHOICES)],
+    ("masked-lm", False): [ClozeExample("The [MASK] is old.")],
+    ("tagging", False): [TaggingExample(("A", "text", "with", "names", "."))],
+    ("spans", False): [SpanExample("A question?", "A text that answers it.")],
+}
+"""What the snippets are about, by task and whether it is of pairs."""
+
+
+def test_every_task_has_a_snippet():
+    """That is run here."""
+    assert {name for name, _ in EXAMPLES} == TASKS.keys()
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+@pytest.mark.parametrize("normalize", [True, False])
+def test_the_snippet_of_an_embedding_gives_its_vectors(tokenizer_dir, tmp_path, pooling, normalize):
+    """Pooled and normalised as they are served."""
+    found, ours = run_snippet(tmp_path / "a", tokenizer_dir, "embedding", pooling=pooling, normalize=normalize)
+
+    np.testing.assert_allclose(found, ours, atol=1e-5)
+
+
+@pytest.mark.parametrize("text_pairs", [False, True])
+def test_the_snippets_of_models_of_pairs_take_pairs(tokenizer_dir, tmp_path, text_pairs):
+    """Others take one text."""
+    label, (ours,) = run_snippet(
+        tmp_path / "a", tokenizer_dir, "classification", text_pairs=text_pairs, labels=("no", "yes")
+    )
+    number, (expected,) = run_snippet(tmp_path / "b", tokenizer_dir, "regression", text_pairs=text_pairs)
+
+    label = label if text_pairs else label[0]
+    assert label == {"label": ours.label, "score": pytest.approx(float(ours.scores.max()), abs=1e-5)}
+    assert number == pytest.approx(expected, abs=1e-5)
+    assert ("text_pair" in (tmp_path / "a" / CARD_FILE).read_text()) == text_pairs
+
+
+def test_the_snippets_of_words_choices_and_tags_say_what_we_say(tokenizer_dir, tmp_path):
+    """The likeliest words, the chosen one, the same entities."""
+    words, (ours,) = run_snippet(tmp_path / "a", tokenizer_dir, "masked-lm")
+    assert [word["token"] for word in words] == [token for token, _ in ours.top(0, 5)]
+
+    choice, (ours,) = run_snippet(tmp_path / "b", tokenizer_dir, "multiple-choice")
+    assert choice == CHOICES[ours.choice]
+
+    entities, (ours,) = run_snippet(tmp_path / "c", tokenizer_dir, "tagging", labels=("O", "B-LOC", "I-LOC", "B-PER"))
+    assert entities
+    assert [(item["entity_group"], item["word"].replace(" ", "")) for item in entities] == [
+        (item.type, item.text.lower().replace(" ", "")) for item in ours.entities
+    ]
+
+
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # of transformers
+@pytest.mark.parametrize("unanswerable", [False, True])
+def test_the_snippet_of_spans_answers_from_the_text(tokenizer_dir, tmp_path, unanswerable):
+    """Empty only from a model that knows unanswerable questions."""
+    settings = {"max_query_length": 16, "doc_stride": 16, "unanswerable": unanswerable}
+    found, _ = run_snippet(tmp_path / "a", tokenizer_dir, "spans", **settings)
+
+    assert found["answer"] in "A text that answers it."
+    assert found["answer"] or unanswerable
 
 
 def test_limits_follow_the_settings():

@@ -1,11 +1,12 @@
 import math
+import re
 import xml.etree.ElementTree as ET
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.reports.plot import LOSS, MAX_POINTS, curve, legend, panels, svg
+from training.reports.plot import DEV_SCORES, LOSS, MAX_POINTS, Ticks, curve, legend, panels, svg
 
 LINES = [
     {"step": 10, "epoch": 0, "mlm": 6.0, "nsp": 0.7, "loss": 6.7, "learning_rate": 1e-3, "num_tokens": 100, "mfu": 0.4},
@@ -28,10 +29,10 @@ def test_every_number_of_the_metrics_has_a_panel():
     found = {panel.title: panel.keys for panel in panels(LINES)}
 
     assert found == {
-        "loss (nats)": ("loss", "mlm", "nsp", "eval_mlm_loss"),
-        "scores on dev": ("eval_mlm_accuracy",),
+        "loss": ("loss", "mlm", "nsp", "eval_mlm_loss"),
+        "scores on dev, percent": ("eval_mlm_accuracy",),
         "learning rate": ("learning_rate",),
-        "model FLOP utilization": ("mfu",),
+        "model FLOP utilization, percent": ("mfu",),
         "odd key": ("odd_key",),
     }
     assert panels([]) == []
@@ -58,6 +59,38 @@ def test_what_is_no_number_is_left_out():
 
     assert curve(lines, "x").means.tolist() == [1.0]
     assert len(curve(lines, "nothing").steps) == 0
+
+
+@given(st.integers(-10_000, 10_000), st.integers(1, 9), st.integers(-9, 9), st.sampled_from([1, 100]))
+def test_no_two_ticks_read_the_same(first, digit, exponent, factor):
+    """However near they are, they can be told apart, and each is what it says."""
+    step = float(f"{digit}e{exponent}")
+    values = [(first + count) * step for count in range(5)]
+
+    labels = Ticks(factor).format_ticks(values)
+
+    assert len(set(labels)) == 5
+    sizes = {"k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
+    numbers = [float(label.rstrip("kMGTP")) * sizes.get(label[-1], 1) for label in labels]
+    np.testing.assert_allclose(numbers, factor * np.array(values), rtol=1e-6, atol=1e-6 * factor * step)
+
+
+def test_ticks_are_short():
+    """One unit and as many decimals as it takes, for all."""
+    assert Ticks().format_ticks([0, 500, 1000, 1500]) == ["0", "0.5k", "1.0k", "1.5k"]
+    assert Ticks().format_ticks([1.386, 1.3862]) == ["1.3860", "1.3862"]
+    assert Ticks().format_ticks([0, 8e-5, 1.6e-4]) == ["0", "0.8e-4", "1.6e-4"]
+    assert Ticks(100).format_ticks([0, 0.25, 0.5]) == ["0", "25", "50"]
+
+
+def test_shares_are_drawn_in_percent():
+    """As the tables have them; losses and rates are not."""
+    lines = [{"step": 1, "eval_accuracy": 0.1, "mfu": 0.1, "loss": 0.1}]
+    lines += [{"step": 2, "eval_accuracy": 0.9, "mfu": 0.9, "loss": 0.9}]
+    ticks = [[float(tick) for tick in re.findall(r">([\d.]+)</text>", svg(lines, panel))] for panel in panels(lines)]
+
+    assert [panel.title for panel in panels(lines)] == ["loss", DEV_SCORES, "model FLOP utilization, percent"]
+    assert [max(found) > 50 for found in ticks] == [False, True, True]
 
 
 def test_drawings_are_elements_of_a_page():
