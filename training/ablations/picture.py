@@ -18,7 +18,7 @@ def plot_result(result: Result, path: Path) -> None:
     height = 3.6 if is_curve else 1.2 + 0.42 * len(table.rows)
     panels = len(table.columns)
     figure, places = plt.subplots(
-        1, panels, figsize=(3.2 + 2.9 * panels, height), sharey=not is_curve, squeeze=False, layout="constrained"
+        1, panels, figsize=(3.2 + 3.3 * panels, height), sharey=not is_curve, squeeze=False, layout="constrained"
     )
     for number, (axes, column) in enumerate(zip(places[0], table.columns, strict=True)):
         cells = [row[number] for row in result.cells]

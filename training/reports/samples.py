@@ -45,8 +45,8 @@ CONTEXT_CHARS = 320
 """Code points of a context that are shown before and after the answers."""
 TRUTHS = ("label", "labels", "tags", "value", "score", "answers", "answer")
 """Fields that may hold the truth of an example, whatever the task."""
-NO_ENTITIES = "none"
 PREDICTIONS = ("label", "labels", "tags", "value", "text", "choice", "score")
+NO_ENTITIES = "none"
 
 
 @dataclass(frozen=True)
