@@ -140,7 +140,7 @@ def check_free(path: Path, *, replace: bool) -> None:
     Raises:
         ValueError: when there is one and it is not to be replaced.
     """
-    if path.exists() and not (replace and path.is_dir()):
+    if os.path.lexists(path) and not (replace and path.is_dir()):
         raise ValueError(f"already exists: `{path}`; remove it, choose another, or give --replace")
 
 

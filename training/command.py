@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -129,15 +130,18 @@ def _flags(recipe_type: Callable[..., Any]) -> set[str]:
 
 
 def command(main: Callable[[], None]) -> Callable[[], None]:
-    """Turn ValueError and OSError into one line on standard error and a non-zero exit code; an interrupt into 130."""
+    """Turn ValueError, OSError and a lack of memory into one line on standard error and a non-zero exit code; an
+    interrupt into 130."""
 
     @functools.wraps(main)
     def wrapped() -> None:
         try:
             main()
-        except BrokenPipeError:
-            sys.stderr.close()
-        except (ValueError, OSError) as error:
+        except BrokenPipeError:  # whoever read what is printed has ended
+            os._exit(128 + signal.SIGPIPE)
+        except (ValueError, OSError, MemoryError, RuntimeError) as error:
+            if isinstance(error, RuntimeError) and not _is_out_of_memory(error):
+                raise
             is_lost = isinstance(error, ConnectionError)
             if _is_peer() or is_lost:
                 time.sleep(PEER_DELAY_S)
@@ -175,7 +179,15 @@ def _exit(code: int, last_word: str = "") -> NoReturn:
     os._exit(code)
 
 
-def _message(error: ValueError | OSError) -> str:
+def _is_out_of_memory(error: Exception) -> bool:
+    """As Python and numpy, torch on a GPU, and torch on a CPU say so."""
+    is_named = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+    return is_named or "can't allocate memory" in str(error)
+
+
+def _message(error: Exception) -> str:
+    if _is_out_of_memory(error):
+        return f"not enough memory; smaller batches, shorter sequences and smaller networks need less ({error})"
     if isinstance(error, OSError) and error.filename:
         return f"cannot use `{error.filename2 or error.filename}`: {error.strerror}"
     return str(error)

@@ -2,7 +2,7 @@
 
     python -m training.pretrain mini --corpus build/corpus --run-dir runs/mini --num-steps 20000
     python -m training.pretrain modern --corpus build/corpus --run-dir runs/modern --max-minutes 60
-    torchrun --nproc-per-node 2 -m training.pretrain mini --corpus build/corpus --run-dir runs/mini
+    python -m training.launch 2 training.pretrain mini --corpus build/corpus --run-dir runs/mini
 
 The first word names a recipe: a published shape (tiny, mini, small, medium, base, large) with the paper's settings, or
 `modern`, which makes the most of little time. Every field is a flag that wins over it. The same command again resumes.

@@ -1,6 +1,7 @@
 """Files and directories are whole or absent."""
 
 import hashlib
+from pathlib import Path
 
 import pytest
 
@@ -48,14 +49,14 @@ def test_an_error_leaves_nothing(tmp_path, error):
     assert names(tmp_path) == []
 
 
-@pytest.mark.parametrize("replace", [False, True])
-def test_what_stands_there_is_not_touched_by_mistake(tmp_path, replace):
-    """An existing directory needs `replace`; a file is never replaced by a directory."""
+@pytest.mark.parametrize(
+    ("make", "replace"),
+    [(Path.mkdir, False), (Path.touch, True), (lambda path: path.symlink_to("nowhere"), True)],
+)
+def test_what_stands_there_is_not_touched_by_mistake(tmp_path, make, replace):
+    """An existing directory needs `replace`; a file, or a link to nowhere, is never replaced by a directory."""
     path = tmp_path / "there"
-    if replace:
-        path.write_text("old")
-    else:
-        path.mkdir()
+    make(path)
 
     with pytest.raises(ValueError, match=r"already exists: `.*there`; remove it"):
         fill(path, lambda: pytest.fail("work was done for nothing"), replace=replace)

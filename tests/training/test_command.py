@@ -1,5 +1,6 @@
 """The help of a command teaches how to call it."""
 
+import signal
 import subprocess
 import sys
 from importlib import import_module
@@ -7,9 +8,10 @@ from pathlib import Path
 from typing import get_args, get_type_hints
 
 import pytest
+import torch
 
 import training
-from training.command import ELSEWHERE, parse
+from training.command import ELSEWHERE, command, parse
 from training.contrastive import ContrastiveRecipe
 from training.corpus import CorpusRecipe
 from training.finetune import FinetuneRecipe
@@ -154,3 +156,36 @@ def test_an_interrupt_while_a_command_is_imported_is_quiet(error, lines):
 
     assert result.returncode != 0
     assert len(result.stderr.splitlines()) == lines
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError(), torch.OutOfMemoryError("CUDA"), RuntimeError("[enforce fail] can't allocate memory: 9 GB")]
+)
+def test_a_lack_of_memory_is_one_line(error):
+    """Whoever was refused it."""
+
+    def main():
+        raise error
+
+    with pytest.raises(SystemExit, match="error: not enough memory; smaller batches"):
+        command(main)()
+
+
+def test_other_errors_of_the_run_time_are_ours():
+    """With their traceback."""
+
+    def main():
+        raise RuntimeError("shapes")
+
+    with pytest.raises(RuntimeError, match="shapes"):
+        command(main)()
+
+
+def test_a_command_whose_output_nobody_reads_fails_quietly():
+    """It has not come to its end."""
+    code = "from training.command import command; command(lambda: [print('x', flush=True) for _ in range(9**5)])()"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.close()
+        error = process.stderr.read()
+
+    assert (process.returncode, error) == (128 + signal.SIGPIPE, b"")

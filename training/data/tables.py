@@ -62,13 +62,17 @@ def _named_rows(path: Path, cells: Iterator[tuple[int, list[str]]], *, header: b
     if first is None:
         raise ValueError(f"`{path}` is empty; its first line must name the columns")
     names = first[1] if header else [str(number) for number in range(len(first[1]))]
-    if twice := next((name for name in names if names.count(name) > 1), None):
-        raise ValueError(f"`{path}`, line 1: two columns are called `{twice}`")
+    _check_names(names, f"`{path}`, line 1")
     for number, row in cells if header else itertools.chain([first], cells):
         if len(row) != len(names):
             expected = f"the {'header' if header else 'first line'} has {len(names)}"
             raise ValueError(f"`{path}`, line {number}: {len(row)} columns, {expected}")
         yield f"`{path}`, line {number}", dict(zip(names, row, strict=True))
+
+
+def _check_names(names: list[str], place: str) -> None:
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise ValueError(f"{place}: two columns are called `{twice}`")
 
 
 def _tsv_cells(lines: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
@@ -102,7 +106,9 @@ def _parquet_rows(path: Path) -> Iterator[Row]:
         raise ValueError(f"no such file: `{path}`")
     number = 0
     try:
-        for batch in pyarrow.parquet.ParquetFile(path).iter_batches(batch_size=1024):
+        file = pyarrow.parquet.ParquetFile(path)
+        _check_names(file.schema_arrow.names, f"`{path}`")
+        for batch in file.iter_batches(batch_size=1024):
             for row in batch.to_pylist():
                 number += 1
                 yield f"`{path}`, row {number}", row

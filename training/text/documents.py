@@ -151,12 +151,15 @@ def find_files(paths: Sequence[str | Path]) -> list[Path]:
     """The files named, and those in the directories named, sorted within each.
 
     Raises:
-        ValueError: naming what does not exist, the directory without files, or a table, which is no running text.
+        ValueError: naming what does not exist or is a pipe, the directory without files, or a table, which is no running
+            text.
     """
     files = []
     for path in map(Path, paths):
         if not path.exists():
             raise ValueError(f"no such file or directory: `{path}`")
+        if not (path.is_file() or path.is_dir()):
+            raise ValueError(f"`{path}` is no file, but a pipe or the like; text is read more than once: write it down")
         found = sorted(item for item in path.iterdir() if item.is_file()) if path.is_dir() else [path]
         if not found:
             raise ValueError(f"no files in `{path}`")
@@ -264,6 +267,8 @@ def _parquet_blocks(path: Path) -> Iterator[Block]:
             last_row = first_row + len(batch)
             reached = file_size * (last_row - 1) // file.metadata.num_rows
             texts = [text for text in batch.column(0).to_pylist() if text]
+            if any(not isinstance(text, str) for text in texts):
+                raise ValueError(f"`{path}`: column `text` must hold strings")
             if large := [text for text in texts if len(text) > MAX_DOCUMENT_BYTES]:
                 raise ValueError(f"`{path}`: a row of {len(large[0]):,} characters, more than {MAX_DOCUMENT_BYTES:,}")
             yield Block(path, first_row, texts, reached - position)

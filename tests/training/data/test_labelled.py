@@ -98,6 +98,17 @@ def test_malformed_tables_are_named(name, content, message, tmp_path):
         read_classification(tmp_path / name, Columns())
 
 
+def test_columns_of_one_name_are_refused(tmp_path):
+    """Which is meant cannot be told."""
+    columns = [pyarrow.array([value]) for value in ("a", "b", "c")]
+    pyarrow.parquet.write_table(pyarrow.table(columns, names=["text", "text", "label"]), tmp_path / "a.parquet")
+    (tmp_path / "a.tsv").write_text("text\ttext\tlabel\na\tb\tc\n")
+
+    for path in tmp_path.iterdir():
+        with pytest.raises(ValueError, match=f"{path.name}`.*: two columns are called `text`"):
+            read_classification(path, Columns())
+
+
 def test_marks_and_line_ends_of_windows_change_nothing(tmp_path):
     """A byte order mark, CRLF, blank lines and lines of any length."""
     long = "word " * 40_000

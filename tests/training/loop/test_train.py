@@ -464,7 +464,7 @@ def test_a_corpus_changed_in_between_is_refused(corpus_dir, tmp_path, alone):
         ({"dev_corpus_digest": None}, "no `dev corpus`"),
     ):
         (tmp_path / "run" / "recipe.json").write_text(json.dumps(record | change))
-        with pytest.raises(ValueError, match=f"started with {message}; choose another --run-dir"):
+        with pytest.raises(ValueError, match=f"started with {message}; choose another run directory"):
             pretrain(recipe, alone)
     del record["dev_corpus_digest"]
     (tmp_path / "run" / "recipe.json").write_text(json.dumps(record))

@@ -2,6 +2,7 @@
 
 import gzip
 import lzma
+import os
 
 import pyarrow as pa
 import pyarrow.parquet
@@ -70,6 +71,15 @@ def test_malformed_files_are_named(name, content, message, tmp_path):
         list(read_documents(tmp_path / name))
 
 
+def test_parquet_whose_text_is_none_is_named(tmp_path):
+    """Lists of words, or bytes."""
+    for value in (["the", "cat"], b"the cat"):
+        pyarrow.parquet.write_table(pyarrow.table({"text": [value]}), tmp_path / "a.parquet")
+
+        with pytest.raises(ValueError, match=r"a.parquet`: column `text` must hold strings"):
+            list(read_documents(tmp_path / "a.parquet"))
+
+
 def test_blocks_hold_whole_documents_and_all_of_the_file(tmp_path):
     """However small, packed or not: the same documents, right line numbers, and bytes that add up to the file."""
     text = b"One is here.\n\n\nTwo is\nthere.\n \nThree." * 20
@@ -110,8 +120,11 @@ def test_tables_are_not_read_as_running_text(name, tmp_path):
 
 
 def test_missing_paths_are_named(tmp_path):
-    """A path that is not there, and a directory with nothing in it."""
+    """A path that is not there, a directory with nothing in it, and what cannot be read twice."""
     with pytest.raises(ValueError, match=r"no such file or directory: .*nowhere"):
         find_files([tmp_path / "nowhere"])
     with pytest.raises(ValueError, match="no files in"):
         find_files([tmp_path])
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ValueError, match="pipe` is no file, but a pipe or the like"):
+        find_files([tmp_path / "pipe"])
