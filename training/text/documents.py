@@ -151,8 +151,7 @@ def find_files(paths: Sequence[str | Path]) -> list[Path]:
     """The files named, and those in the directories named, sorted within each.
 
     Raises:
-        ValueError: naming what does not exist or is a pipe, the directory without files, or a table, which is no running
-            text.
+        ValueError: naming what does not exist or is a pipe, the directory without files, or a table, no running text.
     """
     files = []
     for path in map(Path, paths):
