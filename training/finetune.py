@@ -140,6 +140,7 @@ def _finetune(recipe: FinetuneRecipe, run: Run) -> Path:
         print(f"{_describe(task, examples)}; {num_sequences:,} sequences{note}", flush=True)
         if not dev:
             print("nothing will be scored: there is no --dev", flush=True)
+        _note_known(examples, dev)
         _note_new_positions(recipe, task.settings)
     num_steps = max(1, round(recipe.num_epochs * data.num_batches(0)))
     some_dev = dev[: recipe.eval_examples]
@@ -172,12 +173,16 @@ def _finetune(recipe: FinetuneRecipe, run: Run) -> Path:
 
 def _describe(task: Task[Any, Any, Any, Any], examples: Examples) -> str:
     """What was read, so that a wrong column shows."""
-    pairs = [bool(example.text_pair) for example in examples if hasattr(example, "text_pair")]
+    pairs = [_has_pair(example) for example in examples if hasattr(example, "text_pair")]
     some = f", {sum(pairs):,} of them with a pair" if any(pairs) else ""
     kind = "" if not pairs else ": pairs of texts" if all(pairs) else f": texts{some}"
     labels = getattr(task.settings, "labels", ())
     named = f"; {len(labels)} labels ({', '.join(labels[:8])}{', …' if len(labels) > 8 else ''})" if labels else ""
     return f"{len(examples):,} examples{kind}{named}"
+
+
+def _has_pair(example: Any) -> bool:
+    return bool(getattr(example, "text_pair", None))
 
 
 def _warn_of_failure(recipe: FinetuneRecipe, scores: Mapping[str, Any]) -> None:
@@ -196,7 +201,7 @@ def task_settings(recipe: FinetuneRecipe, examples: Examples, dev: Examples) -> 
 
     Raises:
         ValueError: when max_seq_length is beyond the checkpoint's positions, when there is but one label, or when dev
-            has one that train lacks.
+            has one that train lacks, or no pairs where train has them.
     """
     max_positions = read_shape(recipe.checkpoint).max_position_embeddings
     objective = OBJECTIVES[recipe.task]
@@ -207,9 +212,17 @@ def task_settings(recipe: FinetuneRecipe, examples: Examples, dev: Examples) -> 
     if unknown := find_unknown_label(objective, dev, known):
         place, label = unknown
         raise ValueError(f"{place}: label `{label}` does not occur in the training data")
+    if dev and any(map(_has_pair, examples)) and not any(map(_has_pair, dev)):
+        raise ValueError(f"`{recipe.dev[0]}` has single texts, but the training data have pairs (--columns.text-pair)")
     if len(known) == 1:
         raise ValueError(f"the only label in `{recipe.train[0]}` is `{known[0]}`; two are needed to tell them apart")
     return objective.settings(recipe, examples, max_seq_length)
+
+
+def _note_known(examples: Examples, dev: Examples) -> None:
+    known = set(examples)
+    if num_known := sum(example in known for example in dev):
+        print(f"note: {num_known:,} of {len(dev):,} dev examples are in the training data, too", flush=True)
 
 
 def _note_new_positions(recipe: FinetuneRecipe, settings: TaskSettings) -> None:
