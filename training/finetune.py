@@ -150,6 +150,7 @@ def _finetune(recipe: FinetuneRecipe, run: Run) -> Path:
             print(f"warning: {doubt}", file=sys.stderr)
         if not dev:
             print("nothing will be scored: there are no dev data", flush=True)
+        _note_known(examples, dev)
         _note_new_positions(recipe, task.settings)
     num_steps = max(1, round(recipe.num_epochs * data.num_batches(0)))
     some_dev = dev[: recipe.eval_examples]
@@ -224,7 +225,7 @@ def task_settings(recipe: FinetuneRecipe, examples: Examples, dev: Examples) -> 
 
     Raises:
         ValueError: when max_seq_length is beyond the checkpoint's positions, when there is but one label, or when dev
-            has one that train lacks.
+            has one that train lacks, or no pairs where train has them.
     """
     max_positions = read_shape(recipe.checkpoint).max_position_embeddings
     objective = OBJECTIVES[recipe.task]
@@ -238,9 +239,17 @@ def task_settings(recipe: FinetuneRecipe, examples: Examples, dev: Examples) -> 
         raise ValueError(
             f"{place}: label `{label}` does not occur in the training data" + (f"; {doubt}" if doubt else "")
         )
+    if dev and any(_pairs(examples)) and not any(_pairs(dev)):
+        raise ValueError(f"`{recipe.dev[0]}` has single texts, but the training data have pairs (--columns.text-pair)")
     if len(known) == 1:
         raise ValueError(f"the only label in `{recipe.train[0]}` is `{known[0]}`; two are needed to tell them apart")
     return objective.settings(recipe, examples, max_seq_length)
+
+
+def _note_known(examples: Examples, dev: Examples) -> None:
+    known = set(examples)
+    if num_known := sum(example in known for example in dev):
+        print(f"note: {num_known:,} of {len(dev):,} dev examples are in the training data, too", flush=True)
 
 
 def _note_new_positions(recipe: FinetuneRecipe, settings: TaskSettings) -> None:

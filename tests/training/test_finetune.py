@@ -240,6 +240,19 @@ def test_data_without_a_usable_answer_is_refused(answer, checkpoint, tmp_path, a
         finetune(recipe, alone)
 
 
+def test_dev_data_without_the_pairs_of_train_are_refused(checkpoint, tmp_path, alone):
+    """Scores on half of each example would say nothing."""
+    train, dev = tmp_path / "train.tsv", tmp_path / "dev.tsv"
+    train.write_text("text\ttext_pair\tlabel\nthe cat\ta cat\tyes\na dog\tthe cat\tno\n")
+    dev.write_text("text\tpair\tlabel\nthe cat\ta cat\tyes\n")
+    recipe = FinetuneRecipe(
+        task="classification", checkpoint=checkpoint, train=(train,), dev=(dev,), run_dir=tmp_path / "run"
+    )
+
+    with pytest.raises(ValueError, match=r"dev.tsv` has single texts, but the training data have pairs"):
+        finetune(recipe, alone)
+
+
 def test_tokenizer_of_another_network_is_refused(checkpoint, tmp_path, alone):
     """Its ids would lie outside of the embeddings."""
     foreign = shutil.copytree(checkpoint, tmp_path / "foreign")
@@ -349,7 +362,8 @@ def test_shapes_of_batches_are_few():
 
 
 def test_it_says_what_was_read_and_what_came_of_it(checkpoint, tmp_path, alone, capsys):
-    """Kind of texts and labels, a score that is no better than its baseline, no dev data, and a run that was done."""
+    """Kind of texts and labels, dev data that are known, a score no better than its baseline, no dev data, and a run
+    that was done."""
     train = write_classification(tmp_path / "train.jsonl", 24, seed=1)
     recipe = FinetuneRecipe(
         task="classification",
@@ -363,6 +377,7 @@ def test_it_says_what_was_read_and_what_came_of_it(checkpoint, tmp_path, alone, 
     finetune(recipe, alone)
     found = capsys.readouterr()
     assert "24 examples: texts; 2 labels (no, yes); 24 sequences" in found.out
+    assert "note: 24 of 24 dev examples are in the training data, too" in found.out
     assert "warning: accuracy is not above majority label" in found.err
 
     finetune(recipe, alone)

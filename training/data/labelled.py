@@ -388,7 +388,8 @@ def read_cloze(
 
 
 def cloze_examples(texts: Iterable[str], tokenizer: Tokenizer) -> Iterator[ClozeExample]:
-    """Texts with 15% of their tokens masked, the same at each reading; those that have none to mask are left out.
+    """Texts with 15% of their tokens masked, the same at each reading; those with none to mask, or with masks of their
+    own, are left out.
 
     Only words and signs that are one token each are masked, so that the text with [MASK] in their places says it all.
     """
@@ -398,7 +399,7 @@ def cloze_examples(texts: Iterable[str], tokenizer: Tokenizer) -> Iterator[Cloze
         whole = [index for index in range(len(tokens)) if _is_whole(tokenizer, tokens, index)]
         rng = random_generator(0, 0, stream=7, index=number)
         chosen = sorted(rng.permutation(whole)[: max(1, round(0.15 * len(tokens)))])
-        if not chosen:
+        if not chosen or tokenizer.mask_id in tokens.ids:
             continue
         number += 1
         hidden = tuple(tokenizer.token(int(tokens.ids[index])) for index in chosen)

@@ -33,6 +33,7 @@ from training.data.examples import encode_examples
 from training.data.labelled import (
     READERS,
     Columns,
+    cloze_examples,
     columns_there,
     read_classification,
     read_cloze,
@@ -380,6 +381,13 @@ def test_cloze_hides_tokens_that_stand_alone(text_file, tokenizer_dir):
         assert masks.sum() == len(example.tokens) == max(1, round(0.15 * (len(ids) - 2)))
         ids[masks] = [tokenizer.token_id(token) for token in example.tokens]
         assert any(" ".join(map(str, ids[1:-1])) in text for text in texts)
+
+
+def test_texts_with_masks_of_their_own_are_no_cloze(tokenizer_dir):
+    """What stood there is not known."""
+    texts = ["the cat sees a dog", "the [MASK] sees a dog"]
+
+    assert len(list(cloze_examples(texts, Tokenizer.load(tokenizer_dir)))) == 1
 
 
 def test_passages_are_no_longer_than_the_model_reads(text_file, tokenizer_dir):
