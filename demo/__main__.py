@@ -59,7 +59,8 @@ def stages(out: Path) -> list[tuple[str, str]]:
     for name, model in MODELS.items():
         for precision in ("fp32", "int8"):
             paths = f"{runs}/{model.run}/checkpoint {to}/models/{served_name(name, precision)}/1"
-            arguments = f"{paths} --task {model.task} --precision {precision}"
+            wanted = "int8 --mixed" if precision == "int8" else precision
+            arguments = f"{paths} --task {model.task} --precision {wanted}"
             found.append((f"Export: {name}, {precision}", f"export {arguments}"))
     return found
 

@@ -64,9 +64,9 @@ class Scoreboard:
         directory = read_model_directory(self.model_dir(name, precision or "fp32"))
         task = directory.load_task()
         if engine == "PyTorch":
-            run = torch_run(load_model(self.out / "runs" / MODELS[name].run / "checkpoint", task.name))
+            run = torch_run(load_model(self.out / "runs" / MODELS[name].run / "checkpoint", task.name), task)
         else:
-            run = ort_run(directory.model_path, disabled_optimizers=directory.manifest.execution.disabled_optimizers)
+            run = ort_run(directory.model_path, execution=directory.manifest.execution)
         found, seconds = _timed(lambda: predict(task, examples, run, max_batch_tokens=512, chunk_size=32))
         return [value for pair in zip(examples, found, strict=True) for value in _plain(task, *pair)], seconds
 

@@ -1,10 +1,11 @@
-"""Checkpoint -> ONNX graph -> fusion -> quantisation -> quality gate -> model directory.
+"""Checkpoint -> model directory: the ONNX graph, measured, with its tokenizer and its manifest.
 
-from export import export_checkpoint
-export_checkpoint("runs/demo/checkpoint", "models/demo/1", precision="int8")
+from export import Wishes, export_checkpoint
+export_checkpoint("runs/sst2/checkpoint", "models/sst2/1", Wishes(precision="int8"))
 """
 
-from export.pipeline import export_checkpoint
+from export.gate import Limits
+from export.pipeline import Wishes, export_checkpoint
 from export.session import ort_run
 
-__all__ = ["export_checkpoint", "ort_run"]
+__all__ = ["Limits", "Wishes", "export_checkpoint", "ort_run"]

@@ -8,17 +8,21 @@ CHECKPOINT is any BERT in Hugging Face's layout. The graph is compared with PyTo
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import sys
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
-from export.parity import Limits
-from export.pipeline import export_checkpoint
+from export.data import Data
+from export.pipeline import Wishes, export_checkpoint
+from export.retune import retune
 from export.source import SettingsChanges, TaskName
-from tasks.manifest import Precision
+from export.tune import format_trials
+from tasks.manifest import read_model_directory
 from training.command import command, parse
+from training.data.labelled import Columns
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,43 +35,54 @@ class Arguments:
     """`models/<name>/<version>`, to be written."""
     task: TaskName | None = None
     """What to export it for. Unset: what it was trained for; `embedding` works with every checkpoint."""
-    precision: Precision = "fp32"
-    """int8 is faster and smaller, at some loss that is measured."""
-    texts: Path | None = None
-    """Text file, one text a line, to compare graph and PyTorch on. Unset: random ids."""
     replace: bool = False
     """Overwrite an existing model directory."""
-    limits: tyro.conf.OmitArgPrefixes[Limits] = field(default_factory=Limits)
+    wishes: tyro.conf.OmitArgPrefixes[Wishes] = field(default_factory=Wishes)
+    data: tyro.conf.OmitArgPrefixes[Data] = field(default_factory=Data)
+    columns: Columns = field(default_factory=Columns)
+    """Of dev, train and texts. What is not given is as it was in training, if the data have that."""
     settings: tyro.conf.OmitArgPrefixes[SettingsChanges] = field(default_factory=SettingsChanges)
 
 
-def read_texts(path: Path) -> list[str]:
-    """The lines of a text file, without empty ones.
+@dataclass(frozen=True, kw_only=True)
+class TuneArguments:
+    """Command line of `python -m export tune`."""
 
-    Raises:
-        ValueError: when there are none, or the file is not UTF-8.
-    """
-    try:
-        texts = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-    except UnicodeDecodeError as error:
-        raise ValueError(f"not UTF-8: `{path}` ({error.reason} at byte {error.start})") from error
-    if not texts:
-        raise ValueError(f"no texts in `{path}`")
-    return texts
+    model_dir: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL_DIR")]
+    """What an export wrote; nothing else may be using it."""
+    texts: Path | None = None
+    """Texts like those to come, one a line: their lengths count. Unset: lengths as sentences have them."""
+
+
+TUNE = """Choose anew how a model directory is run, on the machine that will serve it. Takes up to a minute.
+
+    python -m export tune models/sst2/1
+"""
+
+
+def tune_command(arguments: TuneArguments) -> None:
+    """Choose and say what was tried."""
+    task = read_model_directory(arguments.model_dir).load_task()
+    data = Data(texts=arguments.texts)
+    trials = retune(arguments.model_dir, data.workload(task, data.evidence(task)), progress=print)
+    print(format_trials(trials))
+    print(f"model directory -> {arguments.model_dir}")
 
 
 @command
 def main() -> None:
     """Command line."""
+    if sys.argv[1:2] == ["tune"]:
+        tune_command(parse(TuneArguments, "export tune", TUNE, sys.argv[2:]))
+        return
     arguments = parse(Arguments, "export", __doc__)
     exported = export_checkpoint(
         arguments.checkpoint,
         arguments.model_dir,
-        precision=arguments.precision,
+        arguments.wishes,
         task=arguments.task,
         settings=arguments.settings,
-        texts=read_texts(arguments.texts) if arguments.texts else (),
-        limits=arguments.limits,
+        data=replace(arguments.data, columns=arguments.columns),
         replace=arguments.replace,
         progress=print,
     )

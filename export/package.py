@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import asdict
 from importlib.metadata import version as library_version
 from pathlib import Path
@@ -10,35 +10,36 @@ from typing import Any
 
 import onnx
 
-from export import optimise, quantise
+from export.machine import machine
+from export.made import Made
+from export.report import write_report
 from export.source import Source
+from export.tune import Choice, Trial
+from export.variant import Numbers
 from tasks.files import sha256
 from tasks.manifest import MANIFEST_FILE, MODEL_FILE, Manifest, Precision
 from tasks.tokenizer import TOKENIZER_FILE
 from training.checkpoint import checkpoint_digest
 from training.model.bert import BertConfig
 
-_LIBRARIES = ("torch", "transformers", "optimum", "optimum-onnx", "onnx", "onnxruntime", "tokenizers")
+_LIBRARIES = ("torch", "onnx", "onnxruntime", "tokenizers")
 
 
 def write_package(
     directory: Path,
-    graph: Path,
     source: Source,
     config: BertConfig,
+    made: Made,
     *,
     name: str,
     version: str,
     precision: Precision,
-    scores: Mapping[str, Any],
 ) -> None:
-    """Move the graph into a directory, and write tokenizer and manifest beside it.
+    """Write tokenizer and manifest beside the graph in a directory.
 
     Args:
         config: shape of the network.
-        scores: how far the graph is from PyTorch; those of the checkpoint are added.
     """
-    graph.rename(directory / MODEL_FILE)
     source.task.tokenizer.backend.save(str(directory / TOKENIZER_FILE))
     proto = onnx.load(directory / MODEL_FILE)
     opset = next(item.version for item in proto.opset_import if not item.domain)
@@ -54,19 +55,30 @@ def write_package(
         inputs=tuple(item.name for item in proto.graph.input),
         outputs=tuple(item.name for item in proto.graph.output),
         files={file: sha256(directory / file) for file in (MODEL_FILE, TOKENIZER_FILE)},
-        execution=optimise.EXECUTION,
-        provenance=_provenance(source, config, precision),
-        scores=_checkpoint_scores(source) | dict(scores),
+        execution=made.choice.execution,
+        provenance=_provenance(source, config, made),
+        scores=_checkpoint_scores(source) | _scores(made),
     )
     (directory / MANIFEST_FILE).write_text(manifest.to_json(), encoding="utf-8")
+    write_report(directory, manifest)
 
 
-def _provenance(source: Source, config: BertConfig, precision: Precision) -> dict[str, Any]:
-    recipe = {"fusion": optimise.RECIPE} | ({"quantisation": quantise.RECIPE} if precision == "int8" else {})
+def graph_record(numbers: Numbers, choice: Choice, trials: Sequence[Trial]) -> dict[str, Any]:
+    """What is written down of a graph."""
+    return {
+        "name": numbers.name,
+        "numbers": asdict(numbers),
+        "form": asdict(choice.form),
+        "tried": [asdict(trial) for trial in trials],
+    }
+
+
+def _provenance(source: Source, config: BertConfig, made: Made) -> dict[str, Any]:
     return {
         "checkpoint": {"name": source.name, "sha256": checkpoint_digest(source.directory), "config": asdict(config)},
         "training": dict(source.card.provenance) if source.card else {},
-        "recipe": recipe,
+        "graph": graph_record(made.numbers, made.choice, made.trials),
+        "machine": machine(),
         "versions": {library: library_version(library) for library in _LIBRARIES},
     }
 
@@ -76,3 +88,11 @@ def _checkpoint_scores(source: Source) -> dict[str, Any]:
     if source.card and source.card.task == source.task.name and source.card.scores:
         return {"checkpoint": dict(source.card.scores)}
     return {}
+
+
+def _scores(made: Made) -> dict[str, Any]:
+    return {
+        "judged_on": made.judged_on,
+        "fp32_difference": dict(made.differences),
+        "quality": {name: asdict(quality) for name, quality in made.qualities.items()},
+    }

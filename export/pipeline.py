@@ -2,38 +2,63 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
-import torch
+import onnx
 
-from export.graph import export_graph
-from export.optimise import EXECUTION, fuse
+from export.calibrate import calibrate
+from export.data import Data
+from export.gate import Gate, Limits
+from export.graph import build_graph
+from export.made import Made
+from export.network import Network, Weights
 from export.package import write_package
-from export.parity import Limits, check_cosine, check_parity
-from export.quantise import quantise
+from export.parity import check_parity
 from export.session import ort_run
 from export.source import SettingsChanges, Source, read_source
+from export.tune import Choice, Trial, default_choice, tune
+from export.variant import Numbers
+from export.workload import Workload
 from tasks.batching import Run
+from tasks.cpus import available_cpus
 from tasks.files import atomic_directory
-from tasks.manifest import ModelDirectory, Precision, check_precision, parse_model_path, read_model_directory
+from tasks.manifest import (
+    MODEL_FILE,
+    ModelDirectory,
+    Precision,
+    check_precision,
+    parse_model_path,
+    read_model_directory,
+)
 from training.evaluate import torch_run
 from training.model.bert import BertModel
 
 Progress = Callable[[str], object]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Wishes:
+    """What an export is to give."""
+
+    precision: Precision = "fp32"
+    """int8 is two to three times as fast and a quarter of the size, at a loss that is measured and limited."""
+    limits: Limits = field(default_factory=Limits)
+    mixed: bool = False
+    """int8: leave the layers that lose most in floats, as many as the limits ask for."""
+    tune: bool = True
+    """Try which form of the graph is the fastest on this machine; otherwise one that is often fast."""
+
+
 def export_checkpoint(
     checkpoint: str | Path,
     model_dir: str | Path,
+    wishes: Wishes | None = None,
     *,
-    precision: Precision = "fp32",
     task: str | None = None,
     settings: SettingsChanges | None = None,
-    texts: Sequence[str] = (),
-    limits: Limits | None = None,
+    data: Data | None = None,
     replace: bool = False,
     progress: Progress = lambda line: None,
 ) -> ModelDirectory:
@@ -44,62 +69,66 @@ def export_checkpoint(
         model_dir: `models/<name>/<version>`.
         task: None for the task that the checkpoint was trained for.
         settings: settings to use instead of what the checkpoint says.
-        texts: texts on which graph and PyTorch are compared sequence by sequence; none for random ids.
-        limits: how far the graph may be from PyTorch.
+        data: what the graph is judged and timed on.
         replace: overwrite an existing model directory.
         progress: called with a line about each finished stage.
 
     Raises:
-        ParityError: when the graph is not faithful.
+        ParityError: when the fp32 graph does not compute what PyTorch does.
+        QualityError: when integers cost too much.
         ValueError: naming the file, setting or flag that is wrong.
     """
-    check_precision(precision)
+    wishes = wishes or Wishes()
+    check_precision(wishes.precision)
     name, version = parse_model_path(model_dir)
     if Path(model_dir).exists() and not replace:
         raise ValueError(f"already exists: `{model_dir}`; give --replace to overwrite it, or take another version")
     source = read_source(checkpoint, task=task, settings=settings)
     model = source.load_model()
     progress(_describe(source, model))
-    with (
-        atomic_directory(model_dir, replace=replace) as directory,
-        tempfile.TemporaryDirectory(dir=directory) as stages,
-    ):
-        graph, scores = _make_graph(source, model, Path(stages), precision, texts, limits or Limits(), progress)
-        write_package(
-            directory, graph, source, model.config, name=name, version=version, precision=precision, scores=scores
-        )
+    with atomic_directory(model_dir, replace=replace) as directory:
+        made = _make_graph(source, model, directory, wishes, data or Data(), progress)
+        write_package(directory, source, model.config, made, name=name, version=version, precision=wishes.precision)
     return read_model_directory(model_dir)
 
 
 def _make_graph(
-    source: Source,
-    model: BertModel,
-    stages: Path,
-    precision: Precision,
-    texts: Sequence[str],
-    limits: Limits,
-    progress: Progress,
-) -> tuple[Path, dict[str, Any]]:
-    """The checked graph, and its scores."""
-    task, reference = source.task, torch_run(model)
-    exported, fused, quantised = (stages / f"{stage}.onnx" for stage in ("exported", "fused", "quantised"))
-    export_graph(model, task.name, exported)
-    fuse(exported, fused)
-    differences = check_parity(task, reference, _run(fused), atol=limits.atol)
+    source: Source, model: BertModel, directory: Path, wishes: Wishes, data: Data, progress: Progress
+) -> Made:
+    """Choose a graph, and write it."""
+    task, reference = source.task, torch_run(model, source.task)
+    data = data.or_those_of(source.card)
+    evidence = data.evidence(task)
+    progress(f"judged on {evidence.name}")
+    network = Network(model.config, Weights.of(model), task)
+    differences = _check_fp32(network, default_choice(), reference, wishes.limits, progress)
+    if wishes.precision == "int8":
+        network = replace(network, ranges=calibrate(model, task, data.calibration(task, evidence), network.layers))
+    gate = Gate(network, evidence, reference, wishes.limits, progress)
+    numbers = gate.choose(mixed=wishes.mixed) if wishes.precision == "int8" else Numbers()
+    choice, trials = _tuned(network, numbers, data.workload(task, evidence), wishes)
+    graph = directory / MODEL_FILE
+    onnx.save(build_graph(network, numbers, choice.form), graph)
+    exported = ort_run(graph, execution=choice.execution)
+    if wishes.precision == "fp32":
+        differences = check_parity(task, reference, exported, atol=wishes.limits.atol)
+    gate.check(numbers, exported)
+    return Made(numbers, choice, trials, evidence.name, gate.qualities, differences)
+
+
+def _tuned(network: Network, numbers: Numbers, workload: Workload, wishes: Wishes) -> tuple[Choice, list[Trial]]:
+    return tune(network, numbers, workload, num_cores=available_cpus()) if wishes.tune else (default_choice(), [])
+
+
+def _check_fp32(
+    network: Network, choice: Choice, reference: Run, limits: Limits, progress: Progress
+) -> dict[str, float]:
+    """The difference of each output of the fp32 graph."""
+    graph = build_graph(network, Numbers(), choice.form).SerializeToString()
+    run = ort_run(graph, execution=choice.execution)
+    differences = check_parity(network.task, reference, run, atol=limits.atol)
     progress(f"fp32 graph: largest difference from PyTorch {max(differences.values()):.1e} (atol {limits.atol:.0e})")
-    if precision == "int8":
-        quantise(fused, quantised)
-    graph = quantised if precision == "int8" else fused
-    cosines = check_cosine(task, reference, _run(graph), min_cosine=limits.min_cosine, texts=texts)
-    progress(
-        f"{precision} graph: mean cosine to PyTorch {cosines['mean_cosine']:.4f}, lowest {cosines['min_cosine']:.4f}, "
-        f"over {cosines['num_sequences']} sequences of {cosines['compared_on']}"
-    )
-    return graph, {"fp32_difference": differences, **cosines}
-
-
-def _run(graph: Path) -> Run:
-    return ort_run(graph, disabled_optimizers=EXECUTION.disabled_optimizers, num_threads=torch.get_num_threads())
+    return differences
 
 
 def _describe(source: Source, model: BertModel) -> str:

@@ -27,13 +27,15 @@ from training.checkpoint import (
 )
 from training.model.bert import BertModel
 
-TaskName = Literal["embedding", "classification", "spans", "masked-lm"]
+TaskName = Literal["embedding", "classification", "regression", "multiple-choice", "tagging", "spans", "masked-lm"]
 
 _TASK_OF_ARCHITECTURE: dict[str, TaskName] = {
     "BertModel": "embedding",
     "BertForPreTraining": "embedding",
     "BertForMaskedLM": "embedding",
     "BertForSequenceClassification": "classification",
+    "BertForMultipleChoice": "multiple-choice",
+    "BertForTokenClassification": "tagging",
     "BertForQuestionAnswering": "spans",
 }
 
@@ -48,9 +50,9 @@ class SettingsChanges(TypedDict, total=False):
     normalize: bool
     """embedding: divide each vector by its Euclidean norm."""
     labels: tuple[str, ...]
-    """classification: names of the labels, in the order of the logits."""
+    """classification, tagging: names of the labels, in the order of the logits."""
     doc_stride: int
-    """spans: tokens from the start of one window to the start of the next."""
+    """spans, tagging: tokens from the start of one window to the start of the next."""
     max_query_length: int
     """spans: longest question, in tokens."""
     max_answer_length: int
@@ -104,8 +106,6 @@ def read_source(checkpoint: str | Path, *, task: str | None = None, settings: Se
     task = task or (card.task if card else _infer_task(directory, config))
     if task not in TASKS:
         raise ValueError(f"unknown task: `{task}` (one of: {', '.join(get_args(TaskName))})")
-    if task not in get_args(TaskName):
-        raise ValueError(f"task `{task}` cannot be exported; `--task embedding` exports the encoder of `{directory}`")
     _refuse_other_heads(directory, config, task)
     tokenizer = load_tokenizer(directory)
     if card and card.task == task:
@@ -136,7 +136,13 @@ def _infer_task(directory: Path, config: Mapping[str, Any]) -> TaskName:
             f"`{directory / 'config.json'}` names architecture `{architectures[0]}`, which tells no task; "
             f"give --task (one of: {', '.join(get_args(TaskName))})"
         )
-    return _TASK_OF_ARCHITECTURE[architectures[0]]
+    task = _TASK_OF_ARCHITECTURE[architectures[0]]
+    return "regression" if task == "classification" and _is_regression(config) else task
+
+
+def _is_regression(config: Mapping[str, Any]) -> bool:
+    """To Hugging Face, a classifier with one label."""
+    return config.get("problem_type") == "regression" or len(labels_of(config)) == 1
 
 
 def _refuse_other_heads(directory: Path, config: Mapping[str, Any], task: str) -> None:
@@ -156,7 +162,7 @@ def _foreign_settings(
     if task == "spans":
         limits.append(SpanSettings.max_seq_length)
     values: dict[str, Any] = {"max_seq_length": min(limits)}
-    if task == "classification":
+    if task in ("classification", "tagging"):
         values["labels"] = labels_of(config)
     if task == "embedding":
         values |= embedding_settings(checkpoint)

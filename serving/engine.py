@@ -17,7 +17,7 @@ _FATAL = 4
 
 
 class Engine:
-    """An ONNX Runtime session of one thread; `run` may be called from many threads at once."""
+    """An ONNX Runtime session; `run` may be called from many threads at once."""
 
     def __init__(self, directory: ModelDirectory, output_names: tuple[str, ...]) -> None:
         """Load the graph.
@@ -42,7 +42,7 @@ class Engine:
         self._input_names, self._output_names = inputs, list(output_names)
 
     def run(self, arrays: Arrays) -> Arrays:
-        """Padded arrays by name, each [batch, length] int64 -> outputs by name."""
+        """Padded arrays by name, each [batch, length] int32 -> outputs by name."""
         feed = {name: arrays[name] for name in self._input_names}
         return dict(zip(self._output_names, self._session.run(self._output_names, feed), strict=True))
 
@@ -57,7 +57,7 @@ def _load(path: Path, execution: Execution) -> ort.InferenceSession:
     try:
         session = ort.InferenceSession(
             str(path),
-            _options(),
+            _options(execution),
             providers=[execution.provider],
             disabled_optimizers=list(execution.disabled_optimizers),
         )
@@ -68,16 +68,13 @@ def _load(path: Path, execution: Execution) -> ort.InferenceSession:
     return session
 
 
-def _options() -> ort.SessionOptions:
-    """One thread a run: workers run batches side by side, which is faster than threads within operators."""
+def _options(execution: Execution) -> ort.SessionOptions:
     options = ort.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.inter_op_num_threads = 1
-    options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    options.add_session_config_entry("session.inter_op.allow_spinning", "0")
-    options.enable_mem_pattern = False  # it keeps a plan for every shape, and here every batch has its own
     options.log_severity_level = _FATAL
+    for name, value in execution.session_options.items():
+        setattr(options, name, value)
+    for name, value in execution.session_config.items():
+        options.add_session_config_entry(name, value)
     return options
 
 

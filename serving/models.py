@@ -27,6 +27,11 @@ class Model:
     max_batch_tokens: int
     """Cap of a batch in padded tokens."""
 
+    @property
+    def num_threads(self) -> int:
+        """Cores that a batch takes."""
+        return self.manifest.execution.num_threads
+
     def __str__(self) -> str:
         return f"{self.manifest.name}/{self.manifest.version} ({self.manifest.task})"
 

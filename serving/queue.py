@@ -23,6 +23,10 @@ class Model(Hashable, Protocol):
     def max_batch_tokens(self) -> int:
         """Cap of a batch in padded tokens."""
 
+    @property
+    def num_threads(self) -> int:
+        """Cores that a batch takes."""
+
     def compute(self, sequences: Sequence[Any]) -> Sequence[Any]:
         """One output for each sequence."""
 

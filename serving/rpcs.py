@@ -64,15 +64,13 @@ class Embed(Rpc):
         return list(request.texts)
 
     def specialise(self, task: Embedding, request: pb.EmbedRequest) -> Task[Any, Any, Any, Any]:
-        changes: dict[str, Any] = {}
         if request.pooling != pb.POOLING_UNSPECIFIED:
-            if request.pooling not in POOLINGS:
-                known = ", ".join(f"{number} for {name}" for number, name in POOLINGS.items())
-                raise InvalidRequestError(violations=[Violation("pooling", f"unknown: {request.pooling} ({known})")])
-            changes["pooling"] = POOLINGS[request.pooling]
-        if request.HasField("normalize"):
-            changes["normalize"] = request.normalize
-        return task.with_settings(**changes)
+            _check_pooling(request.pooling, task.settings.pooling)
+        if not request.HasField("normalize"):
+            return task
+        if task.settings.normalize and not request.normalize:
+            raise InvalidRequestError(violations=[Violation("normalize", "this model's vectors have length 1")])
+        return task.with_settings(normalize=request.normalize)
 
     def field(self, invalid: InvalidExample) -> str:
         return f"texts[{invalid.index}]"
@@ -82,6 +80,16 @@ class Embed(Rpc):
 
     def reply(self, results: Sequence[bytes], windows: Sequence[Sequence[Features]], hidden_size: int) -> Any:
         return pb.EmbedReply(vectors=b"".join(results), dim=hidden_size)
+
+
+def _check_pooling(asked: pb.Pooling, pooling: str) -> None:
+    """The graph pools: there is no other."""
+    if asked not in POOLINGS:
+        known = ", ".join(f"{number} for {name}" for number, name in POOLINGS.items())
+        raise InvalidRequestError(violations=[Violation("pooling", f"unknown: {asked} ({known})")])
+    if POOLINGS[asked] != pooling:
+        reason = f"this model has `{pooling}`, not `{POOLINGS[asked]}`; leave it unset"
+        raise InvalidRequestError(violations=[Violation("pooling", reason)])
 
 
 class Classify(Rpc):

@@ -119,7 +119,7 @@ class Scheduler:
         """Start the workers.
 
         Args:
-            workers: batches computed at the same time, one thread each.
+            workers: cores: as many batches of models with one thread are computed at the same time.
             max_queue_tokens: tokens that may wait.
         """
         self._max_queue_tokens = max_queue_tokens
@@ -127,6 +127,9 @@ class Scheduler:
         self._queue = Queue()
         self._changed = threading.Condition()
         self._closed = False
+        self._workers = workers
+        self._busy = 0
+        """Cores that batches under way take."""
         self._threads = [
             threading.Thread(target=self._work, name=f"worker-{number}", daemon=True) for number in range(workers)
         ]
@@ -195,15 +198,18 @@ class Scheduler:
                 logger.exception("a batch of %d sequences failed", len(batch))
                 for entry in batch:
                     entry.job.fail(ComputeError(f"the model failed: {type(error).__name__}"))
+            finally:
+                self._release(batch[0].model)
 
     def _next_batch(self) -> list[Entry]:
         """Wait for work. Empty when the scheduler closes."""
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._closed or len(self._queue))
+                self._changed.wait_for(lambda: self._closed or self._has_room())
                 if self._closed:
                     return []
                 batch = self._queue.pop_batch()
+                self._busy += self._cores(batch[0].model)
             now = time.monotonic()
             expired = {entry.job for entry in batch if entry.job.deadline_s is not None and entry.job.deadline_s <= now}
             for job in expired:
@@ -213,6 +219,20 @@ class Scheduler:
                 self._observer.sequences_dropped(batch[0].model, len(batch) - len(live))
             if live:
                 return live
+            self._release(batch[0].model)
+
+    def _has_room(self) -> bool:
+        """Whether there are cores for the oldest entry."""
+        oldest = self._queue.oldest()
+        return oldest is not None and self._busy + self._cores(oldest.model) <= self._workers
+
+    def _cores(self, model: Model) -> int:
+        return min(model.num_threads, self._workers)
+
+    def _release(self, model: Model) -> None:
+        with self._changed:
+            self._busy -= self._cores(model)
+            self._changed.notify_all()
 
     def _run(self, batch: list[Entry]) -> None:
         model = batch[0].model

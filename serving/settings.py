@@ -9,7 +9,7 @@ from pathlib import Path
 from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, CliApp, CliPositionalArg, SettingsConfigDict, SettingsError
 
-from serving.cpus import available_cpus
+from tasks.cpus import available_cpus
 
 
 class Settings(BaseSettings):
@@ -38,8 +38,8 @@ class Settings(BaseSettings):
     metrics_port: int = Field(9090, ge=0, le=65535)
     """HTTP port of /metrics; 0 takes any free one."""
     workers: int = Field(default_factory=available_cpus, ge=1)
-    """Batches computed at the same time, one thread each; by default one for each core this process may use. More than
-    that only adds memory."""
+    """Cores to compute with, by default all that this process may use: as many batches at the same time, or fewer, of
+    models whose manifest wants several threads a batch. More than there are only adds memory."""
     max_batch_tokens: int | None = Field(None, ge=1)
     """Cap of a batch in padded tokens, for all models. Unset: what each manifest says, measured at export. Larger
     batches may raise throughput on a GPU; on a CPU they mostly raise latency."""

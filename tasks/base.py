@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import numpy as np
 
@@ -100,6 +100,6 @@ class Task(Generic[ExampleT, FeaturesT, PredictionT, SettingsT]):
         """
         raise ValueError(f"predictions of task `{self.name}` cannot be written")
 
-    def with_settings(self, **changes: Any) -> Task[ExampleT, FeaturesT, PredictionT, SettingsT]:
-        """The same task with some settings changed (a request that asks for another pooling, say)."""
+    def with_settings(self, **changes: Any) -> Self:
+        """The same task with some settings changed (a request that asks for vectors of length 1, say)."""
         return replace(self, settings=replace(self.settings, **changes)) if changes else self

@@ -1,4 +1,7 @@
-"""Embeddings: one vector per text, the last hidden state of [CLS] or the mean over tokens."""
+"""Embeddings: one vector per text, the last hidden state of [CLS] or the mean over tokens.
+
+The network pools: no more than the vector leaves it.
+"""
 
 from __future__ import annotations
 
@@ -36,8 +39,8 @@ class Embedding(Task[str, Features, np.ndarray, EmbeddingSettings]):
 
     name: ClassVar[str] = "embedding"
     settings_type: ClassVar[type[TaskSettings]] = EmbeddingSettings
-    output_names: ClassVar[tuple[str, ...]] = ("last_hidden_state",)
-    token_outputs: ClassVar[bool] = True
+    output_names: ClassVar[tuple[str, ...]] = ("sentence_embedding",)
+    token_outputs: ClassVar[bool] = False
 
     def encode(self, examples: Sequence[str], *, truncate: bool = True) -> list[list[Features]]:
         invalid: list[InvalidExample] = []
@@ -50,8 +53,5 @@ class Embedding(Task[str, Features, np.ndarray, EmbeddingSettings]):
         return [[Features(**self.tokenizer.assemble(item.ids[:max_tokens]))] for item in tokens]
 
     def decode(self, example: str, features: Sequence[Features], outputs: Sequence[Outputs]) -> np.ndarray:
-        hidden = outputs[0]["last_hidden_state"]
-        vector = hidden[0] if self.settings.pooling == "cls" else hidden.mean(axis=0, dtype=np.float32)
-        if self.settings.normalize:
-            vector = vector / max(float(np.linalg.norm(vector)), 1e-12)
-        return np.asarray(vector, dtype=np.float32)
+        vector = np.asarray(outputs[0]["sentence_embedding"], dtype=np.float32)
+        return vector / max(float(np.linalg.norm(vector)), 1e-12) if self.settings.normalize else vector

@@ -27,11 +27,11 @@ def collate(features: Sequence[Features], *, pad_id: int = 0, length: int = 0) -
     """Pad sequences to the longest of them, or to `length` if that is more.
 
     Returns:
-        `input_ids`, `attention_mask` and `token_type_ids`, each [batch, length] int64.
+        `input_ids`, `attention_mask` and `token_type_ids`, each [batch, length] int32.
     """
     lengths = [len(item) for item in features]
     shape = (len(features), max(length, *lengths))
-    arrays = {name: np.zeros(shape, dtype=np.int64) for name in INPUT_NAMES}
+    arrays = {name: np.zeros(shape, dtype=np.int32) for name in INPUT_NAMES}
     if pad_id:
         arrays["input_ids"].fill(pad_id)
     for row, (item, size) in enumerate(zip(features, lengths, strict=True)):

@@ -48,12 +48,29 @@ class Execution:
     provider: str = "CPUExecutionProvider"
     max_batch_tokens: int = 512
     """Cap of a batch in padded tokens."""
+    num_threads: int = 1
+    """Cores for one batch; as many batches run at the same time as there are cores for."""
     disabled_optimizers: tuple[str, ...] = ()
     """Load-time optimisers of ONNX Runtime to switch off."""
 
     def __post_init__(self) -> None:
-        if self.max_batch_tokens < 1:
-            raise ValueError(f"execution.max_batch_tokens must be at least 1: `{self.max_batch_tokens}`")
+        for name in ("max_batch_tokens", "num_threads"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"execution.{name} must be at least 1: `{getattr(self, name)}`")
+
+    @property
+    def session_options(self) -> dict[str, Any]:
+        """Attributes of ONNX Runtime's SessionOptions: what is measured at export is what is served."""
+        return {
+            "intra_op_num_threads": self.num_threads,
+            "inter_op_num_threads": 1,
+            "enable_mem_pattern": False,  # it keeps a plan for every shape, and here every batch has its own
+        }
+
+    @property
+    def session_config(self) -> dict[str, str]:
+        """Entries of ONNX Runtime's session configuration: idle threads leave the cores to others."""
+        return {"session.intra_op.allow_spinning": "0", "session.inter_op.allow_spinning": "0"}
 
 
 @dataclass(frozen=True, kw_only=True)

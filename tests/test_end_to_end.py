@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from bertline import Client
-from export import export_checkpoint
+from export import Wishes, export_checkpoint
 from tasks.batching import predict
 from tasks.embedding import Embedding, EmbeddingSettings
 from tasks.tokenizer import Tokenizer
@@ -22,6 +22,9 @@ from training.evaluate import load_for_evaluation, torch_run
 from training.finetune import FinetuneRecipe, finetune
 
 SHORT = {"learning_rate": 3e-3, "global_batch_size": 16, "micro_batch_size": 16, "dtype": "fp32", "dropout": 0.0}
+
+
+UNTUNED = Wishes(tune=False)
 
 
 @pytest.fixture(scope="module")
@@ -51,10 +54,12 @@ def checkpoints(checkpoint, data, tmp_path_factory, alone):
 
 @pytest.fixture(scope="module")
 def client(checkpoints, tmp_path_factory):
-    """A client of a server that serves all three from fp32 graphs."""
+    """A client of a server that serves all three from fp32 graphs, the embeddings also with other pooling."""
     models = tmp_path_factory.mktemp("models")
     for name, path in checkpoints.items():
-        export_checkpoint(path, models / name / "1", task="embedding" if name == "embed" else None)
+        export_checkpoint(path, models / name / "1", UNTUNED, task="embedding" if name == "embed" else None)
+    mean = {"pooling": "mean", "normalize": True}
+    export_checkpoint(checkpoints["embed"], models / "embed-mean" / "1", UNTUNED, task="embedding", settings=mean)
     command = [sys.executable, "-m", "serving", str(models), "--port", "0", "--metrics-port", "0"]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
@@ -103,17 +108,17 @@ def test_served_answers_are_the_evaluated_ones(client, checkpoints, data):
         assert result.no_answer_score == pytest.approx(prediction.no_answer_score, abs=1e-5)
 
 
-@pytest.mark.parametrize(("pooling", "normalize"), [("cls", False), ("mean", True)])
-def test_served_embeddings_are_the_evaluated_ones(client, checkpoints, pooling, normalize):
+@pytest.mark.parametrize(("name", "pooling", "normalize"), [("embed", "cls", False), ("embed-mean", "mean", True)])
+def test_served_embeddings_are_the_evaluated_ones(client, checkpoints, name, pooling, normalize):
     """Every vector to 1e-4, texts of all lengths, cut where they are too long."""
-    model = next(item for item in client.models() if item.name == "embed")
+    model = next(item for item in client.models() if item.name == name)
     task = _embedding_task(checkpoints["embed"], model.max_seq_length).with_settings(
         pooling=pooling, normalize=normalize
     )
     texts = [sentence for sentence in make_text(20, seed=5).splitlines() if sentence] + [make_text(3, seed=6)]
-    evaluated = np.stack(predict(task, texts, torch_run(load_model(checkpoints["embed"], "embedding"))))
+    evaluated = np.stack(predict(task, texts, torch_run(load_model(checkpoints["embed"], "embedding"), task)))
 
-    served = client.embed(texts, model="embed", pooling=pooling, normalize=normalize, truncate=True)
+    served = client.embed(texts, model=name, truncate=True)
 
     assert served.shape == (len(texts), 32)
     np.testing.assert_allclose(served, evaluated, atol=1e-4)

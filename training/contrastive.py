@@ -39,6 +39,7 @@ from training.loop.result import write_result
 from training.loop.run import Run
 from training.loop.train import Batch, Evaluation, LoopSettings, Phase, train
 from training.model.bert import BertModel
+from training.model.vectors import pool
 from training.objectives import Item, Objective
 from training.similarity import mean_of_words, similarity_scores, vector_scores, word_overlap
 from training.text.documents import split_sentences
@@ -122,19 +123,15 @@ class ContrastiveObjective(Objective):
     def loss(self, network: nn.Module, batch: Batch) -> dict[str, Tensor]:
         """The loss, summed over the texts of this process."""
         numbers = batch.targets["labels"]
-        outputs = network(**batch.inputs)
-        vectors = outputs["pooler_output"] if self.recipe.with_head else self._pool(outputs, batch)
+        vectors = self._vectors(network(**batch.inputs), batch)
         with torch.autocast(vectors.device.type, enabled=False):  # in bf16, cosines over temperature are off by 0.1
             views = vectors.float().view(*numbers.shape, -1)
             return {"loss": info_nce(views, numbers, temperature=self.recipe.temperature, world=self.world)}
 
-    def _pool(self, outputs: dict[str, Tensor], batch: Batch) -> Tensor:
-        """[sequences, hidden], as `tasks.embedding` makes them."""
-        hidden_BLD = outputs["last_hidden_state"]
-        if self.recipe.pooling == "cls":
-            return hidden_BLD[:, 0]
-        mask_BL1 = batch.inputs["attention_mask"][..., None]
-        return (hidden_BLD.float() * mask_BL1).sum(1) / mask_BL1.sum(1)
+    def _vectors(self, outputs: dict[str, Tensor], batch: Batch) -> Tensor:
+        if self.recipe.with_head:
+            return outputs["pooler_output"]
+        return pool(outputs["last_hidden_state"], batch.inputs["attention_mask"], self.recipe.pooling)
 
 
 def info_nce(vectors: Tensor, numbers: Tensor, *, temperature: float, world: World) -> Tensor:
@@ -202,7 +199,7 @@ def _train_embedding(recipe: ContrastiveRecipe, run: Run) -> Path:
         settings=recipe,
         run=run,
         evaluation=Evaluation(
-            scores=lambda: _correlations(similarity_scores(task, dev, torch_run(model, world.device))),
+            scores=lambda: _correlations(similarity_scores(task, dev, torch_run(model, task, world.device))),
             every=recipe.eval_every,
         )
         if dev
@@ -297,11 +294,10 @@ def scores_before(
     task: Embedding, dev: Sequence[RegressionExample], model: BertModel, world: World
 ) -> dict[str, dict[str, float]]:
     """What the checkpoint scores as it is, with both poolings, and what takes no network at all."""
-    run = torch_run(model, world.device)
     rows: dict[str, dict[str, float]] = {}
     for pooling in get_args(Pooling):
-        settings = replace(task.settings, pooling=pooling)
-        rows[f"before, {pooling}"] = similarity_scores(Embedding(task.tokenizer, settings), dev, run)
+        other = task.with_settings(pooling=pooling)
+        rows[f"before, {pooling}"] = similarity_scores(other, dev, torch_run(model, other, world.device))
     words = mean_of_words(model.bert.embeddings.word.weight.detach().cpu().numpy(), task.tokenizer)
     return rows | {
         "mean of word embeddings": vector_scores(dev, words),
@@ -325,7 +321,7 @@ def _finish(
     """Score the weights, write the checkpoint."""
     scores: dict[str, Any] = {}
     if dev:
-        rows = {"dev": similarity_scores(task, dev, torch_run(model, run.world.device)), **rows}
+        rows = {"dev": similarity_scores(task, dev, torch_run(model, task, run.world.device)), **rows}
         scores = {**rows, "num_dev_examples": len(dev)}
     card = TaskCard(task=task.name, settings=task.settings, scores=scores, provenance=origin)
     write_result(run, model, tokenizer_from=recipe.checkpoint, card=card)

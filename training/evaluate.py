@@ -37,6 +37,7 @@ from training.data.labelled import (
     read_similarities,
 )
 from training.model.bert import BertModel
+from training.model.vectors import Vectors
 from training.objectives import OBJECTIVES, find_unknown_label
 from training.progress import Progress
 from training.similarity import vector_scores, word_overlap
@@ -59,14 +60,15 @@ class EvaluateRecipe:
     """Write predictions here, one JSON object a line."""
 
 
-def torch_run(model: BertModel, device: torch.device | str = "cpu") -> Run:
-    """A function that runs the network on padded arrays, as ONNX Runtime runs its graph."""
-    model.eval().to(device)
+def torch_run(model: BertModel, task: Task[Any, Any, Any, Any], device: torch.device | str = "cpu") -> Run:
+    """A function that runs the network on padded arrays, as ONNX Runtime runs its graph for the task."""
+    network = Vectors(model, task.settings) if isinstance(task, Embedding) else model
+    network.eval().to(device)
 
     @torch.inference_mode()
     def run(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         inputs: dict[str, Any] = {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
-        return {name: output.float().cpu().numpy() for name, output in model(**inputs).items()}
+        return {name: output.float().cpu().numpy() for name, output in network(**inputs).items()}
 
     return run
 
@@ -96,7 +98,7 @@ def load_for_evaluation(checkpoint: Path) -> tuple[Task[Any, Any, Any, Any], Run
         raise LanguageModelError(
             f"`{checkpoint}` is a language model ({model.config.direction}) and fills in no masked words; fine-tune it"
         )
-    return task, torch_run(model, "cuda" if torch.cuda.is_available() else "cpu")
+    return task, torch_run(model, task, "cuda" if torch.cuda.is_available() else "cpu")
 
 
 def _check_labels(task: Task[Any, Any, Any, Any], examples: Examples) -> None:

@@ -162,7 +162,7 @@ def _finetune(recipe: FinetuneRecipe, run: Run) -> Path:
         settings=recipe,
         run=run,
         evaluation=Evaluation(
-            scores=lambda: task.score(some_dev, predict(task, some_dev, torch_run(model, world.device))),
+            scores=lambda: task.score(some_dev, predict(task, some_dev, torch_run(model, task, world.device))),
             every=max(1, num_steps // 4),
         )
         if dev
@@ -331,7 +331,7 @@ def _final_scores(
     world: World,
 ) -> tuple[Task[Any, Any, Any, Any], dict[str, Any]]:
     """The task, with the null threshold that was searched for if it was, and its scores."""
-    predictions = predict_with_progress(task, dev, torch_run(model, world.device))
+    predictions = predict_with_progress(task, dev, torch_run(model, task, world.device))
     rows = {"dev": task.score(dev, predictions)}
     if isinstance(task, Spans) and recipe.null_threshold == "auto":
         tuned = Spans(task.tokenizer, replace(task.settings, null_threshold=best_null_threshold(dev, predictions)))

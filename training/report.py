@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import tyro
 from markupsafe import Markup
 from safetensors import SafetensorError, safe_open
@@ -29,6 +28,7 @@ from training.loop.recipe import RECIPE_FILE, check_types, default_fields, flatt
 from training.loop.run import read_metrics
 from training.pretrain import NO_CONTEXT, PretrainRecipe, no_context_scores
 from training.reports.model_card import base_model, format_number, score_rows
+from training.reports.page import render_page
 from training.reports.plot import curve_name, is_loss, legend, panels, svg
 from training.reports.samples import format_percent, sample_predictions
 
@@ -76,15 +76,10 @@ def render(run: Path, data: Sequence[Path] = ()) -> str:
     checkpoint = run / "checkpoint"
     card = read_task_card(checkpoint) if checkpoint.is_dir() else None
     rows, about = scores(settings, lines, card)
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent / "reports"),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {"number": format_number, "percent": format_percent, "score": _score}
-    environment.tests |= {"loss": is_loss}
-    return environment.get_template(TEMPLATE).render(
+    return render_page(
+        TEMPLATE,
+        filters={"percent": format_percent, "score": _score},
+        tests={"loss": is_loss},
         name=run.resolve().name,
         facts=facts(run, settings, lines, card),
         step=lines[-1]["step"] if lines else 0,

@@ -87,7 +87,7 @@ class Client:
             texts: a list; a single string is refused.
             model: its name; empty for the only loaded model of this task.
             version: empty for the highest loaded one.
-            pooling: `cls` or `mean`; None for what the model was made for.
+            pooling: `cls` or `mean`, to make sure of it: another than the model's is refused.
             normalize: divide each vector by its Euclidean norm; None for what the model was made for.
             truncate: cut texts that are too long instead of raising InvalidInput.
             timeout: seconds that each request may take; None for the client's.

@@ -13,7 +13,7 @@ import pytest
 import torch
 import transformers
 
-from export import export_checkpoint
+from export import Wishes, export_checkpoint
 from tasks.manifest import ModelDirectory
 
 VOCAB = [
@@ -23,6 +23,9 @@ VOCAB = [
     *("the", "##ing", "é", "A", "##B", "博", ".", "'"),
 ]
 TEXTS = ["the cat", "a", "going home, the bakery [MASK] closed.", "x y z " * 4]
+
+SETTINGS = {"spans": {"max_query_length": 16}}
+UNTUNED = Wishes(tune=False)
 
 Save = Callable[..., Path]
 
@@ -101,11 +104,15 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory, save_checkpoint: Save)
     """One checkpoint of each architecture, by the last part of its class's name."""
     root = tmp_path_factory.mktemp("checkpoints")
     labels = {"id2label": {0: "sports", 1: "weather", 2: "news"}, "label2id": {"sports": 0, "weather": 1, "news": 2}}
+    tags = {"id2label": {0: "O", 1: "B-PER"}, "label2id": {"O": 0, "B-PER": 1}}
     return {
         "plain": save_checkpoint(root / "plain"),
         "classification": save_checkpoint(root / "classification", "BertForSequenceClassification", **labels),
         "spans": save_checkpoint(root / "spans", "BertForQuestionAnswering", max_position_embeddings=80),
         "masked-lm": save_checkpoint(root / "masked-lm", "BertForMaskedLM"),
+        "regression": save_checkpoint(root / "regression", "BertForSequenceClassification", num_labels=1),
+        "multiple-choice": save_checkpoint(root / "multiple-choice", "BertForMultipleChoice"),
+        "tagging": save_checkpoint(root / "tagging", "BertForTokenClassification", **tags),
     }
 
 
@@ -113,11 +120,15 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory, save_checkpoint: Save)
 def exported(tmp_path_factory: pytest.TempPathFactory, checkpoints: dict[str, Path]) -> dict[str, ModelDirectory]:
     """A model directory of each task."""
     models = tmp_path_factory.mktemp("models")
+    tasks = [name for name in checkpoints if name != "plain"]
     return {
-        "embedding": export_checkpoint(checkpoints["plain"], models / "plain/1"),
-        "classification": export_checkpoint(checkpoints["classification"], models / "classification/1"),
-        "spans": export_checkpoint(checkpoints["spans"], models / "spans/1", settings={"max_query_length": 16}),
-        "masked-lm": export_checkpoint(checkpoints["masked-lm"], models / "masked-lm/1", task="masked-lm"),
+        "embedding": export_checkpoint(checkpoints["plain"], models / "plain/1", UNTUNED),
+        **{
+            task: export_checkpoint(
+                checkpoints[task], models / task / "1", UNTUNED, task=task, settings=SETTINGS.get(task)
+            )
+            for task in tasks
+        },
     }
 
 
@@ -129,9 +140,9 @@ def random_batch() -> Callable[..., dict[str, np.ndarray]]:
         rng = np.random.default_rng(seed)
         lengths = np.array([length, *rng.integers(1, length, rows - 1, endpoint=True)])
         return {
-            "input_ids": rng.integers(0, len(VOCAB), (rows, length)),
-            "attention_mask": (np.arange(length) < lengths[:, None]).astype(np.int64),
-            "token_type_ids": rng.integers(0, 2, (rows, length)),
+            "input_ids": rng.integers(0, len(VOCAB), (rows, length), dtype=np.int32),
+            "attention_mask": (np.arange(length) < lengths[:, None]).astype(np.int32),
+            "token_type_ids": rng.integers(0, 2, (rows, length), dtype=np.int32),
         }
 
     return make

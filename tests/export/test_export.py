@@ -11,16 +11,19 @@ import pytest
 import torch
 import transformers
 
-from export import export_checkpoint, ort_run
-from export.__main__ import read_texts
-from export.parity import Limits, ParityError
+from export import Limits, Wishes, export_checkpoint, ort_run
+from export.data import Data
+from export.gate import QualityError
+from export.parity import ParityError
 from tasks.classification import ClassificationSettings
 from tasks.files import sha256
 from tasks.manifest import read_model_directory
+from tests.export.conftest import SETTINGS
 from training.checkpoint import TaskCard, checkpoint_digest, load_model
 from training.checkpoint import save_checkpoint as save_our_checkpoint
 
-IMPOSSIBLE = Limits(atol=1e-12)
+UNTUNED = Wishes(tune=False)
+IMPOSSIBLE = Wishes(tune=False, limits=Limits(atol=1e-12))
 
 
 def names(directory):
@@ -33,10 +36,15 @@ def last_hidden_state(directory, arrays):
         return network(**{name: torch.from_numpy(array) for name, array in arrays.items()}).last_hidden_state.numpy()
 
 
-def check_hidden_states(model, directory, arrays):
-    actual = ort_run(model.model_path)(arrays)["last_hidden_state"]
-    mask = arrays["attention_mask"].astype(bool)
-    np.testing.assert_allclose(actual[mask], last_hidden_state(directory, arrays)[mask], atol=1e-4)
+def check_vectors(model, directory, arrays):
+    actual, hidden = ort_run(model.model_path)(arrays)["sentence_embedding"], last_hidden_state(directory, arrays)
+    mask = arrays["attention_mask"][..., None]
+    expected = hidden[:, 0]
+    if model.manifest.settings.pooling == "mean":
+        expected = (hidden * mask).sum(1) / mask.sum(1)
+    if model.manifest.settings.normalize:
+        expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+    np.testing.assert_allclose(actual, expected, atol=1e-4)
 
 
 def without_pooler(save, path):
@@ -67,9 +75,9 @@ def test_foreign_layouts_export(tmp_path, layout, save_checkpoint, random_batch,
     """Whatever the layout, the model directory has the graph and the tokenizer of the checkpoint."""
     directory = layout(save_checkpoint, tmp_path / "checkpoint")
 
-    model = export_checkpoint(directory, tmp_path / "models/foreign/1")
+    model = export_checkpoint(directory, tmp_path / "models/foreign/1", UNTUNED)
 
-    check_hidden_states(model, directory, random_batch(3, 9))
+    check_vectors(model, directory, random_batch(3, 9))
     theirs = transformers.BertTokenizerFast.from_pretrained(directory)
     texts = [*texts, "The BAKERY é"]
     tokens = model.load_task().tokenizer.tokenize(texts)
@@ -78,19 +86,19 @@ def test_foreign_layouts_export(tmp_path, layout, save_checkpoint, random_batch,
 
 def test_encoder_of_any_checkpoint_can_be_exported(tmp_path, checkpoints, random_batch):
     """A classifier gives embeddings, too, when asked."""
-    model = export_checkpoint(checkpoints["classification"], tmp_path / "encoder/1", task="embedding")
+    model = export_checkpoint(checkpoints["classification"], tmp_path / "encoder/1", UNTUNED, task="embedding")
 
-    check_hidden_states(model, checkpoints["classification"], random_batch(2, 5))
+    check_vectors(model, checkpoints["classification"], random_batch(2, 5))
 
 
 def test_sentence_transformers_folder_exports(tmp_path, save_sentence_transformer, random_batch):
-    """Its pooling travels in the manifest."""
+    """Its pooling and normalisation are in the graph."""
     directory = save_sentence_transformer(tmp_path / "st", at="0_Transformer")
 
-    model = export_checkpoint(directory, tmp_path / "models/st/1")
+    model = export_checkpoint(directory, tmp_path / "models/st/1", UNTUNED)
 
-    assert model.manifest.settings.pooling == "mean"
-    check_hidden_states(model, directory / "0_Transformer", random_batch(2, 5))
+    assert (model.manifest.settings.pooling, model.manifest.settings.normalize) == ("mean", True)
+    check_vectors(model, directory / "0_Transformer", random_batch(2, 5))
 
 
 def test_manifest_says_where_the_model_came_from(exported, checkpoints):
@@ -99,13 +107,13 @@ def test_manifest_says_where_the_model_came_from(exported, checkpoints):
     manifest = model.manifest
 
     assert (manifest.name, manifest.version, manifest.task, manifest.precision) == ("plain", "1", "embedding", "fp32")
-    assert (manifest.opset, manifest.hidden_size, manifest.vocab_size) == (17, 32, 65)
+    assert (manifest.opset, manifest.hidden_size, manifest.vocab_size) == (20, 32, 65)
     assert manifest.files == {name: sha256(model.path / name) for name in ("model.onnx", "tokenizer.json")}
     assert manifest.provenance["checkpoint"]["sha256"] == checkpoint_digest(checkpoints["plain"])
     assert manifest.provenance["checkpoint"]["name"] == "plain"
     assert manifest.provenance["versions"]["onnx"] == onnx.__version__
-    assert manifest.scores["fp32_difference"]["last_hidden_state"] <= 1e-4
-    assert names(model.path) == ["manifest.json", "model.onnx", "tokenizer.json"]
+    assert manifest.scores["fp32_difference"]["sentence_embedding"] <= 1e-4
+    assert names(model.path) == ["manifest.json", "model.onnx", "report.html", "tokenizer.json"]
     assert read_model_directory(model.path) == model
 
 
@@ -121,49 +129,51 @@ def test_scores_and_provenance_of_our_checkpoint_travel_along(tmp_path, checkpoi
     model = load_model(checkpoints["classification"], "classification")
     save_our_checkpoint(tmp_path / "ours", model, tokenizer_from=checkpoints["classification"], card=card)
 
-    manifest = export_checkpoint(tmp_path / "ours", tmp_path / "news/3").manifest
+    manifest = export_checkpoint(tmp_path / "ours", tmp_path / "news/3", UNTUNED).manifest
 
     assert manifest.settings == card.settings
     assert manifest.scores["checkpoint"] == {"accuracy": 0.75}
     assert manifest.provenance["training"] == {"data": "abc"}
 
 
-@pytest.mark.parametrize("task", ["embedding", "classification", "spans", "masked-lm"])
-def test_int8_is_close_and_its_cosine_is_recorded(tmp_path, task, checkpoints, texts):
-    """The products are integers, and the manifest says what that cost."""
+@pytest.mark.parametrize("task", ["embedding", "classification", "tagging", "multiple-choice", "spans", "masked-lm"])
+@pytest.mark.parametrize("products", ["static int8", "dynamic int8"])
+def test_int8_is_close_and_its_quality_is_recorded(tmp_path, task, products, checkpoints, texts):
+    """The products are of integers, and the manifest says what that cost."""
+    (tmp_path / "texts.txt").write_text("\n".join(texts) + "\n")
+    checkpoint = checkpoints["plain" if task == "embedding" else task]
+    data = Data(texts=tmp_path / "texts.txt") if products == "static int8" else Data()
+    wishes = Wishes(precision="int8", tune=False, limits=Limits(min_cosine=0.97))
+
     model = export_checkpoint(
-        checkpoints["plain" if task == "embedding" else task],
-        tmp_path / "small/2",
-        precision="int8",
-        task=task,
-        texts=texts,
-        settings={"max_query_length": 16} if task == "spans" else None,
-        limits=Limits(min_cosine=0.98),
+        checkpoint, tmp_path / "small/2", wishes, task=task, settings=SETTINGS.get(task), data=data
     )
 
     kinds = {node.op_type for node in onnx.load(model.model_path).graph.node}
-    assert "MatMulInteger" in kinds
+    quality = model.manifest.scores["quality"][products]
+    assert "MatMulIntegerToFloat" in kinds
+    assert ("DynamicQuantizeLinear" in kinds) == (products == "dynamic int8")
     assert model.manifest.precision == "int8"
-    assert 0.98 <= model.manifest.scores["mean_cosine"] < 1
-    assert model.manifest.scores["min_cosine"] <= model.manifest.scores["mean_cosine"]
-    assert model.manifest.scores["compared_on"] == "texts"
-    assert "quantisation" in model.manifest.provenance["recipe"]
+    assert 0.97 <= quality["mean_cosine"] < 1
+    assert quality["min_cosine"] <= quality["mean_cosine"]
+    assert model.manifest.scores["judged_on"] == ("4 texts" if products == "static int8" else "64 random sequences")
+    assert model.manifest.provenance["graph"]["numbers"]["products"] == products
 
 
 def test_int8_graph_below_the_limit_is_refused(tmp_path, checkpoints):
-    """Quality is a gate, not a note."""
-    with pytest.raises(ParityError, match="mean cosine"):
-        export_checkpoint(
-            checkpoints["plain"], tmp_path / "small/1", precision="int8", limits=Limits(min_cosine=0.9999999)
-        )
+    """Quality is a gate, not a note: examples and layers are named."""
+    wishes = Wishes(precision="int8", tune=False, limits=Limits(min_cosine=0.9999999))
+
+    with pytest.raises(QualityError, match=r"mean cosine .* most to blame: bert\.layers\..* \(--mixed leaves such"):
+        export_checkpoint(checkpoints["plain"], tmp_path / "small/1", wishes)
 
     assert names(tmp_path / "small") == []
 
 
 def test_refused_graph_leaves_nothing_behind(tmp_path, checkpoints):
     """A version directory is whole or absent, hidden ones included."""
-    with pytest.raises(ParityError, match="last_hidden_state"):
-        export_checkpoint(checkpoints["plain"], tmp_path / "models/plain/1", limits=IMPOSSIBLE)
+    with pytest.raises(ParityError, match="sentence_embedding"):
+        export_checkpoint(checkpoints["plain"], tmp_path / "models/plain/1", IMPOSSIBLE)
 
     assert names(tmp_path / "models/plain") == []
 
@@ -177,10 +187,10 @@ def test_existing_version_stays_until_its_successor_is_whole(tmp_path, exported,
     with pytest.raises(ValueError, match=r"already exists: .*--replace"):
         export_checkpoint(checkpoints["plain"], target)
     with pytest.raises(ParityError):
-        export_checkpoint(checkpoints["plain"], target, replace=True, limits=IMPOSSIBLE)
+        export_checkpoint(checkpoints["plain"], target, IMPOSSIBLE, replace=True)
     assert read_model_directory(target) == before
 
-    after = export_checkpoint(checkpoints["plain"], target, replace=True, settings={"pooling": "mean"})
+    after = export_checkpoint(checkpoints["plain"], target, UNTUNED, replace=True, settings={"pooling": "mean"})
     assert after.manifest.settings.pooling == "mean"
     assert [path.name for path in target.parent.iterdir()] == ["1"]
 
@@ -194,7 +204,7 @@ def test_export_needs_no_network(tmp_path, checkpoints, monkeypatch):
     monkeypatch.setattr(socket.socket, "connect", refuse)
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
 
-    assert export_checkpoint(checkpoints["plain"], tmp_path / "offline/1").path.is_dir()
+    assert export_checkpoint(checkpoints["plain"], tmp_path / "offline/1", UNTUNED).path.is_dir()
 
 
 @pytest.mark.parametrize(
@@ -220,22 +230,21 @@ def test_missing_files_are_named(tmp_path, checkpoints, missing, message):
 def test_wrong_arguments_are_named(tmp_path, checkpoints):
     """Precision and model directory are checked before any work."""
     with pytest.raises(ValueError, match="unknown precision: `fp4`"):
-        export_checkpoint(checkpoints["plain"], tmp_path / "plain/1", precision="fp4")
+        export_checkpoint(checkpoints["plain"], tmp_path / "plain/1", Wishes(precision="fp4"))
     with pytest.raises(ValueError, match="whole number as version"):
         export_checkpoint(checkpoints["plain"], tmp_path / "plain/latest")
 
 
-def test_texts_are_lines(tmp_path):
-    """Empty lines are left out; a file without text, or not of text, is refused."""
-    (tmp_path / "texts").write_text("one\n\n two\n", encoding="utf-8")
-    (tmp_path / "empty").write_text("\n \n")
-    (tmp_path / "bytes").write_bytes(b"\xff\xfe")
+@pytest.mark.parametrize(
+    ("content", "message"), [(b"\n \n", "no texts in"), (b"\xff\xfe", "not UTF-8"), (None, "no such file")]
+)
+def test_unusable_texts_are_named(tmp_path, content, message, checkpoints):
+    """A file that is not there, is empty or is no text is refused."""
+    if content is not None:
+        (tmp_path / "texts.txt").write_bytes(content)
 
-    assert read_texts(tmp_path / "texts") == ["one", " two"]
-    with pytest.raises(ValueError, match="no texts in"):
-        read_texts(tmp_path / "empty")
-    with pytest.raises(ValueError, match="not UTF-8"):
-        read_texts(tmp_path / "bytes")
+    with pytest.raises(ValueError, match=message):
+        export_checkpoint(checkpoints["plain"], tmp_path / "plain/1", UNTUNED, data=Data(texts=tmp_path / "texts.txt"))
 
 
 def run_command(*arguments):
@@ -245,16 +254,25 @@ def run_command(*arguments):
 
 def test_command_writes_a_model_directory_and_nothing_else_on_the_terminal(tmp_path, checkpoints):
     """A line a stage on standard output, silence on standard error."""
-    flags = ["--precision", "int8", "--pooling", "mean", "--normalize", "--max-seq-length", "16"]
+    flags = [
+        "--precision",
+        "int8",
+        "--min-cosine",
+        "0.97",
+        "--no-tune",
+        "--pooling",
+        "mean",
+        "--normalize",
+        "--max-seq-length",
+        "16",
+    ]
 
     result = run_command(checkpoints["plain"], tmp_path / "plain/7", *flags)
 
     assert result.returncode == 0
     assert result.stderr == ""
-    stages = ["checkpoint:", "fp32 graph:", "int8 graph:", "model directory"]
-    assert [line.startswith(stage) for line, stage in zip(result.stdout.splitlines(), stages, strict=True)] == [
-        True
-    ] * 4
+    stages = ["checkpoint:", "judged on", "fp32 graph:", "fp32:", "dynamic int8:", "model directory"]
+    assert all(line.startswith(stage) for line, stage in zip(result.stdout.splitlines(), stages, strict=True))
     settings = read_model_directory(tmp_path / "plain/7").manifest.settings
     assert (settings.pooling, settings.normalize, settings.max_seq_length) == ("mean", True, 16)
 

@@ -97,12 +97,12 @@ def change_config(directory, **changes):
 @pytest.mark.parametrize(
     ("class_name", "changes", "task", "message"),
     [
-        ("BertModel", {"architectures": ["BertForTokenClassification"]}, None, "`BertForTokenClassification`.*--task"),
+        ("BertModel", {"architectures": ["BertLMHeadModel"]}, None, "`BertLMHeadModel`.*--task"),
         ("BertModel", {"architectures": None}, None, "architecture `none`"),
         ("BertModel", {"model_type": "roberta"}, None, "model_type `roberta`"),
         ("BertModel", {"type_vocab_size": 1}, None, "type_vocab_size `1`"),
         ("BertModel", {"vocab_size": 10}, None, r"the tokenizer of .* has 65 tokens, its network 10"),
-        ("BertModel", {}, "tagging", "task `tagging` cannot be exported; `--task embedding` exports"),
+        ("BertModel", {}, "tagging", "cannot do `tagging`: it lacks `classifier"),
         ("BertModel", {}, "poetry", "unknown task: `poetry`"),
         ("BertForMaskedLM", {"tie_word_embeddings": False}, "masked-lm", "unties the word embeddings"),
         (
@@ -111,7 +111,7 @@ def change_config(directory, **changes):
             None,
             "problem_type `multi_label_classification`",
         ),
-        ("BertForSequenceClassification", {"id2label": {"0": "score"}}, None, "at least two labels"),
+        ("BertForSequenceClassification", {"id2label": {"0": "score"}}, None, "does not fit `regression`"),
     ],
 )
 def test_what_cannot_be_exported_is_refused_in_one_line(tmp_path, save_checkpoint, class_name, changes, task, message):

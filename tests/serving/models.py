@@ -1,6 +1,6 @@
 """Small model directories: a hand-made graph that numpy computes as well.
 
-hidden = embedding[input_ids] + types[token_type_ids]; last_hidden_state = hidden + its mean over attended tokens.
+hidden = embedding[input_ids] + types[token_type_ids]; last = hidden + its mean over attended tokens.
 Hence a padded row, a swapped row or a missing mask shows in the result.
 """
 
@@ -45,7 +45,7 @@ class Weights:
         return cls(*(rng.normal(size=shape).astype(np.float32) for shape in shapes))
 
     def hidden(self, features):
-        """last_hidden_state of one sequence."""
+        """Of one sequence, [length, hidden]."""
         hidden = self.embedding[features.input_ids] + self.types[features.token_type_ids]
         return hidden + hidden.mean(axis=0)
 
@@ -60,7 +60,7 @@ class Reference:
     def outputs(self, features):
         hidden = self.weights.hidden(features)
         if self.task.name == "embedding":
-            return {"last_hidden_state": hidden}
+            return {"sentence_embedding": hidden.mean(axis=0)}
         logits = hidden @ self.weights.head
         if self.task.name == "classification":
             return {"logits": logits[0]}
@@ -120,7 +120,7 @@ def edit_manifest(directory, **changes):
 
 
 def _output_names(task):
-    names = {"embedding": ("last_hidden_state",), "spans": ("start_logits", "end_logits")}
+    names = {"embedding": ("sentence_embedding",), "spans": ("start_logits", "end_logits")}
     return names.get(task, ("logits",))
 
 
@@ -143,7 +143,7 @@ def make_graph(task, weights, passes):
         constants["identity"] = np.eye(hidden_size, dtype=np.float32)
         nodes += [helper.make_node("MatMul", [f"pass{i}", "identity"], [f"pass{i + 1}"]) for i in range(passes)]
     hidden = f"pass{passes}"
-    last = "last_hidden_state"
+    last = "last"
     nodes += [
         helper.make_node("Cast", ["attention_mask"], ["mask"], to=TensorProto.FLOAT),
         helper.make_node("Unsqueeze", ["mask", "last_axis"], ["mask3"]),
@@ -153,8 +153,15 @@ def make_graph(task, weights, passes):
         helper.make_node("Div", ["sum", "count"], ["mean"]),
         helper.make_node("Add", [hidden, "mean"], [last]),
     ]
-    outputs = {last: ["batch", "length", hidden_size]}
-    if task == "classification":
+    if task == "embedding":
+        nodes += [
+            helper.make_node("Mul", [last, "mask3"], ["attended_last"]),
+            helper.make_node("ReduceSum", ["attended_last", "length_axis"], ["last_sum"], keepdims=0),
+            helper.make_node("ReduceSum", ["mask", "length_axis"], ["num_tokens"], keepdims=1),
+            helper.make_node("Div", ["last_sum", "num_tokens"], ["sentence_embedding"]),
+        ]
+        outputs = {"sentence_embedding": ["batch", hidden_size]}
+    elif task == "classification":
         constants["head"] = weights.head
         nodes += [
             helper.make_node("Gather", [last, "first"], ["cls"], axis=1),
@@ -172,7 +179,7 @@ def make_graph(task, weights, passes):
     graph = helper.make_graph(
         nodes,
         "tiny",
-        [helper.make_tensor_value_info(name, TensorProto.INT64, ["batch", "length"]) for name in INPUT_NAMES],
+        [helper.make_tensor_value_info(name, TensorProto.INT32, ["batch", "length"]) for name in INPUT_NAMES],
         [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in outputs.items()],
         [numpy_helper.from_array(array, name) for name, array in constants.items()],
     )

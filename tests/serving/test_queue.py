@@ -10,6 +10,7 @@ from serving.queue import MAX_PADDING, Entry, Queue, nearest
 class Model:
     def __init__(self, max_batch_tokens):
         self.max_batch_tokens = max_batch_tokens
+        self.num_threads = 1
 
 
 def fill(queue, *models_and_lengths):

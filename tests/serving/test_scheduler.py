@@ -14,6 +14,7 @@ class Echo:
     """A model whose output for a sequence is its sum; waits while its gate is shut."""
 
     max_batch_tokens = 40
+    num_threads = 1
 
     def __init__(self):
         self.gate = threading.Event()
@@ -251,3 +252,24 @@ def test_close(log, model):
     assert busy.done()
     with pytest.raises(CancelledError):
         waiting.result(0)
+
+
+def test_models_of_several_threads_share_the_cores(log):
+    """A batch starts when there are cores for it: none beside one that takes all, two that take half each."""
+    wide, narrow = Echo(), Echo()
+    wide.num_threads = 4
+    wide.gate.clear()
+    narrow.gate.clear()
+    scheduler = Scheduler(workers=2, max_queue_tokens=1000, observer=log)
+    try:
+        first = scheduler.submit(wide, [[[1] * 30]], total)
+        assert wide.entered.acquire(timeout=10)
+        others = [scheduler.submit(narrow, [[[1] * 30]], total) for _ in range(2)]
+        assert not narrow.entered.acquire(timeout=0.2)
+        wide.gate.set()
+        assert narrow.entered.acquire(timeout=10)
+        assert narrow.entered.acquire(timeout=10)
+        narrow.gate.set()
+        assert [future.result(10) for future in (first, *others)] == [[30], [30], [30]]
+    finally:
+        scheduler.close()

@@ -41,6 +41,7 @@ def refused(call, request, **options):
         ("Embed", pb.EmbedRequest(texts=["cat", "", "dog", " "]), {"texts[1]": "empty", "texts[3]": "empty"}),
         ("Embed", pb.EmbedRequest(texts=["dog", "cat " * 31]), {"texts[1]": "33 tokens came, 32 fit"}),
         ("Embed", pb.EmbedRequest(texts=["dog"], pooling=7), {"pooling": "unknown: 7"}),
+        ("Embed", pb.EmbedRequest(texts=["dog"], pooling=pb.POOLING_CLS), {"pooling": "has `mean`, not `cls`"}),
         (
             "Classify",
             pb.ClassifyRequest(inputs=[pb.ClassifyInput(text="a", text_pair=""), pb.ClassifyInput(text="")]),

@@ -38,15 +38,15 @@ def run_model(arrays):
     )
     signal = np.where(arrays["attention_mask"] == 1, signal, 0.0)
     whole = np.stack([signal.cumsum(axis=1)[:, -1], np.ones(len(signal))], axis=-1)
-    return {"logits": whole, "start_logits": signal, "end_logits": -signal, "last_hidden_state": signal[..., None]}
+    return {"logits": whole, "start_logits": signal, "end_logits": -signal, "sentence_embedding": whole}
 
 
 def run_tokens(arrays):
-    return {name: array for name, array in run_model(arrays).items() if name != "logits"}
+    return {name: array for name, array in run_model(arrays).items() if name.endswith("_logits")}
 
 
 def run_sequences(arrays):
-    return {"logits": run_model(arrays)["logits"]}
+    return {name: run_model(arrays)[name] for name in ("logits", "sentence_embedding")}
 
 
 WORDS = [" ".join(f"w{(7 * index + item) % 200}" for item in range(1 + index * 5 % 23)) for index in range(12)]
@@ -55,16 +55,16 @@ WORDS = [" ".join(f"w{(7 * index + item) % 200}" for item in range(1 + index * 5
 @pytest.fixture(params=["embedding", "classification", "spans"])
 def case(request, word_tokenizer):
     """A task, examples of it, and a model."""
-    values, run = {"max_seq_length": 16}, run_tokens
+    values, run = {"max_seq_length": 16}, run_sequences
     examples = {
         "embedding": WORDS,
         "classification": [ClassificationExample(text, WORDS[0] if len(text) % 2 else None) for text in WORDS],
         "spans": [SpanExample("w1 w2", text) for text in WORDS],
     }[request.param]
     if request.param == "classification":
-        values, run = values | {"labels": ["no", "yes"]}, run_sequences
+        values |= {"labels": ["no", "yes"]}
     if request.param == "spans":
-        values |= {"doc_stride": 4, "max_query_length": 4}
+        values, run = values | {"doc_stride": 4, "max_query_length": 4}, run_tokens
     task = create_task(request.param, word_tokenizer, settings_from_dict(request.param, values))
     return task, examples, run
 
@@ -118,7 +118,7 @@ def test_invalid_examples_are_named_by_their_place_among_all(word_tokenizer, ind
     texts[index] = " "
 
     with pytest.raises(InvalidExamplesError, match=f"example {index}, text: empty") as caught:
-        predict(task, texts, run_tokens, chunk_size=chunk_size)
+        predict(task, texts, run_sequences, chunk_size=chunk_size)
 
     assert [item.index for item in caught.value.invalid] == [index]
 
@@ -127,6 +127,6 @@ def test_truncation_is_passed_on(word_tokenizer):
     """Without `truncate`, a text too long is refused."""
     task = create_task("embedding", word_tokenizer, settings_from_dict("embedding", {"max_seq_length": 8}))
 
-    assert predict(task, [" ".join(["w1"] * 9)], run_tokens)[0].shape == (1,)
+    assert predict(task, [" ".join(["w1"] * 9)], run_sequences)[0].shape == (2,)
     with pytest.raises(InvalidExamplesError, match="11 tokens came, 8 fit"):
-        predict(task, [" ".join(["w1"] * 9)], run_tokens, truncate=False)
+        predict(task, [" ".join(["w1"] * 9)], run_sequences, truncate=False)

@@ -25,7 +25,7 @@ def test_collate_pads_and_split_outputs_undoes_it(lengths, pad_id):
     padding = arrays["attention_mask"] == 0
 
     assert all(array.shape == (len(lengths), max(lengths)) for array in arrays.values())
-    assert all(array.dtype == np.int64 for array in arrays.values())
+    assert all(array.dtype == np.int32 for array in arrays.values())
     assert arrays["attention_mask"].sum(axis=1).tolist() == lengths
     assert (arrays["input_ids"][padding] == pad_id).all()
     assert (arrays["token_type_ids"][padding] == 0).all()

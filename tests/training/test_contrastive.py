@@ -155,7 +155,7 @@ def test_vectors_are_those_of_training_and_of_transformers(pooling, recipe, tmp_
     batch = data.batch(0, 0, slice(0, 8))
     model = load_model(path, "embedding").eval()
     with torch.inference_mode():
-        trained = F.normalize(objective._pool(model(**batch.inputs), batch), dim=-1)[::2].numpy()
+        trained = F.normalize(objective._vectors(model(**batch.inputs), batch), dim=-1)[::2].numpy()
         hidden = transformers.AutoModel.from_pretrained(path).eval()(**batch.inputs).last_hidden_state
     mask = batch.inputs["attention_mask"][..., None]
     theirs = hidden[:, 0] if pooling == "cls" else (hidden * mask).sum(1) / mask.sum(1)

@@ -1,6 +1,6 @@
 import pytest
 
-from serving.cpus import available_cpus, cpu_quota
+from tasks.cpus import available_cpus, cpu_quota
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,187 @@
+"""Claim: our int8 graph is faster than Optimum's best recipe, than the plain graph in floats, and than OpenVINO's int8.
+
+    python -m benchmarks.int8_graphs
+    python -m benchmarks.int8_graphs --shape 12 768 12 --num-sequences 60
+    python -m benchmarks.int8_graphs --checkpoint runs/vectors/checkpoint --texts sentences.txt
+
+Embeddings of texts as long as sentences, random weights unless there is a checkpoint; each engine in its best batching;
+all in turns in one process, medians. OpenVINO (`pip install openvino`) takes part where it is installed.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from export._quiet import quiet
+from export.calibrate import calibrate
+from export.data import Data
+from export.graph import build_graph
+from export.network import Network, Weights
+from export.peers import optimum_graphs
+from export.session import ort_run
+from export.source import read_source
+from export.tune import tune
+from export.variant import Numbers
+from export.workload import Workload, interleaved, run_all, typical_lengths
+from tasks.batching import Run
+from tasks.cpus import available_cpus
+from tasks.embedding import Embedding, EmbeddingSettings
+from tasks.features import collate
+from tasks.manifest import Execution
+from tasks.tokenizer import Tokenizer, build_tokenizer
+from training.checkpoint import create_model
+from training.command import parse
+from training.model.bert import BertConfig, BertModel
+
+CAPS = (128, 256, 512, 1024)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arguments:
+    """Time int8 graphs."""
+
+    shape: tuple[int, int, int] = (6, 384, 12)
+    """Layers, hidden size and heads of a network with random weights."""
+    vocab_size: int = 30522
+    checkpoint: Path | None = None
+    """Time the embeddings of this instead."""
+    texts: Path | None = None
+    """Texts whose lengths to take, and with which to calibrate."""
+    num_sequences: int = 400
+    rounds: int = 9
+    """Of all engines, in turns."""
+
+
+def network_of(arguments: Arguments) -> tuple[BertModel, Embedding]:
+    """The network, and its task."""
+    if arguments.checkpoint:
+        source = read_source(arguments.checkpoint, task="embedding")
+        return source.load_model(), source.task
+    layers, hidden, heads = arguments.shape
+    words = [f"w{number}" for number in range(arguments.vocab_size - 5)]
+    tokenizer = Tokenizer(build_tokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]))
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=arguments.vocab_size,
+        hidden_size=hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        intermediate_size=4 * hidden,
+    )
+    return create_model("embedding", config).eval(), Embedding(tokenizer, EmbeddingSettings(max_seq_length=512))
+
+
+def engines(arguments: Arguments, model: BertModel, task: Embedding, directory: Path) -> Iterator[tuple[str, Run, int]]:
+    """Ways to run the network: name, function, batches at the same time."""
+    cores = available_cpus()
+    data = Data(texts=arguments.texts)
+    evidence = data.evidence(task)
+    network = Network(model.config, Weights.of(model), task)
+    network = replace(network, ranges=calibrate(model, task, evidence.features[:256], network.layers))
+    for products in ("static int8", "dynamic int8", "fp32"):
+        choice, _ = tune(network, Numbers(products=products), workload(arguments, task), num_cores=cores)
+        graph = build_graph(network, Numbers(products=products), choice.form).SerializeToString()
+        run = ort_run(graph, execution=choice.execution)
+        yield f"ours, {products}", run, cores // choice.execution.num_threads
+    peers = optimum_graphs(model, task.name, directory, int8=True)
+    for name, path in peers.items():
+        yield name, _with_int64(ort_run(path)), cores
+        yield f"{name}, {cores} threads", _with_int64(ort_run(path, execution=Execution(num_threads=cores))), 1
+    if run := openvino_run(peers["Optimum"], evidence.features[:64], task, directory, cores):
+        yield "OpenVINO, static int8", run, cores
+
+
+def _with_int64(run: Run) -> Run:
+    return lambda arrays: run({name: array.astype(np.int64) for name, array in arrays.items()})
+
+
+def openvino_run(graph: Path, features: list[Any], task: Embedding, directory: Path, cores: int) -> Run | None:
+    """OpenVINO on a graph that ONNX Runtime made static, a stream a core; None where it is not installed."""
+    try:
+        import openvino
+    except ImportError:
+        print("openvino is not installed (pip install openvino): it takes no part")
+        return None
+    core = openvino.Core()
+    settings = {"NUM_STREAMS": str(cores), "INFERENCE_NUM_THREADS": str(cores)}
+    model = core.compile_model(str(_static(graph, features, task, directory)), "CPU", settings)
+    requests = threading.local()
+
+    def run(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        if not hasattr(requests, "own"):
+            requests.own = model.create_infer_request()
+        outputs = requests.own.infer({name: array.astype(np.int64) for name, array in arrays.items()})
+        return {"last_hidden_state": next(iter(outputs.values()))}
+
+    return run
+
+
+def _static(graph: Path, features: list[Any], task: Embedding, directory: Path) -> Path:
+    """The graph with the products in QDQ form, activations by percentiles."""
+    from onnxruntime.quantization import CalibrationDataReader, CalibrationMethod, QuantFormat, quantize_static
+
+    class Reader(CalibrationDataReader):
+        def __init__(self) -> None:
+            self.batches = iter([collate([item], pad_id=task.tokenizer.pad_id) for item in features])
+
+        def get_next(self) -> dict[str, np.ndarray] | None:
+            batch = next(self.batches, None)
+            return batch and {name: array.astype(np.int64) for name, array in batch.items()}
+
+    target = directory / "static.onnx"
+    with quiet():
+        quantize_static(
+            graph,
+            target,
+            Reader(),
+            quant_format=QuantFormat.QDQ,
+            op_types_to_quantize=["MatMul"],
+            per_channel=True,
+            calibrate_method=CalibrationMethod.MinMax,
+        )
+    return target
+
+
+def workload(arguments: Arguments, task: Embedding) -> Workload:
+    """Sequences to run."""
+    if arguments.texts:
+        return Data(texts=arguments.texts, max_examples=arguments.num_sequences).workload(
+            task, Data(texts=arguments.texts, max_examples=arguments.num_sequences).evidence(task)
+        )
+    return Workload(typical_lengths(arguments.num_sequences, 512), task.tokenizer.vocab_size)
+
+
+def main() -> None:
+    """Command line."""
+    arguments = parse(Arguments, "benchmarks.int8_graphs", __doc__)
+    model, task = network_of(arguments)
+    load = workload(arguments, task)
+    with tempfile.TemporaryDirectory() as directory:
+        candidates = {
+            f"{name}|{cap}": partial(run_all, run, load.batches(cap), callers)
+            for name, run, callers in engines(arguments, model, task, Path(directory))
+            for cap in CAPS
+        }
+        seconds = interleaved(candidates, arguments.rounds)
+    best: dict[str, tuple[float, str]] = {}
+    for key, value in seconds.items():
+        name, _, cap = key.partition("|")
+        best[name] = min(best.get(name, (value, cap)), (value, cap))
+    own = best["ours, static int8"][0]
+    print(f"{'':34s}{'batches of':>12s}{'sequences/s':>13s}{'tokens/s':>11s}{'time to ours':>14s}")
+    for name, (value, cap) in best.items():
+        rates = f"{len(load.lengths) / value:13,.0f}{load.num_tokens / value:11,.0f}"
+        print(f"{name:34s}{cap:>12s}{rates}{value / own:13.2f}x")
+
+
+if __name__ == "__main__":
+    main()

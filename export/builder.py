@@ -1,0 +1,93 @@
+"""Write an ONNX graph node by node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
+
+OPSET = 20
+"""The first with Gelu; LayerNormalization came with 17."""
+CONTRIB = "com.microsoft"
+"""ONNX Runtime's own operators."""
+_IR_VERSION = 10
+"""Read by ONNX Runtime 1.18 and newer."""
+
+
+class GraphBuilder:
+    """Nodes and initializers of a graph in the making. Values are known by their names."""
+
+    def __init__(self) -> None:
+        self._nodes: list[NodeProto] = []
+        self._initializers: dict[str, TensorProto] = {}
+        self._small: dict[tuple[str, bytes], str] = {}
+        self._renamed: dict[str, str] = {}
+        self._scope: tuple[str, ...] = ()
+
+    @contextmanager
+    def scope(self, *names: str) -> Iterator[None]:
+        """Put names before those of the nodes that are added meanwhile, for profiles that people read."""
+        self._scope += names
+        yield
+        self._scope = self._scope[: -len(names)]
+
+    def add(self, op_type: str, *inputs: str, domain: str = "", **attributes: Any) -> str:
+        """Add a node of one output; "" stands for an input that is left out.
+
+        Returns:
+            The name of its output.
+        """
+        return self.add_many(op_type, *inputs, num_outputs=1, domain=domain, **attributes)[0]
+
+    def add_many(
+        self, op_type: str, *inputs: str, num_outputs: int, domain: str = "", **attributes: Any
+    ) -> tuple[str, ...]:
+        """Add a node of several outputs.
+
+        Returns:
+            The names of its outputs.
+        """
+        name = "/".join((*self._scope, f"{op_type}_{len(self._nodes)}"))
+        outputs = (name, *(f"{name}:{number}" for number in range(1, num_outputs)))
+        self._nodes.append(helper.make_node(op_type, inputs, outputs, name=name, domain=domain, **attributes))
+        return outputs
+
+    def weight(self, name: str, values: np.ndarray) -> str:
+        """An initializer, by its name."""
+        if name not in self._initializers:
+            self._initializers[name] = numpy_helper.from_array(np.asarray(values, order="C"), name)
+        return name
+
+    def constant(self, value: Any, dtype: Any = np.float32) -> str:
+        """A small initializer; the same value is kept once."""
+        values = np.asarray(value, dtype)
+        key = (f"{values.dtype}{list(values.shape)}", values.tobytes())
+        if key not in self._small:
+            self._small[key] = self.weight(f"constant_{len(self._small)}", values)
+        return self._small[key]
+
+    def ints(self, *values: int) -> str:
+        """Shapes, axes and the like: int64 [n]."""
+        return self.constant(values, np.int64)
+
+    def output(self, name: str, value: str) -> None:
+        """Let a value leave the graph under a name of its own."""
+        self._renamed[value] = name
+
+    def model(
+        self,
+        inputs: Sequence[ValueInfoProto],
+        outputs: Sequence[ValueInfoProto],
+    ) -> ModelProto:
+        """The finished model."""
+        for node in self._nodes:
+            for values in (node.input, node.output):
+                values[:] = [self._renamed.get(value, value) for value in values]
+        graph = GraphProto(
+            node=self._nodes, name="bert", input=inputs, output=outputs, initializer=self._initializers.values()
+        )
+        opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(CONTRIB, 1)]
+        return helper.make_model(graph, opset_imports=opsets, ir_version=_IR_VERSION, producer_name="bertline")

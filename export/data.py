@@ -1,0 +1,92 @@
+"""What an export is judged, calibrated and timed on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import tyro
+
+from export.evidence import AnyTask, Evidence, labelled, plain_texts, random_ids, some_of
+from export.workload import Workload, typical_lengths
+from tasks.embedding import Embedding
+from tasks.features import Features
+from training.checkpoint import TaskCard
+from training.data.examples import Examples
+from training.data.labelled import Columns, columns_there, dev_columns, read_texts
+
+_NUM_TIMED = 400
+"""Sequences that graphs are timed on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Data:
+    """Files with examples. Where none are given, those of the checkpoint's training are taken, if they are there."""
+
+    dev: tuple[Path, ...] = ()
+    """Labelled data to score on, as `--dev` of training.finetune; for embeddings pairs with numbers."""
+    train: tuple[Path, ...] = ()
+    """Training data: static int8 takes the ranges of activations from them."""
+    columns: tyro.conf.Suppress[Columns] = field(default_factory=Columns)
+    """Of both. What is not given is as it was in training, if the data have that."""
+    texts: Path | None = None
+    """Texts without labels, one a line, or a table: nothing is scored, vectors or logits are compared."""
+    max_examples: int = 1000
+    """Examples that are scored, at most."""
+    num_calibration: int = 256
+    """Examples from which ranges are taken."""
+
+    def __post_init__(self) -> None:
+        if self.texts and (self.dev or self.train):
+            raise ValueError("give --texts, or --dev and --train")
+        for name in ("max_examples", "num_calibration"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1: `{getattr(self, name)}`")
+
+    def or_those_of(self, card: TaskCard | None) -> Data:
+        """Itself, or where it names no files, the data of a training."""
+        if self.dev or self.train or self.texts or not card:
+            return self
+        recipe: Mapping[str, Any] = card.provenance.get("recipe", {})
+        dev, train = _those_there(recipe.get("dev", ())), _those_there(recipe.get("train", ()))
+        return replace(self, dev=dev, train=train, columns=columns_there(dev, dev_columns(recipe)))
+
+    def evidence(self, task: AnyTask) -> Evidence:
+        """What graphs are judged on: the labelled data, else the texts, else random ids.
+
+        Raises:
+            ValueError: naming the file and the line of what cannot be used.
+        """
+        if self.dev:
+            return labelled(task, self.dev, self.columns, max_examples=self.max_examples)
+        if self.texts:
+            return plain_texts(task, self._texts((self.texts,), self.max_examples))
+        return random_ids(task)
+
+    def calibration(self, task: AnyTask, evidence: Evidence) -> list[Features]:
+        """Sequences to take ranges from; none where there are neither training data nor texts."""
+        if self.train and isinstance(task, Embedding):
+            return plain_texts(task, self._texts(self.train, self.num_calibration)).features
+        if self.train:
+            return labelled(task, self.train, self.columns, max_examples=self.num_calibration).features
+        return evidence.some(self.num_calibration).features if self.texts else []
+
+    def _texts(self, paths: Sequence[Path], count: int) -> Examples:
+        found = Examples(item for path in paths for item in read_texts(path, self.columns).placed())
+        if not found:
+            raise ValueError(f"no texts in {', '.join(f'`{path}`' for path in paths)}")
+        return some_of(found, count)
+
+    def workload(self, task: AnyTask, evidence: Evidence) -> Workload:
+        """Sequences as long as those to come."""
+        if self.dev or self.texts:
+            lengths = tuple(len(features) for features in evidence.some(_NUM_TIMED).features)
+        else:
+            lengths = typical_lengths(_NUM_TIMED, task.settings.max_seq_length)
+        return Workload(lengths, task.tokenizer.vocab_size)
+
+
+def _those_there(paths: Sequence[str]) -> tuple[Path, ...]:
+    return tuple(Path(path) for path in paths if Path(path).is_file())

@@ -1,0 +1,122 @@
+"""What graphs are judged on: examples with their sequences, and how predictions for them are scored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tasks import Task
+from tasks.embedding import Embedding, EmbeddingSettings
+from tasks.features import Features
+from training.data.examples import Examples, encode_examples
+from training.data.labelled import Columns, read_examples, read_similarities
+from training.similarity import vector_scores
+
+AnyTask = Task[Any, Any, Any, Any]
+Score = Callable[[Sequence[Any]], dict[str, float]]
+"""Predictions -> scores by name, official metrics first."""
+
+_NUM_RANDOM = 64
+_MAX_RANDOM_LENGTH = 64
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Examples to run a network on."""
+
+    name: str
+    """What the examples are, in words."""
+    task: AnyTask
+    examples: Sequence[Any]
+    places: Sequence[str]
+    """Where each stands, as messages name it."""
+    windows: Sequence[Sequence[Features]]
+    """The sequences of each."""
+    score: Score | None
+    """None where nobody knows what is right."""
+
+    @property
+    def features(self) -> list[Features]:
+        """All sequences."""
+        return [features for windows in self.windows for features in windows]
+
+    def some(self, count: int) -> Evidence:
+        """At most so many of the examples, spread evenly, without their labels."""
+        numbers = _spread(len(self.examples), count)
+        return Evidence(
+            name=self.name,
+            task=self.task,
+            examples=[self.examples[number] for number in numbers],
+            places=[self.places[number] for number in numbers],
+            windows=[self.windows[number] for number in numbers],
+            score=None,
+        )
+
+
+def labelled(task: AnyTask, paths: Sequence[Path], columns: Columns, *, max_examples: int) -> Evidence:
+    """Labelled data of the task; for embeddings, pairs of texts with numbers that say how alike they are.
+
+    Args:
+        max_examples: how many to take, spread evenly.
+
+    Raises:
+        ValueError: naming the file and the line of what cannot be used.
+    """
+    files = ", ".join(path.name for path in paths)
+    if isinstance(task, Embedding):
+        pairs = some_of(read_similarities(paths, columns=columns, tokenizer=task.tokenizer), max_examples)
+        return _pairs(f"{len(pairs):,} pairs of {files}", task, pairs)
+    examples = some_of(read_examples(task.name, paths, columns=columns, tokenizer=task.tokenizer), max_examples)
+    windows = encode_examples(task, examples)
+    return Evidence(
+        name=f"{len(examples):,} examples of {files}",
+        task=task,
+        examples=examples,
+        places=examples.places,
+        windows=windows,
+        score=lambda found: task.score(examples, found),
+    )
+
+
+def _pairs(name: str, task: Embedding, pairs: Examples) -> Evidence:
+    texts = list(dict.fromkeys(text for pair in pairs for text in (pair.text, pair.text_pair)))
+
+    def score(vectors: Sequence[np.ndarray]) -> dict[str, float]:
+        of_text = dict(zip(texts, vectors, strict=True))
+        return vector_scores(pairs, lambda wanted: [of_text[text] for text in wanted])
+
+    return Evidence(name, task, texts, [f"text `{text}`" for text in texts], task.encode(texts), score)
+
+
+def plain_texts(task: AnyTask, texts: Examples) -> Evidence:
+    """Texts, each as one sequence, cut where it is too long, whatever the task."""
+    whole = Embedding(task.tokenizer, EmbeddingSettings(max_seq_length=task.settings.max_seq_length))
+    return Evidence(f"{len(texts):,} texts", task, texts, texts.places, encode_examples(whole, texts), None)
+
+
+def random_ids(task: AnyTask) -> Evidence:
+    """Sequences that mean nothing, where there is nothing better."""
+    rng = np.random.default_rng(0)
+    max_tokens = min(task.settings.max_seq_length, _MAX_RANDOM_LENGTH) - 2
+    ids = [
+        rng.integers(0, task.tokenizer.vocab_size, length)
+        for length in rng.integers(1, max_tokens, _NUM_RANDOM, endpoint=True)
+    ]
+    windows = [[Features(**task.tokenizer.assemble(item))] for item in ids]
+    places = [f"random sequence {number}" for number in range(len(ids))]
+    return Evidence(f"{len(ids)} random sequences", task, ids, places, windows, None)
+
+
+def some_of(examples: Examples, max_examples: int) -> Examples:
+    """At most so many, spread evenly."""
+    placed = list(examples.placed())
+    return Examples(placed[number] for number in _spread(len(examples), max_examples))
+
+
+def _spread(size: int, count: int) -> list[int]:
+    """At most so many of the numbers below `size`, evenly."""
+    return [number * size // min(size, count) for number in range(min(size, count))]

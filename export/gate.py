@@ -1,0 +1,139 @@
+"""The quality gate: integers are taken where what they cost stays within limits.
+
+Static ones come before dynamic ones, as a text's numbers then do not depend on what else is in its batch. Where both
+cost too much, the layers to blame are found by making each alone an integer one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from export.evidence import Evidence
+from export.graph import build_graph
+from export.network import Network
+from export.quality import Quality, judge
+from export.session import ort_run
+from export.variant import Form, Numbers, Products
+from tasks.batching import Run
+from tasks.embedding import Embedding
+
+Progress = Callable[[str], object]
+_NUM_SCANNED = 64
+"""Examples on which layers are compared."""
+_NUM_NAMED = 3
+"""Examples and layers that a refusal names."""
+
+
+class QualityError(ValueError):
+    """A graph's outputs are worse than is allowed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What a graph must keep to."""
+
+    atol: float = 1e-4
+    """Largest difference of an fp32 output from PyTorch."""
+    max_drop: float = 0.5
+    """int8: points that the first of the task's scores may lose."""
+    min_cosine: float = 0.99
+    """int8, of embeddings and where there are no labels: lowest mean cosine to PyTorch."""
+
+    def shortfall(self, quality: Quality, reference: Quality, *, of_vectors: bool) -> str:
+        """How quality is below the limits, in words; empty where it is not."""
+        if reference.headline:
+            name, before = reference.headline
+            drop = 100 * (before - quality.scores[name])
+            if not drop <= self.max_drop:
+                return f"{name} falls by {drop:.2f} points (--max-drop {self.max_drop})"
+        if (of_vectors or not reference.headline) and not quality.mean_cosine >= self.min_cosine:
+            return f"the mean cosine to PyTorch is {quality.mean_cosine:.4f} (--min-cosine {self.min_cosine})"
+        return ""
+
+
+@dataclass
+class Gate:
+    """Chooses numbers, and remembers how good all that were tried are."""
+
+    network: Network
+    evidence: Evidence
+    reference: Run
+    """PyTorch's."""
+    limits: Limits
+    progress: Progress = lambda line: None
+    qualities: dict[str, Quality] = field(default_factory=dict)
+    """By names that people read; "PyTorch" is the first."""
+
+    def choose(self, *, mixed: bool) -> Numbers:
+        """The first to be good enough of static int8, dynamic int8, and int8 with ever more layers in floats.
+
+        Args:
+            mixed: whether layers may stay in floats.
+
+        Raises:
+            QualityError: saying how much is lost, on which examples most, and by which layers.
+        """
+        kinds: tuple[Products, ...] = ("static int8", "dynamic int8") if self.network.ranges else ("dynamic int8",)
+        candidates = [Numbers(products=kind) for kind in kinds]
+        self.judge(Numbers(), *candidates)
+        if good := next((numbers for numbers in candidates if not self.shortfall(numbers)), None):
+            return good
+        best = max(candidates, key=lambda numbers: self.qualities[numbers.name].mean_cosine)
+        layers = self.dearest_layers(best.products)
+        count = 1
+        while mixed and count < len(layers):
+            numbers = replace(best, fp32_layers=tuple(layers[:count]))
+            self.judge(numbers)
+            if not self.shortfall(numbers):
+                return numbers
+            count *= 2
+        raise QualityError(self.refusal(best, layers, mixed=mixed))
+
+    def judge(self, *candidates: Numbers) -> None:
+        """Find out how good graphs with some numbers are."""
+        runs = {numbers.name: numbers_run(self.network, numbers) for numbers in candidates}
+        self.qualities |= judge(self.evidence, self.reference, runs)
+        for numbers in candidates:
+            self.progress(f"{numbers.name}: {self.qualities[numbers.name]}; {self.shortfall(numbers) or 'good enough'}")
+
+    def check(self, numbers: Numbers, run: Run) -> Quality:
+        """The quality of the graph that was written in the end, as it will be run.
+
+        Raises:
+            QualityError: when it falls short, though another form of it did not.
+        """
+        self.qualities |= judge(self.evidence, self.reference, {numbers.name: run})
+        if reason := self.shortfall(numbers):
+            raise QualityError(f"graph refused: {numbers.name}, as it will be run: {reason}")
+        return self.qualities[numbers.name]
+
+    def shortfall(self, numbers: Numbers) -> str:
+        """How numbers are below the limits, in words; empty where they are not."""
+        quality, reference = self.qualities[numbers.name], self.qualities["PyTorch"]
+        return self.limits.shortfall(quality, reference, of_vectors=isinstance(self.evidence.task, Embedding))
+
+    def dearest_layers(self, products: Products) -> list[str]:
+        """All layers by what each loses when it alone is of integers, the greatest loss first."""
+        layers = self.network.layers
+        some = self.evidence.some(_NUM_SCANNED)
+        loss: dict[str, float] = {}
+        for layer in layers:
+            numbers = Numbers(products=products, fp32_layers=tuple(name for name in layers if name != layer))
+            found = judge(some, self.reference, {layer: numbers_run(self.network, numbers)})
+            loss[layer] = 1 - found[layer].mean_cosine
+        return sorted(layers, key=lambda layer: -loss[layer])
+
+    def refusal(self, numbers: Numbers, layers: Sequence[str], *, mixed: bool) -> str:
+        """One line."""
+        worst = "; ".join(f"{place} ({value:.3f})" for place, value in self.qualities[numbers.name].worst[:_NUM_NAMED])
+        remedy = "raise the limit, or export in fp32" if mixed else "--mixed leaves such layers in floats"
+        return (
+            f"graph refused: with {numbers.name} {self.shortfall(numbers)}; most differ: {worst}; "
+            f"most to blame: {', '.join(layers[:_NUM_NAMED])} ({remedy})"
+        )
+
+
+def numbers_run(network: Network, numbers: Numbers) -> Run:
+    """Run a graph with these numbers, in whatever form."""
+    return ort_run(build_graph(network, numbers, Form()).SerializeToString())

@@ -1,0 +1,88 @@
+"""What Optimum makes of the same network, to be measured beside ours: its plain export, and its optimisation level O3,
+in floats and quantised as its documentation advises for CPUs with VNNI.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from onnx import TensorProto
+from onnxruntime.quantization import QuantType, quantize_dynamic
+
+from export._quiet import quiet
+from training.checkpoint import to_hugging_face
+from training.model.bert import BertForSequenceClassification, BertForTokenClassification, BertModel
+
+_CLASSES = {
+    "embedding": ("BertModel", "ORTModelForFeatureExtraction"),
+    "classification": ("BertForSequenceClassification", "ORTModelForSequenceClassification"),
+    "regression": ("BertForSequenceClassification", "ORTModelForSequenceClassification"),
+    "multiple-choice": ("BertForMultipleChoice", "ORTModelForMultipleChoice"),
+    "tagging": ("BertForTokenClassification", "ORTModelForTokenClassification"),
+    "spans": ("BertForQuestionAnswering", "ORTModelForQuestionAnswering"),
+    "masked-lm": ("BertForMaskedLM", "ORTModelForMaskedLM"),
+}
+"""Of each task, transformers' class and Optimum's."""
+
+
+def optimum_graphs(model: BertModel, task: str, directory: Path, *, int8: bool) -> dict[str, Path]:
+    """Let Optimum export a network.
+
+    Args:
+        directory: where to write.
+        int8: quantise the optimised graph.
+
+    Returns:
+        The graphs by what was done: "Optimum", and "Optimum O3" or "Optimum O3, int8". Their inputs are int64.
+    """
+    with quiet():
+        plain, optimised = _export(model, task, directory)
+        if not int8:
+            return {"Optimum": plain, "Optimum O3": optimised}
+        quantised = directory / "int8.onnx"
+        quantize_dynamic(
+            optimised,
+            quantised,
+            op_types_to_quantize=["MatMul", "Attention"],
+            per_channel=True,
+            weight_type=QuantType.QInt8,
+            # Shape inference cannot see through fused nodes, whose outputs are float.
+            extra_options={"DefaultTensorType": TensorProto.FLOAT},
+        )
+        return {"Optimum": plain, "Optimum O3, int8": quantised}
+
+
+def _export(model: BertModel, task: str, directory: Path) -> tuple[Path, Path]:
+    import optimum.onnxruntime as theirs  # here, as these take seconds to import, and warn
+    import transformers
+
+    network_class, ort_class = _CLASSES[task]
+    _to_transformers(model, getattr(transformers, network_class), task == "embedding").save_pretrained(
+        directory / "checkpoint"
+    )
+    exported = getattr(theirs, ort_class).from_pretrained(directory / "checkpoint", export=True)
+    exported.save_pretrained(directory / "plain")
+    config = theirs.AutoOptimizationConfig.O3()
+    theirs.ORTOptimizer.from_pretrained(exported).optimize(save_dir=directory / "o3", optimization_config=config)
+    return directory / "plain/model.onnx", directory / "o3/model_optimized.onnx"
+
+
+def _to_transformers(model: BertModel, network_class: Any, is_bare: bool) -> Any:
+    """transformers' network with the same weights."""
+    import transformers
+    from transformers.modeling_utils import no_init_weights
+
+    labelled = isinstance(model, BertForSequenceClassification | BertForTokenClassification)
+    num_labels = {"num_labels": len(model.state_dict()["classifier.bias"])} if labelled else {}
+    config = transformers.BertConfig(**asdict(model.config), **num_labels, attn_implementation="eager")
+    with no_init_weights():
+        network = network_class(config, add_pooling_layer=False) if is_bare else network_class(config)
+    network.tie_weights()  # part of the initialisation that was left out
+    weights = to_hugging_face(model.state_dict())
+    if is_bare:
+        weights = {name.removeprefix("bert."): value for name, value in weights.items()}
+    missing, _ = network.load_state_dict(weights, strict=False)
+    assert all(name.startswith("cls.predictions.decoder.") for name in missing), missing  # those are tied
+    return network

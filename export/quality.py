@@ -1,0 +1,117 @@
+"""How good the outputs of graphs are: scores as in evaluation, and how near they come to PyTorch's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from export.evidence import Evidence
+from tasks.base import Outputs
+from tasks.batching import Run, run_features
+from tasks.embedding import Embedding
+
+_CHUNK = 32
+"""Examples whose outputs are held at one time; those of masked-lm are large."""
+_NUM_WORST = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quality:
+    """What is known of one network's outputs."""
+
+    scores: Mapping[str, float]
+    """By name, official metrics first; empty where there are no labels."""
+    mean_cosine: float
+    """Of what each sequence gets and what PyTorch gives it: vectors, or logits, for which see `_cosines`."""
+    min_cosine: float
+    worst: tuple[tuple[str, float], ...]
+    """The sequences with the lowest cosines: where their examples stand, and the cosine."""
+
+    def __str__(self) -> str:
+        """For people."""
+        found = f"mean cosine {self.mean_cosine:.4f}, lowest {self.min_cosine:.4f}"
+        return f"{self.headline[0]} {100 * self.headline[1]:.2f}, {found}" if self.headline else found
+
+    @property
+    def headline(self) -> tuple[str, float] | None:
+        """The first of the scores."""
+        return next(iter(self.scores.items()), None)
+
+
+def judge(
+    evidence: Evidence, reference: Run, runs: Mapping[str, Run], *, progress: Callable[[int], object] | None = None
+) -> dict[str, Quality]:
+    """Run networks on the same examples.
+
+    Args:
+        reference: PyTorch's; comes first, as "PyTorch".
+        progress: called with the number of examples of each finished chunk.
+    """
+    judges = {name: _Judge(evidence) for name in ("PyTorch", *runs)}
+    for first in range(0, len(evidence.examples), _CHUNK):
+        numbers = range(first, min(first + _CHUNK, len(evidence.examples)))
+        expected = _outputs(evidence, numbers, reference)
+        judges["PyTorch"].see(numbers, expected, expected)
+        for name, run in runs.items():
+            judges[name].see(numbers, _outputs(evidence, numbers, run), expected)
+        if progress:
+            progress(len(numbers))
+    return {name: item.verdict() for name, item in judges.items()}
+
+
+def _outputs(evidence: Evidence, numbers: range, run: Run) -> list[list[Outputs]]:
+    """Of the windows of each of some examples."""
+    windows = [evidence.windows[number] for number in numbers]
+    flat = iter(run_features(evidence.task, [item for items in windows for item in items], run))
+    return [[next(flat) for _ in items] for items in windows]
+
+
+class _Judge:
+    """Gathers what one network predicts."""
+
+    def __init__(self, evidence: Evidence) -> None:
+        self.evidence = evidence
+        self.predictions: list[Any] = []
+        self.places: list[str] = []
+        self.pairs: list[tuple[float, float, float]] = []
+        """Of each sequence the products found x found, found x wanted and wanted x wanted."""
+
+    def see(self, numbers: range, outputs: Sequence[Sequence[Outputs]], expected: Sequence[Sequence[Outputs]]) -> None:
+        task, names = self.evidence.task, self.evidence.task.output_names
+        for number, found, wanted in zip(numbers, outputs, expected, strict=True):
+            if self.evidence.score:
+                example, windows = self.evidence.examples[number], self.evidence.windows[number]
+                self.predictions.append(task.decode(example, windows, found))
+            for one, other in zip(found, wanted, strict=True):
+                first, second = _vector(one, names), _vector(other, names)
+                self.pairs.append((float(first @ first), float(first @ second), float(second @ second)))
+                self.places.append(self.evidence.places[number])
+
+    def verdict(self) -> Quality:
+        cosines = _cosines(np.array(self.pairs), of_vectors=isinstance(self.evidence.task, Embedding))
+        lowest = np.argsort(cosines, kind="stable")[:_NUM_WORST]
+        return Quality(
+            scores=self.evidence.score(self.predictions) if self.evidence.score else {},
+            mean_cosine=float(cosines.mean()),
+            min_cosine=float(cosines.min()),
+            worst=tuple((self.places[number], float(cosines[number])) for number in lowest),
+        )
+
+
+def _vector(outputs: Outputs, names: Sequence[str]) -> np.ndarray:
+    return np.concatenate([outputs[name].ravel() for name in names]).astype(np.float64)
+
+
+def _cosines(products: np.ndarray, *, of_vectors: bool) -> np.ndarray:
+    """[sequences], out of [sequences, 3] products of found and wanted with themselves and each other.
+
+    One or two logits make no vector whose direction says much; there, the squared difference is compared with twice
+    the mean square of what is wanted, which for vectors of one length is the cosine, too.
+    """
+    found, both, wanted = products.T
+    if of_vectors:
+        return both / np.maximum(np.sqrt(found * wanted), 1e-24)
+    return 1 - (found - 2 * both + wanted) / max(2 * float(wanted.mean()), 1e-24)

@@ -1,0 +1,91 @@
+"""A model directory as one page: whether it is the same model, what was tried, where it comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tasks.files import atomic_write
+from tasks.manifest import MODEL_FILE, Manifest
+from training.reports.page import render_page
+
+REPORT_FILE = "report.html"
+TEMPLATE = "report.html.j2"
+_MAX_METRICS = 3
+
+
+def write_report(directory: Path, manifest: Manifest) -> None:
+    """Write the page beside the graph."""
+    num_bytes = (directory / MODEL_FILE).stat().st_size
+    atomic_write(directory / REPORT_FILE, render(manifest, num_bytes).encode())
+
+
+def render(manifest: Manifest, num_bytes: int) -> str:
+    """The page as HTML.
+
+    Args:
+        num_bytes: size of the graph's file.
+    """
+    provenance, qualities = manifest.provenance, manifest.scores["quality"]
+    numbers, tried = provenance["graph"]["name"], provenance["graph"]["tried"]
+    return render_page(
+        TEMPLATE,
+        folder=Path(__file__).parent,
+        name=f"{manifest.name}/{manifest.version}",
+        numbers=numbers,
+        facts=_facts(manifest, num_bytes),
+        judged_on=manifest.scores["judged_on"],
+        differences=manifest.scores["fp32_difference"],
+        metrics=[name for name in qualities["PyTorch"]["scores"] if not name.endswith("loss")][:_MAX_METRICS],
+        qualities=qualities,
+        worst=qualities[numbers]["worst"] if manifest.precision != "fp32" else [],
+        tried=_by_choice(tried, _chosen(manifest)),
+        fastest=max((trial["ratio"] for trial in tried), default=1),
+        origin=_origin(manifest),
+    )
+
+
+def _facts(manifest: Manifest, num_bytes: int) -> dict[str, str]:
+    config, execution = manifest.provenance["checkpoint"]["config"], manifest.execution
+    return {
+        "task": manifest.task,
+        "network": f"{config['num_hidden_layers']} layers, hidden size {config['hidden_size']}",
+        "graph": f"{num_bytes / 1e6:.1f} MB, opset {manifest.opset}",
+        "longest sequence": f"{manifest.settings.max_seq_length} tokens",
+        "batches": f"up to {execution.max_batch_tokens} tokens, {execution.num_threads} thread(s) each",
+    }
+
+
+def _chosen(manifest: Manifest) -> dict[str, str]:
+    values = manifest.provenance["graph"]["form"] | vars(manifest.execution)
+    return {name: _shown(value) for name, value in values.items()}
+
+
+def _by_choice(tried: Sequence[Mapping[str, Any]], chosen: Mapping[str, str]) -> dict[str, list[dict[str, Any]]]:
+    found: dict[str, list[dict[str, Any]]] = {}
+    for trial in tried:
+        name, value = trial["name"], _shown(trial["value"])
+        row = {"value": value, "ratio": trial["ratio"], "chosen": chosen.get(name) == value}
+        found.setdefault(name.replace("_", " "), []).append(row)
+    return found
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value)) or "none"
+    return str(value)
+
+
+def _origin(manifest: Manifest) -> dict[str, str]:
+    provenance = manifest.provenance
+    checkpoint, machine = provenance["checkpoint"], provenance["machine"]
+    return {
+        "checkpoint": checkpoint["name"],
+        "its SHA-256": checkpoint["sha256"],
+        "CPU": f"{machine['cpu']} ({machine['cores']} cores; {', '.join(machine['features'])})",
+        **provenance["versions"],
+        "graph's SHA-256": manifest.files[MODEL_FILE],
+    }

@@ -1,0 +1,104 @@
+"""Choose anew, on the machine that will serve, the form of a graph and how it is run; its numbers stay."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+from export.graph import build_graph
+from export.machine import machine
+from export.network import Network, Range, Weights
+from export.package import graph_record
+from export.parity import random_batches
+from export.report import write_report
+from export.session import ort_run
+from export.tune import Choice, Trial, tune
+from export.variant import Numbers
+from export.workload import Workload
+from tasks.batching import Run
+from tasks.cpus import available_cpus
+from tasks.files import atomic_directory, sha256
+from tasks.manifest import MANIFEST_FILE, MODEL_FILE, Manifest, ModelDirectory, read_model_directory
+from training.model.bert import BertConfig
+
+SAME = 0.9999
+"""Cosine of outputs of the graphs before and after: sums in another order may round to another integer."""
+
+
+def retune(model_dir: str | Path, workload: Workload, *, progress: Callable[[str], object]) -> list[Trial]:
+    """Choose form and execution of a model directory, and write them into it, all at once.
+
+    Raises:
+        ValueError: when it is no model directory, or its graph is not one of `export.graph`.
+    """
+    directory = read_model_directory(model_dir)
+    network, numbers = read_graph(directory)
+    choice, trials = tune(network, numbers, workload, num_cores=available_cpus(), progress=progress)
+    with atomic_directory(directory.path, replace=True) as new:
+        shutil.copytree(directory.path, new, dirs_exist_ok=True)
+        onnx.save(build_graph(network, numbers, choice.form), new / MODEL_FILE)
+        before = ort_run(directory.model_path, execution=directory.manifest.execution)
+        _check_same(network, before, ort_run(new / MODEL_FILE, execution=choice.execution))
+        manifest = _manifest(directory, new, graph_record(numbers, choice, trials), choice)
+        (new / MANIFEST_FILE).write_text(manifest.to_json(), encoding="utf-8")
+        write_report(new, manifest)
+    return trials
+
+
+def read_graph(directory: ModelDirectory) -> tuple[Network, Numbers]:
+    """What a graph was made of.
+
+    Raises:
+        ValueError: when it was not made by this version of `export.graph`.
+    """
+    provenance = directory.manifest.provenance
+    try:
+        config = {key: _tuple(value) for key, value in provenance["checkpoint"]["config"].items()}
+        numbers = {key: _tuple(value) for key, value in provenance["graph"]["numbers"].items()}
+        weights = Weights.of_graph(directory.model_path)
+        network = Network(BertConfig(**config), weights, directory.load_task())
+        return replace(network, ranges=_ranges(network)), Numbers(**numbers)
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"`{directory.path}` was exported by another version; export the model again") from error
+
+
+def _tuple(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _ranges(network: Network) -> dict[str, Range]:
+    floats = network.weights.floats
+    return {
+        name: Range(float(floats[f"{name}.input.scale"]), int(floats[f"{name}.input.zero_point"]))
+        for name in network.layers
+        if f"{name}.input.scale" in floats
+    }
+
+
+def _check_same(network: Network, before: Run, after: Run) -> None:
+    for arrays in random_batches(network.task):
+        mask = arrays["attention_mask"].astype(bool) if network.task.token_outputs else ...
+        old, new = before(arrays), after(arrays)
+        for name in network.task.output_names:
+            first, second = old[name][mask].ravel(), new[name][mask].ravel()
+            cosine = float(first @ second / max(np.linalg.norm(first) * np.linalg.norm(second), 1e-12))
+            if not cosine >= SAME:
+                raise ValueError(
+                    f"the new graph is not the old one: `{name}` has cosine {cosine:.5f}; nothing was changed"
+                )
+
+
+def _manifest(directory: ModelDirectory, new: Path, graph: dict[str, Any], choice: Choice) -> Manifest:
+    before = directory.manifest
+    return replace(
+        before,
+        files={name: sha256(new / name) for name in before.files},
+        execution=choice.execution,
+        provenance=dict(before.provenance) | {"graph": graph, "machine": machine()},
+    )

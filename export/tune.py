@@ -1,0 +1,127 @@
+"""Which form of a graph, run how, is the fastest here: found by trying.
+
+One choice after the other (the attention, the norms, the load-time optimisers, the batches, the threads) is tried with
+what was best so far, in turns with it, and kept where it is faster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, get_args
+
+from export.graph import build_graph
+from export.network import Network
+from export.session import ort_run
+from export.variant import Attention, Form, Numbers
+from export.workload import Workload, interleaved, run_all
+from tasks.batching import Run
+from tasks.manifest import Execution
+
+Progress = Callable[[str], object]
+ROUNDS = 5
+PASS_S = 0.3
+"""Seconds that one measurement may take."""
+WORTH = 0.99
+"""Share of the time that a change may leave to be kept: less is noise."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A form and how to run it."""
+
+    form: Form
+    execution: Execution
+
+    def changed(self, name: str, value: Any) -> Choice:
+        """The same with another value of a field of either."""
+        if hasattr(self.form, name):
+            return replace(self, form=replace(self.form, **{name: value}))
+        return replace(self, execution=replace(self.execution, **{name: value}))
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What was measured of a choice."""
+
+    name: str
+    """Of the field that was changed."""
+    value: Any
+    ratio: float
+    """Of its speed to that of the best choice before it."""
+
+
+def default_choice() -> Choice:
+    """What is often fast on CPUs."""
+    return Choice(Form(), Execution(max_batch_tokens=256, disabled_optimizers=("SkipLayerNormFusion",)))
+
+
+def tune(
+    network: Network, numbers: Numbers, workload: Workload, *, num_cores: int, progress: Progress = lambda line: None
+) -> tuple[Choice, list[Trial]]:
+    """Try what there is.
+
+    Args:
+        num_cores: those that the server will have.
+
+    Returns:
+        The fastest choice, and all that was tried, in order.
+    """
+    tuner = _Tuner(network, numbers, workload, num_cores)
+    trials = [trial for name, values in _alternatives(numbers, num_cores) for trial in tuner.try_all(name, values)]
+    return tuner.best, trials
+
+
+def _alternatives(numbers: Numbers, num_cores: int) -> Iterator[tuple[str, Sequence[Any]]]:
+    """What can be chosen, most weighty first."""
+    yield "attention", get_args(Attention)
+    yield "skip_layer_norm", (False, True)
+    if not numbers.int8_embeddings:
+        yield "embed_layer_norm", (False, True)
+    yield "bias_gelu", (False, True)
+    yield "disabled_optimizers", (("SkipLayerNormFusion",), ())
+    yield "max_batch_tokens", (1, 128, 256, 512, 1024)
+    if num_cores > 1:
+        yield "num_threads", (1, num_cores)
+
+
+def format_trials(trials: Sequence[Trial]) -> str:
+    """A table: what was tried, and its speed beside what was best before."""
+    names = [f"{trial.name}={trial.value}" for trial in trials]
+    width = max(map(len, names))
+    return "\n".join(f"{name:<{width}}  {trial.ratio:.2f}x" for name, trial in zip(names, trials, strict=True))
+
+
+class _Tuner:
+    def __init__(self, network: Network, numbers: Numbers, workload: Workload, num_cores: int) -> None:
+        self.network, self.numbers, self.num_cores = network, numbers, num_cores
+        self.best = default_choice()
+        self.runs: dict[Choice, Run] = {}
+        self.workload = workload
+        seconds = self.measure(self.best)
+        share = PASS_S / seconds
+        if share < 1:
+            self.workload = replace(workload, lengths=workload.lengths[:: max(1, round(1 / share))])
+
+    def try_all(self, name: str, values: Sequence[Any]) -> list[Trial]:
+        choices = {value: self.best.changed(name, value) for value in values}
+        seconds = interleaved({value: partial(self.measure, choice) for value, choice in choices.items()}, ROUNDS)
+        before = next(seconds[value] for value, choice in choices.items() if choice == self.best)
+        fastest = min(seconds, key=seconds.__getitem__)
+        if seconds[fastest] < WORTH * before:
+            self.best = choices[fastest]
+        return [Trial(name, value, before / seconds[value]) for value in choices]
+
+    def measure(self, choice: Choice) -> float:
+        execution = choice.execution
+        batches = self.workload.batches(execution.max_batch_tokens)
+        return run_all(self.run(choice), batches, self.num_cores // execution.num_threads)
+
+    def run(self, choice: Choice) -> Run:
+        """The choice's session; the cap of batches makes no other."""
+        key = choice.changed("max_batch_tokens", 1)
+        if key not in self.runs:
+            graph = build_graph(self.network, self.numbers, choice.form).SerializeToString()
+            self.runs[key] = ort_run(graph, execution=choice.execution)
+        return self.runs[key]

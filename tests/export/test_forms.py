@@ -1,0 +1,157 @@
+"""All forms of a graph compute the same; numbers differ by rounding only."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import get_args
+
+import numpy as np
+import onnx
+import pytest
+
+from export.calibrate import calibrate
+from export.graph import build_graph
+from export.network import Network, Range, Weights, to_int8
+from export.session import ort_run
+from export.source import read_source
+from export.variant import Attention, Form, Numbers
+from tasks.features import Features
+from tests.export.conftest import SETTINGS
+
+FORMS = [
+    *(Form(attention=attention) for attention in get_args(Attention)),
+    Form(skip_layer_norm=True, embed_layer_norm=True),
+    Form(bias_gelu=True, only_cls=False),
+]
+NUMBERS = [
+    Numbers(),
+    Numbers(products="dynamic int8"),
+    Numbers(products="static int8", int8_embeddings=True),
+    Numbers(products="static int8", fp32_layers=("bert.layers.0.qkv", "bert.layers.1.output")),
+]
+
+
+@pytest.fixture(scope="module")
+def networks(checkpoints):
+    """The network of each task, with ranges."""
+
+    def make(name, task):
+        source = read_source(checkpoints[name], task=task, settings=SETTINGS.get(task))
+        model = source.load_model()
+        network = Network(model.config, Weights.of(model), source.task)
+        assemble = source.task.tokenizer.assemble
+        features = [Features(**assemble(np.arange(5, 5 + length))) for length in range(1, 30)]
+        return replace(network, ranges=calibrate(model, source.task, features, network.layers))
+
+    return {name: make(name, None if name == "plain" else name) for name in checkpoints}
+
+
+def outputs(network, numbers, form, arrays):
+    """At unpadded positions."""
+    found = ort_run(build_graph(network, numbers, form).SerializeToString())(arrays)
+    mask = arrays["attention_mask"].astype(bool) if network.task.token_outputs else ...
+    return {name: value[mask] for name, value in found.items()}
+
+
+@pytest.mark.parametrize(
+    "name", ["plain", "classification", "regression", "multiple-choice", "tagging", "spans", "masked-lm"]
+)
+@pytest.mark.parametrize("numbers", NUMBERS, ids=lambda numbers: numbers.name)
+def test_all_forms_compute_the_same(name, numbers, networks, random_batch):
+    """Whatever operators they are written with. Sums in another order may round to another integer."""
+    arrays = random_batch(5, 17)
+    expected = outputs(networks[name], numbers, Form(), arrays)
+
+    for form in FORMS:
+        found = outputs(networks[name], numbers, form, arrays)
+        for key, value in expected.items():
+            atol = 1e-4 if numbers.products == "fp32" else 0.02 * np.abs(value).max()
+            np.testing.assert_allclose(found[key], value, atol=atol)
+
+
+@pytest.mark.parametrize("name", ["plain", "spans"])
+def test_static_numbers_do_not_depend_on_the_batch(name, networks, random_batch):
+    """A sequence gets the very same alone and beside a longer one; with dynamic numbers it does not."""
+    arrays = random_batch(4, 23, seed=3)
+    network = networks[name]
+    num_tokens = int(arrays["attention_mask"][-1].sum())
+    alone = {key: value[-1:, :num_tokens] for key, value in arrays.items()}
+    key = network.task.output_names[0]
+
+    def difference(products):
+        run = ort_run(build_graph(network, Numbers(products=products), Form()).SerializeToString())
+        together = run(arrays)[key][-1]
+        return np.abs((together[:num_tokens] if network.task.token_outputs else together) - run(alone)[key][0]).max()
+
+    assert difference("static int8") < 1e-5
+    assert difference("dynamic int8") > 1e-5
+
+
+def test_only_cls_saves_products(networks):
+    """Where only [CLS] is read, no product of the last layer's feed-forward network sees the other tokens."""
+    nodes = build_graph(networks["classification"], Numbers(), Form()).graph.node
+    slices = [node for node in nodes if node.op_type == "Slice" and node.name.startswith("layer.1")]
+
+    assert len(slices) == 1
+    assert not [
+        node for node in build_graph(networks["spans"], Numbers(), Form()).graph.node if "layer.1/Slice" in node.name
+    ]
+
+
+def test_graphs_are_valid_and_named(networks):
+    """ONNX's checker accepts them; nodes are named for profiles; no value is made twice."""
+    for network in networks.values():
+        model = build_graph(network, Numbers(), Form())
+        onnx.checker.check_model(model)
+        names = [node.name for node in model.graph.node]
+        assert len(set(names)) == len(names)
+        assert {name.split("/")[0] for name in names} >= {"embeddings", "layer.0", "layer.1", "head"}
+
+
+def test_weights_come_back_from_a_graph(networks, tmp_path):
+    """Of every form and all numbers: what they were, or what integers are left of them."""
+    for numbers in NUMBERS:
+        for form in FORMS:
+            network = networks["masked-lm"]
+            onnx.save(build_graph(network, numbers, form), tmp_path / "graph.onnx")
+
+            found = Weights.of_graph(tmp_path / "graph.onnx")
+
+            for layer in network.layers:
+                name = f"{layer}.weight"
+                if numbers.products == "fp32" and layer == "mlm.decoder":
+                    continue  # the word embeddings
+                if numbers.products != "fp32" and layer not in numbers.fp32_layers:
+                    np.testing.assert_array_equal(found.int8(name).values, network.weights.int8(name).values)
+                    np.testing.assert_array_equal(found.int8(name).scales, network.weights.int8(name).scales)
+                else:
+                    np.testing.assert_array_equal(found[name], network.weights[name])
+
+
+def test_integers_are_near_what_they_stand_for():
+    """Within half a step of each column's scale; a column of zeros stays one."""
+    matrix = np.random.default_rng(0).normal(size=(9, 5)).astype(np.float32) * [1, 10, 0.1, 0, 3]
+
+    found = to_int8(matrix.astype(np.float32))
+
+    assert (np.abs(found.values * found.scales - matrix).max(axis=0) <= found.scales / 2 + 1e-6).all()
+    assert not found.values[:, 3].any()
+
+
+@pytest.mark.parametrize(("low", "high"), [(-1, 3), (0.5, 2), (-4, -1), (0, 0)])
+def test_zero_is_exact_in_every_range(low, high):
+    """And both ends are in reach."""
+    known = Range.between(low, high)
+
+    assert 0 <= known.zero_point <= 255
+    ends = (np.array([0, 255]) - known.zero_point) * known.scale
+    assert ends[0] <= min(low, 0) + known.scale / 2
+    assert ends[1] >= max(high, 0) - known.scale / 2
+
+
+def test_numbers_are_named_for_people():
+    """Each field shows."""
+    assert Numbers().name == "fp32"
+    numbers = Numbers(products="static int8", fp32_layers=("a", "b"), int8_embeddings=True)
+    assert numbers.name == "static int8, 2 layers in fp32, int8 embeddings"
+    assert {item.name for item in fields(Numbers)} == {"products", "fp32_layers", "int8_embeddings"}

@@ -1,0 +1,112 @@
+"""Integers are taken where they are good enough, and layers are named where they are not."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from export.calibrate import calibrate
+from export.evidence import random_ids
+from export.gate import Gate, Limits, QualityError
+from export.network import Network, Weights
+from export.quality import Quality, judge
+from export.session import ort_run
+from export.source import read_source
+from export.variant import Numbers
+from training.evaluate import torch_run
+
+
+def quality(cosine=1.0, **scores):
+    return Quality(scores=scores, mean_cosine=cosine, min_cosine=cosine, worst=())
+
+
+@pytest.mark.parametrize(
+    ("found", "of_vectors", "message"),
+    [
+        (quality(accuracy=0.796), False, ""),
+        (quality(accuracy=0.794), False, r"accuracy falls by 0.60 points \(--max-drop 0.5\)"),
+        (quality(accuracy=float("nan")), False, "accuracy falls by nan points"),
+        (quality(0.5, accuracy=0.8), False, ""),
+        (quality(0.989, accuracy=0.8), True, r"mean cosine to PyTorch is 0.9890 \(--min-cosine 0.99\)"),
+        (quality(0.99, accuracy=0.81), True, ""),
+    ],
+)
+def test_limits_of_scores_and_vectors(found, of_vectors, message):
+    """Labels decide where there are any; vectors must also be near PyTorch's."""
+    shortfall = Limits().shortfall(found, quality(accuracy=0.8), of_vectors=of_vectors)
+
+    assert bool(shortfall) == bool(message)
+    assert re.search(message, shortfall)
+
+
+def test_without_labels_the_cosine_decides():
+    """There is nothing else."""
+    assert Limits().shortfall(quality(0.98), quality(), of_vectors=False)
+    assert not Limits().shortfall(quality(0.992), quality(), of_vectors=False)
+
+
+@pytest.fixture
+def gate(checkpoints):
+    """Of embeddings, with one layer whose weights integers cannot hold."""
+    source = read_source(checkpoints["plain"])
+    model = source.load_model()
+    model.bert.layers[1].intermediate.weight.data[:, 3] *= 300
+    model.bert.layers[1].output.weight.data *= 0.01
+    evidence = random_ids(source.task)
+    network = Network(model.config, Weights.of(model), source.task)
+    network = replace(network, ranges=calibrate(model, source.task, evidence.features, network.layers))
+    return Gate(network, evidence, torch_run(model, source.task), Limits())
+
+
+def test_static_integers_come_first(gate):
+    """Where both are good enough; and everything that was tried is known."""
+    gate.limits = Limits(min_cosine=0.0)
+
+    assert gate.choose(mixed=False).products == "static int8"
+    assert list(gate.qualities) == ["PyTorch", "fp32", "static int8", "dynamic int8"]
+
+
+def test_layers_to_blame_are_named_and_left_in_floats(gate):
+    """Without --mixed the refusal names them; with it they stay in floats, and the rest is of integers."""
+    gate.judge(Numbers(products="static int8"), Numbers(products="dynamic int8"))
+    best = max(gate.qualities[name].mean_cosine for name in ("static int8", "dynamic int8"))
+    limit = 1 - 0.7 * (1 - best)
+    gate.limits = Limits(min_cosine=limit)
+
+    with pytest.raises(QualityError, match="--mixed leaves such layers in floats") as refused:
+        gate.choose(mixed=False)
+    numbers = gate.choose(mixed=True)
+
+    assert numbers.fp32_layers[0] in str(refused.value)
+    assert 0 < len(numbers.fp32_layers) < len(gate.network.layers)
+    assert gate.qualities[numbers.name].mean_cosine >= limit
+    assert "\n" not in str(refused.value)
+
+
+def test_impossible_limits_are_refused_even_mixed(gate):
+    """With another remedy."""
+    gate.limits = Limits(min_cosine=1.1)
+
+    with pytest.raises(QualityError, match="raise the limit, or export in fp32"):
+        gate.choose(mixed=True)
+
+
+def test_worst_examples_are_named(exported, checkpoints):
+    """Those that differ most, by the place where they stand."""
+    task = exported["spans"].load_task()
+    evidence = random_ids(task)
+    run = ort_run(exported["spans"].model_path)
+
+    def wrong_where_long(arrays):
+        sign = np.where(arrays["attention_mask"].sum(1, keepdims=True) > 28, -1, 1)
+        return {name: logits * sign for name, logits in run(arrays).items()}
+
+    found = judge(evidence, run, {"wrong": wrong_where_long})
+
+    assert found["PyTorch"].mean_cosine == pytest.approx(1)
+    lengths = {place: len(windows[0]) for place, windows in zip(evidence.places, evidence.windows, strict=True)}
+    assert all(lengths[place] > 28 for place, value in found["wrong"].worst if value < 0.9)
+    assert found["wrong"].min_cosine < 0.5 < found["wrong"].mean_cosine

@@ -1,0 +1,173 @@
+"""The fastest form is found by trying, and written where it is served."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from export import Wishes, export_checkpoint, ort_run
+from export.machine import machine
+from export.network import Network, Weights
+from export.retune import read_graph, retune
+from export.source import read_source
+from export.tune import Choice, default_choice, format_trials, tune
+from export.variant import Form, Numbers
+from export.workload import Workload, interleaved, run_all, typical_lengths
+from tasks.manifest import read_model_directory
+from tests.export.conftest import SETTINGS, UNTUNED
+
+
+@pytest.fixture
+def network(checkpoints):
+    source = read_source(checkpoints["plain"])
+    model = source.load_model()
+    return Network(model.config, Weights.of(model), source.task)
+
+
+def test_the_fastest_is_chosen(network, monkeypatch):
+    """One choice after the other; what is not faster by more than noise is left."""
+    speed = {
+        "attention": {"Attention": 2.0},
+        "skip_layer_norm": {True: 0.5},
+        "max_batch_tokens": {512: 1.005, 128: 1.2},
+    }
+
+    def seconds(self, choice):
+        values = vars(choice.form) | vars(choice.execution)
+        return 1 / np.prod([known.get(values[name], 1.0) for name, known in speed.items()])
+
+    monkeypatch.setattr("export.tune._Tuner.measure", seconds)
+
+    best, trials = tune(network, Numbers(), Workload((5, 9), 65), num_cores=2)
+
+    assert best == Choice(Form(attention="Attention"), default_choice().changed("max_batch_tokens", 128).execution)
+    assert {(trial.name, trial.value): round(trial.ratio, 2) for trial in trials}["skip_layer_norm", True] == 0.5
+    assert "attention=Attention" in format_trials(trials)
+    assert "2.00x" in format_trials(trials)
+
+
+def test_really_tuned_graphs_are_served_as_chosen(checkpoints, tmp_path, random_batch):
+    """Whatever wins, the graph computes what PyTorch does, and its manifest says how to run it."""
+    model = export_checkpoint(checkpoints["spans"], tmp_path / "spans/1", Wishes(), settings=SETTINGS["spans"])
+    untuned = export_checkpoint(checkpoints["spans"], tmp_path / "spans/2", UNTUNED, settings=SETTINGS["spans"])
+
+    arrays = random_batch(3, 20)
+    found = ort_run(model.model_path, execution=model.manifest.execution)(arrays)
+    expected = ort_run(untuned.model_path)(arrays)
+    for name, logits in expected.items():
+        mask = arrays["attention_mask"].astype(bool)
+        np.testing.assert_allclose(found[name][mask], logits[mask], atol=1e-4)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_model_directory_is_tuned_again(precision, checkpoints, tmp_path, random_batch):
+    """It stays the same model, with its numbers, and the digests are those of the new files."""
+    wishes = Wishes(precision=precision, tune=False)
+    before = export_checkpoint(checkpoints["masked-lm"], tmp_path / "lm/1", wishes, task="masked-lm")
+    arrays = random_batch(2, 9)
+    expected = ort_run(before.model_path)(arrays)["logits"]
+
+    trials = retune(before.path, Workload(typical_lengths(8, 32), 65), progress=print)
+
+    after = read_model_directory(before.path)
+    assert trials
+    assert after.manifest.provenance["machine"] == machine()
+    assert read_graph(after)[1] == read_graph(before)[1]
+    assert [path.name for path in before.path.parent.iterdir()] == ["1"]
+    mask = arrays["attention_mask"].astype(bool)
+    found = ort_run(after.model_path, execution=after.manifest.execution)(arrays)["logits"]
+    np.testing.assert_allclose(found[mask], expected[mask], atol=1e-4 if precision == "fp32" else 0.2)
+
+
+def test_directories_of_others_are_refused(exported, tmp_path):
+    """One line, and nothing is changed."""
+    directory = shutil.copytree(exported["embedding"].path, tmp_path / "plain/1")
+    manifest = directory / "manifest.json"
+    values = json.loads(manifest.read_text())
+    del values["provenance"]["graph"]
+    manifest.write_text(json.dumps(values))
+
+    with pytest.raises(ValueError, match="was exported by another version; export the model again"):
+        retune(directory, Workload((5,), 65), progress=print)
+
+
+def test_workload_makes_batches_as_the_server_does():
+    """All sequences, sorted by length, within the cap."""
+    workload = Workload((3, 9, 4, 30), 65)
+
+    batches = workload.batches(20)
+
+    assert [batch["input_ids"].shape for batch in batches] == [(1, 30), (2, 9), (1, 3)]
+    assert sum(int(batch["attention_mask"].sum()) for batch in batches) == workload.num_tokens == 46
+
+
+def test_batches_are_run_once_by_several_callers():
+    """Each batch by whoever is free."""
+    seen = []
+
+    seconds = run_all(lambda batch: seen.append(batch) or {}, [{"x": np.array(number)} for number in range(20)], 3)
+
+    assert sorted(int(batch["x"]) for batch in seen) == list(range(20))
+    assert seconds > 0
+
+
+def test_measurements_take_turns():
+    """So that a slow second of the machine meets all alike; medians leave it out."""
+    order = []
+
+    def measure(name, values):
+        order.append(name)
+        return values.pop(0)
+
+    slow_once = {"a": [1.0, 9.0, 1.0], "b": [2.0, 2.0, 9.0]}
+    found = interleaved({name: lambda name=name: measure(name, slow_once[name]) for name in slow_once}, 3)
+
+    assert order == list("ababab")
+    assert found == {"a": 1.0, "b": 2.0}
+
+
+def test_typical_lengths_are_those_of_sentences():
+    """Within what the model reads."""
+    lengths = typical_lengths(500, 64)
+
+    assert 20 < np.mean(lengths) < 35
+    assert (min(lengths) >= 3, max(lengths) <= 64) == (True, True)
+    assert set(typical_lengths(20, 2)) == {2}
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "expected"),
+    [
+        ("model name\t: Fast 1\nflags\t\t: fpu avx2 avx512_vnni\n", ("Fast 1", ["avx2", "avx512_vnni"])),
+        ("Features\t: fp asimddp i8mm\n", (None, ["asimddp", "i8mm"])),
+        (None, (None, [])),
+    ],
+)
+def test_machine(tmp_path, cpuinfo, expected):
+    """What Linux says of the CPU, on x86 and on Arm; elsewhere its kind."""
+    if cpuinfo is not None:
+        (tmp_path / "cpuinfo").write_text(cpuinfo)
+
+    found = machine(tmp_path / "cpuinfo")
+
+    assert found["features"] == expected[1]
+    assert found["cpu"] == expected[0] if expected[0] else found["cpu"]
+    assert found["cores"] >= 1
+
+
+def test_command_tunes(exported, tmp_path, monkeypatch, capsys):
+    """`python -m export tune` says what was tried."""
+    from export.__main__ import main
+
+    directory = shutil.copytree(exported["embedding"].path, tmp_path / "plain/1")
+    monkeypatch.setattr("sys.argv", ["export", "tune", str(directory)])
+
+    main()
+
+    out = capsys.readouterr().out
+    assert "attention=products" in out
+    assert f"model directory -> {Path(directory)}" in out

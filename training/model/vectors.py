@@ -1,0 +1,32 @@
+"""Vectors of texts out of the last hidden state."""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tasks.embedding import EmbeddingSettings, Pooling
+from training.model.bert import BertModel
+
+
+def pool(hidden_BLD: Tensor, attention_mask_BL: Tensor, pooling: Pooling) -> Tensor:
+    """[B, D]: the hidden state of [CLS], or the mean over tokens."""
+    if pooling == "cls":
+        return hidden_BLD[:, 0]
+    mask_BL1 = attention_mask_BL[..., None]
+    return (hidden_BLD.float() * mask_BL1).sum(1) / mask_BL1.sum(1)
+
+
+class Vectors(nn.Module):
+    """An encoder that gives `sentence_embedding` [B, D], pooled and normalised as the settings say."""
+
+    def __init__(self, model: BertModel, settings: EmbeddingSettings) -> None:
+        super().__init__()
+        self.model = model
+        self.settings = settings
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> dict[str, Tensor]:
+        """The vectors by their name."""
+        hidden_BLD = self.model.bert(input_ids, attention_mask, token_type_ids)
+        vectors_BD = pool(hidden_BLD, attention_mask, self.settings.pooling)
+        return {"sentence_embedding": F.normalize(vectors_BD, dim=-1) if self.settings.normalize else vectors_BD}
