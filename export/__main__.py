@@ -19,7 +19,6 @@ from export.data import Data
 from export.pipeline import Wishes, export_checkpoint
 from export.retune import retune
 from export.source import SettingsChanges, TaskName
-from export.tune import format_trials
 from tasks.manifest import read_model_directory
 from training.command import command, parse
 from training.data.labelled import Columns
@@ -64,8 +63,7 @@ def tune_command(arguments: TuneArguments) -> None:
     """Choose and say what was tried."""
     task = read_model_directory(arguments.model_dir).load_task()
     data = Data(texts=arguments.texts)
-    trials = retune(arguments.model_dir, data.workload(task, data.evidence(task)), progress=print)
-    print(format_trials(trials))
+    retune(arguments.model_dir, data.workload(task, data.evidence(task)), progress=print)
     print(f"model directory -> {arguments.model_dir}")
 
 

@@ -106,7 +106,7 @@ def _make_graph(
         network = replace(network, ranges=calibrate(model, task, data.calibration(task, evidence), network.layers))
     gate = Gate(network, evidence, reference, wishes.limits, progress)
     numbers = gate.choose(mixed=wishes.mixed) if wishes.precision == "int8" else Numbers()
-    choice, trials = _tuned(network, numbers, data.workload(task, evidence), wishes)
+    choice, trials = _tuned(network, numbers, data.workload(task, evidence), wishes, progress)
     graph = directory / MODEL_FILE
     onnx.save(build_graph(network, numbers, choice.form), graph)
     exported = ort_run(graph, execution=choice.execution)
@@ -116,8 +116,12 @@ def _make_graph(
     return Made(numbers, choice, trials, evidence.name, gate.qualities, differences)
 
 
-def _tuned(network: Network, numbers: Numbers, workload: Workload, wishes: Wishes) -> tuple[Choice, list[Trial]]:
-    return tune(network, numbers, workload, num_cores=available_cpus()) if wishes.tune else (default_choice(), [])
+def _tuned(
+    network: Network, numbers: Numbers, workload: Workload, wishes: Wishes, progress: Progress
+) -> tuple[Choice, list[Trial]]:
+    if not wishes.tune:
+        return default_choice(), []
+    return tune(network, numbers, workload, num_cores=available_cpus(), progress=progress)
 
 
 def _check_fp32(

@@ -34,6 +34,10 @@ class Choice:
     form: Form
     execution: Execution
 
+    def value(self, name: str) -> Any:
+        """Of a field of either."""
+        return getattr(self.form, name) if hasattr(self.form, name) else getattr(self.execution, name)
+
     def changed(self, name: str, value: Any) -> Choice:
         """The same with another value of a field of either."""
         if hasattr(self.form, name):
@@ -64,12 +68,17 @@ def tune(
 
     Args:
         num_cores: those that the server will have.
+        progress: called with a line about each choice.
 
     Returns:
         The fastest choice, and all that was tried, in order.
     """
     tuner = _Tuner(network, numbers, workload, num_cores)
-    trials = [trial for name, values in _alternatives(numbers, num_cores) for trial in tuner.try_all(name, values)]
+    trials: list[Trial] = []
+    for name, values in _alternatives(numbers, num_cores):
+        found = tuner.try_all(name, values)
+        progress(_in_words(found, tuner.best.value(name)))
+        trials += found
     return tuner.best, trials
 
 
@@ -86,11 +95,10 @@ def _alternatives(numbers: Numbers, num_cores: int) -> Iterator[tuple[str, Seque
         yield "num_threads", (1, num_cores)
 
 
-def format_trials(trials: Sequence[Trial]) -> str:
-    """A table: what was tried, and its speed beside what was best before."""
-    names = [f"{trial.name}={trial.value}" for trial in trials]
-    width = max(map(len, names))
-    return "\n".join(f"{name:<{width}}  {trial.ratio:.2f}x" for name, trial in zip(names, trials, strict=True))
+def _in_words(trials: Sequence[Trial], chosen: Any) -> str:
+    """A line about one choice: what was tried with its speed beside what was best before, and what is kept."""
+    tried = ", ".join(f"{trial.value} {trial.ratio:.2f}x" for trial in trials)
+    return f"{trials[0].name.replace('_', ' ')}: {tried}; kept: {chosen}"
 
 
 class _Tuner:

@@ -14,7 +14,7 @@ from export.machine import machine
 from export.network import Network, Weights
 from export.retune import read_graph, retune
 from export.source import read_source
-from export.tune import Choice, default_choice, format_trials, tune
+from export.tune import Choice, default_choice, tune
 from export.variant import Form, Numbers
 from export.workload import Workload, interleaved, run_all, typical_lengths
 from tasks.manifest import read_model_directory
@@ -42,12 +42,15 @@ def test_the_fastest_is_chosen(network, monkeypatch):
 
     monkeypatch.setattr("export.tune._Tuner.measure", seconds)
 
-    best, trials = tune(network, Numbers(), Workload((5, 9), 65), num_cores=2)
+    said = []
+
+    best, trials = tune(network, Numbers(), Workload((5, 9), 65), num_cores=2, progress=said.append)
 
     assert best == Choice(Form(attention="Attention"), default_choice().changed("max_batch_tokens", 128).execution)
     assert {(trial.name, trial.value): round(trial.ratio, 2) for trial in trials}["skip_layer_norm", True] == 0.5
-    assert "attention=Attention" in format_trials(trials)
-    assert "2.00x" in format_trials(trials)
+    assert said[0].startswith("attention: products 1.00x, ")
+    assert said[0].endswith("Attention 2.00x; kept: Attention")
+    assert said[-1].startswith("num threads: ")
 
 
 def test_really_tuned_graphs_are_served_as_chosen(checkpoints, tmp_path, random_batch):
@@ -169,5 +172,5 @@ def test_command_tunes(exported, tmp_path, monkeypatch, capsys):
     main()
 
     out = capsys.readouterr().out
-    assert "attention=products" in out
+    assert "attention: products" in out
     assert f"model directory -> {Path(directory)}" in out
