@@ -226,7 +226,11 @@ class _Writer:
         vector = self.mean(x) if self.task.settings.pooling == "mean" else self.cls(x)
         if self.task.settings.normalize:
             vector = self.graph.add("LpNormalization", vector, axis=-1, p=2)
-        return [self.output("sentence_embedding", vector, "batch", self.config.hidden_size)]
+        as_token = self.graph.add("Unsqueeze", vector, self.graph.ints(1))  # for others: see export.for_others
+        return [
+            self.output("sentence_embedding", vector, "batch", self.config.hidden_size),
+            self.output("last_hidden_state", as_token, "batch", 1, self.config.hidden_size),
+        ]
 
     def mean(self, x: str) -> str:
         """Over tokens, [batch, hidden]."""

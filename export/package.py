@@ -10,6 +10,7 @@ from typing import Any
 
 import onnx
 
+from export.for_others import write_for_others
 from export.machine import machine
 from export.made import Made
 from export.report import write_report
@@ -41,6 +42,7 @@ def write_package(
         config: shape of the network.
     """
     source.task.tokenizer.backend.save(str(directory / TOKENIZER_FILE))
+    write_for_others(directory, source, config.hidden_size)
     proto = onnx.load(directory / MODEL_FILE)
     opset = next(item.version for item in proto.opset_import if not item.domain)
     manifest = Manifest(

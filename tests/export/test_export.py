@@ -113,7 +113,7 @@ def test_manifest_says_where_the_model_came_from(exported, checkpoints):
     assert manifest.provenance["checkpoint"]["name"] == "plain"
     assert manifest.provenance["versions"]["onnx"] == onnx.__version__
     assert manifest.scores["fp32_difference"]["sentence_embedding"] <= 1e-4
-    assert names(model.path) == ["manifest.json", "model.onnx", "report.html", "tokenizer.json"]
+    assert set(names(model.path)) >= {"manifest.json", "model.onnx", "report.html", "tokenizer.json"}
     assert read_model_directory(model.path) == model
 
 

@@ -1,0 +1,46 @@
+"""Files that let other libraries load a model directory: Optimum's classes, and sentence-transformers' ONNX backend.
+
+Both take `last_hidden_state` and pool it; an embedding graph has pooled already, and gives its vector there as the only
+token, whose pooling is that of [CLS].
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+from export.source import Source
+from tasks.embedding import EmbeddingSettings
+from training.checkpoint import CONFIG_FILE
+
+_COPIED = (CONFIG_FILE, "tokenizer_config.json", "special_tokens_map.json", "vocab.txt")
+_MODULES = "sentence_transformers.models"
+
+
+def write_for_others(directory: Path, source: Source, hidden_size: int) -> None:
+    """Write them beside graph and tokenizer."""
+    for name in _COPIED:
+        if (source.directory / name).is_file():
+            shutil.copyfile(source.directory / name, directory / name)
+    if isinstance(source.task.settings, EmbeddingSettings):
+        _write_sentence_transformer(directory, source.task.settings, hidden_size)
+
+
+def _write_sentence_transformer(directory: Path, settings: EmbeddingSettings, hidden_size: int) -> None:
+    kinds = {"": "Transformer", "1_Pooling": "Pooling"}
+    modules = [
+        {"idx": number, "name": str(number), "path": path, "type": f"{_MODULES}.{kind}"}
+        for number, (path, kind) in enumerate(kinds.items())
+    ]
+    (directory / "1_Pooling").mkdir()
+    _write(directory / "modules.json", modules)
+    _write(
+        directory / "1_Pooling" / "config.json",
+        {"word_embedding_dimension": hidden_size, "pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False},
+    )
+    _write(directory / "sentence_bert_config.json", {"max_seq_length": settings.max_seq_length, "do_lower_case": False})
+
+
+def _write(path: Path, values: object) -> None:
+    path.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
