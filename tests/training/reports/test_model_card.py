@@ -119,7 +119,7 @@ def run_snippet(directory, tokenizer_dir, name, *, text_pairs=False, **settings)
     printed = []
     exec(code.replace("path/to/this/folder", str(directory)), {"print": printed.append})
     (found,) = printed
-    return found, predict(task, EXAMPLES[name, text_pairs], torch_run(model.eval()))
+    return found, predict(task, EXAMPLES[name, text_pairs], torch_run(model.eval(), task))
 
 
 CHOICES = ("One answer.", "Another answer.")
