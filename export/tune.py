@@ -119,6 +119,7 @@ class _Tuner:
         fastest = min(seconds, key=seconds.__getitem__)
         if seconds[fastest] < WORTH * before:
             self.best = choices[fastest]
+        self.runs = {key: run for key, run in self.runs.items() if key == _session_of(self.best)}  # free the others
         return [Trial(name, value, before / seconds[value]) for value in choices]
 
     def measure(self, choice: Choice) -> float:
@@ -127,9 +128,14 @@ class _Tuner:
         return run_all(self.run(choice), batches, self.num_cores // execution.num_threads)
 
     def run(self, choice: Choice) -> Run:
-        """The choice's session; the cap of batches makes no other."""
-        key = choice.changed("max_batch_tokens", 1)
+        """Of the choice's session."""
+        key = _session_of(choice)
         if key not in self.runs:
             graph = build_graph(self.network, self.numbers, choice.form).SerializeToString()
             self.runs[key] = ort_run(graph, execution=choice.execution)
         return self.runs[key]
+
+
+def _session_of(choice: Choice) -> Choice:
+    """What makes a session; the cap of batches makes no other."""
+    return choice.changed("max_batch_tokens", 1)
