@@ -80,15 +80,16 @@ def network_of(arguments: Arguments) -> tuple[BertModel, Embedding]:
     return create_model("embedding", config).eval(), Embedding(tokenizer, EmbeddingSettings(max_seq_length=512))
 
 
-def engines(arguments: Arguments, model: BertModel, task: Embedding, directory: Path) -> Iterator[tuple[str, Run, int]]:
+def engines(
+    arguments: Arguments, model: BertModel, task: Embedding, load: Workload, directory: Path
+) -> Iterator[tuple[str, Run, int]]:
     """Ways to run the network: name, function, batches at the same time."""
     cores = available_cpus()
-    data = Data(texts=arguments.texts)
-    evidence = data.evidence(task)
+    evidence = Data(texts=arguments.texts).evidence(task)
     network = Network(model.config, Weights.of(model), task)
     network = replace(network, ranges=calibrate(model, task, evidence.features[:256], network.layers))
     for products in ("static int8", "dynamic int8", "fp32"):
-        choice, _ = tune(network, Numbers(products=products), workload(arguments, task), num_cores=cores)
+        choice, _ = tune(network, Numbers(products=products), load, num_cores=cores)
         graph = build_graph(network, Numbers(products=products), choice.form).SerializeToString()
         run = ort_run(graph, execution=choice.execution)
         yield f"ours, {products}", run, cores // choice.execution.num_threads
@@ -154,9 +155,8 @@ def _static(graph: Path, features: list[Any], task: Embedding, directory: Path) 
 def workload(arguments: Arguments, task: Embedding) -> Workload:
     """Sequences to run."""
     if arguments.texts:
-        return Data(texts=arguments.texts, max_examples=arguments.num_sequences).workload(
-            task, Data(texts=arguments.texts, max_examples=arguments.num_sequences).evidence(task)
-        )
+        data = Data(texts=arguments.texts, max_examples=arguments.num_sequences)
+        return data.workload(task, data.evidence(task))
     return Workload(typical_lengths(arguments.num_sequences, 512), task.tokenizer.vocab_size)
 
 
@@ -168,7 +168,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         candidates = {
             f"{name}|{cap}": partial(run_all, run, load.batches(cap), callers)
-            for name, run, callers in engines(arguments, model, task, Path(directory))
+            for name, run, callers in engines(arguments, model, task, load, Path(directory))
             for cap in CAPS
         }
         seconds = interleaved(candidates, arguments.rounds)

@@ -39,7 +39,7 @@ class Arguments:
     wishes: tyro.conf.OmitArgPrefixes[Wishes] = field(default_factory=Wishes)
     data: tyro.conf.OmitArgPrefixes[Data] = field(default_factory=Data)
     columns: Columns = field(default_factory=Columns)
-    """Of dev, train and texts. What is not given is as it was in training, if the data have that."""
+    """Of dev, train and texts. Those of training come with their files."""
     settings: tyro.conf.OmitArgPrefixes[SettingsChanges] = field(default_factory=SettingsChanges)
 
 
@@ -53,7 +53,7 @@ class TuneArguments:
     """Texts like those to come, one a line: their lengths count. Unset: lengths as sentences have them."""
 
 
-TUNE = """Choose anew how a model directory is run, on the machine that will serve it. Takes up to a minute.
+TUNE = """Choose anew how a model directory is run, on the machine that will serve it.
 
     python -m export tune models/sst2/1
 """

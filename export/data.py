@@ -30,7 +30,7 @@ class Data:
     train: tuple[Path, ...] = ()
     """Training data: static int8 takes the ranges of activations from them."""
     columns: tyro.conf.Suppress[Columns] = field(default_factory=Columns)
-    """Of both. What is not given is as it was in training, if the data have that."""
+    """Of all of them."""
     texts: Path | None = None
     """Texts without labels, one a line, or a table: nothing is scored, vectors or logits are compared."""
     max_examples: int = 1000
@@ -45,9 +45,9 @@ class Data:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1: `{getattr(self, name)}`")
 
-    def or_those_of(self, card: TaskCard | None) -> Data:
-        """Itself, or where it names no files, the data of a training."""
-        if self.dev or self.train or self.texts or not card:
+    def or_those_of(self, card: TaskCard | None, task: AnyTask) -> Data:
+        """Itself, or where it names no files, the data of a training for the task, with their columns."""
+        if self.dev or self.train or self.texts or not card or card.task != task.name:
             return self
         recipe: Mapping[str, Any] = card.provenance.get("recipe", {})
         dev, train = _those_there(recipe.get("dev", ())), _those_there(recipe.get("train", ()))

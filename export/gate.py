@@ -97,8 +97,8 @@ class Gate:
         for numbers in candidates:
             self.progress(f"{numbers.name}: {self.qualities[numbers.name]}; {self.shortfall(numbers) or 'good enough'}")
 
-    def check(self, numbers: Numbers, run: Run) -> Quality:
-        """The quality of the graph that was written in the end, as it will be run.
+    def check(self, numbers: Numbers, run: Run) -> None:
+        """Judge the graph that was written in the end, as it will be run.
 
         Raises:
             QualityError: when it falls short, though another form of it did not.
@@ -106,7 +106,6 @@ class Gate:
         self.qualities |= judge(self.evidence, self.reference, {numbers.name: run})
         if reason := self.shortfall(numbers):
             raise QualityError(f"graph refused: {numbers.name}, as it will be run: {reason}")
-        return self.qualities[numbers.name]
 
     def shortfall(self, numbers: Numbers) -> str:
         """How numbers are below the limits, in words; empty where they are not."""

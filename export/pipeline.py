@@ -43,7 +43,7 @@ class Wishes:
     """What an export is to give."""
 
     precision: Precision = "fp32"
-    """int8 is two to three times as fast and a quarter of the size, at a loss that is measured and limited."""
+    """int8 is smaller and some 2.5 times as fast (6 layers, 2 cores, VNNI), at a loss that is measured and limited."""
     limits: Limits = field(default_factory=Limits)
     mixed: bool = False
     """int8: leave the layers that lose most in floats, as many as the limits ask for."""
@@ -97,7 +97,7 @@ def _make_graph(
 ) -> Made:
     """Choose a graph, and write it."""
     task, reference = source.task, torch_run(model, source.task)
-    data = data.or_those_of(source.card)
+    data = data.or_those_of(source.card, task)
     evidence = data.evidence(task)
     progress(f"judged on {evidence.name}")
     network = Network(model.config, Weights.of(model), task)

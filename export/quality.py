@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,14 +41,11 @@ class Quality:
         return next(iter(self.scores.items()), None)
 
 
-def judge(
-    evidence: Evidence, reference: Run, runs: Mapping[str, Run], *, progress: Callable[[int], object] | None = None
-) -> dict[str, Quality]:
+def judge(evidence: Evidence, reference: Run, runs: Mapping[str, Run]) -> dict[str, Quality]:
     """Run networks on the same examples.
 
     Args:
         reference: PyTorch's; comes first, as "PyTorch".
-        progress: called with the number of examples of each finished chunk.
     """
     judges = {name: _Judge(evidence) for name in ("PyTorch", *runs)}
     for first in range(0, len(evidence.examples), _CHUNK):
@@ -57,8 +54,6 @@ def judge(
         judges["PyTorch"].see(numbers, expected, expected)
         for name, run in runs.items():
             judges[name].see(numbers, _outputs(evidence, numbers, run), expected)
-        if progress:
-            progress(len(numbers))
     return {name: item.verdict() for name, item in judges.items()}
 
 

@@ -136,6 +136,25 @@ def test_scores_and_provenance_of_our_checkpoint_travel_along(tmp_path, checkpoi
     assert manifest.provenance["training"] == {"data": "abc"}
 
 
+def test_data_of_training_are_for_its_task_only(tmp_path, checkpoints):
+    """They judge what they were labelled for; the encoder alone is judged without them."""
+    dev = tmp_path / "dev.tsv"
+    dev.write_text("sentence\tlabel\nthe cat\tnews\nthe bakery\tsports\n")
+    card = TaskCard(
+        task="classification",
+        settings=ClassificationSettings(max_seq_length=16, labels=("sports", "weather", "news")),
+        provenance={"recipe": {"dev": [str(dev)], "train": [], "columns": {"text": "sentence"}}},
+    )
+    model = load_model(checkpoints["classification"], "classification")
+    save_our_checkpoint(tmp_path / "ours", model, tokenizer_from=checkpoints["classification"], card=card)
+
+    labels = export_checkpoint(tmp_path / "ours", tmp_path / "news/1", UNTUNED)
+    vectors = export_checkpoint(tmp_path / "ours", tmp_path / "vectors/1", UNTUNED, task="embedding")
+
+    assert labels.manifest.scores["judged_on"] == "2 examples of dev.tsv"
+    assert vectors.manifest.scores["judged_on"] == "64 random sequences"
+
+
 @pytest.mark.parametrize("task", ["embedding", "classification", "tagging", "multiple-choice", "spans", "masked-lm"])
 @pytest.mark.parametrize("products", ["static int8", "dynamic int8"])
 def test_int8_is_close_and_its_quality_is_recorded(tmp_path, task, products, checkpoints, texts):

@@ -62,7 +62,7 @@ def test_plain_onnxruntime_needs_nothing_of_ours(exported, random_batch):
     assert session.run(["sentence_embedding"], random_batch(3, 5))[0].shape == (3, 32)
 
 
-def test_exported_folders_can_be_exported_again_by_nobody(tmp_path, exported):
+def test_model_directories_are_no_checkpoints(tmp_path, exported):
     """They hold no weights but the graph's, and say so."""
     with pytest.raises(ValueError, match="no weights in"):
         export_checkpoint(exported["embedding"].path, tmp_path / "again/1", Wishes(tune=False))
