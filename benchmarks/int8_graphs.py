@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,7 @@ from export.session import ort_run
 from export.source import read_source
 from export.tune import tune
 from export.variant import Numbers
-from export.workload import Workload, interleaved, run_all, typical_lengths
+from export.workload import Workload, race, run_all, typical_lengths
 from tasks.batching import Run
 from tasks.cpus import available_cpus
 from tasks.embedding import Embedding, EmbeddingSettings
@@ -61,17 +62,14 @@ class Arguments:
     """Of all engines, in turns."""
 
 
-def network_of(arguments: Arguments) -> tuple[BertModel, Embedding]:
-    """The network, and its task."""
-    if arguments.checkpoint:
-        source = read_source(arguments.checkpoint, task="embedding")
-        return source.load_model(), source.task
-    layers, hidden, heads = arguments.shape
-    words = [f"w{number}" for number in range(arguments.vocab_size - 5)]
+def random_network(shape: tuple[int, int, int], vocab_size: int = 30522) -> tuple[BertModel, Embedding]:
+    """A network of some layers, hidden size and heads that embeds, and its task."""
+    layers, hidden, heads = shape
+    words = [f"w{number}" for number in range(vocab_size - 5)]
     tokenizer = Tokenizer(build_tokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]))
     torch.manual_seed(0)
     config = BertConfig(
-        vocab_size=arguments.vocab_size,
+        vocab_size=vocab_size,
         hidden_size=hidden,
         num_hidden_layers=layers,
         num_attention_heads=heads,
@@ -80,14 +78,19 @@ def network_of(arguments: Arguments) -> tuple[BertModel, Embedding]:
     return create_model("embedding", config).eval(), Embedding(tokenizer, EmbeddingSettings(max_seq_length=512))
 
 
+def with_ranges(model: BertModel, task: Embedding, texts: Path | None = None) -> Network:
+    """What graphs are made of."""
+    evidence = Data(texts=texts).evidence(task)
+    network = Network(model.config, Weights.of(model), task)
+    return replace(network, ranges=calibrate(model, task, evidence.features[:256], network.layers))
+
+
 def engines(
     arguments: Arguments, model: BertModel, task: Embedding, load: Workload, directory: Path
 ) -> Iterator[tuple[str, Run, int]]:
     """Ways to run the network: name, function, batches at the same time."""
     cores = available_cpus()
-    evidence = Data(texts=arguments.texts).evidence(task)
-    network = Network(model.config, Weights.of(model), task)
-    network = replace(network, ranges=calibrate(model, task, evidence.features[:256], network.layers))
+    network = with_ranges(model, task, arguments.texts)
     for products in ("static int8", "dynamic int8", "fp32"):
         choice, _ = tune(network, Numbers(products=products), load, num_cores=cores)
         graph = build_graph(network, Numbers(products=products), choice.form).SerializeToString()
@@ -97,7 +100,8 @@ def engines(
     for name, path in peers.items():
         yield name, _with_int64(ort_run(path)), cores
         yield f"{name}, {cores} threads", _with_int64(ort_run(path, execution=Execution(num_threads=cores))), 1
-    if run := openvino_run(peers["Optimum"], evidence.features[:64], task, directory, cores):
+    features = Data(texts=arguments.texts).evidence(task).features[:64]
+    if run := openvino_run(peers["Optimum"], features, task, directory, cores):
         yield "OpenVINO, static int8", run, cores
 
 
@@ -163,7 +167,11 @@ def workload(arguments: Arguments, task: Embedding) -> Workload:
 def main() -> None:
     """Command line."""
     arguments = parse(Arguments, "benchmarks.int8_graphs", __doc__)
-    model, task = network_of(arguments)
+    if arguments.checkpoint:
+        source = read_source(arguments.checkpoint, task="embedding")
+        model, task = source.load_model(), source.task
+    else:
+        model, task = random_network(arguments.shape, arguments.vocab_size)
     load = workload(arguments, task)
     with tempfile.TemporaryDirectory() as directory:
         candidates = {
@@ -171,7 +179,7 @@ def main() -> None:
             for name, run, callers in engines(arguments, model, task, load, Path(directory))
             for cap in CAPS
         }
-        seconds = interleaved(candidates, arguments.rounds)
+        seconds = {name: median(found) for name, found in race(candidates, arguments.rounds).items()}
     best: dict[str, tuple[float, str]] = {}
     for key, value in seconds.items():
         name, _, cap = key.partition("|")

@@ -19,6 +19,7 @@ from export.data import Data
 from export.pipeline import Wishes, export_checkpoint
 from export.retune import retune
 from export.source import SettingsChanges, TaskName
+from export.stages import Stages
 from tasks.manifest import read_model_directory
 from training.command import command, parse
 from training.data.labelled import Columns
@@ -63,8 +64,12 @@ def tune_command(arguments: TuneArguments) -> None:
     """Choose and say what was tried."""
     task = read_model_directory(arguments.model_dir).load_task()
     data = Data(texts=arguments.texts)
-    retune(arguments.model_dir, data.workload(task, data.evidence(task)), progress=print)
+    retune(arguments.model_dir, data.workload(task, data.evidence(task)), stages=_stages())
     print(f"model directory -> {arguments.model_dir}")
+
+
+def _stages() -> Stages:
+    return Stages(print, bars=sys.stderr.isatty())
 
 
 @command
@@ -82,7 +87,7 @@ def main() -> None:
         settings=arguments.settings,
         data=replace(arguments.data, columns=arguments.columns),
         replace=arguments.replace,
-        progress=print,
+        stages=_stages(),
     )
     print(f"model directory -> {exported.path}")
 

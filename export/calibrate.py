@@ -53,19 +53,26 @@ def _rounded(x: Tensor, known: Range) -> Tensor:
 
 
 def calibrate(
-    model: BertModel, task: Task[Any, Any, Any, Any], features: Sequence[Features], layers: Sequence[str]
+    model: BertModel,
+    task: Task[Any, Any, Any, Any],
+    features: Sequence[Features],
+    layers: Sequence[str],
+    *,
+    progress: Callable[[int], object] = lambda count: None,
 ) -> dict[str, Range]:
     """The range of what each layer takes, by its name, over sequences.
 
     Args:
         features: a few hundred sequences of the kind to come; none for no ranges.
         layers: as `Network.layers` names them.
+        progress: called with a number of finished sequences, each of which is run twice.
     """
     run = torch_run(model, task)
     histograms = {name: _Histogram() for name in layers if features}
     for see in (_Histogram.widen, _Histogram.count):
         with _watching(model, histograms, see):
-            run_features(task, features, run, max_batch_tokens=1)  # one at a time: padding would be counted, too
+            # One at a time: padding would be counted, too.
+            run_features(task, features, run, max_batch_tokens=1, progress=progress)
     return {name: histogram.best_range() for name, histogram in histograms.items()}
 
 

@@ -6,19 +6,20 @@ cost too much, the layers to blame are found by making each alone an integer one
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from export.evidence import Evidence
 from export.graph import build_graph
 from export.network import Network
-from export.quality import Quality, judge
-from export.session import ort_run
+from export.quality import Expected, Quality, judge
+from export.session import on_all_cores, ort_run
+from export.stages import SILENT, Stages
 from export.variant import Form, Numbers, Products
 from tasks.batching import Run
 from tasks.embedding import Embedding
+from tasks.manifest import Execution
 
-Progress = Callable[[str], object]
 _NUM_SCANNED = 64
 """Examples on which layers are compared."""
 _NUM_NAMED = 3
@@ -61,9 +62,12 @@ class Gate:
     reference: Run
     """PyTorch's."""
     limits: Limits
-    progress: Progress = lambda line: None
+    stages: Stages = SILENT
     qualities: dict[str, Quality] = field(default_factory=dict)
     """By names that people read; "PyTorch" is the first."""
+
+    def __post_init__(self) -> None:
+        self.expected = Expected(self.evidence, self.reference)
 
     def choose(self, *, mixed: bool) -> Numbers:
         """The first to be good enough of static int8, dynamic int8, and int8 with ever more layers in floats.
@@ -93,17 +97,22 @@ class Gate:
     def judge(self, *candidates: Numbers) -> None:
         """Find out how good graphs with some numbers are."""
         runs = {numbers.name: numbers_run(self.network, numbers) for numbers in candidates}
-        self.qualities |= judge(self.evidence, self.reference, runs)
+        with self.stages.bar("judging", unit="example", total=len(self.evidence.examples)) as bar:
+            self.qualities |= judge(self.expected, runs, progress=bar.update)
         for numbers in candidates:
-            self.progress(f"{numbers.name}: {self.qualities[numbers.name]}; {self.shortfall(numbers) or 'good enough'}")
+            self.stages.say(
+                f"{numbers.name}: {self.qualities[numbers.name]}; {self.shortfall(numbers) or 'good enough'}"
+            )
 
-    def check(self, numbers: Numbers, run: Run) -> None:
+    def check(self, numbers: Numbers, run: Run, max_batch_tokens: int) -> None:
         """Judge the graph that was written in the end, as it will be run.
 
         Raises:
             QualityError: when it falls short, though another form of it did not.
         """
-        self.qualities |= judge(self.evidence, self.reference, {numbers.name: run})
+        with self.stages.bar("last check", unit="example", total=len(self.evidence.examples)) as bar:
+            runs = {numbers.name: run}
+            self.qualities |= judge(self.expected, runs, max_batch_tokens=max_batch_tokens, progress=bar.update)
         if reason := self.shortfall(numbers):
             raise QualityError(f"graph refused: {numbers.name}, as it will be run: {reason}")
 
@@ -115,12 +124,14 @@ class Gate:
     def dearest_layers(self, products: Products) -> list[str]:
         """All layers by what each loses when it alone is of integers, the greatest loss first."""
         layers = self.network.layers
-        some = self.evidence.some(_NUM_SCANNED)
+        some = Expected(self.evidence.some(_NUM_SCANNED), self.reference)
         loss: dict[str, float] = {}
-        for layer in layers:
-            numbers = Numbers(products=products, fp32_layers=tuple(name for name in layers if name != layer))
-            found = judge(some, self.reference, {layer: numbers_run(self.network, numbers)})
-            loss[layer] = 1 - found[layer].mean_cosine
+        with self.stages.bar("blame", unit="layer", total=len(layers)) as bar:
+            for layer in layers:
+                numbers = Numbers(products=products, fp32_layers=tuple(name for name in layers if name != layer))
+                found = judge(some, {layer: numbers_run(self.network, numbers)})
+                loss[layer] = 1 - found[layer].mean_cosine
+                bar.update(1)
         return sorted(layers, key=lambda layer: -loss[layer])
 
     def refusal(self, numbers: Numbers, layers: Sequence[str], *, mixed: bool) -> str:
@@ -134,5 +145,6 @@ class Gate:
 
 
 def numbers_run(network: Network, numbers: Numbers) -> Run:
-    """Run a graph with these numbers, in whatever form."""
-    return ort_run(build_graph(network, numbers, Form()).SerializeToString())
+    """Run a graph with these numbers, in whatever form, on all cores."""
+    graph = build_graph(network, numbers, Form()).SerializeToString()
+    return ort_run(graph, execution=on_all_cores(Execution()))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -22,8 +22,13 @@ class ParityError(ValueError):
     """The graph is not faithful to the network."""
 
 
-def check_parity(task: AnyTask, reference: Run, run: Run, *, atol: float) -> dict[str, float]:
+def check_parity(
+    task: AnyTask, reference: Run, run: Run, *, atol: float, progress: Callable[[int], object] = lambda count: None
+) -> dict[str, float]:
     """Compare every output on random ids, at unpadded positions.
+
+    Args:
+        progress: called with 1 after each of the `len(shapes(task))` batches.
 
     Returns:
         The largest difference of each output.
@@ -44,22 +49,36 @@ def check_parity(task: AnyTask, reference: Run, run: Run, *, atol: float) -> dic
                     f"in a batch of {rows} x {length} tokens"
                 )
             differences[name] = max(differences[name], difference)
+        progress(1)
     return differences
 
 
-def random_batches(task: AnyTask) -> Iterator[dict[str, np.ndarray]]:
-    """Batches of all kinds of shapes, without padding and with."""
+def random_batches(task: AnyTask, *, max_batch_tokens: int | None = None) -> Iterator[dict[str, np.ndarray]]:
+    """Batches of all kinds of shapes, without padding and with.
+
+    Args:
+        max_batch_tokens: leave out those with more.
+    """
+    rng = np.random.default_rng(0)
+    for lengths in shapes(task):
+        if max_batch_tokens and len(lengths) * lengths[0] > max_batch_tokens:
+            continue
+        rows = [_random_row(task, length, rng) for length in lengths]
+        yield collate(rows, pad_id=task.tokenizer.pad_id)
+
+
+def shapes(task: AnyTask) -> list[tuple[int, ...]]:
+    """The lengths of the sequences of each batch that is compared."""
     rng = np.random.default_rng(0)
     longest = task.settings.max_seq_length
     width = task.tokenizer.vocab_size if task.name == "masked-lm" else 1
-    for length in sorted({1, 2, 3, longest // 8, longest // 4, longest // 2, longest - 1, longest}):
+    found: list[tuple[int, ...]] = []
+    for length in sorted({1, 2, 3, longest // 8, longest // 4, longest // 2, longest - 1, longest} - {0}):
         for num_rows in _NUM_ROWS:
-            if num_rows > 1 and num_rows * length * width > _MAX_VALUES:
-                continue
-            full, padded = [length] * num_rows, [length, *rng.integers(1, max(length, 2), num_rows - 1)]
-            for lengths in [full, padded] if padded != full else [full]:
-                rows = [_random_row(task, int(item), rng) for item in lengths]
-                yield collate(rows, pad_id=task.tokenizer.pad_id)
+            if num_rows == 1 or num_rows * length * width <= _MAX_VALUES:
+                shorter = rng.integers(1, max(length, 2), num_rows - 1).tolist()
+                found += dict.fromkeys([(length,) * num_rows, (length, *shorter)])
+    return found
 
 
 def _random_row(task: AnyTask, length: int, rng: np.random.Generator) -> Features:

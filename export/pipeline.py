@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -10,14 +9,15 @@ import onnx
 
 from export.calibrate import calibrate
 from export.data import Data
-from export.gate import Gate, Limits
+from export.gate import Gate, Limits, numbers_run
 from export.graph import build_graph
 from export.made import Made
 from export.network import Network, Weights
 from export.package import write_package
-from export.parity import check_parity
-from export.session import ort_run
+from export.parity import AnyTask, check_parity, shapes
+from export.session import on_all_cores, ort_run
 from export.source import SettingsChanges, Source, read_source
+from export.stages import SILENT, Stages
 from export.tune import Choice, Trial, default_choice, tune
 from export.variant import Numbers
 from export.workload import Workload
@@ -34,8 +34,6 @@ from tasks.manifest import (
 )
 from training.evaluate import torch_run
 from training.model.bert import BertModel
-
-Progress = Callable[[str], object]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +58,7 @@ def export_checkpoint(
     settings: SettingsChanges | None = None,
     data: Data | None = None,
     replace: bool = False,
-    progress: Progress = lambda line: None,
+    stages: Stages = SILENT,
 ) -> ModelDirectory:
     """Export a checkpoint into a model directory, which is whole or absent.
 
@@ -71,7 +69,7 @@ def export_checkpoint(
         settings: settings to use instead of what the checkpoint says.
         data: what the graph is judged and timed on.
         replace: overwrite an existing model directory.
-        progress: called with a line about each finished stage.
+        stages: is told what is done.
 
     Raises:
         ParityError: when the fp32 graph does not compute what PyTorch does.
@@ -85,53 +83,52 @@ def export_checkpoint(
         raise ValueError(f"already exists: `{model_dir}`; give --replace to overwrite it, or take another version")
     source = read_source(checkpoint, task=task, settings=settings)
     model = source.load_model()
-    progress(_describe(source, model))
+    stages.say(_describe(source, model))
     with atomic_directory(model_dir, replace=replace) as directory:
-        made = _make_graph(source, model, directory, wishes, data or Data(), progress)
+        made = _make_graph(source, model, directory, wishes, data or Data(), stages)
         write_package(directory, source, model.config, made, name=name, version=version, precision=wishes.precision)
     return read_model_directory(model_dir)
 
 
-def _make_graph(
-    source: Source, model: BertModel, directory: Path, wishes: Wishes, data: Data, progress: Progress
-) -> Made:
+def _make_graph(source: Source, model: BertModel, directory: Path, wishes: Wishes, data: Data, stages: Stages) -> Made:
     """Choose a graph, and write it."""
     task, reference = source.task, torch_run(model, source.task)
     data = data.or_those_of(source.card, task)
     evidence = data.evidence(task)
-    progress(f"judged on {evidence.name}")
+    stages.say(f"judged on {evidence.name}")
     network = Network(model.config, Weights.of(model), task)
-    differences = _check_fp32(network, default_choice(), reference, wishes.limits, progress)
+    gate = Gate(network, evidence, reference, wishes.limits, stages)
+    numbers = Numbers()
     if wishes.precision == "int8":
-        network = replace(network, ranges=calibrate(model, task, data.calibration(task, evidence), network.layers))
-    gate = Gate(network, evidence, reference, wishes.limits, progress)
-    numbers = gate.choose(mixed=wishes.mixed) if wishes.precision == "int8" else Numbers()
-    choice, trials = _tuned(network, numbers, data.workload(task, evidence), wishes, progress)
+        differences = _check_fp32(task, reference, numbers_run(network, numbers), wishes.limits, stages)
+        features = data.calibration(task, evidence)
+        with stages.bar("ranges", unit="sequence", total=2 * len(features)) as bar:
+            ranges = calibrate(model, task, features, network.layers, progress=bar.update)
+        gate.network = network = replace(network, ranges=ranges)
+        numbers = gate.choose(mixed=wishes.mixed)
+    choice, trials = _tuned(network, numbers, data.workload(task, evidence), wishes, stages)
     graph = directory / MODEL_FILE
     onnx.save(build_graph(network, numbers, choice.form), graph)
-    exported = ort_run(graph, execution=choice.execution)
     if wishes.precision == "fp32":
-        differences = check_parity(task, reference, exported, atol=wishes.limits.atol)
-    gate.check(numbers, exported)
+        exported = ort_run(graph, execution=on_all_cores(choice.execution))
+        differences = _check_fp32(task, reference, exported, wishes.limits, stages)
+    gate.check(numbers, ort_run(graph, execution=choice.execution), choice.execution.max_batch_tokens)
     return Made(numbers, choice, trials, evidence.name, gate.qualities, differences)
 
 
 def _tuned(
-    network: Network, numbers: Numbers, workload: Workload, wishes: Wishes, progress: Progress
+    network: Network, numbers: Numbers, workload: Workload, wishes: Wishes, stages: Stages
 ) -> tuple[Choice, list[Trial]]:
     if not wishes.tune:
         return default_choice(), []
-    return tune(network, numbers, workload, num_cores=available_cpus(), progress=progress)
+    return tune(network, numbers, workload, num_cores=available_cpus(), stages=stages)
 
 
-def _check_fp32(
-    network: Network, choice: Choice, reference: Run, limits: Limits, progress: Progress
-) -> dict[str, float]:
-    """The difference of each output of the fp32 graph."""
-    graph = build_graph(network, Numbers(), choice.form).SerializeToString()
-    run = ort_run(graph, execution=choice.execution)
-    differences = check_parity(network.task, reference, run, atol=limits.atol)
-    progress(f"fp32 graph: largest difference from PyTorch {max(differences.values()):.1e} (atol {limits.atol:.0e})")
+def _check_fp32(task: AnyTask, reference: Run, run: Run, limits: Limits, stages: Stages) -> dict[str, float]:
+    """The difference of each output of an fp32 graph."""
+    with stages.bar("parity", unit="batch", total=len(shapes(task))) as bar:
+        differences = check_parity(task, reference, run, atol=limits.atol, progress=bar.update)
+    stages.say(f"fp32 graph: largest difference from PyTorch {max(differences.values()):.1e} (atol {limits.atol:.0e})")
     return differences
 
 

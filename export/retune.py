@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,8 @@ from export.network import Network, Range, Weights
 from export.package import graph_record
 from export.parity import random_batches
 from export.report import write_report
-from export.session import ort_run
+from export.session import on_all_cores, ort_run
+from export.stages import SILENT, Stages
 from export.tune import Choice, Trial, tune
 from export.variant import Numbers
 from export.workload import Workload
@@ -29,9 +29,11 @@ from training.model.bert import BertConfig
 
 SAME = 0.9999
 """Cosine of outputs of the graphs before and after: sums in another order may round to another integer."""
+_MAX_COMPARED = 1024
+"""Tokens of a batch that both graphs get."""
 
 
-def retune(model_dir: str | Path, workload: Workload, *, progress: Callable[[str], object]) -> list[Trial]:
+def retune(model_dir: str | Path, workload: Workload, *, stages: Stages = SILENT) -> list[Trial]:
     """Choose form and execution of a model directory, and write them into it, all at once.
 
     Raises:
@@ -39,12 +41,12 @@ def retune(model_dir: str | Path, workload: Workload, *, progress: Callable[[str
     """
     directory = read_model_directory(model_dir)
     network, numbers = read_graph(directory)
-    choice, trials = tune(network, numbers, workload, num_cores=available_cpus(), progress=progress)
+    choice, trials = tune(network, numbers, workload, num_cores=available_cpus(), stages=stages)
     with atomic_directory(directory.path, replace=True) as new:
         shutil.copytree(directory.path, new, dirs_exist_ok=True)
         onnx.save(build_graph(network, numbers, choice.form), new / MODEL_FILE)
-        before = ort_run(directory.model_path, execution=directory.manifest.execution)
-        _check_same(network, before, ort_run(new / MODEL_FILE, execution=choice.execution))
+        before = ort_run(directory.model_path, execution=on_all_cores(directory.manifest.execution))
+        _check_same(network, before, ort_run(new / MODEL_FILE, execution=on_all_cores(choice.execution)))
         manifest = _manifest(directory, new, graph_record(numbers, choice, trials), choice)
         (new / MANIFEST_FILE).write_text(manifest.to_json(), encoding="utf-8")
         write_report(new, manifest)
@@ -82,7 +84,7 @@ def _ranges(network: Network) -> dict[str, Range]:
 
 
 def _check_same(network: Network, before: Run, after: Run) -> None:
-    for arrays in random_batches(network.task):
+    for arrays in random_batches(network.task, max_batch_tokens=_MAX_COMPARED):
         mask = arrays["attention_mask"].astype(bool) if network.task.token_outputs else ...
         old, new = before(arrays), after(arrays)
         for name in network.task.output_names:

@@ -1,30 +1,41 @@
 """Which form of a graph, run how, is the fastest here: found by trying.
 
 One choice after the other (the attention, the norms, the load-time optimisers, the batches, the threads) is tried with
-what was best so far, in turns with it, and kept where it is faster.
+what was best so far, in turns with it. In the end, what was nearly as fast is tried together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from typing import Any, get_args
 
 from export.graph import build_graph
 from export.network import Network
 from export.session import ort_run
+from export.stages import SILENT, Stages
 from export.variant import Attention, Form, Numbers
-from export.workload import Workload, interleaved, run_all
+from export.workload import Arrays, Workload, race, run_all
 from tasks.batching import Run
 from tasks.manifest import Execution
 
-Progress = Callable[[str], object]
-ROUNDS = 5
-PASS_S = 0.3
-"""Seconds that one measurement may take."""
-WORTH = 0.99
-"""Share of the time that a change may leave to be kept: less is noise."""
+ROUNDS = 9
+LOST = 1.05
+"""Times the best: what takes longer is measured no more."""
+PASS_S = 0.1
+"""Seconds of one measurement, at least."""
+BATCHES_A_CORE = 2
+"""And how many of the largest batches there are for each core."""
+CAPS = (1, 128, 256, 512, 1024)
+"""Of batches, in tokens."""
+CLOSE = 0.97
+"""Share of the highest speed with which a value is tried again, together with others."""
+NUM_FINALISTS, NUM_SESSIONS = 8, 5
+"""Of those, and in how many sessions at once: each has the weights in memory."""
+TOGETHER = "together"
+"""Name of the last trials, whose values are choices in words."""
 
 
 @dataclass(frozen=True)
@@ -34,9 +45,11 @@ class Choice:
     form: Form
     execution: Execution
 
-    def value(self, name: str) -> Any:
-        """Of a field of either."""
-        return getattr(self.form, name) if hasattr(self.form, name) else getattr(self.execution, name)
+    def __str__(self) -> str:
+        """In what it is not the default."""
+        own, usual = ({**vars(choice.form), **vars(choice.execution)} for choice in (self, default_choice()))
+        changes = [f"{name.replace('_', ' ')}: {value}" for name, value in own.items() if value != usual[name]]
+        return ", ".join(changes) or "default"
 
     def changed(self, name: str, value: Any) -> Choice:
         """The same with another value of a field of either."""
@@ -53,7 +66,7 @@ class Trial:
     """Of the field that was changed."""
     value: Any
     ratio: float
-    """Of its speed to that of the best choice before it."""
+    """Of its speed to that of the fastest it was tried with."""
 
 
 def default_choice() -> Choice:
@@ -62,78 +75,120 @@ def default_choice() -> Choice:
 
 
 def tune(
-    network: Network, numbers: Numbers, workload: Workload, *, num_cores: int, progress: Progress = lambda line: None
+    network: Network, numbers: Numbers, workload: Workload, *, num_cores: int, stages: Stages = SILENT
 ) -> tuple[Choice, list[Trial]]:
     """Try what there is.
 
     Args:
         num_cores: those that the server will have.
-        progress: called with a line about each choice.
+        stages: is told what was tried.
 
     Returns:
         The fastest choice, and all that was tried, in order.
     """
-    tuner = _Tuner(network, numbers, workload, num_cores)
+    watch, best = Stopwatch(network, numbers, workload, num_cores), default_choice()
     trials: list[Trial] = []
-    for name, values in _alternatives(numbers, num_cores):
-        found = tuner.try_all(name, values)
-        progress(_in_words(found, tuner.best.value(name)))
-        trials += found
-    return tuner.best, trials
+    for name, values in alternatives(numbers, num_cores).items():
+        choices = {value: best.changed(name, value) for value in values}
+        trials += (found := _try(watch, name, choices, stages))
+        best = choices[_fastest(found)]
+        watch.free(but=[best])
+    finalists = {str(choice): choice for choice in _finalists(best, trials)}
+    trials += (found := _try(watch, TOGETHER, finalists, stages))
+    return finalists[_fastest(found)], trials
 
 
-def _alternatives(numbers: Numbers, num_cores: int) -> Iterator[tuple[str, Sequence[Any]]]:
+def _try(watch: Stopwatch, name: str, choices: Mapping[Any, Choice], stages: Stages) -> list[Trial]:
+    """Time choices, which are known by their values of something."""
+    label = name.replace("_", " ")
+    with stages.bar(label, unit="round", total=ROUNDS) as bar:
+        seconds = watch.least(choices.values(), ROUNDS, lost=LOST, progress=bar.update)
+    least = min(seconds.values())
+    trials = [Trial(name, value, least / seconds[choice]) for value, choice in choices.items()]
+    stages.say(f"{label}: {', '.join(f'{trial.value} {100 * trial.ratio:.0f}%' for trial in trials)}")
+    return trials
+
+
+def _fastest(trials: Sequence[Trial]) -> Any:
+    """The value of the fastest."""
+    return max(trials, key=lambda trial: trial.ratio).value
+
+
+def _finalists(best: Choice, trials: Sequence[Trial]) -> list[Choice]:
+    """The default, and combinations of what was nearly as fast as the fastest: one of them may be faster yet."""
+    found = {best: 1.0}
+    for trial in trials:
+        if trial.ratio >= CLOSE:
+            found |= {choice.changed(trial.name, trial.value): trial.ratio * known for choice, known in found.items()}
+    hopeful = sorted(found, key=lambda choice: -found[choice])[:NUM_FINALISTS]
+    sessions = list(dict.fromkeys(map(_session_of, hopeful)))[:NUM_SESSIONS]
+    return list(dict.fromkeys([*(item for item in hopeful if _session_of(item) in sessions), default_choice()]))
+
+
+def all_choices(numbers: Numbers, num_cores: int) -> Iterator[Choice]:
+    """Whatever alternatives can be combined to."""
+    known = alternatives(numbers, num_cores)
+    for values in product(*known.values()):
+        choice = default_choice()
+        for name, value in zip(known, values, strict=True):
+            choice = choice.changed(name, value)
+        yield choice
+
+
+def alternatives(numbers: Numbers, num_cores: int) -> dict[str, Sequence[Any]]:
     """What can be chosen, most weighty first."""
-    yield "attention", get_args(Attention)
-    yield "skip_layer_norm", (False, True)
+    found: dict[str, Sequence[Any]] = {"attention": get_args(Attention), "skip_layer_norm": (False, True)}
     if not numbers.int8_embeddings:
-        yield "embed_layer_norm", (False, True)
-    yield "bias_gelu", (False, True)
-    yield "disabled_optimizers", (("SkipLayerNormFusion",), ())
-    yield "max_batch_tokens", (1, 128, 256, 512, 1024)
+        found["embed_layer_norm"] = (False, True)
+    found["bias_gelu"] = (False, True)
+    found["disabled_optimizers"] = (("SkipLayerNormFusion",), ())
+    found["max_batch_tokens"] = CAPS
     if num_cores > 1:
-        yield "num_threads", (1, num_cores)
+        found["num_threads"] = (1, num_cores)
+    return found
 
 
-def _in_words(trials: Sequence[Trial], chosen: Any) -> str:
-    """A line about one choice: what was tried with its speed beside what was best before, and what is kept."""
-    tried = ", ".join(f"{trial.value} {trial.ratio:.2f}x" for trial in trials)
-    return f"{trials[0].name.replace('_', ' ')}: {tried}; kept: {chosen}"
+class Stopwatch:
+    """Times choices on a workload, of which it takes as much or as often as a measurement is to last."""
 
-
-class _Tuner:
     def __init__(self, network: Network, numbers: Numbers, workload: Workload, num_cores: int) -> None:
         self.network, self.numbers, self.num_cores = network, numbers, num_cores
-        self.best = default_choice()
-        self.runs: dict[Choice, Run] = {}
         self.workload = workload
-        seconds = self.measure(self.best)
-        share = PASS_S / seconds
-        if share < 1:
-            self.workload = replace(workload, lengths=workload.lengths[:: max(1, round(1 / share))])
+        self._runs: dict[Choice, Run] = {}
+        self._batches: dict[int, list[Arrays]] = {}
+        self.seconds(default_choice())  # the first pass is slower
+        wanted = PASS_S / self.seconds(default_choice())
+        enough = BATCHES_A_CORE * num_cores * max(CAPS) / workload.num_tokens
+        self.workload = workload.scaled(max(wanted, enough))
+        self._batches.clear()
 
-    def try_all(self, name: str, values: Sequence[Any]) -> list[Trial]:
-        choices = {value: self.best.changed(name, value) for value in values}
-        seconds = interleaved({value: partial(self.measure, choice) for value, choice in choices.items()}, ROUNDS)
-        before = next(seconds[value] for value, choice in choices.items() if choice == self.best)
-        fastest = min(seconds, key=seconds.__getitem__)
-        if seconds[fastest] < WORTH * before:
-            self.best = choices[fastest]
-        self.runs = {key: run for key, run in self.runs.items() if key == _session_of(self.best)}  # free the others
-        return [Trial(name, value, before / seconds[value]) for value in choices]
+    def seconds(self, choice: Choice) -> float:
+        """One pass over the workload."""
+        cap = choice.execution.max_batch_tokens
+        if cap not in self._batches:
+            self._batches[cap] = self.workload.batches(cap)
+        return run_all(self._run(choice), self._batches[cap], self.num_cores // choice.execution.num_threads)
 
-    def measure(self, choice: Choice) -> float:
-        execution = choice.execution
-        batches = self.workload.batches(execution.max_batch_tokens)
-        return run_all(self.run(choice), batches, self.num_cores // execution.num_threads)
+    def least(self, choices: Iterable[Choice], rounds: int, **options: Any) -> dict[Choice, float]:
+        """Seconds of each in its best round: what disturbs a measurement makes it longer, never shorter.
 
-    def run(self, choice: Choice) -> Run:
-        """Of the choice's session."""
+        Args:
+            options: those of `race`.
+        """
+        found = race({choice: partial(self.seconds, choice) for choice in choices}, rounds, **options)
+        return {choice: min(seconds) for choice, seconds in found.items()}
+
+    def free(self, *, but: Iterable[Choice] = ()) -> None:
+        """Close the sessions of all choices but some."""
+        kept = {_session_of(choice) for choice in but}
+        self._runs = {key: run for key, run in self._runs.items() if key in kept}
+
+    def _run(self, choice: Choice) -> Run:
         key = _session_of(choice)
-        if key not in self.runs:
+        if key not in self._runs:
             graph = build_graph(self.network, self.numbers, choice.form).SerializeToString()
-            self.runs[key] = ort_run(graph, execution=choice.execution)
-        return self.runs[key]
+            self._runs[key] = ort_run(graph, execution=choice.execution)
+        return self._runs[key]
 
 
 def _session_of(choice: Choice) -> Choice:

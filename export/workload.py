@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
-from statistics import median
+from dataclasses import dataclass, replace
+from math import inf
+from statistics import fmean
 from typing import TypeVar
 
 import numpy as np
@@ -30,6 +31,12 @@ class Workload:
     def num_tokens(self) -> int:
         """Without padding."""
         return sum(self.lengths)
+
+    def scaled(self, times: float) -> Workload:
+        """So many times as much, or a part of it, with lengths in the same proportions."""
+        size = max(1, round(times * len(self.lengths)))
+        lengths = sorted(self.lengths)
+        return replace(self, lengths=tuple(lengths[number * len(lengths) // size] for number in range(size)))
 
     def batches(self, max_batch_tokens: int) -> list[Arrays]:
         """Sorted by length and capped, as evaluation and the server make them."""
@@ -55,32 +62,51 @@ def run_all(run: Run, batches: Sequence[Arrays], num_callers: int) -> float:
     """Run batches by several threads at once, each taking the next one when it is free.
 
     Returns:
-        Seconds from the first to the last.
+        Seconds that a thread worked, on average: what remains of the last batches when there are no more to take would
+        weigh little in a server that always has some.
     """
     waiting = iter(batches)
     lock = threading.Lock()
+    worked: list[float] = []
 
     def work() -> None:
+        started = time.perf_counter()
         while True:
             with lock:
                 batch = next(waiting, None)
             if batch is None:
+                worked.append(time.perf_counter() - started)
                 return
             run(batch)
 
     threads = [threading.Thread(target=work) for _ in range(num_callers)]
-    started = time.perf_counter()
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    return time.perf_counter() - started
+    return fmean(worked)
 
 
-def interleaved(candidates: Mapping[KeyT, Callable[[], float]], rounds: int) -> dict[KeyT, float]:
-    """Medians of what candidates measure, in turns: what else the machine does meanwhile meets them all alike."""
+def race(
+    candidates: Mapping[KeyT, Callable[[], float]],
+    rounds: int,
+    *,
+    lost: float = inf,
+    after: int = 3,
+    progress: Callable[[int], object] = lambda count: None,
+) -> dict[KeyT, list[float]]:
+    """What candidates measure, in turns: what else the machine does meanwhile meets them all alike.
+
+    Args:
+        lost: candidates whose least is so many times the least of all run no more.
+        after: from this round on.
+        progress: called with 1 after each round.
+    """
     found: dict[KeyT, list[float]] = {name: [] for name in candidates}
-    for _ in range(rounds):
-        for name, measure in candidates.items():
-            found[name].append(measure())
-    return {name: median(values) for name, values in found.items()}
+    for number in range(rounds):
+        best = min((min(seconds) for seconds in found.values()), default=inf) if number >= after else inf
+        for name, seconds in found.items():
+            if number < after or min(seconds) <= lost * best:
+                seconds.append(candidates[name]())
+        progress(1)
+    return found

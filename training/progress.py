@@ -11,11 +11,22 @@ WITHOUT_RATE = "{l_bar}{bar}| [{elapsed}<{remaining}{postfix}]"
 """For a share of something: how much of it a second says nothing."""
 
 
+BRIEF_S = 0.5
+"""Work that lasts no longer gets no bar, unless a lasting one."""
+
+
 class Progress:
-    """Counts work done, on standard error; leaves the finished bar behind."""
+    """Counts work done, on standard error; leaves the finished bar behind if it is lasting."""
 
     def __init__(
-        self, label: str, *, unit: str, total: int | None = None, initial: int = 0, enabled: bool = True
+        self,
+        label: str,
+        *,
+        unit: str,
+        total: int | None = None,
+        initial: int = 0,
+        enabled: bool = True,
+        lasting: bool = True,
     ) -> None:
         interval = 0.2 if sys.stderr.isatty() else 15.0
         self._bar: tqdm[Any] = tqdm(
@@ -29,6 +40,8 @@ class Progress:
             mininterval=interval,
             maxinterval=interval,
             dynamic_ncols=True,
+            leave=lasting,
+            delay=0 if lasting else BRIEF_S,
         )
 
     def update(self, count: int) -> None:

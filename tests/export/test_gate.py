@@ -12,7 +12,7 @@ from export.calibrate import calibrate
 from export.evidence import random_ids
 from export.gate import Gate, Limits, QualityError
 from export.network import Network, Weights
-from export.quality import Quality, judge
+from export.quality import Expected, Quality, judge
 from export.session import ort_run
 from export.source import read_source
 from export.variant import Numbers
@@ -104,7 +104,7 @@ def test_worst_examples_are_named(exported, checkpoints):
         sign = np.where(arrays["attention_mask"].sum(1, keepdims=True) > 28, -1, 1)
         return {name: logits * sign for name, logits in run(arrays).items()}
 
-    found = judge(evidence, run, {"wrong": wrong_where_long})
+    found = judge(Expected(evidence, run), {"wrong": wrong_where_long})
 
     assert found["PyTorch"].mean_cosine == pytest.approx(1)
     lengths = {place: len(windows[0]) for place, windows in zip(evidence.places, evidence.windows, strict=True)}

@@ -5,21 +5,33 @@ from __future__ import annotations
 import json
 import platform
 import shutil
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from export import Wishes, export_checkpoint, ort_run
 from export.machine import machine
 from export.network import Network, Weights
 from export.retune import read_graph, retune
 from export.source import read_source
-from export.tune import Choice, default_choice, tune
+from export.stages import Stages
+from export.tune import TOGETHER, Choice, default_choice, tune
 from export.variant import Form, Numbers
-from export.workload import Workload, interleaved, run_all, typical_lengths
+from export.workload import Workload, race, run_all, typical_lengths
 from tasks.manifest import read_model_directory
 from tests.export.conftest import SETTINGS, UNTUNED
+
+
+@pytest.fixture(autouse=True)
+def _brief(monkeypatch):
+    """What is measured here does not matter."""
+    monkeypatch.setattr("export.tune.PASS_S", 1e-3)
+    monkeypatch.setattr("export.tune.BATCHES_A_CORE", 1e-3)
 
 
 @pytest.fixture
@@ -30,28 +42,51 @@ def network(checkpoints):
 
 
 def test_the_fastest_is_chosen(network, monkeypatch):
-    """One choice after the other; what is not faster by more than noise is left."""
+    """One choice after the other, with its speed beside the fastest's."""
     speed = {
         "attention": {"Attention": 2.0},
         "skip_layer_norm": {True: 0.5},
-        "max_batch_tokens": {512: 1.005, 128: 1.2},
+        "max_batch_tokens": {256: 1.01, 512: 1.005, 128: 1.2},
+        "bias_gelu": {False: 1.1},
+        "embed_layer_norm": {False: 1.1},
+        "num_threads": {1: 1.1},
+        "disabled_optimizers": {("SkipLayerNormFusion",): 1.1},
     }
 
     def seconds(self, choice):
         values = vars(choice.form) | vars(choice.execution)
         return 1 / np.prod([known.get(values[name], 1.0) for name, known in speed.items()])
 
-    monkeypatch.setattr("export.tune._Tuner.measure", seconds)
+    monkeypatch.setattr("export.tune.Stopwatch.seconds", seconds)
 
     said = []
 
-    best, trials = tune(network, Numbers(), Workload((5, 9), 65), num_cores=2, progress=said.append)
+    best, trials = tune(network, Numbers(), Workload((5, 9), 65), num_cores=2, stages=Stages(said.append))
 
     assert best == Choice(Form(attention="Attention"), default_choice().changed("max_batch_tokens", 128).execution)
     assert {(trial.name, trial.value): round(trial.ratio, 2) for trial in trials}["skip_layer_norm", True] == 0.5
-    assert said[0].startswith("attention: products 1.00x, ")
-    assert said[0].endswith("Attention 2.00x; kept: Attention")
-    assert said[-1].startswith("num threads: ")
+    assert said[0].startswith("attention: products 50%, ")
+    assert said[0].endswith(" Attention 100%")
+    assert said[-1] == "together: attention: Attention, max batch tokens: 128 100%, default 42%"
+
+
+def test_what_is_nearly_as_fast_is_tried_together(network, monkeypatch):
+    """A norm that gains nothing alone may gain with another attention."""
+
+    def seconds(self, choice):
+        found = {("Attention", True): 0.98, ("Attention", False): 1.005, ("products", False): 1.0}
+        as_usual = replace(choice.form, attention="joint products", bias_gelu=False) == Form()
+        slow = 1 if as_usual and choice.execution == default_choice().execution else 1.3
+        return slow * found.get((choice.form.attention, choice.form.bias_gelu), 1.02)
+
+    monkeypatch.setattr("export.tune.Stopwatch.seconds", seconds)
+
+    best, trials = tune(network, Numbers(), Workload((5, 9), 65), num_cores=2)
+
+    assert (best.form.attention, best.form.bias_gelu) == ("Attention", True)
+    finals = [trial for trial in trials if trial.name == TOGETHER]
+    assert max(trial.ratio for trial in finals) == 1
+    assert "default" in [trial.value for trial in finals]
 
 
 def test_really_tuned_graphs_are_served_as_chosen(checkpoints, tmp_path, random_batch):
@@ -75,7 +110,7 @@ def test_model_directory_is_tuned_again(precision, checkpoints, tmp_path, random
     arrays = random_batch(2, 9)
     expected = ort_run(before.model_path)(arrays)["logits"]
 
-    trials = retune(before.path, Workload(typical_lengths(8, 32), 65), progress=print)
+    trials = retune(before.path, Workload(typical_lengths(8, 32), 65))
 
     after = read_model_directory(before.path)
     assert trials
@@ -96,7 +131,7 @@ def test_directories_of_others_are_refused(exported, tmp_path):
     manifest.write_text(json.dumps(values))
 
     with pytest.raises(ValueError, match="was exported by another version; export the model again"):
-        retune(directory, Workload((5,), 65), progress=print)
+        retune(directory, Workload((5,), 65))
 
 
 def test_workload_makes_batches_as_the_server_does():
@@ -120,7 +155,7 @@ def test_batches_are_run_once_by_several_callers():
 
 
 def test_measurements_take_turns():
-    """So that a slow second of the machine meets all alike; medians leave it out."""
+    """So that a slow second of the machine meets all alike."""
     order = []
 
     def measure(name, values):
@@ -128,10 +163,34 @@ def test_measurements_take_turns():
         return values.pop(0)
 
     slow_once = {"a": [1.0, 9.0, 1.0], "b": [2.0, 2.0, 9.0]}
-    found = interleaved({name: lambda name=name: measure(name, slow_once[name]) for name in slow_once}, 3)
+    found = race({name: lambda name=name: measure(name, slow_once[name]) for name in slow_once}, 3)
 
     assert order == list("ababab")
-    assert found == {"a": 1.0, "b": 2.0}
+    assert found == {"a": [1.0, 9.0, 1.0], "b": [2.0, 2.0, 9.0]}
+
+
+def test_losers_run_no_more():
+    """After three rounds; what they took by then is known."""
+    order = []
+
+    def measure(name, seconds):
+        order.append(name)
+        return seconds
+
+    found = race({name: partial(measure, name, seconds) for name, seconds in {"a": 1.0, "b": 1.2}.items()}, 5, lost=1.1)
+
+    assert "".join(order) == "abababaa"
+    assert found == {"a": [1.0] * 5, "b": [1.2] * 3}
+
+
+@given(st.lists(st.integers(1, 512), min_size=1, max_size=50), st.floats(0, 20))
+def test_scaled_workloads_have_lengths_in_the_same_proportions(lengths, times):
+    """However often each sequence is to come, or a part of them."""
+    scaled = Workload(tuple(lengths), 65).scaled(times)
+
+    assert len(scaled.lengths) == max(1, round(times * len(lengths)))
+    counts = [scaled.lengths.count(length) / lengths.count(length) for length in set(lengths)]
+    assert max(counts) - min(counts) <= 1
 
 
 def test_typical_lengths_are_those_of_sentences():
