@@ -135,4 +135,4 @@ class Gate:
 
 def numbers_run(network: Network, numbers: Numbers) -> Run:
     """Run a graph with these numbers, in whatever form."""
-    return ort_run(build_graph(network, numbers, Form()).SerializeToString())
+    return ort_run(build_graph(network, numbers, Form()))

@@ -18,7 +18,7 @@ from export.source import Source
 from export.tune import Choice, Trial
 from export.variant import Numbers
 from tasks.files import sha256
-from tasks.manifest import MANIFEST_FILE, MODEL_FILE, Manifest, Precision
+from tasks.manifest import DATA_FILE, MANIFEST_FILE, MODEL_FILE, Manifest, Precision
 from tasks.tokenizer import TOKENIZER_FILE
 from training.checkpoint import checkpoint_digest
 from training.model.bert import BertConfig
@@ -43,7 +43,7 @@ def write_package(
     """
     source.task.tokenizer.backend.save(str(directory / TOKENIZER_FILE))
     write_for_others(directory, source, config.hidden_size)
-    proto = onnx.load(directory / MODEL_FILE)
+    proto = onnx.load(directory / MODEL_FILE, load_external_data=False)
     opset = next(item.version for item in proto.opset_import if not item.domain)
     manifest = Manifest(
         name=name,
@@ -56,13 +56,19 @@ def write_package(
         vocab_size=config.vocab_size,
         inputs=tuple(item.name for item in proto.graph.input),
         outputs=tuple(item.name for item in proto.graph.output),
-        files={file: sha256(directory / file) for file in (MODEL_FILE, TOKENIZER_FILE)},
+        files=digests(directory),
         execution=made.choice.execution,
         provenance=_provenance(source, config, made),
         scores=_checkpoint_scores(source) | _scores(made),
     )
     (directory / MANIFEST_FILE).write_text(manifest.to_json(), encoding="utf-8")
     write_report(directory, manifest)
+
+
+def digests(directory: Path) -> dict[str, str]:
+    """SHA-256 of the files that a server reads."""
+    names = (MODEL_FILE, DATA_FILE, TOKENIZER_FILE)
+    return {name: sha256(directory / name) for name in names if (directory / name).is_file()}
 
 
 def graph_record(numbers: Numbers, choice: Choice, trials: Sequence[Trial]) -> dict[str, Any]:

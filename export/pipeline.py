@@ -6,8 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import onnx
-
 from export.calibrate import calibrate
 from export.data import Data
 from export.gate import Gate, Limits
@@ -18,6 +16,7 @@ from export.package import write_package
 from export.parity import check_parity
 from export.session import ort_run
 from export.source import SettingsChanges, Source, read_source
+from export.storage import save_graph
 from export.tune import Choice, Trial, default_choice, tune
 from export.variant import Numbers
 from export.workload import Workload
@@ -108,7 +107,7 @@ def _make_graph(
     numbers = gate.choose(mixed=wishes.mixed) if wishes.precision == "int8" else Numbers()
     choice, trials = _tuned(network, numbers, data.workload(task, evidence), wishes, progress)
     graph = directory / MODEL_FILE
-    onnx.save(build_graph(network, numbers, choice.form), graph)
+    save_graph(build_graph(network, numbers, choice.form), graph)
     exported = ort_run(graph, execution=choice.execution)
     if wishes.precision == "fp32":
         differences = check_parity(task, reference, exported, atol=wishes.limits.atol)
@@ -128,8 +127,7 @@ def _check_fp32(
     network: Network, choice: Choice, reference: Run, limits: Limits, progress: Progress
 ) -> dict[str, float]:
     """The difference of each output of the fp32 graph."""
-    graph = build_graph(network, Numbers(), choice.form).SerializeToString()
-    run = ort_run(graph, execution=choice.execution)
+    run = ort_run(build_graph(network, Numbers(), choice.form), execution=choice.execution)
     differences = check_parity(network.task, reference, run, atol=limits.atol)
     progress(f"fp32 graph: largest difference from PyTorch {max(differences.values()):.1e} (atol {limits.atol:.0e})")
     return differences

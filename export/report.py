@@ -17,7 +17,7 @@ _MAX_METRICS = 3
 
 def write_report(directory: Path, manifest: Manifest) -> None:
     """Write the page beside the graph."""
-    num_bytes = (directory / MODEL_FILE).stat().st_size
+    num_bytes = sum((directory / name).stat().st_size for name in manifest.files if name.startswith(MODEL_FILE))
     atomic_write(directory / REPORT_FILE, render(manifest, num_bytes).encode())
 
 
@@ -25,7 +25,7 @@ def render(manifest: Manifest, num_bytes: int) -> str:
     """The page as HTML.
 
     Args:
-        num_bytes: size of the graph's file.
+        num_bytes: size of the graph with its weights.
     """
     provenance, qualities = manifest.provenance, manifest.scores["quality"]
     numbers, tried = provenance["graph"]["name"], provenance["graph"]["tried"]

@@ -131,7 +131,7 @@ class _Tuner:
         """Of the choice's session."""
         key = _session_of(choice)
         if key not in self.runs:
-            graph = build_graph(self.network, self.numbers, choice.form).SerializeToString()
+            graph = build_graph(self.network, self.numbers, choice.form)
             self.runs[key] = ort_run(graph, execution=choice.execution)
         return self.runs[key]
 
