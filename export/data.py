@@ -15,7 +15,14 @@ from tasks.embedding import Embedding
 from tasks.features import Features
 from training.checkpoint import TaskCard
 from training.data.examples import Examples
-from training.data.labelled import Columns, columns_there, dev_columns, read_texts
+from training.data.labelled import (
+    Columns,
+    columns_there,
+    dev_columns,
+    read_texts,
+    source_digest,
+    source_name,
+)
 
 _NUM_TIMED = 400
 """Sequences that graphs are timed on."""
@@ -73,6 +80,20 @@ class Data:
             return labelled(task, self.train, self.columns, max_examples=self.num_calibration).features
         return evidence.some(self.num_calibration).features if self.texts else []
 
+    def record(self, evidence: Evidence, calibrated_on: Sequence[Features]) -> dict[str, Any]:
+        """What is written down of them: how much of what was used, and digests of the files.
+
+        Args:
+            calibrated_on: sequences that ranges were taken from.
+        """
+        texts = (self.texts,) if self.texts else ()
+        found = {"judged_on": {"what": evidence.name, "files": _digests(self.dev or texts)}}
+        if calibrated_on:
+            digests = _digests(self.train or texts)
+            what = f"{len(calibrated_on):,} sequences of {', '.join(digests)}"
+            found["calibrated_on"] = {"what": what, "files": digests}
+        return found
+
     def _texts(self, paths: Sequence[Path], count: int) -> Examples:
         found = Examples(item for path in paths for item in read_texts(path, self.columns).placed())
         if not found:
@@ -86,6 +107,10 @@ class Data:
         else:
             lengths = typical_lengths(_NUM_TIMED, task.settings.max_seq_length)
         return Workload(lengths, task.tokenizer.vocab_size)
+
+
+def _digests(paths: Sequence[Path]) -> dict[str, str]:
+    return {source_name(path): source_digest(path) for path in paths}
 
 
 def _those_there(paths: Sequence[str]) -> tuple[Path, ...]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import onnx
 
+from export.card import write_card
 from export.for_others import write_for_others
 from export.machine import machine
 from export.made import Made
@@ -61,8 +62,14 @@ def write_package(
         provenance=_provenance(source, config, made),
         scores=_checkpoint_scores(source) | _scores(made),
     )
+    write_manifest(directory, manifest)
+
+
+def write_manifest(directory: Path, manifest: Manifest) -> None:
+    """Write the manifest, and what it says as pages for people."""
     (directory / MANIFEST_FILE).write_text(manifest.to_json(), encoding="utf-8")
     write_report(directory, manifest)
+    write_card(directory, manifest)
 
 
 def digests(directory: Path) -> dict[str, str]:
@@ -85,6 +92,7 @@ def _provenance(source: Source, config: BertConfig, made: Made) -> dict[str, Any
     return {
         "checkpoint": {"name": source.name, "sha256": checkpoint_digest(source.directory), "config": asdict(config)},
         "training": dict(source.card.provenance) if source.card else {},
+        "data": dict(made.data),
         "graph": graph_record(made.numbers, made.choice, made.trials),
         "machine": machine(),
         "versions": {library: library_version(library) for library in _LIBRARIES},

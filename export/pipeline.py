@@ -101,8 +101,8 @@ def _make_graph(
     progress(f"judged on {evidence.name}")
     network = Network(model.config, Weights.of(model), task)
     differences = _check_fp32(network, default_choice(), reference, wishes.limits, progress)
-    if wishes.precision == "int8":
-        network = replace(network, ranges=calibrate(model, task, data.calibration(task, evidence), network.layers))
+    sequences = data.calibration(task, evidence) if wishes.precision == "int8" else []
+    network = replace(network, ranges=calibrate(model, task, sequences, network.layers))
     gate = Gate(network, evidence, reference, wishes.limits, progress)
     numbers = gate.choose(mixed=wishes.mixed) if wishes.precision == "int8" else Numbers()
     choice, trials = _tuned(network, numbers, data.workload(task, evidence), wishes, progress)
@@ -112,7 +112,8 @@ def _make_graph(
     if wishes.precision == "fp32":
         differences = check_parity(task, reference, exported, atol=wishes.limits.atol)
     gate.check(numbers, exported)
-    return Made(numbers, choice, trials, evidence.name, gate.qualities, differences)
+    record = data.record(evidence, sequences)
+    return Made(numbers, choice, trials, evidence.name, record, gate.qualities, differences)
 
 
 def _tuned(

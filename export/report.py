@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from export.machine import machine_in_words
 from tasks.files import atomic_write
-from tasks.manifest import MODEL_FILE, Manifest
+from tasks.manifest import DATA_FILE, MODEL_FILE, Manifest
 from training.reports.page import render_page
 
 REPORT_FILE = "report.html"
@@ -17,8 +18,12 @@ _MAX_METRICS = 3
 
 def write_report(directory: Path, manifest: Manifest) -> None:
     """Write the page beside the graph."""
-    num_bytes = sum((directory / name).stat().st_size for name in manifest.files if name.startswith(MODEL_FILE))
-    atomic_write(directory / REPORT_FILE, render(manifest, num_bytes).encode())
+    atomic_write(directory / REPORT_FILE, render(manifest, graph_bytes(directory, manifest)).encode())
+
+
+def graph_bytes(directory: Path, manifest: Manifest) -> int:
+    """Size of the graph with its weights."""
+    return sum((directory / name).stat().st_size for name in manifest.files if name in (MODEL_FILE, DATA_FILE))
 
 
 def render(manifest: Manifest, num_bytes: int) -> str:
@@ -81,11 +86,20 @@ def _shown(value: Any) -> str:
 
 def _origin(manifest: Manifest) -> dict[str, str]:
     provenance = manifest.provenance
-    checkpoint, machine = provenance["checkpoint"], provenance["machine"]
+    checkpoint = provenance["checkpoint"]
     return {
         "checkpoint": checkpoint["name"],
         "its SHA-256": checkpoint["sha256"],
-        "CPU": f"{machine['cpu']} ({machine['cores']} cores; {', '.join(machine['features'])})",
+        "CPU": machine_in_words(provenance["machine"]),
+        **_data(provenance.get("data", {})),
         **provenance["versions"],
         "graph's SHA-256": manifest.files[MODEL_FILE],
     }
+
+
+def _data(record: Mapping[str, Any]) -> dict[str, str]:
+    found = {}
+    for name, part in record.items():
+        found[name.replace("_", " ")] = part["what"]
+        found |= {f"SHA-256 of {file}": digest for file, digest in part["files"].items()}
+    return found

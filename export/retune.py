@@ -13,9 +13,8 @@ import numpy as np
 from export.graph import build_graph
 from export.machine import machine
 from export.network import Network, Range, Weights
-from export.package import digests, graph_record
+from export.package import digests, graph_record, write_manifest
 from export.parity import random_batches
-from export.report import write_report
 from export.session import ort_run
 from export.storage import save_graph
 from export.tune import Choice, Trial, tune
@@ -24,7 +23,7 @@ from export.workload import Workload
 from tasks.batching import Run
 from tasks.cpus import available_cpus
 from tasks.files import atomic_directory
-from tasks.manifest import DATA_FILE, MANIFEST_FILE, MODEL_FILE, Manifest, ModelDirectory, read_model_directory
+from tasks.manifest import DATA_FILE, MODEL_FILE, Manifest, ModelDirectory, read_model_directory
 from training.model.bert import BertConfig
 
 SAME = 0.9999
@@ -45,9 +44,7 @@ def retune(model_dir: str | Path, workload: Workload, *, progress: Callable[[str
         save_graph(build_graph(network, numbers, choice.form), new / MODEL_FILE)
         before = ort_run(directory.model_path, execution=directory.manifest.execution)
         _check_same(network, before, ort_run(new / MODEL_FILE, execution=choice.execution))
-        manifest = _manifest(directory, new, graph_record(numbers, choice, trials), choice)
-        (new / MANIFEST_FILE).write_text(manifest.to_json(), encoding="utf-8")
-        write_report(new, manifest)
+        write_manifest(new, _manifest(directory, new, graph_record(numbers, choice, trials), choice))
     return trials
 
 
