@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import tyro
 
@@ -23,6 +23,7 @@ from training.data.labelled import (
     source_digest,
     source_name,
 )
+from training.limits import COUNT, check_numbers
 
 _NUM_TIMED = 400
 """Sequences that graphs are timed on."""
@@ -40,17 +41,20 @@ class Data:
     """Of all of them."""
     texts: Path | None = None
     """Texts without labels, one a line, or a table: nothing is scored, vectors or logits are compared."""
-    max_examples: int = 1000
+    max_examples: Annotated[int, COUNT] = 1000
     """Examples that are scored, at most."""
-    num_calibration: int = 256
+    num_calibration: Annotated[int, COUNT] = 256
     """Examples from which ranges are taken."""
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        """Look for what contradicts itself.
+
+        Raises:
+            ValueError: naming the flags.
+        """
+        check_numbers(self)
         if self.texts and (self.dev or self.train):
-            raise ValueError("give --texts, or --dev and --train")
-        for name in ("max_examples", "num_calibration"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1: `{getattr(self, name)}`")
+            raise ValueError("--texts stand alone: give them, or --dev and --train")
 
     def or_those_of(self, card: TaskCard | None, task: AnyTask) -> Data:
         """Itself, or where it names no files, the data of a training for the task, with their columns."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from importlib.metadata import version as library_version
@@ -25,6 +26,21 @@ from training.checkpoint import checkpoint_digest
 from training.model.bert import BertConfig
 
 _LIBRARIES = ("torch", "onnx", "onnxruntime", "tokenizers")
+
+
+def check_target(model_dir: Path, checkpoint: Path, *, replace: bool) -> None:
+    """Whether a model directory can be written without loss, before the work.
+
+    Raises:
+        ValueError: when something is there that is not to be replaced, or the checkpoint would be.
+    """
+    if os.path.lexists(model_dir) and not replace:
+        raise ValueError(f"already exists: `{model_dir}`; give --replace to overwrite it, or take another version")
+    written, read = model_dir.resolve(), checkpoint.resolve()
+    if written.is_relative_to(read) or read.is_relative_to(written):
+        raise ValueError(f"`{model_dir}` and the checkpoint `{checkpoint}` lie in each other; write to another place")
+    if model_dir.exists() and not (model_dir / MANIFEST_FILE).is_file():
+        raise ValueError(f"`{model_dir}` is no model directory and is not replaced: remove it, or take another version")
 
 
 def write_package(

@@ -12,7 +12,7 @@ from export.gate import Gate, Limits
 from export.graph import build_graph
 from export.made import Made
 from export.network import Network, Weights
-from export.package import write_package
+from export.package import check_target, write_package
 from export.parity import check_parity
 from export.session import ort_run
 from export.source import SettingsChanges, Source, read_source
@@ -32,6 +32,7 @@ from tasks.manifest import (
     read_model_directory,
 )
 from training.evaluate import torch_run
+from training.limits import check_numbers
 from training.model.bert import BertModel
 
 Progress = Callable[[str], object]
@@ -48,6 +49,17 @@ class Wishes:
     """int8: leave the layers that lose most in floats, as many as the limits ask for."""
     tune: bool = True
     """Try which form of the graph is the fastest on this machine; otherwise one that is often fast."""
+
+    def check(self) -> None:
+        """Look for what contradicts itself.
+
+        Raises:
+            ValueError: naming the flags.
+        """
+        check_precision(self.precision)
+        check_numbers(self.limits)
+        if self.mixed and self.precision != "int8":
+            raise ValueError("--mixed leaves layers of int8 in floats: give --precision int8, too")
 
 
 def export_checkpoint(
@@ -78,15 +90,15 @@ def export_checkpoint(
         ValueError: naming the file, setting or flag that is wrong.
     """
     wishes = wishes or Wishes()
-    check_precision(wishes.precision)
     name, version = parse_model_path(model_dir)
-    if Path(model_dir).exists() and not replace:
-        raise ValueError(f"already exists: `{model_dir}`; give --replace to overwrite it, or take another version")
+    check_target(Path(model_dir), Path(checkpoint), replace=replace)
+    wishes.check()
+    (data := data or Data()).check()
     source = read_source(checkpoint, task=task, settings=settings)
     model = source.load_model()
     progress(_describe(source, model))
     with atomic_directory(model_dir, replace=replace) as directory:
-        made = _make_graph(source, model, directory, wishes, data or Data(), progress)
+        made = _make_graph(source, model, directory, wishes, data, progress)
         write_package(directory, source, model.config, made, name=name, version=version, precision=wishes.precision)
     return read_model_directory(model_dir)
 

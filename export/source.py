@@ -130,13 +130,14 @@ def _refuse_ablations(directory: Path) -> None:
 
 
 def _infer_task(directory: Path, config: Mapping[str, Any]) -> TaskName:
-    architectures = config.get("architectures") or ["none"]
-    if architectures[0] not in _TASK_OF_ARCHITECTURE:
+    named = config.get("architectures")
+    architecture = str(named[0]) if isinstance(named, list) and named else "none"
+    if architecture not in _TASK_OF_ARCHITECTURE:
         raise ValueError(
-            f"`{directory / 'config.json'}` names architecture `{architectures[0]}`, which tells no task; "
+            f"`{directory / 'config.json'}` names architecture `{architecture}`, which tells no task; "
             f"give --task (one of: {', '.join(get_args(TaskName))})"
         )
-    task = _TASK_OF_ARCHITECTURE[architectures[0]]
+    task = _TASK_OF_ARCHITECTURE[architecture]
     return "regression" if task == "classification" and _is_regression(config) else task
 
 
