@@ -5,12 +5,13 @@ It tells what the manifest holds, so that a directory that is tuned again gets i
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from export.machine import machine_in_words
-from export.report import graph_bytes
+from export.report import MAX_METRICS, graph_bytes
 from tasks.files import atomic_write
 from tasks.manifest import Manifest
 from training.reports.model_card import (
@@ -53,13 +54,12 @@ def render(manifest: Manifest, num_bytes: int) -> str:
     """
     provenance, task = manifest.provenance, manifest.task
     record = training_record(task, provenance["training"])
-    rows = _rows(manifest)
     examples = _EXAMPLES.get(task, _OTHER_EXAMPLES[record["text_pairs"]])
     usage = usage_of(task)
     return render_card(
         TEMPLATE,
         folder=Path(__file__).parent,
-        metadata=_metadata(manifest, rows),
+        metadata=_metadata(manifest),
         name=f"{manifest.name}/{manifest.version}",
         manifest=manifest,
         settings=manifest.settings,
@@ -67,7 +67,7 @@ def render(manifest: Manifest, num_bytes: int) -> str:
         numbers=provenance["graph"]["name"],
         megabytes=num_bytes / 1e6,
         differences=manifest.scores["fp32_difference"],
-        rows=rows,
+        rows=_rows(manifest),
         training_rows=score_rows(manifest.scores.get("checkpoint", {})),
         data={label: provenance["data"][key] for key, label in _DATA.items() if key in provenance.get("data", {})},
         tried=len(provenance["graph"]["tried"]),
@@ -86,7 +86,7 @@ def _rows(manifest: Manifest) -> dict[str, dict[str, float]]:
     own = manifest.provenance["graph"]["name"]
     return {
         f"{name} (this graph)" if name == own else name: {
-            **quality["scores"],
+            **_main(quality["scores"]),
             "mean cosine": quality["mean_cosine"],
             "lowest cosine": quality["min_cosine"],
         }
@@ -94,9 +94,14 @@ def _rows(manifest: Manifest) -> dict[str, dict[str, float]]:
     }
 
 
-def _metadata(manifest: Manifest, rows: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
+def _main(scores: Mapping[str, float]) -> dict[str, float]:
+    """The official ones, without those of each label."""
+    return dict(itertools.islice(scores.items(), MAX_METRICS))
+
+
+def _metadata(manifest: Manifest) -> dict[str, Any]:
     """Of the hub; languages and licence are not known."""
-    scores = manifest.scores["quality"][manifest.provenance["graph"]["name"]]["scores"]
+    scores = _main(manifest.scores["quality"][manifest.provenance["graph"]["name"]]["scores"])
     values: dict[str, Any] = {
         "library_name": "sentence-transformers" if manifest.task == "embedding" else "onnx",
         "tags": ["bert", "bertline", "onnx", manifest.task],

@@ -13,7 +13,16 @@ from training.reports.page import render_page
 
 REPORT_FILE = "report.html"
 TEMPLATE = "report.html.j2"
-_MAX_METRICS = 3
+MAX_METRICS = 3
+_CHOICES = {
+    "skip_layer_norm": "residual and LayerNorm in one operator",
+    "embed_layer_norm": "sum of the embeddings and LayerNorm in one operator",
+    "bias_gelu": "bias and Gelu in one operator",
+    "disabled_optimizers": "load-time optimisers that are switched off",
+    "max_batch_tokens": "tokens of a batch, at most",
+    "num_threads": "threads of a batch",
+}
+"""Fields that are tried, in words, where their names do not say it."""
 
 
 def write_report(directory: Path, manifest: Manifest) -> None:
@@ -42,7 +51,7 @@ def render(manifest: Manifest, num_bytes: int) -> str:
         facts=_facts(manifest, num_bytes),
         judged_on=manifest.scores["judged_on"],
         differences=manifest.scores["fp32_difference"],
-        metrics=[name for name in qualities["PyTorch"]["scores"] if not name.endswith("loss")][:_MAX_METRICS],
+        metrics=[name for name in qualities["PyTorch"]["scores"] if not name.endswith("loss")][:MAX_METRICS],
         qualities=qualities,
         worst=qualities[numbers]["worst"] if manifest.precision != "fp32" else [],
         tried=_by_choice(tried, _chosen(manifest)),
@@ -72,7 +81,7 @@ def _by_choice(tried: Sequence[Mapping[str, Any]], chosen: Mapping[str, str]) ->
     for trial in tried:
         name, value = trial["name"], _shown(trial["value"])
         row = {"value": value, "ratio": trial["ratio"], "chosen": chosen.get(name) == value}
-        found.setdefault(name.replace("_", " "), []).append(row)
+        found.setdefault(_CHOICES.get(name, name.replace("_", " ")), []).append(row)
     return found
 
 

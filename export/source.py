@@ -70,7 +70,7 @@ class Source:
     """A checkpoint and how it is to be served."""
 
     name: str
-    """Last part of the path that the user gave."""
+    """Last part of the path that the user gave; of a run, its name."""
     directory: Path
     """Where the weights lie; a subfolder in some sentence-transformers layouts."""
     task: Task[Any, Any, Any, Any]
@@ -114,7 +114,9 @@ def read_source(checkpoint: str | Path, *, task: str | None = None, settings: Se
         values = _foreign_settings(checkpoint, directory, config, card, task)
     known_task = create_task(task, tokenizer, settings_from_dict(task, values | dict(settings or {})))
     _check_sizes(directory, known_task)
-    return Source(name=checkpoint.resolve().name, directory=directory, task=known_task, card=card)
+    path = checkpoint.resolve()
+    name = path.parent.name if path.name == "checkpoint" else path.name
+    return Source(name=name, directory=directory, task=known_task, card=card)
 
 
 def _refuse_ablations(directory: Path) -> None:

@@ -86,7 +86,7 @@ def _write_weights(graph: Graph, path: Path) -> str:
     with path.open("wb") as file:
         for values in graph.weights.values():
             padding = bytes(-values.nbytes % _PAGE_BYTES)
-            for part in (memoryview(values).cast("B"), padding):
+            for part in (values.data.cast("B"), padding):
                 file.write(part)
                 digest.update(part)
     return digest.hexdigest()
