@@ -113,3 +113,14 @@ def test_large_graphs_are_served(large, exported, texts):
     first, second = (model.compute(model.task.encode(texts[:1])[0]) for model in models)
 
     np.testing.assert_array_equal(first[0]["sentence_embedding"], second[0]["sentence_embedding"])
+
+
+def test_a_server_goes_on_while_its_model_is_tuned(large, texts):
+    """The old files live as long as somebody reads them."""
+    model = load_model(large.path)
+    sequences = model.task.encode(texts[:1])[0]
+    before = model.compute(sequences)[0]["sentence_embedding"]
+
+    retune(large.path, Workload((3, 9), 65), progress=print)
+
+    np.testing.assert_array_equal(model.compute(sequences)[0]["sentence_embedding"], before)
