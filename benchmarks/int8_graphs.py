@@ -93,7 +93,7 @@ def engines(
     network = with_ranges(model, task, arguments.texts)
     for products in ("static int8", "dynamic int8", "fp32"):
         choice, _ = tune(network, Numbers(products=products), load, num_cores=cores)
-        graph = build_graph(network, Numbers(products=products), choice.form).SerializeToString()
+        graph = build_graph(network, Numbers(products=products), choice.form)
         run = ort_run(graph, execution=choice.execution)
         yield f"ours, {products}", run, cores // choice.execution.num_threads
     peers = optimum_graphs(model, task.name, directory, int8=True)

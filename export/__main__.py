@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -18,11 +19,13 @@ import tyro
 from export.data import Data
 from export.pipeline import Wishes, export_checkpoint
 from export.retune import retune
+from export.sentence_transformers import checkpoint_directory
 from export.source import SettingsChanges, TaskName
 from export.stages import Stages
 from tasks.manifest import read_model_directory
+from training.checkpoint import read_task_card
 from training.command import command, parse
-from training.data.labelled import Columns
+from training.data.labelled import Columns, columns_there, dev_columns
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +43,7 @@ class Arguments:
     wishes: tyro.conf.OmitArgPrefixes[Wishes] = field(default_factory=Wishes)
     data: tyro.conf.OmitArgPrefixes[Data] = field(default_factory=Data)
     columns: Columns = field(default_factory=Columns)
-    """Of dev, train and texts. Those of training come with their files."""
+    """Of dev, train and texts. What is not given is as it was in training for the task, if dev has that."""
     settings: tyro.conf.OmitArgPrefixes[SettingsChanges] = field(default_factory=SettingsChanges)
 
 
@@ -72,13 +75,24 @@ def _stages() -> Stages:
     return Stages(print, bars=sys.stderr.isatty())
 
 
+def arguments_of_command() -> Arguments:
+    """What is asked for, over the columns that the checkpoint's own data had."""
+    read = partial(parse, Arguments, "export", __doc__)
+    found = read()
+    card = read_task_card(checkpoint_directory(found.checkpoint))
+    if not card or found.task not in (None, card.task):
+        return found
+    known = dev_columns(card.provenance.get("recipe", {}))
+    return read(default=replace(found, columns=columns_there(found.data.dev, known)))
+
+
 @command
 def main() -> None:
     """Command line."""
     if sys.argv[1:2] == ["tune"]:
         tune_command(parse(TuneArguments, "export tune", TUNE, sys.argv[2:]))
         return
-    arguments = parse(Arguments, "export", __doc__)
+    arguments = arguments_of_command()
     exported = export_checkpoint(
         arguments.checkpoint,
         arguments.model_dir,

@@ -7,7 +7,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
+from onnx import GraphProto, NodeProto, ValueInfoProto, helper, numpy_helper
+
+from export.storage import MIN_WEIGHT_BYTES, Graph, place
 
 OPSET = 20
 """The first with Gelu; LayerNormalization came with 17."""
@@ -22,7 +24,7 @@ class GraphBuilder:
 
     def __init__(self) -> None:
         self._nodes: list[NodeProto] = []
-        self._initializers: dict[str, TensorProto] = {}
+        self._weights: dict[str, np.ndarray] = {}
         self._small: dict[tuple[str, bytes], str] = {}
         self._renamed: dict[str, str] = {}
         self._scope: tuple[str, ...] = ()
@@ -57,8 +59,8 @@ class GraphBuilder:
 
     def weight(self, name: str, values: np.ndarray) -> str:
         """An initializer, by its name."""
-        if name not in self._initializers:
-            self._initializers[name] = numpy_helper.from_array(np.asarray(values, order="C"), name)
+        if name not in self._weights:
+            self._weights[name] = np.asarray(values, order="C")
         return name
 
     def constant(self, value: Any, dtype: Any = np.float32) -> str:
@@ -81,13 +83,16 @@ class GraphBuilder:
         self,
         inputs: Sequence[ValueInfoProto],
         outputs: Sequence[ValueInfoProto],
-    ) -> ModelProto:
-        """The finished model."""
+    ) -> Graph:
+        """The finished graph."""
         for node in self._nodes:
             for values in (node.input, node.output):
                 values[:] = [self._renamed.get(value, value) for value in values]
+        large = {name: values for name, values in self._weights.items() if values.nbytes >= MIN_WEIGHT_BYTES}
+        small = [numpy_helper.from_array(self._weights[name], name) for name in self._weights if name not in large]
         graph = GraphProto(
-            node=self._nodes, name="bert", input=inputs, output=outputs, initializer=self._initializers.values()
+            node=self._nodes, name="bert", input=inputs, output=outputs, initializer=[*small, *place(large)]
         )
         opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(CONTRIB, 1)]
-        return helper.make_model(graph, opset_imports=opsets, ir_version=_IR_VERSION, producer_name="bertline")
+        proto = helper.make_model(graph, opset_imports=opsets, ir_version=_IR_VERSION, producer_name="bertline")
+        return Graph(proto, large)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import tyro
 
@@ -15,7 +15,15 @@ from tasks.embedding import Embedding
 from tasks.features import Features
 from training.checkpoint import TaskCard
 from training.data.examples import Examples
-from training.data.labelled import Columns, columns_there, dev_columns, read_texts
+from training.data.labelled import (
+    Columns,
+    columns_there,
+    dev_columns,
+    read_texts,
+    source_digest,
+    source_name,
+)
+from training.limits import COUNT, check_numbers
 
 _NUM_TIMED = 400
 """Sequences that graphs are timed on."""
@@ -33,17 +41,20 @@ class Data:
     """Of all of them."""
     texts: Path | None = None
     """Texts without labels, one a line, or a table: nothing is scored, vectors or logits are compared."""
-    max_examples: int = 1000
+    max_examples: Annotated[int, COUNT] = 1000
     """Examples that are scored, at most."""
-    num_calibration: int = 256
+    num_calibration: Annotated[int, COUNT] = 256
     """Examples from which ranges are taken."""
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        """Look for what contradicts itself.
+
+        Raises:
+            ValueError: naming the flags.
+        """
+        check_numbers(self)
         if self.texts and (self.dev or self.train):
-            raise ValueError("give --texts, or --dev and --train")
-        for name in ("max_examples", "num_calibration"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1: `{getattr(self, name)}`")
+            raise ValueError("--texts stand alone: give them, or --dev and --train")
 
     def or_those_of(self, card: TaskCard | None, task: AnyTask) -> Data:
         """Itself, or where it names no files, the data of a training for the task, with their columns."""
@@ -73,6 +84,20 @@ class Data:
             return labelled(task, self.train, self.columns, max_examples=self.num_calibration).features
         return evidence.some(self.num_calibration).features if self.texts else []
 
+    def record(self, evidence: Evidence, calibrated_on: Sequence[Features]) -> dict[str, Any]:
+        """What is written down of them: how much of what was used, and digests of the files.
+
+        Args:
+            calibrated_on: sequences that ranges were taken from.
+        """
+        texts = (self.texts,) if self.texts else ()
+        found = {"judged_on": {"what": evidence.name, "files": _digests(self.dev or texts)}}
+        if calibrated_on:
+            digests = _digests(self.train or texts)
+            what = f"{len(calibrated_on):,} sequences of {', '.join(digests)}"
+            found["calibrated_on"] = {"what": what, "files": digests}
+        return found
+
     def _texts(self, paths: Sequence[Path], count: int) -> Examples:
         found = Examples(item for path in paths for item in read_texts(path, self.columns).placed())
         if not found:
@@ -86,6 +111,10 @@ class Data:
         else:
             lengths = typical_lengths(_NUM_TIMED, task.settings.max_seq_length)
         return Workload(lengths, task.tokenizer.vocab_size)
+
+
+def _digests(paths: Sequence[Path]) -> dict[str, str]:
+    return {source_name(path): source_digest(path) for path in paths}
 
 
 def _those_there(paths: Sequence[str]) -> tuple[Path, ...]:

@@ -14,6 +14,7 @@ from tasks.embedding import Embedding, EmbeddingSettings
 from tasks.features import Features
 from training.data.examples import Examples, encode_examples
 from training.data.labelled import Columns, read_examples, read_similarities
+from training.evaluate import check_labels
 from training.similarity import vector_scores
 
 AnyTask = Task[Any, Any, Any, Any]
@@ -71,6 +72,7 @@ def labelled(task: AnyTask, paths: Sequence[Path], columns: Columns, *, max_exam
         pairs = some_of(read_similarities(paths, columns=columns, tokenizer=task.tokenizer), max_examples)
         return _pairs(f"{len(pairs):,} pairs of {files}", task, pairs)
     examples = some_of(read_examples(task.name, paths, columns=columns, tokenizer=task.tokenizer), max_examples)
+    check_labels(task, examples)
     windows = encode_examples(task, examples)
     return Evidence(
         name=f"{len(examples):,} examples of {files}",

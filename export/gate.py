@@ -146,5 +146,4 @@ class Gate:
 
 def numbers_run(network: Network, numbers: Numbers) -> Run:
     """Run a graph with these numbers, in whatever form, on all cores."""
-    graph = build_graph(network, numbers, Form()).SerializeToString()
-    return ort_run(graph, execution=on_all_cores(Execution()))
+    return ort_run(build_graph(network, numbers, Form()), execution=on_all_cores(Execution()))

@@ -15,11 +15,12 @@ import math
 from typing import Any
 
 import numpy as np
-from onnx import ModelProto, TensorProto, ValueInfoProto, helper
+from onnx import TensorProto, ValueInfoProto, helper
 
 from export.builder import CONTRIB, GraphBuilder
 from export.linear import LinearLayers
 from export.network import Network, to_int8
+from export.storage import Graph
 from export.variant import Form, Numbers
 from tasks.features import INPUT_NAMES
 
@@ -28,7 +29,7 @@ _NOT_SEEN = -1e30
 _GELU = {"gelu": "Gelu", "gelu_new": "FastGelu", "gelu_pytorch_tanh": "FastGelu"}
 
 
-def build_graph(network: Network, numbers: Numbers, form: Form) -> ModelProto:
+def build_graph(network: Network, numbers: Numbers, form: Form) -> Graph:
     """The graph of a network.
 
     Inputs are `input_ids`, `attention_mask` and `token_type_ids`, int32 [batch, length]; the outputs are the task's.
@@ -45,7 +46,7 @@ class _Writer:
         self.graph = GraphBuilder()
         self.linear = LinearLayers(self.graph, network, numbers)
 
-    def write(self) -> ModelProto:
+    def write(self) -> Graph:
         with self.graph.scope("embeddings"):
             x = self.embeddings()
             self.mask = self.additive_mask()

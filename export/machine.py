@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,3 +23,8 @@ def machine(cpuinfo: Path = Path("/proc/cpuinfo")) -> dict[str, Any]:
         "features": [name for name in FEATURES if name in flags],
         "cores": available_cpus(),
     }
+
+
+def machine_in_words(found: Mapping[str, Any]) -> str:
+    """What `machine` gives, in a line."""
+    return f"{found['cpu']} ({', '.join([str(found['cores']) + ' cores', *found['features']])})"

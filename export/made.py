@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from export.quality import Quality
 from export.tune import Choice, Trial
@@ -19,6 +20,8 @@ class Made:
     trials: list[Trial]
     judged_on: str
     """In words."""
+    data: Mapping[str, Any]
+    """What `Data.record` gives."""
     qualities: Mapping[str, Quality]
     """Of PyTorch and all numbers that were tried, by name."""
     differences: Mapping[str, float]

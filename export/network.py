@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
-from onnx import numpy_helper
 
+from export.storage import read_arrays
 from tasks import Task
 from training.model.bert import BertConfig, BertModel
 
@@ -60,17 +59,22 @@ class Weights:
 
     @classmethod
     def of(cls, model: BertModel) -> Weights:
-        """Those of a network; matrices are views of its own."""
+        """Those of a network, which shares them but for the matrices of layers: all graphs share those."""
         found = {name: value.detach().numpy() for name, value in model.state_dict().items()}
+        floats = {
+            name: np.ascontiguousarray(value.T) if _is_layer(name, value) else value for name, value in found.items()
+        }
         if "mlm.bias" in found:  # the output matrix is that of the word embeddings
-            found |= {"mlm.decoder.weight": found["bert.embeddings.word.weight"], "mlm.decoder.bias": found["mlm.bias"]}
-        return cls({name: value.T if _is_layer(name, value) else value for name, value in found.items()})
+            floats |= {
+                "mlm.decoder.weight": found["bert.embeddings.word.weight"].T,
+                "mlm.decoder.bias": found["mlm.bias"],
+            }
+        return cls(floats)
 
     @classmethod
     def of_graph(cls, path: Path) -> Weights:
         """Those of a graph of `export.graph`."""
-        arrays = {item.name: numpy_helper.to_array(item) for item in onnx.load(path).graph.initializer}
-        whole = _joined(arrays)
+        whole = _joined(read_arrays(path))
         int8 = {
             name.removesuffix(".int8"): Int8Matrix(values, whole[f"{name.removesuffix('.int8')}.scales"])
             for name, values in whole.items()

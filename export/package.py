@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from importlib.metadata import version as library_version
@@ -10,6 +11,7 @@ from typing import Any
 
 import onnx
 
+from export.card import write_card
 from export.for_others import write_for_others
 from export.machine import machine
 from export.made import Made
@@ -18,12 +20,27 @@ from export.source import Source
 from export.tune import Choice, Trial
 from export.variant import Numbers
 from tasks.files import sha256
-from tasks.manifest import MANIFEST_FILE, MODEL_FILE, Manifest, Precision
+from tasks.manifest import DATA_FILE, MANIFEST_FILE, MODEL_FILE, Manifest, Precision
 from tasks.tokenizer import TOKENIZER_FILE
 from training.checkpoint import checkpoint_digest
 from training.model.bert import BertConfig
 
 _LIBRARIES = ("torch", "onnx", "onnxruntime", "tokenizers")
+
+
+def check_target(model_dir: Path, checkpoint: Path, *, replace: bool) -> None:
+    """Whether a model directory can be written without loss, before the work.
+
+    Raises:
+        ValueError: when something is there that is not to be replaced, or the checkpoint would be.
+    """
+    if os.path.lexists(model_dir) and not replace:
+        raise ValueError(f"already exists: `{model_dir}`; give --replace to overwrite it, or take another version")
+    written, read = model_dir.resolve(), checkpoint.resolve()
+    if written.is_relative_to(read) or read.is_relative_to(written):
+        raise ValueError(f"`{model_dir}` and the checkpoint `{checkpoint}` lie in each other; write to another place")
+    if model_dir.exists() and not (model_dir / MANIFEST_FILE).is_file():
+        raise ValueError(f"`{model_dir}` is no model directory and is not replaced: remove it, or take another version")
 
 
 def write_package(
@@ -43,7 +60,7 @@ def write_package(
     """
     source.task.tokenizer.backend.save(str(directory / TOKENIZER_FILE))
     write_for_others(directory, source, config.hidden_size)
-    proto = onnx.load(directory / MODEL_FILE)
+    proto = onnx.load(directory / MODEL_FILE, load_external_data=False)
     opset = next(item.version for item in proto.opset_import if not item.domain)
     manifest = Manifest(
         name=name,
@@ -56,13 +73,25 @@ def write_package(
         vocab_size=config.vocab_size,
         inputs=tuple(item.name for item in proto.graph.input),
         outputs=tuple(item.name for item in proto.graph.output),
-        files={file: sha256(directory / file) for file in (MODEL_FILE, TOKENIZER_FILE)},
+        files=digests(directory),
         execution=made.choice.execution,
         provenance=_provenance(source, config, made),
         scores=_checkpoint_scores(source) | _scores(made),
     )
+    write_manifest(directory, manifest)
+
+
+def write_manifest(directory: Path, manifest: Manifest) -> None:
+    """Write the manifest, and what it says as pages for people."""
     (directory / MANIFEST_FILE).write_text(manifest.to_json(), encoding="utf-8")
     write_report(directory, manifest)
+    write_card(directory, manifest)
+
+
+def digests(directory: Path) -> dict[str, str]:
+    """SHA-256 of the files that a server reads."""
+    names = (MODEL_FILE, DATA_FILE, TOKENIZER_FILE)
+    return {name: sha256(directory / name) for name in names if (directory / name).is_file()}
 
 
 def graph_record(numbers: Numbers, choice: Choice, trials: Sequence[Trial]) -> dict[str, Any]:
@@ -79,6 +108,7 @@ def _provenance(source: Source, config: BertConfig, made: Made) -> dict[str, Any
     return {
         "checkpoint": {"name": source.name, "sha256": checkpoint_digest(source.directory), "config": asdict(config)},
         "training": dict(source.card.provenance) if source.card else {},
+        "data": dict(made.data),
         "graph": graph_record(made.numbers, made.choice, made.trials),
         "machine": machine(),
         "versions": {library: library_version(library) for library in _LIBRARIES},

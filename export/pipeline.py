@@ -5,19 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import onnx
-
 from export.calibrate import calibrate
 from export.data import Data
 from export.gate import Gate, Limits, numbers_run
 from export.graph import build_graph
 from export.made import Made
 from export.network import Network, Weights
-from export.package import write_package
+from export.package import check_target, write_package
 from export.parity import AnyTask, check_parity, shapes
 from export.session import on_all_cores, ort_run
 from export.source import SettingsChanges, Source, read_source
 from export.stages import SILENT, Stages
+from export.storage import save_graph
 from export.tune import Choice, Trial, default_choice, tune
 from export.variant import Numbers
 from export.workload import Workload
@@ -33,6 +32,7 @@ from tasks.manifest import (
     read_model_directory,
 )
 from training.evaluate import torch_run
+from training.limits import check_numbers
 from training.model.bert import BertModel
 
 
@@ -47,6 +47,17 @@ class Wishes:
     """int8: leave the layers that lose most in floats, as many as the limits ask for."""
     tune: bool = True
     """Try which form of the graph is the fastest on this machine; otherwise one that is often fast."""
+
+    def check(self) -> None:
+        """Look for what contradicts itself.
+
+        Raises:
+            ValueError: naming the flags.
+        """
+        check_precision(self.precision)
+        check_numbers(self.limits)
+        if self.mixed and self.precision != "int8":
+            raise ValueError("--mixed leaves layers of int8 in floats: give --precision int8, too")
 
 
 def export_checkpoint(
@@ -77,15 +88,15 @@ def export_checkpoint(
         ValueError: naming the file, setting or flag that is wrong.
     """
     wishes = wishes or Wishes()
-    check_precision(wishes.precision)
     name, version = parse_model_path(model_dir)
-    if Path(model_dir).exists() and not replace:
-        raise ValueError(f"already exists: `{model_dir}`; give --replace to overwrite it, or take another version")
+    check_target(Path(model_dir), Path(checkpoint), replace=replace)
+    wishes.check()
+    (data := data or Data()).check()
     source = read_source(checkpoint, task=task, settings=settings)
     model = source.load_model()
     stages.say(_describe(source, model))
     with atomic_directory(model_dir, replace=replace) as directory:
-        made = _make_graph(source, model, directory, wishes, data or Data(), stages)
+        made = _make_graph(source, model, directory, wishes, data, stages)
         write_package(directory, source, model.config, made, name=name, version=version, precision=wishes.precision)
     return read_model_directory(model_dir)
 
@@ -98,22 +109,23 @@ def _make_graph(source: Source, model: BertModel, directory: Path, wishes: Wishe
     stages.say(f"judged on {evidence.name}")
     network = Network(model.config, Weights.of(model), task)
     gate = Gate(network, evidence, reference, wishes.limits, stages)
-    numbers = Numbers()
+    numbers, sequences = Numbers(), []
     if wishes.precision == "int8":
         differences = _check_fp32(task, reference, numbers_run(network, numbers), wishes.limits, stages)
-        features = data.calibration(task, evidence)
-        with stages.bar("ranges", unit="sequence", total=2 * len(features)) as bar:
-            ranges = calibrate(model, task, features, network.layers, progress=bar.update)
+        sequences = data.calibration(task, evidence)
+        with stages.bar("ranges", unit="sequence", total=2 * len(sequences)) as bar:
+            ranges = calibrate(model, task, sequences, network.layers, progress=bar.update)
         gate.network = network = replace(network, ranges=ranges)
         numbers = gate.choose(mixed=wishes.mixed)
     choice, trials = _tuned(network, numbers, data.workload(task, evidence), wishes, stages)
     graph = directory / MODEL_FILE
-    onnx.save(build_graph(network, numbers, choice.form), graph)
+    save_graph(build_graph(network, numbers, choice.form), graph)
     if wishes.precision == "fp32":
         exported = ort_run(graph, execution=on_all_cores(choice.execution))
         differences = _check_fp32(task, reference, exported, wishes.limits, stages)
     gate.check(numbers, ort_run(graph, execution=choice.execution), choice.execution.max_batch_tokens)
-    return Made(numbers, choice, trials, evidence.name, gate.qualities, differences)
+    record = data.record(evidence, sequences)
+    return Made(numbers, choice, trials, evidence.name, record, gate.qualities, differences)
 
 
 def _tuned(

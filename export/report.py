@@ -6,26 +6,40 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from export.machine import machine_in_words
 from tasks.files import atomic_write
-from tasks.manifest import MODEL_FILE, Manifest
+from tasks.manifest import DATA_FILE, MODEL_FILE, Manifest
 from training.reports.page import render_page
 
 REPORT_FILE = "report.html"
 TEMPLATE = "report.html.j2"
-_MAX_METRICS = 3
+MAX_METRICS = 3
+_CHOICES = {
+    "skip_layer_norm": "residual and LayerNorm in one operator",
+    "embed_layer_norm": "sum of the embeddings and LayerNorm in one operator",
+    "bias_gelu": "bias and Gelu in one operator",
+    "disabled_optimizers": "load-time optimisers that are switched off",
+    "max_batch_tokens": "tokens of a batch, at most",
+    "num_threads": "threads of a batch",
+}
+"""Fields that are tried, in words, where their names do not say it."""
 
 
 def write_report(directory: Path, manifest: Manifest) -> None:
     """Write the page beside the graph."""
-    num_bytes = (directory / MODEL_FILE).stat().st_size
-    atomic_write(directory / REPORT_FILE, render(manifest, num_bytes).encode())
+    atomic_write(directory / REPORT_FILE, render(manifest, graph_bytes(directory, manifest)).encode())
+
+
+def graph_bytes(directory: Path, manifest: Manifest) -> int:
+    """Size of the graph with its weights."""
+    return sum((directory / name).stat().st_size for name in manifest.files if name in (MODEL_FILE, DATA_FILE))
 
 
 def render(manifest: Manifest, num_bytes: int) -> str:
     """The page as HTML.
 
     Args:
-        num_bytes: size of the graph's file.
+        num_bytes: size of the graph with its weights.
     """
     provenance, qualities = manifest.provenance, manifest.scores["quality"]
     numbers, tried = provenance["graph"]["name"], provenance["graph"]["tried"]
@@ -37,11 +51,10 @@ def render(manifest: Manifest, num_bytes: int) -> str:
         facts=_facts(manifest, num_bytes),
         judged_on=manifest.scores["judged_on"],
         differences=manifest.scores["fp32_difference"],
-        metrics=[name for name in qualities["PyTorch"]["scores"] if not name.endswith("loss")][:_MAX_METRICS],
+        metrics=[name for name in qualities["PyTorch"]["scores"] if not name.endswith("loss")][:MAX_METRICS],
         qualities=qualities,
         worst=qualities[numbers]["worst"] if manifest.precision != "fp32" else [],
         tried=_by_choice(tried, _chosen(manifest)),
-        fastest=max((trial["ratio"] for trial in tried), default=1),
         origin=_origin(manifest),
     )
 
@@ -66,8 +79,9 @@ def _by_choice(tried: Sequence[Mapping[str, Any]], chosen: Mapping[str, str]) ->
     found: dict[str, list[dict[str, Any]]] = {}
     for trial in tried:
         name, value = trial["name"], _shown(trial["value"])
-        row = {"value": value, "ratio": trial["ratio"], "chosen": chosen.get(name) == value}
-        found.setdefault(name.replace("_", " "), []).append(row)
+        is_chosen = chosen[name] == value if name in chosen else trial["ratio"] == 1
+        row = {"value": value, "ratio": trial["ratio"], "chosen": is_chosen}
+        found.setdefault(_CHOICES.get(name, name.replace("_", " ")), []).append(row)
     return found
 
 
@@ -81,11 +95,20 @@ def _shown(value: Any) -> str:
 
 def _origin(manifest: Manifest) -> dict[str, str]:
     provenance = manifest.provenance
-    checkpoint, machine = provenance["checkpoint"], provenance["machine"]
+    checkpoint = provenance["checkpoint"]
     return {
         "checkpoint": checkpoint["name"],
         "its SHA-256": checkpoint["sha256"],
-        "CPU": f"{machine['cpu']} ({machine['cores']} cores; {', '.join(machine['features'])})",
+        "CPU": machine_in_words(provenance["machine"]),
+        **_data(provenance.get("data", {})),
         **provenance["versions"],
         "graph's SHA-256": manifest.files[MODEL_FILE],
     }
+
+
+def _data(record: Mapping[str, Any]) -> dict[str, str]:
+    found = {}
+    for name, part in record.items():
+        found[name.replace("_", " ")] = part["what"]
+        found |= {f"SHA-256 of {file}": digest for file, digest in part["files"].items()}
+    return found

@@ -8,23 +8,22 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 
 from export.graph import build_graph
 from export.machine import machine
 from export.network import Network, Range, Weights
-from export.package import graph_record
+from export.package import digests, graph_record, write_manifest
 from export.parity import random_batches
-from export.report import write_report
 from export.session import on_all_cores, ort_run
 from export.stages import SILENT, Stages
+from export.storage import save_graph
 from export.tune import Choice, Trial, tune
 from export.variant import Numbers
 from export.workload import Workload
 from tasks.batching import Run
 from tasks.cpus import available_cpus
-from tasks.files import atomic_directory, sha256
-from tasks.manifest import MANIFEST_FILE, MODEL_FILE, Manifest, ModelDirectory, read_model_directory
+from tasks.files import atomic_directory
+from tasks.manifest import DATA_FILE, MODEL_FILE, Manifest, ModelDirectory, read_model_directory
 from training.model.bert import BertConfig
 
 SAME = 0.9999
@@ -43,13 +42,11 @@ def retune(model_dir: str | Path, workload: Workload, *, stages: Stages = SILENT
     network, numbers = read_graph(directory)
     choice, trials = tune(network, numbers, workload, num_cores=available_cpus(), stages=stages)
     with atomic_directory(directory.path, replace=True) as new:
-        shutil.copytree(directory.path, new, dirs_exist_ok=True)
-        onnx.save(build_graph(network, numbers, choice.form), new / MODEL_FILE)
+        shutil.copytree(directory.path, new, dirs_exist_ok=True, ignore=shutil.ignore_patterns(MODEL_FILE, DATA_FILE))
+        save_graph(build_graph(network, numbers, choice.form), new / MODEL_FILE)
         before = ort_run(directory.model_path, execution=on_all_cores(directory.manifest.execution))
         _check_same(network, before, ort_run(new / MODEL_FILE, execution=on_all_cores(choice.execution)))
-        manifest = _manifest(directory, new, graph_record(numbers, choice, trials), choice)
-        (new / MANIFEST_FILE).write_text(manifest.to_json(), encoding="utf-8")
-        write_report(new, manifest)
+        write_manifest(new, _manifest(directory, new, graph_record(numbers, choice, trials), choice))
     return trials
 
 
@@ -100,7 +97,7 @@ def _manifest(directory: ModelDirectory, new: Path, graph: dict[str, Any], choic
     before = directory.manifest
     return replace(
         before,
-        files={name: sha256(new / name) for name in before.files},
+        files=digests(new),
         execution=choice.execution,
         provenance=dict(before.provenance) | {"graph": graph, "machine": machine()},
     )

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 
+from export.storage import Graph
 from tasks.batching import Run
 from tasks.cpus import available_cpus
 from tasks.manifest import Execution
@@ -24,11 +25,11 @@ def on_all_cores(execution: Execution) -> Execution:
     return replace(execution, num_threads=available_cpus())
 
 
-def ort_run(model: str | Path | bytes, *, execution: Execution | None = None) -> Run:
+def ort_run(model: str | Path | Graph, *, execution: Execution | None = None) -> Run:
     """A function that runs the graph on padded arrays, as `training.evaluate.torch_run` runs the network.
 
     Args:
-        model: the graph's file, or its bytes.
+        model: the graph's file, or a graph in memory, whose weights are not copied.
         execution: how to run it, as a manifest says; None for ONNX Runtime's own ways on one thread.
 
     Raises:
@@ -41,7 +42,10 @@ def ort_run(model: str | Path | bytes, *, execution: Execution | None = None) ->
         setattr(options, name, value)
     for name, value in execution.session_config.items():
         options.add_session_config_entry(name, value)
-    source = model if isinstance(model, bytes) else str(model)
+    if isinstance(model, Graph):
+        values = map(onnxruntime.OrtValue.ortvalue_from_numpy, model.weights.values())
+        options.add_external_initializers(list(model.weights), list(values))
+    source = model.proto.SerializeToString() if isinstance(model, Graph) else str(model)
     try:
         session = onnxruntime.InferenceSession(
             source,
@@ -50,11 +54,11 @@ def ort_run(model: str | Path | bytes, *, execution: Execution | None = None) ->
             disabled_optimizers=list(execution.disabled_optimizers),
         )
     except Exception as error:  # ONNX Runtime has an exception class for each status, without a common base
-        named = "" if isinstance(model, bytes) else f" `{model}`"
+        named = "" if isinstance(model, Graph) else f" `{model}`"
         raise ValueError(f"cannot load graph{named}: {str(error).splitlines()[0]}") from error
     names = [output.name for output in session.get_outputs()]
 
-    def run(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def run(arrays: dict[str, np.ndarray], kept: object = model) -> dict[str, np.ndarray]:  # weights are read there
         return dict(zip(names, session.run(names, arrays), strict=True))
 
     return run

@@ -70,7 +70,7 @@ class Source:
     """A checkpoint and how it is to be served."""
 
     name: str
-    """Last part of the path that the user gave."""
+    """Last part of the path that the user gave; of a run, its name."""
     directory: Path
     """Where the weights lie; a subfolder in some sentence-transformers layouts."""
     task: Task[Any, Any, Any, Any]
@@ -114,7 +114,9 @@ def read_source(checkpoint: str | Path, *, task: str | None = None, settings: Se
         values = _foreign_settings(checkpoint, directory, config, card, task)
     known_task = create_task(task, tokenizer, settings_from_dict(task, values | dict(settings or {})))
     _check_sizes(directory, known_task)
-    return Source(name=checkpoint.resolve().name, directory=directory, task=known_task, card=card)
+    path = checkpoint.resolve()
+    name = path.parent.name if path.name == "checkpoint" else path.name
+    return Source(name=name, directory=directory, task=known_task, card=card)
 
 
 def _refuse_ablations(directory: Path) -> None:
@@ -130,13 +132,14 @@ def _refuse_ablations(directory: Path) -> None:
 
 
 def _infer_task(directory: Path, config: Mapping[str, Any]) -> TaskName:
-    architectures = config.get("architectures") or ["none"]
-    if architectures[0] not in _TASK_OF_ARCHITECTURE:
+    named = config.get("architectures")
+    architecture = str(named[0]) if isinstance(named, list) and named else "none"
+    if architecture not in _TASK_OF_ARCHITECTURE:
         raise ValueError(
-            f"`{directory / 'config.json'}` names architecture `{architectures[0]}`, which tells no task; "
+            f"`{directory / 'config.json'}` names architecture `{architecture}`, which tells no task; "
             f"give --task (one of: {', '.join(get_args(TaskName))})"
         )
-    task = _TASK_OF_ARCHITECTURE[architectures[0]]
+    task = _TASK_OF_ARCHITECTURE[architecture]
     return "regression" if task == "classification" and _is_regression(config) else task
 
 

@@ -186,7 +186,7 @@ class Stopwatch:
     def _run(self, choice: Choice) -> Run:
         key = _session_of(choice)
         if key not in self._runs:
-            graph = build_graph(self.network, self.numbers, choice.form).SerializeToString()
+            graph = build_graph(self.network, self.numbers, choice.form)
             self._runs[key] = ort_run(graph, execution=choice.execution)
         return self._runs[key]
 

@@ -11,7 +11,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ def atomic_directory(path: str | Path, *, replace: bool = False) -> Iterator[Pat
     """
     path = Path(path)
     check_free(path, replace=replace)
+    made = [folder for folder in path.parents if not folder.exists()]
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
     try:
@@ -40,6 +41,9 @@ def atomic_directory(path: str | Path, *, replace: bool = False) -> Iterator[Pat
             _put_in_place(temporary, path, replace=replace)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
+        for folder in made:
+            with suppress(OSError):  # another process may have put something there
+                folder.rmdir()
         raise
 
 

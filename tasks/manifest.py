@@ -1,7 +1,8 @@
 """The model directory: what export writes and the server reads.
 
     models/<name>/<version>/
-        model.onnx        the graph, self-contained
+        model.onnx        the graph, self-contained but for
+        model.onnx.data   its weights, where they are too large for one file
         tokenizer.json    the tokenizer
         manifest.json     everything the server must know, and where it came from
 
@@ -24,6 +25,7 @@ from tasks.tokenizer import TOKENIZER_FILE, Tokenizer
 
 MANIFEST_FILE = "manifest.json"
 MODEL_FILE = "model.onnx"
+DATA_FILE = "model.onnx.data"
 FORMAT = 1
 Precision = Literal["fp32", "int8"]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import json
+import pickle
 import re
 import shutil
 from collections.abc import Callable, Mapping
@@ -145,9 +146,20 @@ def read_shape(directory: str | Path) -> BertConfig:
 
 
 def labels_of(config_values: Mapping[str, Any]) -> tuple[str, ...]:
-    """The labels of a classifier in the order of its logits, out of `config.json`."""
+    """The labels of a classifier in the order of its logits, out of `config.json`.
+
+    Raises:
+        ValueError: when they are not numbered from 0 on, or are no strings.
+    """
     id2label = config_values.get("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}
-    return tuple(id2label[key] for key in sorted(id2label, key=int))
+    keys = [str(number) for number in range(len(id2label))]
+    if (
+        not isinstance(id2label, dict)
+        or id2label.keys() != {*keys}
+        or not all(isinstance(id2label[key], str) for key in keys)
+    ):
+        raise ValueError(f"id2label of {CONFIG_FILE} must name a label for each number from 0: `{str(id2label)[:60]}`")
+    return tuple(id2label[key] for key in keys)
 
 
 def create_model(
@@ -201,13 +213,16 @@ def load_model(
         model = _without_weights(task, config, num_labels or len(labels_of(values)), dropout)
     except (TypeError, ValueError) as error:
         raise ValueError(f"broken `{Path(directory) / CONFIG_FILE}`: {error}") from error
-    weights = from_hugging_face(read_weights(directory), len(model.bert.layers))
+    weights, num_layers = read_weights(directory), len(model.bert.layers)
+    if any(f".layer.{num_layers}." in f".{name}" for name in weights):
+        raise ValueError(f"checkpoint `{directory}` has more layers than the {num_layers} of its {CONFIG_FILE}")
+    weights = from_hugging_face(weights, num_layers)
     wanted = {name: value.shape for name, value in model.state_dict().items()}
     fitting = {
         name: weights[name] for name, shape in wanted.items() if name in weights and weights[name].shape == shape
     }
     dispensable = _HEADS if new_head else _UNUSED_HEADS.get(task, ())
-    for name in wanted.keys() - fitting.keys():
+    for name in [name for name in wanted if name not in fitting]:
         if name.startswith(dispensable):
             continue
         if name in weights:
@@ -256,6 +271,8 @@ def read_weights(directory: str | Path) -> dict[str, Tensor]:
         )
     except Exception as error:  # safetensors and pickle raise errors of many kinds
         reason = str(error).splitlines()[0]
+        if isinstance(error, pickle.UnpicklingError):
+            reason = f"it holds more than plain tensors, which could run code; save them as {WEIGHTS_FILE}"
         raise ValueError(f"cannot read weights `{path}`: {reason}") from error
     if not isinstance(weights, Mapping) or not all(isinstance(value, Tensor) for value in weights.values()):
         raise ValueError(f"cannot read weights `{path}`: expected tensors by name, a state dictionary")

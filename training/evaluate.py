@@ -101,8 +101,12 @@ def load_for_evaluation(checkpoint: Path) -> tuple[Task[Any, Any, Any, Any], Run
     return task, torch_run(model, task, "cuda" if torch.cuda.is_available() else "cpu")
 
 
-def _check_labels(task: Task[Any, Any, Any, Any], examples: Examples) -> None:
-    """A label that the checkpoint cannot give means another data set, or another column."""
+def check_labels(task: Task[Any, Any, Any, Any], examples: Examples) -> None:
+    """A label that the checkpoint cannot give means another data set, or another column.
+
+    Raises:
+        ValueError: naming the first one, and where it stands.
+    """
     labels = getattr(task.settings, "labels", ())
     if labels and (unknown := find_unknown_label(OBJECTIVES[task.name], examples, labels)):
         place, label = unknown
@@ -150,7 +154,7 @@ def evaluate_predictions(
         max_passage_tokens=min(MAX_PASSAGE_TOKENS, task.settings.max_seq_length - 2),
     )
     examples = read(recipe.data)
-    _check_labels(task, examples)
+    check_labels(task, examples)
     encode_examples(task, examples)  # or it says what is wrong
     predictions = predict_with_progress(task, examples, run)
     if recipe.predictions:

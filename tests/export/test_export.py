@@ -296,6 +296,28 @@ def test_command_writes_a_model_directory_and_nothing_else_on_the_terminal(tmp_p
     assert (settings.pooling, settings.normalize, settings.max_seq_length) == ("mean", True, 16)
 
 
+def test_columns_are_those_of_training_unless_others_are_named(tmp_path, checkpoints):
+    """As in evaluation; for the same task only."""
+    dev = tmp_path / "dev.tsv"
+    dev.write_text("sentence\tother\tlabel\nthe cat\tx\tnews\nthe bakery\ty\tsports\n")
+    card = TaskCard(
+        task="classification",
+        settings=ClassificationSettings(max_seq_length=16, labels=("sports", "weather", "news")),
+        provenance={"recipe": {"dev": ["elsewhere.tsv"], "train": [], "columns": {"text": "sentence"}}},
+    )
+    model = load_model(checkpoints["classification"], "classification")
+    save_our_checkpoint(tmp_path / "ours", model, tokenizer_from=checkpoints["classification"], card=card)
+
+    usual = run_command(tmp_path / "ours", tmp_path / "news/1", "--no-tune", "--dev", dev)
+    named = run_command(tmp_path / "ours", tmp_path / "news/2", "--no-tune", "--dev", dev, "--columns.text", "other")
+    wrong = run_command(tmp_path / "ours", tmp_path / "news/3", "--no-tune", "--dev", dev, "--columns.text", "text")
+
+    assert (usual.returncode, named.returncode) == (0, 0), usual.stderr + named.stderr
+    worst = [read_model_directory(tmp_path / f"news/{version}").manifest.scores["quality"] for version in (1, 2)]
+    assert worst[0] != worst[1]
+    assert "no `text` (there: `sentence`, `other`, `label`)" in wrong.stderr
+
+
 def test_mistakes_of_the_user_get_one_line(tmp_path):
     """On standard error, with a non-zero exit."""
     result = run_command(tmp_path / "nowhere", tmp_path / "plain/1")

@@ -24,14 +24,26 @@ CLASSES = {
 @pytest.mark.parametrize("task", CLASSES)
 def test_optimum_loads_model_directories(task, exported, texts):
     """Its outputs are those of the graph; a vector is the only token of `last_hidden_state`."""
+    check_optimum(exported[task], CLASSES[task], texts)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_optimum_loads_weights_out_of_a_file_of_their_own(tmp_path, checkpoints, texts, monkeypatch):
+    """As large graphs have them."""
+    monkeypatch.setattr("export.storage.MAX_FILE_BYTES", 10_000)
+    model = export_checkpoint(checkpoints["classification"], tmp_path / "large/1", UNTUNED)
+
+    check_optimum(model, CLASSES["classification"], texts)
+
+
+def check_optimum(model, class_name, texts):
     onnxruntime = pytest.importorskip("optimum.onnxruntime")
-    directory = exported[task].path
-    theirs = getattr(onnxruntime, CLASSES[task]).from_pretrained(directory)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
+    theirs = getattr(onnxruntime, class_name).from_pretrained(model.path)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(model.path)
 
     arrays = tokenizer(texts, return_tensors="np", padding=True, truncation=True, max_length=32)
     found = theirs(**arrays)
-    expected = ort_run(exported[task].model_path)({name: value.astype(np.int32) for name, value in arrays.items()})
+    expected = ort_run(model.model_path)({name: value.astype(np.int32) for name, value in arrays.items()})
 
     assert [found[name] for name in expected if name in found]
     for name, values in expected.items():
@@ -40,10 +52,15 @@ def test_optimum_loads_model_directories(task, exported, texts):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("pooling", ["cls_token", "mean_tokens"])
-def test_sentence_transformers_loads_model_directories(pooling, tmp_path, save_sentence_transformer, texts):
-    """Its ONNX backend gives our vectors, whatever the pooling was."""
+@pytest.mark.parametrize(
+    ("pooling", "max_file_bytes"), [("cls_token", 2**31), ("mean_tokens", 2**31), ("cls_token", 10_000)]
+)
+def test_sentence_transformers_loads_model_directories(
+    pooling, max_file_bytes, tmp_path, save_sentence_transformer, texts, monkeypatch
+):
+    """Its ONNX backend gives our vectors, whatever the pooling was and wherever the weights are."""
     library = pytest.importorskip("sentence_transformers")
+    monkeypatch.setattr("export.storage.MAX_FILE_BYTES", max_file_bytes)
     folder = save_sentence_transformer(tmp_path / "st", pooling=pooling)
     model = export_checkpoint(folder, tmp_path / "vectors/1", UNTUNED)
 

@@ -14,6 +14,7 @@ from export.graph import build_graph
 from export.network import Network, Range, Weights, to_int8
 from export.session import ort_run
 from export.source import read_source
+from export.storage import save_graph
 from export.variant import Attention, Form, Numbers
 from tasks.features import Features
 from tests.export.conftest import SETTINGS
@@ -48,7 +49,7 @@ def networks(checkpoints):
 
 def outputs(network, numbers, form, arrays):
     """At unpadded positions."""
-    found = ort_run(build_graph(network, numbers, form).SerializeToString())(arrays)
+    found = ort_run(build_graph(network, numbers, form))(arrays)
     mask = arrays["attention_mask"].astype(bool) if network.task.token_outputs else ...
     return {name: value[mask] for name, value in found.items()}
 
@@ -79,7 +80,7 @@ def test_static_numbers_do_not_depend_on_the_batch(name, networks, random_batch)
     key = network.task.output_names[0]
 
     def difference(products):
-        run = ort_run(build_graph(network, Numbers(products=products), Form()).SerializeToString())
+        run = ort_run(build_graph(network, Numbers(products=products), Form()))
         together = run(arrays)[key][-1]
         return np.abs((together[:num_tokens] if network.task.token_outputs else together) - run(alone)[key][0]).max()
 
@@ -89,19 +90,21 @@ def test_static_numbers_do_not_depend_on_the_batch(name, networks, random_batch)
 
 def test_only_cls_saves_products(networks):
     """Where only [CLS] is read, no product of the last layer's feed-forward network sees the other tokens."""
-    nodes = build_graph(networks["classification"], Numbers(), Form()).graph.node
+    nodes = build_graph(networks["classification"], Numbers(), Form()).proto.graph.node
     slices = [node for node in nodes if node.op_type == "Slice" and node.name.startswith("layer.1")]
 
     assert len(slices) == 1
     assert not [
-        node for node in build_graph(networks["spans"], Numbers(), Form()).graph.node if "layer.1/Slice" in node.name
+        node
+        for node in build_graph(networks["spans"], Numbers(), Form()).proto.graph.node
+        if "layer.1/Slice" in node.name
     ]
 
 
 def test_graphs_are_valid_and_named(networks):
     """ONNX's checker accepts them; nodes are named for profiles; no value is made twice."""
     for network in networks.values():
-        model = build_graph(network, Numbers(), Form())
+        model = build_graph(network, Numbers(), Form()).whole()
         onnx.checker.check_model(model)
         names = [node.name for node in model.graph.node]
         assert len(set(names)) == len(names)
@@ -113,7 +116,7 @@ def test_weights_come_back_from_a_graph(networks, tmp_path):
     for numbers in NUMBERS:
         for form in FORMS:
             network = networks["masked-lm"]
-            onnx.save(build_graph(network, numbers, form), tmp_path / "graph.onnx")
+            save_graph(build_graph(network, numbers, form), tmp_path / "graph.onnx")
 
             found = Weights.of_graph(tmp_path / "graph.onnx")
 

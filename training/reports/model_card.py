@@ -20,12 +20,15 @@ if TYPE_CHECKING:
 
 CARD_FILE = "README.md"
 TEMPLATE = "model_card.md.j2"
+FOLDER = Path(__file__).parent
 
 
 @dataclass(frozen=True)
 class Usage:
     """How a task is called elsewhere."""
 
+    sentence: str
+    """What it is."""
     pipeline_tag: str
     """Of Hugging Face's hub, and of `transformers.pipeline`."""
     auto_class: str
@@ -34,17 +37,36 @@ class Usage:
 
 
 USAGES = {
-    "masked-lm": Usage("fill-mask", "AutoModelForMaskedLM", 'fill-mask {model} "The [MASK] is old."'),
+    "masked-lm": Usage(
+        "A BERT pretrained on masked words",
+        "fill-mask",
+        "AutoModelForMaskedLM",
+        'fill-mask {model} "The [MASK] is old."',
+    ),
     "classification": Usage(
-        "text-classification", "AutoModelForSequenceClassification", 'classify {model} "A text to label."'
+        "A BERT that labels a text or a pair of texts",
+        "text-classification",
+        "AutoModelForSequenceClassification",
+        'classify {model} "A text to label."',
     ),
     "spans": Usage(
-        "question-answering", "AutoModelForQuestionAnswering", 'answer {model} "A question?" "A text that answers it."'
+        "A BERT that answers a question with a span of a given text",
+        "question-answering",
+        "AutoModelForQuestionAnswering",
+        'answer {model} "A question?" "A text that answers it."',
     ),
-    "embedding": Usage("feature-extraction", "AutoModel", 'embed {model} "A text to embed."'),
-    "regression": Usage("text-classification", "AutoModelForSequenceClassification"),
-    "tagging": Usage("token-classification", "AutoModelForTokenClassification"),
-    "multiple-choice": Usage("multiple-choice", "AutoModelForMultipleChoice"),
+    "embedding": Usage(
+        "A BERT that turns texts into vectors", "feature-extraction", "AutoModel", 'embed {model} "A text to embed."'
+    ),
+    "regression": Usage(
+        "A BERT that gives a text or a pair of texts a number",
+        "text-classification",
+        "AutoModelForSequenceClassification",
+    ),
+    "tagging": Usage("A BERT that tags the words of a text", "token-classification", "AutoModelForTokenClassification"),
+    "multiple-choice": Usage(
+        "A BERT that chooses among endings or answers", "multiple-choice", "AutoModelForMultipleChoice"
+    ),
 }
 HUB_METRICS = {"macro_f1": "f1", "micro_f1": "f1", "weighted_f1": "f1"}
 """Our names of scores -> the hub's, where they differ."""
@@ -80,43 +102,74 @@ def model_card(card: TaskCard, config: Mapping[str, Any], *, num_parameters: int
     provenance = card.provenance
     recipe = provenance.get("recipe") or provenance.get("pretraining", {}).get("recipe", {})
     name = Path(recipe.get("run_dir", "")).name or f"bert-{card.task}"
-    return _template().render(
+    return render_card(
+        TEMPLATE,
+        metadata=_metadata(name, card),
         name=name,
         card=card,
         config=config,
         millions=num_parameters / 1e6,
-        usage=USAGES.get(card.task, Usage("", "AutoModel")),
-        metadata=list(_yaml(_metadata(name, card))),
+        usage=usage_of(card.task),
         rows=score_rows(card.scores),
-        text_pairs=provenance.get("text_pairs", False),
-        stages=_stages(provenance),
-        base=base_model(provenance),
-        direction=config.get("direction", "both"),
-        pretrained=_pretrained(config.get("direction", "both"), recipe.get("next_sentences", False)),
-        pretraining_tokens=provenance.get("pretraining", {}).get("num_tokens"),
+        record=training_record(card.task, provenance, config.get("direction", "both")),
     )
+
+
+def render_card(template: str, *, metadata: Mapping[str, Any], folder: Path = FOLDER, **values: Any) -> str:
+    """A model card as Markdown.
+
+    Args:
+        template: file in `folder`; it may use `card_parts.md.j2`.
+        metadata: for the hub, which reads it above the text.
+        values: what the card tells.
+    """
+    return _environment(folder).get_template(template).render(metadata=list(_yaml(metadata)), **values)
+
+
+def usage_of(task: str) -> Usage:
+    """How a task is called elsewhere."""
+    return USAGES.get(task, Usage(f"A BERT for {task}", "", "AutoModel"))
+
+
+def training_record(task: str, provenance: Mapping[str, Any], direction: str = "both") -> dict[str, Any]:
+    """What a card tells of the training, as far as there are records.
+
+    Args:
+        provenance: of the task card.
+        direction: of the network.
+    """
+    recipe = provenance.get("recipe") or provenance.get("pretraining", {}).get("recipe", {})
+    pretrained = _pretrained(direction, recipe.get("next_sentences", False))
+    return {
+        "sentence": pretrained if task == "masked-lm" else usage_of(task).sentence,
+        "text_pairs": provenance.get("text_pairs", False),
+        "stages": _stages(provenance),
+        "base": base_model(provenance),
+        "direction": direction,
+        "pretraining_tokens": provenance.get("pretraining", {}).get("num_tokens"),
+    }
 
 
 def _pretrained(direction: str, next_sentences: bool) -> str:
     """What a network without a task has learnt."""
     if direction == "both":
-        return f"A BERT pretrained on masked words{' and next sentences' if next_sentences else ''}"
+        return f"{USAGES['masked-lm'].sentence}{' and next sentences' if next_sentences else ''}"
     if direction == "concatenated":
         return "Two language models side by side, one from left to right and one from right to left"
     return f"A language model from {direction.replace('-', ' ')}"
 
 
 @functools.cache
-def _template() -> jinja2.Template:
+def _environment(folder: Path) -> jinja2.Environment:
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        loader=jinja2.FileSystemLoader([folder, FOLDER]),
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
         undefined=jinja2.StrictUndefined,
     )
     environment.filters |= {"code": code, "number": format_number}
-    return environment.get_template(TEMPLATE)
+    return environment
 
 
 def score_rows(scores: Mapping[str, Any]) -> dict[str, dict[str, float]]:

@@ -1,0 +1,112 @@
+"""The model card of a model directory: `README.md`, which says what the graph is, how good, and how to call it.
+
+It tells what the manifest holds, so that a directory that is tuned again gets it anew.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from export.machine import machine_in_words
+from export.report import MAX_METRICS, graph_bytes
+from tasks.files import atomic_write
+from tasks.manifest import Manifest
+from training.reports.model_card import (
+    CARD_FILE,
+    HUB_METRICS,
+    render_card,
+    score_rows,
+    training_record,
+    usage_of,
+)
+
+TEMPLATE = "model_card.md.j2"
+_CLIENT = {
+    "embedding": "print(client.embed({examples}, model={model}))",
+    "classification": "print([item.label for item in client.classify({examples}, model={model})])",
+    "spans": 'print(client.answer([("A question?", "A text that answers it.")], model={model})[0].text)',
+    "masked-lm": "print([item.token for item in client.fill_mask({examples}, model={model})[0][0].tokens])",
+}
+"""A line of Python for each task that is served."""
+_EXAMPLES = {
+    "embedding": '["A text to embed.", "Another text."]',
+    "masked-lm": '["The [MASK] is old."]',
+    "tagging": '["A text with names."]',
+}
+_OTHER_EXAMPLES = {False: '["A text."]', True: '[("A text.", "Its pair.")]'}
+"""By whether the network was trained on pairs."""
+_DATA = {"judged_on": "Judged on", "calibrated_on": "Ranges of activations were measured on"}
+
+
+def write_card(directory: Path, manifest: Manifest) -> None:
+    """Write the card beside the graph."""
+    atomic_write(directory / CARD_FILE, render(manifest, graph_bytes(directory, manifest)).encode())
+
+
+def render(manifest: Manifest, num_bytes: int) -> str:
+    """The text of `README.md`.
+
+    Args:
+        num_bytes: size of the graph with its weights.
+    """
+    provenance, task = manifest.provenance, manifest.task
+    record = training_record(task, provenance["training"])
+    examples = _EXAMPLES.get(task, _OTHER_EXAMPLES[record["text_pairs"]])
+    usage = usage_of(task)
+    return render_card(
+        TEMPLATE,
+        folder=Path(__file__).parent,
+        metadata=_metadata(manifest),
+        name=f"{manifest.name}/{manifest.version}",
+        manifest=manifest,
+        settings=manifest.settings,
+        config=provenance["checkpoint"]["config"],
+        numbers=provenance["graph"]["name"],
+        megabytes=num_bytes / 1e6,
+        differences=manifest.scores["fp32_difference"],
+        rows=_rows(manifest),
+        training_rows=score_rows(manifest.scores.get("checkpoint", {})),
+        data={label: provenance["data"][key] for key, label in _DATA.items() if key in provenance.get("data", {})},
+        tried=len(provenance["graph"]["tried"]),
+        machine=machine_in_words(provenance["machine"]),
+        execution=manifest.execution,
+        record=record,
+        examples=examples,
+        usage=usage,
+        client=_CLIENT.get(task, "").format(examples=examples, model=f'"{manifest.name}"'),
+        optimum_class="" if task == "multiple-choice" else usage.auto_class.replace("Auto", "ORT"),
+    )
+
+
+def _rows(manifest: Manifest) -> dict[str, dict[str, float]]:
+    """What was judged, by name: scores, and how near it comes to PyTorch."""
+    own = manifest.provenance["graph"]["name"]
+    return {
+        f"{name} (this graph)" if name == own else name: {
+            **_main(quality["scores"]),
+            "mean cosine": quality["mean_cosine"],
+            "lowest cosine": quality["min_cosine"],
+        }
+        for name, quality in manifest.scores["quality"].items()
+    }
+
+
+def _main(scores: Mapping[str, float]) -> dict[str, float]:
+    """The official ones, without those of each label."""
+    return dict(itertools.islice(scores.items(), MAX_METRICS))
+
+
+def _metadata(manifest: Manifest) -> dict[str, Any]:
+    """Of the hub; languages and licence are not known."""
+    scores = _main(manifest.scores["quality"][manifest.provenance["graph"]["name"]]["scores"])
+    values: dict[str, Any] = {
+        "library_name": "sentence-transformers" if manifest.task == "embedding" else "onnx",
+        "tags": ["bert", "bertline", "onnx", manifest.task],
+        "pipeline_tag": usage_of(manifest.task).pipeline_tag,
+    }
+    if scores:
+        values["metrics"] = list(dict.fromkeys(HUB_METRICS.get(metric, metric) for metric in scores))
+    return values

@@ -1,0 +1,218 @@
+"""The model card of a model directory, whose code runs as it stands and says what the task says."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from export import Limits, Wishes, export_checkpoint, ort_run
+from export.card import render
+from export.data import Data
+from export.retune import retune
+from export.workload import Workload
+from serving.rpcs import RPCS
+from tasks import TASKS
+from tasks.batching import predict
+from tasks.classification import ClassificationExample, ClassificationSettings
+from tasks.files import sha256
+from tasks.manifest import read_model_directory
+from tasks.masked_lm import ClozeExample
+from tasks.multiple_choice import MultipleChoiceExample
+from tasks.regression import RegressionExample
+from tasks.spans import SpanExample
+from tasks.tagging import TaggingExample
+from tests.export.conftest import SETTINGS, UNTUNED
+from tests.serving.conftest import serve
+from training.checkpoint import TaskCard, load_model
+from training.checkpoint import save_checkpoint as save_our_checkpoint
+from training.reports.model_card import CARD_FILE
+
+CHOICES = ("One answer.", "Another answer.")
+EXAMPLES = {
+    "embedding": ["A text to embed.", "Another text."],
+    "classification": [ClassificationExample("A text.")],
+    "regression": [RegressionExample("A text.")],
+    "multiple-choice": [MultipleChoiceExample(question="A question?", choices=CHOICES)],
+    "masked-lm": [ClozeExample("The [MASK] is old.")],
+    "tagging": [TaggingExample(("A", "text", "with", "names", "."))],
+    "spans": [SpanExample("A question?", "A text that answers it.")],
+}
+"""What the snippets are about, by task."""
+
+
+def text_of(model):
+    return (model.path / CARD_FILE).read_text()
+
+
+def snippet(model, library):
+    """The code of a card that imports a library, for the folder where it lies."""
+    (code,) = (item for item in re.findall("```python\n(.*?)```", text_of(model), re.DOTALL) if library in item)
+    return code.replace("path/to/this/folder", str(model.path))
+
+
+def run(code):
+    """What code prints."""
+    printed = []
+    exec(code, {"print": printed.append})
+    (found,) = printed
+    return found
+
+
+def expected(task, model):
+    """What the task says to the example of the card, as the card's code prints it."""
+    known_task = model.load_task()
+    predictions = predict(known_task, EXAMPLES[task], ort_run(model.model_path))
+    return {
+        "embedding": lambda: predictions,
+        "regression": lambda: predictions[0],
+        "classification": lambda: [predictions[0].label],
+        "multiple-choice": lambda: CHOICES[predictions[0].choice],
+        "masked-lm": lambda: [known_task.tokenizer.token(number) for number, _ in predictions[0].top(0, 5)],
+        "tagging": lambda: list(predictions[0].tags),
+        "spans": lambda: predictions[0].text,
+    }[task]()
+
+
+@pytest.mark.parametrize("task", sorted(EXAMPLES))
+def test_onnxruntime_alone_says_what_the_task_says(task, exported):
+    """From text to result, with nothing of ours."""
+    found = run(snippet(exported[task], "import onnxruntime"))
+
+    if task == "tagging":  # the first piece of each word
+        found = [label for token, label in found if not token.startswith(("##", "[CLS]", "[SEP]"))]
+    if task in ("embedding", "regression"):
+        np.testing.assert_allclose(found, expected(task, exported[task]), atol=1e-4)
+    else:
+        assert found == expected(task, exported[task])
+
+
+def test_every_task_has_a_card():
+    """That is run here."""
+    assert EXAMPLES.keys() == TASKS.keys()
+
+
+@pytest.mark.parametrize("unanswerable", [True, False])
+@pytest.mark.parametrize("null_threshold", [-100.0, 100.0])
+def test_answers_are_left_out_as_the_task_leaves_them_out(unanswerable, null_threshold, tmp_path, checkpoints):
+    """Where the network knows questions without an answer."""
+    settings = SETTINGS["spans"] | {"unanswerable": unanswerable, "null_threshold": null_threshold}
+    model = export_checkpoint(checkpoints["spans"], tmp_path / "spans/1", UNTUNED, settings=settings)
+
+    found = run(snippet(model, "import onnxruntime"))
+
+    assert found == expected("spans", model)
+    assert bool(found) == (not unanswerable or null_threshold > 0)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_other_libraries_run_the_snippets(exported):
+    """Optimum the graph, sentence-transformers the vectors."""
+    pytest.importorskip("optimum.onnxruntime")
+    pytest.importorskip("sentence_transformers")
+
+    vectors = run(snippet(exported["embedding"], "sentence_transformers"))
+    logits = {
+        task: run(snippet(exported[task], "optimum")) for task in EXAMPLES.keys() - {"embedding", "multiple-choice"}
+    }
+
+    np.testing.assert_allclose(vectors, expected("embedding", exported["embedding"]), atol=1e-4)
+    np.testing.assert_allclose(logits["regression"][0, 0], expected("regression", exported["regression"]), atol=1e-4)
+    assert logits["spans"].shape == (1, logits["spans"].shape[1])
+    assert "optimum" not in text_of(exported["multiple-choice"])
+
+
+def test_the_client_snippets_ask_a_server(exported, tmp_path):
+    """They stand on the cards of tasks that are served, and give what the task says."""
+    served = {task for task in EXAMPLES if "from bertline" in text_of(exported[task])}
+    for task in served:
+        path = exported[task].path
+        shutil.copytree(path, tmp_path / path.parent.name / path.name)
+
+    with serve(tmp_path) as server:
+        for task in served:
+            code = snippet(exported[task], "from bertline").replace("127.0.0.1:50051", server.target)
+            found = run(code)
+            if task == "embedding":
+                np.testing.assert_allclose(found, expected(task, exported[task]), atol=1e-4)
+            else:
+                assert found == expected(task, exported[task])
+    assert served == {rpc.task for rpc in RPCS}
+
+
+def test_cards_of_pairs_ask_about_pairs(tmp_path, checkpoints):
+    """Where the network was trained on them; and they say what training scored."""
+    settings = ClassificationSettings(max_seq_length=16, labels=("sports", "weather", "news"))
+    scores = {"dev": {"accuracy": 0.75}, "majority label": {"accuracy": 0.5}}
+    card = TaskCard(task="classification", settings=settings, scores=scores, provenance={"text_pairs": True})
+    model = load_model(checkpoints["classification"], "classification")
+    save_our_checkpoint(tmp_path / "ours", model, tokenizer_from=checkpoints["classification"], card=card)
+
+    exported = export_checkpoint(tmp_path / "ours", tmp_path / "news/1", UNTUNED)
+
+    assert run(snippet(exported, "import onnxruntime"))[0] in settings.labels
+    assert '"text_pair": "Its pair."' in text_of(exported)
+    assert "| majority label | 0.5000 |" in text_of(exported)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_the_card_says_how_good_the_graph_is_on_what(precision, tmp_path, checkpoints):
+    """Scores of PyTorch and of all numbers that were tried side by side; the data by name and digest."""
+    dev, train = tmp_path / "dev.tsv", tmp_path / "train.tsv"
+    dev.write_text("text\tlabel\nthe cat\tnews\nthe bakery\tsports\n")
+    train.write_text("text\tlabel\ngoing home\tnews\n")
+    wishes = Wishes(precision=precision, tune=False, limits=Limits(max_drop=100))
+
+    model = export_checkpoint(
+        checkpoints["classification"], tmp_path / "news/1", wishes, data=Data(dev=(dev,), train=(train,))
+    )
+
+    text, record = text_of(model), model.manifest.provenance["data"]
+    metadata = yaml.safe_load(text.split("---\n")[1])
+    assert metadata["pipeline_tag"] == "text-classification"
+    assert metadata["tags"] == ["bert", "bertline", "onnx", "classification"]
+    assert metadata["metrics"][0] == "accuracy"
+    assert "language" not in metadata
+    assert "| PyTorch | " in text
+    assert ("| static int8 (this graph) | " if precision == "int8" else "| fp32 (this graph) | ") in text
+    assert record["judged_on"] == {"what": "2 examples of dev.tsv", "files": {"dev.tsv": sha256(dev)}}
+    assert ("calibrated_on" in record) == (precision == "int8")
+    for page in (text, (model.path / "report.html").read_text()):
+        assert sha256(dev) in page
+        assert (sha256(train) in page) == (precision == "int8")
+
+
+def test_the_card_stays_true_when_the_directory_is_tuned(tmp_path, exported):
+    """It says what was tried, and how to load the new graph."""
+    directory = shutil.copytree(exported["embedding"].path, tmp_path / "plain/1")
+    before = (directory / CARD_FILE).read_text()
+
+    trials = retune(directory, Workload((3, 9), 65))
+
+    after = read_model_directory(directory)
+    assert "what is often fast" in before
+    assert f"after {len(trials)} trials" in text_of(after)
+    assert text_of(after) == render(after.manifest, after.model_path.stat().st_size)
+    np.testing.assert_allclose(
+        run(snippet(after, "import onnxruntime")), expected("embedding", exported["embedding"]), atol=1e-4
+    )
+
+
+@given(st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs")), min_size=1))
+def test_whatever_labels_are_the_card_is_markdown_and_python(exported, label):
+    """Names of labels and files come from the user."""
+    manifest = exported["classification"].manifest
+    settings = ClassificationSettings(labels=(label, label + "2", label + "3"))
+    data = {"judged_on": {"what": "some", "files": {label: "0" * 64}}}
+
+    text = render(replace(manifest, settings=settings, provenance={**manifest.provenance, "data": data}), 1)
+
+    assert yaml.safe_load(text.split("\n---\n")[0])["library_name"] == "onnx"
+    for code in re.findall("```python\n(.*?)\n```\n", text, re.DOTALL):
+        compile(code, "card", "exec")

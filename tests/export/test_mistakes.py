@@ -1,0 +1,231 @@
+"""Mistakes of users get one line, a non-zero exit, and leave nothing behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import re
+import shutil
+import signal
+import subprocess
+import sys
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from export.__main__ import main
+
+
+def config(**changes):
+    def change(directory):
+        path = directory / "config.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+    return change
+
+
+def content(name, data):
+    return lambda directory: (directory / name).write_bytes(data)
+
+
+def truncated(directory):
+    path = directory / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def without_numbers(directory):
+    weights = load_file(directory / "model.safetensors")
+    weights["classifier.bias"] = torch.full_like(weights["classifier.bias"], torch.nan)
+    save_file(weights, directory / "model.safetensors")
+
+
+class RunsCode:
+    def __reduce__(self):
+        return os.system, ("exit 1",)
+
+
+def pickled(directory):
+    (directory / "model.safetensors").unlink()
+    torch.save({"weights": RunsCode()}, directory / "pytorch_model.bin")
+
+
+def raw_pickle(directory):
+    (directory / "model.safetensors").unlink()
+    (directory / "pytorch_model.bin").write_bytes(pickle.dumps({"weights": RunsCode()}, protocol=2))
+
+
+def only_vocabulary(directory, change=lambda text: text):
+    for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"):
+        (directory / name).unlink()
+    path = directory / "vocab.txt"
+    path.write_text(change(path.read_text()))
+
+
+CHECKPOINTS = {
+    "gone": (shutil.rmtree, "there is no such directory"),
+    "broken JSON": (content("config.json", b'{"a":'), r"broken JSON in `.*config\.json`"),
+    "no object": (content("config.json", b"[1]"), "must hold a JSON object"),
+    "no text": (content("config.json", b"\xff{}"), r"broken JSON in `.*config\.json`"),
+    "truncated": (truncated, r"cannot read weights `.*model\.safetensors`"),
+    "empty": (content("model.safetensors", b""), r"cannot read weights `.*model\.safetensors`"),
+    "no numbers": (without_numbers, "`classifier.bias` has values that are no numbers"),
+    "pickled code": (pickled, "it holds more than plain tensors, which could run code"),
+    "raw pickle": (raw_pickle, "cannot read weights"),
+    "another shape": (config(hidden_size=64), r"is \[.*\] where its config makes it \[.*64\]"),
+    "layers lacking": (config(num_hidden_layers=3), r"lacks `bert\.layers\.2\."),
+    "layers left": (config(num_hidden_layers=1), "has more layers than the 1 of its config.json"),
+    "odd heads": (config(num_attention_heads=5), "is not a multiple of num_attention_heads"),
+    "relative positions": (config(position_embedding_type="relative_key"), "only absolute position embeddings"),
+    "another network": (config(model_type="roberta"), "not a BERT checkpoint"),
+    "architecture of another kind": (config(architectures="Bert"), "which tells no task; give --task"),
+    "gap in the labels": (config(id2label={"0": "a", "2": "b", "3": "c"}), "must name a label for each number from 0"),
+    "labels by name": (config(id2label={"a": "a", "b": "b", "c": "c"}), "must name a label for each number from 0"),
+    "labels that are no strings": (config(id2label={"0": 1, "1": 2, "2": 3}), "must name a label for each number"),
+    "labels in a list": (config(id2label=["a", "b", "c"]), "must name a label for each number from 0"),
+    "one label twice": (config(id2label={"0": "a", "1": "a", "2": "b"}), "each once"),
+    "too large a vocabulary": (
+        lambda directory: only_vocabulary(directory, lambda text: text + "more\n"),
+        "has 66 tokens, its network 65",
+    ),
+    "no [CLS]": (
+        lambda directory: only_vocabulary(directory, lambda text: text.replace("[CLS]", "cls")),
+        r"the vocabulary lacks `\[CLS\]`",
+    ),
+    "broken tokenizer": (content("tokenizer.json", b"{"), r"not a tokenizer file: `.*tokenizer\.json`"),
+}
+
+
+def refusal(monkeypatch, *arguments):
+    """The one line that a command ends with."""
+    monkeypatch.setattr("sys.argv", ["export", *map(str, arguments)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    line = ended.value.code
+    assert isinstance(line, str)
+    assert line.startswith("error: ")
+    assert "\n" not in line
+    return line
+
+
+@pytest.mark.parametrize("mistake", CHECKPOINTS)
+def test_broken_checkpoints(mistake, tmp_path, checkpoints, monkeypatch):
+    """What is wrong with the directory."""
+    change, message = CHECKPOINTS[mistake]
+    directory = shutil.copytree(checkpoints["classification"], tmp_path / "checkpoint")
+    change(directory)
+
+    line = refusal(monkeypatch, directory, tmp_path / "models/news/1", "--no-tune")
+
+    assert re.search(message, line), line
+    assert not (tmp_path / "models").exists()
+
+
+DATA = {
+    "of another task": ("dev.json", b'{"data": [{"paragraphs": []}]}', "which the task `spans` reads"),
+    "of words": ("dev.txt", b"the O\ncat B-PER\n\n", "which the task `tagging` reads"),
+    "empty": ("dev.tsv", b"", "is empty"),
+    "without rows": ("dev.tsv", b"text\tlabel\n", "no examples in"),
+    "with another label": ("dev.tsv", b"text\tlabel\nthe cat\tpolitics\n", "line 2: label `politics` is none of"),
+    "binary": ("dev.tsv", bytes(range(256)), "NUL byte"),
+    "packed wrongly": ("dev.tsv.gz", b"text", "Not a gzipped file"),
+    "no Parquet": ("dev.parquet", b"text", "cannot read"),
+}
+
+
+@pytest.mark.parametrize("flag", ["--dev", "--train"])
+@pytest.mark.parametrize("mistake", DATA)
+def test_broken_data(mistake, flag, tmp_path, checkpoints, monkeypatch):
+    """File, line and what is wrong there."""
+    name, data, message = DATA[mistake]
+    (tmp_path / name).write_bytes(data)
+
+    line = refusal(
+        *(monkeypatch, checkpoints["classification"], tmp_path / "models/news/1", "--no-tune", "--precision", "int8"),
+        *(flag, tmp_path / name),
+    )
+
+    assert message in line
+    assert name in line
+    assert not (tmp_path / "models").exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--max-examples", "0"], "--max-examples must be at least 1: `0`"),
+        (["--num-calibration", "0"], "--num-calibration must be at least 1: `0`"),
+        (["--max-drop", "nan"], "--max-drop must be finite: `nan`"),
+        (["--mixed"], "give --precision int8, too"),
+        (["--texts", "a.txt", "--dev", "b.tsv"], "--texts stand alone"),
+        (["--dev", "."], "no such file: `.`"),
+        (["--texts", "."], "Is a directory"),
+        (["--max-seq-length", "3"], "max_seq_length must be at least 8"),
+        (["--task", "multiple-choice"], r"does not fit `multiple-choice`"),
+    ],
+)
+def test_wrong_flags(flags, message, tmp_path, checkpoints, monkeypatch):
+    """Each flag by its name."""
+    line = refusal(monkeypatch, checkpoints["classification"], tmp_path / "models/news/1", "--no-tune", *flags)
+
+    assert message in line
+    assert not (tmp_path / "models").exists()
+
+
+def test_nothing_is_overwritten_but_model_directories(tmp_path, checkpoints, monkeypatch):
+    """Not the checkpoint, nor what lies around or in it, nor anybody's folder."""
+    checkpoint = shutil.copytree(checkpoints["plain"], tmp_path / "a/1")
+    (tmp_path / "b/1").mkdir(parents=True)
+    (tmp_path / "b/1/precious").write_text("x")
+    (tmp_path / "file").write_text("x")
+    before = sorted(tmp_path.rglob("*"))
+
+    for target in (checkpoint, checkpoint / "models/1"):
+        assert "lie in each other" in refusal(monkeypatch, checkpoint, target, "--replace")
+    assert "is no model directory" in refusal(monkeypatch, checkpoint, tmp_path / "b/1", "--replace")
+    assert "already exists" in refusal(monkeypatch, checkpoint, tmp_path / "b/1")
+    assert "cannot use" in refusal(monkeypatch, checkpoint, tmp_path / "file/1", "--no-tune")
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_full_disk_leaves_nothing(tmp_path, checkpoints, monkeypatch):
+    """The error names the directory, not a temporary one."""
+
+    def full(*arguments, **keywords):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("export.pipeline.save_graph", full)
+    line = refusal(monkeypatch, checkpoints["plain"], tmp_path / "models/plain/1", "--no-tune")
+
+    assert line == f"error: cannot use `{tmp_path / 'models/plain/1'}`: No space left on device"
+    assert not (tmp_path / "models").exists()
+
+
+@pytest.mark.parametrize("what", ["nothing", "checkpoint", "file"])
+def test_what_is_no_model_directory_is_not_tuned(what, tmp_path, checkpoints, monkeypatch):
+    """Whatever else it is."""
+    (tmp_path / "file").write_text("x")
+    paths = {"nothing": tmp_path / "none", "checkpoint": checkpoints["plain"], "file": tmp_path / "file"}
+
+    assert "not a model directory" in refusal(monkeypatch, "tune", paths[what])
+
+
+def test_an_interrupt_leaves_nothing(tmp_path, checkpoints):
+    """Ctrl-C while forms are tried."""
+    command = [sys.executable, "-u", "-m", "export", str(checkpoints["plain"]), str(tmp_path / "models/plain/1")]
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    while not process.stdout.readline().startswith("fp32 graph"):
+        pass
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=60)
+
+    assert process.returncode == 130
+    assert error == ""
+    assert not (tmp_path / "models").exists()

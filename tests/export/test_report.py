@@ -1,0 +1,38 @@
+"""The page of a model directory."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, replace
+
+from export.report import render
+from export.tune import Trial
+
+
+def test_what_was_tried_is_told_in_words_and_percent(exported):
+    """The chosen one is marked, each time; what is not known by another name keeps its own."""
+    manifest = exported["embedding"].manifest
+    graph = manifest.provenance["graph"]
+    trials = [
+        Trial("max_batch_tokens", 128, 0.805),
+        Trial("max_batch_tokens", manifest.execution.max_batch_tokens, 1.0),
+        Trial("another_choice", True, 1.25),
+    ]
+    tried = graph | {"tried": [asdict(trial) for trial in trials]}
+
+    page = render(replace(manifest, provenance={**manifest.provenance, "graph": tried}), 2_500_000)
+
+    rows = [re.sub(r"<.*?>|\s+", " ", row).split() for row in re.findall("<tr.*?</tr>", page, re.DOTALL)]
+    assert ["tokens", "of", "a", "batch,", "at", "most"] in rows
+    assert ["128", "80%"] in rows
+    assert [str(manifest.execution.max_batch_tokens), "(chosen)", "100%"] in rows
+    assert ["another", "choice"] in rows
+    assert "2.5 MB" in page
+
+
+def test_the_page_of_an_untuned_graph_says_so(exported):
+    """And how to tune it."""
+    page = (exported["embedding"].path / "report.html").read_text()
+
+    assert "Nothing was tried" in page
+    assert "python -m export tune" in page

@@ -1,0 +1,126 @@
+"""A graph too large for one file has its weights in a second one, and nobody else notices."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx.external_data_helper import ExternalDataInfo, uses_external_data
+
+from export import Wishes, export_checkpoint, ort_run
+from export.network import Weights
+from export.retune import retune
+from export.workload import Workload
+from serving.models import load_model
+from tasks.manifest import DATA_FILE, MODEL_FILE, read_model_directory
+from tests.export.conftest import UNTUNED
+
+
+@pytest.fixture
+def small_files(monkeypatch):
+    """Files that hold no more than some kB."""
+    monkeypatch.setattr("export.storage.MAX_FILE_BYTES", 10_000)
+
+
+@pytest.fixture
+def large(tmp_path, checkpoints, small_files):
+    return export_checkpoint(checkpoints["plain"], tmp_path / "large/1", UNTUNED)
+
+
+def test_weights_lie_in_a_file_of_their_own(large, exported, random_batch):
+    """Digested as the graph is, each from the start of a page, and the outputs are the same."""
+    proto = onnx.load(large.model_path, load_external_data=False)
+    places = [ExternalDataInfo(item) for item in proto.graph.initializer if uses_external_data(item)]
+
+    assert set(large.manifest.files) == {MODEL_FILE, DATA_FILE, "tokenizer.json"}
+    assert large.model_path.stat().st_size < (large.path / DATA_FILE).stat().st_size
+    assert {(item.location, item.offset % 4096) for item in places} == {(DATA_FILE, 0)}
+    onnx.checker.check_model(str(large.model_path))
+    arrays = random_batch(3, 9)
+    found, expected = (ort_run(model.model_path)(arrays) for model in (large, exported["embedding"]))
+    np.testing.assert_array_equal(found["sentence_embedding"], expected["sentence_embedding"])
+
+
+def test_weights_come_back_from_their_file(large, exported):
+    """As from one that holds all."""
+    found, expected = (Weights.of_graph(model.model_path) for model in (large, exported["embedding"]))
+
+    assert found.floats.keys() == expected.floats.keys()
+    for name, values in expected.floats.items():
+        np.testing.assert_array_equal(found[name], values)
+
+
+def test_the_page_counts_both_files(large):
+    """The size is that of the graph with its weights."""
+    num_bytes = sum((large.path / name).stat().st_size for name in (MODEL_FILE, DATA_FILE))
+
+    assert f"{num_bytes / 1e6:.1f} MB" in (large.path / "report.html").read_text()
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_large_graphs_are_tuned_again(precision, tmp_path, checkpoints, small_files, random_batch):
+    """The weights lie beside the graph before and after, under new digests."""
+    wishes = Wishes(precision=precision, tune=False)
+    before = export_checkpoint(checkpoints["masked-lm"], tmp_path / "lm/1", wishes, task="masked-lm")
+    arrays = random_batch(2, 9)
+    expected = ort_run(before.model_path)(arrays)["logits"]
+
+    retune(before.path, Workload((3, 9), 65))
+
+    after = read_model_directory(before.path)
+    mask = arrays["attention_mask"].astype(bool)
+    found = ort_run(after.model_path, execution=after.manifest.execution)(arrays)["logits"]
+    assert DATA_FILE in after.manifest.files
+    np.testing.assert_allclose(found[mask], expected[mask], atol=1e-4 if precision == "fp32" else 0.2)
+
+
+def test_graphs_that_came_to_fit_are_one_file_after_tuning(large, monkeypatch):
+    """Nothing is left of the second file."""
+    monkeypatch.undo()
+
+    retune(large.path, Workload((3, 9), 65))
+
+    assert DATA_FILE not in read_model_directory(large.path).manifest.files
+    assert not (large.path / DATA_FILE).exists()
+
+
+def test_a_missing_or_damaged_weights_file_gets_one_line(large):
+    """As the graph itself."""
+    data = large.path / DATA_FILE
+    content = data.read_bytes()
+    data.write_bytes(content[:-1] + b"x")
+    with pytest.raises(ValueError, match=r"wrong digest of `.*model\.onnx\.data`"):
+        read_model_directory(large.path)
+
+    data.unlink()
+    with pytest.raises(ValueError, match=r"missing file: `.*model\.onnx\.data`; export the model again"):
+        read_model_directory(large.path)
+
+
+def test_graphs_with_other_weights_have_other_digests(large, tmp_path, save_checkpoint):
+    """Servers and clients tell models apart by the digest of the graph's file."""
+    other = save_checkpoint(tmp_path / "other", initializer_range=0.3)
+
+    again = export_checkpoint(other, tmp_path / "large/2", UNTUNED)
+
+    assert again.manifest.files[MODEL_FILE] != large.manifest.files[MODEL_FILE]
+
+
+def test_large_graphs_are_served(large, exported, texts):
+    """As any other."""
+    models = [load_model(model.path) for model in (large, exported["embedding"])]
+
+    first, second = (model.compute(model.task.encode(texts[:1])[0]) for model in models)
+
+    np.testing.assert_array_equal(first[0]["sentence_embedding"], second[0]["sentence_embedding"])
+
+
+def test_a_server_goes_on_while_its_model_is_tuned(large, texts):
+    """The old files live as long as somebody reads them."""
+    model = load_model(large.path)
+    sequences = model.task.encode(texts[:1])[0]
+    before = model.compute(sequences)[0]["sentence_embedding"]
+
+    retune(large.path, Workload((3, 9), 65))
+
+    np.testing.assert_array_equal(model.compute(sequences)[0]["sentence_embedding"], before)
