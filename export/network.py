@@ -12,11 +12,14 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
+from export.variant import DECODER, WORD_EMBEDDINGS
 from tasks import Task
 from training.model.bert import BertConfig, BertModel
 
 _LIMIT = np.float32(127)
 """Largest int8 that is used: weights are symmetric."""
+DECODER_MATRIX = "mlm.decoder.weight"
+"""The word embeddings as a matrix [hidden, vocabulary]; of all networks, though only masked-lm multiplies by it."""
 
 
 @dataclass(frozen=True)
@@ -62,9 +65,10 @@ class Weights:
     def of(cls, model: BertModel) -> Weights:
         """Those of a network; matrices are views of its own."""
         found = {name: value.detach().numpy() for name, value in model.state_dict().items()}
-        if "mlm.bias" in found:  # the output matrix is that of the word embeddings
-            found |= {"mlm.decoder.weight": found["bert.embeddings.word.weight"], "mlm.decoder.bias": found["mlm.bias"]}
-        return cls({name: value.T if _is_layer(name, value) else value for name, value in found.items()})
+        if "mlm.bias" in found:
+            found["mlm.decoder.bias"] = found["mlm.bias"]
+        floats = {name: value.T if _is_layer(name, value) else value for name, value in found.items()}
+        return cls(floats | {DECODER_MATRIX: found["bert.embeddings.word.weight"].T})
 
     @classmethod
     def of_graph(cls, path: Path) -> Weights:
@@ -76,11 +80,11 @@ class Weights:
             for name, values in whole.items()
             if name.endswith(".int8")
         }
-        floats = {name: matrix.values * matrix.scales for name, matrix in int8.items()}
         if "bert.embeddings.word.rows" in whole:
             rows, scales = whole["bert.embeddings.word.rows"], whole["bert.embeddings.word.row_scales"]
-            floats["bert.embeddings.word.weight"] = rows * scales
-        return cls(whole | floats, int8)
+            int8[DECODER_MATRIX] = Int8Matrix(rows.T, scales[:, 0])
+            whole["bert.embeddings.word.weight"] = rows * scales
+        return cls(whole | {name: matrix.values * matrix.scales for name, matrix in int8.items()}, int8)
 
     def __getitem__(self, name: str) -> np.ndarray:
         return self.floats[name]
@@ -117,7 +121,10 @@ class Network:
     weights: Weights
     task: Task[Any, Any, Any, Any]
     ranges: Mapping[str, Range] = field(default_factory=dict)
-    """Of the activation that each layer takes, by the layer's name; for static int8."""
+    """Of the activation that each layer takes, by the layer's name; for static and balanced int8."""
+    factors: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """Of balanced int8: what the channels of that activation are multiplied by first, [in]; the layer's integers are
+    of a matrix that makes up for it."""
 
     @property
     def layers(self) -> list[str]:
@@ -125,4 +132,9 @@ class Network:
         kinds = ("qkv", "attention_output", "intermediate", "output")
         numbers = range(self.config.num_hidden_layers)
         layers = [f"bert.layers.{number}.{kind}" for number in numbers for kind in kinds]
-        return layers + ["mlm.dense", "mlm.decoder"] * (self.task.name == "masked-lm")
+        return layers + ["mlm.dense", DECODER] * (self.task.name == "masked-lm")
+
+    @property
+    def int8_parts(self) -> list[str]:
+        """All that can be of integers: the layers, and the word embeddings, which of masked-lm are its last layer."""
+        return [WORD_EMBEDDINGS] * (self.task.name != "masked-lm") + self.layers

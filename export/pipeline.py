@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import onnx
 
+from export.balance import balanced
 from export.calibrate import calibrate
 from export.data import Data
 from export.gate import Gate, Limits
@@ -43,7 +45,8 @@ class Wishes:
     """What an export is to give."""
 
     precision: Precision = "fp32"
-    """int8 is smaller and some 2.5 times as fast (6 layers, 2 cores, VNNI), at a loss that is measured and limited."""
+    """int8 has a quarter of the size and is some 2.5 times as fast (6 layers, 2 cores, VNNI), at a loss that is measured
+    and limited."""
     limits: Limits = field(default_factory=Limits)
     mixed: bool = False
     """int8: leave the layers that lose most in floats, as many as the limits ask for."""
@@ -102,13 +105,14 @@ def _make_graph(
     progress(f"judged on {evidence.name}")
     network = Network(model.config, Weights.of(model), task)
     differences = _check_fp32(network, default_choice(), reference, wishes.limits, progress)
-    if wishes.precision == "int8":
-        network = replace(network, ranges=calibrate(model, task, data.calibration(task, evidence), network.layers))
-    gate = Gate(network, evidence, reference, wishes.limits, progress)
+    features = data.calibration(task, evidence) if wishes.precision == "int8" else []
+    network = replace(network, ranges=calibrate(model, task, features, network.layers))
+    balance = partial(balanced, network, model, features) if features else None
+    gate = Gate(network, evidence, reference, wishes.limits, balance, progress)
     numbers = gate.choose(mixed=wishes.mixed) if wishes.precision == "int8" else Numbers()
-    choice, trials = _tuned(network, numbers, data.workload(task, evidence), wishes, progress)
+    choice, trials = _tuned(gate.network, numbers, data.workload(task, evidence), wishes, progress)
     graph = directory / MODEL_FILE
-    onnx.save(build_graph(network, numbers, choice.form), graph)
+    onnx.save(build_graph(gate.network, numbers, choice.form), graph)
     exported = ort_run(graph, execution=choice.execution)
     if wishes.precision == "fp32":
         differences = check_parity(task, reference, exported, atol=wishes.limits.atol)
