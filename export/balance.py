@@ -23,6 +23,8 @@ _KINDS = ("qkv", "intermediate", "output")
 """Layers whose inputs are evened out; what `attention_output` takes has no such channels."""
 _LARGE = 2
 """Medians of the channels' sizes that a channel may have."""
+_MOST = 32
+"""What channels are divided by at most: rows of the matrix are to become integers, too."""
 
 
 def balanced(network: Network, model: BertModel, features: Sequence[Features]) -> Network:
@@ -49,5 +51,6 @@ def channel_divisors(largest: np.ndarray) -> np.ndarray:
     Args:
         largest: absolute value of each channel, [in].
     """
-    limit = _LARGE * float(np.median(largest))
-    return np.maximum(largest / (limit or np.inf), 1).astype(np.float32)
+    sizes = largest.astype(np.float64)
+    limit = max(_LARGE * np.median(sizes), sizes.max() / _MOST)
+    return np.maximum(sizes / (limit or 1), 1).astype(np.float32)

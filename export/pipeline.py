@@ -45,8 +45,7 @@ class Wishes:
     """What an export is to give."""
 
     precision: Precision = "fp32"
-    """int8 has a quarter of the size and is some 2.5 times as fast (6 layers, 2 cores, VNNI), at a loss that is measured
-    and limited."""
+    """int8 is a quarter as large and 2.5 times as fast (6 layers, 2 cores, VNNI), at a measured and limited loss."""
     limits: Limits = field(default_factory=Limits)
     mixed: bool = False
     """int8: leave the layers that lose most in floats, as many as the limits ask for."""
