@@ -62,9 +62,9 @@ class Gate:
     reference: Run
     """PyTorch's."""
     limits: Limits
+    progress: Progress = lambda line: None
     balance: Callable[[], Network] | None = None
     """Makes the network for "balanced int8", for which activations have to be measured once more."""
-    progress: Progress = lambda line: None
     qualities: dict[str, Quality] = field(default_factory=dict)
     """By names that people read; "PyTorch" is the first."""
 

@@ -34,9 +34,10 @@ class Int8Matrix:
 
 def to_int8(matrix: np.ndarray) -> Int8Matrix:
     """Round a matrix [in, out], with a scale for each column."""
-    scales = np.abs(matrix).max(axis=0) / _LIMIT
+    scales = np.maximum(matrix.max(axis=0), -matrix.min(axis=0)) / _LIMIT
     scales[scales == 0] = 1
-    return Int8Matrix(np.rint(matrix / scales).astype(np.int8), scales)
+    rounded = matrix / scales
+    return Int8Matrix(np.rint(rounded, out=rounded).astype(np.int8), scales)
 
 
 @dataclass(frozen=True)

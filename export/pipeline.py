@@ -107,7 +107,7 @@ def _make_graph(
     features = data.calibration(task, evidence) if wishes.precision == "int8" else []
     network = replace(network, ranges=calibrate(model, task, features, network.layers))
     balance = partial(balanced, network, model, features) if features else None
-    gate = Gate(network, evidence, reference, wishes.limits, balance, progress)
+    gate = Gate(network, evidence, reference, wishes.limits, progress, balance)
     numbers = gate.choose(mixed=wishes.mixed) if wishes.precision == "int8" else Numbers()
     choice, trials = _tuned(gate.network, numbers, data.workload(task, evidence), wishes, progress)
     graph = directory / MODEL_FILE

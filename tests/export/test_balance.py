@@ -48,7 +48,7 @@ def gate_of(checkpoint, factor=1.0):
     network = Network(model.config, Weights.of(model), source.task)
     network = replace(network, ranges=calibrate(model, source.task, evidence.features, network.layers))
     balance = partial(balanced, network, model, evidence.features)
-    return Gate(network, evidence, torch_run(model, source.task), Limits(), balance), model
+    return Gate(network, evidence, torch_run(model, source.task), Limits(), balance=balance), model
 
 
 @given(np_arrays(np.float32, st.integers(1, 9), elements=st.floats(0, 2**10, width=32)))
