@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
@@ -52,36 +53,69 @@ def _rounded(x: Tensor, known: Range) -> Tensor:
     return (integers - known.zero_point) * known.scale
 
 
+AnyTask = Task[Any, Any, Any, Any]
+See = Callable[[Tensor], None]
+
+
 def calibrate(
     model: BertModel,
-    task: Task[Any, Any, Any, Any],
+    task: AnyTask,
     features: Sequence[Features],
     layers: Sequence[str],
     *,
-    progress: Callable[[int], object] = lambda count: None,
+    factors: Mapping[str, np.ndarray] | None = None,
+    progress: Callable[[int], object] | None = None,
 ) -> dict[str, Range]:
     """The range of what each layer takes, by its name, over sequences.
 
     Args:
         features: a few hundred sequences of the kind to come; none for no ranges.
         layers: as `Network.layers` names them.
+        factors: as `Network.factors`.
         progress: called with a number of finished sequences, each of which is run twice.
     """
-    run = torch_run(model, task)
     histograms = {name: _Histogram() for name in layers if features}
+    scaled = {name: torch.from_numpy(values) for name, values in (factors or {}).items()}
+
+    def watch(name: str, see: Callable[[_Histogram, Tensor], None]) -> See:
+        if name not in scaled:
+            return partial(see, histograms[name])
+        return lambda x: see(histograms[name], x * scaled[name])
+
     for see in (_Histogram.widen, _Histogram.count):
-        with _watching(model, histograms, see):
-            # One at a time: padding would be counted, too.
-            run_features(task, features, run, max_batch_tokens=1, progress=progress)
+        _show(model, task, features, {name: watch(name, see) for name in histograms}, progress)
     return {name: histogram.best_range() for name, histogram in histograms.items()}
 
 
+def largest_by_channel(
+    model: BertModel, task: AnyTask, features: Sequence[Features], layers: Sequence[str]
+) -> dict[str, np.ndarray]:
+    """The largest absolute value of each channel of what each layer takes, [in]."""
+    found = {name: torch.zeros(()) for name in layers}
+
+    def see(name: str, x: Tensor) -> None:
+        found[name] = torch.maximum(found[name], x.abs().amax(dim=(0, 1)))
+
+    _show(model, task, features, {name: partial(see, name) for name in layers})
+    return {name: values.numpy() for name, values in found.items()}
+
+
+def _show(
+    model: BertModel,
+    task: AnyTask,
+    features: Sequence[Features],
+    watchers: Mapping[str, See],
+    progress: Callable[[int], object] | None = None,
+) -> None:
+    """Run the network over sequences, and show each watcher what its layer takes."""
+    with _watching(model, watchers):
+        # Each sequence alone: padding would be seen, too.
+        run_features(task, features, torch_run(model, task), max_batch_tokens=1, progress=progress)
+
+
 @contextmanager
-def _watching(
-    model: nn.Module, histograms: Mapping[str, _Histogram], see: Callable[[_Histogram, Tensor], None]
-) -> Iterator[None]:
-    """Show each layer's input to its histogram."""
-    hooks = [_hook(model, name, partial(see, histogram)) for name, histogram in histograms.items()]
+def _watching(model: nn.Module, watchers: Mapping[str, See]) -> Iterator[None]:
+    hooks = [_hook(model, name, see) for name, see in watchers.items()]
     try:
         yield
     finally:
@@ -89,7 +123,7 @@ def _watching(
             hook.remove()
 
 
-def _hook(model: nn.Module, layer: str, see: Callable[[Tensor], None]) -> RemovableHandle:
+def _hook(model: nn.Module, layer: str, see: See) -> RemovableHandle:
     if layer == "mlm.decoder":  # no module: the product with the word embeddings, after the norm
         return model.get_submodule("mlm.norm").register_forward_hook(lambda module, inputs, output: see(output))
     return model.get_submodule(layer).register_forward_pre_hook(lambda module, inputs: see(inputs[0]))

@@ -19,7 +19,7 @@ from onnx import TensorProto, ValueInfoProto, helper
 
 from export.builder import CONTRIB, GraphBuilder
 from export.linear import LinearLayers
-from export.network import Network, to_int8
+from export.network import Network
 from export.storage import Graph
 from export.variant import Form, Numbers
 from tasks.features import INPUT_NAMES
@@ -88,9 +88,7 @@ class _Writer:
     def word_embeddings(self) -> str:
         if not self.numbers.int8_embeddings:
             return self.graph.add("Gather", self.weight("bert.embeddings.word.weight"), "input_ids")
-        table = to_int8(self.weights["bert.embeddings.word.weight"].T)
-        rows = self.graph.weight("bert.embeddings.word.rows", table.values.T)
-        scales = self.graph.weight("bert.embeddings.word.row_scales", table.scales[:, None])
+        rows, scales = self.linear.word_rows()
         floats = self.graph.add("Cast", self.graph.add("Gather", rows, "input_ids"), to=TensorProto.FLOAT)
         return self.graph.add("Mul", floats, self.graph.add("Gather", scales, "input_ids"))
 

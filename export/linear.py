@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from export.builder import CONTRIB, GraphBuilder
-from export.network import Network
-from export.variant import Numbers
+from export.network import DECODER_MATRIX, Network
+from export.variant import DECODER, WORD_EMBEDDINGS, Numbers
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class LinearLayers:
     def __init__(self, graph: GraphBuilder, network: Network, numbers: Numbers) -> None:
         self._graph = graph
         self._weights = network.weights
-        self._ranges = network.ranges
+        self._ranges, self._factors = network.ranges, network.factors
         self._numbers = numbers
         self._quantised: dict[str, Int8Activation] = {}
 
@@ -70,10 +70,21 @@ class LinearLayers:
 
     def int8_weight(self, layer: str, part: slice = slice(None)) -> tuple[str, str]:
         """The matrix of a layer as integers [in, out], and their scales [out]."""
+        if layer == DECODER and self._numbers.int8_embeddings:  # kept once, turned when the graph is loaded
+            rows, row_scales = self.word_rows()
+            return self._graph.add("Transpose", rows, perm=[1, 0]), self._graph.add("Squeeze", row_scales)
         matrix, name = self._weights.int8(f"{layer}.weight"), _named(f"{layer}.weight", part)
         return (
             self._graph.weight(f"{name}.int8", matrix.values[:, part]),
             self._graph.weight(f"{name}.scales", matrix.scales[part]),
+        )
+
+    def word_rows(self) -> tuple[str, str]:
+        """The word embeddings as integers [vocabulary, hidden], and their scales [vocabulary, 1]."""
+        matrix = self._weights.int8(DECODER_MATRIX)
+        return (
+            self._graph.weight(f"{WORD_EMBEDDINGS}.rows", matrix.values.T),
+            self._graph.weight(f"{WORD_EMBEDDINGS}.row_scales", matrix.scales[:, None]),
         )
 
     def quantise(self, layer: str, x: str) -> Int8Activation:
@@ -87,6 +98,8 @@ class LinearLayers:
         return Int8Activation(*self._graph.add_many("DynamicQuantizeLinear", x, num_outputs=3))
 
     def _by_range(self, layer: str, x: str) -> Int8Activation:
+        if layer in self._factors:
+            x = self._graph.add("Mul", x, self._graph.weight(f"{layer}.input.factors", self._factors[layer]))
         known = self._ranges[layer]
         scale = self._graph.weight(f"{layer}.input.scale", np.array(known.scale, np.float32))
         zero_point = self._graph.weight(f"{layer}.input.zero_point", np.array(known.zero_point, np.uint8))

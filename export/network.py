@@ -11,11 +11,14 @@ from typing import Any
 import numpy as np
 
 from export.storage import read_arrays
+from export.variant import DECODER, WORD_EMBEDDINGS
 from tasks import Task
 from training.model.bert import BertConfig, BertModel
 
 _LIMIT = np.float32(127)
 """Largest int8 that is used: weights are symmetric."""
+DECODER_MATRIX = "mlm.decoder.weight"
+"""The word embeddings as a matrix [hidden, vocabulary]; of all networks, though only masked-lm multiplies by it."""
 
 
 @dataclass(frozen=True)
@@ -30,9 +33,10 @@ class Int8Matrix:
 
 def to_int8(matrix: np.ndarray) -> Int8Matrix:
     """Round a matrix [in, out], with a scale for each column."""
-    scales = np.abs(matrix).max(axis=0) / _LIMIT
+    scales = np.maximum(matrix.max(axis=0), -matrix.min(axis=0)) / _LIMIT
     scales[scales == 0] = 1
-    return Int8Matrix(np.rint(matrix / scales).astype(np.int8), scales)
+    rounded = matrix / scales
+    return Int8Matrix(np.rint(rounded, out=rounded).astype(np.int8), scales)
 
 
 @dataclass(frozen=True)
@@ -61,15 +65,12 @@ class Weights:
     def of(cls, model: BertModel) -> Weights:
         """Those of a network, which shares them but for the matrices of layers: all graphs share those."""
         found = {name: value.detach().numpy() for name, value in model.state_dict().items()}
+        if "mlm.bias" in found:
+            found["mlm.decoder.bias"] = found["mlm.bias"]
         floats = {
             name: np.ascontiguousarray(value.T) if _is_layer(name, value) else value for name, value in found.items()
         }
-        if "mlm.bias" in found:  # the output matrix is that of the word embeddings
-            floats |= {
-                "mlm.decoder.weight": found["bert.embeddings.word.weight"].T,
-                "mlm.decoder.bias": found["mlm.bias"],
-            }
-        return cls(floats)
+        return cls(floats | {DECODER_MATRIX: found["bert.embeddings.word.weight"].T})
 
     @classmethod
     def of_graph(cls, path: Path) -> Weights:
@@ -80,11 +81,11 @@ class Weights:
             for name, values in whole.items()
             if name.endswith(".int8")
         }
-        floats = {name: matrix.values * matrix.scales for name, matrix in int8.items()}
         if "bert.embeddings.word.rows" in whole:
             rows, scales = whole["bert.embeddings.word.rows"], whole["bert.embeddings.word.row_scales"]
-            floats["bert.embeddings.word.weight"] = rows * scales
-        return cls(whole | floats, int8)
+            int8[DECODER_MATRIX] = Int8Matrix(rows.T, scales[:, 0])
+            whole["bert.embeddings.word.weight"] = rows * scales
+        return cls(whole | {name: matrix.values * matrix.scales for name, matrix in int8.items()}, int8)
 
     def __getitem__(self, name: str) -> np.ndarray:
         return self.floats[name]
@@ -121,7 +122,10 @@ class Network:
     weights: Weights
     task: Task[Any, Any, Any, Any]
     ranges: Mapping[str, Range] = field(default_factory=dict)
-    """Of the activation that each layer takes, by the layer's name; for static int8."""
+    """Of the activation that each layer takes, by the layer's name; for static and balanced int8."""
+    factors: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """Of balanced int8: what the channels of that activation are multiplied by first, [in]; the layer's integers are
+    of a matrix that makes up for it."""
 
     @property
     def layers(self) -> list[str]:
@@ -129,4 +133,9 @@ class Network:
         kinds = ("qkv", "attention_output", "intermediate", "output")
         numbers = range(self.config.num_hidden_layers)
         layers = [f"bert.layers.{number}.{kind}" for number in numbers for kind in kinds]
-        return layers + ["mlm.dense", "mlm.decoder"] * (self.task.name == "masked-lm")
+        return layers + ["mlm.dense", DECODER] * (self.task.name == "masked-lm")
+
+    @property
+    def int8_parts(self) -> list[str]:
+        """All that can be of integers: the layers, and the word embeddings, which of masked-lm are its last layer."""
+        return [WORD_EMBEDDINGS] * (self.task.name != "masked-lm") + self.layers

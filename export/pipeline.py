@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
+from export.balance import balanced
 from export.calibrate import calibrate
 from export.data import Data
 from export.gate import Gate, Limits, numbers_run
@@ -22,6 +24,7 @@ from export.variant import Numbers
 from export.workload import Workload
 from tasks.batching import Run
 from tasks.cpus import available_cpus
+from tasks.features import Features
 from tasks.files import atomic_directory
 from tasks.manifest import (
     MODEL_FILE,
@@ -41,7 +44,7 @@ class Wishes:
     """What an export is to give."""
 
     precision: Precision = "fp32"
-    """int8 is smaller and some 2.5 times as fast (6 layers, 2 cores, VNNI), at a loss that is measured and limited."""
+    """int8 is a quarter as large and 2.5 times as fast (6 layers, 2 cores, VNNI), at a measured and limited loss."""
     limits: Limits = field(default_factory=Limits)
     mixed: bool = False
     """int8: leave the layers that lose most in floats, as many as the limits ask for."""
@@ -113,19 +116,27 @@ def _make_graph(source: Source, model: BertModel, directory: Path, wishes: Wishe
     if wishes.precision == "int8":
         differences = _check_fp32(task, reference, numbers_run(network, numbers), wishes.limits, stages)
         sequences = data.calibration(task, evidence)
-        with stages.bar("ranges", unit="sequence", total=2 * len(sequences)) as bar:
-            ranges = calibrate(model, task, sequences, network.layers, progress=bar.update)
-        gate.network = network = replace(network, ranges=ranges)
+        _measure(gate, model, sequences, stages)
         numbers = gate.choose(mixed=wishes.mixed)
-    choice, trials = _tuned(network, numbers, data.workload(task, evidence), wishes, stages)
+    choice, trials = _tuned(gate.network, numbers, data.workload(task, evidence), wishes, stages)
     graph = directory / MODEL_FILE
-    save_graph(build_graph(network, numbers, choice.form), graph)
+    save_graph(build_graph(gate.network, numbers, choice.form), graph)
     if wishes.precision == "fp32":
         exported = ort_run(graph, execution=on_all_cores(choice.execution))
         differences = _check_fp32(task, reference, exported, wishes.limits, stages)
     gate.check(numbers, ort_run(graph, execution=choice.execution), choice.execution.max_batch_tokens)
     record = data.record(evidence, sequences)
     return Made(numbers, choice, trials, evidence.name, record, gate.qualities, differences)
+
+
+def _measure(gate: Gate, model: BertModel, sequences: list[Features], stages: Stages) -> None:
+    """Let a gate know the ranges of activations, and how to balance them."""
+    network = gate.network
+    with stages.bar("ranges", unit="sequence", total=2 * len(sequences)) as bar:
+        ranges = calibrate(model, network.task, sequences, network.layers, progress=bar.update)
+    gate.network = replace(network, ranges=ranges)
+    if sequences:
+        gate.balance = partial(balanced, gate.network, model, sequences)
 
 
 def _tuned(

@@ -62,7 +62,7 @@ def read_graph(directory: ModelDirectory) -> tuple[Network, Numbers]:
         numbers = {key: _tuple(value) for key, value in provenance["graph"]["numbers"].items()}
         weights = Weights.of_graph(directory.model_path)
         network = Network(BertConfig(**config), weights, directory.load_task())
-        return replace(network, ranges=_ranges(network)), Numbers(**numbers)
+        return replace(network, ranges=_ranges(network), factors=_factors(network)), Numbers(**numbers)
     except (KeyError, TypeError) as error:
         raise ValueError(f"`{directory.path}` was exported by another version; export the model again") from error
 
@@ -78,6 +78,12 @@ def _ranges(network: Network) -> dict[str, Range]:
         for name in network.layers
         if f"{name}.input.scale" in floats
     }
+
+
+def _factors(network: Network) -> dict[str, np.ndarray]:
+    floats = network.weights.floats
+    found = {name: floats.get(f"{name}.input.factors") for name in network.layers}
+    return {name: values for name, values in found.items() if values is not None}
 
 
 def _check_same(network: Network, before: Run, after: Run) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Products = Literal["fp32", "dynamic int8", "static int8"]
+Products = Literal["fp32", "dynamic int8", "static int8", "balanced int8"]
 """Numbers of the products with weights. "dynamic": activations become integers by their range in the batch at hand;
-"static": by one that was measured before, so that a text's numbers do not depend on what else is in its batch."""
+"static": by one that was measured before, so that a text's numbers do not depend on what else is in its batch;
+"balanced": static, after their channels were made more alike, see `export.balance`."""
 Attention = Literal["products", "joint products", "MultiHeadAttention", "joint MultiHeadAttention", "Attention"]
 """Matrix products and a softmax, or an operator of ONNX Runtime's for them. "joint": query, key and value are one
 product with the weights; `Attention` holds that product, too."""
+WORD_EMBEDDINGS, DECODER = "bert.embeddings.word", "mlm.decoder"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,15 +21,18 @@ class Numbers:
 
     products: Products = "fp32"
     fp32_layers: tuple[str, ...] = ()
-    """Layers whose products stay in floats, by their names in `training.model.bert`."""
-    int8_embeddings: bool = False
-    """A quarter of the memory for the word embeddings."""
+    """Layers whose products stay in floats, by their names in `training.model.bert`; `bert.embeddings.word`, too, whose
+    rows are of integers otherwise, as a quarter of the memory does."""
 
     @property
     def name(self) -> str:
         """For people."""
-        kept = f", {len(self.fp32_layers)} layers in fp32" if self.fp32_layers else ""
-        return f"{self.products}{kept}{', int8 embeddings' if self.int8_embeddings else ''}"
+        return f"{self.products}{f', {len(self.fp32_layers)} layers in fp32' if self.fp32_layers else ''}"
+
+    @property
+    def int8_embeddings(self) -> bool:
+        """Whether the word embeddings are of integers; masked-lm's decoder is the same table."""
+        return self.products != "fp32" and not {WORD_EMBEDDINGS, DECODER} & set(self.fp32_layers)
 
 
 @dataclass(frozen=True, kw_only=True)

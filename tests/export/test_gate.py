@@ -27,6 +27,7 @@ def quality(cosine=1.0, **scores):
     ("found", "of_vectors", "message"),
     [
         (quality(accuracy=0.796), False, ""),
+        (quality(accuracy=0.8 - 0.005), False, ""),
         (quality(accuracy=0.794), False, r"accuracy falls by 0.60 points \(--max-drop 0.5\)"),
         (quality(accuracy=float("nan")), False, "accuracy falls by nan points"),
         (quality(0.5, accuracy=0.8), False, ""),
