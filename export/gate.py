@@ -14,9 +14,11 @@ from export.graph import build_graph
 from export.network import Network
 from export.quality import Quality, judge
 from export.session import ort_run
-from export.variant import Form, Numbers, Products
+from export.targets import TARGETS, Target
+from export.variant import Numbers, Products
 from tasks.batching import Run
 from tasks.embedding import Embedding
+from tasks.manifest import Precision
 
 Progress = Callable[[str], object]
 _NUM_SCANNED = 64
@@ -36,9 +38,9 @@ class Limits:
     atol: float = 1e-4
     """Largest difference of an fp32 output from PyTorch."""
     max_drop: float = 0.5
-    """int8: points that the first of the task's scores may lose."""
+    """int8 and fp16: points that the first of the task's scores may lose."""
     min_cosine: float = 0.99
-    """int8, of embeddings and where there are no labels: lowest mean cosine to PyTorch."""
+    """int8 and fp16, of embeddings and where there are no labels: lowest mean cosine to PyTorch."""
 
     def shortfall(self, quality: Quality, reference: Quality, *, of_vectors: bool) -> str:
         """How quality is below the limits, in words; empty where it is not."""
@@ -62,23 +64,34 @@ class Gate:
     """PyTorch's."""
     limits: Limits
     progress: Progress = lambda line: None
+    target: Target = TARGETS["cpu"]
+    """Numbers are judged as it runs them."""
     qualities: dict[str, Quality] = field(default_factory=dict)
     """By names that people read; "PyTorch" is the first."""
 
-    def choose(self, *, mixed: bool) -> Numbers:
-        """The first to be good enough of static int8, dynamic int8, and int8 with ever more layers in floats.
+    def choose(self, precision: Precision = "int8", *, mixed: bool) -> Numbers:
+        """The first to be good enough of those that the target has: static int8, dynamic int8, and int8 with ever more
+        layers in floats; or fp16.
 
         Args:
-            mixed: whether layers may stay in floats.
+            mixed: whether layers may stay in floats; int8 only.
 
         Raises:
             QualityError: saying how much is lost, on which examples most, and by which layers.
         """
-        kinds: tuple[Products, ...] = ("static int8", "dynamic int8") if self.network.ranges else ("dynamic int8",)
+        kinds = [kind for kind in self.target.products[precision] if self.network.ranges or kind != "static int8"]
+        if not kinds:
+            raise ValueError(
+                f"--target {self.target.name} takes static int8 only; give --train or --texts for its ranges"
+            )
         candidates = [Numbers(products=kind) for kind in kinds]
         self.judge(Numbers(), *candidates)
         if good := next((numbers for numbers in candidates if not self.shortfall(numbers)), None):
             return good
+        if precision == "fp16":
+            raise QualityError(
+                f"graph refused: with fp16 {self.shortfall(candidates[0])} (raise the limit, or take fp32)"
+            )
         best = max(candidates, key=lambda numbers: self.qualities[numbers.name].mean_cosine)
         layers = self.dearest_layers(best.products)
         count = 1
@@ -92,7 +105,7 @@ class Gate:
 
     def judge(self, *candidates: Numbers) -> None:
         """Find out how good graphs with some numbers are."""
-        runs = {numbers.name: numbers_run(self.network, numbers) for numbers in candidates}
+        runs = {numbers.name: numbers_run(self.network, numbers, self.target) for numbers in candidates}
         self.qualities |= judge(self.evidence, self.reference, runs)
         for numbers in candidates:
             self.progress(f"{numbers.name}: {self.qualities[numbers.name]}; {self.shortfall(numbers) or 'good enough'}")
@@ -119,7 +132,7 @@ class Gate:
         loss: dict[str, float] = {}
         for layer in layers:
             numbers = Numbers(products=products, fp32_layers=tuple(name for name in layers if name != layer))
-            found = judge(some, self.reference, {layer: numbers_run(self.network, numbers)})
+            found = judge(some, self.reference, {layer: numbers_run(self.network, numbers, self.target)})
             loss[layer] = 1 - found[layer].mean_cosine
         return sorted(layers, key=lambda layer: -loss[layer])
 
@@ -133,6 +146,6 @@ class Gate:
         )
 
 
-def numbers_run(network: Network, numbers: Numbers) -> Run:
+def numbers_run(network: Network, numbers: Numbers, target: Target) -> Run:
     """Run a graph with these numbers, in whatever form."""
-    return ort_run(build_graph(network, numbers, Form()).SerializeToString())
+    return ort_run(build_graph(network, numbers, target.form).SerializeToString(), execution=target.execution)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import numpy_helper
+from onnx import TensorProto, numpy_helper
 
 from tasks import Task
 from training.model.bert import BertConfig, BertModel
@@ -69,8 +69,7 @@ class Weights:
     @classmethod
     def of_graph(cls, path: Path) -> Weights:
         """Those of a graph of `export.graph`."""
-        arrays = {item.name: numpy_helper.to_array(item) for item in onnx.load(path).graph.initializer}
-        whole = _joined(arrays)
+        whole = _joined({item.name: _in_float32(item) for item in onnx.load(path).graph.initializer})
         int8 = {
             name.removesuffix(".int8"): Int8Matrix(values, whole[f"{name.removesuffix('.int8')}.scales"])
             for name, values in whole.items()
@@ -90,6 +89,12 @@ class Weights:
         if name not in self._int8:
             self._int8[name] = to_int8(self.floats[name])
         return self._int8[name]
+
+
+def _in_float32(initializer: TensorProto) -> np.ndarray:
+    """Half precision loses nothing by it."""
+    array = numpy_helper.to_array(initializer)
+    return array.astype(np.float32) if array.dtype == np.float16 else array
 
 
 def _joined(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

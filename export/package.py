@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import onnx
+import onnxruntime
 
 from export.for_others import write_for_others
 from export.machine import machine
@@ -19,11 +20,12 @@ from export.tune import Choice, Trial
 from export.variant import Numbers
 from tasks.files import sha256
 from tasks.manifest import MANIFEST_FILE, MODEL_FILE, Manifest, Precision
+from tasks.providers import PACKAGES
 from tasks.tokenizer import TOKENIZER_FILE
 from training.checkpoint import checkpoint_digest
 from training.model.bert import BertConfig
 
-_LIBRARIES = ("torch", "onnx", "onnxruntime", "tokenizers")
+_LIBRARIES = ("torch", "onnx", "tokenizers")
 
 
 def write_package(
@@ -81,7 +83,8 @@ def _provenance(source: Source, config: BertConfig, made: Made) -> dict[str, Any
         "training": dict(source.card.provenance) if source.card else {},
         "graph": graph_record(made.numbers, made.choice, made.trials),
         "machine": machine(),
-        "versions": {library: library_version(library) for library in _LIBRARIES},
+        "versions": {library: library_version(library) for library in _LIBRARIES}
+        | {PACKAGES[made.choice.execution.provider]: onnxruntime.__version__},
     }
 
 

@@ -16,8 +16,9 @@ from export.made import Made
 from export.network import Network, Weights
 from export.package import write_package
 from export.parity import check_parity
-from export.session import ort_run
+from export.session import check_provider, ort_run
 from export.source import SettingsChanges, Source, read_source
+from export.targets import TARGETS, TargetName
 from export.tune import Choice, Trial, default_choice, tune
 from export.variant import Numbers
 from export.workload import Workload
@@ -43,7 +44,10 @@ class Wishes:
     """What an export is to give."""
 
     precision: Precision = "fp32"
-    """int8 is smaller and some 2.5 times as fast (6 layers, 2 cores, VNNI), at a loss that is measured and limited."""
+    """fp16 (for `--target cuda`) and int8 (for CPUs) are smaller and faster, int8 some 2.5 times (6 layers, 2 cores,
+    VNNI), at a loss that is measured and limited."""
+    target: TargetName = "cpu"
+    """What it is to run on, when served and here: `cuda` needs onnxruntime-gpu, `openvino` onnxruntime-openvino."""
     limits: Limits = field(default_factory=Limits)
     mixed: bool = False
     """int8: leave the layers that lose most in floats, as many as the limits ask for."""
@@ -80,6 +84,8 @@ def export_checkpoint(
     """
     wishes = wishes or Wishes()
     check_precision(wishes.precision)
+    TARGETS[wishes.target].check(wishes.precision)
+    check_provider(TARGETS[wishes.target].execution)
     name, version = parse_model_path(model_dir)
     if Path(model_dir).exists() and not replace:
         raise ValueError(f"already exists: `{model_dir}`; give --replace to overwrite it, or take another version")
@@ -96,16 +102,16 @@ def _make_graph(
     source: Source, model: BertModel, directory: Path, wishes: Wishes, data: Data, progress: Progress
 ) -> Made:
     """Choose a graph, and write it."""
-    task, reference = source.task, torch_run(model, source.task)
+    task, reference, target = source.task, torch_run(model, source.task), TARGETS[wishes.target]
     data = data.or_those_of(source.card, task)
     evidence = data.evidence(task)
     progress(f"judged on {evidence.name}")
     network = Network(model.config, Weights.of(model), task)
-    differences = _check_fp32(network, default_choice(), reference, wishes.limits, progress)
+    differences = _check_fp32(network, default_choice(target), reference, wishes.limits, progress)
     if wishes.precision == "int8":
         network = replace(network, ranges=calibrate(model, task, data.calibration(task, evidence), network.layers))
-    gate = Gate(network, evidence, reference, wishes.limits, progress)
-    numbers = gate.choose(mixed=wishes.mixed) if wishes.precision == "int8" else Numbers()
+    gate = Gate(network, evidence, reference, wishes.limits, progress, target)
+    numbers = Numbers() if wishes.precision == "fp32" else gate.choose(wishes.precision, mixed=wishes.mixed)
     choice, trials = _tuned(network, numbers, data.workload(task, evidence), wishes, progress)
     graph = directory / MODEL_FILE
     onnx.save(build_graph(network, numbers, choice.form), graph)
@@ -119,9 +125,10 @@ def _make_graph(
 def _tuned(
     network: Network, numbers: Numbers, workload: Workload, wishes: Wishes, progress: Progress
 ) -> tuple[Choice, list[Trial]]:
+    target = TARGETS[wishes.target]
     if not wishes.tune:
-        return default_choice(), []
-    return tune(network, numbers, workload, num_cores=available_cpus(), progress=progress)
+        return default_choice(target), []
+    return tune(network, numbers, workload, target=target, num_cores=available_cpus(), progress=progress)
 
 
 def _check_fp32(

@@ -17,7 +17,8 @@ from export.network import Network, Range, Weights
 from export.package import graph_record
 from export.parity import random_batches
 from export.report import write_report
-from export.session import ort_run
+from export.session import check_provider, ort_run
+from export.targets import target_of
 from export.tune import Choice, Trial, tune
 from export.variant import Numbers
 from export.workload import Workload
@@ -35,11 +36,14 @@ def retune(model_dir: str | Path, workload: Workload, *, progress: Callable[[str
     """Choose form and execution of a model directory, and write them into it, all at once.
 
     Raises:
-        ValueError: when it is no model directory, or its graph is not one of `export.graph`.
+        ValueError: when it is no model directory, its graph is not one of `export.graph`, or its execution provider is
+            missing.
     """
     directory = read_model_directory(model_dir)
+    target = target_of(directory.manifest.execution)
+    check_provider(directory.manifest.execution)
     network, numbers = read_graph(directory)
-    choice, trials = tune(network, numbers, workload, num_cores=available_cpus(), progress=progress)
+    choice, trials = tune(network, numbers, workload, target=target, num_cores=available_cpus(), progress=progress)
     with atomic_directory(directory.path, replace=True) as new:
         shutil.copytree(directory.path, new, dirs_exist_ok=True)
         onnx.save(build_graph(network, numbers, choice.form), new / MODEL_FILE)

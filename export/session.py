@@ -10,11 +10,14 @@ from pathlib import Path
 
 import numpy as np
 import onnxruntime
+from onnx import TensorProto, helper
 
 from tasks.batching import Run
 from tasks.manifest import Execution
+from tasks.providers import CPU, check_installed, check_started
 
-_ERRORS_ONLY = 3
+_FATAL = 4
+"""Severity: what goes wrong comes as an exception."""
 
 
 def ort_run(model: str | Path | bytes, *, execution: Execution | None = None) -> Run:
@@ -25,29 +28,59 @@ def ort_run(model: str | Path | bytes, *, execution: Execution | None = None) ->
         execution: how to run it, as a manifest says; None for ONNX Runtime's own ways on one thread.
 
     Raises:
-        ValueError: naming the file, when it is missing or not a graph that ONNX Runtime can run.
+        ValueError: naming the file, when it is missing or not a graph that ONNX Runtime can run, or the execution
+            provider, when there is none of that name or it does not start.
     """
-    execution = execution or Execution()
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = _ERRORS_ONLY
-    for name, value in execution.session_options.items():
-        setattr(options, name, value)
-    for name, value in execution.session_config.items():
-        options.add_session_config_entry(name, value)
-    source = model if isinstance(model, bytes) else str(model)
-    try:
-        session = onnxruntime.InferenceSession(
-            source,
-            options,
-            providers=[execution.provider],
-            disabled_optimizers=list(execution.disabled_optimizers),
-        )
-    except Exception as error:  # ONNX Runtime has an exception class for each status, without a common base
-        named = "" if isinstance(model, bytes) else f" `{model}`"
-        raise ValueError(f"cannot load graph{named}: {str(error).splitlines()[0]}") from error
+    session = _session(model, execution or Execution())
     names = [output.name for output in session.get_outputs()]
 
     def run(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         return dict(zip(names, session.run(names, arrays), strict=True))
 
     return run
+
+
+def check_provider(execution: Execution) -> None:
+    """Find out whether an execution provider is there and starts, before it is needed.
+
+    Raises:
+        ValueError: naming it, and what has to be installed.
+    """
+    if execution.provider == CPU:
+        return
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy")
+    graph = helper.make_graph([helper.make_node("Add", ["x", "x"], ["y"])], "double", [x], [y])
+    opsets = [helper.make_opsetid("", 20)]
+    ort_run(helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString(), execution=execution)
+
+
+def starts(provider: str) -> bool:
+    """Whether an execution provider is there and starts."""
+    try:
+        check_provider(Execution(provider=provider))
+    except ValueError:
+        return False
+    return True
+
+
+def _session(model: str | Path | bytes, execution: Execution) -> onnxruntime.InferenceSession:
+    check_installed(execution.provider, onnxruntime.get_available_providers())
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = _FATAL
+    for name, value in execution.session_options.items():
+        setattr(options, name, value)
+    for name, value in execution.session_config.items():
+        options.add_session_config_entry(name, value)
+    try:
+        session = onnxruntime.InferenceSession(
+            model if isinstance(model, bytes) else str(model),
+            options,
+            providers=execution.providers,
+            disabled_optimizers=list(execution.disabled_optimizers),
+            enable_fallback=0,  # to another provider, with no more than a line on stdout
+        )
+    except Exception as error:  # ONNX Runtime has an exception class for each status, without a common base
+        named = "" if isinstance(model, bytes) else f" `{model}`"
+        raise ValueError(f"cannot load graph{named}: {str(error).splitlines()[0]}") from error
+    check_started(execution.provider, session.get_providers())
+    return session

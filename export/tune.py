@@ -6,18 +6,20 @@ what was best so far, in turns with it, and kept where it is faster.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, get_args
+from typing import Any
 
 from export.graph import build_graph
 from export.network import Network
-from export.session import ort_run
-from export.variant import Attention, Form, Numbers
+from export.session import ort_run, starts
+from export.targets import PROVIDER_OPTIONS, TARGETS, Target
+from export.variant import Form, Numbers
 from export.workload import Workload, interleaved, run_all
 from tasks.batching import Run
 from tasks.manifest import Execution
+from tasks.providers import TENSORRT
 
 Progress = Callable[[str], object]
 ROUNDS = 5
@@ -40,6 +42,11 @@ class Choice:
 
     def changed(self, name: str, value: Any) -> Choice:
         """The same with another value of a field of either."""
+        if name == "provider":
+            form = self.form.as_standard() if value == TENSORRT else self.form
+            return Choice(form, replace(self.execution, provider=value, provider_options=PROVIDER_OPTIONS[value]))
+        if name == "standard" and value:
+            return replace(self, form=self.form.as_standard())
         if hasattr(self.form, name):
             return replace(self, form=replace(self.form, **{name: value}))
         return replace(self, execution=replace(self.execution, **{name: value}))
@@ -56,43 +63,38 @@ class Trial:
     """Of its speed to that of the best choice before it."""
 
 
-def default_choice() -> Choice:
-    """What is often fast on CPUs."""
-    return Choice(Form(), Execution(max_batch_tokens=256, disabled_optimizers=("SkipLayerNormFusion",)))
+def default_choice(target: Target = TARGETS["cpu"]) -> Choice:
+    """What is often fast."""
+    return Choice(target.form, target.execution)
 
 
 def tune(
-    network: Network, numbers: Numbers, workload: Workload, *, num_cores: int, progress: Progress = lambda line: None
+    network: Network,
+    numbers: Numbers,
+    workload: Workload,
+    *,
+    target: Target = TARGETS["cpu"],
+    num_cores: int,
+    progress: Progress = lambda line: None,
 ) -> tuple[Choice, list[Trial]]:
     """Try what there is.
 
     Args:
+        target: of the machine at hand.
         num_cores: those that the server will have.
         progress: called with a line about each choice.
 
     Returns:
         The fastest choice, and all that was tried, in order.
     """
-    tuner = _Tuner(network, numbers, workload, num_cores)
+    tuner = _Tuner(network, numbers, workload, target, num_cores)
     trials: list[Trial] = []
-    for name, values in _alternatives(numbers, num_cores):
+    for name, values in target.alternatives(numbers, num_cores):
+        values = [value for value in values if name != "provider" or starts(value)]
         found = tuner.try_all(name, values)
         progress(_in_words(found, tuner.best.value(name)))
         trials += found
     return tuner.best, trials
-
-
-def _alternatives(numbers: Numbers, num_cores: int) -> Iterator[tuple[str, Sequence[Any]]]:
-    """What can be chosen, most weighty first."""
-    yield "attention", get_args(Attention)
-    yield "skip_layer_norm", (False, True)
-    if not numbers.int8_embeddings:
-        yield "embed_layer_norm", (False, True)
-    yield "bias_gelu", (False, True)
-    yield "disabled_optimizers", (("SkipLayerNormFusion",), ())
-    yield "max_batch_tokens", (1, 128, 256, 512, 1024)
-    if num_cores > 1:
-        yield "num_threads", (1, num_cores)
 
 
 def _in_words(trials: Sequence[Trial], chosen: Any) -> str:
@@ -102,9 +104,9 @@ def _in_words(trials: Sequence[Trial], chosen: Any) -> str:
 
 
 class _Tuner:
-    def __init__(self, network: Network, numbers: Numbers, workload: Workload, num_cores: int) -> None:
+    def __init__(self, network: Network, numbers: Numbers, workload: Workload, target: Target, num_cores: int) -> None:
         self.network, self.numbers, self.num_cores = network, numbers, num_cores
-        self.best = default_choice()
+        self.best = default_choice(target)
         self.runs: dict[Choice, Run] = {}
         self.workload = workload
         seconds = self.measure(self.best)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
-Products = Literal["fp32", "dynamic int8", "static int8"]
-"""Numbers of the products with weights. "dynamic": activations become integers by their range in the batch at hand;
+import numpy as np
+
+Products = Literal["fp32", "fp16", "dynamic int8", "static int8"]
+"""Numbers of the products with weights. "fp16": also of all that is between them. "dynamic": activations become
+integers by their range in the batch at hand;
 "static": by one that was measured before, so that a text's numbers do not depend on what else is in its batch."""
 Attention = Literal["products", "joint products", "MultiHeadAttention", "joint MultiHeadAttention", "Attention"]
 """Matrix products and a softmax, or an operator of ONNX Runtime's for them. "joint": query, key and value are one
@@ -22,6 +25,16 @@ class Numbers:
     """Layers whose products stay in floats, by their names in `training.model.bert`."""
     int8_embeddings: bool = False
     """A quarter of the memory for the word embeddings."""
+
+    @property
+    def in_integers(self) -> bool:
+        """Whether products with weights are of integers."""
+        return self.products.endswith("int8")
+
+    @property
+    def dtype(self) -> Any:
+        """Of floats between embeddings and head."""
+        return np.float16 if self.products == "fp16" else np.float32
 
     @property
     def name(self) -> str:
@@ -43,3 +56,16 @@ class Form:
     """The bias before Gelu is added in its operator, not by the product."""
     only_cls: bool = True
     """Compute of the last layer what [CLS] needs, where nothing else is read."""
+    standard: bool = False
+    """With ONNX's own operators alone, for providers that know no others."""
+
+    def __post_init__(self) -> None:
+        fused = self.skip_layer_norm or self.embed_layer_norm or self.bias_gelu
+        assert not (self.standard and (fused or self.attention.endswith("Attention"))), self
+
+    def as_standard(self) -> Form:
+        """The nearest form of ONNX's own operators."""
+        attention: Attention = "joint products" if self.attention.endswith("Attention") else self.attention
+        return replace(
+            self, attention=attention, skip_layer_norm=False, embed_layer_norm=False, bias_gelu=False, standard=True
+        )

@@ -105,7 +105,7 @@ def test_execution_has_defaults(directory):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"precision": "fp8"}, "unknown precision: `fp8` (one of: fp32, int8)"),
+        ({"precision": "fp8"}, "unknown precision: `fp8` (one of: fp32, fp16, int8)"),
         ({"hidden_size": 0}, "hidden_size must be at least 1: `0`"),
         ({"execution": {"max_batch_tokens": -5}}, "execution.max_batch_tokens must be at least 1: `-5`"),
     ],
