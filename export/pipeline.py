@@ -18,7 +18,7 @@ from export.package import write_package
 from export.parity import check_parity
 from export.session import check_provider, ort_run
 from export.source import SettingsChanges, Source, read_source
-from export.targets import TARGETS, TargetName
+from export.targets import TARGETS, TargetName, target_named
 from export.tune import Choice, Trial, default_choice, tune
 from export.variant import Numbers
 from export.workload import Workload
@@ -84,8 +84,9 @@ def export_checkpoint(
     """
     wishes = wishes or Wishes()
     check_precision(wishes.precision)
-    TARGETS[wishes.target].check(wishes.precision)
-    check_provider(TARGETS[wishes.target].execution)
+    target = target_named(wishes.target)
+    target.check(wishes.precision)
+    check_provider(target.execution)
     name, version = parse_model_path(model_dir)
     if Path(model_dir).exists() and not replace:
         raise ValueError(f"already exists: `{model_dir}`; give --replace to overwrite it, or take another version")

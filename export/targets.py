@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 from export.variant import Attention, Form, Numbers, Products
 from tasks.cpus import available_cpus
@@ -120,6 +120,17 @@ TARGETS: Mapping[TargetName, Target] = {
         form=Form(standard=True),
     ),
 }
+
+
+def target_named(name: str) -> Target:
+    """Look a target up.
+
+    Raises:
+        ValueError: naming those that there are.
+    """
+    if name not in TARGETS:
+        raise ValueError(f"unknown target: `{name}` (one of: {', '.join(TARGETS)})")
+    return TARGETS[cast(TargetName, name)]
 
 
 def target_of(execution: Execution) -> Target:

@@ -14,7 +14,7 @@ from export import Wishes, export_checkpoint, ort_run
 from export.data import Data
 from export.retune import read_graph, retune
 from export.session import check_provider
-from export.targets import PROVIDER_OPTIONS, TARGETS, TargetName, target_of
+from export.targets import PROVIDER_OPTIONS, TARGETS, TargetName, target_named, target_of
 from export.tune import Choice, default_choice, tune
 from export.variant import Form, Numbers
 from export.workload import Workload
@@ -56,6 +56,8 @@ def test_targets_say_what_they_take():
     assert target_of(Execution(provider=TENSORRT)).name == "cuda"
     with pytest.raises(ValueError, match="no export target runs on `X`"):
         target_of(Execution(provider="X"))
+    with pytest.raises(ValueError, match=r"unknown target: `tpu` \(one of: cpu, cuda, openvino\)"):
+        target_named("tpu")
 
 
 @pytest.mark.parametrize(
