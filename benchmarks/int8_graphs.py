@@ -1,4 +1,4 @@
-"""Claim: our int8 graph is faster than Optimum's best recipe, than the plain graph in floats, and than OpenVINO's int8.
+"""Claim: our int8 graph is faster than Optimum's best recipe and than the plain graph in floats, whoever runs those.
 
     python -m benchmarks.int8_graphs
     python -m benchmarks.int8_graphs --shape 12 768 12 --num-sequences 60
