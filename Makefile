@@ -77,7 +77,7 @@ evaluate: $(READY)  ## CHECKPOINT=folder DATA=dev file (vectors: pairs with numb
 	$(NEED_DATA)$(PY) -m training.evaluate $(CHECKPOINT) --data $(DATA) $(ARGS)
 report: $(READY)  ## RUN=folder DATA='files to show predictions for' (default: the dev data); writes RUN/report.html
 	$(PY) -m training.report $(RUN) $(if $(DATA),--data $(DATA)) $(ARGS)
-export: $(READY)  ## CHECKPOINT=folder MODEL=models/<name>/<version> PRECISION=fp32|int8
+export: $(READY)  ## CHECKPOINT=folder MODEL=models/<name>/<version> PRECISION=fp32|fp16|int8
 	$(PY) -m export $(CHECKPOINT) $(MODEL) --precision $(PRECISION) $(ARGS)
 serve: $(READY)  ## MODELS=folder of models (default: what the demo built) PORT=50051 METRICS_PORT=9090
 	$(PY) -m serving $(MODELS) --port $(PORT) --metrics-port $(METRICS_PORT) $(ARGS)

@@ -22,7 +22,11 @@ _IR_VERSION = 10
 class GraphBuilder:
     """Nodes and initializers of a graph in the making. Values are known by their names."""
 
-    def __init__(self) -> None:
+    dtype: Any
+    """Of the floats that are added: float32 or float16."""
+
+    def __init__(self, dtype: Any = np.float32) -> None:
+        self.dtype = dtype
         self._nodes: list[NodeProto] = []
         self._weights: dict[str, np.ndarray] = {}
         self._small: dict[tuple[str, bytes], str] = {}
@@ -60,12 +64,13 @@ class GraphBuilder:
     def weight(self, name: str, values: np.ndarray) -> str:
         """An initializer, by its name."""
         if name not in self._weights:
-            self._weights[name] = np.asarray(values, order="C")
+            dtype = self.dtype if values.dtype == np.float32 else values.dtype
+            self._weights[name] = np.asarray(values, dtype, order="C")
         return name
 
     def constant(self, value: Any, dtype: Any = np.float32) -> str:
         """A small initializer; the same value is kept once."""
-        values = np.asarray(value, dtype)
+        values = np.asarray(value, self.dtype if dtype == np.float32 else dtype)
         key = (f"{values.dtype}{list(values.shape)}", values.tobytes())
         if key not in self._small:
             self._small[key] = self.weight(f"constant_{len(self._small)}", values)
@@ -74,6 +79,17 @@ class GraphBuilder:
     def ints(self, *values: int) -> str:
         """Shapes, axes and the like: int64 [n]."""
         return self.constant(values, np.int64)
+
+    def floats(self, value: str) -> str:
+        """Integers as floats."""
+        return self.add("Cast", value, to=helper.np_dtype_to_tensor_dtype(np.dtype(self.dtype)))
+
+    def as_float32(self, value: str) -> str:
+        """Floats in single precision, as are all that are added from here on."""
+        if self.dtype == np.float32:
+            return value
+        self.dtype = np.float32
+        return self.floats(value)
 
     def output(self, name: str, value: str) -> None:
         """Let a value leave the graph under a name of its own."""
@@ -93,6 +109,7 @@ class GraphBuilder:
         graph = GraphProto(
             node=self._nodes, name="bert", input=inputs, output=outputs, initializer=[*small, *place(large)]
         )
-        opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(CONTRIB, 1)]
+        domains = {node.domain for node in self._nodes}
+        opsets = [helper.make_opsetid("", OPSET)] + [helper.make_opsetid(CONTRIB, 1)] * (CONTRIB in domains)
         proto = helper.make_model(graph, opset_imports=opsets, ir_version=_IR_VERSION, producer_name="bertline")
         return Graph(proto, large)

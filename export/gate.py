@@ -16,10 +16,11 @@ from export.network import Network
 from export.quality import Expected, Quality, judge
 from export.session import on_all_cores, ort_run
 from export.stages import SILENT, Stages
-from export.variant import Form, Numbers, Products
+from export.targets import TARGETS, Target
+from export.variant import Numbers, Products
 from tasks.batching import Run
 from tasks.embedding import Embedding
-from tasks.manifest import Execution
+from tasks.manifest import Precision
 
 _NUM_SCANNED = 64
 """Examples on which layers are compared."""
@@ -38,9 +39,9 @@ class Limits:
     atol: float = 1e-4
     """Largest difference of an fp32 output from PyTorch."""
     max_drop: float = 0.5
-    """int8: points that the first of the task's scores may lose."""
+    """int8 and fp16: points that the first of the task's scores may lose."""
     min_cosine: float = 0.99
-    """int8, of embeddings and where there are no labels: lowest mean cosine to PyTorch."""
+    """int8 and fp16, of embeddings and where there are no labels: lowest mean cosine to PyTorch."""
 
     def shortfall(self, quality: Quality, reference: Quality, *, of_vectors: bool) -> str:
         """How quality is below the limits, in words; empty where it is not."""
@@ -64,6 +65,8 @@ class Gate:
     """PyTorch's."""
     limits: Limits
     stages: Stages = SILENT
+    target: Target = TARGETS["cpu"]
+    """Numbers are judged as it runs them."""
     balance: Callable[[], Network] | None = None
     """Makes the network for "balanced int8", for which activations have to be measured once more."""
     qualities: dict[str, Quality] = field(default_factory=dict)
@@ -72,22 +75,31 @@ class Gate:
     def __post_init__(self) -> None:
         self.expected = Expected(self.evidence, self.reference)
 
-    def choose(self, *, mixed: bool) -> Numbers:
-        """The first to be good enough of int8: static, dynamic, balanced, then with ever more layers in floats.
+    def choose(self, precision: Precision = "int8", *, mixed: bool) -> Numbers:
+        """The first to be good enough of fp16; or of the integers that the target has (static, dynamic), balanced ones,
+        and then with ever more layers in floats.
 
         For "balanced int8" the gate has another network than before.
 
         Args:
-            mixed: whether layers may stay in floats.
+            mixed: whether layers may stay in floats; int8 only.
 
         Raises:
             QualityError: saying how much is lost, on which examples most, and by which layers.
         """
-        kinds: tuple[Products, ...] = ("static int8", "dynamic int8") if self.network.ranges else ("dynamic int8",)
+        kinds = [kind for kind in self.target.products[precision] if self.network.ranges or kind != "static int8"]
+        if not kinds:
+            raise ValueError(
+                f"--target {self.target.name} takes static int8 only; give --train or --texts for its ranges"
+            )
         candidates = [Numbers(products=kind) for kind in kinds]
         self.judge(Numbers(), *candidates)
         if good := next((numbers for numbers in candidates if not self.shortfall(numbers)), None):
             return good
+        if precision == "fp16":
+            raise QualityError(
+                f"graph refused: with fp16 {self.shortfall(candidates[0])} (raise the limit, or take fp32)"
+            )
         best = max(candidates, key=lambda numbers: self.qualities[numbers.name].mean_cosine)
         if self.balance:
             self.network, best = self.balance(), Numbers(products="balanced int8")
@@ -106,13 +118,18 @@ class Gate:
 
     def judge(self, *candidates: Numbers) -> None:
         """Find out how good graphs with some numbers are."""
-        runs = {numbers.name: numbers_run(self.network, numbers) for numbers in candidates}
+        runs = {numbers.name: self.run(numbers) for numbers in candidates}
         with self.stages.bar("judging", unit="example", total=len(self.evidence.examples)) as bar:
             self.qualities |= judge(self.expected, runs, progress=bar.update)
         for numbers in candidates:
             self.stages.say(
                 f"{numbers.name}: {self.qualities[numbers.name]}; {self.shortfall(numbers) or 'good enough'}"
             )
+
+    def run(self, numbers: Numbers) -> Run:
+        """A graph with these numbers, in whatever form, on all cores."""
+        graph = build_graph(self.network, numbers, self.target.form)
+        return ort_run(graph, execution=on_all_cores(self.target.execution))
 
     def check(self, numbers: Numbers, run: Run, max_batch_tokens: int) -> None:
         """Judge the graph that was written in the end, as it will be run.
@@ -139,7 +156,7 @@ class Gate:
         with self.stages.bar("blame", unit="layer", total=len(layers)) as bar:
             for layer in layers:
                 numbers = Numbers(products=products, fp32_layers=tuple(name for name in layers if name != layer))
-                found = judge(some, {layer: numbers_run(self.network, numbers)})
+                found = judge(some, {layer: self.run(numbers)})
                 loss[layer] = 1 - found[layer].mean_cosine
                 bar.update(1)
         return sorted(layers, key=lambda layer: -loss[layer])
@@ -152,8 +169,3 @@ class Gate:
             f"graph refused: with {numbers.name} {self.shortfall(numbers)}; most differ: {worst}; "
             f"most to blame: {', '.join(layers[:_NUM_NAMED])} ({remedy})"
         )
-
-
-def numbers_run(network: Network, numbers: Numbers) -> Run:
-    """Run a graph with these numbers, in whatever form, on all cores."""
-    return ort_run(build_graph(network, numbers, Form()), execution=on_all_cores(Execution()))

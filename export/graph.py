@@ -3,6 +3,9 @@
 Exporters trace a network and look for what they can fuse in the result. Here the graph is written down as it is to
 run, in any of the forms that `Form` names: which is fastest, a measurement says.
 
+With fp16, everything up to the head is of half precision, but for means and variances, which LayerNormalization's
+`stash_type` keeps in single. So are heads, which are small; masked-lm's, which is large, only gives its logits so.
+
 Where only [CLS] is read (classification, regression, multiple choice, [CLS] embeddings), the last layer's query, output
 and feed-forward products are computed for that token alone: the same numbers for less.
 
@@ -24,8 +27,9 @@ from export.storage import Graph
 from export.variant import Form, Numbers
 from tasks.features import INPUT_NAMES
 
-_NOT_SEEN = -1e30
+_NOT_SEEN = {np.float32: -1e30, np.float16: -1e4}
 """Added to the scores of padding: nothing is left of them after the softmax, and sums of it stay finite."""
+_STANDARD_GELU = {"gelu": "none", "gelu_new": "tanh", "gelu_pytorch_tanh": "tanh"}
 _GELU = {"gelu": "Gelu", "gelu_new": "FastGelu", "gelu_pytorch_tanh": "FastGelu"}
 
 
@@ -43,8 +47,8 @@ class _Writer:
     def __init__(self, network: Network, numbers: Numbers, form: Form) -> None:
         self.config, self.weights, self.task = network.config, network.weights, network.task
         self.numbers, self.form = numbers, form
-        self.graph = GraphBuilder()
-        self.linear = LinearLayers(self.graph, network, numbers)
+        self.graph = GraphBuilder(numbers.dtype)
+        self.linear = LinearLayers(self.graph, network, numbers, form)
 
     def write(self) -> Graph:
         with self.graph.scope("embeddings"):
@@ -89,15 +93,17 @@ class _Writer:
         if not self.numbers.int8_embeddings:
             return self.graph.add("Gather", self.weight("bert.embeddings.word.weight"), "input_ids")
         rows, scales = self.linear.word_rows()
-        floats = self.graph.add("Cast", self.graph.add("Gather", rows, "input_ids"), to=TensorProto.FLOAT)
+        floats = self.graph.floats(self.graph.add("Gather", rows, "input_ids"))
         return self.graph.add("Mul", floats, self.graph.add("Gather", scales, "input_ids"))
 
     def additive_mask(self) -> str:
         """[batch, 1, 1, length]: 0 for tokens, and much less for padding."""
-        mask = self.graph.add("Cast", "attention_mask", to=TensorProto.FLOAT)
+        mask = self.graph.floats("attention_mask")
         padding = self.graph.add("Sub", self.graph.constant(1), mask)
         return self.graph.add(
-            "Unsqueeze", self.graph.add("Mul", padding, self.graph.constant(_NOT_SEEN)), self.graph.ints(1, 2)
+            "Unsqueeze",
+            self.graph.add("Mul", padding, self.graph.constant(_NOT_SEEN[self.graph.dtype])),
+            self.graph.ints(1, 2),
         )
 
     # Layers
@@ -129,7 +135,7 @@ class _Writer:
 
     def attention_operator(self, qkv: str, x: str) -> str:
         heads = self.config.num_attention_heads
-        if self.linear.in_fp32(qkv):
+        if self.linear.in_floats(qkv):
             inputs = (x, self.linear.weight(qkv), self.linear.bias(qkv), "attention_mask")
             return self.graph.add("Attention", *inputs, domain=CONTRIB, num_heads=heads)
         activation = self.linear.quantise(qkv, x)
@@ -178,14 +184,18 @@ class _Writer:
 
     def attend(self, q: str, k: str, v: str, *, transposed_keys: bool = False) -> str:
         """Weighted means of values, [..., heads, queries, size]."""
-        scores = self.graph.add(
-            *("FusedMatMul", q, k),
-            domain=CONTRIB,
-            transB=int(transposed_keys),
-            alpha=1 / math.sqrt(self.heads[1]),
-        )
+        scores = self.scaled_products(q, k, 1 / math.sqrt(self.heads[1]), transposed_keys=transposed_keys)
         scores = self.graph.add("Add", scores, self.mask)
         return self.graph.add("MatMul", self.graph.add("Softmax", scores, axis=-1), v)
+
+    def scaled_products(self, q: str, k: str, scale: float, *, transposed_keys: bool) -> str:
+        """scale * q k^T, [..., heads, queries, keys]."""
+        if not self.form.standard:
+            inputs = ("FusedMatMul", q, k)
+            return self.graph.add(*inputs, domain=CONTRIB, transB=int(transposed_keys), alpha=scale)
+        if transposed_keys:
+            k = self.graph.add("Transpose", k, perm=[0, 1, 2, 4, 3])
+        return self.graph.add("MatMul", self.graph.add("Mul", q, self.graph.constant(scale)), k)
 
     def merge_heads(self, context: str) -> str:
         return self.graph.add("Reshape", context, self.graph.ints(0, 0, self.config.hidden_size))
@@ -200,6 +210,8 @@ class _Writer:
     def activation(self, x: str) -> str:
         if self.config.hidden_act == "relu":
             return self.graph.add("Relu", x)
+        if self.form.standard:
+            return self.graph.add("Gelu", x, approximate=_STANDARD_GELU[self.config.hidden_act])
         return self.graph.add(_GELU[self.config.hidden_act], x, domain=CONTRIB)
 
     def add_and_norm(self, norm: str, x: str, residual: str) -> str:
@@ -219,6 +231,8 @@ class _Writer:
 
     def head(self, x: str) -> list[ValueInfoProto]:
         """The task's outputs."""
+        if self.task.name != "masked-lm":
+            x = self.graph.as_float32(x)
         return _HEADS[self.task.name](self, x)
 
     def embedding_head(self, x: str) -> list[ValueInfoProto]:
@@ -233,7 +247,7 @@ class _Writer:
 
     def mean(self, x: str) -> str:
         """Over tokens, [batch, hidden]."""
-        mask = self.graph.add("Cast", "attention_mask", to=TensorProto.FLOAT)
+        mask = self.graph.floats("attention_mask")
         mask = self.graph.add("Unsqueeze", mask, self.graph.ints(1))  # [batch, 1, length]
         total = self.graph.add("Squeeze", self.graph.add("MatMul", mask, x), self.graph.ints(1))
         return self.graph.add("Div", total, self.graph.add("ReduceSum", mask, self.graph.ints(2), keepdims=0))
@@ -263,16 +277,19 @@ class _Writer:
 
     def masked_lm_head(self, x: str) -> list[ValueInfoProto]:
         x = self.layer_norm("mlm.norm", self.intermediate("mlm.dense", x))
-        return [self.output("logits", self.decode(x), "batch", "length", self.config.vocab_size)]
+        logits = self.graph.as_float32(self.decode(x))
+        return [self.output("logits", logits, "batch", "length", self.config.vocab_size)]
 
     def decode(self, x: str) -> str:
         """Logits over the vocabulary, by the matrix of the word embeddings."""
-        if not self.linear.in_fp32("mlm.decoder"):
+        if not self.linear.in_floats("mlm.decoder"):
             return self.linear.apply("mlm.decoder", x)
-        words = self.weight("bert.embeddings.word.weight")
-        return self.graph.add(
-            "Add", self.graph.add("FusedMatMul", x, words, domain=CONTRIB, transB=1), self.weight("mlm.bias")
-        )
+        words, bias = self.weight("bert.embeddings.word.weight"), self.weight("mlm.bias")
+        if self.form.standard:
+            product = self.graph.add("MatMul", x, self.graph.add("Transpose", words, perm=[1, 0]))
+        else:
+            product = self.graph.add("FusedMatMul", x, words, domain=CONTRIB, transB=1)
+        return self.graph.add("Add", product, bias)
 
     def pooled(self, x: str) -> str:
         """tanh of a layer over [CLS], [batch, hidden]."""

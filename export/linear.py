@@ -3,6 +3,7 @@
 Integers: weights are int8 with a scale for each output channel, activations uint8 with one scale and zero point. ONNX
 Runtime's MatMulIntegerToFloat multiplies, scales and adds the bias at once, and one quantisation of an activation
 serves all products that take it. Without VNNI, sums can saturate: quality is that of the CPU it was checked on.
+Standard graphs turn static integers back into floats before a product of floats (QDQ): runtimes join them.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from onnx import TensorProto
 
 from export.builder import CONTRIB, GraphBuilder
 from export.network import DECODER_MATRIX, Network
-from export.variant import DECODER, WORD_EMBEDDINGS, Numbers
+from export.variant import DECODER, WORD_EMBEDDINGS, Form, Numbers
 
 
 @dataclass(frozen=True)
@@ -28,16 +30,18 @@ class Int8Activation:
 class LinearLayers:
     """Adds the products of activations with layers' weights to a graph."""
 
-    def __init__(self, graph: GraphBuilder, network: Network, numbers: Numbers) -> None:
+    def __init__(self, graph: GraphBuilder, network: Network, numbers: Numbers, form: Form) -> None:
         self._graph = graph
         self._weights = network.weights
         self._ranges, self._factors = network.ranges, network.factors
         self._numbers = numbers
+        self._is_standard = form.standard
         self._quantised: dict[str, Int8Activation] = {}
+        self._restored: dict[str, str] = {}
 
-    def in_fp32(self, layer: str) -> bool:
+    def in_floats(self, layer: str) -> bool:
         """Whether the products of a layer are of floats."""
-        return self._numbers.products == "fp32" or layer in self._numbers.fp32_layers
+        return not self._numbers.in_integers or layer in self._numbers.fp32_layers
 
     def apply(self, layer: str, x: str, part: slice = slice(None), *, with_bias: bool = True) -> str:
         """x W + b.
@@ -47,16 +51,36 @@ class LinearLayers:
             with_bias: otherwise x W.
         """
         bias = self.bias(layer, part) if with_bias else ""
-        if self.in_fp32(layer):
-            product = self._graph.add("MatMul", x, self.weight(layer, part))
-            return self._graph.add("Add", product, bias) if bias else product
+        if self.in_floats(layer):
+            return self._sum(self._graph.add("MatMul", x, self.weight(layer, part)), bias)
         activation = self.quantise(layer, x)
         values, scales = self.int8_weight(layer, part)
+        if self._is_standard:
+            return self._sum(self._standard_product(activation, values, scales), bias)
         return self._graph.add(
             "MatMulIntegerToFloat",
             *(activation.values, values, activation.scale, scales, activation.zero_point, "", bias),
             domain=CONTRIB,
         )
+
+    def _standard_product(self, activation: Int8Activation, values: str, scales: str) -> str:
+        """Dynamic: a product of integers, to be scaled. Static: QDQ."""
+        if self._numbers.products == "dynamic int8":
+            integers = self._graph.add("MatMulInteger", activation.values, values, activation.zero_point)
+            scale = self._graph.add("Mul", activation.scale, scales)
+            return self._graph.add("Mul", self._graph.add("Cast", integers, to=TensorProto.FLOAT), scale)
+        weights = self._graph.add("DequantizeLinear", values, scales, axis=1)
+        return self._graph.add("MatMul", self._restore(activation), weights)
+
+    def _restore(self, activation: Int8Activation) -> str:
+        """An activation's floats again, rounded to what integers hold."""
+        if activation.values not in self._restored:
+            inputs = (activation.values, activation.scale, activation.zero_point)
+            self._restored[activation.values] = self._graph.add("DequantizeLinear", *inputs)
+        return self._restored[activation.values]
+
+    def _sum(self, product: str, bias: str) -> str:
+        return self._graph.add("Add", product, bias) if bias else product
 
     def weight(self, layer: str, part: slice = slice(None)) -> str:
         """The matrix [in, out] of a layer."""

@@ -75,7 +75,7 @@ class Weights:
     @classmethod
     def of_graph(cls, path: Path) -> Weights:
         """Those of a graph of `export.graph`."""
-        whole = _joined(read_arrays(path))
+        whole = _joined({name: _in_float32(array) for name, array in read_arrays(path).items()})
         int8 = {
             name.removesuffix(".int8"): Int8Matrix(values, whole[f"{name.removesuffix('.int8')}.scales"])
             for name, values in whole.items()
@@ -95,6 +95,11 @@ class Weights:
         if name not in self._int8:
             self._int8[name] = to_int8(self.floats[name])
         return self._int8[name]
+
+
+def _in_float32(array: np.ndarray) -> np.ndarray:
+    """Half precision loses nothing by it."""
+    return array.astype(np.float32) if array.dtype == np.float16 else array
 
 
 def _joined(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

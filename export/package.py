@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import onnx
+import onnxruntime
 
 from export.card import write_card
 from export.for_others import write_for_others
@@ -21,14 +22,15 @@ from export.tune import Choice, Trial
 from export.variant import Numbers
 from tasks.files import sha256
 from tasks.manifest import DATA_FILE, MANIFEST_FILE, MODEL_FILE, Manifest, Precision
+from tasks.providers import PACKAGES
 from tasks.tokenizer import TOKENIZER_FILE
 from training.checkpoint import checkpoint_digest
 from training.model.bert import BertConfig
 
-_LIBRARIES = ("torch", "onnx", "onnxruntime", "tokenizers")
+_LIBRARIES = ("torch", "onnx", "tokenizers")
 
 
-def check_target(model_dir: Path, checkpoint: Path, *, replace: bool) -> None:
+def check_destination(model_dir: Path, checkpoint: Path, *, replace: bool) -> None:
     """Whether a model directory can be written without loss, before the work.
 
     Raises:
@@ -111,7 +113,8 @@ def _provenance(source: Source, config: BertConfig, made: Made) -> dict[str, Any
         "data": dict(made.data),
         "graph": graph_record(made.numbers, made.choice, made.trials),
         "machine": machine(),
-        "versions": {library: library_version(library) for library in _LIBRARIES},
+        "versions": {library: library_version(library) for library in _LIBRARIES}
+        | {PACKAGES[made.choice.execution.provider]: onnxruntime.__version__},
     }
 
 

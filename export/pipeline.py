@@ -9,16 +9,17 @@ from pathlib import Path
 from export.balance import balanced
 from export.calibrate import calibrate
 from export.data import Data
-from export.gate import Gate, Limits, numbers_run
+from export.gate import Gate, Limits
 from export.graph import build_graph
 from export.made import Made
 from export.network import Network, Weights
-from export.package import check_target, write_package
+from export.package import check_destination, write_package
 from export.parity import AnyTask, check_parity, shapes
-from export.session import on_all_cores, ort_run
+from export.session import check_provider, on_all_cores, ort_run
 from export.source import SettingsChanges, Source, read_source
 from export.stages import SILENT, Stages
 from export.storage import save_graph
+from export.targets import TARGETS, TargetName, target_named
 from export.tune import Choice, Trial, default_choice, tune
 from export.variant import Numbers
 from export.workload import Workload
@@ -44,7 +45,10 @@ class Wishes:
     """What an export is to give."""
 
     precision: Precision = "fp32"
-    """int8 is a quarter as large and 2.5 times as fast (6 layers, 2 cores, VNNI), at a measured and limited loss."""
+    """fp16 (for `--target cuda`) and int8 (for CPUs) are smaller and faster, int8 some 2.5 times and a quarter of the
+    size (6 layers, 2 cores, VNNI), at a loss that is measured and limited."""
+    target: TargetName = "cpu"
+    """What it is to run on, when served and here: `cuda` needs onnxruntime-gpu, `openvino` onnxruntime-openvino."""
     limits: Limits = field(default_factory=Limits)
     mixed: bool = False
     """int8: leave the layers that lose most in floats, as many as the limits ask for."""
@@ -58,6 +62,7 @@ class Wishes:
             ValueError: naming the flags.
         """
         check_precision(self.precision)
+        target_named(self.target).check(self.precision)
         check_numbers(self.limits)
         if self.mixed and self.precision != "int8":
             raise ValueError("--mixed leaves layers of int8 in floats: give --precision int8, too")
@@ -92,8 +97,9 @@ def export_checkpoint(
     """
     wishes = wishes or Wishes()
     name, version = parse_model_path(model_dir)
-    check_target(Path(model_dir), Path(checkpoint), replace=replace)
+    check_destination(Path(model_dir), Path(checkpoint), replace=replace)
     wishes.check()
+    check_provider(TARGETS[wishes.target].execution)
     (data := data or Data()).check()
     source = read_source(checkpoint, task=task, settings=settings)
     model = source.load_model()
@@ -111,13 +117,14 @@ def _make_graph(source: Source, model: BertModel, directory: Path, wishes: Wishe
     evidence = data.evidence(task)
     stages.say(f"judged on {evidence.name}")
     network = Network(model.config, Weights.of(model), task)
-    gate = Gate(network, evidence, reference, wishes.limits, stages)
+    gate = Gate(network, evidence, reference, wishes.limits, stages, TARGETS[wishes.target])
     numbers, sequences = Numbers(), []
-    if wishes.precision == "int8":
-        differences = _check_fp32(task, reference, numbers_run(network, numbers), wishes.limits, stages)
-        sequences = data.calibration(task, evidence)
-        _measure(gate, model, sequences, stages)
-        numbers = gate.choose(mixed=wishes.mixed)
+    if wishes.precision != "fp32":
+        differences = _check_fp32(task, reference, gate.run(numbers), wishes.limits, stages)
+        if wishes.precision == "int8":
+            sequences = data.calibration(task, evidence)
+            _measure(gate, model, sequences, stages)
+        numbers = gate.choose(wishes.precision, mixed=wishes.mixed)
     choice, trials = _tuned(gate.network, numbers, data.workload(task, evidence), wishes, stages)
     graph = directory / MODEL_FILE
     save_graph(build_graph(gate.network, numbers, choice.form), graph)
@@ -142,9 +149,10 @@ def _measure(gate: Gate, model: BertModel, sequences: list[Features], stages: St
 def _tuned(
     network: Network, numbers: Numbers, workload: Workload, wishes: Wishes, stages: Stages
 ) -> tuple[Choice, list[Trial]]:
+    target = TARGETS[wishes.target]
     if not wishes.tune:
-        return default_choice(), []
-    return tune(network, numbers, workload, num_cores=available_cpus(), stages=stages)
+        return default_choice(target), []
+    return tune(network, numbers, workload, target=target, num_cores=available_cpus(), stages=stages)
 
 
 def _check_fp32(task: AnyTask, reference: Run, run: Run, limits: Limits, stages: Stages) -> dict[str, float]:

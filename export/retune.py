@@ -14,9 +14,10 @@ from export.machine import machine
 from export.network import Network, Range, Weights
 from export.package import digests, graph_record, write_manifest
 from export.parity import random_batches
-from export.session import on_all_cores, ort_run
+from export.session import check_provider, on_all_cores, ort_run
 from export.stages import SILENT, Stages
 from export.storage import save_graph
+from export.targets import target_of
 from export.tune import Choice, Trial, tune
 from export.variant import Numbers
 from export.workload import Workload
@@ -36,11 +37,14 @@ def retune(model_dir: str | Path, workload: Workload, *, stages: Stages = SILENT
     """Choose form and execution of a model directory, and write them into it, all at once.
 
     Raises:
-        ValueError: when it is no model directory, or its graph is not one of `export.graph`.
+        ValueError: when it is no model directory, its graph is not one of `export.graph`, or its execution provider is
+            missing.
     """
     directory = read_model_directory(model_dir)
+    target = target_of(directory.manifest.execution)
+    check_provider(directory.manifest.execution)
     network, numbers = read_graph(directory)
-    choice, trials = tune(network, numbers, workload, num_cores=available_cpus(), stages=stages)
+    choice, trials = tune(network, numbers, workload, target=target, num_cores=available_cpus(), stages=stages)
     with atomic_directory(directory.path, replace=True) as new:
         shutil.copytree(directory.path, new, dirs_exist_ok=True, ignore=shutil.ignore_patterns(MODEL_FILE, DATA_FILE))
         save_graph(build_graph(network, numbers, choice.form), new / MODEL_FILE)

@@ -11,13 +11,16 @@ from pathlib import Path
 
 import numpy as np
 import onnxruntime
+from onnx import TensorProto, helper
 
 from export.storage import Graph
 from tasks.batching import Run
 from tasks.cpus import available_cpus
 from tasks.manifest import Execution
+from tasks.providers import CPU, OPENVINO, TENSORRT, check_installed, check_started
 
-_ERRORS_ONLY = 3
+_FATAL = 4
+"""Severity: what goes wrong comes as an exception."""
 
 
 def on_all_cores(execution: Execution) -> Execution:
@@ -33,32 +36,68 @@ def ort_run(model: str | Path | Graph, *, execution: Execution | None = None) ->
         execution: how to run it, as a manifest says; None for ONNX Runtime's own ways on one thread.
 
     Raises:
-        ValueError: naming the file, when it is missing or not a graph that ONNX Runtime can run.
+        ValueError: naming the file, when it is missing or not a graph that ONNX Runtime can run, or the execution
+            provider, when there is none of that name or it does not start.
     """
-    execution = execution or Execution()
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = _ERRORS_ONLY
-    for name, value in execution.session_options.items():
-        setattr(options, name, value)
-    for name, value in execution.session_config.items():
-        options.add_session_config_entry(name, value)
-    if isinstance(model, Graph):
-        values = map(onnxruntime.OrtValue.ortvalue_from_numpy, model.weights.values())
-        options.add_external_initializers(list(model.weights), list(values))
-    source = model.proto.SerializeToString() if isinstance(model, Graph) else str(model)
-    try:
-        session = onnxruntime.InferenceSession(
-            source,
-            options,
-            providers=[execution.provider],
-            disabled_optimizers=list(execution.disabled_optimizers),
-        )
-    except Exception as error:  # ONNX Runtime has an exception class for each status, without a common base
-        named = "" if isinstance(model, Graph) else f" `{model}`"
-        raise ValueError(f"cannot load graph{named}: {str(error).splitlines()[0]}") from error
+    session = _session(model, execution or Execution())
     names = [output.name for output in session.get_outputs()]
 
     def run(arrays: dict[str, np.ndarray], kept: object = model) -> dict[str, np.ndarray]:  # weights are read there
         return dict(zip(names, session.run(names, arrays), strict=True))
 
     return run
+
+
+def check_provider(execution: Execution) -> None:
+    """Find out whether an execution provider is there and starts, before it is needed.
+
+    Raises:
+        ValueError: naming it, and what has to be installed.
+    """
+    if execution.provider == CPU:
+        return
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy")
+    graph = helper.make_graph([helper.make_node("Add", ["x", "x"], ["y"])], "double", [x], [y])
+    opsets = [helper.make_opsetid("", 20)]
+    ort_run(Graph(helper.make_model(graph, opset_imports=opsets, ir_version=10), {}), execution=execution)
+
+
+def starts(provider: str) -> bool:
+    """Whether an execution provider is there and starts."""
+    try:
+        check_provider(Execution(provider=provider))
+    except ValueError:
+        return False
+    return True
+
+
+def _session(model: str | Path | Graph, execution: Execution) -> onnxruntime.InferenceSession:
+    check_installed(execution.provider, onnxruntime.get_available_providers())
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = _FATAL
+    for name, value in execution.session_options.items():
+        setattr(options, name, value)
+    for name, value in execution.session_config.items():
+        options.add_session_config_entry(name, value)
+    try:
+        session = onnxruntime.InferenceSession(
+            _add_weights(options, model, execution) if isinstance(model, Graph) else str(model),
+            options,
+            providers=execution.providers,
+            disabled_optimizers=list(execution.disabled_optimizers),
+            enable_fallback=0,  # to another provider, with no more than a line on stdout
+        )
+    except Exception as error:  # ONNX Runtime has an exception class for each status, without a common base
+        named = "" if isinstance(model, Graph) else f" `{model}`"
+        raise ValueError(f"cannot load graph{named}: {str(error).splitlines()[0]}") from error
+    check_started(execution.provider, session.get_providers())
+    return session
+
+
+def _add_weights(options: onnxruntime.SessionOptions, graph: Graph, execution: Execution) -> bytes:
+    """Let a session know weights where they are; those that compile graphs themselves get them in the graph."""
+    if execution.provider in (OPENVINO, TENSORRT):
+        return graph.whole().SerializeToString()
+    values = map(onnxruntime.OrtValue.ortvalue_from_numpy, graph.weights.values())
+    options.add_external_initializers(list(graph.weights), list(values))
+    return graph.proto.SerializeToString()

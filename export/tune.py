@@ -6,20 +6,22 @@ what was best so far, in turns with it. In the end, what was nearly as fast is t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
-from typing import Any, get_args
+from typing import Any
 
 from export.graph import build_graph
 from export.network import Network
-from export.session import ort_run
+from export.session import ort_run, starts
 from export.stages import SILENT, Stages
-from export.variant import Attention, Form, Numbers
+from export.targets import PROVIDER_OPTIONS, TARGETS, Target
+from export.variant import Form, Numbers
 from export.workload import Arrays, Workload, race, run_all
 from tasks.batching import Run
 from tasks.manifest import Execution
+from tasks.providers import TENSORRT
 
 ROUNDS = 9
 LOST = 1.05
@@ -28,8 +30,6 @@ PASS_S = 0.1
 """Seconds of one measurement, at least."""
 BATCHES_A_CORE = 2
 """And how many of the largest batches there are for each core."""
-CAPS = (1, 128, 256, 512, 1024)
-"""Of batches, in tokens."""
 CLOSE = 0.97
 """Share of the highest speed with which a value is tried again, together with others."""
 NUM_FINALISTS, NUM_SESSIONS = 8, 5
@@ -45,16 +45,19 @@ class Choice:
     form: Form
     execution: Execution
 
-    def __str__(self) -> str:
-        """In what it is not the default."""
-        own, usual = ({**vars(choice.form), **vars(choice.execution)} for choice in (self, default_choice()))
-        changes = [f"{name.replace('_', ' ')}: {value}" for name, value in own.items() if value != usual[name]]
+    def changes(self, usual: Choice) -> str:
+        """What is not as usual, in words."""
+        own, others = ({**vars(choice.form), **vars(choice.execution)} for choice in (self, usual))
+        changes = [f"{name.replace('_', ' ')}: {value}" for name, value in own.items() if value != others[name]]
         return ", ".join(changes) or "default"
 
     def changed(self, name: str, value: Any) -> Choice:
         """The same with another value of a field of either."""
+        if name == "provider":
+            form = self.form.as_standard() if value == TENSORRT else self.form
+            return Choice(form, replace(self.execution, provider=value, provider_options=PROVIDER_OPTIONS[value]))
         if hasattr(self.form, name):
-            return replace(self, form=replace(self.form, **{name: value}))
+            return replace(self, form=self.form.changed(name, value))
         return replace(self, execution=replace(self.execution, **{name: value}))
 
 
@@ -69,33 +72,57 @@ class Trial:
     """Of its speed to that of the fastest it was tried with."""
 
 
-def default_choice() -> Choice:
-    """What is often fast on CPUs."""
-    return Choice(Form(), Execution(max_batch_tokens=256, disabled_optimizers=("SkipLayerNormFusion",)))
+def default_choice(target: Target = TARGETS["cpu"]) -> Choice:
+    """What is often fast."""
+    return Choice(target.form, target.execution)
 
 
 def tune(
-    network: Network, numbers: Numbers, workload: Workload, *, num_cores: int, stages: Stages = SILENT
+    network: Network,
+    numbers: Numbers,
+    workload: Workload,
+    *,
+    target: Target = TARGETS["cpu"],
+    num_cores: int,
+    stages: Stages = SILENT,
 ) -> tuple[Choice, list[Trial]]:
     """Try what there is.
 
     Args:
+        target: of the machine at hand.
         num_cores: those that the server will have.
         stages: is told what was tried.
 
     Returns:
         The fastest choice, and all that was tried, in order.
     """
-    watch, best = Stopwatch(network, numbers, workload, num_cores), default_choice()
-    trials: list[Trial] = []
-    for name, values in alternatives(numbers, num_cores).items():
+    watch, usual = Stopwatch(network, numbers, workload, target, num_cores), default_choice(target)
+    best, trials = usual, list[Trial]()
+    for name, values in _alternatives(target, numbers, num_cores).items():
         choices = {value: best.changed(name, value) for value in values}
         trials += (found := _try(watch, name, choices, stages))
         best = choices[_fastest(found)]
         watch.free(but=[best])
-    finalists = {str(choice): choice for choice in _finalists(best, trials)}
+    finalists = {choice.changes(usual): choice for choice in [*_finalists(best, trials), usual]}
     trials += (found := _try(watch, TOGETHER, finalists, stages))
     return finalists[_fastest(found)], trials
+
+
+def all_choices(target: Target, numbers: Numbers, num_cores: int) -> list[Choice]:
+    """Whatever alternatives can be combined to."""
+    known = _alternatives(target, numbers, num_cores)
+    choices = []
+    for values in product(*known.values()):
+        choice = default_choice(target)
+        for name, value in zip(known, values, strict=True):
+            choice = choice.changed(name, value)
+        choices.append(choice)
+    return list(dict.fromkeys(choices))
+
+
+def _alternatives(target: Target, numbers: Numbers, num_cores: int) -> dict[str, list[Any]]:
+    known = target.alternatives(numbers, num_cores)
+    return {name: [value for value in values if name != "provider" or starts(value)] for name, values in known}
 
 
 def _try(watch: Stopwatch, name: str, choices: Mapping[Any, Choice], stages: Stages) -> list[Trial]:
@@ -115,50 +142,27 @@ def _fastest(trials: Sequence[Trial]) -> Any:
 
 
 def _finalists(best: Choice, trials: Sequence[Trial]) -> list[Choice]:
-    """The default, and combinations of what was nearly as fast as the fastest: one of them may be faster yet."""
+    """Combinations of what was nearly as fast as the fastest: one of them may be faster yet."""
     found = {best: 1.0}
     for trial in trials:
         if trial.ratio >= CLOSE:
             found |= {choice.changed(trial.name, trial.value): trial.ratio * known for choice, known in found.items()}
     hopeful = sorted(found, key=lambda choice: -found[choice])[:NUM_FINALISTS]
     sessions = list(dict.fromkeys(map(_session_of, hopeful)))[:NUM_SESSIONS]
-    return list(dict.fromkeys([*(item for item in hopeful if _session_of(item) in sessions), default_choice()]))
-
-
-def all_choices(numbers: Numbers, num_cores: int) -> Iterator[Choice]:
-    """Whatever alternatives can be combined to."""
-    known = alternatives(numbers, num_cores)
-    for values in product(*known.values()):
-        choice = default_choice()
-        for name, value in zip(known, values, strict=True):
-            choice = choice.changed(name, value)
-        yield choice
-
-
-def alternatives(numbers: Numbers, num_cores: int) -> dict[str, Sequence[Any]]:
-    """What can be chosen, most weighty first."""
-    found: dict[str, Sequence[Any]] = {"attention": get_args(Attention), "skip_layer_norm": (False, True)}
-    if not numbers.int8_embeddings:
-        found["embed_layer_norm"] = (False, True)
-    found["bias_gelu"] = (False, True)
-    found["disabled_optimizers"] = (("SkipLayerNormFusion",), ())
-    found["max_batch_tokens"] = CAPS
-    if num_cores > 1:
-        found["num_threads"] = (1, num_cores)
-    return found
+    return [choice for choice in hopeful if _session_of(choice) in sessions]
 
 
 class Stopwatch:
     """Times choices on a workload, of which it takes as much or as often as a measurement is to last."""
 
-    def __init__(self, network: Network, numbers: Numbers, workload: Workload, num_cores: int) -> None:
+    def __init__(self, network: Network, numbers: Numbers, workload: Workload, target: Target, num_cores: int) -> None:
         self.network, self.numbers, self.num_cores = network, numbers, num_cores
         self.workload = workload
         self._runs: dict[Choice, Run] = {}
         self._batches: dict[int, list[Arrays]] = {}
-        self.seconds(default_choice())  # the first pass is slower
-        wanted = PASS_S / self.seconds(default_choice())
-        enough = BATCHES_A_CORE * num_cores * max(CAPS) / workload.num_tokens
+        self.seconds(default_choice(target))  # the first pass is slower
+        wanted = PASS_S / self.seconds(default_choice(target))
+        enough = BATCHES_A_CORE * num_cores * max(target.batch_tokens) / workload.num_tokens
         self.workload = workload.scaled(max(wanted, enough))
         self._batches.clear()
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
-Products = Literal["fp32", "dynamic int8", "static int8", "balanced int8"]
-"""Numbers of the products with weights. "dynamic": activations become integers by their range in the batch at hand;
-"static": by one that was measured before, so that a text's numbers do not depend on what else is in its batch;
-"balanced": static, after their channels were made more alike, see `export.balance`."""
+import numpy as np
+
+Products = Literal["fp32", "fp16", "dynamic int8", "static int8", "balanced int8"]
+"""Numbers of the products with weights. "fp16": also of all that is between them. "dynamic": activations become
+integers by their range in the batch at hand; "static": by one that was measured before, so that a text's numbers do not
+depend on what else is in its batch; "balanced": static, after their channels were made more alike, see
+`export.balance`."""
 Attention = Literal["products", "joint products", "MultiHeadAttention", "joint MultiHeadAttention", "Attention"]
 """Matrix products and a softmax, or an operator of ONNX Runtime's for them. "joint": query, key and value are one
 product with the weights; `Attention` holds that product, too."""
@@ -25,6 +28,16 @@ class Numbers:
     rows are of integers otherwise, as a quarter of the memory does."""
 
     @property
+    def in_integers(self) -> bool:
+        """Whether products with weights are of integers."""
+        return self.products.endswith("int8")
+
+    @property
+    def dtype(self) -> Any:
+        """Of floats between embeddings and head."""
+        return np.float16 if self.products == "fp16" else np.float32
+
+    @property
     def name(self) -> str:
         """For people."""
         return f"{self.products}{f', {len(self.fp32_layers)} layers in fp32' if self.fp32_layers else ''}"
@@ -32,7 +45,7 @@ class Numbers:
     @property
     def int8_embeddings(self) -> bool:
         """Whether the word embeddings are of integers; masked-lm's decoder is the same table."""
-        return self.products != "fp32" and not {WORD_EMBEDDINGS, DECODER} & set(self.fp32_layers)
+        return self.in_integers and not {WORD_EMBEDDINGS, DECODER} & set(self.fp32_layers)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,3 +61,23 @@ class Form:
     """The bias before Gelu is added in its operator, not by the product."""
     only_cls: bool = True
     """Compute of the last layer what [CLS] needs, where nothing else is read."""
+    standard: bool = False
+    """With ONNX's own operators alone, for providers that know no others."""
+
+    def __post_init__(self) -> None:
+        fused = self.skip_layer_norm or self.embed_layer_norm or self.bias_gelu
+        assert not (self.standard and (fused or self.attention.endswith("Attention"))), self
+
+    def changed(self, name: str, value: Any) -> Form:
+        """With another value of a field; where ONNX has no such operator, the form is standard no longer."""
+        if name == "standard" and value:
+            return self.as_standard()
+        is_fused = name not in ("only_cls", "standard") and (value is True or str(value).endswith("Attention"))
+        return replace(self, **{name: value} | ({"standard": False} if is_fused else {}))
+
+    def as_standard(self) -> Form:
+        """The nearest form of ONNX's own operators."""
+        attention: Attention = "joint products" if self.attention.endswith("Attention") else self.attention
+        return replace(
+            self, attention=attention, skip_layer_norm=False, embed_layer_norm=False, bias_gelu=False, standard=True
+        )

@@ -9,6 +9,7 @@ import onnxruntime as ort
 
 from tasks.features import INPUT_NAMES
 from tasks.manifest import Execution, ModelDirectory
+from tasks.providers import check_installed, check_started
 
 Arrays = dict[str, np.ndarray]
 
@@ -48,23 +49,18 @@ class Engine:
 
 
 def _load(path: Path, execution: Execution) -> ort.InferenceSession:
-    available = ort.get_available_providers()
-    if execution.provider not in available:
-        raise ValueError(
-            f"execution provider of `{path}` is not installed: `{execution.provider}` (available: "
-            f"{', '.join(available)}); install the ONNX Runtime that has it, or export for another"
-        )
     try:
+        check_installed(execution.provider, ort.get_available_providers())
         session = ort.InferenceSession(
             str(path),
             _options(execution),
-            providers=[execution.provider],
+            providers=execution.providers,
             disabled_optimizers=list(execution.disabled_optimizers),
+            enable_fallback=0,  # to another provider, with no more than a line on stdout
         )
+        check_started(execution.provider, session.get_providers())
     except Exception as error:  # ONNX Runtime's own errors share no base class
         raise ValueError(f"cannot load `{path}`: {_first_line(error)}") from error
-    if session.get_providers()[0] != execution.provider:
-        raise ValueError(f"execution provider of `{path}` does not start: `{execution.provider}`; see its requirements")
     return session
 
 

@@ -19,7 +19,9 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from tasks.base import Task, TaskSettings
+from tasks.cpus import available_cpus
 from tasks.files import sha256
+from tasks.providers import CPU, CUDA, OPENVINO, TENSORRT, with_streams
 from tasks.registry import create_task, settings_from_dict, settings_to_dict
 from tasks.tokenizer import TOKENIZER_FILE, Tokenizer
 
@@ -27,7 +29,7 @@ MANIFEST_FILE = "manifest.json"
 MODEL_FILE = "model.onnx"
 DATA_FILE = "model.onnx.data"
 FORMAT = 1
-Precision = Literal["fp32", "int8"]
+Precision = Literal["fp32", "fp16", "int8"]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _VERSION = re.compile(r"[1-9][0-9]*")
@@ -47,7 +49,9 @@ def check_precision(precision: str) -> None:
 class Execution:
     """How to run the graph: chosen by measurement at export, obeyed by the server."""
 
-    provider: str = "CPUExecutionProvider"
+    provider: str = CPU
+    provider_options: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """What the provider is told, by ONNX Runtime's names."""
     max_batch_tokens: int = 512
     """Cap of a batch in padded tokens."""
     num_threads: int = 1
@@ -61,6 +65,17 @@ class Execution:
                 raise ValueError(f"execution.{name} must be at least 1: `{getattr(self, name)}`")
 
     @property
+    def providers(self) -> list[tuple[str, dict[str, str]]]:
+        """As ONNX Runtime's InferenceSession takes them. OpenVINO has threads of its own: all cores, in as many streams
+        as batches run at the same time; what TensorRT leaves over goes to CUDA."""
+        options = dict(self.provider_options)
+        if self.provider == OPENVINO:
+            num_cores = available_cpus()
+            num_streams = max(1, num_cores // self.num_threads)
+            options = with_streams(options, num_streams=num_streams, num_threads=num_cores)
+        return [(self.provider, options), *([(CUDA, {})] if self.provider == TENSORRT else [])]
+
+    @property
     def session_options(self) -> dict[str, Any]:
         """Attributes of ONNX Runtime's SessionOptions: what is measured at export is what is served."""
         return {
@@ -71,8 +86,10 @@ class Execution:
 
     @property
     def session_config(self) -> dict[str, str]:
-        """Entries of ONNX Runtime's session configuration: idle threads leave the cores to others."""
-        return {"session.intra_op.allow_spinning": "0", "session.inter_op.allow_spinning": "0"}
+        """Entries of ONNX Runtime's session configuration: idle threads leave the cores to others, and OpenVINO has to
+        compute all of the graph."""
+        entries = {"session.intra_op.allow_spinning": "0", "session.inter_op.allow_spinning": "0"}
+        return entries | ({"session.disable_cpu_ep_fallback": "1"} if self.provider == OPENVINO else {})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -130,7 +130,7 @@ def test_balanced_model_directories_are_tuned_again(checkpoints, tmp_path, texts
             np.testing.assert_array_equal(after.factors[layer], before.factors[layer])
 
 
-def _choose_balanced(gate, *, mixed):
+def _choose_balanced(gate, precision, *, mixed):
     gate.network = gate.balance()
     gate.judge(BALANCED)
     return BALANCED

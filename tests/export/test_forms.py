@@ -25,6 +25,8 @@ FORMS = [
     *(Form(attention=attention) for attention in get_args(Attention)),
     Form(skip_layer_norm=True, embed_layer_norm=True),
     Form(bias_gelu=True, only_cls=False),
+    Form(standard=True),
+    Form(standard=True, attention="products", only_cls=False),
 ]
 NUMBERS = [
     Numbers(),
@@ -32,6 +34,7 @@ NUMBERS = [
     Numbers(products="static int8"),
     Numbers(products="static int8", fp32_layers=("bert.layers.0.qkv", "bert.layers.1.output")),
     Numbers(products="static int8", fp32_layers=("bert.embeddings.word", "mlm.decoder")),
+    Numbers(products="fp16"),
 ]
 
 
@@ -115,7 +118,7 @@ def test_graphs_are_valid_and_named(networks):
 
 
 def test_weights_come_back_from_a_graph(networks, tmp_path):
-    """Of every form and all numbers: what they were, or what integers are left of them."""
+    """Of every form and all numbers: what they were, or what integers or half precision have left of them."""
     for numbers in NUMBERS:
         for form in FORMS:
             network = networks["masked-lm"]
@@ -125,15 +128,17 @@ def test_weights_come_back_from_a_graph(networks, tmp_path):
 
             for layer in network.layers:
                 name = f"{layer}.weight"
-                if numbers.products != "fp32" and layer not in numbers.fp32_layers:
+                if numbers.in_integers and layer not in numbers.fp32_layers:
                     np.testing.assert_array_equal(found.int8(name).values, network.weights.int8(name).values)
                     np.testing.assert_array_equal(found.int8(name).scales, network.weights.int8(name).scales)
                 elif layer != "mlm.decoder":
-                    np.testing.assert_array_equal(found[name], network.weights[name])
+                    np.testing.assert_array_equal(found[name], network.weights[name].astype(numbers.dtype))
             words = found["bert.embeddings.word.weight"]
             matrix = network.weights.int8("mlm.decoder.weight")
             expected = (matrix.values * matrix.scales).T if numbers.int8_embeddings else network.weights[WORDS]
-            np.testing.assert_array_equal(words, expected)
+            np.testing.assert_array_equal(words, expected.astype(numbers.dtype))
+            again = replace(network, weights=found)
+            assert build_graph(again, numbers, form).whole() == onnx.load(tmp_path / "graph.onnx")
 
 
 @pytest.mark.parametrize("name", ["plain", "masked-lm"])
@@ -150,6 +155,63 @@ def test_word_embeddings_are_small_and_kept_once(name, networks):
     assert tables(Numbers(products="static int8")) == [onnx.TensorProto.INT8]
     kept = Numbers(products="dynamic int8", fp32_layers=tuple(networks[name].int8_parts))
     assert tables(kept) == [onnx.TensorProto.FLOAT]
+
+
+@pytest.mark.parametrize("numbers", NUMBERS, ids=lambda numbers: numbers.name)
+def test_standard_graphs_have_onnx_operators_alone(numbers, networks):
+    """Whatever the task; static integers stand between QuantizeLinear and DequantizeLinear."""
+    for network in networks.values():
+        for form in FORMS:
+            model = build_graph(network, numbers, form.as_standard()).whole()
+
+            assert {node.domain for node in model.graph.node} == {""}
+            assert [opset.domain for opset in model.opset_import] == [""]
+            onnx.checker.check_model(model, full_check=True)
+            kinds = {node.op_type for node in model.graph.node}
+            assert ("DequantizeLinear" in kinds) == (numbers.products == "static int8")
+
+
+@pytest.mark.parametrize("activation", ["gelu", "gelu_new", "relu"])
+def test_standard_activations_are_those_of_the_network(activation, networks, random_batch):
+    """Gelu by the error function, by tanh, and none of both."""
+    network = networks["plain"]
+    network = replace(network, config=replace(network.config, hidden_act=activation))
+    arrays = random_batch(3, 9)
+
+    (expected, *_), (found, *_) = (
+        list(outputs(network, Numbers(), form, arrays).values()) for form in (Form(), Form(standard=True))
+    )
+
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("standard", [False, True])
+@pytest.mark.parametrize("name", ["plain", "classification", "spans", "masked-lm"])
+def test_fp16_is_near_fp32_and_gives_floats(name, standard, networks, random_batch):
+    """Everything up to the head is of half precision; inputs and outputs stay what they were."""
+    arrays, form = random_batch(4, 19), Form(standard=standard)
+    model = build_graph(networks[name], Numbers(products="fp16"), form).whole()
+    expected = outputs(networks[name], Numbers(), Form(), arrays)
+
+    for key, value in outputs(networks[name], Numbers(products="fp16"), form, arrays).items():
+        assert value.dtype == np.float32
+        np.testing.assert_allclose(value, expected[key], atol=0.01 * np.abs(expected[key]).max())
+    elements = {item.name: item.data_type for item in model.graph.initializer}
+    assert {elements[name] for name in elements if name.startswith("bert.layers")} == {onnx.TensorProto.FLOAT16}
+    assert {value.type.tensor_type.elem_type for value in model.graph.input} == {onnx.TensorProto.INT32}
+    assert {value.type.tensor_type.elem_type for value in model.graph.output} == {onnx.TensorProto.FLOAT}
+
+
+def test_padding_is_not_seen_in_half_precision(networks, random_batch):
+    """What stands under the mask changes nothing, and the mask itself is a number that fp16 holds."""
+    run = ort_run(build_graph(networks["plain"], Numbers(products="fp16"), Form()))
+    arrays = random_batch(3, 12)
+    other = arrays | {"input_ids": np.where(arrays["attention_mask"] == 1, arrays["input_ids"], 7)}
+
+    (found, *_), (expected, *_) = (list(run(item).values()) for item in (arrays, other))
+
+    assert np.isfinite(found).all()
+    np.testing.assert_array_equal(found, expected)
 
 
 def test_integers_are_near_what_they_stand_for():

@@ -1,7 +1,7 @@
 """The model directory: read as it was written, and refused when anything about it is wrong."""
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -105,7 +105,7 @@ def test_execution_has_defaults(directory):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"precision": "fp8"}, "unknown precision: `fp8` (one of: fp32, int8)"),
+        ({"precision": "fp8"}, "unknown precision: `fp8` (one of: fp32, fp16, int8)"),
         ({"hidden_size": 0}, "hidden_size must be at least 1: `0`"),
         ({"execution": {"max_batch_tokens": -5}}, "execution.max_batch_tokens must be at least 1: `-5`"),
     ],
@@ -232,6 +232,7 @@ def test_every_key_is_tried_here():
         ({"provider": 1}, "`execution.provider` must be a string: `1`"),
         ({"max_batch_tokens": "256"}, "`execution.max_batch_tokens` must be a whole number: `'256'`"),
         ({"disabled_optimizers": "Fusion"}, "`execution.disabled_optimizers` must be a list of strings: `'Fusion'`"),
+        ({"provider_options": {"a": 1}}, "`execution.provider_options` must be an object of strings: `{'a': 1}`"),
         ({"disabled_optimizers": [1]}, "`execution.disabled_optimizers` must be a list of strings: `[1]`"),
     ],
 )
@@ -240,6 +241,15 @@ def test_wrong_execution(directory, execution, message):
     change(directory, execution=execution)
 
     assert message in error_of(directory)
+
+
+def test_provider_options_are_read_as_written(directory):
+    """And need not be there."""
+    assert read_model_directory(directory).manifest.execution.provider_options == {}
+
+    execution = Execution(provider="OpenVINOExecutionProvider", provider_options={"device_type": "CPU"})
+    change(directory, execution=asdict(execution))
+    assert read_model_directory(directory).manifest.execution == execution
 
 
 def test_wrong_task_and_settings(directory):

@@ -1,0 +1,69 @@
+"""What execution providers are told, and what is said where one is missing."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tasks.manifest import Execution
+from tasks.providers import CPU, CUDA, OPENVINO, TENSORRT, check_installed, check_started
+
+
+def config(**execution):
+    [(provider, options)] = Execution(provider=OPENVINO, **execution).providers
+    assert provider == OPENVINO
+    return json.loads(options["load_config"])
+
+
+@pytest.fixture
+def _four_cores(monkeypatch):
+    monkeypatch.setattr("tasks.manifest.available_cpus", lambda: 4)
+
+
+@pytest.mark.usefixtures("_four_cores")
+@pytest.mark.parametrize(("num_threads", "num_streams"), [(1, "4"), (2, "2"), (4, "1"), (9, "1")])
+def test_openvino_runs_as_many_batches_as_there_are_cores_for(num_threads, num_streams):
+    """Its threads are all cores, in streams, wherever the model directory was made."""
+    assert config(num_threads=num_threads) == {"CPU": {"NUM_STREAMS": num_streams, "INFERENCE_NUM_THREADS": "4"}}
+
+
+@pytest.mark.usefixtures("_four_cores")
+def test_what_a_manifest_tells_openvino_stays():
+    """Only what it leaves open is added."""
+    told = {"GPU": {"X": "1"}, "CPU": {"NUM_STREAMS": "7", "INFERENCE_PRECISION_HINT": "f32"}}
+
+    found = config(provider_options={"load_config": json.dumps(told)})
+
+    assert found["GPU"] == {"X": "1"}
+    assert found["CPU"] == {"INFERENCE_NUM_THREADS": "4", **told["CPU"]}
+
+
+@pytest.mark.parametrize("text", ["ov.json", "[1]", '{"CPU": 1}'])
+def test_openvino_settings_that_are_none_are_named(text):
+    """In one line."""
+    with pytest.raises(ValueError, match="provider option `load_config` must be JSON, settings by device"):
+        config(provider_options={"load_config": text})
+
+
+def test_other_providers_are_told_what_the_manifest_says():
+    """TensorRT leaves what it does not know to CUDA."""
+    assert Execution().providers == [(CPU, {})]
+    assert Execution(provider=CUDA, provider_options={"use_tf32": "0"}).providers == [(CUDA, {"use_tf32": "0"})]
+    assert [name for name, _ in Execution(provider=TENSORRT).providers] == [TENSORRT, CUDA]
+
+
+def test_missing_providers_are_named_with_their_package():
+    """And with what there is."""
+    check_installed(CPU, [CPU])
+    with pytest.raises(ValueError, match=rf"`{TENSORRT}` \(available: {CPU}\); pip install onnxruntime-gpu,"):
+        check_installed(TENSORRT, [CPU])
+    with pytest.raises(ValueError, match="pip install a build of ONNX Runtime that has it"):
+        check_installed("XExecutionProvider", [CPU])
+
+
+def test_providers_that_do_not_start_are_named():
+    """ONNX Runtime goes on with another."""
+    check_started(CUDA, [CUDA, CPU])
+    with pytest.raises(ValueError, match=rf"does not start: `{CUDA}` \(started: {CPU}\)"):
+        check_started(CUDA, [CPU])
