@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from benchmarks.int8_graphs import random_network, with_ranges
+from export.targets import TARGETS
 from export.tune import Choice, Stopwatch, all_choices, default_choice, tune
 from export.variant import Numbers, Products
 from export.workload import Workload, typical_lengths
@@ -54,15 +55,15 @@ def main() -> None:
     """Command line."""
     arguments = parse(Arguments, "benchmarks.tuner", __doc__)
     network = with_ranges(*random_network(arguments.shape))
-    numbers, cores = Numbers(products=arguments.products), available_cpus()
+    numbers, cores, target = Numbers(products=arguments.products), available_cpus(), TARGETS["cpu"]
     load = Workload(typical_lengths(arguments.num_sequences, 512), network.task.tokenizer.vocab_size)
     tuned: list[Choice] = []
     for _ in range(arguments.num_tunings):
         started = time.perf_counter()
         tuned.append(tune(network, numbers, load, num_cores=cores)[0])
-        print(f"tuned in {time.perf_counter() - started:.0f} s: {tuned[-1]}")
-    watch = Stopwatch(network, numbers, load, cores)
-    everything = list(all_choices(numbers, cores))
+        print(f"tuned in {time.perf_counter() - started:.0f} s: {tuned[-1].changes(default_choice())}")
+    watch = Stopwatch(network, numbers, load, target, cores)
+    everything = all_choices(target, numbers, cores)
     found = screened(watch, everything, tuned[0])
     finalists = dict.fromkeys([*tuned, default_choice(), *sorted(found, key=found.__getitem__)[:NUM_FINALISTS]])
     seconds = watch.least(finalists, arguments.rounds)
@@ -70,7 +71,7 @@ def main() -> None:
     print(f"of {len(everything)} choices, {sum(ratio < 1.05 for ratio in found.values())} within 5% of the tuner's")
     for choice in sorted(finalists, key=seconds.__getitem__):
         chosen = f" ({tuned.count(choice)} of {len(tuned)} tunings)" if choice in tuned else ""
-        print(f"{seconds[choice] / best:6.3f}x  {choice}{chosen}")
+        print(f"{seconds[choice] / best:6.3f}x  {choice.changes(default_choice())}{chosen}")
 
 
 if __name__ == "__main__":

@@ -23,27 +23,34 @@ from tasks.features import Features
 from training.evaluate import torch_run
 from training.model.bert import BertModel
 
-NUM_BINS = 2048
+NUM_BINS = 8192
 SHARES = tuple(1 - step / 100 for step in range(0, 60, 2))
 """Shares of the whole range that are tried."""
 
 
-class _Histogram:
-    """Values of one activation, seen twice: first for the ends, then for what lies between them."""
+class Histogram:
+    """Values of one activation, in bins about zero that double in width when larger values come."""
 
     def __init__(self) -> None:
-        self.low, self.high = 0.0, 0.0
+        self.low, self.high, self.limit = 0.0, 0.0, 0.0
         self.counts = torch.zeros(NUM_BINS)
 
-    def widen(self, x: Tensor) -> None:
-        self.low, self.high = min(self.low, float(x.min())), max(self.high, float(x.max()))
-
     def count(self, x: Tensor) -> None:
-        self.counts += torch.histc(x.float(), NUM_BINS, self.low, self.high)
+        """Add values, of any shape."""
+        x = x.float()
+        self.low, self.high = min(self.low, float(x.min())), max(self.high, float(x.max()))
+        size = max(-self.low, self.high)
+        self.limit = self.limit or size
+        while self.limit < size:
+            self.limit *= 2
+            quarter = torch.zeros(NUM_BINS // 4)
+            self.counts = torch.cat([quarter, self.counts.view(-1, 2).sum(1), quarter])
+        if self.limit:  # zeros alone say nothing
+            self.counts += torch.histc(x, NUM_BINS, -self.limit, self.limit)
 
     def best_range(self) -> Range:
-        """Both ends shrunk by the same share."""
-        centres = self.low + (self.high - self.low) * (torch.arange(NUM_BINS) + 0.5) / NUM_BINS
+        """The one with the least squared error, of those with both ends shrunk by the same share."""
+        centres = self.limit * ((2 * torch.arange(NUM_BINS) + 1) / NUM_BINS - 1)
         ranges = [Range.between(share * self.low, share * self.high) for share in SHARES]
         return min(ranges, key=lambda item: float((self.counts * (_rounded(centres, item) - centres) ** 2).sum()))
 
@@ -72,18 +79,15 @@ def calibrate(
         features: a few hundred sequences of the kind to come; none for no ranges.
         layers: as `Network.layers` names them.
         factors: as `Network.factors`.
-        progress: called with a number of finished sequences, each of which is run twice.
+        progress: called with a number of finished sequences.
     """
-    histograms = {name: _Histogram() for name in layers if features}
+    histograms = {name: Histogram() for name in layers if features}
     scaled = {name: torch.from_numpy(values) for name, values in (factors or {}).items()}
 
-    def watch(name: str, see: Callable[[_Histogram, Tensor], None]) -> See:
-        if name not in scaled:
-            return partial(see, histograms[name])
-        return lambda x: see(histograms[name], x * scaled[name])
+    def see(name: str, x: Tensor) -> None:
+        histograms[name].count(x * scaled[name] if name in scaled else x)
 
-    for see in (_Histogram.widen, _Histogram.count):
-        _show(model, task, features, {name: watch(name, see) for name in histograms}, progress)
+    _show(model, task, features, {name: partial(see, name) for name in histograms}, progress)
     return {name: histogram.best_range() for name, histogram in histograms.items()}
 
 

@@ -139,7 +139,7 @@ def _make_graph(source: Source, model: BertModel, directory: Path, wishes: Wishe
 def _measure(gate: Gate, model: BertModel, sequences: list[Features], stages: Stages) -> None:
     """Let a gate know the ranges of activations, and how to balance them."""
     network = gate.network
-    with stages.bar("ranges", unit="sequence", total=2 * len(sequences)) as bar:
+    with stages.bar("ranges", unit="sequence", total=len(sequences)) as bar:
         ranges = calibrate(model, network.task, sequences, network.layers, progress=bar.update)
     gate.network = replace(network, ranges=ranges)
     if sequences:

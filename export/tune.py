@@ -23,16 +23,16 @@ from tasks.batching import Run
 from tasks.manifest import Execution
 from tasks.providers import TENSORRT
 
-ROUNDS = 9
+ROUNDS = 7
 LOST = 1.05
 """Times the best: what takes longer is measured no more."""
 PASS_S = 0.1
 """Seconds of one measurement, at least."""
-BATCHES_A_CORE = 2
+BATCHES_A_CORE = 1
 """And how many of the largest batches there are for each core."""
 CLOSE = 0.97
 """Share of the highest speed with which a value is tried again, together with others."""
-NUM_FINALISTS, NUM_SESSIONS = 8, 5
+NUM_FINALISTS, NUM_SESSIONS = 6, 5
 """Of those, and in how many sessions at once: each has the weights in memory."""
 TOGETHER = "together"
 """Name of the last trials, whose values are choices in words."""

@@ -98,15 +98,18 @@ def race(
     """What candidates measure, in turns: what else the machine does meanwhile meets them all alike.
 
     Args:
-        lost: candidates whose least is so many times the least of all run no more.
+        lost: candidates whose least is so many times the least of all run no more; a last one needs no more rounds.
         after: from this round on.
         progress: called with 1 after each round.
     """
     found: dict[KeyT, list[float]] = {name: [] for name in candidates}
+    running = list(candidates)
     for number in range(rounds):
-        best = min((min(seconds) for seconds in found.values()), default=inf) if number >= after else inf
-        for name, seconds in found.items():
-            if number < after or min(seconds) <= lost * best:
-                seconds.append(candidates[name]())
+        if number >= after:
+            best = min(min(seconds) for seconds in found.values())
+            running = [name for name in running if min(found[name]) <= lost * best]
+        if number < after or len(running) > 1:
+            for name in running:
+                found[name].append(candidates[name]())
         progress(1)
     return found

@@ -221,7 +221,7 @@ def test_an_interrupt_leaves_nothing(tmp_path, checkpoints):
         text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
-    while not process.stdout.readline().startswith("fp32 graph"):
+    while not process.stdout.readline().startswith("attention: "):
         pass
     process.send_signal(signal.SIGINT)
     _, error = process.communicate(timeout=60)

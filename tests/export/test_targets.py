@@ -120,11 +120,7 @@ def test_provider_that_does_not_start_is_an_error(monkeypatch):
     ("target", "numbers", "expected"),
     [
         ("cpu", Numbers(), f"{FUSED} {EXECUTION}"),
-        (
-            "cpu",
-            STATIC,
-            f"attention skip_layer_norm bias_gelu standard {EXECUTION}",
-        ),
+        ("cpu", STATIC, f"attention skip_layer_norm bias_gelu standard {EXECUTION}"),
         ("openvino", STATIC, "attention max_batch_tokens num_threads"),
         ("cuda", Numbers(), f"{FUSED} max_batch_tokens"),
         ("cuda", Numbers(products="fp16"), f"{FUSED} provider max_batch_tokens"),

@@ -27,13 +27,6 @@ from tasks.manifest import read_model_directory
 from tests.export.conftest import SETTINGS, UNTUNED
 
 
-@pytest.fixture(autouse=True)
-def _brief(monkeypatch):
-    """What is measured here does not matter."""
-    monkeypatch.setattr("export.tune.PASS_S", 1e-3)
-    monkeypatch.setattr("export.tune.BATCHES_A_CORE", 1e-3)
-
-
 @pytest.fixture
 def network(checkpoints):
     source = read_source(checkpoints["plain"])
@@ -170,17 +163,20 @@ def test_measurements_take_turns():
 
 
 def test_losers_run_no_more():
-    """After three rounds; what they took by then is known."""
+    """After three rounds; what they took by then is known. Nor does a winner without rivals."""
     order = []
 
     def measure(name, seconds):
         order.append(name)
         return seconds
 
-    found = race({name: partial(measure, name, seconds) for name, seconds in {"a": 1.0, "b": 1.2}.items()}, 5, lost=1.1)
+    times = {"a": 1.0, "b": 1.2, "c": 1.05}
+    found = race({name: partial(measure, name, seconds) for name, seconds in times.items()}, 5, lost=1.1)
+    alone = race({name: partial(measure, name, times[name]) for name in "ab"}, 5, lost=1.1)
 
-    assert "".join(order) == "abababaa"
-    assert found == {"a": [1.0] * 5, "b": [1.2] * 3}
+    assert "".join(order) == "abcabcabcacac" + "ababab"
+    assert found == {"a": [1.0] * 5, "b": [1.2] * 3, "c": [1.05] * 5}
+    assert alone == {"a": [1.0] * 3, "b": [1.2] * 3}
 
 
 @given(st.lists(st.integers(1, 512), min_size=1, max_size=50), st.floats(0, 20))

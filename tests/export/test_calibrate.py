@@ -1,0 +1,57 @@
+"""Ranges of activations are those with the least squared error."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from export.calibrate import NUM_BINS, SHARES, Histogram
+from export.network import Range
+
+FLOATS = st.floats(-1e4, 1e4, width=32)
+
+
+def squared_error(x, known):
+    integers = np.clip(np.round(x / known.scale) + known.zero_point, 0, 255)
+    return float((((integers - known.zero_point) * known.scale - x) ** 2).sum())
+
+
+def histogram_of(parts):
+    histogram = Histogram()
+    for part in parts:
+        histogram.count(torch.tensor(part, dtype=torch.float32))
+    return histogram
+
+
+@given(st.lists(st.lists(FLOATS, min_size=1, max_size=20), min_size=1, max_size=6))
+def test_all_values_are_counted_however_they_grow(parts):
+    """Bins that had to double hold what they held; the ends are exact."""
+    parts = [[1.0], *parts]
+    histogram = histogram_of(parts)
+
+    values = np.concatenate(parts).astype(np.float32)
+    assert histogram.counts.sum() == len(values)
+    assert (histogram.low, histogram.high) == (min(0, values.min()), max(0, values.max()))
+    centres = histogram.limit * ((2 * np.arange(NUM_BINS) + 1) / NUM_BINS - 1)
+    found = np.repeat(centres, histogram.counts.int().numpy())
+    np.testing.assert_allclose(found, np.sort(values), atol=1.01 * histogram.limit / NUM_BINS)
+
+
+def test_outliers_do_not_take_all_steps():
+    """The best of the ranges that are tried is found, as values themselves say."""
+    values = np.random.default_rng(0).normal(size=20_000).astype(np.float32)
+    values[:3] = (9, -8, 7.5)
+
+    found = histogram_of(np.split(values, 10)).best_range()
+
+    low, high = values.min(), values.max()
+    tried = [Range.between(share * low, share * high) for share in SHARES]
+    assert squared_error(values, found) <= 1.001 * min(squared_error(values, item) for item in tried)
+    assert found.scale < Range.between(low, high).scale
+
+
+def test_nothing_but_zeros_has_a_range():
+    """A neuron that is never active, for one."""
+    assert histogram_of([[0.0, 0.0]]).best_range() == Range(1.0, 0)
