@@ -16,7 +16,7 @@ from bertline import Client
 from demo.models import MODELS, served_name
 from demo.served import score_predictions, served_predictions
 from export import ort_run
-from tasks import Task
+from tasks import AnyTask
 from tasks.batching import predict
 from tasks.manifest import read_model_directory
 from training.baselines import baseline
@@ -124,7 +124,7 @@ class Scoreboard:
         return (self.model_dir("answer", way.split()[1]) / "model.onnx").stat().st_size / 1e6
 
 
-def _plain(task: Task[Any, Any, Any, Any], example: Any, prediction: Any) -> list[Any]:
+def _plain(task: AnyTask, example: Any, prediction: Any) -> list[Any]:
     """A prediction as `served_predictions` gives it."""
     if task.name == "masked-lm":
         ids = [task.tokenizer.token_id(token) for token in example.tokens]

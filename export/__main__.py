@@ -2,6 +2,7 @@
 
     python -m export runs/sst2/checkpoint models/sst2/1
     python -m export bge-small models/bge/1 --precision int8 --texts sentences.txt
+    python -m export tune models/bge/1    # anew, on the machine that will serve it
 
 CHECKPOINT is any BERT in Hugging Face's layout. The graph is compared with PyTorch, and refused when unfaithful.
 """

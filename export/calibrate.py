@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -17,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from export.network import Range
-from tasks import Task
+from tasks import AnyTask
 from tasks.batching import run_features
 from tasks.features import Features
 from training.evaluate import torch_run
@@ -60,7 +59,6 @@ def _rounded(x: Tensor, known: Range) -> Tensor:
     return (integers - known.zero_point) * known.scale
 
 
-AnyTask = Task[Any, Any, Any, Any]
 See = Callable[[Tensor], None]
 
 

@@ -9,8 +9,9 @@ from typing import Annotated, Any
 
 import tyro
 
-from export.evidence import AnyTask, Evidence, labelled, plain_texts, random_ids, some_of
+from export.evidence import Evidence, labelled, plain_texts, random_ids, some_of
 from export.workload import Workload, typical_lengths
+from tasks import AnyTask
 from tasks.embedding import Embedding
 from tasks.features import Features
 from training.checkpoint import TaskCard

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks import Task
+from tasks import AnyTask
 from tasks.embedding import Embedding, EmbeddingSettings
 from tasks.features import Features
 from training.data.examples import Examples, encode_examples
@@ -17,7 +17,6 @@ from training.data.labelled import Columns, read_examples, read_similarities
 from training.evaluate import check_labels
 from training.similarity import vector_scores
 
-AnyTask = Task[Any, Any, Any, Any]
 Score = Callable[[Sequence[Any]], dict[str, float]]
 """Predictions -> scores by name, official metrics first."""
 

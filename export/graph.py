@@ -66,7 +66,7 @@ class _Writer:
     @property
     def reads_only_cls(self) -> bool:
         pooling = getattr(self.task.settings, "pooling", "cls")
-        return self.form.only_cls and not self.task.token_outputs and pooling == "cls"
+        return not self.task.token_outputs and pooling == "cls"
 
     # Embeddings
 

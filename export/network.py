@@ -6,13 +6,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from export.storage import read_arrays
 from export.variant import DECODER, WORD_EMBEDDINGS
-from tasks import Task
+from tasks import AnyTask
 from training.model.bert import BertConfig, BertModel
 
 _LIMIT = np.float32(127)
@@ -74,7 +73,7 @@ class Weights:
 
     @classmethod
     def of_graph(cls, path: Path) -> Weights:
-        """Those of a graph of `export.graph`."""
+        """Those of a graph of `export.graph`: each as it is there, floats or integers."""
         whole = _joined({name: _in_float32(array) for name, array in read_arrays(path).items()})
         int8 = {
             name.removesuffix(".int8"): Int8Matrix(values, whole[f"{name.removesuffix('.int8')}.scales"])
@@ -84,8 +83,7 @@ class Weights:
         if "bert.embeddings.word.rows" in whole:
             rows, scales = whole["bert.embeddings.word.rows"], whole["bert.embeddings.word.row_scales"]
             int8[DECODER_MATRIX] = Int8Matrix(rows.T, scales[:, 0])
-            whole["bert.embeddings.word.weight"] = rows * scales
-        return cls(whole | {name: matrix.values * matrix.scales for name, matrix in int8.items()}, int8)
+        return cls(whole, int8)
 
     def __getitem__(self, name: str) -> np.ndarray:
         return self.floats[name]
@@ -125,7 +123,7 @@ class Network:
 
     config: BertConfig
     weights: Weights
-    task: Task[Any, Any, Any, Any]
+    task: AnyTask
     ranges: Mapping[str, Range] = field(default_factory=dict)
     """Of the activation that each layer takes, by the layer's name; for static and balanced int8."""
     factors: Mapping[str, np.ndarray] = field(default_factory=dict)

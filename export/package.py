@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from importlib.metadata import version as library_version
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import onnxruntime
 from export.card import write_card
 from export.for_others import write_for_others
 from export.machine import machine
-from export.made import Made
+from export.quality import Quality
 from export.report import write_report
 from export.source import Source
 from export.tune import Choice, Trial
@@ -28,6 +28,23 @@ from training.checkpoint import checkpoint_digest
 from training.model.bert import BertConfig
 
 _LIBRARIES = ("torch", "onnx", "tokenizers")
+
+
+@dataclass(frozen=True)
+class Made:
+    """A graph that was chosen and checked."""
+
+    numbers: Numbers
+    choice: Choice
+    trials: list[Trial]
+    judged_on: str
+    """In words."""
+    data: Mapping[str, Any]
+    """What `Data.record` gives."""
+    qualities: Mapping[str, Quality]
+    """Of PyTorch and all numbers that were tried, by name."""
+    differences: Mapping[str, float]
+    """Largest difference of each output of the fp32 graph from PyTorch's."""
 
 
 def check_destination(model_dir: Path, checkpoint: Path, *, replace: bool) -> None:

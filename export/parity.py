@@ -7,11 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from tasks import Task
+from tasks import AnyTask
 from tasks.batching import Run
 from tasks.features import Features, collate
-
-AnyTask = Task[Any, Any, Any, Any]
 
 _NUM_ROWS = (1, 2, 7)
 _MAX_VALUES = 2**25

@@ -11,10 +11,9 @@ from export.calibrate import calibrate
 from export.data import Data
 from export.gate import Gate, Limits
 from export.graph import build_graph
-from export.made import Made
 from export.network import Network, Weights
-from export.package import check_destination, write_package
-from export.parity import AnyTask, check_parity, shapes
+from export.package import Made, check_destination, write_package
+from export.parity import check_parity, shapes
 from export.session import check_provider, on_all_cores, ort_run
 from export.source import SettingsChanges, Source, read_source
 from export.stages import SILENT, Stages
@@ -23,6 +22,7 @@ from export.targets import TARGETS, TargetName, target_named
 from export.tune import Choice, Trial, default_choice, tune
 from export.variant import Numbers
 from export.workload import Workload
+from tasks import AnyTask
 from tasks.batching import Run
 from tasks.cpus import available_cpus
 from tasks.features import Features

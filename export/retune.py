@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,14 +22,16 @@ from export.targets import target_of
 from export.tune import Choice, Trial, tune
 from export.variant import Numbers
 from export.workload import Workload
+from tasks import AnyTask
 from tasks.batching import Run
 from tasks.cpus import available_cpus
 from tasks.files import atomic_directory
-from tasks.manifest import DATA_FILE, MODEL_FILE, Manifest, ModelDirectory, read_model_directory
+from tasks.manifest import DATA_FILE, MODEL_FILE, Manifest, ModelDirectory, Precision, read_model_directory
 from training.model.bert import BertConfig
 
-SAME = 0.9999
-"""Cosine of outputs of the graphs before and after: sums in another order may round to another integer."""
+MAX_CHANGE: Mapping[Precision, float] = {"fp32": 1e-8, "fp16": 1e-5, "int8": 1e-3}
+"""Mean squared difference of an output from the old graph's in a batch, to its mean square in all: sums in another
+order may round to another integer."""
 _MAX_COMPARED = 1024
 """Tokens of a batch that both graphs get."""
 
@@ -49,7 +52,8 @@ def retune(model_dir: str | Path, workload: Workload, *, stages: Stages = SILENT
         shutil.copytree(directory.path, new, dirs_exist_ok=True, ignore=shutil.ignore_patterns(MODEL_FILE, DATA_FILE))
         save_graph(build_graph(network, numbers, choice.form), new / MODEL_FILE)
         before = ort_run(directory.model_path, execution=on_all_cores(directory.manifest.execution))
-        _check_same(network, before, ort_run(new / MODEL_FILE, execution=on_all_cores(choice.execution)))
+        after = ort_run(new / MODEL_FILE, execution=on_all_cores(choice.execution))
+        check_same(network.task, before, after, MAX_CHANGE[directory.manifest.precision])
         write_manifest(new, _manifest(directory, new, graph_record(numbers, choice, trials), choice))
     return trials
 
@@ -90,17 +94,24 @@ def _factors(network: Network) -> dict[str, np.ndarray]:
     return {name: values for name, values in found.items() if values is not None}
 
 
-def _check_same(network: Network, before: Run, after: Run) -> None:
-    for arrays in random_batches(network.task, max_batch_tokens=_MAX_COMPARED):
-        mask = arrays["attention_mask"].astype(bool) if network.task.token_outputs else ...
+def check_same(task: AnyTask, before: Run, after: Run, max_change: float) -> None:
+    """Compare the outputs of two graphs in each batch, a single number of one text, too.
+
+    Raises:
+        ValueError: naming the output that changes by more.
+    """
+    squares: dict[str, list[float]] = {name: [] for name in task.output_names}
+    changes: dict[str, list[float]] = {name: [] for name in task.output_names}
+    for arrays in random_batches(task, max_batch_tokens=_MAX_COMPARED):
+        mask = arrays["attention_mask"].astype(bool) if task.token_outputs else ...
         old, new = before(arrays), after(arrays)
-        for name in network.task.output_names:
-            first, second = old[name][mask].ravel(), new[name][mask].ravel()
-            cosine = float(first @ second / max(np.linalg.norm(first) * np.linalg.norm(second), 1e-12))
-            if not cosine >= SAME:
-                raise ValueError(
-                    f"the new graph is not the old one: `{name}` has cosine {cosine:.5f}; nothing was changed"
-                )
+        for name in task.output_names:
+            squares[name].append(float(np.square(old[name][mask]).mean()))
+            changes[name].append(float(np.square(new[name][mask] - old[name][mask]).mean()))
+    for name in task.output_names:
+        change = float(np.max(changes[name])) / max(float(np.mean(squares[name])), 1e-24)
+        if not change <= max_change:
+            raise ValueError(f"the new graph is not the old one: `{name}` changes by {change:.1e}; nothing was written")
 
 
 def _manifest(directory: ModelDirectory, new: Path, graph: dict[str, Any], choice: Choice) -> Manifest:

@@ -13,7 +13,7 @@ from types import NoneType
 from typing import Any, Literal, TypedDict, get_args
 
 from export.sentence_transformers import checkpoint_directory, embedding_settings
-from tasks import TASKS, Task, create_task, settings_from_dict, settings_to_dict
+from tasks import TASKS, AnyTask, create_task, settings_from_dict, settings_to_dict
 from tasks.spans import SpanSettings
 from training.checkpoint import (
     TaskCard,
@@ -73,7 +73,7 @@ class Source:
     """Last part of the path that the user gave; of a run, its name."""
     directory: Path
     """Where the weights lie; a subfolder in some sentence-transformers layouts."""
-    task: Task[Any, Any, Any, Any]
+    task: AnyTask
     card: TaskCard | None
     """None for a foreign checkpoint."""
 
@@ -120,7 +120,7 @@ def read_source(checkpoint: str | Path, *, task: str | None = None, settings: Se
 
 
 def _refuse_ablations(directory: Path) -> None:
-    """The graph is traced from transformers' BERT, which would compute something else with these weights."""
+    """The graph is that of a plain BERT, which would compute something else with these weights."""
     shape = read_shape(directory)
     if shape.direction != "both":
         remedy = "pretrain it with --direction both"
@@ -181,7 +181,7 @@ def _tokenizer_limit(directory: Path) -> list[int]:
     return [int(limit)] if limit else []
 
 
-def _check_sizes(directory: Path, task: Task[Any, Any, Any, Any]) -> None:
+def _check_sizes(directory: Path, task: AnyTask) -> None:
     """Whatever the task encodes, the network must have embeddings for."""
     shape = read_shape(directory)
     if task.settings.max_seq_length > shape.max_position_embeddings:

@@ -54,10 +54,11 @@ class Choice:
     def changed(self, name: str, value: Any) -> Choice:
         """The same with another value of a field of either."""
         if name == "provider":
-            form = self.form.as_standard() if value == TENSORRT else self.form
-            return Choice(form, replace(self.execution, provider=value, provider_options=PROVIDER_OPTIONS[value]))
+            execution = replace(self.execution, provider=value, provider_options=PROVIDER_OPTIONS[value])
+            return Choice(self.form.as_standard() if value == TENSORRT else self.form, execution)
         if hasattr(self.form, name):
-            return replace(self, form=self.form.changed(name, value))
+            form = self.form.changed(name, value)
+            return replace(self, form=form.as_standard() if self.execution.provider == TENSORRT else form)
         return replace(self, execution=replace(self.execution, **{name: value}))
 
 

@@ -59,8 +59,6 @@ class Form:
     """The sum of the embeddings and LayerNorm in one operator, where the word embeddings are floats."""
     bias_gelu: bool = False
     """The bias before Gelu is added in its operator, not by the product."""
-    only_cls: bool = True
-    """Compute of the last layer what [CLS] needs, where nothing else is read."""
     standard: bool = False
     """With ONNX's own operators alone, for providers that know no others."""
 
@@ -72,7 +70,7 @@ class Form:
         """With another value of a field; where ONNX has no such operator, the form is standard no longer."""
         if name == "standard" and value:
             return self.as_standard()
-        is_fused = name not in ("only_cls", "standard") and (value is True or str(value).endswith("Attention"))
+        is_fused = name != "standard" and (value is True or str(value).endswith("Attention"))
         return replace(self, **{name: value} | ({"standard": False} if is_fused else {}))
 
     def as_standard(self) -> Form:

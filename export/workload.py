@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from math import inf
 from statistics import fmean
@@ -67,24 +68,18 @@ def run_all(run: Run, batches: Sequence[Arrays], num_callers: int) -> float:
     """
     waiting = iter(batches)
     lock = threading.Lock()
-    worked: list[float] = []
 
-    def work() -> None:
+    def work(_: int) -> float:
         started = time.perf_counter()
         while True:
             with lock:
                 batch = next(waiting, None)
             if batch is None:
-                worked.append(time.perf_counter() - started)
-                return
+                return time.perf_counter() - started
             run(batch)
 
-    threads = [threading.Thread(target=work) for _ in range(num_callers)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return fmean(worked)
+    with ThreadPoolExecutor(num_callers) as threads:
+        return fmean(threads.map(work, range(num_callers)))
 
 
 def race(

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from serving.engine import Arrays, Engine
 from serving.errors import InvalidRequestError, ModelNotFoundError
 from serving.rpcs import RPCS
-from tasks.base import Outputs, Task
+from tasks.base import AnyTask, Outputs
 from tasks.features import Features, collate, split_outputs
 from tasks.manifest import Manifest, parse_model_path, read_model_directory
 
@@ -22,7 +21,7 @@ class Model:
     """One version of a model."""
 
     manifest: Manifest
-    task: Task[Any, Any, Any, Any]
+    task: AnyTask
     engine: Engine
     max_batch_tokens: int
     """Cap of a batch in padded tokens."""

@@ -10,7 +10,7 @@ from google.protobuf.message import Message
 
 from bertline.v1 import encoder_pb2 as pb
 from serving.errors import InvalidRequestError, Violation
-from tasks.base import InvalidExample, Task
+from tasks.base import AnyTask, InvalidExample
 from tasks.classification import Classification, ClassificationExample, ClassificationPrediction
 from tasks.embedding import Embedding
 from tasks.features import Features
@@ -32,7 +32,7 @@ class Rpc:
         """The inputs of a request, as examples of the task."""
         raise NotImplementedError
 
-    def specialise(self, task: Any, request: Any) -> Task[Any, Any, Any, Any]:
+    def specialise(self, task: Any, request: Any) -> AnyTask:
         """The task with what this request asks for.
 
         Raises:
@@ -63,7 +63,7 @@ class Embed(Rpc):
     def examples(self, request: pb.EmbedRequest) -> list[str]:
         return list(request.texts)
 
-    def specialise(self, task: Embedding, request: pb.EmbedRequest) -> Task[Any, Any, Any, Any]:
+    def specialise(self, task: Embedding, request: pb.EmbedRequest) -> AnyTask:
         if request.pooling != pb.POOLING_UNSPECIFIED:
             _check_pooling(request.pooling, task.settings.pooling)
         if not request.HasField("normalize"):

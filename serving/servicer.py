@@ -20,7 +20,7 @@ from serving.models import Model, Models
 from serving.rpcs import RPCS, Rpc
 from serving.scheduler import QueueFullError, Scheduler
 from serving.wire import parse
-from tasks.base import InvalidExamplesError, Task
+from tasks.base import AnyTask, InvalidExamplesError
 from tasks.features import Features
 from tasks.manifest import MODEL_FILE
 
@@ -45,7 +45,7 @@ class Work:
     rpc: Rpc
     request: Any
     model: Model
-    task: Task[Any, Any, Any, Any]
+    task: AnyTask
     examples: Sequence[Any]
     windows: Sequence[Sequence[Features]]
 

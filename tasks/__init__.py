@@ -5,11 +5,12 @@ model (PyTorch while training, ONNX Runtime while serving), the same two functio
 what was evaluated is what is served. Needs numpy and tokenizers only.
 """
 
-from tasks.base import InvalidExample, InvalidExamplesError, Task
+from tasks.base import AnyTask, InvalidExample, InvalidExamplesError, Task
 from tasks.registry import TASKS, create_task, settings_from_dict, settings_to_dict
 
 __all__ = [
     "TASKS",
+    "AnyTask",
     "InvalidExample",
     "InvalidExamplesError",
     "Task",

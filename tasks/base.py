@@ -103,3 +103,7 @@ class Task(Generic[ExampleT, FeaturesT, PredictionT, SettingsT]):
     def with_settings(self, **changes: Any) -> Self:
         """The same task with some settings changed (a request that asks for vectors of length 1, say)."""
         return replace(self, settings=replace(self.settings, **changes)) if changes else self
+
+
+AnyTask = Task[Any, Any, Any, Any]
+"""A task, whichever it is."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.base import InvalidExamplesError, Outputs, Task
+from tasks.base import AnyTask, InvalidExamplesError, Outputs
 from tasks.features import Features, collate, split_outputs
 
 Run = Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]
@@ -32,7 +32,7 @@ def token_batches(lengths: Sequence[int], max_batch_tokens: int) -> Iterator[lis
 
 
 def run_features(
-    task: Task[Any, Any, Any, Any],
+    task: AnyTask,
     features: Sequence[Features],
     run: Run,
     *,
@@ -60,7 +60,7 @@ def run_features(
 
 
 def predict(
-    task: Task[Any, Any, Any, Any],
+    task: AnyTask,
     examples: Sequence[Any],
     run: Run,
     *,

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from tasks.base import Task, TaskSettings
+from tasks.base import AnyTask, TaskSettings
 from tasks.cpus import available_cpus
 from tasks.files import sha256
 from tasks.providers import CPU, CUDA, OPENVINO, TENSORRT, with_streams
@@ -192,7 +192,7 @@ class ModelDirectory:
         """The graph."""
         return self.path / MODEL_FILE
 
-    def load_task(self) -> Task[Any, Any, Any, Any]:
+    def load_task(self) -> AnyTask:
         """The task with its tokenizer and settings, as evaluated."""
         return create_task(self.manifest.task, Tokenizer.load(self.path), self.manifest.settings)
 

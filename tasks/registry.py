@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, fields
 from typing import Any
 
-from tasks.base import Task, TaskSettings
+from tasks.base import AnyTask, TaskSettings
 from tasks.classification import Classification
 from tasks.embedding import Embedding
 from tasks.masked_lm import MaskedLM
@@ -16,12 +16,12 @@ from tasks.spans import Spans
 from tasks.tagging import Tagging
 from tasks.tokenizer import Tokenizer
 
-TASKS: dict[str, type[Task[Any, Any, Any, Any]]] = {
+TASKS: dict[str, type[AnyTask]] = {
     task.name: task for task in (Embedding, Classification, Spans, MaskedLM, Regression, MultipleChoice, Tagging)
 }
 
 
-def create_task(name: str, tokenizer: Tokenizer, settings: TaskSettings) -> Task[Any, Any, Any, Any]:
+def create_task(name: str, tokenizer: Tokenizer, settings: TaskSettings) -> AnyTask:
     """The task of that name over a tokenizer."""
     return TASKS[name](tokenizer, settings)
 

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 import tyro
 
-from tasks import Task, create_task
+from tasks import AnyTask, create_task
 from tasks.batching import Run, predict
 from tasks.embedding import Embedding
 from tasks.files import atomic_write
@@ -60,7 +60,7 @@ class EvaluateRecipe:
     """Write predictions here, one JSON object a line."""
 
 
-def torch_run(model: BertModel, task: Task[Any, Any, Any, Any], device: torch.device | str = "cpu") -> Run:
+def torch_run(model: BertModel, task: AnyTask, device: torch.device | str = "cpu") -> Run:
     """A function that runs the network on padded arrays, as ONNX Runtime runs its graph for the task."""
     network = Vectors(model, task.settings) if isinstance(task, Embedding) else model
     network.eval().to(device)
@@ -77,7 +77,7 @@ class LanguageModelError(ValueError):
     """A checkpoint that was pretrained for comparison with BERT, and cannot be asked anything before fine-tuning."""
 
 
-def load_for_evaluation(checkpoint: Path) -> tuple[Task[Any, Any, Any, Any], Run]:
+def load_for_evaluation(checkpoint: Path) -> tuple[AnyTask, Run]:
     """The task of a checkpoint, and its network ready to run.
 
     Raises:
@@ -101,7 +101,7 @@ def load_for_evaluation(checkpoint: Path) -> tuple[Task[Any, Any, Any, Any], Run
     return task, torch_run(model, task, "cuda" if torch.cuda.is_available() else "cpu")
 
 
-def check_labels(task: Task[Any, Any, Any, Any], examples: Examples) -> None:
+def check_labels(task: AnyTask, examples: Examples) -> None:
     """A label that the checkpoint cannot give means another data set, or another column.
 
     Raises:
@@ -113,7 +113,7 @@ def check_labels(task: Task[Any, Any, Any, Any], examples: Examples) -> None:
         raise ValueError(f"{place}: label `{label}` is none of the checkpoint's: {', '.join(labels)}")
 
 
-def predict_with_progress(task: Task[Any, Any, Any, Any], examples: Sequence[Any], run: Run) -> list[Any]:
+def predict_with_progress(task: AnyTask, examples: Sequence[Any], run: Run) -> list[Any]:
     """`tasks.batching.predict` with a progress bar."""
     with Progress("evaluate", unit="example", total=len(examples)) as bar:
         chunk_size = 32 if task.name == "masked-lm" else 256
@@ -138,9 +138,7 @@ def _cell(name: str, scores: Mapping[str, float]) -> str:
     return f"{scores[name]:.3f}" if name.endswith("loss") else f"{100 * scores[name]:.2f}"
 
 
-def evaluate_predictions(
-    recipe: EvaluateRecipe, task: Task[Any, Any, Any, Any], run: Run
-) -> tuple[int, dict[str, dict[str, float]]]:
+def evaluate_predictions(recipe: EvaluateRecipe, task: AnyTask, run: Run) -> tuple[int, dict[str, dict[str, float]]]:
     """Score predictions, and write them down where that is asked for.
 
     Returns:

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal
 import torch
 import tyro
 
-from tasks import Task, create_task
+from tasks import AnyTask, create_task
 from tasks.base import TaskSettings
 from tasks.batching import predict
 from tasks.spans import Spans, best_null_threshold
@@ -182,7 +182,7 @@ def _finetune(recipe: FinetuneRecipe, run: Run) -> Path:
     return run.checkpoint_path
 
 
-def _describe(task: Task[Any, Any, Any, Any], examples: Examples) -> str:
+def _describe(task: AnyTask, examples: Examples) -> str:
     """What was read, so that a wrong column shows."""
     pairs = _pairs(examples)
     some = f", {sum(pairs):,} of them with a pair" if any(pairs) else ""
@@ -262,7 +262,7 @@ def _note_new_positions(recipe: FinetuneRecipe, settings: TaskSettings) -> None:
         )
 
 
-def _create(recipe: FinetuneRecipe, task: Task[Any, Any, Any, Any]) -> BertModel:
+def _create(recipe: FinetuneRecipe, task: AnyTask) -> BertModel:
     num_labels = len(getattr(task.settings, "labels", ())) or None
     shape, dropout = _shape(recipe), recipe.dropout
     if recipe.from_scratch:
@@ -324,12 +324,12 @@ def provenance(
 
 def _final_scores(
     recipe: FinetuneRecipe,
-    task: Task[Any, Any, Any, Any],
+    task: AnyTask,
     model: BertModel,
     examples: Sequence[Any],
     dev: Sequence[Any],
     world: World,
-) -> tuple[Task[Any, Any, Any, Any], dict[str, Any]]:
+) -> tuple[AnyTask, dict[str, Any]]:
     """The task, with the null threshold that was searched for if it was, and its scores."""
     predictions = predict_with_progress(task, dev, torch_run(model, task, world.device))
     rows = {"dev": task.score(dev, predictions)}

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tasks import Task
+from tasks import AnyTask
 from tasks.base import TaskSettings
 from tasks.classification import ClassificationExample, ClassificationSettings
 from tasks.features import Features
@@ -65,7 +65,7 @@ class Objective:
         """Whether an example can be learnt from."""
         return True
 
-    def label(self, task: Task[Any, Any, Any, Any], example: Any, features: Sequence[Any]) -> list[Item]:
+    def label(self, task: AnyTask, example: Any, features: Sequence[Any]) -> list[Item]:
         """The items of one example."""
         raise NotImplementedError
 
@@ -91,9 +91,7 @@ class ClassificationObjective(Objective):
     def label_names(self, example: ClassificationExample) -> Sequence[str]:
         return (example.label or "",)
 
-    def label(
-        self, task: Task[Any, Any, Any, Any], example: ClassificationExample, features: Sequence[Features]
-    ) -> list[Item]:
+    def label(self, task: AnyTask, example: ClassificationExample, features: Sequence[Features]) -> list[Item]:
         return [Item(tuple(features), (task.settings.labels.index(example.label),))]
 
     def loss(self, network: nn.Module, batch: Batch) -> dict[str, Tensor]:
@@ -107,9 +105,7 @@ class RegressionObjective(Objective):
     def settings(self, recipe: FinetuneRecipe, examples: Sequence[Any], max_seq_length: int) -> TaskSettings:
         return RegressionSettings(max_seq_length=max_seq_length)
 
-    def label(
-        self, task: Task[Any, Any, Any, Any], example: RegressionExample, features: Sequence[Features]
-    ) -> list[Item]:
+    def label(self, task: AnyTask, example: RegressionExample, features: Sequence[Features]) -> list[Item]:
         return [Item(tuple(features), (float(example.label or 0),))]
 
     def loss(self, network: nn.Module, batch: Batch) -> dict[str, Tensor]:
@@ -122,9 +118,7 @@ class MultipleChoiceObjective(Objective):
     def settings(self, recipe: FinetuneRecipe, examples: Sequence[Any], max_seq_length: int) -> TaskSettings:
         return MultipleChoiceSettings(max_seq_length=max_seq_length)
 
-    def label(
-        self, task: Task[Any, Any, Any, Any], example: MultipleChoiceExample, features: Sequence[Features]
-    ) -> list[Item]:
+    def label(self, task: AnyTask, example: MultipleChoiceExample, features: Sequence[Features]) -> list[Item]:
         assert example.label is not None
         return [Item(tuple(features), (example.label,))]
 
@@ -151,9 +145,7 @@ class TaggingObjective(Objective):
     def label_names(self, example: TaggingExample) -> Sequence[str]:
         return example.tags
 
-    def label(
-        self, task: Task[Any, Any, Any, Any], example: TaggingExample, features: Sequence[WordWindow]
-    ) -> list[Item]:
+    def label(self, task: AnyTask, example: TaggingExample, features: Sequence[WordWindow]) -> list[Item]:
         """A word is learnt where it will be tagged: once, with the most context."""
         items = []
         for window in features:
@@ -200,7 +192,7 @@ class SpanObjective(Objective):
         answer = example.answers[0]
         return bool(answer) and example.context[example.answer_start : example.answer_start + len(answer)] == answer
 
-    def label(self, task: Task[Any, Any, Any, Any], example: SpanExample, features: Sequence[Window]) -> list[Item]:
+    def label(self, task: AnyTask, example: SpanExample, features: Sequence[Window]) -> list[Item]:
         return [Item((window,), answer_positions(example, window)) for window in features]
 
     def loss(self, network: nn.Module, batch: Batch) -> dict[str, Tensor]:

@@ -9,8 +9,6 @@ from tqdm import tqdm
 
 WITHOUT_RATE = "{l_bar}{bar}| [{elapsed}<{remaining}{postfix}]"
 """For a share of something: how much of it a second says nothing."""
-
-
 BRIEF_S = 0.5
 """Work that lasts no longer gets no bar, unless a lasting one."""
 

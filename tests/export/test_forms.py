@@ -24,9 +24,9 @@ WORDS = "bert.embeddings.word.weight"
 FORMS = [
     *(Form(attention=attention) for attention in get_args(Attention)),
     Form(skip_layer_norm=True, embed_layer_norm=True),
-    Form(bias_gelu=True, only_cls=False),
+    Form(bias_gelu=True),
     Form(standard=True),
-    Form(standard=True, attention="products", only_cls=False),
+    Form(standard=True, attention="products"),
 ]
 NUMBERS = [
     Numbers(),
@@ -133,10 +133,8 @@ def test_weights_come_back_from_a_graph(networks, tmp_path):
                     np.testing.assert_array_equal(found.int8(name).scales, network.weights.int8(name).scales)
                 elif layer != "mlm.decoder":
                     np.testing.assert_array_equal(found[name], network.weights[name].astype(numbers.dtype))
-            words = found["bert.embeddings.word.weight"]
-            matrix = network.weights.int8("mlm.decoder.weight")
-            expected = (matrix.values * matrix.scales).T if numbers.int8_embeddings else network.weights[WORDS]
-            np.testing.assert_array_equal(words, expected.astype(numbers.dtype))
+            if not numbers.int8_embeddings:
+                np.testing.assert_array_equal(found[WORDS], network.weights[WORDS].astype(numbers.dtype))
             again = replace(network, weights=found)
             assert build_graph(again, numbers, form).whole() == onnx.load(tmp_path / "graph.onnx")
 

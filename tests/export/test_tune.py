@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import platform
 import shutil
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,13 +18,14 @@ from hypothesis import strategies as st
 from export import Wishes, export_checkpoint, ort_run
 from export.machine import machine
 from export.network import Network, Weights
-from export.retune import read_graph, retune
+from export.retune import MAX_CHANGE, check_same, read_graph, retune
 from export.source import read_source
 from export.stages import Stages
 from export.tune import TOGETHER, Choice, default_choice, tune
 from export.variant import Form, Numbers
 from export.workload import Workload, race, run_all, typical_lengths
 from tasks.manifest import read_model_directory
+from tasks.providers import TENSORRT
 from tests.export.conftest import SETTINGS, UNTUNED
 
 
@@ -145,6 +147,40 @@ def test_batches_are_run_once_by_several_callers():
 
     assert sorted(int(batch["x"]) for batch in seen) == list(range(20))
     assert seconds > 0
+
+
+def test_errors_of_callers_are_raised():
+    """Memory that does not suffice, say, is no measurement."""
+
+    def fail(batch):
+        raise RuntimeError("out of memory")
+
+    with pytest.raises(RuntimeError, match="out of memory"):
+        run_all(fail, [{}], 2)
+
+
+def test_tensorrt_keeps_to_operators_of_onnx():
+    """Whatever else is tried with it."""
+    choice = default_choice().changed("attention", "Attention").changed("provider", TENSORRT)
+
+    assert choice.form.standard
+    assert choice.changed("attention", "MultiHeadAttention").form.standard
+    assert choice.changed("bias_gelu", True).form.standard
+
+
+@pytest.mark.parametrize(
+    ("change", "refused"),
+    [(lambda x: x, False), (lambda x: x + 1e-3, False), (lambda x: 3 * x, True), (lambda x: x * np.nan, True)],
+)
+def test_new_graphs_give_the_old_numbers(change, refused, exported):
+    """Compared as numbers: a text has a single logit in regression, whose sign alone says little."""
+    task, before = exported["regression"].load_task(), ort_run(exported["regression"].model_path)
+
+    def after(arrays):
+        return {name: change(value) for name, value in before(arrays).items()}
+
+    with pytest.raises(ValueError, match="`logits` changes by") if refused else nullcontext():
+        check_same(task, before, after, MAX_CHANGE["int8"])
 
 
 def test_measurements_take_turns():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from tasks import InvalidExamplesError, Task
+from tasks import AnyTask, InvalidExamplesError
 
 
 class Examples(list[Any]):
@@ -31,7 +31,7 @@ class Examples(list[Any]):
         return zip(self.places, self, strict=True)
 
 
-def encode_examples(task: Task[Any, Any, Any, Any], examples: Examples) -> list[list[Any]]:
+def encode_examples(task: AnyTask, examples: Examples) -> list[list[Any]]:
     """The features of each example, as `Task.encode`.
 
     Raises:

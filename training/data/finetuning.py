@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
 
-from tasks import Task
+from tasks import AnyTask
 from tasks.features import collate
 from training.data.examples import Examples, encode_examples
 from training.data.pretraining import random_generator
@@ -19,7 +18,7 @@ LENGTH_STEP = 16
 """Sequences are padded to a multiple of this many tokens, or to the longest of the data."""
 
 
-def label_examples(task: Task[Any, Any, Any, Any], examples: Examples) -> tuple[list[Item], list[str]]:
+def label_examples(task: AnyTask, examples: Examples) -> tuple[list[Item], list[str]]:
     """Items of all usable examples, and where those stand that had to be left out (see `Objective.is_usable`).
 
     Raises:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks import Task
+from tasks import AnyTask
 from tasks.classification import ClassificationExample, ClassificationPrediction
 from tasks.embedding import Embedding
 from tasks.files import sha256
@@ -91,7 +91,7 @@ def sample_predictions(run: Path, recipe: Mapping[str, Any], data: Sequence[Path
 
 
 def _examples(
-    task: Task[Any, Any, Any, Any], checkpoint: Path, recipe: Mapping[str, Any], data: Sequence[Path]
+    task: AnyTask, checkpoint: Path, recipe: Mapping[str, Any], data: Sequence[Path]
 ) -> tuple[list[Any], str]:
     """Examples, and a sentence that says where they are from; without examples, why there are none."""
     if data:
@@ -112,7 +112,7 @@ def _examples(
         return [], f"None: {error}"
 
 
-def _read(task: Task[Any, Any, Any, Any], paths: Sequence[Path], recipe: Mapping[str, Any]) -> list[Any]:
+def _read(task: AnyTask, paths: Sequence[Path], recipe: Mapping[str, Any]) -> list[Any]:
     if task.name == "masked-lm":
         read = (read_cloze(path, task.tokenizer, max_tokens=_passage_tokens(task)) for path in paths)
         return [example for examples in read for example in examples]
@@ -134,7 +134,7 @@ def _names(paths: Sequence[Path]) -> str:
     return ", ".join(path.name for path in paths)
 
 
-def _from_corpus(task: Task[Any, Any, Any, Any], recipe: Mapping[str, Any]) -> tuple[list[ClozeExample], str]:
+def _from_corpus(task: AnyTask, recipe: Mapping[str, Any]) -> tuple[list[ClozeExample], str]:
     for key, what in (("dev_corpus", "the held-out corpus"), ("corpus", "the corpus it was trained on")):
         path = Path(recipe.get(key) or "")
         if recipe.get(key) and path.is_dir():
@@ -145,7 +145,7 @@ def _from_corpus(task: Task[Any, Any, Any, Any], recipe: Mapping[str, Any]) -> t
     return [], "None: the corpora of the recipe are no longer where it says; --data TEXT gives running text."
 
 
-def _passage_tokens(task: Task[Any, Any, Any, Any]) -> int:
+def _passage_tokens(task: AnyTask) -> int:
     return min(MAX_PASSAGE_TOKENS, task.settings.max_seq_length - 2)
 
 
@@ -168,7 +168,7 @@ def corpus_passages(corpus: Corpus, max_tokens: int, count: int) -> Iterator[str
 
 
 def _masked_words(
-    task: Task[Any, Any, Any, Any], examples: Sequence[ClozeExample], predictions: Sequence[MaskPrediction]
+    task: AnyTask, examples: Sequence[ClozeExample], predictions: Sequence[MaskPrediction]
 ) -> tuple[list[dict[str, Any]], str]:
     items: list[dict[str, Any]] = []
     for example, prediction in zip(examples, predictions, strict=True):
@@ -183,7 +183,7 @@ def _masked_words(
     return items, f"{right} of {len(verdicts)} masked words are the likeliest, {top} among the five likeliest."
 
 
-def _mask(task: Task[Any, Any, Any, Any], prediction: MaskPrediction, number: int, truth: str) -> dict[str, Any]:
+def _mask(task: AnyTask, prediction: MaskPrediction, number: int, truth: str) -> dict[str, Any]:
     true_id = task.tokenizer.token_id(truth)
     row = prediction.log_probs[number]
     rank = int((row > row[true_id]).sum()) + 1
@@ -213,7 +213,7 @@ def _with_others(worst: list[Any], others: Sequence[Any], count: int) -> list[An
 
 
 def _labels(
-    task: Task[Any, Any, Any, Any],
+    task: AnyTask,
     examples: Sequence[ClassificationExample],
     predictions: Sequence[ClassificationPrediction],
 ) -> tuple[list[dict[str, Any]], str]:
@@ -239,7 +239,7 @@ def _label(example: ClassificationExample, prediction: ClassificationPrediction)
 
 
 def _numbers(
-    task: Task[Any, Any, Any, Any], examples: Sequence[RegressionExample], predictions: Sequence[float]
+    task: AnyTask, examples: Sequence[RegressionExample], predictions: Sequence[float]
 ) -> tuple[list[dict[str, Any]], str]:
     """The largest errors first."""
     errors = [number - (example.label or 0.0) for example, number in zip(examples, predictions, strict=True)]
@@ -262,7 +262,7 @@ def _numbers(
 
 
 def _answers(
-    task: Task[Any, Any, Any, Any], examples: Sequence[SpanExample], predictions: Sequence[SpanPrediction]
+    task: AnyTask, examples: Sequence[SpanExample], predictions: Sequence[SpanPrediction]
 ) -> tuple[list[dict[str, Any]], str]:
     """Wrong ones first, then those that are partly right; of each the surest first."""
     items = [_answer(*pair) for pair in zip(examples, predictions, strict=True)]
@@ -320,7 +320,7 @@ def _cut(text: str, first: int, last: int) -> tuple[int, int]:
 
 
 def _pairs(
-    task: Task[Any, Any, Any, Any], examples: Sequence[RegressionExample], predictions: Sequence[float]
+    task: AnyTask, examples: Sequence[RegressionExample], predictions: Sequence[float]
 ) -> tuple[list[dict[str, Any]], str]:
     """Pairs of texts, those with the most similar vectors first."""
     rows = [
@@ -331,7 +331,7 @@ def _pairs(
 
 
 def _choices(
-    task: Task[Any, Any, Any, Any],
+    task: AnyTask,
     examples: Sequence[MultipleChoiceExample],
     predictions: Sequence[MultipleChoicePrediction],
 ) -> tuple[list[dict[str, Any]], str]:
@@ -357,7 +357,7 @@ def _is_right(row: Mapping[str, Any]) -> bool:
 
 
 def _entities(
-    task: Task[Any, Any, Any, Any], examples: Sequence[TaggingExample], predictions: Sequence[TaggingPrediction]
+    task: AnyTask, examples: Sequence[TaggingExample], predictions: Sequence[TaggingPrediction]
 ) -> tuple[list[dict[str, Any]], str]:
     """The entities that there are and those that were found; sentences in which these differ come first."""
     rows = []
@@ -375,9 +375,7 @@ def _spelt(words: Sequence[str], tags: Sequence[str]) -> str:
     return " · ".join(found) or NO_ENTITIES
 
 
-def _table(
-    task: Task[Any, Any, Any, Any], examples: Sequence[Any], predictions: Sequence[Any]
-) -> tuple[list[dict[str, Any]], str]:
+def _table(task: AnyTask, examples: Sequence[Any], predictions: Sequence[Any]) -> tuple[list[dict[str, Any]], str]:
     """Any task: what an example says, its truth, and what was predicted."""
     items = []
     for example, prediction in zip(examples, predictions, strict=True):
@@ -405,7 +403,7 @@ def format_percent(share: float) -> str:
     return f"{share:.1%}" if share >= 0.001 or share == 0 else "<0.1%"
 
 
-Show = Callable[[Task[Any, Any, Any, Any], Any, Any], tuple[list[dict[str, Any]], str]]
+Show = Callable[[AnyTask, Any, Any], tuple[list[dict[str, Any]], str]]
 SHOWN: dict[str, Show] = {
     "masked-lm": _masked_words,
     "classification": _labels,
