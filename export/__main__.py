@@ -84,7 +84,7 @@ def arguments_of_command() -> Arguments:
     if not card or found.task not in (None, card.task):
         return found
     known = dev_columns(card.provenance.get("recipe", {}))
-    return read(default=replace(found, columns=columns_there(found.data.dev, known)))
+    return read(default=replace(found, columns=columns_there(found.data.dev or found.data.train, known)))
 
 
 @command

@@ -65,6 +65,14 @@ class Data:
         dev, train = _those_there(recipe.get("dev", ())), _those_there(recipe.get("train", ()))
         return replace(self, dev=dev, train=train, columns=columns_there(dev, dev_columns(recipe)))
 
+    def not_there(self, card: TaskCard | None, task: AnyTask) -> list[str]:
+        """Names of the files of a training for the task that are looked for in vain."""
+        if self.or_those_of(card, task) is self or not card:
+            return []
+        recipe: Mapping[str, Any] = card.provenance.get("recipe", {})
+        wanted = [*recipe.get("dev", ()), *recipe.get("train", ())]
+        return [name for name in wanted if not Path(name).is_file()]
+
     def evidence(self, task: AnyTask) -> Evidence:
         """What graphs are judged on: the labelled data, else the texts, else random ids.
 
@@ -74,13 +82,13 @@ class Data:
         if self.dev:
             return labelled(task, self.dev, self.columns, max_examples=self.max_examples)
         if self.texts:
-            return plain_texts(task, self._texts((self.texts,), self.max_examples))
+            return plain_texts(task, self._texts((self.texts,), self.max_examples), (self.texts,))
         return random_ids(task)
 
     def calibration(self, task: AnyTask, evidence: Evidence) -> list[Features]:
         """Sequences to take ranges from; none where there are neither training data nor texts."""
         if self.train and isinstance(task, Embedding):
-            return plain_texts(task, self._texts(self.train, self.num_calibration)).features
+            return plain_texts(task, self._texts(self.train, self.num_calibration), self.train).features
         if self.train:
             return labelled(task, self.train, self.columns, max_examples=self.num_calibration).features
         return evidence.some(self.num_calibration).features if self.texts else []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -77,10 +77,17 @@ def labelled(task: AnyTask, paths: Sequence[Path], columns: Columns, *, max_exam
         name=f"{len(examples):,} examples of {files}",
         task=task,
         examples=examples,
-        places=examples.places,
+        places=[_by_name(place, paths) for place in examples.places],
         windows=windows,
         score=lambda found: task.score(examples, found),
     )
+
+
+def _by_name(place: str, paths: Iterable[Path]) -> str:
+    """Where an example stands, without folders: reports leave the machine."""
+    for path in paths:
+        place = place.replace(str(path), path.name)
+    return place
 
 
 def _pairs(name: str, task: Embedding, pairs: Examples) -> Evidence:
@@ -93,10 +100,11 @@ def _pairs(name: str, task: Embedding, pairs: Examples) -> Evidence:
     return Evidence(name, task, texts, [f"text `{text}`" for text in texts], task.encode(texts), score)
 
 
-def plain_texts(task: AnyTask, texts: Examples) -> Evidence:
+def plain_texts(task: AnyTask, texts: Examples, paths: Sequence[Path]) -> Evidence:
     """Texts, each as one sequence, cut where it is too long, whatever the task."""
+    places = [_by_name(place, paths) for place in texts.places]
     whole = Embedding(task.tokenizer, EmbeddingSettings(max_seq_length=task.settings.max_seq_length))
-    return Evidence(f"{len(texts):,} texts", task, texts, texts.places, encode_examples(whole, texts), None)
+    return Evidence(f"{len(texts):,} texts", task, texts, places, encode_examples(whole, texts), None)
 
 
 def random_ids(task: AnyTask) -> Evidence:

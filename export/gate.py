@@ -7,8 +7,9 @@ are found by making each alone an integer one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Annotated
 
 from export.evidence import Evidence
 from export.graph import build_graph
@@ -21,6 +22,7 @@ from export.variant import Numbers, Products
 from tasks.batching import Run
 from tasks.embedding import Embedding
 from tasks.manifest import Precision
+from training.limits import NOT_NEGATIVE, POSITIVE, SHARE
 
 _NUM_SCANNED = 64
 """Examples on which layers are compared."""
@@ -36,11 +38,11 @@ class QualityError(ValueError):
 class Limits:
     """What a graph must keep to."""
 
-    atol: float = 1e-4
+    atol: Annotated[float, POSITIVE] = 1e-4
     """Largest difference of an fp32 output from PyTorch."""
-    max_drop: float = 0.5
+    max_drop: Annotated[float, NOT_NEGATIVE] = 0.5
     """int8 and fp16: points that the first of the task's scores may lose."""
-    min_cosine: float = 0.99
+    min_cosine: Annotated[float, SHARE] = 0.99
     """int8 and fp16, of embeddings and where there are no labels: lowest mean cosine to PyTorch."""
 
     def shortfall(self, quality: Quality, reference: Quality, *, of_vectors: bool) -> str:
@@ -107,13 +109,11 @@ class Gate:
             if not self.shortfall(best):
                 return best
         layers = self.dearest_layers(best.products)
-        count = 1
-        while mixed and count < len(layers):
-            numbers = replace(best, fp32_layers=tuple(layers[:count]))
-            self.judge(numbers)
-            if not self.shortfall(numbers):
-                return numbers
-            count *= 2
+        for count in _doubling(len(layers) - 1) if mixed else ():
+            best = replace(best, fp32_layers=tuple(layers[:count]))
+            self.judge(best)
+            if not self.shortfall(best):
+                return best
         raise QualityError(self.refusal(best, layers, mixed=mixed))
 
     def judge(self, *candidates: Numbers) -> None:
@@ -164,8 +164,19 @@ class Gate:
     def refusal(self, numbers: Numbers, layers: Sequence[str], *, mixed: bool) -> str:
         """One line."""
         worst = "; ".join(f"{place} ({value:.3f})" for place, value in self.qualities[numbers.name].worst[:_NUM_NAMED])
-        remedy = "raise the limit, or export in fp32" if mixed else "--mixed leaves such layers in floats"
+        remedy = "loosen the limit, or export in fp32" if mixed else "--mixed leaves such layers in floats"
+        if not self.network.ranges:
+            remedy = f"give --train or --texts, from which static and balanced int8 take ranges; or {remedy}"
         return (
             f"graph refused: with {numbers.name} {self.shortfall(numbers)}; most differ: {worst}; "
             f"most to blame: {', '.join(layers[:_NUM_NAMED])} ({remedy})"
         )
+
+
+def _doubling(most: int) -> Iterator[int]:
+    """1, 2, 4 ... and the most."""
+    count = 1
+    while count < most:
+        yield count
+        count *= 2
+    yield most

@@ -53,12 +53,13 @@ def check_destination(model_dir: Path, checkpoint: Path, *, replace: bool) -> No
     Raises:
         ValueError: when something is there that is not to be replaced, or the checkpoint would be.
     """
-    if os.path.lexists(model_dir) and not replace:
+    is_other = os.path.lexists(model_dir) and not (model_dir / MANIFEST_FILE).is_file()
+    if os.path.lexists(model_dir) and not replace and not is_other:
         raise ValueError(f"already exists: `{model_dir}`; give --replace to overwrite it, or take another version")
     written, read = model_dir.resolve(), checkpoint.resolve()
     if written.is_relative_to(read) or read.is_relative_to(written):
         raise ValueError(f"`{model_dir}` and the checkpoint `{checkpoint}` lie in each other; write to another place")
-    if model_dir.exists() and not (model_dir / MANIFEST_FILE).is_file():
+    if is_other:
         raise ValueError(f"`{model_dir}` is no model directory and is not replaced: remove it, or take another version")
 
 

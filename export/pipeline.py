@@ -113,6 +113,8 @@ def export_checkpoint(
 def _make_graph(source: Source, model: BertModel, directory: Path, wishes: Wishes, data: Data, stages: Stages) -> Made:
     """Choose a graph, and write it."""
     task, reference = source.task, torch_run(model, source.task)
+    if lost := data.not_there(source.card, task):
+        stages.say(f"data of the training that are not found from here: {', '.join(lost)}; --dev and --train say where")
     data = data.or_those_of(source.card, task)
     evidence = data.evidence(task)
     stages.say(f"judged on {evidence.name}")
@@ -125,6 +127,7 @@ def _make_graph(source: Source, model: BertModel, directory: Path, wishes: Wishe
             sequences = data.calibration(task, evidence)
             _measure(gate, model, sequences, stages)
         numbers = gate.choose(wishes.precision, mixed=wishes.mixed)
+        stages.say(f"taken: {numbers.name}")
     choice, trials = _tuned(gate.network, numbers, data.workload(task, evidence), wishes, stages)
     graph = directory / MODEL_FILE
     save_graph(build_graph(gate.network, numbers, choice.form), graph)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from export.machine import machine_in_words
+from export.tune import TOGETHER, shown
 from tasks.files import atomic_write
 from tasks.manifest import DATA_FILE, MODEL_FILE, Manifest
 from training.reports.page import render_page
@@ -21,6 +22,8 @@ _CHOICES = {
     "disabled_optimizers": "load-time optimisers that are switched off",
     "max_batch_tokens": "tokens of a batch, at most",
     "num_threads": "threads of a batch",
+    "standard": "ONNX's own operators alone",
+    TOGETHER: "what was nearly as fast, together, beside the default",
 }
 """Fields that are tried, in words, where their names do not say it."""
 
@@ -72,25 +75,17 @@ def _facts(manifest: Manifest, num_bytes: int) -> dict[str, str]:
 
 def _chosen(manifest: Manifest) -> dict[str, str]:
     values = manifest.provenance["graph"]["form"] | vars(manifest.execution)
-    return {name: _shown(value) for name, value in values.items()}
+    return {name: shown(value) for name, value in values.items()}
 
 
 def _by_choice(tried: Sequence[Mapping[str, Any]], chosen: Mapping[str, str]) -> dict[str, list[dict[str, Any]]]:
     found: dict[str, list[dict[str, Any]]] = {}
     for trial in tried:
-        name, value = trial["name"], _shown(trial["value"])
+        name, value = trial["name"], shown(trial["value"])
         is_chosen = chosen[name] == value if name in chosen else trial["ratio"] == 1
-        row = {"value": value, "ratio": trial["ratio"], "chosen": is_chosen}
+        row = {"value": value, "ratio": trial["ratio"], "speed": trial["tokens_per_s"], "chosen": is_chosen}
         found.setdefault(_CHOICES.get(name, name.replace("_", " ")), []).append(row)
     return found
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, list | tuple):
-        return ", ".join(map(str, value)) or "none"
-    return str(value)
 
 
 def _origin(manifest: Manifest) -> dict[str, str]:

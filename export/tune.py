@@ -48,7 +48,7 @@ class Choice:
     def changes(self, usual: Choice) -> str:
         """What is not as usual, in words."""
         own, others = ({**vars(choice.form), **vars(choice.execution)} for choice in (self, usual))
-        changes = [f"{name.replace('_', ' ')}: {value}" for name, value in own.items() if value != others[name]]
+        changes = [f"{name.replace('_', ' ')}: {shown(value)}" for name, value in own.items() if value != others[name]]
         return ", ".join(changes) or "default"
 
     def changed(self, name: str, value: Any) -> Choice:
@@ -71,6 +71,17 @@ class Trial:
     value: Any
     ratio: float
     """Of its speed to that of the fastest it was tried with."""
+    tokens_per_s: float
+    """Without padding, on all cores."""
+
+
+def shown(value: Any) -> str:
+    """A value that is tried, in words."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value)) or "none"
+    return str(value)
 
 
 def default_choice(target: Target = TARGETS["cpu"]) -> Choice:
@@ -105,7 +116,10 @@ def tune(
         best = choices[_fastest(found)]
         watch.free(but=[best])
     finalists = {choice.changes(usual): choice for choice in [*_finalists(best, trials), usual]}
+    finalists["default"] = finalists.pop("default")  # the last
     trials += (found := _try(watch, TOGETHER, finalists, stages))
+    before, after = found[-1].tokens_per_s, max(trial.tokens_per_s for trial in found)
+    stages.say(f"chosen: {_fastest(found)}; {after:,.0f} tokens/s, {after / before:.2f} times the default's speed")
     return finalists[_fastest(found)], trials
 
 
@@ -132,8 +146,9 @@ def _try(watch: Stopwatch, name: str, choices: Mapping[Any, Choice], stages: Sta
     with stages.bar(label, unit="round", total=ROUNDS) as bar:
         seconds = watch.least(choices.values(), ROUNDS, lost=LOST, progress=bar.update)
     least = min(seconds.values())
-    trials = [Trial(name, value, least / seconds[choice]) for value, choice in choices.items()]
-    stages.say(f"{label}: {', '.join(f'{trial.value} {100 * trial.ratio:.0f}%' for trial in trials)}")
+    speeds = {choice: watch.workload.num_tokens / value for choice, value in seconds.items()}
+    trials = [Trial(name, value, least / seconds[choice], speeds[choice]) for value, choice in choices.items()]
+    stages.say(f"{label}: {', '.join(f'{shown(trial.value)} {100 * trial.ratio:.0f}%' for trial in trials)}")
     return trials
 
 

@@ -40,7 +40,9 @@ class Numbers:
     @property
     def name(self) -> str:
         """For people."""
-        return f"{self.products}{f', {len(self.fp32_layers)} layers in fp32' if self.fp32_layers else ''}"
+        if not self.fp32_layers:
+            return self.products
+        return f"{self.products}, {len(self.fp32_layers)} part{'s' * (len(self.fp32_layers) > 1)} in fp32"
 
     @property
     def int8_embeddings(self) -> bool:

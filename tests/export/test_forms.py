@@ -236,5 +236,5 @@ def test_zero_is_exact_in_every_range(low, high):
 def test_numbers_are_named_for_people():
     """Each field shows."""
     assert Numbers().name == "fp32"
-    assert Numbers(products="static int8", fp32_layers=("a", "b")).name == "static int8, 2 layers in fp32"
+    assert Numbers(products="static int8", fp32_layers=("a", "b")).name == "static int8, 2 parts in fp32"
     assert {item.name for item in fields(Numbers)} == {"products", "fp32_layers"}

@@ -91,7 +91,7 @@ def test_impossible_limits_are_refused_even_mixed(gate):
     """With another remedy."""
     gate.limits = Limits(min_cosine=1.1)
 
-    with pytest.raises(QualityError, match="raise the limit, or export in fp32"):
+    with pytest.raises(QualityError, match="loosen the limit, or export in fp32"):
         gate.choose(mixed=True)
 
 

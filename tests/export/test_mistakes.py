@@ -156,7 +156,7 @@ def test_broken_data(mistake, flag, tmp_path, checkpoints, monkeypatch):
     [
         (["--max-examples", "0"], "--max-examples must be at least 1: `0`"),
         (["--num-calibration", "0"], "--num-calibration must be at least 1: `0`"),
-        (["--max-drop", "nan"], "--max-drop must be finite: `nan`"),
+        (["--max-drop", "nan"], "--max-drop must be at least 0: `nan`"),
         (["--mixed"], "give --precision int8, too"),
         (["--texts", "a.txt", "--dev", "b.tsv"], "--texts stand alone"),
         (["--dev", "."], "no such file: `.`"),
@@ -184,7 +184,7 @@ def test_nothing_is_overwritten_but_model_directories(tmp_path, checkpoints, mon
     for target in (checkpoint, checkpoint / "models/1"):
         assert "lie in each other" in refusal(monkeypatch, checkpoint, target, "--replace")
     assert "is no model directory" in refusal(monkeypatch, checkpoint, tmp_path / "b/1", "--replace")
-    assert "already exists" in refusal(monkeypatch, checkpoint, tmp_path / "b/1")
+    assert "is no model directory" in refusal(monkeypatch, checkpoint, tmp_path / "b/1")
     assert "cannot use" in refusal(monkeypatch, checkpoint, tmp_path / "file/1", "--no-tune")
     assert sorted(tmp_path.rglob("*")) == before
 

@@ -14,9 +14,9 @@ def test_what_was_tried_is_told_in_words_and_percent(exported):
     manifest = exported["embedding"].manifest
     graph = manifest.provenance["graph"]
     trials = [
-        Trial("max_batch_tokens", 128, 0.805),
-        Trial("max_batch_tokens", manifest.execution.max_batch_tokens, 1.0),
-        Trial("another_choice", True, 1.25),
+        Trial("max_batch_tokens", 128, 0.805, 1234.5),
+        Trial("max_batch_tokens", manifest.execution.max_batch_tokens, 1.0, 2000),
+        Trial("another_choice", True, 0.25, 500),
     ]
     tried = graph | {"tried": [asdict(trial) for trial in trials]}
 
@@ -24,8 +24,8 @@ def test_what_was_tried_is_told_in_words_and_percent(exported):
 
     rows = [re.sub(r"<.*?>|\s+", " ", row).split() for row in re.findall("<tr.*?</tr>", page, re.DOTALL)]
     assert ["tokens", "of", "a", "batch,", "at", "most"] in rows
-    assert ["128", "80%"] in rows
-    assert [str(manifest.execution.max_batch_tokens), "(chosen)", "100%"] in rows
+    assert ["128", "80%,", "1,234", "tokens/s"] in rows
+    assert [str(manifest.execution.max_batch_tokens), "(chosen)", "100%,", "2,000", "tokens/s"] in rows
     assert ["another", "choice"] in rows
     assert "2.5 MB" in page
 

@@ -194,7 +194,7 @@ def test_export_for_a_gpu(checkpoints, tmp_path, stand_in, random_batch):
 def test_bad_fp16_is_refused(checkpoints, tmp_path, stand_in):
     """What half precision cannot hold is found by the gate."""
     wishes = Wishes(target="cuda", precision="fp16", tune=False)
-    wishes = replace(wishes, limits=replace(wishes.limits, min_cosine=1.1))
+    wishes = replace(wishes, limits=replace(wishes.limits, min_cosine=1.0))
 
     with pytest.raises(
         ValueError, match=r"graph refused: with fp16 the mean cosine .* \(raise the limit, or take fp32\)"

@@ -62,7 +62,9 @@ def test_the_fastest_is_chosen(network, monkeypatch):
     assert {(trial.name, trial.value): round(trial.ratio, 2) for trial in trials}["skip_layer_norm", True] == 0.5
     assert said[0].startswith("attention: products 50%, ")
     assert said[0].endswith(" Attention 100%")
-    assert said[-1] == "together: attention: Attention, max batch tokens: 128 100%, default 42%"
+    assert said[-2] == "together: attention: Attention, max batch tokens: 128 100%, default 42%"
+    assert said[-1].startswith("chosen: attention: Attention, max batch tokens: 128; ")
+    assert said[-1].endswith(" tokens/s, 2.38 times the default's speed")
 
 
 def test_what_is_nearly_as_fast_is_tried_together(network, monkeypatch):
