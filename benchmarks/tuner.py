@@ -14,8 +14,10 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from benchmarks.int8_graphs import random_network, with_ranges
+from export.choice import Choice, default_choice
+from export.stopwatch import Stopwatch
 from export.targets import TARGETS
-from export.tune import Choice, Stopwatch, all_choices, default_choice, tune
+from export.tune import all_choices, tune
 from export.variant import Numbers, Products
 from export.workload import Workload, typical_lengths
 from tasks.cpus import available_cpus

@@ -13,12 +13,13 @@ import onnx
 import onnxruntime
 
 from export.card import write_card
+from export.choice import Choice
 from export.for_others import write_for_others
 from export.machine import machine
 from export.quality import Quality
 from export.report import write_report
 from export.source import Source
-from export.tune import Choice, Trial
+from export.tune import Trial
 from export.variant import Numbers
 from tasks.files import sha256
 from tasks.manifest import DATA_FILE, MANIFEST_FILE, MODEL_FILE, Manifest, Precision

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from export.balance import balanced
 from export.calibrate import calibrate
+from export.choice import Choice, default_choice
 from export.data import Data
 from export.gate import Gate, Limits
 from export.graph import build_graph
@@ -19,7 +20,7 @@ from export.source import SettingsChanges, Source, read_source
 from export.stages import SILENT, Stages
 from export.storage import save_graph
 from export.targets import TARGETS, TargetName, target_named
-from export.tune import Choice, Trial, default_choice, tune
+from export.tune import Trial, tune
 from export.variant import Numbers
 from export.workload import Workload
 from tasks import AnyTask

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from export.choice import shown
 from export.machine import machine_in_words
-from export.tune import TOGETHER, shown
+from export.tune import TOGETHER
 from tasks.files import atomic_write
 from tasks.manifest import DATA_FILE, MODEL_FILE, Manifest
 from training.reports.page import render_page

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from export.choice import Choice
 from export.graph import build_graph
 from export.machine import machine
 from export.network import Network, Range, Weights
@@ -19,7 +20,7 @@ from export.session import check_provider, on_all_cores, ort_run
 from export.stages import SILENT, Stages
 from export.storage import save_graph
 from export.targets import target_of
-from export.tune import Choice, Trial, tune
+from export.tune import Trial, tune
 from export.variant import Numbers
 from export.workload import Workload
 from tasks import AnyTask

@@ -42,8 +42,8 @@ def _one_thread() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def _brief(monkeypatch: pytest.MonkeyPatch) -> None:
     """How fast a form is does not matter here."""
-    monkeypatch.setattr("export.tune.PASS_S", 1e-3)
-    monkeypatch.setattr("export.tune.BATCHES_A_CORE", 1e-3)
+    monkeypatch.setattr("export.stopwatch.PASS_S", 1e-3)
+    monkeypatch.setattr("export.stopwatch.BATCHES_A_CORE", 1e-3)
 
 
 @pytest.fixture(scope="session")

@@ -293,7 +293,15 @@ def test_command_writes_a_model_directory_and_nothing_else_on_the_terminal(tmp_p
 
     assert result.returncode == 0
     assert result.stderr == ""
-    stages = ["checkpoint:", "judged on", "fp32 graph:", "fp32:", "dynamic int8:", "taken: dynamic int8", "model directory"]
+    stages = [
+        "checkpoint:",
+        "judged on",
+        "fp32 graph:",
+        "fp32:",
+        "dynamic int8:",
+        "taken: dynamic int8",
+        "model directory",
+    ]
     assert all(line.startswith(stage) for line, stage in zip(result.stdout.splitlines(), stages, strict=True))
     settings = read_model_directory(tmp_path / "plain/7").manifest.settings
     assert (settings.pooling, settings.normalize, settings.max_seq_length) == ("mean", True, 16)

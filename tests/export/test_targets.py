@@ -11,11 +11,12 @@ import onnxruntime
 import pytest
 
 from export import Wishes, export_checkpoint, ort_run
+from export.choice import Choice, default_choice
 from export.data import Data
 from export.retune import read_graph, retune
 from export.session import check_provider
 from export.targets import PROVIDER_OPTIONS, TARGETS, TargetName, target_named, target_of
-from export.tune import Choice, default_choice, tune
+from export.tune import tune
 from export.variant import Form, Numbers
 from export.workload import Workload
 from tasks.manifest import Execution, Precision, read_model_directory
@@ -166,7 +167,7 @@ def test_what_does_not_start_is_not_tried(checkpoints, stand_in, monkeypatch, ex
     """CUDA without TensorRT is the usual case."""
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [CUDA, CPU])
     network, _ = read_graph(exported["embedding"])
-    monkeypatch.setattr("export.tune.Stopwatch.seconds", lambda self, choice: 1.0)
+    monkeypatch.setattr("export.stopwatch.Stopwatch.seconds", lambda self, choice: 1.0)
 
     _, trials = tune(network, Numbers(products="fp16"), Workload((5,), 65), target=TARGETS["cuda"], num_cores=2)
 

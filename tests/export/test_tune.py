@@ -16,12 +16,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from export import Wishes, export_checkpoint, ort_run
+from export.choice import Choice, default_choice
 from export.machine import machine
 from export.network import Network, Weights
 from export.retune import MAX_CHANGE, check_same, read_graph, retune
 from export.source import read_source
 from export.stages import Stages
-from export.tune import TOGETHER, Choice, default_choice, tune
+from export.tune import TOGETHER, tune
 from export.variant import Form, Numbers
 from export.workload import Workload, race, run_all, typical_lengths
 from tasks.manifest import read_model_directory
@@ -52,7 +53,7 @@ def test_the_fastest_is_chosen(network, monkeypatch):
         values = vars(choice.form) | vars(choice.execution)
         return 1 / np.prod([known.get(values[name], 1.0) for name, known in speed.items()])
 
-    monkeypatch.setattr("export.tune.Stopwatch.seconds", seconds)
+    monkeypatch.setattr("export.stopwatch.Stopwatch.seconds", seconds)
 
     said = []
 
@@ -76,7 +77,7 @@ def test_what_is_nearly_as_fast_is_tried_together(network, monkeypatch):
         slow = 1 if as_usual and choice.execution == default_choice().execution else 1.3
         return slow * attention[choice.form.bias_gelu]
 
-    monkeypatch.setattr("export.tune.Stopwatch.seconds", seconds)
+    monkeypatch.setattr("export.stopwatch.Stopwatch.seconds", seconds)
 
     best, trials = tune(network, Numbers(), Workload((5, 9), 65), num_cores=2)
 

@@ -1,0 +1,64 @@
+"""How long a network takes for a workload, in any form and however it is run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from typing import Any
+
+from export.choice import Choice, default_choice, session_of
+from export.graph import build_graph
+from export.network import Network
+from export.session import ort_run
+from export.targets import Target
+from export.variant import Numbers
+from export.workload import Arrays, Workload, race, run_all
+from tasks.batching import Run
+
+PASS_S = 0.1
+"""Seconds of one measurement, at least."""
+BATCHES_A_CORE = 1
+"""And how many of the largest batches there are for each core."""
+
+
+class Stopwatch:
+    """Times choices on a workload, of which it takes as much or as often as a measurement is to last."""
+
+    def __init__(self, network: Network, numbers: Numbers, workload: Workload, target: Target, num_cores: int) -> None:
+        self.network, self.numbers, self.num_cores = network, numbers, num_cores
+        self.workload = workload
+        self._runs: dict[Choice, Run] = {}
+        self._batches: dict[int, list[Arrays]] = {}
+        self.seconds(default_choice(target))  # the first pass is slower
+        wanted = PASS_S / self.seconds(default_choice(target))
+        enough = BATCHES_A_CORE * num_cores * max(target.batch_tokens) / workload.num_tokens
+        self.workload = workload.scaled(max(wanted, enough))
+        self._batches.clear()
+
+    def seconds(self, choice: Choice) -> float:
+        """One pass over the workload."""
+        cap = choice.execution.max_batch_tokens
+        if cap not in self._batches:
+            self._batches[cap] = self.workload.batches(cap)
+        return run_all(self._run(choice), self._batches[cap], self.num_cores // choice.execution.num_threads)
+
+    def least(self, choices: Iterable[Choice], rounds: int, **options: Any) -> dict[Choice, float]:
+        """Seconds of each in its best round: what disturbs a measurement makes it longer, never shorter.
+
+        Args:
+            options: those of `race`.
+        """
+        found = race({choice: partial(self.seconds, choice) for choice in choices}, rounds, **options)
+        return {choice: min(seconds) for choice, seconds in found.items()}
+
+    def free(self, *, but: Iterable[Choice] = ()) -> None:
+        """Close the sessions of all choices but some."""
+        kept = {session_of(choice) for choice in but}
+        self._runs = {key: run for key, run in self._runs.items() if key in kept}
+
+    def _run(self, choice: Choice) -> Run:
+        key = session_of(choice)
+        if key not in self._runs:
+            graph = build_graph(self.network, self.numbers, choice.form)
+            self._runs[key] = ort_run(graph, execution=choice.execution)
+        return self._runs[key]
