@@ -122,19 +122,18 @@ def _make_graph(source: Source, model: BertModel, directory: Path, wishes: Wishe
     network = Network(model.config, Weights.of(model), task)
     gate = Gate(network, evidence, reference, wishes.limits, stages, TARGETS[wishes.target])
     numbers, sequences = Numbers(), []
+    if wishes.precision == "int8":
+        sequences = data.calibration(task, evidence)
+        _measure(gate, model, sequences, stages)
     if wishes.precision != "fp32":
-        differences = _check_fp32(task, reference, gate.run(numbers), wishes.limits, stages)
-        if wishes.precision == "int8":
-            sequences = data.calibration(task, evidence)
-            _measure(gate, model, sequences, stages)
         numbers = gate.choose(wishes.precision, mixed=wishes.mixed)
         stages.say(f"taken: {numbers.name}")
     choice, trials = _tuned(gate.network, numbers, data.workload(task, evidence), wishes, stages)
     graph = directory / MODEL_FILE
     save_graph(build_graph(gate.network, numbers, choice.form), graph)
-    if wishes.precision == "fp32":
-        exported = ort_run(graph, execution=on_all_cores(choice.execution))
-        differences = _check_fp32(task, reference, exported, wishes.limits, stages)
+    in_fp32 = graph if wishes.precision == "fp32" else build_graph(network, Numbers(), choice.form)
+    run = ort_run(in_fp32, execution=on_all_cores(choice.execution))
+    differences = _check_fp32(task, reference, run, wishes.limits, stages)
     gate.check(numbers, ort_run(graph, execution=choice.execution), choice.execution.max_batch_tokens)
     record = data.record(evidence, sequences)
     return Made(numbers, choice, trials, evidence.name, record, gate.qualities, differences)

@@ -30,9 +30,9 @@ from tasks.files import atomic_directory
 from tasks.manifest import DATA_FILE, MODEL_FILE, Manifest, ModelDirectory, Precision, read_model_directory
 from training.model.bert import BertConfig
 
-MAX_CHANGE: Mapping[Precision, float] = {"fp32": 1e-8, "fp16": 1e-5, "int8": 1e-3}
+MAX_CHANGE: Mapping[Precision, float] = {"fp32": 1e-8, "fp16": 1e-4, "int8": 5e-2}
 """Mean squared difference of an output from the old graph's in a batch, to its mean square in all: sums in another
-order may round to another integer."""
+order may round to another integer, which of a released model of 6 layers made 7e-3."""
 _MAX_COMPARED = 1024
 """Tokens of a batch that both graphs get."""
 
