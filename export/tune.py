@@ -70,8 +70,8 @@ def tune(
         trials += (found := _try(watch, name, choices, stages))
         best = choices[_fastest(found)]
         watch.free(but=[best])
-    finalists = {choice.changes(usual): choice for choice in [*_finalists(best, trials), usual]}
-    finalists["default"] = finalists.pop("default")  # the last
+    hopeful = [choice for choice in _finalists(best, trials) if choice != usual]
+    finalists = {choice.changes(usual): choice for choice in [*hopeful, usual]}
     trials += (found := _try(watch, TOGETHER, finalists, stages))
     before, after = found[-1].tokens_per_s, max(trial.tokens_per_s for trial in found)
     stages.say(f"chosen: {_fastest(found)}; {after:,.0f} tokens/s, {after / before:.2f} times the default's speed")

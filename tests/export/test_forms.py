@@ -131,6 +131,8 @@ def test_weights_come_back_from_a_graph(networks, tmp_path):
                 if numbers.in_integers and layer not in numbers.fp32_layers:
                     np.testing.assert_array_equal(found.int8(name).values, network.weights.int8(name).values)
                     np.testing.assert_array_equal(found.int8(name).scales, network.weights.int8(name).scales)
+                    known = f"{layer}.input.scale" in found.floats or layer.endswith("qkv")
+                    assert known or numbers.products == "dynamic int8"
                 elif layer != "mlm.decoder":
                     np.testing.assert_array_equal(found[name], network.weights[name].astype(numbers.dtype))
             if not numbers.int8_embeddings:
