@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from export.machine import machine_in_words
-from export.report import MAX_METRICS, graph_bytes
+from export.report import MAX_METRICS, graph_bytes, speed_in_words
 from tasks.files import atomic_write
 from tasks.manifest import Manifest
 from training.reports.model_card import (
@@ -70,6 +70,7 @@ def render(manifest: Manifest, num_bytes: int) -> str:
         rows=_rows(manifest),
         training_rows=score_rows(manifest.scores.get("checkpoint", {})),
         data={label: provenance["data"][key] for key, label in _DATA.items() if key in provenance.get("data", {})},
+        speed=speed_in_words(manifest),
         tried=len(provenance["graph"]["tried"]),
         machine=machine_in_words(provenance["machine"]),
         execution=manifest.execution,

@@ -59,19 +59,23 @@ class Data:
 
     def or_those_of(self, card: TaskCard | None, task: AnyTask) -> Data:
         """Itself, or where it names no files, the data of a training for the task, with their columns."""
-        if self.dev or self.train or self.texts or not card or card.task != task.name:
+        if not (recipe := self._recipe(card, task)):
             return self
-        recipe: Mapping[str, Any] = card.provenance.get("recipe", {})
         dev, train = _those_there(recipe.get("dev", ())), _those_there(recipe.get("train", ()))
         return replace(self, dev=dev, train=train, columns=columns_there(dev, dev_columns(recipe)))
 
     def not_there(self, card: TaskCard | None, task: AnyTask) -> list[str]:
         """Names of the files of a training for the task that are looked for in vain."""
-        if self.or_those_of(card, task) is self or not card:
-            return []
-        recipe: Mapping[str, Any] = card.provenance.get("recipe", {})
+        recipe = self._recipe(card, task)
         wanted = [*recipe.get("dev", ()), *recipe.get("train", ())]
         return [name for name in wanted if not Path(name).is_file()]
+
+    def _recipe(self, card: TaskCard | None, task: AnyTask) -> Mapping[str, Any]:
+        """Of the training for the task; empty where there was none, or other data are given."""
+        if self.dev or self.train or self.texts or not card or card.task != task.name:
+            return {}
+        recipe: Mapping[str, Any] = card.provenance.get("recipe", {})
+        return recipe
 
     def evidence(self, task: AnyTask) -> Evidence:
         """What graphs are judged on: the labelled data, else the texts, else random ids.

@@ -69,7 +69,7 @@ def labelled(task: AnyTask, paths: Sequence[Path], columns: Columns, *, max_exam
     files = ", ".join(path.name for path in paths)
     if isinstance(task, Embedding):
         pairs = some_of(read_similarities(paths, columns=columns, tokenizer=task.tokenizer), max_examples)
-        return _pairs(f"{len(pairs):,} pairs of {files}", task, pairs)
+        return _pairs(f"{len(pairs):,} pairs of {files}", task, pairs, paths)
     examples = some_of(read_examples(task.name, paths, columns=columns, tokenizer=task.tokenizer), max_examples)
     check_labels(task, examples)
     windows = encode_examples(task, examples)
@@ -90,14 +90,15 @@ def _by_name(place: str, paths: Iterable[Path]) -> str:
     return place
 
 
-def _pairs(name: str, task: Embedding, pairs: Examples) -> Evidence:
-    texts = list(dict.fromkeys(text for pair in pairs for text in (pair.text, pair.text_pair)))
+def _pairs(name: str, task: Embedding, pairs: Examples, paths: Sequence[Path]) -> Evidence:
+    places = {text: place for place, pair in pairs.placed() for text in (pair.text_pair, pair.text)}
+    texts = list(places)
 
     def score(vectors: Sequence[np.ndarray]) -> dict[str, float]:
         of_text = dict(zip(texts, vectors, strict=True))
         return vector_scores(pairs, lambda wanted: [of_text[text] for text in wanted])
 
-    return Evidence(name, task, texts, [f"text `{text}`" for text in texts], task.encode(texts), score)
+    return Evidence(name, task, texts, [_by_name(place, paths) for place in places.values()], task.encode(texts), score)
 
 
 def plain_texts(task: AnyTask, texts: Examples, paths: Sequence[Path]) -> Evidence:

@@ -125,6 +125,11 @@ def graph_record(numbers: Numbers, choice: Choice, trials: Sequence[Trial]) -> d
     }
 
 
+def runtime_version(choice: Choice) -> dict[str, str]:
+    """Of the distribution with the provider that runs a choice, by its name."""
+    return {PACKAGES[choice.execution.provider]: onnxruntime.__version__}
+
+
 def _provenance(source: Source, config: BertConfig, made: Made) -> dict[str, Any]:
     return {
         "checkpoint": {"name": source.name, "sha256": checkpoint_digest(source.directory), "config": asdict(config)},
@@ -132,8 +137,7 @@ def _provenance(source: Source, config: BertConfig, made: Made) -> dict[str, Any
         "data": dict(made.data),
         "graph": graph_record(made.numbers, made.choice, made.trials),
         "machine": machine(),
-        "versions": {library: library_version(library) for library in _LIBRARIES}
-        | {PACKAGES[made.choice.execution.provider]: onnxruntime.__version__},
+        "versions": {library: library_version(library) for library in _LIBRARIES} | runtime_version(made.choice),
     }
 
 

@@ -155,7 +155,8 @@ def _tuned(
     target = TARGETS[wishes.target]
     if not wishes.tune:
         return default_choice(target), []
-    return tune(network, numbers, workload, target=target, num_cores=available_cpus(), stages=stages)
+    beside = [] if wishes.precision == "fp32" else [Numbers()]
+    return tune(network, numbers, workload, target=target, num_cores=available_cpus(), beside=beside, stages=stages)
 
 
 def _check_fp32(task: AnyTask, reference: Run, run: Run, limits: Limits, stages: Stages) -> dict[str, float]:

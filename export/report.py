@@ -8,7 +8,8 @@ from typing import Any
 
 from export.choice import shown
 from export.machine import machine_in_words
-from export.tune import TOGETHER
+from export.tune import NUMBERS, TOGETHER
+from export.variant import Numbers
 from tasks.files import atomic_write
 from tasks.manifest import DATA_FILE, MODEL_FILE, Manifest
 from training.reports.page import render_page
@@ -25,6 +26,7 @@ _CHOICES = {
     "num_threads": "threads of a batch",
     "standard": "ONNX's own operators alone",
     TOGETHER: "what was nearly as fast, together, beside the default",
+    NUMBERS: "what the numbers gain, in the form that was chosen",
 }
 """Fields that are tried, in words, where their names do not say it."""
 
@@ -63,6 +65,20 @@ def render(manifest: Manifest, num_bytes: int) -> str:
     )
 
 
+def speed_in_words(manifest: Manifest) -> str:
+    """What was measured when the form was chosen."""
+    graph = manifest.provenance["graph"]
+    if of_numbers := _speeds(graph["tried"], NUMBERS):
+        own, floats = of_numbers[graph["name"]], of_numbers[Numbers().name]
+        return f"{own:,.0f} tokens/s, {own / floats:.1f} times fp32"
+    speeds = _speeds(graph["tried"], TOGETHER)
+    return f"{max(speeds.values()):,.0f} tokens/s" if speeds else "not measured"
+
+
+def _speeds(tried: Sequence[Mapping[str, Any]], name: str) -> dict[str, float]:
+    return {shown(trial["value"]): trial["tokens_per_s"] for trial in tried if trial["name"] == name}
+
+
 def _facts(manifest: Manifest, num_bytes: int) -> dict[str, str]:
     config, execution = manifest.provenance["checkpoint"]["config"], manifest.execution
     return {
@@ -70,12 +86,14 @@ def _facts(manifest: Manifest, num_bytes: int) -> dict[str, str]:
         "network": f"{config['num_hidden_layers']} layers, hidden size {config['hidden_size']}",
         "graph": f"{num_bytes / 1e6:.1f} MB, opset {manifest.opset}",
         "longest sequence": f"{manifest.settings.max_seq_length} tokens",
+        "speed": speed_in_words(manifest),
         "batches": f"up to {execution.max_batch_tokens} tokens, {execution.num_threads} thread(s) each",
     }
 
 
 def _chosen(manifest: Manifest) -> dict[str, str]:
-    values = manifest.provenance["graph"]["form"] | vars(manifest.execution)
+    graph = manifest.provenance["graph"]
+    values = graph["form"] | vars(manifest.execution) | {NUMBERS: graph["name"]}
     return {name: shown(value) for name, value in values.items()}
 
 

@@ -14,7 +14,7 @@ from export.choice import Choice
 from export.graph import build_graph
 from export.machine import machine
 from export.network import Network, Range, Weights
-from export.package import digests, graph_record, write_manifest
+from export.package import digests, graph_record, runtime_version, write_manifest
 from export.parity import random_batches
 from export.session import check_provider, on_all_cores, ort_run
 from export.stages import SILENT, Stages
@@ -117,9 +117,10 @@ def check_same(task: AnyTask, before: Run, after: Run, max_change: float) -> Non
 
 def _manifest(directory: ModelDirectory, new: Path, graph: dict[str, Any], choice: Choice) -> Manifest:
     before = directory.manifest
+    versions = before.provenance.get("versions", {}) | runtime_version(choice)
     return replace(
         before,
         files=digests(new),
         execution=choice.execution,
-        provenance=dict(before.provenance) | {"graph": graph, "machine": machine()},
+        provenance=dict(before.provenance) | {"graph": graph, "machine": machine(), "versions": versions},
     )

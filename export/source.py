@@ -164,11 +164,14 @@ def _foreign_settings(
         limits.append(card.settings.max_seq_length)
     if task == "spans":
         limits.append(SpanSettings.max_seq_length)
-    values: dict[str, Any] = {"max_seq_length": min(limits)}
+    values: dict[str, Any] = {"max_seq_length": (longest := min(limits))}
     if task in ("classification", "tagging"):
         values["labels"] = labels_of(config)
     if task == "embedding":
         values |= embedding_settings(checkpoint)
+    if task == "spans":  # questions and strides of the reference code take a sixth and a third of its 384 tokens
+        values["max_query_length"] = min(SpanSettings.max_query_length, longest // 4)
+        values["doc_stride"] = min(SpanSettings.doc_stride, longest // 3)
     return values
 
 

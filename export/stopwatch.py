@@ -12,7 +12,7 @@ from export.network import Network
 from export.session import ort_run
 from export.targets import Target
 from export.variant import Numbers
-from export.workload import Arrays, Workload, race, run_all
+from export.workload import Arrays, Workload, least, run_all
 from tasks.batching import Run
 
 PASS_S = 0.1
@@ -27,7 +27,7 @@ class Stopwatch:
     def __init__(self, network: Network, numbers: Numbers, workload: Workload, target: Target, num_cores: int) -> None:
         self.network, self.numbers, self.num_cores = network, numbers, num_cores
         self.workload = workload
-        self._runs: dict[Choice, Run] = {}
+        self._runs: dict[tuple[Numbers, Choice], Run] = {}
         self._batches: dict[int, list[Arrays]] = {}
         self.seconds(default_choice(target))  # the first pass is slower
         wanted = PASS_S / self.seconds(default_choice(target))
@@ -35,30 +35,37 @@ class Stopwatch:
         self.workload = workload.scaled(max(wanted, enough))
         self._batches.clear()
 
-    def seconds(self, choice: Choice) -> float:
-        """One pass over the workload."""
+    def seconds(self, choice: Choice, numbers: Numbers | None = None) -> float:
+        """One pass over the workload.
+
+        Args:
+            numbers: others than those that choices are made for.
+        """
         cap = choice.execution.max_batch_tokens
         if cap not in self._batches:
             self._batches[cap] = self.workload.batches(cap)
-        return run_all(self._run(choice), self._batches[cap], self.num_cores // choice.execution.num_threads)
+        return run_all(
+            self._run(choice, numbers or self.numbers),
+            self._batches[cap],
+            self.num_cores // choice.execution.num_threads,
+        )
 
     def least(self, choices: Iterable[Choice], rounds: int, **options: Any) -> dict[Choice, float]:
-        """Seconds of each in its best round: what disturbs a measurement makes it longer, never shorter.
+        """Seconds of each in its best round.
 
         Args:
             options: those of `race`.
         """
-        found = race({choice: partial(self.seconds, choice) for choice in choices}, rounds, **options)
-        return {choice: min(seconds) for choice, seconds in found.items()}
+        return least({choice: partial(self.seconds, choice) for choice in choices}, rounds, **options)
 
     def free(self, *, but: Iterable[Choice] = ()) -> None:
         """Close the sessions of all choices but some."""
-        kept = {session_of(choice) for choice in but}
+        kept = {(self.numbers, session_of(choice)) for choice in but}
         self._runs = {key: run for key, run in self._runs.items() if key in kept}
 
-    def _run(self, choice: Choice) -> Run:
-        key = session_of(choice)
+    def _run(self, choice: Choice, numbers: Numbers) -> Run:
+        key = numbers, session_of(choice)
         if key not in self._runs:
-            graph = build_graph(self.network, self.numbers, choice.form)
+            graph = build_graph(self.network, numbers, choice.form)
             self._runs[key] = ort_run(graph, execution=choice.execution)
         return self._runs[key]

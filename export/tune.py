@@ -6,8 +6,9 @@ what was best so far, in turns with it. In the end, what was nearly as fast is t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -18,7 +19,7 @@ from export.stages import SILENT, Stages
 from export.stopwatch import Stopwatch
 from export.targets import TARGETS, Target
 from export.variant import Numbers
-from export.workload import Workload
+from export.workload import Workload, least
 
 ROUNDS = 7
 LOST = 1.05
@@ -28,7 +29,9 @@ CLOSE = 0.97
 NUM_FINALISTS, NUM_SESSIONS = 6, 5
 """Of those, and in how many sessions at once: each has the weights in memory."""
 TOGETHER = "together"
-"""Name of the last trials, whose values are choices in words."""
+"""Name of the last trials of choices; the values are choices in words."""
+NUMBERS = "numbers"
+"""Name of the trials that compare numbers in the form that was chosen."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,7 @@ def tune(
     *,
     target: Target = TARGETS["cpu"],
     num_cores: int,
+    beside: Sequence[Numbers] = (),
     stages: Stages = SILENT,
 ) -> tuple[Choice, list[Trial]]:
     """Try what there is.
@@ -58,6 +62,7 @@ def tune(
     Args:
         target: of the machine at hand.
         num_cores: those that the server will have.
+        beside: other numbers that are timed with what is chosen, to tell what the numbers gain.
         stages: is told what was tried.
 
     Returns:
@@ -67,15 +72,20 @@ def tune(
     best, trials = usual, list[Trial]()
     for name, values in _alternatives(target, numbers, num_cores).items():
         choices = {value: best.changed(name, value) for value in values}
-        trials += (found := _try(watch, name, choices, stages))
+        trials += (found := _try(watch, name, _passes(watch, choices), stages))
         best = choices[_fastest(found)]
         watch.free(but=[best])
     hopeful = [choice for choice in _finalists(best, trials) if choice != usual]
     finalists = {choice.changes(usual): choice for choice in [*hopeful, usual]}
-    trials += (found := _try(watch, TOGETHER, finalists, stages))
+    trials += (found := _try(watch, TOGETHER, _passes(watch, finalists), stages))
     before, after = found[-1].tokens_per_s, max(trial.tokens_per_s for trial in found)
     stages.say(f"chosen: {_fastest(found)}; {after:,.0f} tokens/s, {after / before:.2f} times the default's speed")
-    return finalists[_fastest(found)], trials
+    chosen = finalists[_fastest(found)]
+    watch.free(but=[chosen])
+    if beside:
+        passes = {item.name: partial(watch.seconds, chosen, item) for item in (numbers, *beside)}
+        trials += _try(watch, NUMBERS, passes, stages)
+    return chosen, trials
 
 
 def all_choices(target: Target, numbers: Numbers, num_cores: int) -> list[Choice]:
@@ -95,14 +105,18 @@ def _alternatives(target: Target, numbers: Numbers, num_cores: int) -> dict[str,
     return {name: [value for value in values if name != "provider" or starts(value)] for name, values in known}
 
 
-def _try(watch: Stopwatch, name: str, choices: Mapping[Any, Choice], stages: Stages) -> list[Trial]:
-    """Time choices, which are known by their values of something."""
+def _passes(watch: Stopwatch, choices: Mapping[Any, Choice]) -> dict[Any, Callable[[], float]]:
+    """What times choices, which are known by their values of something."""
+    return {value: partial(watch.seconds, choice) for value, choice in choices.items()}
+
+
+def _try(watch: Stopwatch, name: str, passes: Mapping[Any, Callable[[], float]], stages: Stages) -> list[Trial]:
+    """Time values of something."""
     label = name.replace("_", " ")
     with stages.bar(label, unit="round", total=ROUNDS) as bar:
-        seconds = watch.least(choices.values(), ROUNDS, lost=LOST, progress=bar.update)
-    least = min(seconds.values())
-    speeds = {choice: watch.workload.num_tokens / value for choice, value in seconds.items()}
-    trials = [Trial(name, value, least / seconds[choice], speeds[choice]) for value, choice in choices.items()]
+        seconds = least(passes, ROUNDS, lost=LOST, progress=bar.update)
+    best = min(seconds.values())
+    trials = [Trial(name, value, best / taken, watch.workload.num_tokens / taken) for value, taken in seconds.items()]
     stages.say(f"{label}: {', '.join(f'{shown(trial.value)} {100 * trial.ratio:.0f}%' for trial in trials)}")
     return trials
 

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from math import inf
 from statistics import fmean
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -80,6 +80,15 @@ def run_all(run: Run, batches: Sequence[Arrays], num_callers: int) -> float:
 
     with ThreadPoolExecutor(num_callers) as threads:
         return fmean(threads.map(work, range(num_callers)))
+
+
+def least(candidates: Mapping[KeyT, Callable[[], float]], rounds: int, **options: Any) -> dict[KeyT, float]:
+    """What candidates measure in their best round: what disturbs a measurement makes it longer, never shorter.
+
+    Args:
+        options: those of `race`.
+    """
+    return {name: min(found) for name, found in race(candidates, rounds, **options).items()}
 
 
 def race(

@@ -226,6 +226,6 @@ def test_an_interrupt_leaves_nothing(tmp_path, checkpoints):
     process.send_signal(signal.SIGINT)
     _, error = process.communicate(timeout=60)
 
-    assert process.returncode == 130
+    assert process.returncode == 130, error
     assert error == ""
     assert not (tmp_path / "models").exists()

@@ -136,11 +136,12 @@ def test_wrong_settings_are_refused(checkpoints, settings, message):
         read_source(checkpoints["plain"], settings=settings)
 
 
-def test_head_that_the_checkpoint_lacks_is_named(checkpoints):
-    """A bare encoder cannot classify."""
-    source = read_source(checkpoints["plain"], task="classification")
+@pytest.mark.parametrize(("task", "head"), [("classification", "classifier"), ("spans", "qa_outputs")])
+def test_head_that_the_checkpoint_lacks_is_named(checkpoints, task, head):
+    """A bare encoder cannot classify, nor answer, however short its longest sequence is."""
+    source = read_source(checkpoints["plain"], task=task)
 
-    with pytest.raises(ValueError, match=r"cannot do `classification`: it lacks `classifier\.(weight|bias)`"):
+    with pytest.raises(ValueError, match=rf"cannot do `{task}`: it lacks `{head}\.(weight|bias)`"):
         source.load_model()
 
 
