@@ -50,6 +50,18 @@ class Batch:
     inference_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What became of groups that were submitted together."""
+
+    results: list[Any]
+    """One a group."""
+    queue_s: float = 0.0
+    """From submission until the first sequence was taken."""
+    inference_s: float = 0.0
+    """From then until all was computed."""
+
+
 class Observer(Protocol):
     """Is told what the scheduler does, from its threads."""
 
@@ -72,8 +84,9 @@ class Job:
     ) -> None:
         self.model = model
         self.deadline_s = deadline_s
-        self.future: Future[list[Any]] = Future()
-        now = time.monotonic()
+        self.future: Future[Done] = Future()
+        self._submitted_s = self._started_s = now = time.monotonic()
+        self._started = False
         self.entries = [
             Entry(self, group, place, sequence, now)
             for group, sequences in enumerate(groups)
@@ -86,7 +99,13 @@ class Job:
         self._unfinished = len(groups)
         self._lock = threading.Lock()
         if not groups:
-            self.future.set_result([])
+            self.future.set_result(Done([]))
+
+    def start(self, now_s: float) -> None:
+        """Some of its sequences are computed from now on."""
+        with self._lock:
+            if not self._started:
+                self._started, self._started_s = True, now_s
 
     def deliver(self, entry: Entry, output: Any) -> None:
         """Take the output of one sequence; the last of a group finishes the group, the last group the job."""
@@ -104,7 +123,11 @@ class Job:
             finished = not self._unfinished
         if finished:
             with suppress(InvalidStateError):  # cancelled just now
-                self.future.set_result(self._results)
+                self.future.set_result(self._done())
+
+    def _done(self) -> Done:
+        waited_s = self._started_s - self._submitted_s
+        return Done(self._results, waited_s, time.monotonic() - self._started_s)
 
     def fail(self, error: Exception) -> None:
         """End the job, unless it has ended already."""
@@ -152,7 +175,7 @@ class Scheduler:
         finish: Callable[[int, list[Any]], Any],
         *,
         deadline_s: float | None = None,
-    ) -> Future[list[Any]]:
+    ) -> Future[Done]:
         """Queue groups of sequences.
 
         Args:
@@ -163,7 +186,7 @@ class Scheduler:
             deadline_s: on the clock of `time.monotonic`.
 
         Returns:
-            Will hold what `finish` returned for each group, or ExpiredError or ComputeError. Cancelling it drops what
+            Will hold what `finish` returned for each group and how long it took, or ExpiredError or ComputeError. Cancelling it drops what
             still waits.
 
         Raises:
@@ -237,6 +260,8 @@ class Scheduler:
     def _run(self, batch: list[Entry]) -> None:
         model = batch[0].model
         started = time.monotonic()
+        for job in {entry.job for entry in batch}:
+            job.start(started)
         outputs = model.compute([entry.sequence for entry in batch])
         ended = time.monotonic()
         lengths = [len(entry.sequence) for entry in batch]

@@ -115,8 +115,8 @@ class Servicer:
         work = await self._offload(len(raw), partial(self._prepare, rpc, raw))
         with self._rejections(work.model):
             future = self._scheduler.submit(work.model, work.windows, work.finish, deadline_s=deadline_s)
-        results = await asyncio.wrap_future(future)
-        return await self._offload(len(raw), partial(work.reply, results))
+        done = await asyncio.wrap_future(future)
+        return await self._offload(len(raw), partial(work.reply, done.results))
 
     async def _offload(self, size: int, function: Callable[[], T]) -> T:
         """Call a function, in a thread where the request is not small, so that the event loop never stalls."""

@@ -81,12 +81,12 @@ def test_groups(scheduler, model):
     """Each group becomes one result, in order."""
     future = scheduler.submit(model, [[[1, 2], [3]], [[4]]], lambda group, outputs: (group, outputs))
 
-    assert future.result(10) == [(0, [3, 3]), (1, [4])]
+    assert future.result(10).results == [(0, [3, 3]), (1, [4])]
 
 
 def test_nothing(scheduler, model):
     """No groups, no results, at once."""
-    assert scheduler.submit(model, [], total).result(0) == []
+    assert scheduler.submit(model, [], total).result(0).results == []
 
 
 def test_batches_form_while_busy(scheduler, model, log):
@@ -95,8 +95,8 @@ def test_batches_form_while_busy(scheduler, model, log):
     futures = [scheduler.submit(model, [[[number]]], total) for number in range(30)]
     model.gate.set()
 
-    assert busy.result(10) == [280]
-    assert [future.result(10) for future in futures] == [[number] for number in range(30)]
+    assert busy.result(10).results == [280]
+    assert [future.result(10).results for future in futures] == [[number] for number in range(30)]
     assert [batch.rows for batch in log.batches] == [1, 30]
 
 
@@ -121,7 +121,7 @@ def test_many_threads(log, model):
     for thread in threads:
         thread.join()
     for groups, future in jobs:
-        assert future.result(10) == [sum(map(sum, group)) for group in groups]
+        assert future.result(10).results == [sum(map(sum, group)) for group in groups]
     scheduler.close()
 
     assert sum(batch.num_tokens for batch in log.batches) == sum(
@@ -142,7 +142,7 @@ def test_full_queue(scheduler, model):
     assert scheduler.queued_tokens(model) == 60
     model.gate.set()
     wait([busy, waiting], 10)
-    assert waiting.result() == [60]
+    assert waiting.result().results == [60]
     assert scheduler.queued_tokens(model) == 0
 
 
@@ -154,7 +154,7 @@ def test_cancelled_in_queue(scheduler, model, log):
     assert second.cancel()
     assert scheduler.queued_tokens(model) == 20
     model.gate.set()
-    assert (first.result(10), third.result(10)) == ([5, 5], [15, 15])
+    assert (first.result(10).results, third.result(10).results) == ([5, 5], [15, 15])
     assert [2] * 5 not in [sequence for batch in model.batches for sequence in batch]
     assert log.dropped == 2
 
@@ -166,7 +166,7 @@ def test_cancelled_in_batch(scheduler, model):
     model.during = lambda sequences: len(sequences) == 3 and second.cancel()
     model.gate.set()
 
-    assert (first.result(10), third.result(10)) == ([5], [15])
+    assert (first.result(10).results, third.result(10).results) == ([5], [15])
     assert second.cancelled()
     assert [len(batch) for batch in model.batches] == [1, 3]
 
@@ -180,7 +180,7 @@ def test_expired(scheduler, model, log):
 
     with pytest.raises(ExpiredError):
         late.result(10)
-    assert timely.result(10) == [10]
+    assert timely.result(10).results == [10]
     assert [1] * 5 not in [sequence for batch in model.batches for sequence in batch]
     assert log.dropped == 3
 
@@ -191,7 +191,7 @@ def test_failing_batch(scheduler, model, caplog):
 
     with pytest.raises(ComputeError, match="RuntimeError"):
         poisoned.result(10)
-    assert scheduler.submit(model, [[[1]]], total).result(10) == [1]
+    assert scheduler.submit(model, [[[1]]], total).result(10).results == [1]
     assert "poison" in caplog.text
 
 
@@ -204,7 +204,7 @@ def test_failing_finish(scheduler, model):
 
     with pytest.raises(ComputeError, match="ZeroDivisionError"):
         bad.result(10)
-    assert good.result(10) == [1]
+    assert good.result(10).results == [1]
 
 
 def test_no_starvation(scheduler, model):
@@ -216,7 +216,7 @@ def test_no_starvation(scheduler, model):
         scheduler.submit(model, [[[1]]], total)
     model.gate.set()
 
-    assert long.result(10) == [30]
+    assert long.result(10).results == [30]
     assert [1] * 30 in [sequence for batch in model.batches[:3] for sequence in batch]
 
 
@@ -230,10 +230,12 @@ def test_finished_job_is_freed(scheduler, model):
     reference = weakref.ref(sequence)
     gc.disable()
     try:
-        assert scheduler.submit(model, [[sequence]], total).result(10) == [3]
+        assert scheduler.submit(model, [[sequence]], total).result(10).results == [3]
         model.batches.clear()
         del sequence
-        assert scheduler.submit(model, [[[1]]], total).result(10) == [1]  # the worker has let go of the batch before
+        assert scheduler.submit(model, [[[1]]], total).result(10).results == [
+            1
+        ]  # the worker has let go of the batch before
         assert reference() is None
     finally:
         gc.enable()
@@ -270,6 +272,6 @@ def test_models_of_several_threads_share_the_cores(log):
         assert narrow.entered.acquire(timeout=10)
         assert narrow.entered.acquire(timeout=10)
         narrow.gate.set()
-        assert [future.result(10) for future in (first, *others)] == [[30], [30], [30]]
+        assert [future.result(10).results for future in (first, *others)] == [[30], [30], [30]]
     finally:
         scheduler.close()
