@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -41,11 +42,24 @@ class Engine:
         if missing := sorted(set(output_names) - set(outputs)):
             raise ValueError(f"`{self.path}` lacks the output `{missing[0]}` of its task; export the model again")
         self._input_names, self._output_names = inputs, list(output_names)
+        self._under_way: dict[int, ort.RunOptions] = {}
 
     def run(self, arrays: Arrays) -> Arrays:
         """Padded arrays by name, each [batch, length] int32 -> outputs by name."""
         feed = {name: arrays[name] for name in self._input_names}
-        return dict(zip(self._output_names, self._session.run(self._output_names, feed), strict=True))
+        options = ort.RunOptions()
+        options.log_severity_level = _FATAL
+        thread_id = threading.get_ident()
+        self._under_way[thread_id] = options
+        try:
+            return dict(zip(self._output_names, self._session.run(self._output_names, feed, options), strict=True))
+        finally:
+            del self._under_way[thread_id]
+
+    def abort(self, thread_id: int) -> None:
+        """Let the run in a thread, if there is one, end with an exception after the operator that it is at."""
+        if options := self._under_way.get(thread_id):
+            options.terminate = True
 
 
 def _load(path: Path, execution: Execution) -> ort.InferenceSession:

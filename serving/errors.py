@@ -11,10 +11,11 @@ from google.protobuf import any_pb2
 from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
-from serving.scheduler import ComputeError, ExpiredError, QueueFullError
+from serving.scheduler import ComputeError, ExpiredError, HopelessError, QueueFullError, RefusedError, TooLargeError
 
 logger = logging.getLogger(__name__)
 
+PUSHBACK = "grpc-retry-pushback-ms"
 MAX_MESSAGE_BYTES = 1024
 MAX_DETAILS_BYTES = 4096
 """Statuses travel in trailing metadata, of which clients accept 8 KiB; message and details may grow by a half in it."""
@@ -53,6 +54,8 @@ CODES: dict[type[Exception], grpc.StatusCode] = {
     InvalidRequestError: grpc.StatusCode.INVALID_ARGUMENT,
     ModelNotFoundError: grpc.StatusCode.NOT_FOUND,
     QueueFullError: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    TooLargeError: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    HopelessError: grpc.StatusCode.DEADLINE_EXCEEDED,
     ExpiredError: grpc.StatusCode.DEADLINE_EXCEEDED,
     UnavailableError: grpc.StatusCode.UNAVAILABLE,
     ComputeError: grpc.StatusCode.INTERNAL,
@@ -75,7 +78,15 @@ def status_of(error: Exception) -> grpc.Status:
         details = any_pb2.Any()
         details.Pack(_bad_request(error.violations))
         status.details.append(details)
-    return rpc_status.to_status(status)
+    found = rpc_status.to_status(status)
+    if isinstance(error, RefusedError):
+        return found._replace(trailing_metadata=(*found.trailing_metadata, _pushback(error)))
+    return found
+
+
+def _pushback(error: RefusedError) -> tuple[str, str]:
+    """When a client may try again, for its retry policy (gRFC A6); negative for never."""
+    return PUSHBACK, "-1" if error.retry_s is None else str(max(1, round(1e3 * error.retry_s)))
 
 
 def _bad_request(violations: Sequence[Violation]) -> error_details_pb2.BadRequest:

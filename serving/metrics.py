@@ -21,12 +21,12 @@ from prometheus_client import (
 )
 
 from serving.models import Model
-from serving.scheduler import Batch
+from serving.scheduler import Batch, HopelessError, QueueFullError, TooLargeError
 from tasks.manifest import MODEL_FILE
 
 RPC_LABELS = ("grpc_service", "grpc_method", "grpc_type")
 MODEL_LABELS = ("model", "version", "task")
-REJECTIONS = ("queue_full", "request_too_large")
+REJECTIONS = {QueueFullError: "queue_full", TooLargeError: "request_too_large", HopelessError: "deadline"}
 
 SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -99,7 +99,7 @@ class Metrics:
             histogram.labels(*labels)
         for counter in (self._tokens, self._padding, self._cancelled):
             counter.labels(*labels)
-        for reason in REJECTIONS:
+        for reason in REJECTIONS.values():
             self._rejected.labels(*labels, reason)
         self._queue_tokens.labels(*labels).set_function(lambda: queued_tokens(model))
         self._info.labels(*labels).info(
@@ -124,7 +124,7 @@ class Metrics:
         self._encode.labels(*_labels(model)).observe(seconds)
 
     def rejected(self, model: Model, reason: str) -> None:
-        """A request found no room; `reason` is one of REJECTIONS."""
+        """A request found no room; `reason` is one of REJECTIONS' values."""
         self._rejected.labels(*_labels(model), reason).inc()
 
     def batch_done(self, model: Model, batch: Batch) -> None:

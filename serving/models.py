@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,8 @@ class Model:
     engine: Engine
     max_batch_tokens: int
     """Cap of a batch in padded tokens."""
+    seconds_per_token: float = 0.0
+    """What a token costs a core, as measured when it was warmed up."""
 
     @property
     def num_threads(self) -> int:
@@ -39,8 +42,15 @@ class Model:
         outputs = self.engine.run(collate(sequences, pad_id=self.task.tokenizer.pad_id))
         return split_outputs(outputs, [len(item) for item in sequences], token_outputs=self.task.token_outputs)
 
-    def warm_up(self) -> None:
+    def abort(self, thread_id: int) -> None:
+        """Let `compute` in a thread end with an exception, as soon as it can."""
+        self.engine.abort(thread_id)
+
+    def warm_up(self) -> float:
         """Run the smallest and the longest sequence, and check the shapes of what comes.
+
+        Returns:
+            Seconds of a core that a token of the longest takes.
 
         Raises:
             ValueError: when the graph fails or its outputs are not those of the task.
@@ -49,12 +59,15 @@ class Model:
         for length in (3, self.task.settings.max_seq_length):
             ids = np.full(length - 2, tokenizer.mask_id)
             batch = [Features(**tokenizer.assemble(ids)), Features(**tokenizer.assemble(ids[:1]))]
+            started = time.monotonic()
             try:
                 outputs = self.engine.run(collate(batch, pad_id=tokenizer.pad_id))
             except Exception as error:  # ONNX Runtime's own errors share no base class
                 reason = str(error).splitlines()[0]
                 raise ValueError(f"`{self.engine.path}` fails on {length} tokens: {reason}") from error
+            seconds = time.monotonic() - started
             self._check_shapes(outputs, length)
+        return seconds * self.num_threads / (2 * length)
 
     def _check_shapes(self, outputs: Arrays, length: int) -> None:
         axes = (2, length) if self.task.token_outputs else (2,)
@@ -97,8 +110,7 @@ def load_model(path: Path, *, max_batch_tokens: int | None = None) -> Model:
         engine=Engine(directory, task.output_names),
         max_batch_tokens=max_batch_tokens or manifest.execution.max_batch_tokens,
     )
-    model.warm_up()
-    return model
+    return replace(model, seconds_per_token=model.warm_up())
 
 
 class Models:

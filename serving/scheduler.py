@@ -1,6 +1,7 @@
 """Dynamic batching across calls and models, with one budget of workers. Knows neither gRPC nor ONNX Runtime.
 
-A batch is formed when a worker frees: under load the queue fills meanwhile, without load nothing waits.
+A batch is formed when a worker frees: under load the queue fills meanwhile, without load nothing waits. What cannot be
+done in time is refused when it comes.
 """
 
 from __future__ import annotations
@@ -10,24 +11,39 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, InvalidStateError
-from contextlib import suppress
-from dataclasses import dataclass
+from concurrent.futures import Future
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from serving.queue import Entry, Model, Queue
+from serving.forecast import Forecast
+from serving.jobs import Done, Entry, Job, Model
+from serving.queue import Queue
 
 logger = logging.getLogger(__name__)
 
+ABORT_S = 5.0
+"""What a run that was aborted may take to end, before its worker is given up."""
 
-class QueueFullError(Exception):
-    """There is no room in the queue; nothing was computed."""
 
-    def __init__(self, num_tokens: int, max_queue_tokens: int) -> None:
-        self.too_large = num_tokens > max_queue_tokens
-        """Whether not even an empty queue would take it."""
-        limit = f"the request holds {num_tokens} tokens, the queue takes {max_queue_tokens}"
-        super().__init__(f"{limit}; send fewer inputs per call" if self.too_large else "the queue is full; try later")
+class RefusedError(Exception):
+    """Nothing was computed, since it could not be done in time."""
+
+    def __init__(self, message: str, retry_s: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_s = retry_s
+        """When it may be tried again; None where that would not help."""
+
+
+class QueueFullError(RefusedError):
+    """There is too much to do already."""
+
+
+class TooLargeError(RefusedError):
+    """Not even an empty queue would take it."""
+
+
+class HopelessError(RefusedError):
+    """The deadline would pass before all is computed."""
 
 
 class ExpiredError(Exception):
@@ -35,7 +51,7 @@ class ExpiredError(Exception):
 
 
 class ComputeError(Exception):
-    """A model failed on a batch, or its outputs could not be decoded."""
+    """A model failed on a batch or did not end, or its outputs could not be decoded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,18 +66,6 @@ class Batch:
     inference_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
-    """What became of groups that were submitted together."""
-
-    results: list[Any]
-    """One a group."""
-    queue_s: float = 0.0
-    """From submission until the first sequence was taken."""
-    inference_s: float = 0.0
-    """From then until all was computed."""
-
-
 class Observer(Protocol):
     """Is told what the scheduler does, from its threads."""
 
@@ -72,101 +76,52 @@ class Observer(Protocol):
         """Sequences left the queue without being computed: cancelled or expired."""
 
 
-class Job:
-    """Groups of sequences submitted together; each group becomes one result."""
+@dataclass(eq=False)
+class _Worker:
+    """A thread that computes one batch after the other."""
 
-    def __init__(
-        self,
-        model: Model,
-        groups: Sequence[Sequence[Any]],
-        finish: Callable[[int, list[Any]], Any],
-        deadline_s: float | None,
-    ) -> None:
-        self.model = model
-        self.deadline_s = deadline_s
-        self.future: Future[Done] = Future()
-        self._submitted_s = self._started_s = now = time.monotonic()
-        self._started = False
-        self.entries = [
-            Entry(self, group, place, sequence, now)
-            for group, sequences in enumerate(groups)
-            for place, sequence in enumerate(sequences)
-        ]
-        self._finish = finish
-        self._outputs: list[list[Any]] = [[None] * len(sequences) for sequences in groups]
-        self._missing = [len(sequences) for sequences in groups]
-        self._results: list[Any] = [None] * len(groups)
-        self._unfinished = len(groups)
-        self._lock = threading.Lock()
-        if not groups:
-            self.future.set_result(Done([]))
-
-    def start(self, now_s: float) -> None:
-        """Some of its sequences are computed from now on."""
-        with self._lock:
-            if not self._started:
-                self._started, self._started_s = True, now_s
-
-    def deliver(self, entry: Entry, output: Any) -> None:
-        """Take the output of one sequence; the last of a group finishes the group, the last group the job."""
-        with self._lock:
-            outputs = self._outputs[entry.group]
-            outputs[entry.place] = output
-            self._missing[entry.group] -= 1
-            if self._missing[entry.group] or self.future.done():
-                return
-            self._outputs[entry.group] = []
-        result = self._finish(entry.group, outputs)
-        with self._lock:
-            self._results[entry.group] = result
-            self._unfinished -= 1
-            finished = not self._unfinished
-        if finished:
-            with suppress(InvalidStateError):  # cancelled just now
-                self.future.set_result(self._done())
-
-    def _done(self) -> Done:
-        waited_s = self._started_s - self._submitted_s
-        return Done(self._results, waited_s, time.monotonic() - self._started_s)
-
-    def fail(self, error: Exception) -> None:
-        """End the job, unless it has ended already."""
-        with suppress(InvalidStateError):
-            self.future.set_exception(error)
+    thread: threading.Thread | None = None
+    batch: list[Entry] = field(default_factory=list)
+    """Under way."""
+    started_s: float = 0.0
+    is_aborted: bool = False
 
 
 class Scheduler:
     """A bounded queue and the workers that empty it."""
 
-    def __init__(self, *, workers: int, max_queue_tokens: int, observer: Observer) -> None:
+    def __init__(self, *, workers: int, observer: Observer, max_queue_s: float = 10.0, max_run_s: float = 60.0) -> None:
         """Start the workers.
 
         Args:
             workers: cores: as many batches of models with one thread are computed at the same time.
-            max_queue_tokens: tokens that may wait.
+            max_queue_s: what would wait longer is refused.
+            max_run_s: a batch that takes longer is aborted.
         """
-        self._max_queue_tokens = max_queue_tokens
+        self.forecast = Forecast()
+        self._num_cores, self._max_queue_s, self._max_run_s = workers, max_queue_s, max_run_s
         self._observer = observer
         self._queue = Queue()
         self._changed = threading.Condition()
         self._closed = False
-        self._workers = workers
         self._busy = 0
         """Cores that batches under way take."""
-        self._threads = [
-            threading.Thread(target=self._work, name=f"worker-{number}", daemon=True) for number in range(workers)
-        ]
-        for thread in self._threads:
-            thread.start()
-
-    def check_room(self, num_tokens: int) -> None:
-        """Raise QueueFullError where so many tokens would not be taken now."""
-        if self._queue.num_tokens + num_tokens > self._max_queue_tokens:
-            raise QueueFullError(num_tokens, self._max_queue_tokens)
+        self._workers: list[_Worker] = []
+        for _ in range(workers):
+            self._start_worker()
 
     def queued_tokens(self, model: Model) -> int:
         """Tokens that wait for a model."""
         return self._queue.tokens[model]
+
+    def check(self, model: Model, num_tokens: int, deadline_s: float | None = None) -> None:
+        """Refuse, before the work of making sequences, so many tokens that `submit` would refuse.
+
+        Raises:
+            RefusedError: as `submit`.
+        """
+        with self._changed:
+            self._admit(Job(model, [[range(num_tokens)]], _no_result, **self._terms(model, deadline_s)))
 
     def submit(
         self,
@@ -186,17 +141,18 @@ class Scheduler:
             deadline_s: on the clock of `time.monotonic`.
 
         Returns:
-            Will hold what `finish` returned for each group and how long it took, or ExpiredError or ComputeError. Cancelling it drops what
-            still waits.
+            Will hold what `finish` returned for each group and how long it took, or ExpiredError or ComputeError.
+            Cancelling it drops what still waits.
 
         Raises:
-            QueueFullError: when it does not fit.
+            QueueFullError: when there is too much to do already.
+            TooLargeError: when it is too much for an empty queue.
+            HopelessError: when the deadline would pass before all is computed.
         """
-        job = Job(model, groups, finish, deadline_s)
+        job = Job(model, groups, finish, **self._terms(model, deadline_s))
         with self._changed:
-            self.check_room(sum(len(entry.sequence) for entry in job.entries))
-            for entry in job.entries:
-                self._queue.add(entry)
+            self._admit(job)
+            self._queue.add(job)
             self._changed.notify(len(job.entries))
         # Weak: a job that its own future kept would hold its arrays until the garbage collector comes.
         reference = weakref.ref(job)
@@ -204,25 +160,96 @@ class Scheduler:
         return job.future
 
     def close(self) -> None:
-        """Cancel what waits, finish the batches under way, and end the workers."""
+        """Cancel what waits, finish the batches under way, and end the workers; again is fine."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-        for thread in self._threads:
-            thread.join()
-        while entry := self._queue.oldest():
-            entry.job.future.cancel()
+        for worker in self._workers:
+            if worker.thread and not worker.is_aborted:
+                worker.thread.join()
+        while batch := self._queue.pop_batch():
+            for entry in batch:
+                entry.job.future.cancel()
 
-    def _work(self) -> None:
+    def look_after_workers(self) -> str:
+        """Abort what takes too long, and replace workers that have ended; to be called every now and then.
+
+        Returns:
+            What is wrong, in words; empty where nothing is.
+
+        Raises:
+            RuntimeError: when a run does not end even when aborted: its core is lost.
+        """
+        now, problems = time.monotonic(), []
+        for worker in list(self._workers):
+            thread, batch = worker.thread, worker.batch
+            if thread and not thread.is_alive() and not self._closed:
+                problems.append("a worker has ended and was replaced")
+                self._replace(worker)
+            elif batch and thread and now - worker.started_s > self._max_run_s:
+                problems.append(f"a batch takes longer than {self._max_run_s:g} s")
+                self._abort(worker, thread, batch)
+                if now - worker.started_s > self._max_run_s + ABORT_S:
+                    raise RuntimeError(f"a run did not end {ABORT_S:g} s after it was aborted")
+        return "; ".join(problems)
+
+    def _terms(self, model: Model, deadline_s: float | None) -> dict[str, Any]:
+        return {"deadline_s": deadline_s, "seconds_per_token": self.forecast.seconds_per_token(model)}
+
+    def _admit(self, job: Job) -> None:
+        """Refuse what cannot be done in time."""
+        under_way_s = sum(entry.work_s for worker in self._workers for entry in worker.batch)
+        wait_s = (self._queue.work_before_s(job.due_s) + under_way_s) / self._num_cores
+        total_s = wait_s + job.work_s / self._num_cores
+        if job.work_s / self._num_cores > self._max_queue_s:
+            raise TooLargeError(
+                f"the request takes about {job.work_s / self._num_cores:.1f} s, more than the {self._max_queue_s:g} s "
+                "that may wait; send fewer inputs per call"
+            )
+        if total_s > self._max_queue_s:
+            raise QueueFullError("the queue is full; try later", retry_s=total_s - self._max_queue_s)
+        if job.deadline_s is not None and job.submitted_s + total_s > job.deadline_s:
+            left_s = max(0.0, job.deadline_s - job.submitted_s)
+            raise HopelessError(
+                f"the deadline cannot be met: about {total_s:.2f} s are needed, {left_s:.2f} s are left", retry_s=wait_s
+            )
+
+    def _start_worker(self) -> None:
+        worker = _Worker()
+        worker.thread = threading.Thread(target=self._work, args=(worker,), name="worker", daemon=True)
+        self._workers.append(worker)
+        worker.thread.start()
+
+    def _replace(self, worker: _Worker) -> None:
+        self._workers.remove(worker)
+        if worker.batch:
+            self._fail(worker.batch, "its worker ended")
+            self._release(worker.batch[0].model)
+        self._start_worker()
+
+    def _abort(self, worker: _Worker, thread: threading.Thread, batch: list[Entry]) -> None:
+        if not worker.is_aborted and thread.ident:
+            worker.is_aborted = True
+            logger.error("a batch of %d sequences takes longer than %g s: aborted", len(batch), self._max_run_s)
+            self._fail(batch, "it did not end in time")
+            batch[0].model.abort(thread.ident)
+
+    def _work(self, worker: _Worker) -> None:
         while batch := self._next_batch():
+            worker.batch, worker.started_s = batch, time.monotonic()
             try:
                 self._run(batch)
-            except Exception as error:
-                logger.exception("a batch of %d sequences failed", len(batch))
-                for entry in batch:
-                    entry.job.fail(ComputeError(f"the model failed: {type(error).__name__}"))
-            finally:
-                self._release(batch[0].model)
+            except BaseException as error:  # whatever it is, the next batch has a right to a worker
+                if not worker.is_aborted:
+                    logger.exception("a batch of %d sequences failed", len(batch))
+                self._fail(batch, type(error).__name__)
+            worker.batch, worker.is_aborted = [], False
+            self._release(batch[0].model)
+            del batch  # else a waiting worker would keep its arrays
+
+    def _fail(self, batch: list[Entry], reason: str) -> None:
+        for entry in batch:
+            entry.job.fail(ComputeError(f"the model failed: {reason}"))
 
     def _next_batch(self) -> list[Entry]:
         """Wait for work. Empty when the scheduler closes."""
@@ -245,12 +272,12 @@ class Scheduler:
             self._release(batch[0].model)
 
     def _has_room(self) -> bool:
-        """Whether there are cores for the oldest entry."""
-        oldest = self._queue.oldest()
-        return oldest is not None and self._busy + self._cores(oldest.model) <= self._workers
+        """Whether there are cores for the entry that is due first."""
+        first = self._queue.first()
+        return first is not None and self._busy + self._cores(first.model) <= self._num_cores
 
     def _cores(self, model: Model) -> int:
-        return min(model.num_threads, self._workers)
+        return min(model.num_threads, self._num_cores)
 
     def _release(self, model: Model) -> None:
         with self._changed:
@@ -265,7 +292,8 @@ class Scheduler:
         outputs = model.compute([entry.sequence for entry in batch])
         ended = time.monotonic()
         lengths = [len(entry.sequence) for entry in batch]
-        waits = [started - entry.enqueued_s for entry in batch]
+        waits = [started - entry.job.submitted_s for entry in batch]
+        self.forecast.batch_done(model, sum(lengths), (ended - started) * self._cores(model))
         self._observer.batch_done(
             model, Batch(len(batch), sum(lengths), len(batch) * max(lengths), waits, ended - started)
         )
@@ -281,6 +309,10 @@ class Scheduler:
         if job:
             with self._changed:
                 count = sum(self._queue.remove(entry) for entry in job.entries)
-            job.entries.clear()
+                job.entries.clear()
             if count:
                 self._observer.sequences_dropped(job.model, count)
+
+
+def _no_result(group: int, outputs: list[Any]) -> None:
+    """Of what is only asked about."""

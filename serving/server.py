@@ -39,7 +39,10 @@ class Server:
         self.metrics_port = 0
         self._health = HealthServicer()
         self._scheduler = Scheduler(
-            workers=settings.workers, max_queue_tokens=settings.max_queue_tokens, observer=self.metrics
+            workers=settings.workers,
+            observer=self.metrics,
+            max_queue_s=settings.max_queue_s,
+            max_run_s=settings.max_run_s,
         )
         self._servicer = Servicer(self._scheduler, self.metrics)
         self._grpc = grpc.aio.server(options=list(_options(settings)))

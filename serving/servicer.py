@@ -14,11 +14,12 @@ from typing import Any, TypeVar
 import grpc
 
 from bertline.v1 import encoder_pb2 as pb
+from serving.arrivals import Arrivals
 from serving.errors import InvalidRequestError, UnavailableError, Violation, status_of
-from serving.metrics import Metrics
+from serving.metrics import REJECTIONS, Metrics
 from serving.models import Model, Models
 from serving.rpcs import RPCS, Rpc
-from serving.scheduler import QueueFullError, Scheduler
+from serving.scheduler import RefusedError, Scheduler
 from serving.wire import parse
 from tasks.base import AnyTask, InvalidExamplesError
 from tasks.features import Features
@@ -72,6 +73,7 @@ class Servicer:
         """Calls that have come, refused ones included."""
         self._scheduler = scheduler
         self._metrics = metrics
+        self._arrivals = Arrivals()
         self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="codec")
 
     def handlers(self) -> grpc.GenericRpcHandler:
@@ -112,10 +114,10 @@ class Servicer:
 
     async def _compute(self, rpc: Rpc, raw: bytes, context: grpc.aio.ServicerContext) -> bytes:
         deadline_s = _deadline(context)
-        work = await self._offload(len(raw), partial(self._prepare, rpc, raw))
+        work = await self._offload(len(raw), partial(self._prepare, rpc, raw, deadline_s))
         with self._rejections(work.model):
             future = self._scheduler.submit(work.model, work.windows, work.finish, deadline_s=deadline_s)
-        done = await asyncio.wrap_future(future)
+        done = await self._arrivals.wait(future)
         return await self._offload(len(raw), partial(work.reply, done.results))
 
     async def _offload(self, size: int, function: Callable[[], T]) -> T:
@@ -124,12 +126,13 @@ class Servicer:
             return function()
         return await asyncio.get_running_loop().run_in_executor(self._threads, function)
 
-    def _prepare(self, rpc: Rpc, raw: bytes) -> Work:
+    def _prepare(self, rpc: Rpc, raw: bytes, deadline_s: float | None) -> Work:
         request: Any = parse(rpc.request_type, raw)
         model = self.models.find(request.model.name, request.model.version, rpc.task)
         examples = rpc.examples(request)
+        forecast = self._scheduler.forecast
         with self._rejections(model):
-            self._scheduler.check_room(MIN_TOKENS * len(examples))
+            self._scheduler.check(model, max(forecast.tokens(model, len(raw)), MIN_TOKENS * len(examples)), deadline_s)
         started = time.perf_counter()
         task = rpc.specialise(model.task, request)
         try:
@@ -137,6 +140,8 @@ class Servicer:
         except InvalidExamplesError as error:
             violations = [Violation(rpc.field(item), item.reason) for item in error.invalid]
             raise InvalidRequestError(violations=violations) from error
+        if examples:
+            forecast.encoded(model, len(raw), sum(len(item) for items in windows for item in items))
         self._metrics.encoded(model, time.perf_counter() - started)
         return Work(rpc, request, model, task, examples, windows)
 
@@ -144,8 +149,8 @@ class Servicer:
     def _rejections(self, model: Model) -> Iterator[None]:
         try:
             yield
-        except QueueFullError as error:
-            self._metrics.rejected(model, "request_too_large" if error.too_large else "queue_full")
+        except RefusedError as error:
+            self._metrics.rejected(model, REJECTIONS[type(error)])
             raise
 
     async def _list_models(self, raw: bytes, context: grpc.aio.ServicerContext) -> bytes:

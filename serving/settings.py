@@ -43,9 +43,12 @@ class Settings(BaseSettings):
     max_batch_tokens: int | None = Field(None, ge=1)
     """Cap of a batch in padded tokens, for all models. Unset: what each manifest says, measured at export. Larger
     batches may raise throughput on a GPU; on a CPU they mostly raise latency."""
-    max_queue_tokens: int = Field(262_144, ge=1)
-    """Tokens that may wait; beyond it calls are refused with RESOURCE_EXHAUSTED. Larger absorbs longer bursts, and
-    makes the last in the queue wait longer."""
+    max_queue_s: float = Field(10.0, gt=0, allow_inf_nan=False)
+    """What would wait and compute longer, by what was learnt of the models' speed, is refused with RESOURCE_EXHAUSTED.
+    Larger absorbs longer bursts, and makes the last in the queue wait longer."""
+    max_run_s: float = Field(60.0, gt=0, allow_inf_nan=False)
+    """A batch that computes longer hangs: it is aborted, its calls fail, and health says NOT_SERVING until it ends;
+    if it does not end within 5 s, the server exits. More for long sequences on a slow machine."""
     max_request_bytes: int = Field(4 * 2**20, ge=1, le=2**31 - 1)
     """Largest request message. Tokenising takes some 300 bytes of memory a byte of text, before anything is cut."""
     grace_s: float = Field(10.0, ge=0, allow_inf_nan=False)

@@ -145,5 +145,5 @@ def test_help():
     """Help names every flag and what it trades."""
     text = subprocess.run(command("--help"), capture_output=True, text=True, check=True, timeout=60).stdout
 
-    for part in ("--host", "--port", "--metrics-port", "--workers", "--max-queue-tokens", "--grace-s", "BERTLINE_"):
+    for part in ("--host", "--port", "--metrics-port", "--workers", "--max-queue-s", "--grace-s", "BERTLINE_"):
         assert part in text

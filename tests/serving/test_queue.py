@@ -1,10 +1,9 @@
-from types import SimpleNamespace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.queue import MAX_PADDING, Entry, Queue, nearest
+from serving.jobs import MAX_PATIENCE_S, Job
+from serving.queue import MAX_PADDING, TICK_S, Queue, nearest
 
 
 class Model:
@@ -14,10 +13,15 @@ class Model:
 
 
 def fill(queue, *models_and_lengths):
-    entries = [Entry(SimpleNamespace(model=model), 0, 0, range(length), 0.0) for model, length in models_and_lengths]
-    for entry in entries:
-        queue.add(entry)
-    return entries
+    """Jobs of one sequence, which cost nothing, and so are due as they come."""
+    return [add(queue, model, [length], 0.0) for model, length in models_and_lengths]
+
+
+def add(queue, model, lengths, seconds_per_token):
+    groups = [[range(length)] for length in lengths]
+    job = Job(model, groups, lambda group, outputs: None, deadline_s=None, seconds_per_token=seconds_per_token)
+    queue.add(job)
+    return job.entries[0]
 
 
 def lengths(batch):
@@ -29,22 +33,22 @@ def lengths(batch):
     waiting=st.lists(st.tuples(st.integers(0, 1), st.integers(1, 100)), max_size=60),
 )
 def test_batches(caps, waiting):
-    """Every batch holds the oldest entry, of one model, within cap and padding; together they hold each entry once."""
+    """Every batch holds what is due first, of one model, within cap and padding; together they hold each entry once."""
     models = [Model(cap) for cap in caps]
     queue = Queue()
     entries = fill(queue, *((models[number], length) for number, length in waiting))
     taken = []
-    while oldest := queue.oldest():
+    while first := queue.first():
         batch = queue.pop_batch()
         taken += batch
         padded = len(batch) * max(lengths(batch))
 
-        assert batch[0] is oldest
-        assert {entry.model for entry in batch} == {oldest.model}
-        assert len(batch) == 1 or padded <= oldest.model.max_batch_tokens
+        assert batch[0] is first
+        assert {entry.model for entry in batch} == {first.model}
+        assert len(batch) == 1 or padded <= first.model.max_batch_tokens
         assert padded - sum(lengths(batch)) <= MAX_PADDING * padded
     assert sorted(map(id, taken)) == sorted(map(id, entries))
-    assert queue.num_tokens == sum(queue.tokens.values()) == 0
+    assert len(queue) == sum(queue.tokens.values()) == 0
 
 
 @pytest.mark.parametrize(
@@ -57,7 +61,7 @@ def test_batches(caps, waiting):
     ],
 )
 def test_batch_of_neighbours(cap, waiting, expected):
-    """The oldest takes along what is nearest in length, as far as cap and padding allow."""
+    """The first takes along what is nearest in length, as far as cap and padding allow."""
     queue = Queue()
     fill(queue, *((model, length) for model in [Model(cap)] for length in waiting))
 
@@ -72,8 +76,42 @@ def test_remove():
 
     assert queue.remove(second)
     assert not queue.remove(second)
-    assert queue.tokens[model] == queue.num_tokens == 10
+    assert queue.tokens[model] == 10
+    assert len(queue) == 2
     assert queue.pop_batch() == [first, third]
+
+
+def test_order():
+    """A short job is due before long ones that came before it, and these in turn."""
+    queue, model = Queue(), Model(8)
+    first, second = (add(queue, model, [8, 8], 0.001) for _ in range(2))
+    short = add(queue, model, [2], 0.001)
+
+    assert queue.pop_batch() == [short]
+    assert queue.pop_batch() == [first]
+    assert queue.first().job is first.job
+    queue.remove(queue.first())
+    assert queue.first() is second
+
+
+@given(st.lists(st.tuples(st.integers(1, 60), st.floats(0, 0.1)), min_size=1, max_size=30), st.integers(0, 40))
+def test_work_before(jobs, num_removed):
+    """The work of whatever is due earlier, to a tick; none is left when nothing waits."""
+    queue, model = Queue(), Model(64)
+    entries = [add(queue, model, [length], seconds) for length, seconds in jobs]
+    for entry in entries[:num_removed]:
+        queue.remove(entry)
+    left = entries[num_removed:]
+
+    for entry in left:
+        due_s = entry.job.due_s
+        least = sum(other.work_s for other in left if other.job.due_s <= due_s)
+        most = sum(other.work_s for other in left if other.job.due_s <= due_s + TICK_S)
+        assert least - 1e-9 <= queue.work_before_s(due_s) <= most + 1e-9
+        assert due_s <= entry.job.submitted_s + MAX_PATIENCE_S
+    while queue.pop_batch():
+        pass
+    assert queue.work_before_s(float(2**40)) == 0
 
 
 @given(st.lists(st.integers(0, 50), unique=True).map(sorted), st.integers(0, 50))

@@ -7,7 +7,14 @@ from concurrent.futures import CancelledError, wait
 
 import pytest
 
-from serving.scheduler import ComputeError, ExpiredError, QueueFullError, Scheduler
+from serving.scheduler import (
+    ComputeError,
+    ExpiredError,
+    HopelessError,
+    QueueFullError,
+    Scheduler,
+    TooLargeError,
+)
 
 
 class Echo:
@@ -15,6 +22,7 @@ class Echo:
 
     max_batch_tokens = 40
     num_threads = 1
+    seconds_per_token = 1e-6
 
     def __init__(self):
         self.gate = threading.Event()
@@ -22,6 +30,7 @@ class Echo:
         self.entered = threading.Semaphore(0)
         self.batches = []
         self.during = lambda sequences: None
+        self.aborted = threading.Event()
 
     def compute(self, sequences):
         self.entered.release()
@@ -30,7 +39,13 @@ class Echo:
         self.batches.append(sequences)
         if any(-1 in sequence for sequence in sequences):
             raise RuntimeError("poison")
+        if self.aborted.is_set():
+            raise RuntimeError("aborted")
         return [sum(sequence) for sequence in sequences]
+
+    def abort(self, thread_id):
+        self.aborted.set()
+        self.gate.set()
 
 
 class Log:
@@ -60,7 +75,7 @@ def model():
 @pytest.fixture
 def scheduler(log):
     """One worker, so that what is submitted while it is busy stays in the queue."""
-    scheduler = Scheduler(workers=1, max_queue_tokens=100, observer=log)
+    scheduler = Scheduler(workers=1, observer=log)
     yield scheduler
     scheduler.close()
 
@@ -102,7 +117,7 @@ def test_batches_form_while_busy(scheduler, model, log):
 
 def test_many_threads(log, model):
     """Jobs of any shape, submitted from many threads to several workers, get what is theirs."""
-    scheduler = Scheduler(workers=4, max_queue_tokens=10**9, observer=log)
+    scheduler = Scheduler(workers=4, observer=log)
     jobs, random_ = [], random.Random(0)
     models = [model, Echo()]
 
@@ -130,20 +145,51 @@ def test_many_threads(log, model):
 
 
 def test_full_queue(scheduler, model):
-    """What does not fit is refused at once; what waits is not harmed, and its tokens are counted."""
+    """What would wait too long is refused at once, with the time after which to try again; what waits is not harmed."""
+    model.seconds_per_token = 0.1
     busy = occupy(scheduler, model)
-    waiting = scheduler.submit(model, [[[1] * 60]], total)
+    waiting = scheduler.submit(model, [[[1] * 50]], total)
 
     with pytest.raises(QueueFullError, match="queue is full") as caught:
-        scheduler.submit(model, [[[1] * 41]], total)
-    assert not caught.value.too_large
-    with pytest.raises(QueueFullError, match="101 tokens, the queue takes 100"):
+        scheduler.submit(model, [[[1] * 11]], total)
+    assert caught.value.retry_s == pytest.approx(0.1)
+    with pytest.raises(TooLargeError, match=r"takes about 10\.1 s, more than the 10 s .* fewer inputs"):
         scheduler.submit(model, [[[1] * 101]], total)
-    assert scheduler.queued_tokens(model) == 60
+    assert scheduler.queued_tokens(model) == 50
     model.gate.set()
     wait([busy, waiting], 10)
-    assert waiting.result().results == [60]
+    assert waiting.result().results == [50]
     assert scheduler.queued_tokens(model) == 0
+
+
+def test_a_deadline_that_cannot_be_met_is_refused_at_once(scheduler, model):
+    """By what waits before it and what it takes itself; a short one goes before long ones."""
+    model.seconds_per_token = 0.01
+    occupy(scheduler, model)
+    scheduler.submit(model, [[[1] * 100]], total)
+
+    now = time.monotonic()
+    with pytest.raises(HopelessError, match=r"cannot be met: about 2\.4. s are needed, 2\.[34]. s are left") as caught:
+        scheduler.submit(model, [[[1] * 100]], total, deadline_s=now + 2.35)
+    assert caught.value.retry_s == pytest.approx(1.4)
+    with pytest.raises(HopelessError):
+        scheduler.check(model, 100, now + 2.35)
+    scheduler.check(model, 100, now + 3)
+    scheduler.submit(model, [[[1] * 3]], total, deadline_s=now + 0.6)
+    model.gate.set()
+
+
+def test_speed_is_learnt(scheduler, model):
+    """What admission goes by follows what batches take."""
+    model.seconds_per_token = 10.0
+    with pytest.raises(TooLargeError):
+        scheduler.check(model, 20)
+    model.seconds_per_token = 0.001
+    for _ in range(3):
+        scheduler.submit(model, [[[1] * 20]], total).result(10)
+
+    assert scheduler.forecast.seconds_per_token(model) < 0.001
+    scheduler.check(model, 2000)
 
 
 def test_cancelled_in_queue(scheduler, model, log):
@@ -174,8 +220,9 @@ def test_cancelled_in_batch(scheduler, model):
 def test_expired(scheduler, model, log):
     """A job whose deadline has passed fails without being computed; its neighbours are."""
     occupy(scheduler, model)
-    late = scheduler.submit(model, [[[1] * 5]] * 3, total, deadline_s=time.monotonic() - 1)
+    late = scheduler.submit(model, [[[1] * 5]] * 3, total, deadline_s=time.monotonic() + 0.1)
     timely = scheduler.submit(model, [[[2] * 5]], total, deadline_s=time.monotonic() + 60)
+    time.sleep(0.15)
     model.gate.set()
 
     with pytest.raises(ExpiredError):
@@ -207,17 +254,80 @@ def test_failing_finish(scheduler, model):
     assert good.result(10).results == [1]
 
 
-def test_no_starvation(scheduler, model):
-    """A long sequence among a stream of short ones is computed next once it is the oldest."""
+def test_short_jobs_go_before_long_ones(scheduler, model):
+    """A query need not wait for bulk requests that came before it."""
+    model.seconds_per_token = 0.001
     occupy(scheduler, model)
-    scheduler.submit(model, [[[1]]], total)
-    long = scheduler.submit(model, [[[1] * 30]], total)
-    for _ in range(50):
-        scheduler.submit(model, [[[1]]], total)
+    bulk = [scheduler.submit(model, [[[1] * 30]] * 4, total) for _ in range(5)]
+    query = scheduler.submit(model, [[[2] * 3]], total)
     model.gate.set()
 
-    assert long.result(10).results == [30]
-    assert [1] * 30 in [sequence for batch in model.batches[:3] for sequence in batch]
+    wait([*bulk, query], 10)
+    assert [2] * 3 in model.batches[1]
+
+
+def test_long_jobs_are_not_kept_waiting_by_short_ones(scheduler, model, monkeypatch):
+    """What has waited for long enough goes before whatever comes."""
+    monkeypatch.setattr("serving.jobs.MAX_PATIENCE_S", 0.1)
+    model.seconds_per_token = 0.001
+    occupy(scheduler, model)
+    long = scheduler.submit(model, [[[1] * 40]], total)
+    time.sleep(0.2)
+    short = [scheduler.submit(model, [[[2] * 20]], total) for _ in range(10)]
+    model.gate.set()
+
+    wait([long, *short], 10)
+    assert model.batches[1] == [[1] * 40]
+
+
+def test_a_batch_that_hangs_is_aborted(log, model):
+    """Its jobs fail at once, the trouble is told while it lasts, and the worker goes on."""
+    scheduler = Scheduler(workers=1, observer=log, max_run_s=0.05)
+    hung = occupy(scheduler, model)
+    time.sleep(0.1)
+    model.gate.clear()
+    stuck = model.abort
+    model.abort = lambda thread_id: model.aborted.set()
+
+    assert "longer than 0.05 s" in scheduler.look_after_workers()
+    with pytest.raises(ComputeError, match="did not end in time"):
+        hung.result(0)
+    stuck(0)
+    while scheduler.look_after_workers():
+        time.sleep(0.005)
+    model.aborted.clear()
+    assert scheduler.submit(model, [[[1]]], total).result(10).results == [1]
+    scheduler.close()
+
+
+def test_a_batch_that_cannot_be_aborted_is_reported(log, model, monkeypatch):
+    """Whoever looks after the scheduler has to end the process; closing does not wait for it."""
+    monkeypatch.setattr("serving.scheduler.ABORT_S", 0.0)
+    scheduler = Scheduler(workers=1, observer=log, max_run_s=0.01)
+    occupy(scheduler, model)
+    model.abort = lambda thread_id: None
+    time.sleep(0.05)
+
+    with pytest.raises(RuntimeError, match="did not end"):
+        scheduler.look_after_workers()
+    scheduler.close()
+    model.gate.set()
+
+
+def test_a_worker_that_ends_is_replaced(scheduler, model, monkeypatch):
+    """Whatever ended it; its jobs fail, and the next ones are computed."""
+    monkeypatch.setattr("threading.excepthook", lambda arguments: None)
+    with monkeypatch.context() as broken:
+        broken.setattr(scheduler, "_fail", lambda batch, reason: 1 // 0)
+        lost = scheduler.submit(model, [[[-1]]], total)
+        while scheduler._workers[0].thread.is_alive():
+            time.sleep(0.005)
+
+    assert "replaced" in scheduler.look_after_workers()
+    with pytest.raises(ComputeError, match="its worker ended"):
+        lost.result(0)
+    assert scheduler.submit(model, [[[1]]], total).result(10).results == [1]
+    assert scheduler.look_after_workers() == ""
 
 
 def test_finished_job_is_freed(scheduler, model):
@@ -243,7 +353,7 @@ def test_finished_job_is_freed(scheduler, model):
 
 def test_close(log, model):
     """Closing finishes the batch under way and cancels what waits."""
-    scheduler = Scheduler(workers=1, max_queue_tokens=100, observer=log)
+    scheduler = Scheduler(workers=1, observer=log)
     busy = occupy(scheduler, model)
     waiting = scheduler.submit(model, [[[1]], [[2]]], total)
     closing = threading.Thread(target=scheduler.close)
@@ -262,7 +372,7 @@ def test_models_of_several_threads_share_the_cores(log):
     wide.num_threads = 4
     wide.gate.clear()
     narrow.gate.clear()
-    scheduler = Scheduler(workers=2, max_queue_tokens=1000, observer=log)
+    scheduler = Scheduler(workers=2, observer=log)
     try:
         first = scheduler.submit(wide, [[[1] * 30]], total)
         assert wide.entered.acquire(timeout=10)

@@ -14,9 +14,10 @@ LONG = "the cat " * 15  # 32 tokens
 
 
 @pytest.fixture
-def slow(slow_models):
-    """A server with one worker that computes one text at a time, tens of milliseconds each."""
-    with serve(slow_models, workers=1, max_batch_tokens=32, max_queue_tokens=512) as running:
+def slow(slow_models, monkeypatch):
+    """A server with one worker that computes one text at a time; its queue takes what it believes to be 512 tokens."""
+    monkeypatch.setattr("serving.forecast.Forecast.seconds_per_token", lambda self, model: 0.01)
+    with serve(slow_models, workers=1, max_batch_tokens=32, max_queue_s=5.12001) as running:
         yield running
 
 
@@ -83,10 +84,11 @@ def test_full_queue(slow):
 
     assert refused.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert not call.done()
-    assert len(embed(slow, LONG).result(10).num_tokens) == 1
+    assert int(dict(refused.trailing_metadata())["grpc-retry-pushback-ms"]) > 0
+    assert len(embed(slow, "cat").result(10).num_tokens) == 1
     assert len(call.result(10).num_tokens) == 16
     assert slow.total("bertline_rejected_total", reason="queue_full") == 1
-    assert slow.total("bertline_tokens_total") == 17 * 32
+    assert slow.total("bertline_tokens_total") == 16 * 32 + 3
 
 
 def test_request_larger_than_the_queue(slow):
@@ -96,6 +98,7 @@ def test_request_larger_than_the_queue(slow):
 
         assert refused.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert "send fewer inputs per call" in refused.details()
+        assert dict(refused.trailing_metadata())["grpc-retry-pushback-ms"] == "-1"
     assert slow.total("bertline_rejected_total", reason="request_too_large") == 2
     assert slow.total("bertline_encode_seconds_count") == 1
 
@@ -116,8 +119,20 @@ def test_cancelled_call(slow):
     assert slow.total("bertline_tokens_total") == 9 * 32
 
 
-def test_deadline(slow):
+def test_deadline_that_cannot_be_met(slow):
+    """It is DEADLINE_EXCEEDED at once, with the time after which to try again, and nothing is computed."""
+    call = embed(slow, *[LONG] * 8, timeout=2)
+
+    assert call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    assert "cannot be met: about 2.56 s are needed" in call.details()
+    assert "grpc-retry-pushback-ms" in dict(call.trailing_metadata())
+    assert slow.total("bertline_rejected_total", reason="deadline") == 1
+    assert slow.total("bertline_tokens_total") == 0
+
+
+def test_deadline(slow, monkeypatch):
     """A call whose deadline passes is DEADLINE_EXCEEDED, and what still waits for it is not computed."""
+    monkeypatch.setattr("serving.forecast.Forecast.seconds_per_token", lambda self, model: 1e-9)
     call = embed(slow, *[LONG] * 8, timeout=0.1)
 
     assert call.code() is grpc.StatusCode.DEADLINE_EXCEEDED

@@ -1,0 +1,220 @@
+"""What the server adds to the engine: throughput, mixed load, overload, memory and start, each with the engine or an
+idle server in the same run.
+
+    python -m benchmarks.serving throughput models --texts sentences.txt
+    python -m benchmarks.serving mixed models --texts sentences.txt
+
+Client, server and engine share the cores of this machine; nothing else should be busy.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from benchmarks.load import Client, Load, percentile
+from serving.engine import Engine
+from tasks.batching import predict
+from tasks.cpus import available_cpus
+from tasks.manifest import model_versions, read_model_directory
+
+CHUNK = 256
+"""Texts that a thread of the engine takes at a time."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arguments:
+    """Command line."""
+
+    what: Annotated[Literal["throughput", "mixed", "overload", "memory", "start"], tyro.conf.Positional]
+    models: Annotated[Path, tyro.conf.Positional]
+    """Directory with one model of task embedding."""
+    texts: Path
+    """One a line."""
+    seconds: float = 5.0
+    """Of each measurement."""
+    rounds: int = 3
+    """Of all measurements, in turns."""
+    flags: list[str] = field(default_factory=list)
+    """Of the server."""
+
+
+@dataclass(frozen=True)
+class Served:
+    """A server in a process of its own."""
+
+    target: str
+    process: subprocess.Popen[str]
+    ready_s: float
+
+    @property
+    def resident_mb(self) -> float:
+        """Memory."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text(encoding="ascii")
+        found = re.search(r"VmRSS:\s+(\d+) kB", status)
+        assert found
+        return int(found[1]) / 1024
+
+
+@contextmanager
+def served(models: Path, flags: Sequence[str] = ()) -> Iterator[Served]:
+    """Start a server and stop it in the end."""
+    command = [sys.executable, "-m", "serving", str(models), "--port", "0", "--metrics-port", "0", *flags]
+    started = time.perf_counter()
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout
+    line = process.stdout.readline()
+    ready_s = time.perf_counter() - started
+    found = re.search(r"on (\S+),", line)
+    if not found:
+        raise SystemExit("the server did not start")
+    try:
+        yield Served(found[1], process, ready_s)
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def engine_texts_per_s(models: Path, texts: Sequence[str], seconds: float) -> float:
+    """Texts -> vectors in this process, as fast as it goes: a thread a core, each with texts of its own."""
+    (paths,) = model_versions(models).values()
+    directory = read_model_directory(paths[-1])
+    task, execution = directory.load_task(), directory.manifest.execution
+    engine = Engine(directory, task.output_names)
+    chunks = itertools.batched(itertools.cycle(texts), CHUNK) if sys.version_info >= (3, 12) else _chunks(texts)
+    lock, count = threading.Lock(), [0]
+    predict(task, texts[:CHUNK], engine.run, max_batch_tokens=execution.max_batch_tokens)
+    started = time.perf_counter()
+
+    def work(_: int) -> None:
+        while time.perf_counter() - started < seconds:
+            with lock:
+                chunk = next(chunks)
+            predict(task, chunk, engine.run, max_batch_tokens=execution.max_batch_tokens)
+            with lock:
+                count[0] += len(chunk)
+
+    with ThreadPoolExecutor(available_cpus() // execution.num_threads) as threads:
+        list(threads.map(work, range(available_cpus() // execution.num_threads)))
+    return count[0] / (time.perf_counter() - started)
+
+
+def _chunks(texts: Sequence[str]) -> Iterator[list[str]]:
+    source = itertools.cycle(texts)
+    while True:
+        yield list(itertools.islice(source, CHUNK))
+
+
+def throughput(arguments: Arguments) -> None:
+    """Bulk requests and single texts against the engine."""
+    texts = arguments.texts.read_text(encoding="utf-8").splitlines()
+    client = Client()
+    with served(arguments.models, arguments.flags) as server:
+        load = Load(target=server.target, texts=arguments.texts, seconds=arguments.seconds)
+        bulk, single = replace(load, num_texts=32, num_in_flight=8), replace(load, num_in_flight=64)
+        rounds = [
+            (
+                engine_texts_per_s(arguments.models, texts, arguments.seconds),
+                client.run(bulk).texts_per_s,
+                client.run(single).texts_per_s,
+            )
+            for _ in range(arguments.rounds)
+        ]
+    client.close()
+    names = ("engine", "requests of 32, 8 in flight", "single texts, 64 in flight")
+    medians = [statistics.median(values) for values in zip(*rounds, strict=True)]
+    for name, value in zip(names, medians, strict=True):
+        print(f"{name:30} {value:8,.0f} texts/s  {value / medians[0]:.2f}")
+
+
+def mixed(arguments: Arguments) -> None:
+    """Short queries one by one, without and with a client that saturates the server, and what that one loses."""
+    bulk_client, client = Client(), Client()
+    with served(arguments.models, arguments.flags) as server:
+        load = Load(target=server.target, texts=arguments.texts, seconds=arguments.seconds)
+        query = replace(load, max_words=8, pause_s=0.02)
+        bulk = replace(load, num_texts=32, num_in_flight=8)
+        idle, loaded, alone, beside = [], [], [], []
+        for _ in range(arguments.rounds):
+            idle += client.run(query).latencies
+            alone.append(bulk_client.run(bulk).texts_per_s)
+            bulk_client.start(replace(bulk, seconds=arguments.seconds + 1))
+            time.sleep(0.5)
+            loaded += client.run(query).latencies
+            beside.append(bulk_client.result().texts_per_s)
+    for item in (bulk_client, client):
+        item.close()
+    median = percentile(idle, 0.5)
+    print(f"short queries, idle server: median {1e3 * median:.1f} ms, p99 {1e3 * percentile(idle, 0.99):.1f} ms")
+    for share in (0.5, 0.9, 0.99):
+        value = percentile(loaded, share)
+        print(f"  beside bulk: p{100 * share:.0f} {1e3 * value:.1f} ms, {value / median:.1f} times that median")
+    alone_s, beside_s = statistics.median(alone), statistics.median(beside)
+    print(f"bulk: {alone_s:,.0f} texts/s alone, {beside_s:,.0f} beside queries ({beside_s / alone_s:.2f})")
+
+
+def overload(arguments: Arguments) -> None:
+    """Three times what the server can do, and with which deadline."""
+    client = Client()
+    with served(arguments.models, arguments.flags) as server:
+        load = Load(target=server.target, texts=arguments.texts, seconds=arguments.seconds, num_texts=32)
+        capacity = client.run(replace(load, num_in_flight=8)).texts_per_s
+        before = server.resident_mb
+        found = client.run(
+            replace(load, calls_per_s=3 * capacity / load.num_texts, timeout_s=1.0, seconds=12 * arguments.seconds)
+        )
+        after = server.resident_mb
+    client.close()
+    print(f"capacity {capacity:,.0f} texts/s; at three times that, goodput {found.texts_per_s:,.0f}")
+    print(f"goodput / capacity {found.texts_per_s / capacity:.2f}; {dict(found.codes)}")
+    print(
+        f"refusals: median {1e3 * percentile(found.refusals, 0.5):.1f} ms, p99 "
+        f"{1e3 * percentile(found.refusals, 0.99):.1f} ms, slowest {1e3 * max(found.refusals, default=0):.1f} ms"
+    )
+    print(f"memory {before:.0f} -> {after:.0f} MB")
+
+
+def start(arguments: Arguments) -> None:
+    """From the command to the ready line."""
+    times = []
+    for _ in range(arguments.rounds):
+        with served(arguments.models, arguments.flags) as server:
+            times.append(server.ready_s)
+    print(f"ready after {statistics.median(times):.2f} s (median of {len(times)})")
+
+
+def memory(arguments: Arguments) -> None:
+    """Random lengths from 1 to the longest."""
+    raise NotImplementedError
+
+
+BENCHMARKS: dict[str, Callable[[Arguments], None]] = {
+    "throughput": throughput,
+    "mixed": mixed,
+    "overload": overload,
+    "memory": memory,
+    "start": start,
+}
+
+
+def main() -> None:
+    """Command line."""
+    arguments = tyro.cli(Arguments, description=__doc__)
+    BENCHMARKS[arguments.what](arguments)
+
+
+if __name__ == "__main__":
+    main()

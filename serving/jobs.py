@@ -1,0 +1,138 @@
+"""What is submitted together: groups of sequences, of which each becomes one result."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Hashable, Sequence, Sized
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+PATIENCE = 50.0
+"""A job is due after so many times the seconds that its computation takes, so that short ones need not wait for long
+ones that came before: a query of 1 ms among requests of 60 ms is next after 50 ms at the latest."""
+MAX_PATIENCE_S = 2.0
+"""But no later than this, so that a stream of short ones cannot keep a long one waiting for ever."""
+
+
+class Model(Hashable, Protocol):
+    """What batches are made for: computes the outputs of some sequences at once."""
+
+    @property
+    def max_batch_tokens(self) -> int:
+        """Cap of a batch in padded tokens."""
+
+    @property
+    def num_threads(self) -> int:
+        """Cores that a batch takes."""
+
+    @property
+    def seconds_per_token(self) -> float:
+        """What a token costs a core, before any batch has shown it."""
+
+    def compute(self, sequences: Sequence[Any]) -> Sequence[Any]:
+        """One output for each sequence."""
+
+    def abort(self, thread_id: int) -> None:
+        """Make `compute` in that thread end with an exception, as soon as it can."""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What became of a job."""
+
+    results: list[Any]
+    """One a group."""
+    queue_s: float = 0.0
+    """From submission until the first sequence was taken."""
+    inference_s: float = 0.0
+    """From then until all was computed."""
+
+
+@dataclass(eq=False, slots=True)
+class Entry:
+    """One sequence of a job."""
+
+    job: Job
+    group: int
+    place: int
+    """Position in the group."""
+    sequence: Sized
+    waits: bool = False
+    """Whether it is in the queue."""
+
+    @property
+    def model(self) -> Model:
+        """The model that it waits for."""
+        return self.job.model
+
+    @property
+    def work_s(self) -> float:
+        """Seconds of a core that it will take."""
+        return len(self.sequence) * self.job.seconds_per_token
+
+
+class Job:
+    """Groups of sequences that were submitted together."""
+
+    def __init__(
+        self,
+        model: Model,
+        groups: Sequence[Sequence[Any]],
+        finish: Callable[[int, list[Any]], Any],
+        *,
+        deadline_s: float | None,
+        seconds_per_token: float,
+    ) -> None:
+        self.model, self.deadline_s, self.seconds_per_token = model, deadline_s, seconds_per_token
+        self.future: Future[Done] = Future()
+        self.entries = [
+            Entry(self, group, place, sequence)
+            for group, sequences in enumerate(groups)
+            for place, sequence in enumerate(sequences)
+        ]
+        self.work_s = seconds_per_token * sum(len(entry.sequence) for entry in self.entries)
+        self.submitted_s = time.monotonic()
+        self.due_s = self.submitted_s + min(PATIENCE * self.work_s, MAX_PATIENCE_S)
+        """Jobs are begun in this order."""
+        self._started_s: float | None = None
+        self._finish = finish
+        self._outputs: list[list[Any]] = [[None] * len(sequences) for sequences in groups]
+        self._missing = [len(sequences) for sequences in groups]
+        self._results: list[Any] = [None] * len(groups)
+        self._unfinished = len(groups)
+        self._lock = threading.Lock()
+        if not groups:
+            self.future.set_result(Done([]))
+
+    def start(self, now_s: float) -> None:
+        """Some of its sequences are computed from now on."""
+        with self._lock:
+            self._started_s = self._started_s or now_s
+
+    def deliver(self, entry: Entry, output: Any) -> None:
+        """Take the output of one sequence; the last of a group finishes the group, the last group the job."""
+        with self._lock:
+            outputs = self._outputs[entry.group]
+            outputs[entry.place] = output
+            self._missing[entry.group] -= 1
+            if self._missing[entry.group] or self.future.done():
+                return
+            self._outputs[entry.group] = []
+        result = self._finish(entry.group, outputs)
+        with self._lock:
+            self._results[entry.group] = result
+            self._unfinished -= 1
+            if self._unfinished:
+                return
+        started_s = self._started_s or self.submitted_s
+        done = Done(self._results, started_s - self.submitted_s, time.monotonic() - started_s)
+        with suppress(InvalidStateError):  # cancelled just now
+            self.future.set_result(done)
+
+    def fail(self, error: Exception) -> None:
+        """End the job, unless it has ended already."""
+        with suppress(InvalidStateError):
+            self.future.set_exception(error)
