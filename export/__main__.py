@@ -94,7 +94,7 @@ def main() -> None:
         tune_command(parse(TuneArguments, "export tune", TUNE, sys.argv[2:]))
         return
     arguments = arguments_of_command()
-    exported = export_checkpoint(
+    export_checkpoint(
         arguments.checkpoint,
         arguments.model_dir,
         arguments.wishes,
@@ -104,7 +104,7 @@ def main() -> None:
         replace=arguments.replace,
         stages=_stages(),
     )
-    print(f"model directory -> {exported.path}")
+    print(f"model directory -> {arguments.model_dir}")
 
 
 if __name__ == "__main__":

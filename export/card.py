@@ -11,11 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from export.machine import machine_in_words
-from export.report import MAX_METRICS, graph_bytes, speed_in_words
-from tasks.files import atomic_write
+from export.report import MAX_METRICS, speed_in_words
 from tasks.manifest import Manifest
 from training.reports.model_card import (
-    CARD_FILE,
     HUB_METRICS,
     render_card,
     score_rows,
@@ -39,11 +37,6 @@ _EXAMPLES = {
 _OTHER_EXAMPLES = {False: '["A text."]', True: '[("A text.", "Its pair.")]'}
 """By whether the network was trained on pairs."""
 _DATA = {"judged_on": "Judged on", "calibrated_on": "Ranges of activations were measured on"}
-
-
-def write_card(directory: Path, manifest: Manifest) -> None:
-    """Write the card beside the graph."""
-    atomic_write(directory / CARD_FILE, render(manifest, graph_bytes(directory, manifest)).encode())
 
 
 def render(manifest: Manifest, num_bytes: int) -> str:

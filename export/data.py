@@ -56,6 +56,13 @@ class Data:
         check_numbers(self)
         if self.texts and (self.dev or self.train):
             raise ValueError("--texts stand alone: give them, or --dev and --train")
+        if impossible := [path for path in self.files if "\0" in str(path)]:
+            raise ValueError(f"no such file: {str(impossible[0])!a}")
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """All that are named."""
+        return (*self.dev, *self.train, *((self.texts,) if self.texts else ()))
 
     def or_those_of(self, card: TaskCard | None, task: AnyTask) -> Data:
         """Itself, or where it names no files, the data of a training for the task, with their columns."""
@@ -94,7 +101,7 @@ class Data:
         if self.train and isinstance(task, Embedding):
             return plain_texts(task, self._texts(self.train, self.num_calibration), self.train).features
         if self.train:
-            return labelled(task, self.train, self.columns, max_examples=self.num_calibration).features
+            return labelled(task, self.train, self.columns, max_examples=self.num_calibration, scored=False).features
         return evidence.some(self.num_calibration).features if self.texts else []
 
     def record(self, evidence: Evidence, calibrated_on: Sequence[Features]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import numpy as np
 from tasks import AnyTask
 from tasks.embedding import Embedding, EmbeddingSettings
 from tasks.features import Features
+from tasks.regression import Regression
 from training.data.examples import Examples, encode_examples
 from training.data.labelled import Columns, read_examples, read_similarities
 from training.evaluate import check_labels
@@ -57,11 +58,14 @@ class Evidence:
         )
 
 
-def labelled(task: AnyTask, paths: Sequence[Path], columns: Columns, *, max_examples: int) -> Evidence:
+def labelled(
+    task: AnyTask, paths: Sequence[Path], columns: Columns, *, max_examples: int, scored: bool = True
+) -> Evidence:
     """Labelled data of the task; for embeddings, pairs of texts with numbers that say how alike they are.
 
     Args:
         max_examples: how many to take, spread evenly.
+        scored: whether predictions are to be scored.
 
     Raises:
         ValueError: naming the file and the line of what cannot be used.
@@ -69,9 +73,12 @@ def labelled(task: AnyTask, paths: Sequence[Path], columns: Columns, *, max_exam
     files = ", ".join(path.name for path in paths)
     if isinstance(task, Embedding):
         pairs = some_of(read_similarities(paths, columns=columns, tokenizer=task.tokenizer), max_examples)
+        _check_varied(pairs, files)
         return _pairs(f"{len(pairs):,} pairs of {files}", task, pairs, paths)
     examples = some_of(read_examples(task.name, paths, columns=columns, tokenizer=task.tokenizer), max_examples)
     check_labels(task, examples)
+    if scored and isinstance(task, Regression):
+        _check_varied(examples, files)
     windows = encode_examples(task, examples)
     return Evidence(
         name=f"{len(examples):,} examples of {files}",
@@ -81,6 +88,15 @@ def labelled(task: AnyTask, paths: Sequence[Path], columns: Columns, *, max_exam
         windows=windows,
         score=lambda found: task.score(examples, found),
     )
+
+
+def _check_varied(examples: Examples, files: str) -> None:
+    """Correlations are not defined otherwise."""
+    if len(labels := {example.label for example in examples}) < 2:
+        raise ValueError(
+            f"{files}: the label is `{labels.pop()}` everywhere, and nothing correlates with that; give other data, "
+            "or --texts, which are not scored"
+        )
 
 
 def _by_name(place: str, paths: Iterable[Path]) -> str:

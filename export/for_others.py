@@ -16,6 +16,9 @@ from training.checkpoint import CONFIG_FILE
 
 _COPIED = (CONFIG_FILE, "tokenizer_config.json", "special_tokens_map.json", "vocab.txt")
 _MODULES = "sentence_transformers.models"
+_POOLING = "1_Pooling"
+FOR_OTHERS = (*_COPIED, "modules.json", "sentence_bert_config.json", _POOLING, f"{_POOLING}/config.json")
+"""All that may be written."""
 
 
 def write_for_others(directory: Path, source: Source, hidden_size: int) -> None:
@@ -28,15 +31,15 @@ def write_for_others(directory: Path, source: Source, hidden_size: int) -> None:
 
 
 def _write_sentence_transformer(directory: Path, settings: EmbeddingSettings, hidden_size: int) -> None:
-    kinds = {"": "Transformer", "1_Pooling": "Pooling"}
+    kinds = {"": "Transformer", _POOLING: "Pooling"}
     modules = [
         {"idx": number, "name": str(number), "path": path, "type": f"{_MODULES}.{kind}"}
         for number, (path, kind) in enumerate(kinds.items())
     ]
-    (directory / "1_Pooling").mkdir()
+    (directory / _POOLING).mkdir()
     _write(directory / "modules.json", modules)
     _write(
-        directory / "1_Pooling" / "config.json",
+        directory / _POOLING / "config.json",
         {"word_embedding_dimension": hidden_size, "pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False},
     )
     _write(directory / "sentence_bert_config.json", {"max_seq_length": settings.max_seq_length, "do_lower_case": False})

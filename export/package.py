@@ -12,23 +12,27 @@ from typing import Any
 import onnx
 import onnxruntime
 
-from export.card import write_card
+from export import card, report
 from export.choice import Choice
-from export.for_others import write_for_others
+from export.for_others import FOR_OTHERS, write_for_others
 from export.machine import machine
 from export.quality import Quality
-from export.report import write_report
+from export.report import REPORT_FILE
 from export.source import Source
 from export.tune import Trial
 from export.variant import Numbers
-from tasks.files import sha256
-from tasks.manifest import DATA_FILE, MANIFEST_FILE, MODEL_FILE, Manifest, Precision
+from tasks.files import atomic_write, sha256
+from tasks.manifest import DATA_FILE, MANIFEST_FILE, MODEL_FILE, Manifest, Precision, check_json, holds_manifest
 from tasks.providers import PACKAGES
+from tasks.registry import settings_to_dict
 from tasks.tokenizer import TOKENIZER_FILE
 from training.checkpoint import checkpoint_digest
+from training.data.labelled import source_name
 from training.model.bert import BertConfig
+from training.reports.model_card import CARD_FILE
 
 _LIBRARIES = ("torch", "onnx", "tokenizers")
+_NUM_NAMED = 3
 
 
 @dataclass(frozen=True)
@@ -48,20 +52,55 @@ class Made:
     """Largest difference of each output of the fp32 graph from PyTorch's."""
 
 
-def check_destination(model_dir: Path, checkpoint: Path, *, replace: bool) -> None:
+def check_destination(model_dir: Path, checkpoint: Path, data: Sequence[Path], *, replace: bool) -> None:
     """Whether a model directory can be written without loss, before the work.
 
+    Args:
+        data: files that are read.
+
     Raises:
-        ValueError: when something is there that is not to be replaced, or the checkpoint would be.
+        ValueError: when something is there that is not to be replaced, or what is read would be.
     """
-    is_other = os.path.lexists(model_dir) and not (model_dir / MANIFEST_FILE).is_file()
-    if os.path.lexists(model_dir) and not replace and not is_other:
+    is_ours = holds_manifest(model_dir)
+    if is_ours and not replace:
         raise ValueError(f"already exists: `{model_dir}`; give --replace to overwrite it, or take another version")
     written, read = model_dir.resolve(), checkpoint.resolve()
     if written.is_relative_to(read) or read.is_relative_to(written):
         raise ValueError(f"`{model_dir}` and the checkpoint `{checkpoint}` lie in each other; write to another place")
-    if is_other:
+    if os.path.lexists(model_dir) and not is_ours:
         raise ValueError(f"`{model_dir}` is no model directory and is not replaced: remove it, or take another version")
+    if inside := [path for path in data if path.exists() and path.resolve().is_relative_to(written)]:
+        raise ValueError(f"`{inside[0]}` lies in `{model_dir}`, which is to be replaced; move it away")
+    if others := _others(model_dir):
+        named = ", ".join(f"`{name}`" for name in others[:_NUM_NAMED]) + " ..." * (len(others) > _NUM_NAMED)
+        raise ValueError(f"`{model_dir}` holds what no export wrote ({named}) and is not replaced: move it away")
+
+
+def _others(model_dir: Path) -> list[str]:
+    """What lies in a model directory and was not exported."""
+    known = {MODEL_FILE, DATA_FILE, TOKENIZER_FILE, MANIFEST_FILE, CARD_FILE, REPORT_FILE, *FOR_OTHERS}
+    return sorted({str(item.relative_to(model_dir)) for item in model_dir.rglob("*")} - known)
+
+
+def check_record(source: Source, config: BertConfig, data: Sequence[Path]) -> None:
+    """Whether a manifest can say where it comes from, before the work.
+
+    Args:
+        data: files that are read.
+
+    Raises:
+        ValueError: naming what is no finite number, or no text that UTF-8 has.
+    """
+    trained = source.card
+    record = {
+        "settings": settings_to_dict(source.task.settings),
+        "config": asdict(config),
+        "scores": dict(trained.scores) if trained else {},
+        "training": dict(trained.provenance) if trained else {},
+        "name": source.name,
+        "data": [source_name(path) for path in data],
+    }
+    check_json(record)
 
 
 def write_package(
@@ -104,9 +143,22 @@ def write_package(
 
 def write_manifest(directory: Path, manifest: Manifest) -> None:
     """Write the manifest, and what it says as pages for people."""
-    (directory / MANIFEST_FILE).write_text(manifest.to_json(), encoding="utf-8")
-    write_report(directory, manifest)
-    write_card(directory, manifest)
+    num_bytes = sum((directory / name).stat().st_size for name in manifest.files if name in (MODEL_FILE, DATA_FILE))
+    for name, text in pages(manifest, num_bytes).items():
+        atomic_write(directory / name, text.encode())
+
+
+def pages(manifest: Manifest, num_bytes: int) -> dict[str, str]:
+    """All files that tell what a manifest does, by name.
+
+    Args:
+        num_bytes: size of the graph with its weights.
+    """
+    return {
+        MANIFEST_FILE: manifest.to_json(),
+        REPORT_FILE: report.render(manifest, num_bytes),
+        CARD_FILE: card.render(manifest, num_bytes),
+    }
 
 
 def digests(directory: Path) -> dict[str, str]:

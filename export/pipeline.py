@@ -13,7 +13,7 @@ from export.data import Data
 from export.gate import Gate, Limits
 from export.graph import build_graph
 from export.network import Network, Weights
-from export.package import Made, check_destination, write_package
+from export.package import Made, check_destination, check_record, write_package
 from export.parity import check_parity, shapes
 from export.session import check_provider, on_all_cores, ort_run
 from export.source import SettingsChanges, Source, read_source
@@ -97,18 +97,21 @@ def export_checkpoint(
         ValueError: naming the file, setting or flag that is wrong.
     """
     wishes = wishes or Wishes()
+    model_dir, data = Path(model_dir), data or Data()
     name, version = parse_model_path(model_dir)
-    check_destination(Path(model_dir), Path(checkpoint), replace=replace)
+    check_destination(model_dir, Path(checkpoint), data.files, replace=replace)
     wishes.check()
     check_provider(TARGETS[wishes.target].execution)
-    (data := data or Data()).check()
+    data.check()
     source = read_source(checkpoint, task=task, settings=settings)
     model = source.load_model()
+    check_record(source, model.config, data.files)
     stages.say(_describe(source, model))
+    there = model_dir.absolute()  # when the current directory is replaced, what is relative to it is gone
     with atomic_directory(model_dir, replace=replace) as directory:
         made = _make_graph(source, model, directory, wishes, data, stages)
         write_package(directory, source, model.config, made, name=name, version=version, precision=wishes.precision)
-    return read_model_directory(model_dir)
+    return read_model_directory(there)
 
 
 def _make_graph(source: Source, model: BertModel, directory: Path, wishes: Wishes, data: Data, stages: Stages) -> Made:

@@ -10,8 +10,7 @@ from export.choice import shown
 from export.machine import machine_in_words
 from export.tune import NUMBERS, TOGETHER
 from export.variant import Numbers
-from tasks.files import atomic_write
-from tasks.manifest import DATA_FILE, MODEL_FILE, Manifest
+from tasks.manifest import MODEL_FILE, Manifest
 from training.reports.page import render_page
 
 REPORT_FILE = "report.html"
@@ -29,16 +28,6 @@ _CHOICES = {
     NUMBERS: "what the numbers gain, in the form that was chosen",
 }
 """Fields that are tried, in words, where their names do not say it."""
-
-
-def write_report(directory: Path, manifest: Manifest) -> None:
-    """Write the page beside the graph."""
-    atomic_write(directory / REPORT_FILE, render(manifest, graph_bytes(directory, manifest)).encode())
-
-
-def graph_bytes(directory: Path, manifest: Manifest) -> int:
-    """Size of the graph with its weights."""
-    return sum((directory / name).stat().st_size for name in manifest.files if name in (MODEL_FILE, DATA_FILE))
 
 
 def render(manifest: Manifest, num_bytes: int) -> str:

@@ -14,14 +14,14 @@ from export.choice import Choice
 from export.graph import build_graph
 from export.machine import machine
 from export.network import Network, Range, Weights
-from export.package import digests, graph_record, runtime_version, write_manifest
+from export.package import digests, graph_record, pages, runtime_version, write_manifest
 from export.parity import random_batches
 from export.session import check_provider, on_all_cores, ort_run
 from export.stages import SILENT, Stages
 from export.storage import save_graph
 from export.targets import target_of
 from export.tune import Trial, tune
-from export.variant import Numbers
+from export.variant import Form, Numbers
 from export.workload import Workload
 from tasks import AnyTask
 from tasks.batching import Run
@@ -47,37 +47,73 @@ def retune(model_dir: str | Path, workload: Workload, *, stages: Stages = SILENT
     directory = read_model_directory(model_dir)
     target = target_of(directory.manifest.execution)
     check_provider(directory.manifest.execution)
-    network, numbers = read_graph(directory)
-    choice, trials = tune(network, numbers, workload, target=target, num_cores=available_cpus(), stages=stages)
     with atomic_directory(directory.path, replace=True) as new:
-        shutil.copytree(directory.path, new, dirs_exist_ok=True, ignore=shutil.ignore_patterns(MODEL_FILE, DATA_FILE))
+        _copy_the_rest(directory.path, new)
+        network, numbers = _rehearsed(directory)
+        choice, trials = tune(network, numbers, workload, target=target, num_cores=available_cpus(), stages=stages)
         save_graph(build_graph(network, numbers, choice.form), new / MODEL_FILE)
         before = ort_run(directory.model_path, execution=on_all_cores(directory.manifest.execution))
         after = ort_run(new / MODEL_FILE, execution=on_all_cores(choice.execution))
         check_same(network.task, before, after, MAX_CHANGE[directory.manifest.precision])
-        write_manifest(new, _manifest(directory, new, graph_record(numbers, choice, trials), choice))
+        write_manifest(new, _manifest(directory, digests(new), graph_record(numbers, choice, trials), choice))
     return trials
+
+
+def _copy_the_rest(old: Path, new: Path) -> None:
+    """Whatever else lies there, links as they are."""
+    graph = shutil.ignore_patterns(MODEL_FILE, DATA_FILE)
+    try:
+        shutil.copytree(old, new, symlinks=True, dirs_exist_ok=True, ignore=graph)
+    except shutil.Error as error:
+        name, _, reason = error.args[0][0]
+        raise ValueError(f"cannot copy `{name}`: {reason}") from error
+
+
+def _rehearsed(directory: ModelDirectory) -> tuple[Network, Numbers]:
+    """What a graph was made of, after the graph was made of it once more, and the pages: nothing is to fail when all
+    was timed.
+
+    Raises:
+        ValueError: when graph and manifest say different things, or not what this version does.
+    """
+    manifest = directory.manifest
+    try:
+        network, numbers = read_graph(directory)
+        choice = Choice(Form(**_fields(manifest.provenance["graph"]["form"])), manifest.execution)
+        graphs = directory.model_path, build_graph(network, numbers, choice.form)
+        old, rebuilt = (ort_run(graph, execution=on_all_cores(choice.execution)) for graph in graphs)
+        check_same(network.task, old, rebuilt, MAX_CHANGE["fp32"])
+        pages(_manifest(directory, manifest.files, graph_record(numbers, choice, []), choice), num_bytes=0)
+    except (OSError, MemoryError):
+        raise
+    except Exception as error:  # whatever edited values lead to; ONNX Runtime's exceptions have no common base
+        raise ValueError(
+            f"`{directory.model_path}` is not what its manifest says: one of them was edited, or was exported by "
+            "another version; export the model again"
+        ) from error
+    return network, numbers
 
 
 def read_graph(directory: ModelDirectory) -> tuple[Network, Numbers]:
     """What a graph was made of.
 
     Raises:
-        ValueError: when it was not made by this version of `export.graph`.
+        ValueError: when its manifest says another precision or length.
+        Exception: of whatever class, when it was not made by this version of `export.graph`.
     """
-    provenance = directory.manifest.provenance
-    try:
-        config = {key: _tuple(value) for key, value in provenance["checkpoint"]["config"].items()}
-        numbers = {key: _tuple(value) for key, value in provenance["graph"]["numbers"].items()}
-        weights = Weights.of_graph(directory.model_path)
-        network = Network(BertConfig(**config), weights, directory.load_task())
-        return replace(network, ranges=_ranges(network), factors=_factors(network)), Numbers(**numbers)
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"`{directory.path}` was exported by another version; export the model again") from error
+    provenance, task = directory.manifest.provenance, directory.load_task()
+    weights, numbers = Weights.of_graph(directory.model_path), Numbers(**_fields(provenance["graph"]["numbers"]))
+    network = Network(BertConfig(**_fields(provenance["checkpoint"]["config"])), weights, task)
+    if not numbers.products.endswith(directory.manifest.precision):
+        raise ValueError(f"precision {directory.manifest.precision} with {numbers.products}")
+    if task.settings.max_seq_length > (positions := len(weights["bert.embeddings.position.weight"])):
+        raise ValueError(f"max_seq_length {task.settings.max_seq_length} with {positions} positions")
+    return replace(network, ranges=_ranges(network), factors=_factors(network)), numbers
 
 
-def _tuple(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
+def _fields(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Of a dataclass, as JSON has them."""
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
 
 
 def _ranges(network: Network) -> dict[str, Range]:
@@ -115,12 +151,12 @@ def check_same(task: AnyTask, before: Run, after: Run, max_change: float) -> Non
             raise ValueError(f"the new graph is not the old one: `{name}` changes by {change:.1e}; nothing was written")
 
 
-def _manifest(directory: ModelDirectory, new: Path, graph: dict[str, Any], choice: Choice) -> Manifest:
+def _manifest(directory: ModelDirectory, files: Mapping[str, str], graph: dict[str, Any], choice: Choice) -> Manifest:
     before = directory.manifest
     versions = before.provenance.get("versions", {}) | runtime_version(choice)
     return replace(
         before,
-        files=digests(new),
+        files=files,
         execution=choice.execution,
         provenance=dict(before.provenance) | {"graph": graph, "machine": machine(), "versions": versions},
     )

@@ -102,4 +102,6 @@ def _values(tensor: TensorProto, directory: Path) -> np.ndarray:
     if not uses_external_data(tensor):
         return numpy_helper.to_array(tensor)
     info, dtype = ExternalDataInfo(tensor), helper.tensor_dtype_to_np_dtype(tensor.data_type)
+    if info.location != DATA_FILE:
+        raise ValueError(f"weights lie in `{info.location}`, not in `{DATA_FILE}`")
     return np.memmap(directory / info.location, dtype, "r", info.offset or 0, tuple(tensor.dims))

@@ -24,6 +24,7 @@ def atomic_directory(path: str | Path, *, replace: bool = False) -> Iterator[Pat
     """A temporary directory beside `path` that becomes `path` at the end, or vanishes on any error.
 
     Args:
+        path: of a link, what it leads to is written.
         replace: put it in the place of an existing directory, which stays as it was until then.
 
     Raises:
@@ -31,19 +32,39 @@ def atomic_directory(path: str | Path, *, replace: bool = False) -> Iterator[Pat
     """
     path = Path(path)
     check_free(path, replace=replace)
-    made = [folder for folder in path.parents if not folder.exists()]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    place = path.resolve()
+    with _folders_around(place):
+        temporary = _made_beside(place)
+        try:
+            with naming(path, instead_of=temporary):
+                temporary.chmod(0o755)
+                yield temporary
+                _put_in_place(temporary, place, replace=replace)
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+
+
+@contextmanager
+def _folders_around(path: Path) -> Iterator[None]:
+    """Make what is missing; on an error it vanishes again."""
+    missing = [folder for folder in path.parents if not folder.exists()]
     try:
-        with naming(path, instead_of=temporary):
-            temporary.chmod(0o755)
-            yield temporary
-            _put_in_place(temporary, path, replace=replace)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield
     except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        for folder in made:
+        for folder in missing:
             with suppress(OSError):  # another process may have put something there
                 folder.rmdir()
+        raise
+
+
+def _made_beside(path: Path) -> Path:
+    """A directory of its own."""
+    try:
+        return Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    except OSError as error:
+        error.filename = str(path)
         raise
 
 
@@ -128,14 +149,17 @@ _NO_LOCKS = (errno.EBADF, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 def _put_in_place(temporary: Path, path: Path, *, replace: bool) -> None:
+    """One after the other, as there is no call for both: what was there comes back if the new one does not come."""
     check_free(path, replace=replace)
-    if path.exists():
-        old = temporary.with_name(temporary.name + ".old")
-        os.rename(path, old)
+    old = temporary.with_name(temporary.name + ".old")
+    try:
+        if path.exists():
+            os.rename(path, old)
         os.rename(temporary, path)
+    finally:
+        if old.exists() and not path.exists():
+            os.rename(old, path)
         shutil.rmtree(old, ignore_errors=True)
-    else:
-        os.rename(temporary, path)
 
 
 def check_free(path: Path, *, replace: bool) -> None:

@@ -12,6 +12,7 @@ Writing is atomic (a version directory is whole or absent); reading checks every
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
@@ -121,8 +122,13 @@ class Manifest:
                 raise ValueError(f"{name} must be at least 1: `{getattr(self, name)}`")
 
     def to_json(self) -> str:
-        """The text of `manifest.json`."""
+        """The text of `manifest.json`.
+
+        Raises:
+            ValueError: naming the key of what `check_json` refuses.
+        """
         values = asdict(self) | {"settings": settings_to_dict(self.settings)}
+        check_json(values)
         return json.dumps({"format": FORMAT, **values}, indent=2, ensure_ascii=False) + "\n"
 
     @classmethod
@@ -142,6 +148,28 @@ class Manifest:
         values["execution"] = Execution(**_with_tuples(execution))
         values["settings"] = settings_from_dict(values["task"], values["settings"])
         return cls(**_with_tuples(values))
+
+
+def check_json(value: Any, place: str = "") -> None:
+    """Refuse what other readers of JSON would: NaN, infinity, and halves of surrogate pairs, which UTF-8 has not.
+
+    Args:
+        place: where it stands.
+
+    Raises:
+        ValueError: naming the key.
+    """
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            check_json(str(key), place)
+            check_json(item, f"{place}.{key}" if place else str(key))
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            check_json(item, place)
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{place} must be a finite number: `{value}`")
+    elif isinstance(value, str) and value.encode(errors="replace").decode() != value:
+        raise ValueError(f"{place} cannot be written as UTF-8: {value!a}")
 
 
 _KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
@@ -225,6 +253,15 @@ def read_model_directory(path: str | Path) -> ModelDirectory:
                 "the file was changed or damaged, export the model again"
             )
     return ModelDirectory(path=path, manifest=manifest)
+
+
+def holds_manifest(path: Path) -> bool:
+    """Whether a directory has a manifest, of whatever version; what else is called so is none."""
+    try:
+        values = json.loads((path / MANIFEST_FILE).read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(values, dict) and {"format", "task", "files"} <= values.keys()
 
 
 def model_versions(models: str | Path) -> dict[str, list[Path]]:

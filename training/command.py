@@ -7,8 +7,10 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import MISSING, fields, is_dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import MISSING, Field, fields, is_dataclass
+from types import FrameType
 from typing import Annotated, Any, NoReturn, TypeVar, get_type_hints
 
 import tyro
@@ -89,10 +91,20 @@ def parse(
         args=arguments,
         console_outputs=not _is_peer(),
     )
-    for item in fields(recipe):  # type: ignore[arg-type]
-        if item.default is MISSING and getattr(recipe, item.name) == ():
-            raise ValueError(f"--{item.name.replace('_', '-')} stands without a value; it needs at least one")
+    given = {argument.replace("_", "-") for argument in arguments}
+    for item, value in _values(recipe):
+        flag = f"--{item.name.replace('_', '-')}"
+        if value == () and (item.default is MISSING or flag in given):
+            raise ValueError(f"{flag} stands without a value; it needs at least one")
     return recipe
+
+
+def _values(recipe: Any) -> Iterator[tuple[Field[Any], Any]]:
+    """Of all fields, those of what a recipe holds, too."""
+    for item in fields(recipe):
+        yield item, (value := getattr(recipe, item.name))
+        if is_dataclass(value):
+            yield from _values(value)
 
 
 def _maker(recipe_type: Callable[..., RecipeT], default: RecipeT | None) -> Callable[..., RecipeT]:
@@ -131,32 +143,68 @@ def _flags(recipe_type: Callable[..., Any]) -> set[str]:
 
 def command(main: Callable[[], None]) -> Callable[[], None]:
     """Turn ValueError, OSError and a lack of memory into one line on standard error and a non-zero exit code; an
-    interrupt into 130."""
+    interrupt into 130, and other signals that end a process into 128 + theirs, after tidying up."""
 
     @functools.wraps(main)
     def wrapped() -> None:
-        try:
-            main()
-        except BrokenPipeError:  # whoever read what is printed has ended
-            os._exit(128 + signal.SIGPIPE)
-        except (ValueError, OSError, MemoryError, RuntimeError) as error:
-            if isinstance(error, RuntimeError) and not _is_out_of_memory(error):
-                raise
-            is_lost = isinstance(error, ConnectionError)
-            if _is_peer() or is_lost:
-                time.sleep(PEER_DELAY_S)
-            below_the_bar = "\n" if _is_peer() else ""
-            _exit(1 if is_lost else MISTAKE, below_the_bar + "error: " + " ".join(_message(error).split()))
-        except KeyboardInterrupt as interrupt:
-            if str(interrupt) and not _is_peer():
-                print(interrupt, file=sys.stderr)
-            _exit(130)
-        except SystemExit:  # mistakes in flags
-            if _is_peer():
-                time.sleep(PEER_DELAY_S)
-            raise
+        if ending := _ending(main):
+            _exit(*ending)
 
     return wrapped
+
+
+def _ending(main: Callable[[], None]) -> tuple[int, str] | None:
+    """Exit code and last word of a command, None for a good end. When it returns, nothing holds the frames of an
+    error any more: what they hold, threads of others' libraries, too, is gone before the interpreter goes."""
+    try:
+        with _signals_as_interrupts():
+            main()
+    except BrokenPipeError:  # whoever read what is printed has ended
+        os._exit(128 + signal.SIGPIPE)
+    except (ValueError, OSError, MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and not _is_out_of_memory(error):
+            raise
+        is_lost = isinstance(error, ConnectionError)
+        if _is_peer() or is_lost:
+            time.sleep(PEER_DELAY_S)
+        below_the_bar = "\n" if _is_peer() else ""
+        return 1 if is_lost else MISTAKE, below_the_bar + "error: " + " ".join(_message(error).split())
+    except KeyboardInterrupt as interrupt:
+        if str(interrupt) and not _is_peer():
+            print(interrupt, file=sys.stderr)
+        return 128 + (interrupt.number if isinstance(interrupt, _Ended) else signal.SIGINT), ""
+    except SystemExit:  # mistakes in flags
+        if _is_peer():
+            time.sleep(PEER_DELAY_S)
+        raise
+    return None
+
+
+class _Ended(KeyboardInterrupt):
+    """By another signal than Ctrl-C's."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
+
+def _end(number: int, frame: FrameType | None) -> NoReturn:
+    raise _Ended(number)
+
+
+@contextmanager
+def _signals_as_interrupts() -> Iterator[None]:
+    """Let what ends a process leave as little behind as Ctrl-C. One of several processes may wait for others in a call
+    that no exception reaches, and ends at once."""
+    wanted = () if "WORLD_SIZE" in os.environ else (signal.SIGTERM, signal.SIGHUP)
+    noticed = [number for number in wanted if signal.getsignal(number) == signal.SIG_DFL]  # others as under nohup
+    for number in noticed:
+        signal.signal(number, _end)
+    try:
+        yield
+    finally:
+        for number in noticed:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def _is_peer() -> bool:
@@ -188,6 +236,9 @@ def _is_out_of_memory(error: Exception) -> bool:
 def _message(error: Exception) -> str:
     if _is_out_of_memory(error):
         return f"not enough memory; smaller batches, shorter sequences and smaller networks need less ({error})"
+    if isinstance(error, UnicodeEncodeError):  # a path, mostly
+        near = error.object[max(0, error.start - 60) : error.end + 60]
+        return f"cannot be written as {error.encoding}: {near!a}"
     if isinstance(error, OSError) and error.filename:
         return f"cannot use `{error.filename2 or error.filename}`: {error.strerror}"
     return str(error)

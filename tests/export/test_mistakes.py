@@ -11,11 +11,14 @@ import signal
 import subprocess
 import sys
 
+import onnx
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from export import Wishes, export_checkpoint
 from export.__main__ import main
+from tasks.files import sha256
 
 
 def config(**changes):
@@ -163,6 +166,9 @@ def test_broken_data(mistake, flag, tmp_path, checkpoints, monkeypatch):
         (["--texts", "."], "Is a directory"),
         (["--max-seq-length", "3"], "max_seq_length must be at least 8"),
         (["--task", "multiple-choice"], r"does not fit `multiple-choice`"),
+        (["--dev", "--precision", "int8"], "--dev stands without a value"),
+        (["--train"], "--train stands without a value"),
+        (["--texts", "a\0.txt"], r"no such file: 'a\x00.txt'"),
     ],
 )
 def test_wrong_flags(flags, message, tmp_path, checkpoints, monkeypatch):
@@ -178,6 +184,8 @@ def test_nothing_is_overwritten_but_model_directories(tmp_path, checkpoints, mon
     checkpoint = shutil.copytree(checkpoints["plain"], tmp_path / "a/1")
     (tmp_path / "b/1").mkdir(parents=True)
     (tmp_path / "b/1/precious").write_text("x")
+    (tmp_path / "c/1").mkdir(parents=True)
+    (tmp_path / "c/1/manifest.json").write_text("my own")
     (tmp_path / "file").write_text("x")
     before = sorted(tmp_path.rglob("*"))
 
@@ -185,8 +193,50 @@ def test_nothing_is_overwritten_but_model_directories(tmp_path, checkpoints, mon
         assert "lie in each other" in refusal(monkeypatch, checkpoint, target, "--replace")
     assert "is no model directory" in refusal(monkeypatch, checkpoint, tmp_path / "b/1", "--replace")
     assert "is no model directory" in refusal(monkeypatch, checkpoint, tmp_path / "b/1")
+    assert "is no model directory" in refusal(monkeypatch, checkpoint, tmp_path / "c/1", "--replace")
     assert "cannot use" in refusal(monkeypatch, checkpoint, tmp_path / "file/1", "--no-tune")
     assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "flag", "message"),
+    [
+        ("notes", None, r"holds what no export wrote \(`1_Pooling/notes`, `notes`\) and is not replaced"),
+        ("texts", "--texts", r"`.*texts` lies in `.*`, which is to be replaced"),
+        ("vocab.txt", "--texts", r"`.*vocab\.txt` lies in `.*`, which is to be replaced"),
+    ],
+)
+def test_what_users_put_into_a_model_directory_is_kept(
+    name, flag, message, tmp_path, checkpoints, exported, monkeypatch
+):
+    """Though --replace replaces the directory otherwise."""
+    directory = shutil.copytree(exported["embedding"].path, tmp_path / "plain/1")
+    (directory / name).write_text("the cat")
+    flags = [flag, directory / name] if flag else []
+    if not flag:
+        (directory / "1_Pooling" / name).write_text("the dog")
+
+    line = refusal(monkeypatch, checkpoints["plain"], directory, "--replace", "--no-tune", *flags)
+
+    assert re.search(message, line), line
+    assert (directory / name).read_text() == "the cat"
+
+
+def test_links_to_model_directories_stay_links(tmp_path, checkpoints, monkeypatch):
+    """What they lead to is replaced and tuned."""
+    link = tmp_path / "models/plain/1"
+    link.parent.mkdir(parents=True)
+    monkeypatch.setattr("sys.argv", ["export", str(checkpoints["plain"]), str(tmp_path / "real/7"), "--no-tune"])
+    main()
+    link.symlink_to(tmp_path / "real/7")
+    for arguments in ([checkpoints["plain"], link, "--no-tune", "--replace"], ["tune", link]):
+        before = (tmp_path / "real/7").stat().st_ino
+        monkeypatch.setattr("sys.argv", ["export", *map(str, arguments)])
+        main()
+
+        assert link.is_symlink()
+        assert (tmp_path / "real/7").stat().st_ino != before
+        assert [path.name for path in (*link.parent.iterdir(), *(tmp_path / "real").iterdir())] == ["1", "7"]
 
 
 def test_a_full_disk_leaves_nothing(tmp_path, checkpoints, monkeypatch):
@@ -211,8 +261,175 @@ def test_what_is_no_model_directory_is_not_tuned(what, tmp_path, checkpoints, mo
     assert "not a model directory" in refusal(monkeypatch, "tune", paths[what])
 
 
-def test_an_interrupt_leaves_nothing(tmp_path, checkpoints):
-    """Ctrl-C while forms are tried."""
+def manifest(*keys, value=None):
+    """Change a value in a manifest, or remove it."""
+
+    def change(directory):
+        values = record = json.loads((directory / "manifest.json").read_text())
+        for key in keys[:-1]:
+            record = record[key]
+        if value is None:
+            del record[keys[-1]]
+        else:
+            record[keys[-1]] = value
+        (directory / "manifest.json").write_text(json.dumps(values))
+
+    return change
+
+
+def signed(change):
+    """Change files, and the manifest as if that were right."""
+
+    def change_and_sign(directory):
+        change(directory)
+        names = ("model.onnx", "tokenizer.json")
+        manifest("files", value={name: sha256(directory / name) for name in names})(directory)
+
+    return change_and_sign
+
+
+def elsewhere(directory):
+    proto = onnx.load(directory / "model.onnx")
+    tensor = next(item for item in proto.graph.initializer if item.name == "bert.embeddings.norm.weight")
+    tensor.ClearField("raw_data")
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value="../../secret")
+    (directory / "model.onnx").write_bytes(proto.SerializeToString())
+
+
+PROVENANCE = {
+    "task": (manifest("task", value="regression"), "broken manifest"),
+    "length": (manifest("settings", "max_seq_length", value=1000), None),
+    "precision": (manifest("precision", value="int8"), None),
+    "layers": (manifest("provenance", "checkpoint", "config", "num_hidden_layers", value=3), None),
+    "fewer layers": (manifest("provenance", "checkpoint", "config", "num_hidden_layers", value=1), None),
+    "activation": (manifest("provenance", "checkpoint", "config", "hidden_act", value="relu"), None),
+    "config": (manifest("provenance", "checkpoint", "config", value=5), None),
+    "products": (manifest("provenance", "graph", "numbers", "products", value="foo"), None),
+    "products of another kind": (manifest("provenance", "graph", "numbers", "products", value=5), None),
+    "fp32 layers": (manifest("provenance", "graph", "numbers", "fp32_layers", value=5), None),
+    "form": (manifest("provenance", "graph", "form", value={"attention": 5}), None),
+    "training": (manifest("provenance", "training", value=5), None),
+    "data": (manifest("provenance", "data", value=5), None),
+    "quality": (manifest("scores", "quality"), None),
+    "judged on": (manifest("scores", "judged_on"), None),
+    "garbage": (signed(content("model.onnx", b"garbage")), None),
+    "empty": (signed(content("model.onnx", b"")), None),
+    "weights elsewhere": (signed(elsewhere), None),
+    "a pipe": (lambda directory: os.mkfifo(directory / "pipe"), r"cannot copy `.*pipe`: .* is a named pipe"),
+}
+
+
+@pytest.mark.parametrize("mistake", PROVENANCE)
+def test_edited_model_directories_are_not_tuned(mistake, exported, tmp_path, monkeypatch):
+    """That is noticed before anything is timed, and nothing changes."""
+    change, message = PROVENANCE[mistake]
+    directory = shutil.copytree(exported["classification"].path, tmp_path / "news/1")
+    change(directory)
+    before = {path.name: path.read_bytes() for path in directory.iterdir() if path.is_file()}
+    monkeypatch.setattr("export.retune.tune", lambda *arguments, **keywords: pytest.fail("timed for nothing"))
+
+    line = refusal(monkeypatch, "tune", directory)
+
+    assert re.search(message or r"`.*model\.onnx` is not what its manifest says: .* export the model again", line), line
+    assert {path.name: path.read_bytes() for path in directory.iterdir() if path.is_file()} == before
+    assert [path.name for path in directory.parent.iterdir()] == ["1"]
+
+
+@pytest.mark.parametrize(("graph_of", "directory_of"), [("fp32", "int8"), ("int8", "fp32"), ("masked-lm", "fp32")])
+def test_graphs_of_other_directories_are_not_tuned(
+    graph_of, directory_of, exported, tmp_path, checkpoints, monkeypatch
+):
+    """Though their digests are in the manifest."""
+    int8 = Wishes(precision="int8", tune=False)
+    paths = {
+        "int8": export_checkpoint(checkpoints["classification"], tmp_path / "int8/1", int8).path,
+        "fp32": exported["classification"].path,
+        "masked-lm": exported["masked-lm"].path,
+    }
+    directory = shutil.copytree(paths[directory_of], tmp_path / "news/1")
+    signed(lambda there: shutil.copy(paths[graph_of] / "model.onnx", there))(directory)
+
+    assert "model.onnx` is not what its manifest says" in refusal(monkeypatch, "tune", directory)
+
+
+def test_the_current_directory_is_tuned(exported, tmp_path, monkeypatch):
+    """With a link that leads nowhere in it, which stays."""
+    directory = shutil.copytree(exported["embedding"].path, tmp_path / "plain/1")
+    (directory / "link").symlink_to("nowhere")
+    monkeypatch.chdir(directory)
+    monkeypatch.setattr("sys.argv", ["export", "tune", "."])
+
+    main()
+
+    assert (directory / "link").is_symlink()
+    assert [path.name for path in directory.parent.iterdir()] == ["1"]
+
+
+def card(**values):
+    settings = {"max_seq_length": 32, "labels": ["sports", "weather", "news"]}
+    record = {"task": "classification", "settings": settings, "scores": {}, "provenance": {}} | values
+    return content("task.json", json.dumps(record).encode())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            config(id2label={"0": "a", "1": "b", "2": "\ud800"}),
+            r"settings.labels cannot be written as UTF-8: '\ud800'",
+        ),
+        (card(scores={"accuracy": float("nan")}), "scores.accuracy must be a finite number: `nan`"),
+        (card(provenance={"recipe": {"x": [float("inf")]}}), "training.recipe.x must be a finite number: `inf`"),
+    ],
+)
+def test_what_json_cannot_say_is_refused(change, message, tmp_path, checkpoints, monkeypatch):
+    """Before the work, as a manifest is to be read by whoever reads JSON."""
+    directory = shutil.copytree(checkpoints["classification"], tmp_path / "checkpoint")
+    change(directory)
+
+    assert message in refusal(monkeypatch, directory, tmp_path / "models/news/1", "--no-tune")
+    assert not (tmp_path / "models").exists()
+
+
+def test_names_that_are_no_text_are_refused(tmp_path, checkpoints, monkeypatch):
+    """Linux takes any bytes for a name, JSON does not."""
+    directory = shutil.copytree(checkpoints["plain"], tmp_path / "\udcff")
+
+    line = refusal(monkeypatch, directory, tmp_path / "models/news/1", "--no-tune")
+
+    assert r"cannot be written as utf-8: '" in line
+    assert r"\udcff" in line
+
+
+def test_no_threshold_is_none(tmp_path, checkpoints, monkeypatch):
+    """NaN would be written as something that JSON has not."""
+    flags = ["--max-query-length", "16", "--unanswerable", "--null-threshold", "nan"]
+
+    line = refusal(monkeypatch, checkpoints["spans"], tmp_path / "models/spans/1", "--no-tune", *flags)
+
+    assert "settings.null_threshold must be a finite number: `nan`" in line
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "data"),
+    [("regression", "text\tlabel\nthe\t1\ncat\t1\n"), ("plain", "text\ttext_pair\tlabel\na\tb\t1\n")],
+)
+def test_labels_that_nothing_correlates_with_are_refused(checkpoint, data, tmp_path, checkpoints, monkeypatch):
+    """No score is no good score."""
+    (tmp_path / "dev.tsv").write_text(data)
+
+    line = refusal(
+        *(monkeypatch, checkpoints[checkpoint], tmp_path / "models/news/1", "--no-tune"),
+        *("--dev", tmp_path / "dev.tsv"),
+    )
+
+    assert "dev.tsv: the label is `1.0` everywhere" in line
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_an_interrupt_leaves_nothing(number, tmp_path, checkpoints):
+    """Ctrl-C and other signals that end a process, while forms are tried."""
     command = [sys.executable, "-u", "-m", "export", str(checkpoints["plain"]), str(tmp_path / "models/plain/1")]
     process = subprocess.Popen(
         command,
@@ -223,9 +440,9 @@ def test_an_interrupt_leaves_nothing(tmp_path, checkpoints):
     )
     while not process.stdout.readline().startswith("attention: "):
         pass
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     _, error = process.communicate(timeout=60)
 
-    assert process.returncode == 130, error
+    assert process.returncode == 128 + number, error
     assert error == ""
     assert not (tmp_path / "models").exists()

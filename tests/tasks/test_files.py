@@ -1,6 +1,7 @@
 """Files and directories are whole or absent."""
 
 import hashlib
+import os
 from pathlib import Path
 
 import pytest
@@ -101,6 +102,45 @@ def test_a_failed_replacement_keeps_the_old(old):
 
     assert (old / "old").read_text() == "old"
     assert names(old.parent) == ["there"]
+
+
+def test_an_interrupted_replacement_keeps_the_old(old, monkeypatch):
+    """Between the two moves that it takes, too."""
+    rename = os.rename
+
+    def interrupted(source, target):
+        if target == old and source.suffix != ".old":
+            raise Interrupted
+        rename(source, target)
+
+    monkeypatch.setattr("os.rename", interrupted)
+
+    with pytest.raises(Interrupted):
+        fill(old, lambda: None, replace=True)
+
+    assert names(old) == ["old"]
+    assert names(old.parent) == ["there"]
+
+
+def test_a_name_too_long_for_a_temporary_directory_leaves_nothing(tmp_path):
+    """The error has the name that was given."""
+    with pytest.raises(OSError, match="too long") as error:
+        fill(tmp_path / "a" / "b" / ("1" * 250), lambda: None)
+
+    assert error.value.filename == str(tmp_path / "a" / "b" / ("1" * 250))
+    assert names(tmp_path) == []
+
+
+def test_what_a_link_leads_to_is_replaced(old, tmp_path):
+    """The link stays."""
+    link = tmp_path / "link"
+    link.symlink_to(old)
+
+    fill(link, lambda: None, replace=True)
+
+    assert link.is_symlink()
+    assert names(old) == ["new"]
+    assert names(tmp_path) == ["link", "there"]
 
 
 def test_atomic_write(tmp_path):

@@ -171,6 +171,24 @@ def test_a_lack_of_memory_is_one_line(error):
         command(main)()
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_signals_that_end_a_process_are_interrupts(number):
+    """What has been begun is tidied up, and the exit code tells the signal."""
+    tidied = []
+
+    def main():
+        try:
+            signal.raise_signal(number)
+        finally:
+            tidied.append(number)
+
+    with pytest.raises(SystemExit) as ended:
+        command(main)()
+
+    assert (ended.value.code, tidied) == (128 + number, [number])
+    assert signal.getsignal(number) == signal.SIG_DFL
+
+
 def test_other_errors_of_the_run_time_are_ours():
     """With their traceback."""
 
