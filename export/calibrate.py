@@ -25,6 +25,8 @@ from training.model.bert import BertModel
 NUM_BINS = 8192
 SHARES = tuple(1 - step / 100 for step in range(0, 60, 2))
 """Shares of the whole range that are tried."""
+_LARGEST = 1e18
+"""Activations are smaller: their squares are still numbers in float32."""
 
 
 class Histogram:
@@ -35,9 +37,18 @@ class Histogram:
         self.counts = torch.zeros(NUM_BINS)
 
     def count(self, x: Tensor) -> None:
-        """Add values, of any shape."""
+        """Add values, of any shape.
+
+        Raises:
+            ValueError: when some are no numbers, or nearly none.
+        """
         x = x.float()
-        self.low, self.high = min(self.low, float(x.min())), max(self.high, float(x.max()))
+        low, high = float(x.min()), float(x.max())
+        if not max(-low, high) < _LARGEST:
+            raise ValueError(
+                f"activations reach from {low:.0e} to {high:.0e}, which leaves int8 no range; train it again"
+            )
+        self.low, self.high = min(self.low, low), max(self.high, high)
         size = max(-self.low, self.high)
         self.limit = self.limit or size
         while self.limit < size:

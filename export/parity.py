@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -49,6 +49,18 @@ def check_parity(
             differences[name] = max(differences[name], difference)
         progress(1)
     return differences
+
+
+def of_numbers(reference: Run, names: Sequence[str]) -> Run:
+    """PyTorch's network, refused in one line (a ValueError) when one of the outputs is no number."""
+
+    def checked(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        outputs = reference(arrays)
+        if broken := next((name for name in names if not np.isfinite(outputs[name]).all()), None):
+            raise ValueError(f"the network's `{broken}` are no numbers, in PyTorch already; train it again")
+        return outputs
+
+    return checked
 
 
 def random_batches(task: AnyTask, *, max_batch_tokens: int | None = None) -> Iterator[dict[str, np.ndarray]]:

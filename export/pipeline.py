@@ -14,7 +14,7 @@ from export.gate import Gate, Limits
 from export.graph import build_graph
 from export.network import Network, Weights
 from export.package import Made, check_destination, check_record, write_package
-from export.parity import check_parity, shapes
+from export.parity import check_parity, of_numbers, shapes
 from export.session import check_provider, on_all_cores, ort_run
 from export.source import SettingsChanges, Source, read_source
 from export.stages import SILENT, Stages
@@ -116,7 +116,8 @@ def export_checkpoint(
 
 def _make_graph(source: Source, model: BertModel, directory: Path, wishes: Wishes, data: Data, stages: Stages) -> Made:
     """Choose a graph, and write it."""
-    task, reference = source.task, torch_run(model, source.task)
+    task = source.task
+    reference = of_numbers(torch_run(model, task), task.output_names)
     if lost := data.not_there(source.card, task):
         stages.say(f"data of the training that are not found from here: {', '.join(lost)}; --dev and --train say where")
     data = data.or_those_of(source.card, task)

@@ -145,5 +145,6 @@ def _cosines(products: np.ndarray, *, of_vectors: bool) -> np.ndarray:
     """
     found, both, wanted = products.T
     if of_vectors:
-        return both / np.maximum(np.sqrt(found * wanted), 1e-24)
+        lengths = np.sqrt(found) * np.sqrt(wanted)
+        return np.divide(both, lengths, out=(found == wanted).astype(float), where=lengths > 0)  # both zeros: the same
     return 1 - (found - 2 * both + wanted) / max(2 * float(wanted.mean()), 1e-24)

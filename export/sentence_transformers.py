@@ -5,9 +5,11 @@ Such a folder holds `modules.json`, a list of stages: Transformer (the checkpoin
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
+
+from tasks.json_files import read_flag, read_json, read_json_value
+from tasks.tokenizer import Tokenizer
 
 MODULES_FILE = "modules.json"
 _POOLINGS = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean"}
@@ -28,14 +30,15 @@ def checkpoint_directory(directory: Path) -> Path:
     return path
 
 
-def embedding_settings(directory: Path) -> dict[str, Any]:
+def embedding_settings(directory: Path, tokenizer: Tokenizer) -> dict[str, Any]:
     """Fields of `EmbeddingSettings` that the folder prescribes; empty in any other layout.
 
     Raises:
-        ValueError: naming the module or pooling that is not supported.
+        ValueError: naming the module, pooling or treatment of texts that is not supported.
     """
     settings: dict[str, Any] = {}
-    modules = _modules(directory)
+    if not (modules := _modules(directory)):
+        return settings
     for kind, path in modules[1:]:
         if kind == "Pooling":
             settings["pooling"] = _pooling(path / "config.json")
@@ -43,12 +46,29 @@ def embedding_settings(directory: Path) -> dict[str, Any]:
             settings["normalize"] = True
         else:
             raise ValueError(f"unsupported module in `{directory / MODULES_FILE}`: `{kind}`")
-    if modules and "pooling" not in settings:
+    if "pooling" not in settings:
         raise ValueError(f"`{directory / MODULES_FILE}` has no module `Pooling`")
-    config_path = checkpoint_directory(directory) / "sentence_bert_config.json"
-    if modules and config_path.is_file() and (length := _read_json(config_path).get("max_seq_length")):
-        settings["max_seq_length"] = length
+    _refuse_prompt(directory / "config_sentence_transformers.json")
+    path = checkpoint_directory(directory) / "sentence_bert_config.json"
+    if path.is_file():
+        config = read_json(path)
+        if read_flag(config, "do_lower_case", path) and not tokenizer.lowercases:
+            raise ValueError(
+                f"`{path}` has do_lower_case, its tokenizer has not; make it false, and give texts in small letters"
+            )
+        if length := config.get("max_seq_length"):
+            settings["max_seq_length"] = length
     return settings
+
+
+def _refuse_prompt(path: Path) -> None:
+    """sentence-transformers puts it before each text that comes; here texts are read as they come."""
+    config = read_json(path) if path.is_file() else {}
+    name, prompts = config.get("default_prompt_name"), config.get("prompts")
+    if name is not None and not (isinstance(prompts, dict) and prompts.get(str(name)) == ""):
+        raise ValueError(
+            f"`{path}` has default_prompt_name `{name}`; make it null, and give texts with the prompt before them"
+        )
 
 
 def _modules(directory: Path) -> list[tuple[str, Path]]:
@@ -57,24 +77,25 @@ def _modules(directory: Path) -> list[tuple[str, Path]]:
     if not path.is_file():
         return []
     try:
-        return [(item["type"].rpartition(".")[2], directory / item["path"]) for item in _read_json(path)]
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"`{path}` must be a list of modules, each with `type` and `path`") from error
+        modules = [(item["type"].rpartition(".")[2], directory / item["path"]) for item in read_json_value(path)]
+    except (KeyError, TypeError, AttributeError):
+        modules = []
+    if not modules:
+        raise ValueError(f"`{path}` must be a list of modules, each with `type` and `path`")
+    return modules
 
 
 def _pooling(path: Path) -> str:
     if not path.is_file():
         raise ValueError(f"missing file: `{path}`")
-    modes = [key for key, value in _read_json(path).items() if key.startswith("pooling_mode") and value]
+    config = read_json(path)
+    if not read_flag(config, "include_prompt", path, default=True):
+        raise ValueError(
+            f"`{path}` leaves prompts out of the pooling: make include_prompt true, for texts without them"
+        )
+    modes = [key for key in config if key.startswith("pooling_mode") and read_flag(config, key, path)]
     if len(modes) != 1 or modes[0] not in _POOLINGS:
         raise ValueError(
             f"unsupported pooling in `{path}`: `{', '.join(modes) or 'none'}` (one of: {', '.join(_POOLINGS)})"
         )
     return _POOLINGS[modes[0]]
-
-
-def _read_json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"broken JSON in `{path}`: {error}") from error

@@ -6,6 +6,7 @@ Ours say it in `task.json`. Of foreign ones the architecture in `config.json` te
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,14 +15,15 @@ from typing import Any, Literal, TypedDict, get_args
 
 from export.sentence_transformers import checkpoint_directory, embedding_settings
 from tasks import TASKS, AnyTask, create_task, settings_from_dict, settings_to_dict
+from tasks.json_files import read_json
 from tasks.spans import SpanSettings
 from training.checkpoint import (
+    MODELS,
     TaskCard,
     labels_of,
     load_model,
     load_tokenizer,
     read_config,
-    read_json,
     read_shape,
     read_task_card,
 )
@@ -38,6 +40,11 @@ _TASK_OF_ARCHITECTURE: dict[str, TaskName] = {
     "BertForTokenClassification": "tagging",
     "BertForQuestionAnswering": "spans",
 }
+
+_OWN_HEADS = {
+    task: MODELS[task].architecture for task in ("classification", "regression", "multiple-choice", "tagging", "spans")
+}
+"""Tasks that no checkpoint of another of them can do, and their architectures."""
 
 
 class SettingsChanges(TypedDict, total=False):
@@ -106,12 +113,14 @@ def read_source(checkpoint: str | Path, *, task: str | None = None, settings: Se
     task = task or (card.task if card else _infer_task(directory, config))
     if task not in TASKS:
         raise ValueError(f"unknown task: `{task}` (one of: {', '.join(get_args(TaskName))})")
-    _refuse_other_heads(directory, config, task)
+    _refuse_other_heads(directory, config, card, task)
     tokenizer = load_tokenizer(directory)
     if card and card.task == task:
         values = settings_to_dict(card.settings)
     else:
-        values = _foreign_settings(checkpoint, directory, config, card, task)
+        values = _foreign_settings(directory, config, card, task)
+        if task == "embedding":
+            values |= embedding_settings(checkpoint, tokenizer)
     known_task = create_task(task, tokenizer, settings_from_dict(task, values | dict(settings or {})))
     _check_sizes(directory, known_task)
     path = checkpoint.resolve()
@@ -132,8 +141,7 @@ def _refuse_ablations(directory: Path) -> None:
 
 
 def _infer_task(directory: Path, config: Mapping[str, Any]) -> TaskName:
-    named = config.get("architectures")
-    architecture = str(named[0]) if isinstance(named, list) and named else "none"
+    architecture = _architecture(config)
     if architecture not in _TASK_OF_ARCHITECTURE:
         raise ValueError(
             f"`{directory / 'config.json'}` names architecture `{architecture}`, which tells no task; "
@@ -143,21 +151,31 @@ def _infer_task(directory: Path, config: Mapping[str, Any]) -> TaskName:
     return "regression" if task == "classification" and _is_regression(config) else task
 
 
+def _architecture(config: Mapping[str, Any]) -> str:
+    named = config.get("architectures")
+    return str(named[0]) if isinstance(named, list) and named else "none"
+
+
 def _is_regression(config: Mapping[str, Any]) -> bool:
     """To Hugging Face, a classifier with one label."""
     return config.get("problem_type") == "regression" or len(labels_of(config)) == 1
 
 
-def _refuse_other_heads(directory: Path, config: Mapping[str, Any], task: str) -> None:
-    """Heads whose weights fit, but which compute something else."""
+def _refuse_other_heads(directory: Path, config: Mapping[str, Any], card: TaskCard | None, task: str) -> None:
+    """Heads whose weights may fit, but which compute something else."""
+    named = [_architecture(config), *([MODELS[card.task].architecture] if card else [])]
+    others = [name for name in named if name in _OWN_HEADS.values() and name != _OWN_HEADS.get(task)]
+    if task in _OWN_HEADS and others:
+        raise ValueError(
+            f"checkpoint `{directory}` does not fit `{task}`: it has the head of a `{others[0]}`; "
+            "fine-tune it for that first"
+        )
     problem = config.get("problem_type") or "single_label_classification"
     if task == "classification" and problem != "single_label_classification":
         raise ValueError(f"`{directory / 'config.json'}` has problem_type `{problem}`; one label a text is supported")
 
 
-def _foreign_settings(
-    checkpoint: Path, directory: Path, config: Mapping[str, Any], card: TaskCard | None, task: str
-) -> dict[str, Any]:
+def _foreign_settings(directory: Path, config: Mapping[str, Any], card: TaskCard | None, task: str) -> dict[str, Any]:
     """Settings for a checkpoint without a task card, or one that was trained for another task."""
     limits = [read_shape(directory).max_position_embeddings, *_tokenizer_limit(directory)]
     if card:
@@ -167,8 +185,6 @@ def _foreign_settings(
     values: dict[str, Any] = {"max_seq_length": (longest := min(limits))}
     if task in ("classification", "tagging"):
         values["labels"] = labels_of(config)
-    if task == "embedding":
-        values |= embedding_settings(checkpoint)
     if task == "spans":  # questions and strides of the reference code take a sixth and a third of its 384 tokens
         values["max_query_length"] = min(SpanSettings.max_query_length, longest // 4)
         values["doc_stride"] = min(SpanSettings.doc_stride, longest // 3)
@@ -179,7 +195,8 @@ def _tokenizer_limit(directory: Path) -> list[int]:
     """`model_max_length`, where it is there; 10^30 stands for "no limit"."""
     path = directory / "tokenizer_config.json"
     limit = read_json(path).get("model_max_length") if path.is_file() else None
-    if not isinstance(limit, (int, float, NoneType)):
+    is_number = isinstance(limit, (int, float, NoneType)) and not isinstance(limit, bool)
+    if not is_number or not -math.inf < (limit or 0) < math.inf:
         raise ValueError(f"`{path}`: model_max_length must be a number: `{limit!r}`")
     return [int(limit)] if limit else []
 

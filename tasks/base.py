@@ -52,6 +52,18 @@ class TaskSettings:
             raise ValueError(f"max_seq_length must be at least 8: `{self.max_seq_length}`")
 
 
+def check_label_names(task: str, labels: Sequence[str]) -> None:
+    """Whether they can be told apart.
+
+    Raises:
+        ValueError: naming the task and all of them.
+    """
+    if len(labels) < 2 or len(set(labels)) != len(labels):
+        raise ValueError(f"{task} needs at least two labels, each once: `{list(labels)}`")
+    if not all(map(str.strip, labels)):
+        raise ValueError(f"a label of {task} is blank: `{list(labels)}`")
+
+
 SettingsT = TypeVar("SettingsT", bound=TaskSettings)
 
 

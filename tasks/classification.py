@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tasks._fit import encode_pairs
-from tasks.base import Outputs, Task, TaskSettings
+from tasks.base import Outputs, Task, TaskSettings, check_label_names
 from tasks.features import Features
 from tasks.metrics import classification_scores
 
@@ -53,8 +53,7 @@ class ClassificationSettings(TaskSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if len(self.labels) < 2 or len(set(self.labels)) != len(self.labels):
-            raise ValueError(f"classification needs at least two labels, each once: `{list(self.labels)}`")
+        check_label_names("classification", self.labels)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tasks._fit import check_length, raise_if_invalid, tokenize_texts
-from tasks.base import InvalidExample, Outputs, Task, TaskSettings
+from tasks.base import InvalidExample, Outputs, Task, TaskSettings, check_label_names
 from tasks.classification import softmax
 from tasks.features import Features
 from tasks.metrics import chunks, tagging_scores
@@ -82,8 +82,7 @@ class TaggingSettings(TaskSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if len(self.labels) < 2 or len(set(self.labels)) != len(self.labels):
-            raise ValueError(f"tagging needs at least two labels, each once: `{list(self.labels)}`")
+        check_label_names("tagging", self.labels)
         if self.doc_stride < 0:
             raise ValueError(f"doc_stride must not be negative: `{self.doc_stride}`")
 

@@ -8,7 +8,6 @@ tokenizer.tokenize(["Hello!"])[0].ids
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +16,11 @@ from typing import Any
 import numpy as np
 import tokenizers
 
+from tasks.json_files import read_flag, read_json
+
 TOKENIZER_FILE = "tokenizer.json"
-TOKENIZER_FILES = (TOKENIZER_FILE, "tokenizer_config.json", "vocab.txt", "special_tokens_map.json")
+TOKENIZER_CONFIG_FILE = "tokenizer_config.json"
+TOKENIZER_FILES = (TOKENIZER_FILE, TOKENIZER_CONFIG_FILE, "vocab.txt", "special_tokens_map.json")
 """What a checkpoint may hold of its tokenizer."""
 
 
@@ -46,23 +48,26 @@ class Tokenizer:
         self.cls_id, self.sep_id, self.pad_id, self.mask_id, self.unk_id = (
             _special_id(backend, token, source) for token in ("[CLS]", "[SEP]", "[PAD]", "[MASK]", "[UNK]")
         )
+        unknown = getattr(backend.model, "unk_token", None)
+        if unknown is not None and backend.model.token_to_id(unknown) is None:
+            raise ValueError(f"the vocabulary of `{source}` lacks its unk_token, `{unknown}`")
 
     @classmethod
     def load(cls, directory: str | Path) -> Tokenizer:
         """Load `tokenizer.json`, or build the same from `vocab.txt` and `tokenizer_config.json`.
 
         Raises:
-            ValueError: naming the directory, when it holds neither or the file is broken.
+            ValueError: naming the directory, when it holds neither, or the file that is broken or contradicts another.
         """
         directory = Path(directory)
         path = directory / TOKENIZER_FILE
         if path.is_file():
             try:
-                return cls(tokenizers.Tokenizer.from_file(str(path)), source=str(path))
-            except ValueError:
-                raise
+                backend = tokenizers.Tokenizer.from_file(str(path))
             except Exception as error:  # tokenizers raises bare Exception
                 raise ValueError(f"not a tokenizer file: `{path}` ({error})") from error
+            _check_agreement(backend, path, directory / TOKENIZER_CONFIG_FILE)
+            return cls(backend, source=str(path))
         if (directory / "vocab.txt").is_file():
             return cls(_from_vocab_txt(directory), source=str(directory / "vocab.txt"))
         raise ValueError(f"no `{TOKENIZER_FILE}` or `vocab.txt` in `{directory}`; a checkpoint needs its tokenizer")
@@ -74,13 +79,24 @@ class Tokenizer:
 
     def tokenize(self, texts: Sequence[str]) -> list[Tokens]:
         """Tokenise texts, without special tokens."""
+        try:
+            encodings = self.backend.encode_batch(list(texts), add_special_tokens=False)
+        except BaseException as error:
+            if type(error).__name__ != "PanicException":  # of Rust, which no module exports
+                raise
+            raise ValueError(f"the tokenizer cannot read a text: {error}") from error
         return [
             Tokens(
                 ids=np.array(encoding.ids, dtype=np.int64),
                 offsets=np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2),
             )
-            for encoding in self.backend.encode_batch(list(texts), add_special_tokens=False)
+            for encoding in encodings
         ]
+
+    @property
+    def lowercases(self) -> bool:
+        """Whether capitals become small letters before anything else."""
+        return self.backend.normalizer is not None and self.backend.normalizer.normalize_str("A") == "a"
 
     def token(self, token_id: int) -> str:
         """The token of an id; empty for an id without one."""
@@ -120,15 +136,15 @@ def _special_id(backend: tokenizers.Tokenizer, token: str, source: str) -> int:
 
 def _from_vocab_txt(directory: Path) -> tokenizers.Tokenizer:
     vocab_path = directory / "vocab.txt"
-    config = _read_config(directory / "tokenizer_config.json")
+    config = _read_config(directory / TOKENIZER_CONFIG_FILE)
     try:
         # not splitlines(): a token may hold U+2028, U+0085 and their like
         vocab = vocab_path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
         return build_tokenizer(
             vocab,
-            lowercase=bool(config.get("do_lower_case", True)),
+            lowercase=config.get("do_lower_case", True),
             strip_accents=config.get("strip_accents"),
-            split_cjk=bool(config.get("tokenize_chinese_chars", True)),
+            split_cjk=config.get("tokenize_chinese_chars", True),
         )
     except ValueError as error:
         raise ValueError(f"broken vocabulary `{vocab_path}`: {error}") from error
@@ -137,15 +153,37 @@ def _from_vocab_txt(directory: Path) -> tokenizers.Tokenizer:
 def _read_config(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"not JSON: `{path}` ({error})") from error
-    if not isinstance(config, dict) or not isinstance(config.get("strip_accents"), bool | None):
-        raise ValueError(
-            f"broken tokenizer configuration `{path}`: an object whose `strip_accents` is true, false or null"
-        )
+    config = read_json(path)
+    for key in _NORMALIZER_KEYS:
+        if key != "strip_accents" or config.get(key) is not None:
+            read_flag(config, key, path)
     return config
+
+
+_NORMALIZER_KEYS = {
+    "do_lower_case": "lowercase",
+    "strip_accents": "strip_accents",
+    "tokenize_chinese_chars": "handle_chinese_chars",
+}
+"""Of `tokenizer_config.json` -> those of a BertNormalizer in `tokenizer.json`, which say the same."""
+
+
+def _check_agreement(backend: tokenizers.Tokenizer, path: Path, config_path: Path) -> None:
+    """Refuse a `tokenizer.json` that normalises otherwise than its configuration, which transformers obeys, says."""
+    config, normalizer = _read_config(config_path), backend.normalizer
+    if config.get("tokenizer_class") == "PreTrainedTokenizerFast":  # to which that says nothing
+        return
+    for key, name in _NORMALIZER_KEYS.items():
+        if key in config and isinstance(normalizer, tokenizers.normalizers.BertNormalizer):
+            pair = [config[key], getattr(normalizer, name)]
+            if key == "strip_accents":  # null is as lowercase says
+                pair = [normalizer.lowercase if value is None else value for value in pair]
+            if pair[0] != pair[1]:
+                said = str(config[key]).lower()
+                raise ValueError(
+                    f"`{config_path}` says {key} `{said}` where `{path}` does otherwise; "
+                    "change the one that was not there in training"
+                )
 
 
 def build_tokenizer(

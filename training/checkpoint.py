@@ -7,6 +7,7 @@ A checkpoint directory holds `config.json`, `model.safetensors`, `tokenizer.json
 from __future__ import annotations
 
 import errno
+import functools
 import json
 import pickle
 import re
@@ -24,6 +25,7 @@ from torch import Tensor
 from tasks import settings_from_dict, settings_to_dict
 from tasks.base import TaskSettings
 from tasks.files import atomic_directory, sha256
+from tasks.json_files import read_json
 from tasks.tokenizer import TOKENIZER_FILES, Tokenizer
 from training.model.bert import (
     BertConfig,
@@ -91,11 +93,39 @@ def read_task_card(directory: str | Path) -> TaskCard | None:
     try:
         settings = settings_from_dict(values["task"], values["settings"])
         card = TaskCard(**values | {"settings": settings})
-        if not isinstance(card.scores, Mapping) or not isinstance(card.provenance, Mapping):
-            raise ValueError("scores and provenance must be objects")
+        _check_records(values)
         return card
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"broken task card `{path}`: {error}") from error
+
+
+_RECORDS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    **dict.fromkeys(
+        (
+            *("scores", "provenance", "provenance.data", "provenance.recipe", "provenance.pretraining"),
+            *("provenance.pretraining.recipe", "provenance.recipe.columns", "provenance.recipe.dev_columns"),
+        ),
+        (lambda value: isinstance(value, dict), "an object"),
+    ),
+    **dict.fromkeys(
+        ("provenance.recipe.dev", "provenance.recipe.train"),
+        (lambda value: isinstance(value, list) and all(isinstance(item, str) for item in value), "a list of strings"),
+    ),
+    **dict.fromkeys(
+        ("provenance.recipe.checkpoint", "provenance.recipe.run_dir", "provenance.pretraining.recipe.run_dir"),
+        (lambda value: isinstance(value, str), "a string"),
+    ),
+    "provenance.text_pairs": (lambda value: isinstance(value, bool), "true or false"),
+}
+"""What of a task card's records is read again, and what must be there if anything is."""
+
+
+def _check_records(values: Mapping[str, Any]) -> None:
+    for path, (fits, kind) in _RECORDS.items():
+        *parents, last = path.split(".")
+        record = functools.reduce(lambda found, key: found.get(key, {}), parents, values)
+        if last in record and not fits(record[last]):
+            raise ValueError(f"{path} must be {kind}: `{str(record[last])[:60]}`")
 
 
 def read_config(directory: str | Path) -> dict[str, Any]:
@@ -117,6 +147,8 @@ def read_config(directory: str | Path) -> dict[str, Any]:
         raise ValueError(f"not an encoder: `{path}` says `is_decoder`")
     if values.get("position_embedding_type", "absolute") != "absolute":
         raise ValueError(f"`{path}`: only absolute position embeddings are supported")
+    if values.get("quantization_config"):
+        raise ValueError(f"`{path}` has a quantization_config; take the checkpoint that was quantized, in floats")
     return values
 
 
@@ -152,14 +184,11 @@ def labels_of(config_values: Mapping[str, Any]) -> tuple[str, ...]:
         ValueError: when they are not numbered from 0 on, or are no strings.
     """
     id2label = config_values.get("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}
-    keys = [str(number) for number in range(len(id2label))]
-    if (
-        not isinstance(id2label, dict)
-        or id2label.keys() != {*keys}
-        or not all(isinstance(id2label[key], str) for key in keys)
-    ):
+    by_number = id2label if isinstance(id2label, dict) else {}
+    labels = [by_number.get(str(number)) for number in range(len(by_number))]
+    if not labels or not all(isinstance(label, str) for label in labels):
         raise ValueError(f"id2label of {CONFIG_FILE} must name a label for each number from 0: `{str(id2label)[:60]}`")
-    return tuple(id2label[key] for key in keys)
+    return tuple(map(str, labels))
 
 
 def create_model(
@@ -226,7 +255,8 @@ def load_model(
         if name.startswith(dispensable):
             continue
         if name in weights:
-            shapes = f"{list(weights[name].shape)} where its config makes it {list(wanted[name])}"
+            why = f"{num_labels} labels make" if num_labels and name.startswith("classifier.") else "its config makes"
+            shapes = f"{list(weights[name].shape)} where {why} it {list(wanted[name])}"
             raise ValueError(f"checkpoint `{directory}` does not fit `{task}`: `{name}` is {shapes}")
         raise ValueError(f"checkpoint `{directory}` cannot do `{task}`: it lacks `{name}`; fine-tune it for that first")
     if broken := next((name for name, value in fitting.items() if not value.isfinite().all()), None):
@@ -274,9 +304,21 @@ def read_weights(directory: str | Path) -> dict[str, Tensor]:
         if isinstance(error, pickle.UnpicklingError):
             reason = f"it holds more than plain tensors, which could run code; save them as {WEIGHTS_FILE}"
         raise ValueError(f"cannot read weights `{path}`: {reason}") from error
-    if not isinstance(weights, Mapping) or not all(isinstance(value, Tensor) for value in weights.values()):
-        raise ValueError(f"cannot read weights `{path}`: expected tensors by name, a state dictionary")
-    return {name: value.float() for name, value in weights.items() if value.is_floating_point()}
+    if not isinstance(weights, Mapping) or not all(map(_is_weight, weights, weights.values())):
+        raise ValueError(
+            f"cannot read weights `{path}`: expected tensors by name (a state dictionary), none of them sparse or meta"
+        )
+    floats = {name: value for name, value in weights.items() if value.is_floating_point()}
+    if narrow := next((name for name, value in floats.items() if value.dtype.itemsize < 2), None):
+        raise ValueError(
+            f"cannot read weights `{path}`: `{narrow}` is quantized; take the checkpoint in 16 bits or more"
+        )
+    return {name: value.float() for name, value in floats.items()}
+
+
+def _is_weight(name: object, value: object) -> bool:
+    """Not so of sparse tensors, nor of those that are no more than a shape."""
+    return isinstance(name, str) and isinstance(value, Tensor) and not value.is_meta and value.layout == torch.strided
 
 
 def has_weights(directory: Path) -> bool:
@@ -414,18 +456,3 @@ def _modern_name(name: str) -> str:
     """Old TensorFlow names of LayerNorm, and the prefix that bare encoders lack."""
     name = name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
     return f"bert.{name}" if name.startswith(("embeddings.", "encoder.", "pooler.")) else name
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in a file.
-
-    Raises:
-        ValueError: naming the file, when it holds something else.
-    """
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"broken JSON in `{path}`: {error}") from error
-    if not isinstance(values, dict):
-        raise ValueError(f"`{path}` must hold a JSON object")
-    return values

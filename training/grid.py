@@ -26,7 +26,8 @@ from typing import Any, Literal
 import tyro
 
 from tasks.files import atomic_directory, atomic_write
-from training.checkpoint import TASK_FILE, WEIGHTS_FILE, read_json, read_task_card
+from tasks.json_files import read_json
+from training.checkpoint import TASK_FILE, WEIGHTS_FILE, read_task_card
 from training.command import command, parse
 from training.finetune import PLACES, FinetuneRecipe, digests, finetune
 from training.loop.distributed import World, world

@@ -6,6 +6,7 @@ num_epochs: Annotated[float, Limits(above=0)] = 3.0
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, get_args, get_type_hints
 
@@ -21,7 +22,7 @@ class Limits:
 
     def allow(self, value: float) -> bool:
         """Whether a value lies within; what is no number does not."""
-        return self.above < value < self.below and self.least <= value <= self.most and math.isfinite(value)
+        return self.above < value < self.below and self.least <= value <= self.most
 
     def __str__(self) -> str:
         parts = {"above": self.above, "at least": self.least, "below": self.below, "at most": self.most}
@@ -40,8 +41,15 @@ RATE = Limits(above=0, most=1)
 """Learning rate: about as far AdamW moves each weight in a step; far beyond, a single one leaves no numbers."""
 
 
-def check_numbers(recipe: Any) -> None:
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def check_numbers(recipe: Any, *, named: Callable[[str], str] = _flag) -> None:
     """Look at every field that holds a number, or some in a tuple.
+
+    Args:
+        named: how the message calls a field.
 
     Raises:
         ValueError: naming the flag, what it may be and what came, for the first that is beyond its limits.
@@ -50,7 +58,7 @@ def check_numbers(recipe: Any) -> None:
         value, limits = getattr(recipe, name), _limits(hint)
         for number in value if isinstance(value, tuple) else (value,):
             if isinstance(number, int | float) and not limits.allow(number):
-                raise ValueError(f"--{name.replace('_', '-')} must be {limits}: `{number}`")
+                raise ValueError(f"{named(name)} must be {limits}: `{number}`")
 
 
 def _limits(hint: Any) -> Limits:

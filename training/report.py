@@ -19,7 +19,8 @@ from markupsafe import Markup
 from safetensors import SafetensorError, safe_open
 
 from tasks.files import atomic_write, sha256
-from training.checkpoint import CONFIG_FILE, WEIGHTS_FILE, TaskCard, read_json, read_task_card
+from tasks.json_files import read_json
+from training.checkpoint import CONFIG_FILE, WEIGHTS_FILE, TaskCard, read_task_card
 from training.command import command, parse
 from training.contrastive import ContrastiveRecipe
 from training.corpus import CORPUS_FILE, Corpus

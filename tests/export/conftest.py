@@ -88,8 +88,9 @@ def save_sentence_transformer(save_checkpoint: Save) -> Save:
         pooling: str = "mean_tokens",
         kinds: tuple[str, ...] = ("Pooling", "Normalize"),
         at: str = "",
+        lowercase: bool = True,
     ) -> Path:
-        save_checkpoint(directory / at)
+        save_checkpoint(directory / at, lowercase=lowercase)
         modules = [{"idx": 0, "name": "0", "path": at, "type": "sentence_transformers.models.Transformer"}]
         for index, kind in enumerate(kinds, 1):
             path = f"{index}_{kind}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -50,6 +51,13 @@ def test_outliers_do_not_take_all_steps():
     tried = [Range.between(share * low, share * high) for share in SHARES]
     assert squared_error(values, found) <= 1.001 * min(squared_error(values, item) for item in tried)
     assert found.scale < Range.between(low, high).scale
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), 3e38])
+def test_what_overflows_is_refused(value):
+    """In one line that gives the values."""
+    with pytest.raises(ValueError, match=r"activations reach from .* to .*, which leaves int8 no range"):
+        histogram_of([[1.0], [value, 0.0]])
 
 
 def test_nothing_but_zeros_has_a_range():

@@ -204,7 +204,7 @@ def test_the_card_stays_true_when_the_directory_is_tuned(tmp_path, exported):
     )
 
 
-@given(st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs")), min_size=1))
+@given(st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs"))).filter(str.strip))
 def test_whatever_labels_are_the_card_is_markdown_and_python(exported, label):
     """Names of labels and files come from the user."""
     manifest = exported["classification"].manifest

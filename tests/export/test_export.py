@@ -10,6 +10,7 @@ import onnx
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 
 from export import Limits, Wishes, export_checkpoint, ort_run
 from export.__main__ import main
@@ -118,6 +119,19 @@ def test_manifest_says_where_the_model_came_from(exported, checkpoints):
     assert read_model_directory(model.path) == model
 
 
+@pytest.mark.parametrize("scale", [0.0, 1e-30])
+def test_next_to_nothing_is_compared_as_it_is(tmp_path, checkpoints, scale):
+    """Two vectors of zeros are the same, and tiny ones are as near as they are."""
+    checkpoint = shutil.copytree(checkpoints["plain"], tmp_path / "checkpoint")
+    weights = load_file(checkpoint / "model.safetensors")
+    last = {name: value * scale for name, value in weights.items() if "layer.1.output.LayerNorm" in name}
+    save_file(weights | last, checkpoint / "model.safetensors")
+
+    quality = export_checkpoint(checkpoint, tmp_path / "models/m/1", UNTUNED).manifest.scores["quality"]
+
+    assert quality["fp32"]["mean_cosine"] == pytest.approx(1)
+
+
 def test_scores_and_provenance_of_our_checkpoint_travel_along(tmp_path, checkpoints):
     """What training recorded is in the manifest."""
     labels = ("sports", "weather", "news")
@@ -125,7 +139,7 @@ def test_scores_and_provenance_of_our_checkpoint_travel_along(tmp_path, checkpoi
         task="classification",
         settings=ClassificationSettings(max_seq_length=16, labels=labels),
         scores={"accuracy": 0.75},
-        provenance={"data": "abc"},
+        provenance={"data": {"train.tsv": "abc"}},
     )
     model = load_model(checkpoints["classification"], "classification")
     save_our_checkpoint(tmp_path / "ours", model, tokenizer_from=checkpoints["classification"], card=card)
@@ -134,7 +148,7 @@ def test_scores_and_provenance_of_our_checkpoint_travel_along(tmp_path, checkpoi
 
     assert manifest.settings == card.settings
     assert manifest.scores["checkpoint"] == {"accuracy": 0.75}
-    assert manifest.provenance["training"] == {"data": "abc"}
+    assert manifest.provenance["training"] == card.provenance
 
 
 def test_data_of_training_are_for_its_task_only(tmp_path, checkpoints):

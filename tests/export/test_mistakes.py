@@ -29,6 +29,31 @@ def config(**changes):
     return change
 
 
+def of_tokenizer(**changes):
+    def change(directory):
+        path = directory / "tokenizer_config.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+    return change
+
+
+def weights(function, *arguments):
+    def change(directory):
+        path = directory / "model.safetensors"
+        save_file({name: function(value, *arguments) for name, value in load_file(path).items()}, path)
+
+    return change
+
+
+def pickle_of(item):
+    def change(directory):
+        values = load_file(directory / "model.safetensors")
+        (directory / "model.safetensors").unlink()
+        torch.save(dict(item(name, value) for name, value in values.items()), directory / "pytorch_model.bin")
+
+    return change
+
+
 def content(name, data):
     return lambda directory: (directory / name).write_bytes(data)
 
@@ -87,6 +112,26 @@ CHECKPOINTS = {
     "labels by name": (config(id2label={"a": "a", "b": "b", "c": "c"}), "must name a label for each number from 0"),
     "labels that are no strings": (config(id2label={"0": 1, "1": 2, "2": 3}), "must name a label for each number"),
     "labels in a list": (config(id2label=["a", "b", "c"]), "must name a label for each number from 0"),
+    "labels in a number": (config(id2label=7), "must name a label for each number from 0"),
+    "blank label": (config(id2label={"0": "a", "1": " ", "2": "b"}), "a label of classification is blank"),
+    "too wide": (config(hidden_size=10**9), "hidden_size must be at least 1 and at most"),
+    "too many tokens": (config(vocab_size=10**20), "vocab_size must be at least 1 and at most"),
+    "too many layers": (config(num_hidden_layers=10**6), "num_hidden_layers must be at least 1 and at most"),
+    "dropout": (config(hidden_dropout_prob=float("nan")), "hidden_dropout_prob must be at least 0 and below 1: `nan`"),
+    "no epsilon": (config(layer_norm_eps=0), "layer_norm_eps must be at least 1e-30 and at most 1: `0`"),
+    "epsilon": (config(layer_norm_eps=True), "layer_norm_eps must be of type float"),
+    "quantized": (config(quantization_config={"quant_method": "fp8"}), "has a quantization_config"),
+    "8 bits": (weights(torch.Tensor.to, torch.float8_e4m3fn), "is quantized; take the checkpoint in 16 bits or more"),
+    "sparse": (pickle_of(lambda name, value: (name, value.to_sparse())), "expected tensors by name"),
+    "meta": (pickle_of(lambda name, value: (name, value.to("meta"))), "expected tensors by name"),
+    "numbered": (pickle_of(lambda name, value: (len(name), value)), "expected tensors by name"),
+    "overflow": (weights(lambda value: value * 1e30), r"the network's `logits` are no numbers, in PyTorch already"),
+    "limit": (of_tokenizer(model_max_length=float("inf")), "model_max_length must be a number: `inf`"),
+    "limit that is no number": (
+        of_tokenizer(model_max_length=float("nan")),
+        "model_max_length must be a number: `nan`",
+    ),
+    "another case": (of_tokenizer(do_lower_case=False), r"says do_lower_case `false` where `.*json` does otherwise"),
     "one label twice": (config(id2label={"0": "a", "1": "a", "2": "b"}), "each once"),
     "too large a vocabulary": (
         lambda directory: only_vocabulary(directory, lambda text: text + "more\n"),
@@ -123,6 +168,32 @@ def test_broken_checkpoints(mistake, tmp_path, checkpoints, monkeypatch):
 
     assert re.search(message, line), line
     assert not (tmp_path / "models").exists()
+
+
+CARD = {"task": "classification", "settings": {"labels": ["sports", "weather", "news"], "max_seq_length": 32}}
+RECORDS = {
+    "no recipe": ({"recipe": None}, "provenance.recipe must be an object: `None`"),
+    "dev": ({"recipe": {"dev": 5}}, "provenance.recipe.dev must be a list of strings: `5`"),
+    "devs": ({"recipe": {"dev": [5]}}, "provenance.recipe.dev must be a list of strings"),
+    "columns": ({"recipe": {"dev": [], "dev_columns": 5}}, "provenance.recipe.dev_columns must be an object"),
+    "origin": ({"recipe": {"checkpoint": 5}}, "provenance.recipe.checkpoint must be a string"),
+    "pretraining": ({"pretraining": [1]}, r"provenance.pretraining must be an object: `\[1\]`"),
+    "before": ({"pretraining": {"recipe": 5}}, "provenance.pretraining.recipe must be an object"),
+    "pairs": ({"text_pairs": []}, "provenance.text_pairs must be true or false"),
+    "data": ({"data": "a.tsv"}, "provenance.data must be an object"),
+}
+
+
+@pytest.mark.parametrize("mistake", RECORDS)
+def test_broken_records_of_training(mistake, tmp_path, checkpoints, monkeypatch):
+    """What a task card says of the past is looked at before any work."""
+    provenance, message = RECORDS[mistake]
+    directory = shutil.copytree(checkpoints["classification"], tmp_path / "checkpoint")
+    (directory / "task.json").write_text(json.dumps(CARD | {"provenance": provenance}))
+
+    line = refusal(monkeypatch, directory, tmp_path / "models/news/1", "--no-tune")
+
+    assert re.search(rf"broken task card `.*task.json`: {message}", line), line
 
 
 DATA = {
@@ -165,10 +236,12 @@ def test_broken_data(mistake, flag, tmp_path, checkpoints, monkeypatch):
         (["--dev", "."], "no such file: `.`"),
         (["--texts", "."], "Is a directory"),
         (["--max-seq-length", "3"], "max_seq_length must be at least 8"),
-        (["--task", "multiple-choice"], r"does not fit `multiple-choice`"),
         (["--dev", "--precision", "int8"], "--dev stands without a value"),
         (["--train"], "--train stands without a value"),
         (["--texts", "a\0.txt"], r"no such file: 'a\x00.txt'"),
+        (["--task", "multiple-choice"], "does not fit `multiple-choice`: it has the head of a `BertForSequence"),
+        (["--labels", "a", "b"], "`classifier.weight` is [3, 32] where 2 labels make it [2, 32]"),
+        (["--labels", "", " ", "c"], "a label of classification is blank"),
     ],
 )
 def test_wrong_flags(flags, message, tmp_path, checkpoints, monkeypatch):

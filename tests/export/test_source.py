@@ -88,6 +88,67 @@ def test_other_sentence_transformers_are_refused(tmp_path, save_sentence_transfo
         read_source(save_sentence_transformer(tmp_path / "st", **arguments))
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("modules.json", "{}", "must be a list of modules"),
+        ("modules.json", "[" * 100_000, "broken JSON in"),
+        ("sentence_bert_config.json", "[]", "must hold a JSON object"),
+        ("sentence_bert_config.json", "[" * 100_000, "broken JSON in"),
+        ("sentence_bert_config.json", '{"do_lower_case": "yes"}', "do_lower_case must be true or false"),
+        ("1_Pooling/config.json", "5", "must hold a JSON object"),
+        ("1_Pooling/config.json", '{"pooling_mode_cls_token": "false"}', "must be true or false: `'false'`"),
+        ("1_Pooling/config.json", '{"pooling_mode_cls_token": true, "include_prompt": false}', "include_prompt true"),
+        (
+            "config_sentence_transformers.json",
+            '{"prompts": {"query": "the "}, "default_prompt_name": "query"}',
+            "has default_prompt_name `query`; make it null, and give texts with the prompt",
+        ),
+    ],
+)
+def test_broken_sentence_transformers_are_refused(tmp_path, save_sentence_transformer, name, content, message):
+    """The message names the file, and what of it would change the vectors."""
+    directory = save_sentence_transformer(tmp_path / "st")
+    (directory / name).write_text(content)
+
+    with pytest.raises(ValueError, match=message) as caught:
+        read_source(directory)
+    assert name in str(caught.value)
+
+
+@pytest.mark.parametrize("lowercase", [True, False])
+def test_capitals_count_as_sentence_transformers_has_them(tmp_path, save_sentence_transformer, lowercase):
+    """Its `do_lower_case` changes nothing before an uncased tokenizer, nor does a default prompt without words."""
+    directory = save_sentence_transformer(tmp_path / "st", lowercase=lowercase)
+    (directory / "sentence_bert_config.json").write_text('{"max_seq_length": 24, "do_lower_case": true}')
+    (directory / "config_sentence_transformers.json").write_text('{"prompts": {"a": ""}, "default_prompt_name": "a"}')
+
+    if lowercase:
+        assert read_source(directory).task.settings.max_seq_length == 24
+    else:
+        with pytest.raises(ValueError, match="has do_lower_case, its tokenizer has not"):
+            read_source(directory)
+
+
+OWN_HEADS = ["classification", "regression", "multiple-choice", "tagging", "spans"]
+
+
+@pytest.mark.parametrize("task", ["embedding", *OWN_HEADS])
+@pytest.mark.parametrize("name", OWN_HEADS)
+def test_a_head_serves_its_own_task_alone(checkpoints, name, task):
+    """Also where its weights would fit another; the encoder serves all."""
+    directory = checkpoints[name]
+
+    if task in ("embedding", name):
+        assert read_source(directory, task=task).task.name == task
+    elif {task, name} == {"classification", "regression"}:
+        with pytest.raises(ValueError, match=r"at least two labels|does not fit"):  # by their number
+            read_source(directory, task=task).load_model()
+    else:
+        with pytest.raises(ValueError, match=f"does not fit `{task}`: it has the head of a `BertFor"):
+            read_source(directory, task=task)
+
+
 def change_config(directory, **changes):
     path = directory / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))

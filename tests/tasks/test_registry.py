@@ -9,14 +9,13 @@ from hypothesis import strategies as st
 from tasks import TASKS, create_task, settings_from_dict, settings_to_dict
 
 LENGTHS = st.integers(8, 512)
+LABELS = st.lists(st.text().filter(str.strip), min_size=2, max_size=5, unique=True)
 VALUES = {
     "embedding": st.fixed_dictionaries(
         {},
         optional={"max_seq_length": LENGTHS, "pooling": st.sampled_from(["cls", "mean"]), "normalize": st.booleans()},
     ),
-    "classification": st.fixed_dictionaries(
-        {"labels": st.lists(st.text(), min_size=2, max_size=5, unique=True)}, optional={"max_seq_length": LENGTHS}
-    ),
+    "classification": st.fixed_dictionaries({"labels": LABELS}, optional={"max_seq_length": LENGTHS}),
     "spans": st.fixed_dictionaries(
         {},
         optional={
@@ -30,7 +29,7 @@ VALUES = {
     "masked-lm": st.fixed_dictionaries({}, optional={"max_seq_length": LENGTHS}),
     "regression": st.fixed_dictionaries({}, optional={"max_seq_length": LENGTHS}),
     "multiple-choice": st.fixed_dictionaries({}, optional={"max_seq_length": LENGTHS}),
-    "tagging": st.fixed_dictionaries({"labels": st.lists(st.text(), min_size=2, max_size=5, unique=True)}),
+    "tagging": st.fixed_dictionaries({"labels": LABELS}),
 }
 
 

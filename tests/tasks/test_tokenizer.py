@@ -1,13 +1,15 @@
 """The tokenizer equals the ones of transformers, and refuses what is not BERT's."""
 
 import json
+import shutil
 import unicodedata
 
 import numpy as np
 import pytest
+import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import BertTokenizer, BertTokenizerFast
+from transformers import AutoTokenizer, BertTokenizer, BertTokenizerFast
 
 from tasks.tokenizer import Tokenizer, build_tokenizer
 
@@ -200,6 +202,53 @@ def test_a_token_that_stands_twice_leaves_an_id_without_one(tmp_path):
     assert tokenizer.vocab_size == len(tokenizer.continues_word()) == len(vocab)
 
 
+@pytest.mark.parametrize(
+    "config",
+    [
+        *({"do_lower_case": flag} for flag in (True, False)),
+        *({"strip_accents": flag} for flag in (True, False)),
+        *({"tokenize_chinese_chars": flag} for flag in (True, False)),
+        *({"tokenizer_class": "PreTrainedTokenizerFast", "do_lower_case": flag} for flag in (True, False)),
+    ],
+)
+def test_a_configuration_that_transformers_obeys_must_agree(reference, config, tmp_path):
+    """Where its tokens would be others than those of tokenizer.json alone, the directory is refused."""
+    shutil.copytree(reference[2], tmp_path, dirs_exist_ok=True)
+    path = tmp_path / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | config))
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    normalizers = [
+        tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json")).normalizer,
+        AutoTokenizer.from_pretrained(tmp_path).backend_tokenizer.normalizer,
+    ]
+    ours, theirs = (normalizer.normalize_str("Éa博É") for normalizer in normalizers)
+
+    if ours == theirs:
+        Tokenizer.load(tmp_path)
+    else:
+        with pytest.raises(ValueError, match=rf"says {[*config][-1]} `\w+` where `.*tokenizer\.json` does otherwise"):
+            Tokenizer.load(tmp_path)
+
+
+def test_a_lacking_unknown_token_is_named(vocab, tmp_path):
+    """WordPiece would fail at the first character that it does not know."""
+    content = json.loads(build_tokenizer(vocab).to_str())
+    content["model"]["unk_token"] = "none"
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+
+    with pytest.raises(ValueError, match="lacks its unk_token, `none`"):
+        Tokenizer.load(tmp_path)
+
+
+def test_a_pattern_that_gives_up_is_one_line(vocab):
+    """Regular expressions that go back too often panic in Rust."""
+    backend = build_tokenizer(vocab)
+    backend.pre_tokenizer = tokenizers.pre_tokenizers.Split(tokenizers.Regex("(a+)+$"), "isolated")
+
+    with pytest.raises(ValueError, match=r"the tokenizer cannot read a text: .*retry-limit"):
+        Tokenizer(backend).tokenize(["a" * 40 + "!"])
+
+
 def test_never_pads_or_truncates(vocab):
     """A tokenizer.json that pads and truncates is read without either."""
     backend = build_tokenizer(vocab)
@@ -218,9 +267,14 @@ BROKEN = {
     "no mask": ({"vocab.txt": b"[PAD]\n[UNK]\n[CLS]\n[SEP]\n"}, "lacks `[MASK]`"),
     "empty vocabulary": ({"vocab.txt": b""}, "lacks `[PAD]`"),
     "binary vocabulary": ({"vocab.txt": b"\xff\xfe"}, "broken vocabulary"),
-    "broken config": ({"vocab.txt": b"a\n", "tokenizer_config.json": b"{"}, "not JSON"),
-    "listed config": ({"vocab.txt": b"a\n", "tokenizer_config.json": b"[]"}, "broken tokenizer configuration"),
-    "wrong setting": ({"vocab.txt": b"a\n", "tokenizer_config.json": b'{"strip_accents": "x"}'}, "`strip_accents`"),
+    "broken config": ({"vocab.txt": b"a\n", "tokenizer_config.json": b"{"}, "broken JSON in"),
+    "listed config": ({"vocab.txt": b"a\n", "tokenizer_config.json": b"[]"}, "must hold a JSON object"),
+    "endless config": ({"vocab.txt": b"a\n", "tokenizer_config.json": b"[" * 100_000}, "broken JSON in"),
+    "wrong accents": (
+        {"vocab.txt": b"a\n", "tokenizer_config.json": b'{"strip_accents": "x"}'},
+        "strip_accents must be",
+    ),
+    "wrong case": ({"vocab.txt": b"a\n", "tokenizer_config.json": b'{"do_lower_case": "no"}'}, "do_lower_case must be"),
 }
 
 

@@ -16,8 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.batching import predict
+from tasks.json_files import read_json
 from tests.toy import WORDS
-from training.checkpoint import load_model, read_json, read_task_card
+from training.checkpoint import load_model, read_task_card
 from training.contrastive import (
     ContrastiveObjective,
     ContrastiveRecipe,

@@ -14,7 +14,7 @@ from tasks import create_task
 from tasks.batching import predict
 from tasks.features import Features
 from tasks.spans import SpanExample, SpanSettings
-from tasks.tokenizer import TOKENIZER_FILE, Tokenizer
+from tasks.tokenizer import TOKENIZER_CONFIG_FILE, TOKENIZER_FILE, Tokenizer
 from tests.toy import write_classification, write_spans
 from training.checkpoint import read_task_card
 from training.data.examples import Examples
@@ -276,6 +276,8 @@ def test_another_tokenizer_beside_the_same_weights_is_refused(checkpoint, tmp_pa
     finetune(recipe, alone)
     text = (source / TOKENIZER_FILE).read_text().replace('"lowercase": true', '"lowercase": false')
     (source / TOKENIZER_FILE).write_text(text)
+    config = source / TOKENIZER_CONFIG_FILE
+    config.write_text(config.read_text().replace('"do_lower_case": true', '"do_lower_case": false'))
 
     with pytest.raises(ValueError, match="was started with other contents of `tokenizer`"):
         finetune(recipe, alone)

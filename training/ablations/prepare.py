@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from tasks.files import atomic_write
+from tasks.json_files import read_json
 from training.ablations.scales import Scale
 from training.ablations.tables import LABELLED_DATA, TaskName
-from training.checkpoint import read_json
 from training.corpus import CorpusRecipe, prepare_corpus
 from training.loop.recipe import check_no_run
 from training.vocab import VocabRecipe, train_vocab

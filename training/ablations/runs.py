@@ -16,10 +16,11 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+from tasks.json_files import read_json
 from training.ablations.prepare import Prepared
 from training.ablations.scales import Scale
 from training.ablations.tables import LABELLED_DATA, Column, Pretraining, Row, Table
-from training.checkpoint import TASK_FILE, WEIGHTS_FILE, has_weights, read_json, read_task_card
+from training.checkpoint import TASK_FILE, WEIGHTS_FILE, has_weights, read_task_card
 from training.finetune import FinetuneRecipe, digests
 from training.grid import Digests, look_up, run_cell
 from training.loop.distributed import World

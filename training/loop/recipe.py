@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from training.checkpoint import read_json
+from tasks.json_files import read_json
 
 RECIPE_FILE = "recipe.json"
 PLACES_AND_PACE = (

@@ -11,35 +11,40 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from training.limits import BELOW_ONE, NOT_NEGATIVE, Limits, check_numbers
 from training.model import cpu
 from training.model.hidden_states import Combination, HiddenStates
 
 Direction = Literal["both", "left-to-right", "right-to-left", "concatenated"]
 """Both at once, as in BERT; one, as in GPT; or each in a stack of layers of its own, as in ELMo."""
 
+_SIZE = Limits(least=1, most=10_000_000)
+"""No tensor has more numbers than can be counted then."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class BertConfig:
     """The shape of the network; fields are named as in Hugging Face's `config.json`."""
 
-    vocab_size: int = 30522
-    hidden_size: int = 768
-    num_hidden_layers: int = 12
-    num_attention_heads: int = 12
-    intermediate_size: int = 3072
+    vocab_size: Annotated[int, _SIZE] = 30522
+    hidden_size: Annotated[int, _SIZE] = 768
+    num_hidden_layers: Annotated[int, Limits(least=1, most=1000)] = 12
+    num_attention_heads: Annotated[int, _SIZE] = 12
+    intermediate_size: Annotated[int, _SIZE] = 3072
     hidden_act: str = "gelu"
-    hidden_dropout_prob: float = 0.1
-    attention_probs_dropout_prob: float = 0.1
-    max_position_embeddings: int = 512
-    type_vocab_size: int = 2
-    initializer_range: float = 0.02
-    layer_norm_eps: float = 1e-12
+    hidden_dropout_prob: Annotated[float, BELOW_ONE] = 0.1
+    attention_probs_dropout_prob: Annotated[float, BELOW_ONE] = 0.1
+    max_position_embeddings: Annotated[int, _SIZE] = 512
+    type_vocab_size: Annotated[int, _SIZE] = 2
+    initializer_range: Annotated[float, NOT_NEGATIVE] = 0.02
+    layer_norm_eps: Annotated[float, Limits(least=1e-30, most=1)] = 1e-12
+    """As float32 has it; added to a variance."""
     pad_token_id: int = 0
     direction: Direction = "both"
     """Where tokens look; anything but `both` is for ablations (section 5.1), and no BERT that transformers computes."""
@@ -47,17 +52,15 @@ class BertConfig:
     """Whose hidden states the heads take: 0 for the embeddings, then the layers from 1, or from the last, -1, down."""
     state_combination: Combination = "concat"
     """How several of them become one."""
-    bilstm_size: int = 0
+    bilstm_size: Annotated[int, Limits(least=0, most=_SIZE.most)] = 0
     """Size of each direction of a BiLSTM of two layers between them and the head; 0 for none."""
 
     def __post_init__(self) -> None:
         for item in fields(self):
             kind, value = type(item.default), getattr(self, item.name)
-            if not isinstance(value, (int, float) if kind is float else kind):
+            if not isinstance(value, (int, float) if kind is float else kind) or isinstance(value, bool):
                 raise ValueError(f"{item.name} must be of type {kind.__name__}: `{value}`")
-        for name in ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1: `{getattr(self, name)}`")
+        check_numbers(self, named=str)
         if self.hidden_size % self.num_attention_heads:
             raise ValueError(
                 f"hidden_size `{self.hidden_size}` is not a multiple of "
@@ -70,8 +73,6 @@ class BertConfig:
         if self.state_combination not in get_args(Combination):
             allowed = ", ".join(get_args(Combination))
             raise ValueError(f"unknown state_combination: `{self.state_combination}` (one of: {allowed})")
-        if self.bilstm_size < 0:
-            raise ValueError(f"bilstm_size must not be negative: `{self.bilstm_size}`")
         self._check_layers()
 
     def _check_layers(self) -> None:
