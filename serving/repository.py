@@ -150,7 +150,8 @@ class Repository:
         """Look at the directory, load what is new, and then let go of what is gone.
 
         Args:
-            patient: what cannot be loaded is called failed when it has stayed the same until the next look.
+            patient: what cannot be loaded is called failed when it has stayed the same until the next look, and not
+                tried again until it changes.
             parallel: models to load at the same time.
 
         Raises:
@@ -182,14 +183,11 @@ class Repository:
                 break
             kept.add(key)
             slot = self._slots.setdefault(key, _Slot(path))
-            if slot.content != content:
+            is_new = slot.content != content
+            if is_new or (slot.error and not patient):
                 async with limit:
                     await self._load(key, slot, content)
-                slot.told = not slot.error
-                waits = patient
-            else:
-                waits = False
-            if not slot.told and not waits:
+            if not slot.told and not (is_new and patient):
                 self._tell(key, slot)
             num_ready += slot.model is not None
             self._changed()
@@ -208,6 +206,7 @@ class Repository:
         except Exception as error:
             logger.exception("loading %s/%s failed", *key)
             slot.error = f"unforeseen {type(error).__name__}; the log of the server has more"
+        slot.told = not slot.error
         if slot.model and not slot.error:
             seconds = time.perf_counter() - started
             self._unload(key, before if before is not slot.model else None)

@@ -278,6 +278,18 @@ def test_same_content(put, models_dir):
         assert next(iter(server.server._repository.models)) is model
 
 
+def test_asked_to_look(put, models_dir):
+    """Asked to look, a server that does not poll tries again what could not be loaded, too."""
+    put()
+    put("other", broken=True)
+    with watching(models_dir, poll_s=0) as server:
+        for count in (2, 3):
+            server.loop.call_soon_threadsafe(server.server.reload)
+            server.wait_for("bertline_model_loads_total", count, result="failed")
+
+        assert server.total("bertline_model_loads_total", result="loaded") == 1
+
+
 def test_all_gone(put, models_dir, tmp_path, caplog):
     """A directory of models that vanishes, or is empty, as storage that is no longer mounted, unloads nothing."""
     put()
