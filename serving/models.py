@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -14,7 +15,9 @@ from serving.errors import InvalidRequestError, ModelNotFoundError, UnavailableE
 from serving.rpcs import RPCS
 from tasks.base import AnyTask, Outputs
 from tasks.features import Features, collate, split_outputs
-from tasks.manifest import Manifest, parse_model_path, read_model_directory
+from tasks.manifest import Manifest, ModelDirectory, parse_model_path, read_model_directory
+from tasks.registry import create_task
+from tasks.tokenizer import TOKENIZER_FILE, Tokenizer
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +97,7 @@ def load_model(path: Path, *, max_batch_tokens: int | None = None, loaded: Model
         raise ValueError(f"`{path}` holds a manifest of `{manifest.name}/{manifest.version}`; move it there")
     if manifest.task not in (served := [rpc.task for rpc in RPCS]):
         raise ValueError(f"`{path}` does `{manifest.task}`, for which there is no RPC (served: {', '.join(served)})")
-    task = directory.load_task()
+    task = create_task(manifest.task, _tokenizer(directory), manifest.settings)
     model = Model(
         manifest=manifest,
         task=task,
@@ -103,6 +106,18 @@ def load_model(path: Path, *, max_batch_tokens: int | None = None, loaded: Model
     )
     model.warm_up()
     return model
+
+
+_tokenizers: WeakValueDictionary[str, Tokenizer] = WeakValueDictionary()
+"""Those in use, by digest. Reading one stops all threads for some 30 ms (`tokenizers` keeps the interpreter), and the
+next version of a model mostly has the same."""
+
+
+def _tokenizer(directory: ModelDirectory) -> Tokenizer:
+    digest = directory.manifest.files[TOKENIZER_FILE]
+    tokenizer = _tokenizers.get(digest) or Tokenizer.load(directory.path)
+    _tokenizers[digest] = tokenizer
+    return tokenizer
 
 
 class State(Enum):
