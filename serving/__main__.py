@@ -15,6 +15,7 @@ import sys
 from collections.abc import Sequence
 
 signal.signal(signal.SIGINT, signal.SIG_DFL)  # while the imports below take their time, Ctrl-C just ends it
+signal.signal(signal.SIGHUP, signal.SIG_IGN)  # asks to look for new models, which the first load does anyway
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # the workers need the cores that it would take
 
 from serving.server import Server  # noqa: E402
@@ -37,15 +38,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 async def run(settings: Settings) -> None:
-    """Start, load, print one line when ready, and drain on the first signal; the second ends it at once.
+    """Start, load, print one line when ready, and drain on the first signal; the second ends it at once. SIGHUP looks
+    for new models.
 
     Raises:
-        ValueError: when a model cannot be served.
+        ValueError: when no model can be served.
         OSError: when a port cannot be had.
     """
     signals = _signals()
     first, second = (asyncio.create_task(signals.get()) for _ in range(2))
     server = Server(settings)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, server.reload)
     try:
         await server.start()
         loading = asyncio.create_task(server.load())

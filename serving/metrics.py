@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -19,14 +19,18 @@ from prometheus_client import (
     disable_created_metrics,
     start_http_server,
 )
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
 
-from serving.models import Model
+from serving.models import Model, State
 from serving.scheduler import Batch, HopelessError, QueueFullError, TooLargeError
 from tasks.manifest import MODEL_FILE
 
 RPC_LABELS = ("grpc_service", "grpc_method", "grpc_type")
 MODEL_LABELS = ("model", "version", "task")
 REJECTIONS = {QueueFullError: "queue_full", TooLargeError: "request_too_large", HopelessError: "deadline"}
+VERSION_LABELS = ("model", "version")
+LOADED, FAILED = "loaded", "failed"
 
 SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -78,6 +82,13 @@ class Metrics:
             "bertline_cancelled_total", "Sequences that left the queue since nobody waits for them.", MODEL_LABELS
         )
         self._info = Info("bertline_model", "What is loaded.", MODEL_LABELS, registry=self.registry)
+        self._loads = counter("bertline_model_loads_total", "Attempts to load.", (*VERSION_LABELS, "result"))
+        self._load_seconds = Gauge(
+            "bertline_model_load_seconds",
+            "How long loading and warming up took, the last time.",
+            VERSION_LABELS,
+            registry=self.registry,
+        )
         for method in methods:
             self._add_method(method)
 
@@ -88,23 +99,50 @@ class Metrics:
         for code in grpc.StatusCode:
             self._handled.labels(*labels, _code_name(code))
 
-    def add_model(self, model: Model, queued_tokens: Callable[[Model], int]) -> None:
-        """Make the series of a model.
+    def watch(
+        self, states: Callable[[], Mapping[tuple[str, str], State]], queued_tokens: Callable[[Model], int]
+    ) -> None:
+        """Ask at each scrape.
 
         Args:
-            queued_tokens: tokens that wait for it, asked at each scrape.
+            states: of all versions, by name and version.
+            queued_tokens: tokens that wait for a model.
         """
+        self.registry.register(_States(states))
+        self._queued_tokens = queued_tokens
+
+    def version_seen(self, name: str, version: str) -> None:
+        """A version is about to be loaded."""
+        for result in (LOADED, FAILED):
+            self._loads.labels(name, version, result)
+
+    def model_loaded(self, model: Model, seconds: float) -> None:
+        """A model is ready: all its series exist from now on."""
         labels = _labels(model)
+        self._loads.labels(*labels[:2], LOADED).inc()
+        self._load_seconds.labels(*labels[:2]).set(seconds)
         for histogram in (self._encode, self._queue, self._inference, self._rows, self._batch_tokens):
             histogram.labels(*labels)
         for counter in (self._tokens, self._padding, self._cancelled):
             counter.labels(*labels)
         for reason in REJECTIONS.values():
             self._rejected.labels(*labels, reason)
-        self._queue_tokens.labels(*labels).set_function(lambda: queued_tokens(model))
+        self._queue_tokens.labels(*labels).set_function(partial(self._queued_tokens, model))
         self._info.labels(*labels).info(
             {"precision": model.manifest.precision, "digest": model.manifest.files[MODEL_FILE]}
         )
+
+    def model_failed(self, name: str, version: str) -> None:
+        """A version could not be loaded."""
+        self._loads.labels(name, version, FAILED).inc()
+
+    def model_unloaded(self, model: Model) -> None:
+        """What told of its present goes; counters stay: its last requests are still to be counted, and it may return,
+        which must not look like a restart."""
+        labels = _labels(model)
+        self._queue_tokens.remove(*labels)
+        self._info.remove(*labels)
+        self._load_seconds.remove(*labels[:2])
 
     @contextmanager
     def rpc(self, method: str) -> Iterator[RpcOutcome]:
@@ -145,6 +183,22 @@ class Metrics:
 
     def _rpc(self, method: str) -> Sequence[str]:
         return self._service, method, "unary"
+
+
+class _States(Collector):
+    """The state of each version, 1 for the one it is in: no version can be forgotten, and none stays behind."""
+
+    def __init__(self, states: Callable[[], Mapping[tuple[str, str], State]]) -> None:
+        self._states = states
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        family = GaugeMetricFamily(
+            "bertline_model_state", "1 for the state that a version is in.", labels=(*VERSION_LABELS, "state")
+        )
+        for key, current in self._states().items():
+            for state in State:
+                family.add_metric((*key, state.value), state is current)
+        yield family
 
 
 class MetricsServer:

@@ -1,20 +1,24 @@
-"""The loaded models: which answers a request, and how each computes."""
+"""The models: which there are, which answers a request, and how each computes."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 import numpy as np
 
 from serving.engine import Arrays, Engine
-from serving.errors import InvalidRequestError, ModelNotFoundError
+from serving.errors import InvalidRequestError, ModelNotFoundError, UnavailableError
 from serving.rpcs import RPCS
 from tasks.base import AnyTask, Outputs
 from tasks.features import Features, collate, split_outputs
-from tasks.manifest import Manifest, parse_model_path, read_model_directory
+from tasks.manifest import Manifest, ModelDirectory, parse_model_path, read_model_directory
+from tasks.registry import create_task
+from tasks.tokenizer import TOKENIZER_FILE, Tokenizer
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,23 +91,26 @@ class Model:
         return sizes.get(self.task.name, ())
 
 
-def load_model(path: Path, *, max_batch_tokens: int | None = None) -> Model:
+def load_model(path: Path, *, max_batch_tokens: int | None = None, loaded: Model | None = None) -> Model:
     """Load a model directory, ready to compute.
 
     Args:
         path: `<models>/<name>/<version>`.
         max_batch_tokens: instead of what the manifest says.
+        loaded: what was loaded from there before; returned where the directory holds the same still.
 
     Raises:
         ValueError: naming what is wrong with the directory.
     """
     directory = read_model_directory(path)
     manifest = directory.manifest
+    if loaded and loaded.manifest == manifest:
+        return loaded
     if parse_model_path(path) != (manifest.name, manifest.version):
         raise ValueError(f"`{path}` holds a manifest of `{manifest.name}/{manifest.version}`; move it there")
     if manifest.task not in (served := [rpc.task for rpc in RPCS]):
         raise ValueError(f"`{path}` does `{manifest.task}`, for which there is no RPC (served: {', '.join(served)})")
-    task = directory.load_task()
+    task = create_task(manifest.task, _tokenizer(directory), manifest.settings)
     model = Model(
         manifest=manifest,
         task=task,
@@ -113,21 +120,71 @@ def load_model(path: Path, *, max_batch_tokens: int | None = None) -> Model:
     return replace(model, seconds_per_token=model.warm_up())
 
 
-class Models:
-    """Loaded models by name and version."""
+_tokenizers: WeakValueDictionary[str, Tokenizer] = WeakValueDictionary()
+"""Those in use, by digest. Reading one stops all threads for some 30 ms (`tokenizers` keeps the interpreter), and the
+next version of a model mostly has the same."""
 
-    def __init__(self, models: Sequence[Model]) -> None:
+
+def _tokenizer(directory: ModelDirectory) -> Tokenizer:
+    digest = directory.manifest.files[TOKENIZER_FILE]
+    tokenizer = _tokenizers.get(digest) or Tokenizer.load(directory.path)
+    _tokenizers[digest] = tokenizer
+    return tokenizer
+
+
+class State(Enum):
+    """What becomes of a version, from when it is seen until it is gone."""
+
+    LOADING = "loading"
+    READY = "ready"
+    STALE = "stale"
+    """Answers requests as before: what lies in its directory now cannot be loaded."""
+    FAILED = "failed"
+    """Cannot be loaded; requests for it are refused."""
+    UNLOADING = "unloading"
+    """Its directory is gone, and requests that began with it are still computed."""
+
+
+@dataclass(frozen=True)
+class Version:
+    """What is known of a version directory."""
+
+    name: str
+    version: str
+    model: Model | None = None
+    """What answers requests for it, if anything does."""
+    error: str = ""
+    """Why what lies in the directory cannot be served, in one line. The model that was there before goes on serving."""
+
+    @property
+    def state(self) -> State:
+        """Whether it answers requests."""
+        if self.model:
+            return State.STALE if self.error else State.READY
+        return State.FAILED if self.error else State.LOADING
+
+    def __str__(self) -> str:
+        return f"{self.name}/{self.version}"
+
+
+class Models:
+    """The versions there are at one moment, and the loaded models by name and version."""
+
+    def __init__(self, versions: Sequence[Version]) -> None:
+        self.versions = tuple(sorted(versions, key=lambda item: (item.name, int(item.version))))
+        """By name, then lowest version first."""
         self._by_name: dict[str, dict[str, Model]] = {}
-        for model in sorted(models, key=lambda item: (item.manifest.name, int(item.manifest.version))):
-            self._by_name.setdefault(model.manifest.name, {})[model.manifest.version] = model
+        for item in self.versions:
+            if item.model:
+                self._by_name.setdefault(item.name, {})[item.version] = item.model
 
     def __iter__(self) -> Iterator[Model]:
-        """By name, then lowest version first."""
+        """The loaded ones by name, then lowest version first."""
         return (model for versions in self._by_name.values() for model in versions.values())
 
     @property
     def names(self) -> list[str]:
-        """Names, in order."""
+        """Names of loaded models, in order."""
         return list(self._by_name)
 
     def find(self, name: str, version: str, task: str) -> Model:
@@ -140,11 +197,15 @@ class Models:
 
         Raises:
             ModelNotFoundError: when no such model or version is loaded.
+            UnavailableError: when it is being loaded.
             InvalidRequestError: when the name is empty and not exactly one model does the task, or the model does
                 another task.
         """
         name = name or self._only(task)
-        if not (versions := self._by_name.get(name)):
+        versions = self._by_name.get(name, {})
+        if not versions or (version and version not in versions):
+            self._check_known(name, version)
+        if not versions:
             raise ModelNotFoundError(f"no model of that name: `{name}` (loaded: {_listing(self)})")
         if version and version not in versions:
             raise ModelNotFoundError(f"no such version of `{name}`: `{version}` (loaded: {', '.join(versions)})")
@@ -152,6 +213,14 @@ class Models:
         if model.task.name != task:
             raise InvalidRequestError(f"{model} does not do this task: `{task}` (loaded: {_listing(self)})")
         return model
+
+    def _check_known(self, name: str, version: str) -> None:
+        """Raise what tells more of a version that is not loaded than that it is not."""
+        for item in self.versions:
+            if item.name == name and item.version == (version or item.version) and not item.model:
+                if item.state is State.LOADING:
+                    raise UnavailableError(f"`{item}` is being loaded; try again")
+                raise ModelNotFoundError(f"`{item}` could not be loaded: {item.error}")
 
     def _only(self, task: str) -> str:
         candidates = [model for model in map(_highest, self._by_name.values()) if model.task.name == task]

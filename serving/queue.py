@@ -54,6 +54,8 @@ class Queue:
         if not buckets[length]:
             del buckets[length]
         self._count(entry, -1)
+        if not buckets:  # nothing here may keep a model that is being unloaded
+            del self._by_length[entry.model], self.tokens[entry.model]
         return True
 
     def _count(self, entry: Entry, sign: int) -> None:

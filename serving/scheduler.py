@@ -235,17 +235,23 @@ class Scheduler:
             batch[0].model.abort(thread.ident)
 
     def _work(self, worker: _Worker) -> None:
-        while batch := self._next_batch():
-            worker.batch, worker.started_s = batch, time.monotonic()
-            try:
-                self._run(batch)
-            except BaseException as error:  # whatever it is, the next batch has a right to a worker
-                if not worker.is_aborted:
-                    logger.exception("a batch of %d sequences failed", len(batch))
-                self._fail(batch, type(error).__name__)
-            worker.batch, worker.is_aborted = [], False
-            self._release(batch[0].model)
-            del batch  # else a waiting worker would keep its arrays
+        while self._work_once(worker):
+            pass
+
+    def _work_once(self, worker: _Worker) -> bool:
+        """A call of its own, so that an idle worker keeps neither arrays nor a model that is to be unloaded."""
+        if not (batch := self._next_batch()):
+            return False
+        worker.batch, worker.started_s = batch, time.monotonic()
+        try:
+            self._run(batch)
+        except BaseException as error:  # whatever it is, the next batch has a right to a worker
+            if not worker.is_aborted:
+                logger.exception("a batch of %d sequences failed", len(batch))
+            self._fail(batch, type(error).__name__)
+        worker.batch, worker.is_aborted = [], False
+        self._release(batch[0].model)
+        return True
 
     def _fail(self, batch: list[Entry], reason: str) -> None:
         for entry in batch:
@@ -270,6 +276,7 @@ class Scheduler:
             if live:
                 return live
             self._release(batch[0].model)
+            del batch, live, expired  # as above
 
     def _has_room(self) -> bool:
         """Whether there are cores for the entry that is due first."""

@@ -8,20 +8,22 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from typing import Any
 
 import grpc
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from serving.health import HealthServicer
+from serving.health import NOT_SERVING, SERVING, HealthServicer
 from serving.metrics import Metrics, MetricsServer
-from serving.models import Model, Models, load_model
+from serving.models import Models, load_model
+from serving.repository import Repository
 from serving.scheduler import Scheduler
 from serving.servicer import METHODS, SERVICE, Servicer
 from serving.settings import Settings
-from tasks.manifest import model_versions
 
+HEALTH_SERVICE = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 QUIET_S = 0.1
 MAX_SETTLE_S = 1.0
 """A draining server still takes calls, to refuse them, until none has come for QUIET_S: once gRPC stops, it cancels
@@ -45,6 +47,15 @@ class Server:
             max_run_s=settings.max_run_s,
         )
         self._servicer = Servicer(self._scheduler, self.metrics)
+        self._repository = Repository(
+            settings.models_dir,
+            partial(load_model, max_batch_tokens=settings.max_batch_tokens),
+            self.metrics,
+            self._publish,
+            max_versions=settings.max_versions,
+        )
+        self.metrics.watch(self._repository.states, self._scheduler.queued_tokens)
+        self._watching: asyncio.Task[None] | None = None
         self._grpc = grpc.aio.server(options=list(_options(settings)))
         self._metrics_server: MetricsServer | None = None
 
@@ -54,28 +65,29 @@ class Server:
         Raises:
             OSError: when a port cannot be had.
         """
-        await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
+        self._publish(self._repository.models)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)
-        reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), self._grpc)
+        reflection.enable_server_reflection((SERVICE, HEALTH_SERVICE, reflection.SERVICE_NAME), self._grpc)
         self._grpc.add_generic_rpc_handlers((self._servicer.handlers(),))
         self.port = self._bind(self.settings.port)
         self.metrics_port = self._serve_metrics(self.settings.metrics_port)
         await self._grpc.start()
 
     async def load(self) -> None:
-        """Load and warm up every version of every model, then accept calls.
+        """Load and warm up the models, then accept calls, and watch the directory from now on.
 
         Raises:
-            ValueError: naming what is wrong with the directory of models.
+            ValueError: when nothing can be served, or in strict mode not all, telling why.
+            OSError: when the directory cannot be read.
         """
-        paths = [path for versions in model_versions(self.settings.models_dir).values() for path in versions]
-        loaded: list[Model] = []
-        for path in paths:
-            loaded.append(await asyncio.to_thread(load_model, path, max_batch_tokens=self.settings.max_batch_tokens))
-            self.metrics.add_model(loaded[-1], self._scheduler.queued_tokens)
-        self._servicer.models = Models(loaded)
+        await self._repository.load(parallel=self.settings.workers, strict=self.settings.strict)
         self._servicer.unavailable = None
-        await self._set_health(health_pb2.HealthCheckResponse.SERVING)
+        self._publish(self._repository.models)
+        self._watching = asyncio.create_task(self._repository.watch(self.settings.poll_s))
+
+    def reload(self) -> None:
+        """Look at once for what changed in the directory of models."""
+        self._repository.wake()
 
     async def stop(self, grace_s: float) -> None:
         """Refuse new calls, let those in flight finish, and end. Call again with less grace to hasten it.
@@ -84,7 +96,9 @@ class Server:
             grace_s: seconds until those that have not finished are cancelled.
         """
         self._servicer.unavailable = "the server is draining"
-        await self._health.enter_graceful_shutdown()
+        self._health.drain()
+        if self._watching:
+            self._watching.cancel()
         settled_s = await self._settle(min(MAX_SETTLE_S, grace_s))
         self._health.end_watches()
         await self._grpc.stop(max(0.0, grace_s - settled_s))
@@ -123,9 +137,15 @@ class Server:
         self._metrics_server = MetricsServer(self.metrics, self.settings.host, port)
         return self._metrics_server.port
 
-    async def _set_health(self, status: health_pb2.HealthCheckResponse.ServingStatus) -> None:
-        for service in ("", SERVICE):
-            await self._health.set(service, status)
+    def _publish(self, models: Models) -> None:
+        """Answer with these from now on. A model is healthy when one of its versions is; so is the server."""
+        self._servicer.models = models
+        healthy = {"": False, SERVICE: False}
+        for item in models.versions:
+            serves = item.model is not None and not self._servicer.unavailable
+            for service in ("", SERVICE, f"{SERVICE}/{item.name}", f"{SERVICE}/{item}"):
+                healthy[service] = healthy.get(service, False) or serves
+        self._health.publish({service: SERVING if serves else NOT_SERVING for service, serves in healthy.items()})
 
     def _close(self) -> None:
         self._scheduler.close()

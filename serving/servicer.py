@@ -17,7 +17,7 @@ from bertline.v1 import encoder_pb2 as pb
 from serving.arrivals import Arrivals
 from serving.errors import InvalidRequestError, UnavailableError, Violation, status_of
 from serving.metrics import REJECTIONS, Metrics
-from serving.models import Model, Models
+from serving.models import Model, Models, State, Version
 from serving.rpcs import RPCS, Rpc
 from serving.scheduler import RefusedError, Scheduler
 from serving.wire import parse
@@ -34,6 +34,13 @@ NUM_THREADS = 2
 """For larger ones, so that one of them does not keep all the others waiting."""
 MIN_TOKENS = 3
 """Of any sequence: [CLS], a token, [SEP]."""
+
+STATES = {
+    State.LOADING: pb.MODEL_STATE_LOADING,
+    State.READY: pb.MODEL_STATE_READY,
+    State.STALE: pb.MODEL_STATE_STALE,
+    State.FAILED: pb.MODEL_STATE_FAILED,
+}
 
 Behaviour = Callable[[bytes, Any], Awaitable[bytes]]
 T = TypeVar("T")
@@ -155,7 +162,7 @@ class Servicer:
 
     async def _list_models(self, raw: bytes, context: grpc.aio.ServicerContext) -> bytes:
         parse(pb.ListModelsRequest, raw)
-        return pb.ListModelsReply(models=[describe(model) for model in self.models]).SerializeToString()
+        return pb.ListModelsReply(models=[describe_version(item) for item in self.models.versions]).SerializeToString()
 
 
 def reference(model: Model) -> pb.ModelRef:
@@ -163,8 +170,16 @@ def reference(model: Model) -> pb.ModelRef:
     return pb.ModelRef(name=model.manifest.name, version=model.manifest.version)
 
 
+def describe_version(version: Version) -> pb.ModelInfo:
+    """What ListModels says of a version, loaded or not."""
+    known = pb.ModelInfo(model=pb.ModelRef(name=version.name, version=version.version))
+    info = describe(version.model) if version.model else known
+    info.state, info.error = STATES[version.state], version.error
+    return info
+
+
 def describe(model: Model) -> pb.ModelInfo:
-    """What ListModels says of a model."""
+    """What a loaded model is."""
     manifest = model.manifest
     return pb.ModelInfo(
         model=reference(model),

@@ -30,7 +30,16 @@ class Settings(BaseSettings):
     )
 
     models_dir: CliPositionalArg[Path] = Path("models")
-    """Directory of models: <models-dir>/<name>/<version>/manifest.json. Every version is loaded."""
+    """Directory of models: <models-dir>/<name>/<version>/manifest.json."""
+    poll_s: float = Field(2.0, ge=0, allow_inf_nan=False)
+    """Seconds between looks for models that are new, replaced or gone; 0 for none. SIGHUP looks at once. Larger where
+    the directory lies on slow or metered storage."""
+    max_versions: int | None = Field(None, ge=1)
+    """Versions of each model to serve, the highest that can be loaded. Unset: all. Fewer save memory; 1 swaps each
+    model for its next version, for which both are in memory for a moment."""
+    strict: bool = False
+    """Do not start unless every version can be loaded. Otherwise those that can be are served, and the log, ListModels
+    and the metrics tell of the others; only a server without any model ends."""
     host: str = "127.0.0.1"
     """Address to listen on; 0.0.0.0 for all. There is no TLS: keep it inside a trusted network."""
     port: int = Field(50051, ge=0, le=65535)

@@ -20,6 +20,15 @@ def test_compute(tmp_path):
         np.testing.assert_allclose(outputs["sentence_embedding"], expected, rtol=1e-5, atol=1e-6)
 
 
+def test_shared_tokenizer(tmp_path):
+    """Models with the same tokenizer share it; it is read once."""
+    for version in ("1", "2"):
+        write_model(tmp_path, version=version)
+    models = [load_model(tmp_path / "tiny" / version) for version in ("1", "2")]
+
+    assert models[0].task.tokenizer is models[1].task.tokenizer
+
+
 @pytest.mark.parametrize(("setting", "expected"), [(None, 64), (7, 7)])
 def test_max_batch_tokens(tmp_path, setting, expected):
     """The manifest's cap holds unless a setting replaces it."""

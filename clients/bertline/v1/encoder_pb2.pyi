@@ -12,9 +12,22 @@ class Pooling(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     POOLING_UNSPECIFIED: _ClassVar[Pooling]
     POOLING_CLS: _ClassVar[Pooling]
     POOLING_MEAN: _ClassVar[Pooling]
+
+class ModelState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    MODEL_STATE_UNSPECIFIED: _ClassVar[ModelState]
+    MODEL_STATE_LOADING: _ClassVar[ModelState]
+    MODEL_STATE_READY: _ClassVar[ModelState]
+    MODEL_STATE_STALE: _ClassVar[ModelState]
+    MODEL_STATE_FAILED: _ClassVar[ModelState]
 POOLING_UNSPECIFIED: Pooling
 POOLING_CLS: Pooling
 POOLING_MEAN: Pooling
+MODEL_STATE_UNSPECIFIED: ModelState
+MODEL_STATE_LOADING: ModelState
+MODEL_STATE_READY: ModelState
+MODEL_STATE_STALE: ModelState
+MODEL_STATE_FAILED: ModelState
 
 class ModelRef(_message.Message):
     __slots__ = ("name", "version")
@@ -197,7 +210,7 @@ class ListModelsRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class ModelInfo(_message.Message):
-    __slots__ = ("model", "task", "precision", "max_seq_length", "dim", "labels", "digest", "manifest_json")
+    __slots__ = ("model", "task", "precision", "max_seq_length", "dim", "labels", "digest", "manifest_json", "state", "error")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     TASK_FIELD_NUMBER: _ClassVar[int]
     PRECISION_FIELD_NUMBER: _ClassVar[int]
@@ -206,6 +219,8 @@ class ModelInfo(_message.Message):
     LABELS_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     MANIFEST_JSON_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
     model: ModelRef
     task: str
     precision: str
@@ -214,7 +229,9 @@ class ModelInfo(_message.Message):
     labels: _containers.RepeatedScalarFieldContainer[str]
     digest: str
     manifest_json: str
-    def __init__(self, model: _Optional[_Union[ModelRef, _Mapping]] = ..., task: _Optional[str] = ..., precision: _Optional[str] = ..., max_seq_length: _Optional[int] = ..., dim: _Optional[int] = ..., labels: _Optional[_Iterable[str]] = ..., digest: _Optional[str] = ..., manifest_json: _Optional[str] = ...) -> None: ...
+    state: ModelState
+    error: str
+    def __init__(self, model: _Optional[_Union[ModelRef, _Mapping]] = ..., task: _Optional[str] = ..., precision: _Optional[str] = ..., max_seq_length: _Optional[int] = ..., dim: _Optional[int] = ..., labels: _Optional[_Iterable[str]] = ..., digest: _Optional[str] = ..., manifest_json: _Optional[str] = ..., state: _Optional[_Union[ModelState, str]] = ..., error: _Optional[str] = ...) -> None: ...
 
 class ListModelsReply(_message.Message):
     __slots__ = ("models",)

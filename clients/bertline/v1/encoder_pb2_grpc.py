@@ -93,7 +93,7 @@ class EncoderServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListModels(self, request, context):
-        """What is loaded, and how each model treats text.
+        """Which models there are, how each treats text, and why one of them cannot be loaded.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
