@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
 import grpc
 
 from bertline.v1 import encoder_pb2 as pb
+from serving.catalog import describe, reference, tokenize
 from serving.errors import InvalidRequestError, UnavailableError, Violation, status_of
 from serving.metrics import Metrics
 from serving.models import Model, Models
 from serving.rpcs import RPCS, Rpc
 from serving.scheduler import QueueFullError, Scheduler
 from serving.wire import parse
-from tasks.base import AnyTask, InvalidExamplesError
-from tasks.features import Features
-from tasks.manifest import MODEL_FILE
+from serving.work import Work
+from tasks.base import InvalidExamplesError
 
 SERVICE = pb.DESCRIPTOR.services_by_name["Encoder"].full_name
 METHODS = tuple(method.name for method in pb.DESCRIPTOR.services_by_name["Encoder"].methods)
@@ -36,30 +35,6 @@ MIN_TOKENS = 3
 
 Behaviour = Callable[[bytes, Any], Awaitable[bytes]]
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """A request, ready to be computed."""
-
-    rpc: Rpc
-    request: Any
-    model: Model
-    task: AnyTask
-    examples: Sequence[Any]
-    windows: Sequence[Sequence[Features]]
-
-    def finish(self, index: int, outputs: list[Any]) -> Any:
-        """What the reply holds of one example."""
-        prediction = self.task.decode(self.examples[index], self.windows[index], outputs)
-        return self.rpc.result(prediction, self.task, self.request)
-
-    def reply(self, results: Sequence[Any]) -> bytes:
-        """The reply, serialised."""
-        reply = self.rpc.reply(results, self.windows, self.model.manifest.hidden_size)
-        reply.model.CopyFrom(reference(self.model))
-        reply.num_tokens.extend(sum(map(len, windows)) for windows in self.windows)
-        return reply.SerializeToString()
 
 
 class Servicer:
@@ -77,7 +52,7 @@ class Servicer:
     def handlers(self) -> grpc.GenericRpcHandler:
         """What a server needs to route calls here. Requests come as bytes: what is wrong in them becomes a status."""
         behaviours: dict[str, Behaviour] = {rpc.name: partial(self._compute, rpc) for rpc in RPCS}
-        behaviours["ListModels"] = self._list_models
+        behaviours |= {"Tokenize": self._tokenize, "ListModels": self._list_models, "GetModel": self._get_model}
         return grpc.method_handlers_generic_handler(
             SERVICE,
             {
@@ -116,7 +91,7 @@ class Servicer:
         with self._rejections(work.model):
             future = self._scheduler.submit(work.model, work.windows, work.finish, deadline_s=deadline_s)
         done = await asyncio.wrap_future(future)
-        return await self._offload(len(raw), partial(work.reply, done.results))
+        return await self._offload(len(raw), partial(work.reply, done))
 
     async def _offload(self, size: int, function: Callable[[], T]) -> T:
         """Call a function, in a thread where the request is not small, so that the event loop never stalls."""
@@ -127,18 +102,19 @@ class Servicer:
     def _prepare(self, rpc: Rpc, raw: bytes) -> Work:
         request: Any = parse(rpc.request_type, raw)
         model = self.models.find(request.model.name, request.model.version, rpc.task)
-        examples = rpc.examples(request)
+        task = rpc.specialise(model, request)
         with self._rejections(model):
-            self._scheduler.check_room(MIN_TOKENS * len(examples))
+            self._scheduler.check_room(MIN_TOKENS * len(getattr(request, rpc.inputs)))
         started = time.perf_counter()
-        task = rpc.specialise(model.task, request)
+        examples = rpc.examples(request, task)
         try:
             windows = task.encode(examples, truncate=request.truncate)
         except InvalidExamplesError as error:
-            violations = [Violation(rpc.field(item), item.reason) for item in error.invalid]
+            violations = [Violation(rpc.field(item, request), item.reason) for item in error.invalid]
             raise InvalidRequestError(violations=violations) from error
-        self._metrics.encoded(model, time.perf_counter() - started)
-        return Work(rpc, request, model, task, examples, windows)
+        tokenize_s = time.perf_counter() - started
+        self._metrics.encoded(model, tokenize_s)
+        return Work(rpc, request, model, task, examples, windows, tokenize_s)
 
     @contextmanager
     def _rejections(self, model: Model) -> Iterator[None]:
@@ -148,29 +124,30 @@ class Servicer:
             self._metrics.rejected(model, "request_too_large" if error.too_large else "queue_full")
             raise
 
+    async def _tokenize(self, raw: bytes, context: grpc.aio.ServicerContext) -> bytes:
+        return await self._offload(len(raw), partial(self._tokens, raw))
+
+    def _tokens(self, raw: bytes) -> bytes:
+        request = parse(pb.TokenizeRequest, raw)
+        model = self.models.find(request.model.name, request.model.version)
+        started = time.perf_counter()
+        results = tokenize(model.task.tokenizer, request.inputs)
+        tokenize_s = time.perf_counter() - started
+        self._metrics.encoded(model, tokenize_s)
+        return pb.TokenizeReply(
+            model=reference(model),
+            results=results,
+            num_tokens=[len(item.ids) for item in results],
+            timings=pb.Timings(tokenize_s=tokenize_s),
+        ).SerializeToString()
+
     async def _list_models(self, raw: bytes, context: grpc.aio.ServicerContext) -> bytes:
         parse(pb.ListModelsRequest, raw)
         return pb.ListModelsReply(models=[describe(model) for model in self.models]).SerializeToString()
 
-
-def reference(model: Model) -> pb.ModelRef:
-    """Name and version of a model."""
-    return pb.ModelRef(name=model.manifest.name, version=model.manifest.version)
-
-
-def describe(model: Model) -> pb.ModelInfo:
-    """What ListModels says of a model."""
-    manifest = model.manifest
-    return pb.ModelInfo(
-        model=reference(model),
-        task=manifest.task,
-        precision=manifest.precision,
-        max_seq_length=manifest.settings.max_seq_length,
-        dim=manifest.hidden_size if manifest.task == "embedding" else 0,
-        labels=getattr(manifest.settings, "labels", ()),
-        digest=manifest.files[MODEL_FILE],
-        manifest_json=manifest.to_json(),
-    )
+    async def _get_model(self, raw: bytes, context: grpc.aio.ServicerContext) -> bytes:
+        request = parse(pb.GetModelRequest, raw)
+        return describe(self.models.find(request.model.name, request.model.version)).SerializeToString()
 
 
 def _deadline(context: grpc.aio.ServicerContext) -> float | None:

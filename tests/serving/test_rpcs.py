@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertline.v1 import encoder_pb2 as pb
+from serving.rpcs import RPCS
 from tasks.classification import ClassificationExample
 from tasks.masked_lm import ClozeExample
 from tasks.spans import SpanExample
@@ -37,7 +38,7 @@ def test_embed_options(server, references, normalize):
     np.testing.assert_allclose(vectors(reply), expected, rtol=1e-5)
 
 
-@pytest.mark.parametrize("method", ["Embed", "Classify", "Answer", "FillMask"])
+@pytest.mark.parametrize("method", [rpc.name for rpc in RPCS])
 def test_no_inputs(server, method):
     """Without inputs the reply is empty, and still names the model."""
     reply = getattr(server.stub, method)(getattr(pb, f"{method}Request")())
@@ -49,7 +50,7 @@ def test_no_inputs(server, method):
 def test_classify(server, references):
     """All labels come with probabilities, likeliest first; an empty text_pair is not an absent one."""
     examples = [ClassificationExample(TEXTS[0]), ClassificationExample(TEXTS[0], TEXTS[2])]
-    inputs = [pb.ClassifyInput(text=TEXTS[0]), pb.ClassifyInput(text=TEXTS[0], text_pair=TEXTS[2])]
+    inputs = [pb.TextInput(text=TEXTS[0]), pb.TextInput(text=TEXTS[0], text_pair=TEXTS[2])]
 
     reply = server.stub.Classify(pb.ClassifyRequest(inputs=inputs))
 
@@ -65,7 +66,7 @@ def test_answer(server, references):
     """Contexts longer than a window are answered with the spans that numpy finds over all windows."""
     contexts = ["the cat sees the old dog near the river . " * 3, "a bird", "trees"]
     examples = [SpanExample("who sees the dog ?", context) for context in contexts]
-    inputs = [pb.AnswerInput(question=item.question, context=item.context) for item in examples]
+    inputs = [pb.AnswerInput(question=item.question, contexts=[item.context]) for item in examples]
 
     reply = server.stub.Answer(pb.AnswerRequest(inputs=inputs, top_k=4))
 
@@ -89,7 +90,7 @@ def test_answer(server, references):
 @pytest.mark.parametrize(("top_k", "expected"), [(0, 1), (1, 1), (3, 3), (1000, 5)])
 def test_answer_top_k(server, top_k, expected):
     """As many spans come as were asked for, one by default, never more than the model's n_best_size."""
-    item = pb.AnswerInput(question="who", context="the cat sees the old dog near the river")
+    item = pb.AnswerInput(question="who", contexts=["the cat sees the old dog near the river"])
 
     reply = server.stub.Answer(pb.AnswerRequest(inputs=[item], top_k=top_k))
 
