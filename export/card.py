@@ -28,7 +28,7 @@ _CLIENT = {
     "embedding": "print(client.embed({examples}, model={model}))",
     "classification": "print([item.label for item in client.classify({examples}, model={model})])",
     "regression": "print(client.regress({examples}, model={model})[0])",
-    "multiple-choice": 'print(client.choose([("A question?", ["One answer.", "Another answer."])], model={model})[0].choice)',
+    "multiple-choice": "print(client.choose({examples}, model={model})[0].choice)",
     "tagging": "print([word.tag for word in client.tag({examples}, model={model}, return_words=True)[0].words])",
     "spans": 'print(client.answer([("A question?", "A text that answers it.")], model={model})[0].text)',
     "masked-lm": "print([item.token for item in client.fill_mask({examples}, model={model})[0][0].tokens])",
@@ -38,6 +38,7 @@ _EXAMPLES = {
     "embedding": '["A text to embed.", "Another text."]',
     "masked-lm": '["The [MASK] is old."]',
     "tagging": '["A text with names."]',
+    "multiple-choice": '[("A question?", ["One answer.", "Another answer."])]',
 }
 _OTHER_EXAMPLES = {False: '["A text."]', True: '[("A text.", "Its pair.")]'}
 """By whether the network was trained on pairs."""

@@ -94,7 +94,8 @@ class Tokenizer:
                 start, _ = bounds.pop()
             bounds.append((start, end))
             previous = word
-        return [(start, _end_of_marks(text, end)) for start, end in bounds]
+        limits = [*(start for start, _ in bounds[1:]), len(text)]
+        return [(start, _end_of_marks(text, end, limit)) for (start, end), limit in zip(bounds, limits, strict=True)]
 
     def token(self, token_id: int) -> str:
         """The token of an id; empty for an id without one."""
@@ -123,9 +124,9 @@ class Tokenizer:
         return {"input_ids": input_ids, "token_type_ids": token_type_ids}
 
 
-def _end_of_marks(text: str, end: int) -> int:
-    """Where the combining marks end that follow a place."""
-    while end < len(text) and unicodedata.category(text[end]).startswith("M"):
+def _end_of_marks(text: str, end: int, limit: int) -> int:
+    """Where the combining marks end that follow a place, at the latest at `limit`."""
+    while end < limit and unicodedata.category(text[end]).startswith("M"):
         end += 1
     return end
 

@@ -41,12 +41,15 @@ def read_texts_or_pairs(values: Iterable[str | tuple[str, str]]) -> list[pb.Text
 
 def read_questions(values: Iterable[tuple[str, str | Sequence[str]]]) -> list[pb.AnswerInput]:
     """A list of questions with a context, or several."""
-    pairs = [_several(index, item, (2,)) for index, item in enumerate(read_items(values, "inputs"))]
-    contexts = [
-        [given] if isinstance(given, str) else _list(index, "contexts", given) for index, (_, given) in enumerate(pairs)
-    ]
-    _check([{"question": pair[0]} | _numbered("contexts", items) for pair, items in zip(pairs, contexts, strict=True)])
-    return [pb.AnswerInput(question=pair[0], contexts=items) for pair, items in zip(pairs, contexts, strict=True)]
+    rows = []
+    for index, item in enumerate(read_items(values, "inputs")):
+        question, given = _several(index, item, (2,))
+        contexts = (
+            {"context": given} if isinstance(given, str) else _numbered("contexts", _list(index, "contexts", given))
+        )
+        rows.append({"question": question} | contexts)
+    _check(rows)
+    return [pb.AnswerInput(question=question, contexts=texts) for question, *texts in map(dict.values, rows)]
 
 
 def read_choices(values: Iterable[tuple[Any, ...]]) -> list[pb.ChooseInput]:

@@ -133,7 +133,7 @@ def test_the_first_failing_request_is_reported(client: Client) -> None:
 
 def test_lone_surrogates_are_refused_before_anything_is_sent(client: Client, encoder: FakeEncoder) -> None:
     """Strings that UTF-8 cannot express are named."""
-    with pytest.raises(errors.InvalidInput, match=r"input 2, contexts\[0\]: .*surrogate") as caught:
+    with pytest.raises(errors.InvalidInput, match=r"input 2, context: .*surrogate") as caught:
         client.answer([("a", "b"), ("a", "b"), ("a", "\ud800")])
 
     assert caught.value.items[0].index == 2

@@ -253,7 +253,7 @@ def test_offsets_of_tags(server, parts):
 
 
 def test_windows(server, references):
-    """With `windows` nothing is cut: vectors of the windows are averaged by their tokens; short texts stay as they are."""
+    """With `windows` nothing is cut: their vectors are averaged by their tokens; short texts stay as they are."""
     texts = ["cat " * 30 + "dog " * 10, "the cat"]
 
     reply = server.stub.Embed(pb.EmbedRequest(texts=texts, windows=True))
