@@ -94,7 +94,7 @@ class Tokenizer:
                 start, _ = bounds.pop()
             bounds.append((start, end))
             previous = word
-        limits = [*(start for start, _ in bounds[1:]), len(text)]
+        limits = [*(start for start, _ in bounds), len(text)][1:]
         return [(start, _end_of_marks(text, end, limit)) for (start, end), limit in zip(bounds, limits, strict=True)]
 
     def token(self, token_id: int) -> str:
