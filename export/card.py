@@ -25,14 +25,18 @@ TEMPLATE = "model_card.md.j2"
 _CLIENT = {
     "embedding": "print(client.embed({examples}, model={model}))",
     "classification": "print([item.label for item in client.classify({examples}, model={model})])",
+    "regression": "print(client.regress({examples}, model={model})[0])",
+    "multiple-choice": "print(client.choose({examples}, model={model})[0].choice)",
+    "tagging": "print([word.tag for word in client.tag({examples}, model={model}, return_words=True)[0].words])",
     "spans": 'print(client.answer([("A question?", "A text that answers it.")], model={model})[0].text)',
     "masked-lm": "print([item.token for item in client.fill_mask({examples}, model={model})[0][0].tokens])",
 }
-"""A line of Python for each task that is served."""
+"""A line of Python for each task."""
 _EXAMPLES = {
     "embedding": '["A text to embed.", "Another text."]',
     "masked-lm": '["The [MASK] is old."]',
     "tagging": '["A text with names."]',
+    "multiple-choice": '[("A question?", ["One answer.", "Another answer."])]',
 }
 _OTHER_EXAMPLES = {False: '["A text."]', True: '[("A text.", "Its pair.")]'}
 """By whether the network was trained on pairs."""
@@ -70,7 +74,7 @@ def render(manifest: Manifest, num_bytes: int) -> str:
         record=record,
         examples=examples,
         usage=usage,
-        client=_CLIENT.get(task, "").format(examples=examples, model=f'"{manifest.name}"'),
+        client=_CLIENT[task].format(examples=examples, model=f'"{manifest.name}"'),
         optimum_class="" if task == "multiple-choice" else usage.auto_class.replace("Auto", "ORT"),
     )
 

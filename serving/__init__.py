@@ -1,4 +1,4 @@
-"""Model directories -> gRPC: embeddings, classification, SQuAD answers and masked tokens on ONNX Runtime.
+"""Model directories -> gRPC: vectors, labels, numbers, choices, answers, entities and masked tokens, on ONNX Runtime.
 
 python -m serving models --port 50051 --metrics-port 9090
 

@@ -13,7 +13,6 @@ import numpy as np
 
 from serving.engine import Arrays, Engine
 from serving.errors import InvalidRequestError, ModelNotFoundError, UnavailableError
-from serving.rpcs import RPCS
 from tasks.base import AnyTask, Outputs
 from tasks.features import Features, collate, split_outputs
 from tasks.manifest import Manifest, ModelDirectory, parse_model_path, read_model_directory
@@ -83,9 +82,12 @@ class Model:
                 )
 
     def _last_axis(self) -> tuple[int, ...]:
+        labels = (len(getattr(self.task.settings, "labels", ())),)
         sizes: dict[str, tuple[int, ...]] = {
             "embedding": (self.manifest.hidden_size,),
-            "classification": (len(getattr(self.task.settings, "labels", ())),),
+            "classification": labels,
+            "regression": (1,),
+            "tagging": labels,
             "masked-lm": (self.manifest.vocab_size,),
         }
         return sizes.get(self.task.name, ())
@@ -108,8 +110,6 @@ def load_model(path: Path, *, max_batch_tokens: int | None = None, loaded: Model
         return loaded
     if parse_model_path(path) != (manifest.name, manifest.version):
         raise ValueError(f"`{path}` holds a manifest of `{manifest.name}/{manifest.version}`; move it there")
-    if manifest.task not in (served := [rpc.task for rpc in RPCS]):
-        raise ValueError(f"`{path}` does `{manifest.task}`, for which there is no RPC (served: {', '.join(served)})")
     task = create_task(manifest.task, _tokenizer(directory), manifest.settings)
     model = Model(
         manifest=manifest,
@@ -187,13 +187,13 @@ class Models:
         """Names of loaded models, in order."""
         return list(self._by_name)
 
-    def find(self, name: str, version: str, task: str) -> Model:
+    def find(self, name: str, version: str, task: str | None = None) -> Model:
         """The model that a request asks for.
 
         Args:
-            name: empty for the only model of the task.
+            name: empty for the only model, of the task where one is given.
             version: empty for the highest.
-            task: what the request wants done.
+            task: what the request wants done; None for what every model can do.
 
         Raises:
             ModelNotFoundError: when no such model or version is loaded.
@@ -210,7 +210,7 @@ class Models:
         if version and version not in versions:
             raise ModelNotFoundError(f"no such version of `{name}`: `{version}` (loaded: {', '.join(versions)})")
         model = versions[version] if version else _highest(versions)
-        if model.task.name != task:
+        if task not in (None, model.task.name):
             raise InvalidRequestError(f"{model} does not do this task: `{task}` (loaded: {_listing(self)})")
         return model
 
@@ -222,12 +222,13 @@ class Models:
                     raise UnavailableError(f"`{item}` is being loaded; try again")
                 raise ModelNotFoundError(f"`{item}` could not be loaded: {item.error}")
 
-    def _only(self, task: str) -> str:
-        candidates = [model for model in map(_highest, self._by_name.values()) if model.task.name == task]
+    def _only(self, task: str | None) -> str:
+        candidates = [model for model in map(_highest, self._by_name.values()) if task in (None, model.task.name)]
         if not candidates:
             raise InvalidRequestError(f"no model does this task: `{task}` (loaded: {_listing(self)})")
         if len(candidates) > 1:
-            raise InvalidRequestError(f"name one of the models of task `{task}`: {_listing(candidates)}")
+            of_task = f" of task `{task}`" if task else ""
+            raise InvalidRequestError(f"name one of the models{of_task}: {_listing(candidates)}")
         return candidates[0].manifest.name
 
 

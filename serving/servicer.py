@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
@@ -15,15 +14,15 @@ import grpc
 
 from bertline.v1 import encoder_pb2 as pb
 from serving.arrivals import Arrivals
+from serving.catalog import describe, reference, tokenize
 from serving.errors import InvalidRequestError, UnavailableError, Violation, status_of
 from serving.metrics import REJECTIONS, Metrics
-from serving.models import Model, Models, State, Version
+from serving.models import Model, Models
 from serving.rpcs import RPCS, Rpc
 from serving.scheduler import RefusedError, Scheduler
 from serving.wire import parse
-from tasks.base import AnyTask, InvalidExamplesError
-from tasks.features import Features
-from tasks.manifest import MODEL_FILE
+from serving.work import Work
+from tasks.base import InvalidExamplesError
 
 SERVICE = pb.DESCRIPTOR.services_by_name["Encoder"].full_name
 METHODS = tuple(method.name for method in pb.DESCRIPTOR.services_by_name["Encoder"].methods)
@@ -35,39 +34,8 @@ NUM_THREADS = 2
 MIN_TOKENS = 3
 """Of any sequence: [CLS], a token, [SEP]."""
 
-STATES = {
-    State.LOADING: pb.MODEL_STATE_LOADING,
-    State.READY: pb.MODEL_STATE_READY,
-    State.STALE: pb.MODEL_STATE_STALE,
-    State.FAILED: pb.MODEL_STATE_FAILED,
-}
-
 Behaviour = Callable[[bytes, Any], Awaitable[bytes]]
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """A request, ready to be computed."""
-
-    rpc: Rpc
-    request: Any
-    model: Model
-    task: AnyTask
-    examples: Sequence[Any]
-    windows: Sequence[Sequence[Features]]
-
-    def finish(self, index: int, outputs: list[Any]) -> Any:
-        """What the reply holds of one example."""
-        prediction = self.task.decode(self.examples[index], self.windows[index], outputs)
-        return self.rpc.result(prediction, self.task, self.request)
-
-    def reply(self, results: Sequence[Any]) -> bytes:
-        """The reply, serialised."""
-        reply = self.rpc.reply(results, self.windows, self.model.manifest.hidden_size)
-        reply.model.CopyFrom(reference(self.model))
-        reply.num_tokens.extend(sum(map(len, windows)) for windows in self.windows)
-        return reply.SerializeToString()
 
 
 class Servicer:
@@ -86,7 +54,7 @@ class Servicer:
     def handlers(self) -> grpc.GenericRpcHandler:
         """What a server needs to route calls here. Requests come as bytes: what is wrong in them becomes a status."""
         behaviours: dict[str, Behaviour] = {rpc.name: partial(self._compute, rpc) for rpc in RPCS}
-        behaviours["ListModels"] = self._list_models
+        behaviours |= {"Tokenize": self._tokenize, "ListModels": self._list_models, "GetModel": self._get_model}
         return grpc.method_handlers_generic_handler(
             SERVICE,
             {
@@ -125,7 +93,7 @@ class Servicer:
         with self._rejections(work.model):
             future = self._scheduler.submit(work.model, work.windows, work.finish, deadline_s=deadline_s)
         done = await self._arrivals.wait(future)
-        return await self._offload(len(raw), partial(work.reply, done.results))
+        return await self._offload(len(raw), partial(work.reply, done))
 
     async def _offload(self, size: int, function: Callable[[], T]) -> T:
         """Call a function, in a thread where the request is not small, so that the event loop never stalls."""
@@ -136,21 +104,22 @@ class Servicer:
     def _prepare(self, rpc: Rpc, raw: bytes, deadline_s: float | None) -> Work:
         request: Any = parse(rpc.request_type, raw)
         model = self.models.find(request.model.name, request.model.version, rpc.task)
-        examples = rpc.examples(request)
-        forecast = self._scheduler.forecast
+        task = rpc.specialise(model, request)
+        forecast, num_inputs = self._scheduler.forecast, len(getattr(request, rpc.inputs))
         with self._rejections(model):
-            self._scheduler.check(model, max(forecast.tokens(model, len(raw)), MIN_TOKENS * len(examples)), deadline_s)
+            self._scheduler.check(model, max(forecast.tokens(model, len(raw)), MIN_TOKENS * num_inputs), deadline_s)
         started = time.perf_counter()
-        task = rpc.specialise(model.task, request)
+        examples = rpc.examples(request, task)
         try:
             windows = task.encode(examples, truncate=request.truncate)
         except InvalidExamplesError as error:
-            violations = [Violation(rpc.field(item), item.reason) for item in error.invalid]
+            violations = [Violation(rpc.field(item, request), item.reason) for item in error.invalid]
             raise InvalidRequestError(violations=violations) from error
         if examples:
             forecast.encoded(model, len(raw), sum(len(item) for items in windows for item in items))
-        self._metrics.encoded(model, time.perf_counter() - started)
-        return Work(rpc, request, model, task, examples, windows)
+        tokenize_s = time.perf_counter() - started
+        self._metrics.encoded(model, tokenize_s)
+        return Work(rpc, request, model, task, examples, windows, tokenize_s)
 
     @contextmanager
     def _rejections(self, model: Model) -> Iterator[None]:
@@ -160,37 +129,31 @@ class Servicer:
             self._metrics.rejected(model, REJECTIONS[type(error)])
             raise
 
+    async def _tokenize(self, raw: bytes, context: grpc.aio.ServicerContext) -> bytes:
+        return await self._offload(len(raw), partial(self._tokens, raw))
+
+    def _tokens(self, raw: bytes) -> bytes:
+        request = parse(pb.TokenizeRequest, raw)
+        model = self.models.find(request.model.name, request.model.version)
+        started = time.perf_counter()
+        results = tokenize(model.task.tokenizer, request.inputs)
+        tokenize_s = time.perf_counter() - started
+        self._metrics.encoded(model, tokenize_s)
+        return pb.TokenizeReply(
+            model=reference(model),
+            results=results,
+            num_tokens=[len(item.ids) for item in results],
+            timings=pb.Timings(tokenize_s=tokenize_s),
+        ).SerializeToString()
+
     async def _list_models(self, raw: bytes, context: grpc.aio.ServicerContext) -> bytes:
         parse(pb.ListModelsRequest, raw)
-        return pb.ListModelsReply(models=[describe_version(item) for item in self.models.versions]).SerializeToString()
+        return pb.ListModelsReply(models=[describe(item) for item in self.models.versions]).SerializeToString()
 
-
-def reference(model: Model) -> pb.ModelRef:
-    """Name and version of a model."""
-    return pb.ModelRef(name=model.manifest.name, version=model.manifest.version)
-
-
-def describe_version(version: Version) -> pb.ModelInfo:
-    """What ListModels says of a version, loaded or not."""
-    known = pb.ModelInfo(model=pb.ModelRef(name=version.name, version=version.version))
-    info = describe(version.model) if version.model else known
-    info.state, info.error = STATES[version.state], version.error
-    return info
-
-
-def describe(model: Model) -> pb.ModelInfo:
-    """What a loaded model is."""
-    manifest = model.manifest
-    return pb.ModelInfo(
-        model=reference(model),
-        task=manifest.task,
-        precision=manifest.precision,
-        max_seq_length=manifest.settings.max_seq_length,
-        dim=manifest.hidden_size if manifest.task == "embedding" else 0,
-        labels=getattr(manifest.settings, "labels", ()),
-        digest=manifest.files[MODEL_FILE],
-        manifest_json=manifest.to_json(),
-    )
+    async def _get_model(self, raw: bytes, context: grpc.aio.ServicerContext) -> bytes:
+        request = parse(pb.GetModelRequest, raw)
+        model = self.models.find(request.model.name, request.model.version)
+        return next(describe(item) for item in self.models.versions if item.model is model).SerializeToString()
 
 
 def _deadline(context: grpc.aio.ServicerContext) -> float | None:

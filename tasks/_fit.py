@@ -37,11 +37,21 @@ def encode_pairs(
     features = []
     for index, item in enumerate(first):
         if index in second:
-            ids = truncate_pair(item.ids, second[index].ids, max_length - 3)
-            features.append(Features(**tokenizer.assemble(*ids)))
+            features.append(_fit_pair(tokenizer, item.ids, second[index].ids, max_length))
         else:
-            features.append(Features(**tokenizer.assemble(item.ids[: max_length - 2])))
+            features.append(fit_text(tokenizer, item.ids, max_length))
     return features
+
+
+def fit_text(tokenizer: Tokenizer, ids: np.ndarray, max_length: int) -> Features:
+    """The sequence of one text, cut at its end."""
+    kept = ids[: max_length - 2]
+    return Features(**tokenizer.assemble(kept), num_truncated=len(ids) - len(kept))
+
+
+def _fit_pair(tokenizer: Tokenizer, first: np.ndarray, second: np.ndarray, max_length: int) -> Features:
+    kept = truncate_pair(first, second, max_length - 3)
+    return Features(**tokenizer.assemble(*kept), num_truncated=len(first) + len(second) - sum(map(len, kept)))
 
 
 def tokenize_texts(

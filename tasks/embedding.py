@@ -1,6 +1,7 @@
 """Embeddings: one vector per text, the last hidden state of [CLS] or the mean over tokens.
 
-The network pools: no more than the vector leaves it.
+The network pools: no more than the vector leaves it. A text beyond max_seq_length is cut or, on request, read in
+windows whose vectors are averaged.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ from typing import ClassVar, Literal, get_args
 
 import numpy as np
 
-from tasks._fit import check_length, raise_if_invalid, tokenize_texts
+from tasks._fit import check_length, fit_text, raise_if_invalid, tokenize_texts
 from tasks.base import InvalidExample, Outputs, Task, TaskSettings
 from tasks.features import Features
+from tasks.windows import window_bounds
 
 Pooling = Literal["cls", "mean"]
 
@@ -35,7 +37,14 @@ class EmbeddingSettings(TaskSettings):
 
 @dataclass(frozen=True)
 class Embedding(Task[str, Features, np.ndarray, EmbeddingSettings]):
-    """Examples are texts, predictions are vectors [hidden] float32."""
+    """Examples are texts, predictions are vectors [hidden, or `dimensions`] float32."""
+
+    windows: bool = False
+    """Read longer texts in windows of max_seq_length, and average their vectors by their tokens, instead of cutting."""
+    window_stride: int = 0
+    """Tokens from the start of one window to the start of the next; 0 for windows that do not overlap."""
+    dimensions: int = 0
+    """Keep so many numbers of each vector, the first ones; 0 for all. Meant for models trained so (Matryoshka)."""
 
     name: ClassVar[str] = "embedding"
     settings_type: ClassVar[type[TaskSettings]] = EmbeddingSettings
@@ -45,13 +54,26 @@ class Embedding(Task[str, Features, np.ndarray, EmbeddingSettings]):
     def encode(self, examples: Sequence[str], *, truncate: bool = True) -> list[list[Features]]:
         invalid: list[InvalidExample] = []
         tokens = tokenize_texts(self.tokenizer, examples, "text", invalid)
-        if not truncate:
+        if not (truncate or self.windows):
             for index, item in enumerate(tokens):
                 check_length(index, "text", len(item) + 2, self.settings.max_seq_length, invalid)
         raise_if_invalid(invalid)
-        max_tokens = self.settings.max_seq_length - 2
-        return [[Features(**self.tokenizer.assemble(item.ids[:max_tokens]))] for item in tokens]
+        if self.windows:
+            return [self._windows(item.ids) for item in tokens]
+        return [[fit_text(self.tokenizer, item.ids, self.settings.max_seq_length)] for item in tokens]
+
+    def _windows(self, ids: np.ndarray) -> list[Features]:
+        capacity = self.settings.max_seq_length - 2
+        bounds = window_bounds(len(ids), capacity, self.window_stride or capacity)
+        return [Features(**self.tokenizer.assemble(ids[start:end])) for start, end in bounds]
 
     def decode(self, example: str, features: Sequence[Features], outputs: Sequence[Outputs]) -> np.ndarray:
-        vector = np.asarray(outputs[0]["sentence_embedding"], dtype=np.float32)
+        vectors = np.array([output["sentence_embedding"] for output in outputs], dtype=np.float32)
+        vector = vectors[0] if len(vectors) == 1 else _mean(vectors, [len(window) - 2 for window in features])
+        vector = vector[: self.dimensions or None]
         return vector / max(float(np.linalg.norm(vector)), 1e-12) if self.settings.normalize else vector
+
+
+def _mean(vectors: np.ndarray, num_tokens: Sequence[int]) -> np.ndarray:
+    """Mean of [windows, hidden], weighted by the tokens of the text that each window holds."""
+    return np.average(vectors, axis=0, weights=num_tokens).astype(np.float32)

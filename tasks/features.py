@@ -18,6 +18,8 @@ class Features:
     """[length] int64"""
     token_type_ids: np.ndarray
     """[length] int64; 0 for the first text, 1 for the second."""
+    num_truncated: int = 0
+    """Tokens of the texts that were cut away here, since they did not fit."""
 
     def __len__(self) -> int:
         return len(self.input_ids)

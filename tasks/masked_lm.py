@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from tasks._fit import check_length, raise_if_invalid, tokenize_texts
+from tasks._fit import check_length, fit_text, raise_if_invalid, tokenize_texts
 from tasks.base import InvalidExample, Outputs, Task, TaskSettings
 from tasks.features import Features
 
@@ -59,7 +59,7 @@ class MaskedLM(Task[ClozeExample, Features, MaskPrediction, MaskedLMSettings]):
             if len(item) and not (item.ids[: max_length - 2] == self.tokenizer.mask_id).any():
                 invalid.append(InvalidExample(index, "text", "no `[MASK]` among the tokens that fit"))
         raise_if_invalid(invalid)
-        return [[Features(**self.tokenizer.assemble(item.ids[: max_length - 2]))] for item in tokens]
+        return [[fit_text(self.tokenizer, item.ids, max_length)] for item in tokens]
 
     def decode(self, example: ClozeExample, features: Sequence[Features], outputs: Sequence[Outputs]) -> MaskPrediction:
         logits = outputs[0]["logits"][features[0].input_ids == self.tokenizer.mask_id]

@@ -82,7 +82,7 @@ class MultipleChoice(Task[MultipleChoiceExample, Features, MultipleChoicePredict
                 encode_pairs(self.tokenizer, firsts, seconds, self.settings.max_seq_length, truncate=truncate)
             )
         except InvalidExamplesError as error:
-            named = [InvalidExample(*_place(places, item), item.reason) for item in error.invalid]
+            named = [_at_example(examples, places[item.index], item) for item in error.invalid]
             raise InvalidExamplesError(list(dict.fromkeys(named))) from None
         return [[next(sequences) for _ in example.choices] for example in examples]
 
@@ -100,7 +100,16 @@ class MultipleChoice(Task[MultipleChoiceExample, Features, MultipleChoicePredict
         return {"id": example.id, "choice": prediction.choice, "scores": prediction.scores.tolist()}
 
 
-def _place(places: Sequence[tuple[int, int]], item: InvalidExample) -> tuple[int, str]:
-    """Index of the example and field that an invalid sequence comes from."""
-    index, number = places[item.index]
-    return index, f"choices[{number}]" if item.field == "text_pair" else "text"
+def _at_example(
+    examples: Sequence[MultipleChoiceExample], place: tuple[int, int], item: InvalidExample
+) -> InvalidExample:
+    """What is wrong with a sequence, by the field that it comes from.
+
+    Args:
+        place: number of the example, and of the choice.
+    """
+    index, number = place
+    example = examples[index]
+    if item.field == "text_pair" or not (example.context or example.question):
+        return InvalidExample(index, f"choices[{number}]", item.reason)
+    return InvalidExample(index, "context" if example.context else "question", item.reason)

@@ -4,12 +4,16 @@ A context longer than max_seq_length is read in overlapping windows, as in the r
 run_squad.py): a new window starts every doc_stride tokens, and a span may start only in the window that shows its first
 token with the most context. Unlike there, spans are cut from the context by code-point offsets, so that an answer is
 the very text of the context.
+
+A question may come with several contexts. They count as one that is read in all their windows: the best span of any of
+them is the answer, and the null score is the lowest of all windows, as it is for the windows of a single context.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,6 +24,7 @@ from tasks.classification import softmax
 from tasks.features import Features
 from tasks.metrics import squad_example_scores, squad_scores
 from tasks.tokenizer import Tokens
+from tasks.windows import max_context_owner, window_bounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +37,21 @@ class SpanExample:
     answer_start: int = -1
     """Code point at which the first answer starts; -1 where unknown or unanswerable."""
     id: str = ""
+    more_contexts: tuple[str, ...] = ()
+    """Other texts that may hold the answer, for prediction only."""
+
+    @property
+    def contexts(self) -> tuple[str, ...]:
+        """All of them, in order."""
+        return self.context, *self.more_contexts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window(Features):
-    """A question with one window of its context."""
+    """A question with one window of a context."""
 
+    context: int = 0
+    """Number of the context in the example."""
     offsets: np.ndarray
     """[length, 2] int64 code points of the context; (0, 0) outside of it."""
     in_context: np.ndarray
@@ -55,6 +69,8 @@ class Span:
     text: str
     score: float
     logit: float
+    context: int = 0
+    """Number of the context in the example."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,14 +132,29 @@ class Spans(Task[SpanExample, Window, SpanPrediction, SpanSettings]):
     def encode(self, examples: Sequence[SpanExample], *, truncate: bool = True) -> list[list[Window]]:
         invalid: list[InvalidExample] = []
         questions = tokenize_texts(self.tokenizer, [example.question for example in examples], "question", invalid)
-        contexts = tokenize_texts(self.tokenizer, [example.context for example in examples], "context", invalid)
+        contexts = self._tokenize_contexts(examples, invalid)
         if not truncate:
             for index, question in enumerate(questions):
                 check_length(index, "question", len(question), self.settings.max_query_length, invalid)
         raise_if_invalid(invalid)
-        return [self._windows(question, context) for question, context in zip(questions, contexts, strict=True)]
+        return [
+            list(chain.from_iterable(self._windows(question, item, number) for number, item in enumerate(items)))
+            for question, items in zip(questions, contexts, strict=True)
+        ]
 
-    def _windows(self, question: Tokens, context: Tokens) -> list[Window]:
+    def _tokenize_contexts(self, examples: Sequence[SpanExample], invalid: list[InvalidExample]) -> list[list[Tokens]]:
+        places = [(index, number) for index, example in enumerate(examples) for number in range(len(example.contexts))]
+        found: list[InvalidExample] = []
+        tokens = iter(
+            tokenize_texts(self.tokenizer, [examples[i].contexts[number] for i, number in places], "context", found)
+        )
+        for item in found:
+            index, number = places[item.index]
+            field = f"contexts[{number}]" if examples[index].more_contexts else "context"
+            invalid.append(InvalidExample(index, field, item.reason))
+        return [[next(tokens) for _ in example.contexts] for example in examples]
+
+    def _windows(self, question: Tokens, context: Tokens, context_number: int) -> list[Window]:
         question_ids = question.ids[: self.settings.max_query_length]
         capacity = self.settings.max_seq_length - len(question_ids) - 3
         spans = list(window_bounds(len(context), capacity, self.settings.doc_stride))
@@ -138,21 +169,30 @@ class Spans(Task[SpanExample, Window, SpanPrediction, SpanSettings]):
             in_context[first:-1] = True
             has_max_context = np.zeros(length, dtype=bool)
             has_max_context[first:-1] = owner[start:end] == number
-            windows.append(Window(**arrays, offsets=offsets, in_context=in_context, has_max_context=has_max_context))
+            window = Window(
+                **arrays,
+                num_truncated=0 if context_number or number else len(question) - len(question_ids),
+                context=context_number,
+                offsets=offsets,
+                in_context=in_context,
+                has_max_context=has_max_context,
+            )
+            windows.append(window)
         return windows
 
     def decode(self, example: SpanExample, features: Sequence[Window], outputs: Sequence[Outputs]) -> SpanPrediction:
         null_score = min(float(output["start_logits"][0] + output["end_logits"][0]) for output in outputs)
-        best: dict[tuple[int, int], float] = {}
+        best: dict[tuple[int, int, int], float] = {}
         for window, output in zip(features, outputs, strict=True):
             for start, end, logit in self._candidates(window, output):
-                best[start, end] = max(logit, best.get((start, end), -np.inf))
+                place = window.context, start, end
+                best[place] = max(logit, best.get(place, -np.inf))
         ranked = sorted(best.items(), key=lambda item: (-item[1], item[0]))[: self.settings.n_best_size]
         logits = np.array([logit for _, logit in ranked] + [null_score] * self.settings.unanswerable)
         scores = softmax(logits) if len(logits) else logits
         spans = tuple(
-            Span(start=start, end=end, text=example.context[start:end], score=float(score), logit=logit)
-            for ((start, end), logit), score in zip(ranked, scores, strict=False)
+            Span(start, end, example.contexts[context][start:end], float(score), logit, context)
+            for ((context, start, end), logit), score in zip(ranked, scores, strict=False)
         )
         margin = null_score - spans[0].logit if spans else np.inf
         return SpanPrediction(
@@ -211,36 +251,6 @@ def best_null_threshold(examples: Sequence[SpanExample], predictions: Sequence[S
     best = int(np.round(np.cumsum([0.0, *gains]), 9).argmax())
     thresholds = [levels[0] - 1, *(levels[1:] + levels[:-1]) / 2, levels[-1] + 1]
     return float(thresholds[best])
-
-
-def window_bounds(num_tokens: int, capacity: int, doc_stride: int) -> Iterator[tuple[int, int]]:
-    """Windows (start, end) that cover `num_tokens` tokens, each of at most `capacity`."""
-    start = 0
-    while True:
-        end = min(start + capacity, num_tokens)
-        yield start, end
-        if end == num_tokens:
-            return
-        start += min(doc_stride, end - start)
-
-
-def max_context_owner(spans: Sequence[tuple[int, int]], num_tokens: int) -> np.ndarray:
-    """For each token of a text, the window in which it has the most context: [tokens] int64.
-
-    Args:
-        spans: the windows, (start, end) in tokens.
-
-    Source: `_check_is_max_context` of google-research/bert run_squad.py.
-    """
-    best_score = np.full(num_tokens, -np.inf)
-    owner = np.zeros(num_tokens, dtype=np.int64)
-    for number, (start, end) in enumerate(spans):
-        left = np.arange(end - start)
-        score = np.minimum(left, left[::-1]) + 0.01 * (end - start)
-        better = score > best_score[start:end]
-        best_score[start:end][better] = score[better]
-        owner[start:end][better] = number
-    return owner
 
 
 def _top(logits: np.ndarray, allowed: np.ndarray, count: int) -> np.ndarray:

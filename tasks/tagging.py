@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import accumulate
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,7 +18,7 @@ from tasks.base import InvalidExample, Outputs, Task, TaskSettings, check_label_
 from tasks.classification import softmax
 from tasks.features import Features
 from tasks.metrics import chunks, tagging_scores
-from tasks.spans import max_context_owner
+from tasks.windows import max_context_owner
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +27,23 @@ class TaggingExample:
 
     words: tuple[str, ...]
     tags: tuple[str, ...] = ()
+    source: str | None = None
+    """The text in which the words were found, at `offsets`; without one the words have a space between them."""
+    offsets: tuple[tuple[int, int], ...] = ()
+    """For each word, source[start:end] in code points."""
 
     @property
     def text(self) -> str:
-        """The words with a space between them."""
-        return " ".join(self.words)
+        """The source, or the words with a space between them."""
+        return " ".join(self.words) if self.source is None else self.source
+
+    @property
+    def places(self) -> Sequence[tuple[int, int]]:
+        """For each word, text[start:end] in code points."""
+        if self.source is not None:
+            return self.offsets
+        ends = list(accumulate(len(word) + 1 for word in self.words))
+        return [(end - 1 - len(word), end - 1) for word, end in zip(self.words, ends, strict=True)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +71,8 @@ class Entity:
     start: int
     end: int
     text: str
+    score: float
+    """Mean probability of the tags of its words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +111,12 @@ class Tagging(Task[TaggingExample, WordWindow, TaggingPrediction, TaggingSetting
     output_names: ClassVar[tuple[str, ...]] = ("logits",)
     token_outputs: ClassVar[bool] = True
 
+    def find_words(self, text: str) -> TaggingExample:
+        """A text whose words are those that the tokenizer sees: between white space, punctuation marks and Chinese
+        characters each their own. What it drops (control characters) is in no word."""
+        offsets = tuple(self.tokenizer.words(text))
+        return TaggingExample(tuple(text[start:end] for start, end in offsets), source=text, offsets=offsets)
+
     def encode(self, examples: Sequence[TaggingExample], *, truncate: bool = True) -> list[list[WordWindow]]:
         """As the base class; words that the tokenizer drops are read as [UNK], and only a word is ever cut."""
         invalid: list[InvalidExample] = []
@@ -120,6 +141,7 @@ class Tagging(Task[TaggingExample, WordWindow, TaggingPrediction, TaggingSetting
         for number, (first, last) in enumerate(bounds):
             window = WordWindow(
                 **self.tokenizer.assemble(np.concatenate(whole[first:last])),
+                num_truncated=sum(max(0, len(ids) - capacity) for ids in words[first:last]),
                 first_word=first,
                 positions=1 + starts[first:last] - starts[first],
                 has_max_context=owner[starts[first:last]] == number,
@@ -136,7 +158,8 @@ class Tagging(Task[TaggingExample, WordWindow, TaggingPrediction, TaggingSetting
             logits[words] = output["logits"][positions]
         scores = softmax(logits)
         tags = tuple(self.settings.labels[index] for index in scores.argmax(axis=-1))
-        return TaggingPrediction(tags=tags, scores=scores.max(axis=-1), entities=entities(example, tags))
+        best = scores.max(axis=-1)
+        return TaggingPrediction(tags=tags, scores=best, entities=entities(example, tags, best))
 
     def score(self, examples: Sequence[TaggingExample], predictions: Sequence[TaggingPrediction]) -> dict[str, float]:
         return tagging_scores([example.tags for example in examples], [item.tags for item in predictions])
@@ -159,11 +182,16 @@ def word_bounds(starts: np.ndarray, capacity: int, doc_stride: int) -> Iterator[
         first = min(last, int(np.searchsorted(starts, starts[first] + doc_stride)))
 
 
-def entities(example: TaggingExample, tags: Sequence[str]) -> tuple[Entity, ...]:
-    """The entities that tags spell, with their places in the text."""
-    ends = np.cumsum([len(word) + 1 for word in example.words]) - 1
+def entities(example: TaggingExample, tags: Sequence[str], scores: np.ndarray) -> tuple[Entity, ...]:
+    """The entities that tags spell, with their places in the text.
+
+    Args:
+        scores: [words] probability of each tag.
+    """
+    places = example.places
     found = []
     for kind, first, last in chunks(tags):
-        start, end = int(ends[first]) - len(example.words[first]), int(ends[last])
-        found.append(Entity(type=kind, start=start, end=end, text=example.text[start:end]))
+        start, end = places[first][0], places[last][1]
+        score = float(scores[first : last + 1].mean())
+        found.append(Entity(type=kind, start=start, end=end, text=example.text[start:end], score=score))
     return tuple(found)

@@ -8,6 +8,7 @@ tokenizer.tokenize(["Hello!"])[0].ids
 from __future__ import annotations
 
 import hashlib
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,6 +99,20 @@ class Tokenizer:
         """Whether capitals become small letters before anything else."""
         return self.backend.normalizer is not None and self.backend.normalizer.normalize_str("A") == "a"
 
+    def words(self, text: str) -> list[tuple[int, int]]:
+        """Where the words of a text stand that the tokenizer sees, (start, end) in code points; accents on the last
+        letter belong to the word, also where they are a code point of their own that the tokenizer drops."""
+        encoding = self.backend.encode(text, add_special_tokens=False)
+        bounds: list[tuple[int, int]] = []
+        previous = None
+        for word, (start, end) in zip(encoding.word_ids, encoding.offsets, strict=True):
+            if word == previous:
+                start, _ = bounds.pop()
+            bounds.append((start, end))
+            previous = word
+        limits = [*(start for start, _ in bounds), len(text)][1:]
+        return [(start, _end_of_marks(text, end, limit)) for (start, end), limit in zip(bounds, limits, strict=True)]
+
     def token(self, token_id: int) -> str:
         """The token of an id; empty for an id without one."""
         return self.backend.id_to_token(token_id) or ""
@@ -110,7 +125,7 @@ class Tokenizer:
         """[vocabulary] bool: which tokens are pieces (`##ing`) of the word that the token before belongs to."""
         return np.array([self.token(index).startswith("##") for index in range(self.vocab_size)])
 
-    def assemble(self, first_ids: np.ndarray, second_ids: np.ndarray | None = None) -> dict[str, np.ndarray]:
+    def assemble(self, first_ids: np.ndarray, second_ids: np.ndarray | None = None) -> dict[str, Any]:
         """`[CLS] first [SEP]` or `[CLS] first [SEP] second [SEP]` with token types 0 and 1.
 
         Returns:
@@ -123,6 +138,13 @@ class Tokenizer:
         token_type_ids = np.zeros(len(input_ids), dtype=np.int64)
         token_type_ids[len(first_ids) + 2 :] = 1
         return {"input_ids": input_ids, "token_type_ids": token_type_ids}
+
+
+def _end_of_marks(text: str, end: int, limit: int) -> int:
+    """Where the combining marks end that follow a place, at the latest at `limit`."""
+    while end < limit and unicodedata.category(text[end]).startswith("M"):
+        end += 1
+    return end
 
 
 def _special_id(backend: tokenizers.Tokenizer, token: str, source: str) -> int:

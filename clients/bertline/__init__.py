@@ -1,4 +1,4 @@
-"""Client of a Bertline server: embeddings, classification, answers and masked words over gRPC.
+"""Client of a Bertline server: embeddings, classification, entities, answers and more over gRPC.
 
 from bertline import Client
 with Client("127.0.0.1:50051") as client:
@@ -25,15 +25,32 @@ if TYPE_CHECKING:
         TimedOut,
         Unauthenticated,
     )
-    from bertline.results import Answer, Classification, LabelScore, MaskFill, Model, Span, TokenScore
+    from bertline.results import (
+        Answer,
+        Choice,
+        Classification,
+        Entity,
+        LabelScore,
+        MaskFill,
+        Model,
+        Span,
+        TaggedWord,
+        Tagging,
+        Timings,
+        Tokenized,
+        TokenScore,
+        Usage,
+    )
 
 __all__ = [
     "Answer",
     "AsyncClient",
     "BertlineError",
+    "Choice",
     "Classification",
     "Client",
     "ConnectionFailed",
+    "Entity",
     "InvalidInput",
     "InvalidItem",
     "LabelScore",
@@ -44,9 +61,14 @@ __all__ = [
     "PermissionDenied",
     "ServerError",
     "Span",
+    "TaggedWord",
+    "Tagging",
     "TimedOut",
+    "Timings",
     "TokenScore",
+    "Tokenized",
     "Unauthenticated",
+    "Usage",
 ]
 
 _MODULES = ("bertline.errors", "bertline.results", "bertline.client", "bertline.async_client")

@@ -7,7 +7,20 @@ from collections.abc import Iterable
 import numpy as np
 
 from bertline.errors import ServerError
-from bertline.results import Answer, Classification, LabelScore, MaskFill, Model, Span, TokenScore
+from bertline.results import (
+    Answer,
+    Choice,
+    Classification,
+    Entity,
+    LabelScore,
+    MaskFill,
+    Model,
+    Span,
+    TaggedWord,
+    Tagging,
+    Tokenized,
+    TokenScore,
+)
 from bertline.v1 import encoder_pb2 as pb
 
 
@@ -25,11 +38,46 @@ def read_classifications(reply: pb.ClassifyReply) -> list[Classification]:
     ]
 
 
+def read_values(reply: pb.RegressReply) -> list[float]:
+    """One for each input."""
+    return list(reply.values)
+
+
+def read_choice_results(reply: pb.ChooseReply) -> list[Choice]:
+    """One for each input."""
+    return [Choice(result.choice, tuple(result.scores)) for result in reply.results]
+
+
+def read_taggings(reply: pb.TagReply) -> list[Tagging]:
+    """One for each input."""
+    return [
+        Tagging(
+            entities=tuple(Entity(item.start, item.end, item.text, item.label, item.score) for item in result.entities),
+            words=tuple(TaggedWord(word.start, word.end, word.tag, word.score) for word in result.words),
+        )
+        for result in reply.results
+    ]
+
+
+def read_tokenized(reply: pb.TokenizeReply) -> list[Tokenized]:
+    """One for each input."""
+    return [
+        Tokenized(
+            ids=tuple(result.ids),
+            tokens=tuple(result.tokens),
+            offsets=tuple(zip(result.starts, result.ends, strict=True)),
+            type_ids=tuple(result.type_ids),
+            special=tuple(result.special),
+        )
+        for result in reply.results
+    ]
+
+
 def read_answers(reply: pb.AnswerReply) -> list[Answer]:
     """One for each input."""
     return [
         Answer(
-            spans=tuple(Span(span.start, span.end, span.text, span.score) for span in result.spans),
+            spans=tuple(Span(span.start, span.end, span.text, span.score, span.context) for span in result.spans),
             has_answer=result.has_answer,
             no_answer_score=result.no_answer_score,
         )
@@ -49,19 +97,16 @@ def _tokens(items: Iterable[pb.TokenScore]) -> tuple[TokenScore, ...]:
     return tuple(TokenScore(item.token, item.score) for item in items)
 
 
-def read_models(reply: pb.ListModelsReply) -> list[Model]:
-    """What is loaded."""
-    return [
-        Model(
-            name=info.model.name,
-            version=info.model.version,
-            task=info.task,
-            precision=info.precision,
-            max_seq_length=info.max_seq_length,
-            dim=info.dim,
-            labels=tuple(info.labels),
-            digest=info.digest,
-            manifest_json=info.manifest_json,
-        )
-        for info in reply.models
-    ]
+def read_model_info(info: pb.ModelInfo) -> Model:
+    """A loaded model."""
+    return Model(
+        name=info.model.name,
+        version=info.model.version,
+        task=info.task,
+        precision=info.precision,
+        max_seq_length=info.max_seq_length,
+        dim=info.dim,
+        labels=tuple(info.labels),
+        digest=info.digest,
+        manifest_json=info.manifest_json,
+    )

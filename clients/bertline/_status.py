@@ -41,7 +41,7 @@ ERRORS: dict[grpc.StatusCode, tuple[type[BertlineError], str]] = {
 """Which error stands for a status, and what it says. Every other status is a ServerError."""
 
 _SERVER_ERROR = (ServerError, "`{target}` failed with {code} ({details})")
-_INPUT_FIELD = re.compile(r"(?:inputs|(text)s)\[(\d+)\](?:\.(\w+))?")
+_INPUT_FIELD = re.compile(r"(?:inputs|(text)s)\[(\d+)\](?:\.([\w\[\]]+))?")
 
 
 def client_error(

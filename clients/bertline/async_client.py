@@ -8,7 +8,7 @@ async with AsyncClient("127.0.0.1:50051") as client:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -16,19 +16,22 @@ import grpc
 import grpc.aio
 import numpy as np
 
-from bertline._connection import Connection
-from bertline._convert import (
-    Answered,
-    Call,
+from bertline._calls import (
     Pooling,
-    Request,
     answer_call,
+    choose_call,
     classify_call,
     embed_call,
     fill_mask_call,
+    model_call,
     models_call,
+    regress_call,
+    tag_call,
+    tokenize_call,
 )
-from bertline.results import Answer, Classification, MaskFill, Model
+from bertline._connection import Connection
+from bertline._convert import Answered, Call, Request
+from bertline.results import Answer, Choice, Classification, MaskFill, Model, Tagging, Tokenized, Usage
 from bertline.v1.encoder_pb2_grpc import EncoderStub
 
 ResultT = TypeVar("ResultT")
@@ -60,17 +63,47 @@ class AsyncClient:
         self,
         texts: Iterable[str],
         *,
-        model: str = "",
-        version: str = "",
         pooling: Pooling | None = None,
         normalize: bool | None = None,
+        dimensions: int | None = None,
+        windows: bool = False,
+        window_stride: int | None = None,
+        model: str = "",
+        version: str = "",
         truncate: bool = False,
         timeout: float | None = None,
+        usage: Usage | None = None,
     ) -> np.ndarray:
         """See `Client.embed`."""
-        return await self._run(embed_call(texts, model, version, pooling, normalize, truncate), timeout)
+        call = embed_call(
+            texts,
+            model,
+            version,
+            truncate,
+            pooling=pooling,
+            normalize=normalize,
+            dimensions=dimensions,
+            windows=windows,
+            window_stride=window_stride,
+        )
+        return await self._run(call, timeout, usage)
 
     async def classify(
+        self,
+        inputs: Iterable[str | tuple[str, str]],
+        *,
+        top_k: int | None = None,
+        model: str = "",
+        version: str = "",
+        truncate: bool = False,
+        timeout: float | None = None,
+        usage: Usage | None = None,
+    ) -> list[Classification]:
+        """See `Client.classify`."""
+        call = classify_call(inputs, model, version, truncate, top_k=top_k)
+        return await self._run(call, timeout, usage)
+
+    async def regress(
         self,
         inputs: Iterable[str | tuple[str, str]],
         *,
@@ -78,22 +111,55 @@ class AsyncClient:
         version: str = "",
         truncate: bool = False,
         timeout: float | None = None,
-    ) -> list[Classification]:
-        """See `Client.classify`."""
-        return await self._run(classify_call(inputs, model, version, truncate), timeout)
+        usage: Usage | None = None,
+    ) -> list[float]:
+        """See `Client.regress`."""
+        call = regress_call(inputs, model, version, truncate)
+        return await self._run(call, timeout, usage)
+
+    async def choose(
+        self,
+        inputs: Iterable[tuple[str, Sequence[str]] | tuple[str, str, Sequence[str]]],
+        *,
+        model: str = "",
+        version: str = "",
+        truncate: bool = False,
+        timeout: float | None = None,
+        usage: Usage | None = None,
+    ) -> list[Choice]:
+        """See `Client.choose`."""
+        call = choose_call(inputs, model, version, truncate)
+        return await self._run(call, timeout, usage)
 
     async def answer(
         self,
-        inputs: Iterable[tuple[str, str]],
+        inputs: Iterable[tuple[str, str | Sequence[str]]],
         *,
         top_k: int = 1,
         model: str = "",
         version: str = "",
         truncate: bool = False,
         timeout: float | None = None,
+        usage: Usage | None = None,
     ) -> list[Answer]:
         """See `Client.answer`."""
-        return await self._run(answer_call(inputs, model, version, top_k, truncate), timeout)
+        call = answer_call(inputs, model, version, truncate, top_k=top_k)
+        return await self._run(call, timeout, usage)
+
+    async def tag(
+        self,
+        inputs: Iterable[str | Sequence[str]],
+        *,
+        return_words: bool = False,
+        model: str = "",
+        version: str = "",
+        truncate: bool = False,
+        timeout: float | None = None,
+        usage: Usage | None = None,
+    ) -> list[Tagging]:
+        """See `Client.tag`."""
+        call = tag_call(inputs, model, version, truncate, return_words=return_words)
+        return await self._run(call, timeout, usage)
 
     async def fill_mask(
         self,
@@ -105,13 +171,30 @@ class AsyncClient:
         version: str = "",
         truncate: bool = False,
         timeout: float | None = None,
+        usage: Usage | None = None,
     ) -> list[tuple[MaskFill, ...]]:
         """See `Client.fill_mask`."""
-        return await self._run(fill_mask_call(texts, model, version, top_k, targets, truncate), timeout)
+        call = fill_mask_call(texts, model, version, truncate, top_k=top_k, targets=targets)
+        return await self._run(call, timeout, usage)
+
+    async def tokenize(
+        self,
+        inputs: Iterable[str | tuple[str, str]],
+        *,
+        model: str = "",
+        version: str = "",
+        timeout: float | None = None,
+    ) -> list[Tokenized]:
+        """See `Client.tokenize`."""
+        return await self._run(tokenize_call(inputs, model, version), timeout)
 
     async def models(self, *, timeout: float | None = None) -> list[Model]:
         """What is loaded."""
         return await self._run(models_call(), timeout)
+
+    async def model(self, name: str = "", version: str = "", *, timeout: float | None = None) -> Model:
+        """One loaded model: its highest version unless another is named; without a name, the only one."""
+        return await self._run(model_call(name, version), timeout)
 
     async def close(self) -> None:
         """Close the connection; calls under way fail."""
@@ -127,8 +210,9 @@ class AsyncClient:
     ) -> None:
         await self.close()
 
-    async def _run(self, call: Call[ResultT], timeout: float | None) -> ResultT:
-        return call.collect(await self._send(call, self._connection.timeout if timeout is None else timeout))
+    async def _run(self, call: Call[ResultT], timeout: float | None, usage: Usage | None = None) -> ResultT:
+        answered = await self._send(call, self._connection.timeout if timeout is None else timeout)
+        return call.result(answered, usage)
 
     async def _send(self, call: Call[Any], timeout: float) -> list[Answered]:
         method = getattr(self._open(), call.method)

@@ -8,26 +8,29 @@ with Client("127.0.0.1:50051") as client:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
 import grpc
 import numpy as np
 
-from bertline._connection import Connection
-from bertline._convert import (
-    Answered,
-    Call,
+from bertline._calls import (
     Pooling,
-    Request,
     answer_call,
+    choose_call,
     classify_call,
     embed_call,
     fill_mask_call,
+    model_call,
     models_call,
+    regress_call,
+    tag_call,
+    tokenize_call,
 )
-from bertline.results import Answer, Classification, MaskFill, Model
+from bertline._connection import Connection
+from bertline._convert import Answered, Call, Request
+from bertline.results import Answer, Choice, Classification, MaskFill, Model, Tagging, Tokenized, Usage
 from bertline.v1.encoder_pb2_grpc import EncoderStub
 
 ResultT = TypeVar("ResultT")
@@ -74,30 +77,77 @@ class Client:
         self,
         texts: Iterable[str],
         *,
-        model: str = "",
-        version: str = "",
         pooling: Pooling | None = None,
         normalize: bool | None = None,
+        dimensions: int | None = None,
+        windows: bool = False,
+        window_stride: int | None = None,
+        model: str = "",
+        version: str = "",
         truncate: bool = False,
         timeout: float | None = None,
+        usage: Usage | None = None,
     ) -> np.ndarray:
         """One vector for each text.
 
         Args:
             texts: a list; a single string is refused.
-            model: its name; empty for the only loaded model of this task.
-            version: empty for the highest loaded one.
             pooling: `cls` or `mean`, to make sure of it: another than the model's is refused.
             normalize: divide each vector by its Euclidean norm; None for what the model was made for.
+            dimensions: keep so many numbers of each vector, the first ones; for models trained so (Matryoshka).
+            windows: read texts that are too long in windows, whose vectors are averaged by their tokens.
+            window_stride: tokens from the start of one window to the next; None for windows that do not overlap.
+            model: its name; empty for the only loaded model of this task.
+            version: empty for the highest loaded one.
             truncate: cut texts that are too long instead of raising InvalidInput.
             timeout: seconds that each request may take; None for the client's.
+            usage: gets tokens, truncation and timings added to it.
 
         Returns:
             [texts, dim] float32; [0, 0] for no texts.
         """
-        return self._run(embed_call(texts, model, version, pooling, normalize, truncate), timeout)
+        call = embed_call(
+            texts,
+            model,
+            version,
+            truncate,
+            pooling=pooling,
+            normalize=normalize,
+            dimensions=dimensions,
+            windows=windows,
+            window_stride=window_stride,
+        )
+        return self._run(call, timeout, usage)
 
     def classify(
+        self,
+        inputs: Iterable[str | tuple[str, str]],
+        *,
+        top_k: int | None = None,
+        model: str = "",
+        version: str = "",
+        truncate: bool = False,
+        timeout: float | None = None,
+        usage: Usage | None = None,
+    ) -> list[Classification]:
+        """Labels with their probabilities, for each text or pair of texts.
+
+        Args:
+            inputs: a list of texts, of pairs, or of both.
+            top_k: most labels for each input; None for all.
+            model: its name; empty for the only loaded model of this task.
+            version: empty for the highest loaded one.
+            truncate: cut inputs that are too long, from the end of the longer text, instead of raising InvalidInput.
+            timeout: seconds that each request may take; None for the client's.
+            usage: gets tokens, truncation and timings added to it.
+
+        Returns:
+            One for each input; `.label` and `.score` are the likeliest.
+        """
+        call = classify_call(inputs, model, version, truncate, top_k=top_k)
+        return self._run(call, timeout, usage)
+
+    def regress(
         self,
         inputs: Iterable[str | tuple[str, str]],
         *,
@@ -105,8 +155,9 @@ class Client:
         version: str = "",
         truncate: bool = False,
         timeout: float | None = None,
-    ) -> list[Classification]:
-        """All labels with their probabilities, for each text or pair of texts.
+        usage: Usage | None = None,
+    ) -> list[float]:
+        """A number for each text or pair of texts.
 
         Args:
             inputs: a list of texts, of pairs, or of both.
@@ -114,36 +165,95 @@ class Client:
             version: empty for the highest loaded one.
             truncate: cut inputs that are too long, from the end of the longer text, instead of raising InvalidInput.
             timeout: seconds that each request may take; None for the client's.
+            usage: gets tokens, truncation and timings added to it.
 
         Returns:
-            One for each input; `.label` and `.score` are the likeliest.
+            One for each input, on the scale of the data that the model was trained on.
         """
-        return self._run(classify_call(inputs, model, version, truncate), timeout)
+        call = regress_call(inputs, model, version, truncate)
+        return self._run(call, timeout, usage)
+
+    def choose(
+        self,
+        inputs: Iterable[tuple[str, Sequence[str]] | tuple[str, str, Sequence[str]]],
+        *,
+        model: str = "",
+        version: str = "",
+        truncate: bool = False,
+        timeout: float | None = None,
+        usage: Usage | None = None,
+    ) -> list[Choice]:
+        """Which of several choices fits.
+
+        Args:
+            inputs: a list of (question, choices) or (context, question, choices); question and context may be empty.
+            model: its name; empty for the only loaded model of this task.
+            version: empty for the highest loaded one.
+            truncate: cut what is too long, from the end of the longer text, instead of raising InvalidInput.
+            timeout: seconds that each request may take; None for the client's.
+            usage: gets tokens, truncation and timings added to it.
+
+        Returns:
+            One for each input; `.choice` is the number of the likeliest.
+        """
+        call = choose_call(inputs, model, version, truncate)
+        return self._run(call, timeout, usage)
 
     def answer(
         self,
-        inputs: Iterable[tuple[str, str]],
+        inputs: Iterable[tuple[str, str | Sequence[str]]],
         *,
         top_k: int = 1,
         model: str = "",
         version: str = "",
         truncate: bool = False,
         timeout: float | None = None,
+        usage: Usage | None = None,
     ) -> list[Answer]:
-        """The spans of a context that answer a question.
+        """The spans of a context, or of several, that answer a question.
 
         Args:
-            inputs: a list of pairs (question, context). Contexts may be of any length.
+            inputs: a list of (question, context) or (question, contexts). Contexts may be of any length.
             top_k: most spans for each input.
             model: its name; empty for the only loaded model of this task.
             version: empty for the highest loaded one.
             truncate: cut questions that are too long instead of raising InvalidInput.
             timeout: seconds that each request may take; None for the client's.
+            usage: gets tokens, truncation and timings added to it.
 
         Returns:
             One for each input; `.text` is the best answer, empty for none.
         """
-        return self._run(answer_call(inputs, model, version, top_k, truncate), timeout)
+        call = answer_call(inputs, model, version, truncate, top_k=top_k)
+        return self._run(call, timeout, usage)
+
+    def tag(
+        self,
+        inputs: Iterable[str | Sequence[str]],
+        *,
+        return_words: bool = False,
+        model: str = "",
+        version: str = "",
+        truncate: bool = False,
+        timeout: float | None = None,
+        usage: Usage | None = None,
+    ) -> list[Tagging]:
+        """The entities of texts: people, places, or whatever the model was trained on.
+
+        Args:
+            inputs: a list of texts of any length, of lists of words, or of both.
+            return_words: return every word with its tag, too.
+            model: its name; empty for the only loaded model of this task.
+            version: empty for the highest loaded one.
+            truncate: cut words that are longer than the model reads instead of raising InvalidInput.
+            timeout: seconds that each request may take; None for the client's.
+            usage: gets tokens, truncation and timings added to it.
+
+        Returns:
+            One for each input.
+        """
+        call = tag_call(inputs, model, version, truncate, return_words=return_words)
+        return self._run(call, timeout, usage)
 
     def fill_mask(
         self,
@@ -155,6 +265,7 @@ class Client:
         version: str = "",
         truncate: bool = False,
         timeout: float | None = None,
+        usage: Usage | None = None,
     ) -> list[tuple[MaskFill, ...]]:
         """The likeliest tokens at each [MASK].
 
@@ -166,15 +277,42 @@ class Client:
             version: empty for the highest loaded one.
             truncate: cut texts that are too long instead of raising InvalidInput.
             timeout: seconds that each request may take; None for the client's.
+            usage: gets tokens, truncation and timings added to it.
 
         Returns:
             For each text, one MaskFill for each [MASK] in the order of the text.
         """
-        return self._run(fill_mask_call(texts, model, version, top_k, targets, truncate), timeout)
+        call = fill_mask_call(texts, model, version, truncate, top_k=top_k, targets=targets)
+        return self._run(call, timeout, usage)
+
+    def tokenize(
+        self,
+        inputs: Iterable[str | tuple[str, str]],
+        *,
+        model: str = "",
+        version: str = "",
+        timeout: float | None = None,
+    ) -> list[Tokenized]:
+        """What the model's tokenizer makes of texts or pairs, of any length.
+
+        Args:
+            inputs: a list of texts, of pairs, or of both.
+            model: its name; empty for the only loaded model.
+            version: empty for the highest loaded one.
+            timeout: seconds that each request may take; None for the client's.
+
+        Returns:
+            One for each input; `Model.max_seq_length` says how many tokens fit.
+        """
+        return self._run(tokenize_call(inputs, model, version), timeout)
 
     def models(self, *, timeout: float | None = None) -> list[Model]:
         """What is loaded."""
         return self._run(models_call(), timeout)
+
+    def model(self, name: str = "", version: str = "", *, timeout: float | None = None) -> Model:
+        """One loaded model: its highest version unless another is named; without a name, the only one."""
+        return self._run(model_call(name, version), timeout)
 
     def close(self) -> None:
         """Close the connection; calls under way fail."""
@@ -188,8 +326,9 @@ class Client:
     ) -> None:
         self.close()
 
-    def _run(self, call: Call[ResultT], timeout: float | None) -> ResultT:
-        return call.collect(self._send(call, self._connection.timeout if timeout is None else timeout))
+    def _run(self, call: Call[ResultT], timeout: float | None, usage: Usage | None = None) -> ResultT:
+        answered = self._send(call, self._connection.timeout if timeout is None else timeout)
+        return call.result(answered, usage)
 
     def _send(self, call: Call[Any], timeout: float) -> Iterator[Answered]:
         method = getattr(self._stub, call.method)

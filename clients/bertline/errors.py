@@ -36,7 +36,7 @@ class InvalidItem:
     index: int | None
     """Position in the list that the caller gave; None when something else than an input is wrong."""
     field: str
-    """`text`, `text_pair`, `question`, `context`, or another field of the request."""
+    """`text`, `text_pair`, `question`, `contexts[0]`, or another field of the request."""
     reason: str
 
     def __str__(self) -> str:

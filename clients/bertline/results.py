@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 
@@ -17,7 +17,7 @@ class LabelScore:
 
 @dataclass(frozen=True, slots=True)
 class Classification:
-    """All labels of the model for one text or pair, likeliest first; the scores sum to 1."""
+    """Labels of the model for one text or pair, likeliest first; the scores of all of them sum to 1."""
 
     labels: tuple[LabelScore, ...]
 
@@ -33,23 +33,70 @@ class Classification:
 
 
 @dataclass(frozen=True, slots=True)
+class Choice:
+    """Which of several choices fits."""
+
+    choice: int
+    """Number of the likeliest, from 0."""
+    scores: tuple[float, ...]
+    """Probabilities in the order of the choices, which sum to 1."""
+
+    @property
+    def score(self) -> float:
+        """Probability of the likeliest choice."""
+        return self.scores[self.choice]
+
+
+@dataclass(frozen=True, slots=True)
+class Entity:
+    """text[start:end], what kind of thing it is, and the mean probability of its words' tags."""
+
+    start: int
+    end: int
+    text: str
+    label: str
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class TaggedWord:
+    """A word text[start:end] with its tag, as `B-LOC` or `O`, and the tag's probability."""
+
+    start: int
+    end: int
+    tag: str
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class Tagging:
+    """The entities of one text, in its order. Offsets are code points, as in Python."""
+
+    entities: tuple[Entity, ...]
+    words: tuple[TaggedWord, ...]
+    """All words, where they were asked for; of words that were given, with one space between them."""
+
+
+@dataclass(frozen=True, slots=True)
 class Span:
-    """context[start:end], with its probability among the candidates. Offsets are code points, as in Python."""
+    """contexts[context][start:end] with its probability among the candidates. Offsets are code points, as in Python."""
 
     start: int
     end: int
     text: str
     score: float
+    context: int = 0
+    """Number of the context, of several."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The spans of one context that may answer one question."""
+    """The spans of one or several contexts that may answer one question."""
 
     spans: tuple[Span, ...]
     """Best first. Without an answer these are the spans that lost against "no answer"."""
     has_answer: bool
-    """False when the model judges that the context does not answer the question."""
+    """False when the model judges that no context answers the question."""
     no_answer_score: float
     """Probability of "no answer"; 0 where the model does not know unanswerable questions."""
 
@@ -83,21 +130,61 @@ class MaskFill:
 
 
 @dataclass(frozen=True, slots=True)
+class Tokenized:
+    """The tokens of one text, or pair, with [CLS] and [SEP]."""
+
+    ids: tuple[int, ...]
+    tokens: tuple[str, ...]
+    offsets: tuple[tuple[int, int], ...]
+    """Each token stands for text[start:end], of the second text where its type is 1."""
+    type_ids: tuple[int, ...]
+    """0 for the text, 1 for the second text of a pair."""
+    special: tuple[bool, ...]
+    """Which tokens were added: [CLS] and [SEP]."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """Where the time of a request went at the server, in seconds."""
+
+    tokenize_s: float
+    queue_s: float
+    inference_s: float
+
+
+@dataclass(slots=True)
+class Usage:
+    """What a call took: give an empty one to a method, which adds to it."""
+
+    num_tokens: list[int] = field(default_factory=list)
+    """For each input, the tokens that the model saw."""
+    num_truncated: list[int] = field(default_factory=list)
+    """For each input, the tokens that were cut away since they did not fit; see `truncate`."""
+    timings: list[Timings] = field(default_factory=list)
+    """For each request that the call was sent as."""
+
+    @property
+    def truncated(self) -> list[int]:
+        """Positions of the inputs of which something was cut away."""
+        return [index for index, count in enumerate(self.num_truncated) if count]
+
+
+@dataclass(frozen=True, slots=True)
 class Model:
     """A loaded model."""
 
     name: str
     version: str
     task: str
-    """`embedding`, `classification`, `spans` or `masked-lm`."""
+    """`embedding`, `classification`, `regression`, `multiple-choice`, `spans`, `tagging` or `masked-lm`."""
     precision: str
-    """`fp32` or `int8`."""
+    """`fp32`, `fp16` or `int8`."""
     max_seq_length: int
     """Longest sequence, in tokens."""
     dim: int
     """Length of the vectors; 0 for other tasks than embedding."""
     labels: tuple[str, ...]
-    """In the order of the logits; empty for other tasks than classification."""
+    """In the order of the logits, of classification and tagging; empty for other tasks."""
     digest: str
     """SHA-256 of model.onnx, hexadecimal."""
     manifest_json: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -20,7 +21,19 @@ from bertline.v1 import encoder_pb2 as pb
 from bertline.v1.encoder_pb2_grpc import EncoderServicer, add_EncoderServicer_to_server
 
 DIM = 4
+TIMINGS = pb.Timings(tokenize_s=0.25, queue_s=0.5, inference_s=1.0)
 LABELS = ("negative", "neutral", "[positive]")
+
+
+INFO = pb.ModelInfo(
+    model=pb.ModelRef(name="fake", version="1"),
+    task="classification",
+    precision="fp32",
+    max_seq_length=128,
+    labels=LABELS,
+    digest="ab" * 32,
+    manifest_json='{"opset": 18}',
+)
 
 
 def vector(text: str) -> np.ndarray:
@@ -65,7 +78,14 @@ class FakeEncoder(EncoderServicer):
         with self._answering(request, context) as model:
             refuse(context, [(f"texts[{i}]", text) for i, text in enumerate(request.texts)])
             rows = [vector(text) for text in request.texts]
-            return pb.EmbedReply(model=model, dim=DIM, vectors=np.array(rows, dtype="<f4").tobytes())
+            return pb.EmbedReply(
+                model=model,
+                dim=DIM,
+                vectors=np.array(rows, dtype="<f4").tobytes(),
+                num_tokens=[len(text) for text in request.texts],
+                num_truncated=[max(0, len(text) - 10) for text in request.texts],
+                timings=TIMINGS,
+            )
 
     def Classify(self, request: pb.ClassifyRequest, context: grpc.ServicerContext) -> pb.ClassifyReply:
         with self._answering(request, context) as model:
@@ -76,10 +96,44 @@ class FakeEncoder(EncoderServicer):
 
     def Answer(self, request: pb.AnswerRequest, context: grpc.ServicerContext) -> pb.AnswerReply:
         with self._answering(request, context) as model:
-            refuse(context, [(f"inputs[{i}].context", item.context) for i, item in enumerate(request.inputs)])
+            texts = {
+                f"inputs[{i}].contexts[{number}]": text
+                for i, item in enumerate(request.inputs)
+                for number, text in enumerate(item.contexts)
+            }
+            refuse(context, list(texts.items()))
             return pb.AnswerReply(
-                model=model, results=[answer(item.question, item.context, request.top_k) for item in request.inputs]
+                model=model, results=[answer(item.question, item.contexts, request.top_k) for item in request.inputs]
             )
+
+    def Regress(self, request: pb.RegressRequest, context: grpc.ServicerContext) -> pb.RegressReply:
+        with self._answering(request, context) as model:
+            refuse(context, [(f"inputs[{i}].text", item.text) for i, item in enumerate(request.inputs)])
+            return pb.RegressReply(
+                model=model, values=[len(item.text) + len(item.text_pair) / 4 for item in request.inputs]
+            )
+
+    def Choose(self, request: pb.ChooseRequest, context: grpc.ServicerContext) -> pb.ChooseReply:
+        with self._answering(request, context) as model:
+            return pb.ChooseReply(model=model, results=[choose(item.choices) for item in request.inputs])
+
+    def Tag(self, request: pb.TagRequest, context: grpc.ServicerContext) -> pb.TagReply:
+        with self._answering(request, context) as model:
+            texts = [item.text or " ".join(item.words) for item in request.inputs]
+            refuse(context, [(f"inputs[{i}].text", text) for i, text in enumerate(texts)])
+            return pb.TagReply(model=model, results=[tag(text, request.return_words) for text in texts])
+
+    def Tokenize(self, request: pb.TokenizeRequest, context: grpc.ServicerContext) -> pb.TokenizeReply:
+        with self._answering(request, context) as model:
+            result = pb.TokenizedInput(
+                ids=[2, 7, 3],
+                tokens=["[CLS]", "word", "[SEP]"],
+                starts=[0, 0, 0],
+                ends=[0, 4, 0],
+                type_ids=[0, 0, 0],
+                special=[True, False, True],
+            )
+            return pb.TokenizeReply(model=model, results=[result] * len(request.inputs))
 
     def FillMask(self, request: pb.FillMaskRequest, context: grpc.ServicerContext) -> pb.FillMaskReply:
         with self._answering(request, context) as model:
@@ -94,16 +148,11 @@ class FakeEncoder(EncoderServicer):
     def ListModels(self, request: pb.ListModelsRequest, context: grpc.ServicerContext) -> pb.ListModelsReply:
         if self.status:
             context.abort(*self.status)
-        info = pb.ModelInfo(
-            model=pb.ModelRef(name="fake", version="1"),
-            task="classification",
-            precision="fp32",
-            max_seq_length=128,
-            labels=LABELS,
-            digest="ab" * 32,
-            manifest_json='{"opset": 18}',
-        )
-        return pb.ListModelsReply(models=[info])
+        return pb.ListModelsReply(models=[INFO])
+
+    def GetModel(self, request: pb.GetModelRequest, context: grpc.ServicerContext) -> pb.ModelInfo:
+        with self._answering(request, context):
+            return INFO
 
 
 def classification(text: str) -> pb.Classification:
@@ -114,14 +163,32 @@ def classification(text: str) -> pb.Classification:
     return pb.Classification(labels=[pb.LabelScore(label=a, score=b) for a, b in zip(labels, scores, strict=True)])
 
 
-def answer(question: str, context: str, top_k: int) -> pb.AnswerResult:
-    """The first occurrence of the question's last word in the context."""
+def answer(question: str, contexts: Sequence[str], top_k: int) -> pb.AnswerResult:
+    """The first occurrence of the question's last word in the contexts."""
     word = question.rstrip("?").split()[-1]
-    start = context.find(word)
-    if start < 0:
-        return pb.AnswerResult(has_answer=False, no_answer_score=0.9)
-    span = pb.Span(start=start, end=start + len(word), text=word, score=0.8)
-    return pb.AnswerResult(spans=[span] * top_k, has_answer=True, no_answer_score=0.1)
+    for number, context in enumerate(contexts):
+        if (start := context.find(word)) >= 0:
+            span = pb.Span(start=start, end=start + len(word), text=word, score=0.8, context=number)
+            return pb.AnswerResult(spans=[span] * top_k, has_answer=True, no_answer_score=0.1)
+    return pb.AnswerResult(has_answer=False, no_answer_score=0.9)
+
+
+def choose(choices: Sequence[str]) -> pb.ChooseResult:
+    """The longest one."""
+    scores = np.array([len(choice) for choice in choices]) / sum(map(len, choices))
+    return pb.ChooseResult(choice=int(scores.argmax()), scores=scores)
+
+
+def tag(text: str, return_words: bool) -> pb.TagResult:
+    """Words that begin with a capital."""
+    found = [(match.start(), match.end(), match[0]) for match in re.finditer(r"\w+", text)]
+    entities = [
+        pb.Entity(start=start, end=end, text=word, label="LOC", score=0.5)
+        for start, end, word in found
+        if word[0].isupper()
+    ]
+    words = [pb.TaggedWord(start=start, end=end, tag="O", score=0.5) for start, end, _ in found if return_words]
+    return pb.TagResult(entities=entities, words=words)
 
 
 def refuse(context: grpc.ServicerContext, fields: Sequence[tuple[str, str]]) -> None:

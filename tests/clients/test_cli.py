@@ -149,7 +149,7 @@ def test_question_and_context_of_the_command_line(run: Run) -> None:
     (row,) = run("answer", "Where is Paris?", "In Paris it is.", "--top-k", "2").rows
 
     assert (row["answer"], row["score"], row["has_answer"]) == ("Paris", 0.8, True)
-    assert row["spans"] == [{"start": 3, "end": 8, "text": "Paris", "score": 0.8}] * 2
+    assert row["spans"] == [{"start": 3, "end": 8, "text": "Paris", "score": 0.8, "context": 0}] * 2
 
 
 def test_masks_of_the_command_line(run: Run) -> None:

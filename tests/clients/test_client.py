@@ -15,11 +15,25 @@ from hypothesis import strategies as st
 import bertline
 from bertline import AsyncClient, Client, InvalidInput
 from bertline._batches import batches
-from bertline._convert import MAX_REQUEST_BYTES, MAX_TOP_K, answer_call
+from bertline._calls import answer_call
+from bertline._convert import MAX_REQUEST_BYTES
+from bertline._inputs import MAX_COUNT
+from bertline.results import Timings, Usage
 from bertline.v1 import encoder_pb2 as pb
 from tests.clients.fake_server import DIM, FakeEncoder, serve, vector
 
-METHODS = ("embed", "classify", "answer", "fill_mask", "models")
+METHODS = (
+    "embed",
+    "classify",
+    "regress",
+    "choose",
+    "answer",
+    "tag",
+    "fill_mask",
+    "tokenize",
+    "models",
+    "model",
+)
 words = st.text(min_size=1).filter(str.strip)
 
 
@@ -44,17 +58,22 @@ def test_no_inputs_send_nothing(client: Client, encoder: FakeEncoder) -> None:
     assert client.classify([]) == []
     assert client.answer([]) == []
     assert client.fill_mask([]) == []
+    assert client.regress([]) == client.choose([]) == client.tag([]) == client.tokenize([]) == []
     assert encoder.requests == []
 
 
 def test_options_reach_the_server(client: Client, encoder: FakeEncoder) -> None:
     """What the caller asks for is in the request; what is not asked for is unset."""
     client.embed(["a"], model="fake", version="7", pooling="mean", normalize=False, truncate=True)
+    client.embed(["a"], dimensions=3, windows=True, window_stride=8)
+    client.classify(["a"], top_k=2)
     client.embed(["a"])
 
-    asked, plain = encoder.requests
+    asked, more, labels, plain = encoder.requests
     model = pb.ModelRef(name="fake", version="7")
     assert asked == pb.EmbedRequest(model=model, texts=["a"], pooling=pb.POOLING_MEAN, normalize=False, truncate=True)
+    assert more == pb.EmbedRequest(model=pb.ModelRef(), texts=["a"], dimensions=3, windows=True, window_stride=8)
+    assert labels.top_k == 2
     assert plain == pb.EmbedRequest(model=pb.ModelRef(), texts=["a"])
     assert not plain.HasField("normalize")
 
@@ -82,9 +101,9 @@ def test_answer_returns_spans_of_the_context(client: Client) -> None:
 
 def test_any_number_of_spans_may_be_asked_for() -> None:
     """More than the message can hold means all."""
-    call = answer_call([("Where?", "here")], "", "", top_k=MAX_TOP_K + 1, truncate=False)
+    call = answer_call([("Where?", "here")], "", "", False, top_k=MAX_COUNT + 1)
 
-    assert [request.message.top_k for request in call.requests(1)] == [MAX_TOP_K]
+    assert [request.message.top_k for request in call.requests(1)] == [MAX_COUNT]
 
 
 def test_fill_mask_returns_tokens_and_targets(client: Client) -> None:
@@ -102,6 +121,67 @@ def test_models_are_described(client: Client) -> None:
 
     assert (model.name, model.version, model.task) == ("fake", "1", "classification")
     assert model.manifest == {"opset": 18}
+
+
+def test_one_model_is_described(client: Client, encoder: FakeEncoder) -> None:
+    """`model` tells of the one that is named."""
+    assert client.model("fake", "1").max_seq_length == 128
+    assert encoder.requests == [pb.GetModelRequest(model=pb.ModelRef(name="fake", version="1"))]
+
+
+def test_answers_out_of_several_contexts(client: Client) -> None:
+    """A span tells which of the contexts it stands in."""
+    contexts = ["In Rome.", "In Paris it is."]
+    (found,) = client.answer([("Where is Paris?", contexts)])
+    (span,) = found.spans
+
+    assert (span.context, contexts[span.context][span.start : span.end]) == (1, "Paris")
+
+
+def test_choose_takes_questions_with_or_without_context(client: Client, encoder: FakeEncoder) -> None:
+    """The likeliest choice has its number and its probability."""
+    first, second = client.choose([("Which?", ["a", "bcd"]), ("It purrs.", "What?", ("cat", "a"))])
+
+    assert (first.choice, first.score, second.choice) == (1, 0.75, 0)
+    assert encoder.requests[0].inputs == [
+        pb.ChooseInput(question="Which?", choices=["a", "bcd"]),
+        pb.ChooseInput(context="It purrs.", question="What?", choices=["cat", "a"]),
+    ]
+
+
+def test_tag_takes_texts_and_words(client: Client) -> None:
+    """Offsets are those of Python strings; words come when they are asked for."""
+    text = "🦉 sits in Zürich"
+    first, second = client.tag([text, ["in", "Rome"]], return_words=True)
+
+    assert [(item.text, item.label) for item in first.entities] == [("Zürich", "LOC")]
+    assert text[first.entities[0].start : first.entities[0].end] == "Zürich"
+    assert [(word.start, word.end) for word in second.words] == [(0, 2), (3, 7)]
+    assert client.tag([text])[0].words == ()
+
+
+def test_regress_returns_numbers(client: Client) -> None:
+    """One for each text or pair."""
+    assert client.regress(["abc", ("abc", "de")]) == [3.0, 3.5]
+
+
+def test_tokenize_returns_tokens(client: Client) -> None:
+    """Those that were added are told apart."""
+    (found,) = client.tokenize(["word"])
+
+    assert [token for token, special in zip(found.tokens, found.special, strict=True) if not special] == ["word"]
+    assert found.offsets == ((0, 0), (0, 4), (0, 0))
+
+
+def test_usage_counts_what_was_cut(client: Client) -> None:
+    """Over all requests of a call, and of a second call that it is given to."""
+    usage = Usage()
+    client.embed(["short", "a text of more than ten", *["short"] * 4], truncate=True, usage=usage)
+
+    assert usage.num_tokens == [5, 23, 5, 5, 5, 5]
+    assert usage.num_truncated == [0, 13, 0, 0, 0, 0]
+    assert usage.truncated == [1]
+    assert usage.timings == [Timings(0.25, 0.5, 1.0)] * 2
 
 
 @settings(max_examples=30, deadline=None)
@@ -249,7 +329,15 @@ def test_arguments_out_of_range_are_refused(kind: Callable[..., Any], arguments:
         (lambda client: client.fill_mask("[MASK]"), TypeError, "write `\\[text\\]`"),
         (lambda client: client.fill_mask(["[MASK]"], targets="word"), TypeError, "`targets` must be a list"),
         (lambda client: client.embed(["a", None]), TypeError, "input 1, text: a string is needed, a NoneType"),
-        (lambda client: client.answer(("question", "context")), TypeError, "input 0: a pair of strings"),
+        (lambda client: client.answer(("question", "context")), TypeError, "input 0: a pair is needed, a str"),
+        (lambda client: client.answer([("question", 1)]), TypeError, "input 0, contexts: a list of strings"),
+        (lambda client: client.answer([("question", ["a", 1])]), TypeError, r"input 0, contexts\[1\]: a string"),
+        (lambda client: client.choose([("question", "ab")]), TypeError, "input 0, choices: a list of strings"),
+        (lambda client: client.choose(["question"]), TypeError, "a question with choices is needed, a str came"),
+        (lambda client: client.tag("a text"), TypeError, "write `\\[text\\]`"),
+        (lambda client: client.tag(["a", ["b", 1]]), TypeError, r"input 1, words\[1\]: a string is needed"),
+        (lambda client: client.embed(["a"], dimensions=0), ValueError, "`dimensions` must be at least 1"),
+        (lambda client: client.embed(["a"], window_stride=-1), ValueError, "`window_stride` must be at least 1"),
         (lambda client: client.classify([("a", "b", "c")]), TypeError, "3 values came"),
         (lambda client: client.embed(["a"], version=1), TypeError, "`version`"),
         (lambda client: client.embed(["a"], model="\ud800"), InvalidInput, "model: contains a lone surrogate"),

@@ -120,7 +120,7 @@ def test_bad_fields_of_pairs_are_named(client: Client) -> None:
     with pytest.raises(errors.InvalidInput) as caught:
         client.answer([("question", "context")] * 5 + [("question", "refuse")])
 
-    assert caught.value.items == [errors.InvalidItem(5, "context", "refused")]
+    assert caught.value.items == [errors.InvalidItem(5, "contexts[0]", "refused")]
 
 
 def test_the_first_failing_request_is_reported(client: Client) -> None:

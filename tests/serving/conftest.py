@@ -99,6 +99,9 @@ def all_tasks(tmp_path_factory):
         "classifier": write_model(models, "classifier", task="classification", seed=1),
         "reader": write_model(models, "reader", task="spans", seed=2),
         "filler": write_model(models, "filler", task="masked-lm", seed=3),
+        "scorer": write_model(models, "scorer", task="regression", seed=4),
+        "chooser": write_model(models, "chooser", task="multiple-choice", seed=5),
+        "tagger": write_model(models, "tagger", task="tagging", seed=6),
     }
     return models, references
 

@@ -5,7 +5,7 @@ Hence a padded row, a swapped row or a missing mask shows in the result.
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx
@@ -27,6 +27,9 @@ SETTINGS = {
     "classification": {"max_seq_length": 32, "labels": ["no", "maybe", "yes"]},
     "spans": {"max_seq_length": 16, "doc_stride": 4, "max_query_length": 6, "n_best_size": 5, "unanswerable": True},
     "masked-lm": {"max_seq_length": 32},
+    "regression": {"max_seq_length": 32},
+    "multiple-choice": {"max_seq_length": 16},
+    "tagging": {"max_seq_length": 16, "doc_stride": 6, "labels": ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]},
 }
 
 
@@ -62,15 +65,19 @@ class Reference:
         if self.task.name == "embedding":
             return {"sentence_embedding": hidden.mean(axis=0)}
         logits = hidden @ self.weights.head
-        if self.task.name == "classification":
+        if self.task.name in ("classification", "regression"):
             return {"logits": logits[0]}
-        if self.task.name == "masked-lm":
+        if self.task.name == "multiple-choice":
+            return {"logits": logits[0, 0]}
+        if self.task.name in ("masked-lm", "tagging"):
             return {"logits": logits}
         return {"start_logits": logits[:, 0], "end_logits": logits[:, 1]}
 
-    def predict(self, examples, **changes):
-        task = self.task.with_settings(**changes)
-        windows = task.encode(examples)
+    def predict(self, examples, truncate=True, **changes):
+        """As evaluation does it, with some settings, or fields of the task, changed."""
+        own = {name: changes.pop(name) for name in list(changes) if name in vars(self.task)}
+        task = replace(self.task.with_settings(**changes), **own)
+        windows = task.encode(examples, truncate=truncate)
         return [
             task.decode(example, items, [self.outputs(item) for item in items])
             for example, items in zip(examples, windows, strict=True)
@@ -92,7 +99,7 @@ def write_model(models, name="tiny", version="1", task="embedding", *, hidden_si
     settings = settings_from_dict(task, SETTINGS[task])
     tokenizer = build_tokenizer(VOCAB)
     tokenizer.save(str(directory / TOKENIZER_FILE))
-    head_size = {"classification": 3, "spans": 2, "masked-lm": len(VOCAB)}.get(task, 1)
+    head_size = {"classification": 3, "spans": 2, "masked-lm": len(VOCAB), "tagging": 5}.get(task, 1)
     weights = Weights.random(seed, hidden_size, head_size)
     onnx.save(make_graph(task, weights, passes), directory / MODEL_FILE)
     values = {
@@ -161,14 +168,15 @@ def make_graph(task, weights, passes):
             helper.make_node("Div", ["last_sum", "num_tokens"], ["sentence_embedding"]),
         ]
         outputs = {"sentence_embedding": ["batch", hidden_size]}
-    elif task == "classification":
-        constants["head"] = weights.head
+    elif task in ("classification", "regression", "multiple-choice"):
+        single = task == "multiple-choice"
+        constants["head"] = weights.head[:, 0] if single else weights.head
         nodes += [
             helper.make_node("Gather", [last, "first"], ["cls"], axis=1),
             helper.make_node("MatMul", ["cls", "head"], ["logits"]),
         ]
-        outputs = {"logits": ["batch", weights.head.shape[1]]}
-    elif task == "masked-lm":
+        outputs = {"logits": ["batch"] if single else ["batch", weights.head.shape[1]]}
+    elif task in ("masked-lm", "tagging"):
         constants["head"] = weights.head
         nodes.append(helper.make_node("MatMul", [last, "head"], ["logits"]))
         outputs = {"logits": ["batch", "length", weights.head.shape[1]]}

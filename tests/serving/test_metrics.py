@@ -55,6 +55,9 @@ def test_counters_equal_the_traffic(fresh):
         ("Classify", pb.ClassifyRequest(model=pb.ModelRef(name="embedder")).SerializeToString()),
         ("Answer", pb.AnswerRequest(model=pb.ModelRef(name="nobody")).SerializeToString()),
         ("FillMask", pb.FillMaskRequest(texts=["[MASK]"]).SerializeToString()),
+        ("Tag", pb.TagRequest(inputs=[pb.TagInput(text="cat")]).SerializeToString()),
+        ("Tokenize", pb.TokenizeRequest(model=pb.ModelRef(name="reader")).SerializeToString()),
+        ("GetModel", pb.GetModelRequest().SerializeToString()),
         ("ListModels", b""),
     ]
     rng = random.Random(0)

@@ -3,6 +3,8 @@ import onnx
 import pytest
 
 from serving.models import load_model
+from serving.rpcs import RPCS
+from tasks import TASKS
 from tasks.features import INPUT_NAMES
 from tasks.files import sha256
 from tasks.manifest import MODEL_FILE, Execution
@@ -67,13 +69,10 @@ def test_graph_of_another_task(tmp_path):
         load_model(tmp_path / "tiny" / "1")
 
 
-def test_task_without_an_rpc(tmp_path):
-    """A model that nobody could ask for is an error, not a model that only takes memory."""
-    write_model(tmp_path)
-    edit_manifest(tmp_path / "tiny" / "1", task="regression", settings={})
-
-    with pytest.raises(ValueError, match=r"tiny/1` does `regression`, for which there is no RPC \(served: embedding, "):
-        load_model(tmp_path / "tiny" / "1")
+def test_every_task_is_served():
+    """There is an RPC for each."""
+    assert {rpc.task for rpc in RPCS} == TASKS.keys()
+    assert len(RPCS) == len(TASKS)
 
 
 def test_other_name(tmp_path):

@@ -157,7 +157,7 @@ def test_another_task_in_its_place(put, models_dir):
         put(task="classification")
         wait_until(lambda: server.stub.ListModels(pb.ListModelsRequest()).models[0].task == "classification")
 
-        assert len(server.stub.Classify(pb.ClassifyRequest(inputs=[pb.ClassifyInput(text="cat")])).results) == 1
+        assert len(server.stub.Classify(pb.ClassifyRequest(inputs=[pb.TextInput(text="cat")])).results) == 1
         assert server.total("bertline_model_info") == server.total("bertline_model_info", task="classification") == 1
 
 

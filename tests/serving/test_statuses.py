@@ -6,6 +6,7 @@ from grpc_status import rpc_status
 from bertline.v1 import encoder_pb2 as pb
 from serving.errors import CODES
 from serving.scheduler import ComputeError, ExpiredError, QueueFullError
+from serving.servicer import METHODS
 from tests.serving.conftest import serve
 from tests.serving.models import write_model
 
@@ -44,23 +45,93 @@ def refused(call, request, **options):
         ("Embed", pb.EmbedRequest(texts=["dog"], pooling=pb.POOLING_CLS), {"pooling": "has `mean`, not `cls`"}),
         (
             "Classify",
-            pb.ClassifyRequest(inputs=[pb.ClassifyInput(text="a", text_pair=""), pb.ClassifyInput(text="")]),
+            pb.ClassifyRequest(inputs=[pb.TextInput(text="a", text_pair=""), pb.TextInput(text="")]),
             {"inputs[0].text_pair": "empty", "inputs[1].text": "empty"},
         ),
         (
             "Classify",
-            pb.ClassifyRequest(inputs=[pb.ClassifyInput(text="cat " * 20, text_pair="cat " * 20)]),
+            pb.ClassifyRequest(inputs=[pb.TextInput(text="cat " * 20, text_pair="cat " * 20)]),
             {"inputs[0].text": "43 tokens came, 32 fit"},
         ),
         (
             "Answer",
-            pb.AnswerRequest(inputs=[pb.AnswerInput(question="who"), pb.AnswerInput(context="cat")]),
-            {"inputs[0].context": "empty", "inputs[1].question": "empty"},
+            pb.AnswerRequest(
+                inputs=[pb.AnswerInput(question="who", contexts=[""]), pb.AnswerInput(contexts=["cat", " "])]
+            ),
+            {"inputs[0].contexts[0]": "empty", "inputs[1].question": "empty", "inputs[1].contexts[1]": "empty"},
         ),
         (
             "Answer",
-            pb.AnswerRequest(inputs=[pb.AnswerInput(question="who " * 7, context="cat")]),
+            pb.AnswerRequest(inputs=[pb.AnswerInput(question="who " * 7, contexts=["cat"])]),
             {"inputs[0].question": "7 tokens came, 6 fit"},
+        ),
+        (
+            "Answer",
+            pb.AnswerRequest(inputs=[pb.AnswerInput(question="who", contexts=["cat"]), pb.AnswerInput(question="who")]),
+            {"inputs[1].contexts": "at least one"},
+        ),
+        (
+            "Embed",
+            pb.EmbedRequest(texts=["dog"], dimensions=9, window_stride=8, normalize=False),
+            {"dimensions": "9 were asked for, this model has 8", "window_stride": "none without `windows`"},
+        ),
+        (
+            "Embed",
+            pb.EmbedRequest(texts=["dog"], windows=True, window_stride=7),
+            {"window_stride": "at least 8 tokens"},
+        ),
+        ("Embed", pb.EmbedRequest(texts=["dog", ""], windows=True), {"texts[1]": "empty"}),
+        (
+            "Regress",
+            pb.RegressRequest(inputs=[pb.TextInput(text="a", text_pair=" "), pb.TextInput(text="cat " * 31)]),
+            {"inputs[0].text_pair": "empty", "inputs[1].text": "33 tokens came, 32 fit"},
+        ),
+        (
+            "Choose",
+            pb.ChooseRequest(inputs=[pb.ChooseInput(question="who", choices=["cat"]), pb.ChooseInput()]),
+            {"inputs[0].choices": "1 of them; at least two", "inputs[1].choices": "0 of them; at least two"},
+        ),
+        (
+            "Choose",
+            pb.ChooseRequest(
+                inputs=[
+                    pb.ChooseInput(choices=["cat", ""]),
+                    pb.ChooseInput(context="who " * 20, choices=["cat", "dog"]),
+                    pb.ChooseInput(question=" ", choices=["cat", "dog"]),
+                ]
+            ),
+            {
+                "inputs[0].choices[1]": "empty",
+                "inputs[1].context": "24 tokens came, 16 fit",
+                "inputs[2].question": "empty",
+            },
+        ),
+        (
+            "Tag",
+            pb.TagRequest(
+                inputs=[
+                    pb.TagInput(text="cat"),
+                    pb.TagInput(),
+                    pb.TagInput(text="cat", words=["dog"]),
+                ]
+            ),
+            {"inputs[2].words": "give one of them"},
+        ),
+        (
+            "Tag",
+            pb.TagRequest(
+                inputs=[
+                    pb.TagInput(text="\u200b"),
+                    pb.TagInput(words=["", " "]),
+                    pb.TagInput(words=["cat", "cat." * 9]),
+                ]
+            ),
+            {"inputs[0].text": "empty", "inputs[1].words": "empty"},
+        ),
+        (
+            "Tag",
+            pb.TagRequest(inputs=[pb.TagInput(words=["cat", "cat." * 9])]),
+            {"inputs[0].words": "20 tokens came, 16 fit"},
         ),
         ("FillMask", pb.FillMaskRequest(texts=["[MASK]", "cat"]), {"texts[1]": "[MASK]"}),
         ("FillMask", pb.FillMaskRequest(texts=["[MASK]"], targets=["cat", "qqq"]), {"targets[1]": "vocabulary"}),
@@ -104,8 +175,12 @@ def raw_call(server, method, data):
     [
         ("Embed", pb.EmbedRequest(texts=["cat", "XX", "dog", "XX"]), ["texts[1]", "texts[3]"]),
         ("Embed", pb.EmbedRequest(texts=["cat"], model=pb.ModelRef(name="XX")), ["model.name"]),
-        ("Answer", pb.AnswerRequest(inputs=[pb.AnswerInput(question="who", context="XX")]), ["inputs[0].context"]),
-        ("Classify", pb.ClassifyRequest(inputs=[pb.ClassifyInput(text="a", text_pair="XX")]), ["inputs[0].text_pair"]),
+        (
+            "Answer",
+            pb.AnswerRequest(inputs=[pb.AnswerInput(question="who", contexts=["cat", "XX"])]),
+            ["inputs[0].contexts[1]"],
+        ),
+        ("Classify", pb.ClassifyRequest(inputs=[pb.TextInput(text="a", text_pair="XX")]), ["inputs[0].text_pair"]),
         ("FillMask", pb.FillMaskRequest(texts=["[MASK]"], targets=["XX"]), ["targets[0]"]),
     ],
 )
@@ -119,7 +194,7 @@ def test_not_utf8(server, method, message, fields):
     assert found == dict.fromkeys(fields, "not UTF-8")
 
 
-@pytest.mark.parametrize("method", ["Embed", "Classify", "Answer", "FillMask", "ListModels"])
+@pytest.mark.parametrize("method", sorted(METHODS))
 def test_not_a_message(server, method):
     """Bytes that are no message at all are INVALID_ARGUMENT, naming what was expected."""
     error, fields = refused(lambda raw: raw_call(server, method, raw), b"\x0f\xff\xff")
@@ -146,6 +221,19 @@ def test_model_not_found(versions, name, version, listed):
 
     assert error.code() is grpc.StatusCode.NOT_FOUND
     assert listed in error.details()
+
+
+@pytest.mark.parametrize("method", ["GetModel", "Tokenize"])
+def test_any_model(versions, method):
+    """Calls for models of any task find them by the same rules."""
+    call, request_type = getattr(versions.stub, method), getattr(pb, f"{method}Request")
+
+    assert call(request_type(model=pb.ModelRef(name="many"))).model.version == "10"
+    error, _ = refused(call, request_type())
+    assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert "name one of the models: many/10 (embedding), other/1 (embedding)" in error.details()
+    error, _ = refused(call, request_type(model=pb.ModelRef(name="many", version="2")))
+    assert error.code() is grpc.StatusCode.NOT_FOUND
 
 
 @pytest.mark.parametrize(("version", "expected"), [("", "10"), ("9", "9"), ("1", "1")])

@@ -45,3 +45,30 @@ def test_with_settings(tokenizer):
     assert task.settings == EmbeddingSettings()
     with pytest.raises(ValueError, match=r"unknown pooling: `max` \(one of: cls, mean\)"):
         task.with_settings(pooling="max")
+
+
+def test_windows_are_averaged_by_their_tokens(tokenizer):
+    """Nothing is cut then, nor too long; the average has length 1 where vectors have."""
+    task = Embedding(tokenizer, EmbeddingSettings(max_seq_length=8, normalize=True), windows=True)
+    (windows,) = task.encode(["a " * 9], truncate=False)
+    vectors = np.float32([[1, 0], [0, 1]])
+
+    vector = task.decode("", windows, [{"sentence_embedding": vector} for vector in vectors])
+
+    assert [(len(window), window.num_truncated) for window in windows] == [(8, 0), (5, 0)]
+    np.testing.assert_allclose(vector, np.array([2, 1]) / np.sqrt(5), rtol=1e-6)
+
+
+def test_the_first_numbers_of_a_vector(tokenizer):
+    """Are normalised by themselves."""
+    task = Embedding(tokenizer, EmbeddingSettings(normalize=True), dimensions=2)
+    vector = task.decode("a", task.encode(["a"])[0], [{"sentence_embedding": np.float32([3, 4, 12])}])
+
+    np.testing.assert_allclose(vector, [0.6, 0.8], rtol=1e-6)
+
+
+def test_what_was_cut_is_counted(tokenizer):
+    """In tokens of the text."""
+    task = Embedding(tokenizer, EmbeddingSettings(max_seq_length=8))
+
+    assert [windows[0].num_truncated for windows in task.encode(["a " * 6, "a " * 9])] == [0, 3]

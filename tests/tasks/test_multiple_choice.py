@@ -42,7 +42,7 @@ def test_long_texts_are_cut_or_refused(task):
     features = task.encode([example])[0]
 
     assert read(task, features) == [f"[CLS] w1 w1 w1 w1 w1 [SEP] w2 {choice} [SEP]" for choice in example.choices]
-    with pytest.raises(InvalidExamplesError, match="example 0, text: text too long: 14 tokens came, 10 fit"):
+    with pytest.raises(InvalidExamplesError, match="example 0, context: text too long: 14 tokens came, 10 fit"):
         task.encode([example], truncate=False)
 
 

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tasks.spans import SpanExample, Spans, SpanSettings, window_bounds
+from tasks.spans import SpanExample, Spans, SpanSettings
+from tasks.windows import window_bounds
 
 SIZES = {"num_tokens": st.integers(1, 150), "capacity": st.integers(1, 60), "doc_stride": st.integers(1, 70)}
 

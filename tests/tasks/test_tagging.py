@@ -62,8 +62,9 @@ def test_the_first_token_of_a_word_carries_its_tag(tokenizer):
     assert prediction.tags == ("B-LOC", "I-LOC", "O")
     (entity,) = prediction.entities
     assert (entity.type, entity.start, entity.end, entity.text) == ("LOC", 0, 10, "unwanted é")
+    assert entity.score == np.mean(prediction.scores[:2])
     assert task.to_dict(example, prediction)["entities"] == [
-        {"type": "LOC", "start": 0, "end": 10, "text": "unwanted é"}
+        {"type": "LOC", "start": 0, "end": 10, "text": "unwanted é", "score": entity.score}
     ]
 
 

@@ -3,6 +3,7 @@
 import json
 import shutil
 import unicodedata
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -299,3 +300,22 @@ def test_tokenizer_json_without_mask_names_the_file(tmp_path):
 
     with pytest.raises(ValueError, match=r"tokenizer.json` lacks `\[MASK\]`"):
         Tokenizer.load(tmp_path)
+
+
+@given(st.text(st.sampled_from("aé中\u0301\u0327\u20e3\u200b\u202eשָ🦉! \n\x00"), max_size=20), st.booleans())
+def test_words_stand_in_order(text, lowercase):
+    """Within the text, without overlap, each of at least one letter; marks belong to the letter before them."""
+    tokenizer = Tokenizer(build_tokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"], lowercase=lowercase))
+
+    words = tokenizer.words(text)
+
+    assert all(0 <= start < end <= len(text) for start, end in words)
+    assert all(end <= start for (_, end), (start, _) in pairwise(words))
+
+
+def test_marks_stay_with_their_word():
+    """Also where the tokenizer drops them."""
+    tokenizer = Tokenizer(build_tokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]))
+    text = "cafe\u0301, 中国 x\u0327\u0301"
+
+    assert [text[start:end] for start, end in tokenizer.words(text)] == ["cafe\u0301", ",", "中", "国", "x\u0327\u0301"]

@@ -37,33 +37,7 @@ class ModelRef(_message.Message):
     version: str
     def __init__(self, name: _Optional[str] = ..., version: _Optional[str] = ...) -> None: ...
 
-class EmbedRequest(_message.Message):
-    __slots__ = ("model", "texts", "pooling", "normalize", "truncate")
-    MODEL_FIELD_NUMBER: _ClassVar[int]
-    TEXTS_FIELD_NUMBER: _ClassVar[int]
-    POOLING_FIELD_NUMBER: _ClassVar[int]
-    NORMALIZE_FIELD_NUMBER: _ClassVar[int]
-    TRUNCATE_FIELD_NUMBER: _ClassVar[int]
-    model: ModelRef
-    texts: _containers.RepeatedScalarFieldContainer[str]
-    pooling: Pooling
-    normalize: bool
-    truncate: bool
-    def __init__(self, model: _Optional[_Union[ModelRef, _Mapping]] = ..., texts: _Optional[_Iterable[str]] = ..., pooling: _Optional[_Union[Pooling, str]] = ..., normalize: _Optional[bool] = ..., truncate: _Optional[bool] = ...) -> None: ...
-
-class EmbedReply(_message.Message):
-    __slots__ = ("model", "vectors", "dim", "num_tokens")
-    MODEL_FIELD_NUMBER: _ClassVar[int]
-    VECTORS_FIELD_NUMBER: _ClassVar[int]
-    DIM_FIELD_NUMBER: _ClassVar[int]
-    NUM_TOKENS_FIELD_NUMBER: _ClassVar[int]
-    model: ModelRef
-    vectors: bytes
-    dim: int
-    num_tokens: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, model: _Optional[_Union[ModelRef, _Mapping]] = ..., vectors: _Optional[bytes] = ..., dim: _Optional[int] = ..., num_tokens: _Optional[_Iterable[int]] = ...) -> None: ...
-
-class ClassifyInput(_message.Message):
+class TextInput(_message.Message):
     __slots__ = ("text", "text_pair")
     TEXT_FIELD_NUMBER: _ClassVar[int]
     TEXT_PAIR_FIELD_NUMBER: _ClassVar[int]
@@ -71,15 +45,65 @@ class ClassifyInput(_message.Message):
     text_pair: str
     def __init__(self, text: _Optional[str] = ..., text_pair: _Optional[str] = ...) -> None: ...
 
+class Timings(_message.Message):
+    __slots__ = ("tokenize_s", "queue_s", "inference_s")
+    TOKENIZE_S_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_S_FIELD_NUMBER: _ClassVar[int]
+    INFERENCE_S_FIELD_NUMBER: _ClassVar[int]
+    tokenize_s: float
+    queue_s: float
+    inference_s: float
+    def __init__(self, tokenize_s: _Optional[float] = ..., queue_s: _Optional[float] = ..., inference_s: _Optional[float] = ...) -> None: ...
+
+class EmbedRequest(_message.Message):
+    __slots__ = ("model", "texts", "truncate", "pooling", "normalize", "dimensions", "windows", "window_stride")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    TEXTS_FIELD_NUMBER: _ClassVar[int]
+    TRUNCATE_FIELD_NUMBER: _ClassVar[int]
+    POOLING_FIELD_NUMBER: _ClassVar[int]
+    NORMALIZE_FIELD_NUMBER: _ClassVar[int]
+    DIMENSIONS_FIELD_NUMBER: _ClassVar[int]
+    WINDOWS_FIELD_NUMBER: _ClassVar[int]
+    WINDOW_STRIDE_FIELD_NUMBER: _ClassVar[int]
+    model: ModelRef
+    texts: _containers.RepeatedScalarFieldContainer[str]
+    truncate: bool
+    pooling: Pooling
+    normalize: bool
+    dimensions: int
+    windows: bool
+    window_stride: int
+    def __init__(self, model: _Optional[_Union[ModelRef, _Mapping]] = ..., texts: _Optional[_Iterable[str]] = ..., truncate: _Optional[bool] = ..., pooling: _Optional[_Union[Pooling, str]] = ..., normalize: _Optional[bool] = ..., dimensions: _Optional[int] = ..., windows: _Optional[bool] = ..., window_stride: _Optional[int] = ...) -> None: ...
+
+class EmbedReply(_message.Message):
+    __slots__ = ("model", "vectors", "dim", "num_tokens", "num_truncated", "num_windows", "timings")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    VECTORS_FIELD_NUMBER: _ClassVar[int]
+    DIM_FIELD_NUMBER: _ClassVar[int]
+    NUM_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    NUM_TRUNCATED_FIELD_NUMBER: _ClassVar[int]
+    NUM_WINDOWS_FIELD_NUMBER: _ClassVar[int]
+    TIMINGS_FIELD_NUMBER: _ClassVar[int]
+    model: ModelRef
+    vectors: bytes
+    dim: int
+    num_tokens: _containers.RepeatedScalarFieldContainer[int]
+    num_truncated: _containers.RepeatedScalarFieldContainer[int]
+    num_windows: _containers.RepeatedScalarFieldContainer[int]
+    timings: Timings
+    def __init__(self, model: _Optional[_Union[ModelRef, _Mapping]] = ..., vectors: _Optional[bytes] = ..., dim: _Optional[int] = ..., num_tokens: _Optional[_Iterable[int]] = ..., num_truncated: _Optional[_Iterable[int]] = ..., num_windows: _Optional[_Iterable[int]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ...) -> None: ...
+
 class ClassifyRequest(_message.Message):
-    __slots__ = ("model", "inputs", "truncate")
+    __slots__ = ("model", "inputs", "truncate", "top_k")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     INPUTS_FIELD_NUMBER: _ClassVar[int]
     TRUNCATE_FIELD_NUMBER: _ClassVar[int]
+    TOP_K_FIELD_NUMBER: _ClassVar[int]
     model: ModelRef
-    inputs: _containers.RepeatedCompositeFieldContainer[ClassifyInput]
+    inputs: _containers.RepeatedCompositeFieldContainer[TextInput]
     truncate: bool
-    def __init__(self, model: _Optional[_Union[ModelRef, _Mapping]] = ..., inputs: _Optional[_Iterable[_Union[ClassifyInput, _Mapping]]] = ..., truncate: _Optional[bool] = ...) -> None: ...
+    top_k: int
+    def __init__(self, model: _Optional[_Union[ModelRef, _Mapping]] = ..., inputs: _Optional[_Iterable[_Union[TextInput, _Mapping]]] = ..., truncate: _Optional[bool] = ..., top_k: _Optional[int] = ...) -> None: ...
 
 class LabelScore(_message.Message):
     __slots__ = ("label", "score")
@@ -96,46 +120,118 @@ class Classification(_message.Message):
     def __init__(self, labels: _Optional[_Iterable[_Union[LabelScore, _Mapping]]] = ...) -> None: ...
 
 class ClassifyReply(_message.Message):
-    __slots__ = ("model", "results", "num_tokens")
+    __slots__ = ("model", "results", "num_tokens", "num_truncated", "timings")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     RESULTS_FIELD_NUMBER: _ClassVar[int]
     NUM_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    NUM_TRUNCATED_FIELD_NUMBER: _ClassVar[int]
+    TIMINGS_FIELD_NUMBER: _ClassVar[int]
     model: ModelRef
     results: _containers.RepeatedCompositeFieldContainer[Classification]
     num_tokens: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, model: _Optional[_Union[ModelRef, _Mapping]] = ..., results: _Optional[_Iterable[_Union[Classification, _Mapping]]] = ..., num_tokens: _Optional[_Iterable[int]] = ...) -> None: ...
+    num_truncated: _containers.RepeatedScalarFieldContainer[int]
+    timings: Timings
+    def __init__(self, model: _Optional[_Union[ModelRef, _Mapping]] = ..., results: _Optional[_Iterable[_Union[Classification, _Mapping]]] = ..., num_tokens: _Optional[_Iterable[int]] = ..., num_truncated: _Optional[_Iterable[int]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ...) -> None: ...
 
-class AnswerInput(_message.Message):
-    __slots__ = ("question", "context")
-    QUESTION_FIELD_NUMBER: _ClassVar[int]
-    CONTEXT_FIELD_NUMBER: _ClassVar[int]
-    question: str
-    context: str
-    def __init__(self, question: _Optional[str] = ..., context: _Optional[str] = ...) -> None: ...
-
-class AnswerRequest(_message.Message):
-    __slots__ = ("model", "inputs", "top_k", "truncate")
+class RegressRequest(_message.Message):
+    __slots__ = ("model", "inputs", "truncate")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     INPUTS_FIELD_NUMBER: _ClassVar[int]
-    TOP_K_FIELD_NUMBER: _ClassVar[int]
     TRUNCATE_FIELD_NUMBER: _ClassVar[int]
     model: ModelRef
-    inputs: _containers.RepeatedCompositeFieldContainer[AnswerInput]
-    top_k: int
+    inputs: _containers.RepeatedCompositeFieldContainer[TextInput]
     truncate: bool
-    def __init__(self, model: _Optional[_Union[ModelRef, _Mapping]] = ..., inputs: _Optional[_Iterable[_Union[AnswerInput, _Mapping]]] = ..., top_k: _Optional[int] = ..., truncate: _Optional[bool] = ...) -> None: ...
+    def __init__(self, model: _Optional[_Union[ModelRef, _Mapping]] = ..., inputs: _Optional[_Iterable[_Union[TextInput, _Mapping]]] = ..., truncate: _Optional[bool] = ...) -> None: ...
+
+class RegressReply(_message.Message):
+    __slots__ = ("model", "values", "num_tokens", "num_truncated", "timings")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    NUM_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    NUM_TRUNCATED_FIELD_NUMBER: _ClassVar[int]
+    TIMINGS_FIELD_NUMBER: _ClassVar[int]
+    model: ModelRef
+    values: _containers.RepeatedScalarFieldContainer[float]
+    num_tokens: _containers.RepeatedScalarFieldContainer[int]
+    num_truncated: _containers.RepeatedScalarFieldContainer[int]
+    timings: Timings
+    def __init__(self, model: _Optional[_Union[ModelRef, _Mapping]] = ..., values: _Optional[_Iterable[float]] = ..., num_tokens: _Optional[_Iterable[int]] = ..., num_truncated: _Optional[_Iterable[int]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ...) -> None: ...
+
+class ChooseInput(_message.Message):
+    __slots__ = ("context", "question", "choices")
+    CONTEXT_FIELD_NUMBER: _ClassVar[int]
+    QUESTION_FIELD_NUMBER: _ClassVar[int]
+    CHOICES_FIELD_NUMBER: _ClassVar[int]
+    context: str
+    question: str
+    choices: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, context: _Optional[str] = ..., question: _Optional[str] = ..., choices: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ChooseRequest(_message.Message):
+    __slots__ = ("model", "inputs", "truncate")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    INPUTS_FIELD_NUMBER: _ClassVar[int]
+    TRUNCATE_FIELD_NUMBER: _ClassVar[int]
+    model: ModelRef
+    inputs: _containers.RepeatedCompositeFieldContainer[ChooseInput]
+    truncate: bool
+    def __init__(self, model: _Optional[_Union[ModelRef, _Mapping]] = ..., inputs: _Optional[_Iterable[_Union[ChooseInput, _Mapping]]] = ..., truncate: _Optional[bool] = ...) -> None: ...
+
+class ChooseResult(_message.Message):
+    __slots__ = ("choice", "scores")
+    CHOICE_FIELD_NUMBER: _ClassVar[int]
+    SCORES_FIELD_NUMBER: _ClassVar[int]
+    choice: int
+    scores: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, choice: _Optional[int] = ..., scores: _Optional[_Iterable[float]] = ...) -> None: ...
+
+class ChooseReply(_message.Message):
+    __slots__ = ("model", "results", "num_tokens", "num_truncated", "timings")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    NUM_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    NUM_TRUNCATED_FIELD_NUMBER: _ClassVar[int]
+    TIMINGS_FIELD_NUMBER: _ClassVar[int]
+    model: ModelRef
+    results: _containers.RepeatedCompositeFieldContainer[ChooseResult]
+    num_tokens: _containers.RepeatedScalarFieldContainer[int]
+    num_truncated: _containers.RepeatedScalarFieldContainer[int]
+    timings: Timings
+    def __init__(self, model: _Optional[_Union[ModelRef, _Mapping]] = ..., results: _Optional[_Iterable[_Union[ChooseResult, _Mapping]]] = ..., num_tokens: _Optional[_Iterable[int]] = ..., num_truncated: _Optional[_Iterable[int]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ...) -> None: ...
+
+class AnswerInput(_message.Message):
+    __slots__ = ("question", "contexts")
+    QUESTION_FIELD_NUMBER: _ClassVar[int]
+    CONTEXTS_FIELD_NUMBER: _ClassVar[int]
+    question: str
+    contexts: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, question: _Optional[str] = ..., contexts: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class AnswerRequest(_message.Message):
+    __slots__ = ("model", "inputs", "truncate", "top_k")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    INPUTS_FIELD_NUMBER: _ClassVar[int]
+    TRUNCATE_FIELD_NUMBER: _ClassVar[int]
+    TOP_K_FIELD_NUMBER: _ClassVar[int]
+    model: ModelRef
+    inputs: _containers.RepeatedCompositeFieldContainer[AnswerInput]
+    truncate: bool
+    top_k: int
+    def __init__(self, model: _Optional[_Union[ModelRef, _Mapping]] = ..., inputs: _Optional[_Iterable[_Union[AnswerInput, _Mapping]]] = ..., truncate: _Optional[bool] = ..., top_k: _Optional[int] = ...) -> None: ...
 
 class Span(_message.Message):
-    __slots__ = ("start", "end", "text", "score")
+    __slots__ = ("start", "end", "text", "score", "context")
     START_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     SCORE_FIELD_NUMBER: _ClassVar[int]
+    CONTEXT_FIELD_NUMBER: _ClassVar[int]
     start: int
     end: int
     text: str
     score: float
-    def __init__(self, start: _Optional[int] = ..., end: _Optional[int] = ..., text: _Optional[str] = ..., score: _Optional[float] = ...) -> None: ...
+    context: int
+    def __init__(self, start: _Optional[int] = ..., end: _Optional[int] = ..., text: _Optional[str] = ..., score: _Optional[float] = ..., context: _Optional[int] = ...) -> None: ...
 
 class AnswerResult(_message.Message):
     __slots__ = ("spans", "has_answer", "no_answer_score")
@@ -148,30 +244,104 @@ class AnswerResult(_message.Message):
     def __init__(self, spans: _Optional[_Iterable[_Union[Span, _Mapping]]] = ..., has_answer: _Optional[bool] = ..., no_answer_score: _Optional[float] = ...) -> None: ...
 
 class AnswerReply(_message.Message):
-    __slots__ = ("model", "results", "num_tokens", "num_windows")
+    __slots__ = ("model", "results", "num_tokens", "num_truncated", "num_windows", "timings")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     RESULTS_FIELD_NUMBER: _ClassVar[int]
     NUM_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    NUM_TRUNCATED_FIELD_NUMBER: _ClassVar[int]
     NUM_WINDOWS_FIELD_NUMBER: _ClassVar[int]
+    TIMINGS_FIELD_NUMBER: _ClassVar[int]
     model: ModelRef
     results: _containers.RepeatedCompositeFieldContainer[AnswerResult]
     num_tokens: _containers.RepeatedScalarFieldContainer[int]
+    num_truncated: _containers.RepeatedScalarFieldContainer[int]
     num_windows: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, model: _Optional[_Union[ModelRef, _Mapping]] = ..., results: _Optional[_Iterable[_Union[AnswerResult, _Mapping]]] = ..., num_tokens: _Optional[_Iterable[int]] = ..., num_windows: _Optional[_Iterable[int]] = ...) -> None: ...
+    timings: Timings
+    def __init__(self, model: _Optional[_Union[ModelRef, _Mapping]] = ..., results: _Optional[_Iterable[_Union[AnswerResult, _Mapping]]] = ..., num_tokens: _Optional[_Iterable[int]] = ..., num_truncated: _Optional[_Iterable[int]] = ..., num_windows: _Optional[_Iterable[int]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ...) -> None: ...
+
+class TagInput(_message.Message):
+    __slots__ = ("text", "words")
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    WORDS_FIELD_NUMBER: _ClassVar[int]
+    text: str
+    words: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, text: _Optional[str] = ..., words: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class TagRequest(_message.Message):
+    __slots__ = ("model", "inputs", "truncate", "return_words")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    INPUTS_FIELD_NUMBER: _ClassVar[int]
+    TRUNCATE_FIELD_NUMBER: _ClassVar[int]
+    RETURN_WORDS_FIELD_NUMBER: _ClassVar[int]
+    model: ModelRef
+    inputs: _containers.RepeatedCompositeFieldContainer[TagInput]
+    truncate: bool
+    return_words: bool
+    def __init__(self, model: _Optional[_Union[ModelRef, _Mapping]] = ..., inputs: _Optional[_Iterable[_Union[TagInput, _Mapping]]] = ..., truncate: _Optional[bool] = ..., return_words: _Optional[bool] = ...) -> None: ...
+
+class Entity(_message.Message):
+    __slots__ = ("start", "end", "text", "label", "score")
+    START_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    LABEL_FIELD_NUMBER: _ClassVar[int]
+    SCORE_FIELD_NUMBER: _ClassVar[int]
+    start: int
+    end: int
+    text: str
+    label: str
+    score: float
+    def __init__(self, start: _Optional[int] = ..., end: _Optional[int] = ..., text: _Optional[str] = ..., label: _Optional[str] = ..., score: _Optional[float] = ...) -> None: ...
+
+class TaggedWord(_message.Message):
+    __slots__ = ("start", "end", "tag", "score")
+    START_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    TAG_FIELD_NUMBER: _ClassVar[int]
+    SCORE_FIELD_NUMBER: _ClassVar[int]
+    start: int
+    end: int
+    tag: str
+    score: float
+    def __init__(self, start: _Optional[int] = ..., end: _Optional[int] = ..., tag: _Optional[str] = ..., score: _Optional[float] = ...) -> None: ...
+
+class TagResult(_message.Message):
+    __slots__ = ("entities", "words")
+    ENTITIES_FIELD_NUMBER: _ClassVar[int]
+    WORDS_FIELD_NUMBER: _ClassVar[int]
+    entities: _containers.RepeatedCompositeFieldContainer[Entity]
+    words: _containers.RepeatedCompositeFieldContainer[TaggedWord]
+    def __init__(self, entities: _Optional[_Iterable[_Union[Entity, _Mapping]]] = ..., words: _Optional[_Iterable[_Union[TaggedWord, _Mapping]]] = ...) -> None: ...
+
+class TagReply(_message.Message):
+    __slots__ = ("model", "results", "num_tokens", "num_truncated", "num_windows", "timings")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    NUM_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    NUM_TRUNCATED_FIELD_NUMBER: _ClassVar[int]
+    NUM_WINDOWS_FIELD_NUMBER: _ClassVar[int]
+    TIMINGS_FIELD_NUMBER: _ClassVar[int]
+    model: ModelRef
+    results: _containers.RepeatedCompositeFieldContainer[TagResult]
+    num_tokens: _containers.RepeatedScalarFieldContainer[int]
+    num_truncated: _containers.RepeatedScalarFieldContainer[int]
+    num_windows: _containers.RepeatedScalarFieldContainer[int]
+    timings: Timings
+    def __init__(self, model: _Optional[_Union[ModelRef, _Mapping]] = ..., results: _Optional[_Iterable[_Union[TagResult, _Mapping]]] = ..., num_tokens: _Optional[_Iterable[int]] = ..., num_truncated: _Optional[_Iterable[int]] = ..., num_windows: _Optional[_Iterable[int]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ...) -> None: ...
 
 class FillMaskRequest(_message.Message):
-    __slots__ = ("model", "texts", "top_k", "targets", "truncate")
+    __slots__ = ("model", "texts", "truncate", "top_k", "targets")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     TEXTS_FIELD_NUMBER: _ClassVar[int]
+    TRUNCATE_FIELD_NUMBER: _ClassVar[int]
     TOP_K_FIELD_NUMBER: _ClassVar[int]
     TARGETS_FIELD_NUMBER: _ClassVar[int]
-    TRUNCATE_FIELD_NUMBER: _ClassVar[int]
     model: ModelRef
     texts: _containers.RepeatedScalarFieldContainer[str]
+    truncate: bool
     top_k: int
     targets: _containers.RepeatedScalarFieldContainer[str]
-    truncate: bool
-    def __init__(self, model: _Optional[_Union[ModelRef, _Mapping]] = ..., texts: _Optional[_Iterable[str]] = ..., top_k: _Optional[int] = ..., targets: _Optional[_Iterable[str]] = ..., truncate: _Optional[bool] = ...) -> None: ...
+    def __init__(self, model: _Optional[_Union[ModelRef, _Mapping]] = ..., texts: _Optional[_Iterable[str]] = ..., truncate: _Optional[bool] = ..., top_k: _Optional[int] = ..., targets: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class TokenScore(_message.Message):
     __slots__ = ("token", "score")
@@ -196,18 +366,64 @@ class FillMaskResult(_message.Message):
     def __init__(self, masks: _Optional[_Iterable[_Union[MaskFill, _Mapping]]] = ...) -> None: ...
 
 class FillMaskReply(_message.Message):
-    __slots__ = ("model", "results", "num_tokens")
+    __slots__ = ("model", "results", "num_tokens", "num_truncated", "timings")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     RESULTS_FIELD_NUMBER: _ClassVar[int]
     NUM_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    NUM_TRUNCATED_FIELD_NUMBER: _ClassVar[int]
+    TIMINGS_FIELD_NUMBER: _ClassVar[int]
     model: ModelRef
     results: _containers.RepeatedCompositeFieldContainer[FillMaskResult]
     num_tokens: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, model: _Optional[_Union[ModelRef, _Mapping]] = ..., results: _Optional[_Iterable[_Union[FillMaskResult, _Mapping]]] = ..., num_tokens: _Optional[_Iterable[int]] = ...) -> None: ...
+    num_truncated: _containers.RepeatedScalarFieldContainer[int]
+    timings: Timings
+    def __init__(self, model: _Optional[_Union[ModelRef, _Mapping]] = ..., results: _Optional[_Iterable[_Union[FillMaskResult, _Mapping]]] = ..., num_tokens: _Optional[_Iterable[int]] = ..., num_truncated: _Optional[_Iterable[int]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ...) -> None: ...
+
+class TokenizeRequest(_message.Message):
+    __slots__ = ("model", "inputs")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    INPUTS_FIELD_NUMBER: _ClassVar[int]
+    model: ModelRef
+    inputs: _containers.RepeatedCompositeFieldContainer[TextInput]
+    def __init__(self, model: _Optional[_Union[ModelRef, _Mapping]] = ..., inputs: _Optional[_Iterable[_Union[TextInput, _Mapping]]] = ...) -> None: ...
+
+class TokenizedInput(_message.Message):
+    __slots__ = ("ids", "tokens", "starts", "ends", "type_ids", "special")
+    IDS_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    STARTS_FIELD_NUMBER: _ClassVar[int]
+    ENDS_FIELD_NUMBER: _ClassVar[int]
+    TYPE_IDS_FIELD_NUMBER: _ClassVar[int]
+    SPECIAL_FIELD_NUMBER: _ClassVar[int]
+    ids: _containers.RepeatedScalarFieldContainer[int]
+    tokens: _containers.RepeatedScalarFieldContainer[str]
+    starts: _containers.RepeatedScalarFieldContainer[int]
+    ends: _containers.RepeatedScalarFieldContainer[int]
+    type_ids: _containers.RepeatedScalarFieldContainer[int]
+    special: _containers.RepeatedScalarFieldContainer[bool]
+    def __init__(self, ids: _Optional[_Iterable[int]] = ..., tokens: _Optional[_Iterable[str]] = ..., starts: _Optional[_Iterable[int]] = ..., ends: _Optional[_Iterable[int]] = ..., type_ids: _Optional[_Iterable[int]] = ..., special: _Optional[_Iterable[bool]] = ...) -> None: ...
+
+class TokenizeReply(_message.Message):
+    __slots__ = ("model", "results", "num_tokens", "timings")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    NUM_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    TIMINGS_FIELD_NUMBER: _ClassVar[int]
+    model: ModelRef
+    results: _containers.RepeatedCompositeFieldContainer[TokenizedInput]
+    num_tokens: _containers.RepeatedScalarFieldContainer[int]
+    timings: Timings
+    def __init__(self, model: _Optional[_Union[ModelRef, _Mapping]] = ..., results: _Optional[_Iterable[_Union[TokenizedInput, _Mapping]]] = ..., num_tokens: _Optional[_Iterable[int]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ...) -> None: ...
 
 class ListModelsRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class GetModelRequest(_message.Message):
+    __slots__ = ("model",)
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    model: ModelRef
+    def __init__(self, model: _Optional[_Union[ModelRef, _Mapping]] = ...) -> None: ...
 
 class ModelInfo(_message.Message):
     __slots__ = ("model", "task", "precision", "max_seq_length", "dim", "labels", "digest", "manifest_json", "state", "error")

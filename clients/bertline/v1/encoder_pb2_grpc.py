@@ -44,20 +44,45 @@ class EncoderStub:
                 request_serializer=bertline_dot_v1_dot_encoder__pb2.ClassifyRequest.SerializeToString,
                 response_deserializer=bertline_dot_v1_dot_encoder__pb2.ClassifyReply.FromString,
                 _registered_method=True)
+        self.Regress = channel.unary_unary(
+                '/bertline.v1.Encoder/Regress',
+                request_serializer=bertline_dot_v1_dot_encoder__pb2.RegressRequest.SerializeToString,
+                response_deserializer=bertline_dot_v1_dot_encoder__pb2.RegressReply.FromString,
+                _registered_method=True)
+        self.Choose = channel.unary_unary(
+                '/bertline.v1.Encoder/Choose',
+                request_serializer=bertline_dot_v1_dot_encoder__pb2.ChooseRequest.SerializeToString,
+                response_deserializer=bertline_dot_v1_dot_encoder__pb2.ChooseReply.FromString,
+                _registered_method=True)
         self.Answer = channel.unary_unary(
                 '/bertline.v1.Encoder/Answer',
                 request_serializer=bertline_dot_v1_dot_encoder__pb2.AnswerRequest.SerializeToString,
                 response_deserializer=bertline_dot_v1_dot_encoder__pb2.AnswerReply.FromString,
+                _registered_method=True)
+        self.Tag = channel.unary_unary(
+                '/bertline.v1.Encoder/Tag',
+                request_serializer=bertline_dot_v1_dot_encoder__pb2.TagRequest.SerializeToString,
+                response_deserializer=bertline_dot_v1_dot_encoder__pb2.TagReply.FromString,
                 _registered_method=True)
         self.FillMask = channel.unary_unary(
                 '/bertline.v1.Encoder/FillMask',
                 request_serializer=bertline_dot_v1_dot_encoder__pb2.FillMaskRequest.SerializeToString,
                 response_deserializer=bertline_dot_v1_dot_encoder__pb2.FillMaskReply.FromString,
                 _registered_method=True)
+        self.Tokenize = channel.unary_unary(
+                '/bertline.v1.Encoder/Tokenize',
+                request_serializer=bertline_dot_v1_dot_encoder__pb2.TokenizeRequest.SerializeToString,
+                response_deserializer=bertline_dot_v1_dot_encoder__pb2.TokenizeReply.FromString,
+                _registered_method=True)
         self.ListModels = channel.unary_unary(
                 '/bertline.v1.Encoder/ListModels',
                 request_serializer=bertline_dot_v1_dot_encoder__pb2.ListModelsRequest.SerializeToString,
                 response_deserializer=bertline_dot_v1_dot_encoder__pb2.ListModelsReply.FromString,
+                _registered_method=True)
+        self.GetModel = channel.unary_unary(
+                '/bertline.v1.Encoder/GetModel',
+                request_serializer=bertline_dot_v1_dot_encoder__pb2.GetModelRequest.SerializeToString,
+                response_deserializer=bertline_dot_v1_dot_encoder__pb2.ModelInfo.FromString,
                 _registered_method=True)
 
 
@@ -72,14 +97,35 @@ class EncoderServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Classify(self, request, context):
-        """All labels with their probabilities, for a text or a pair of texts. Models of task `classification`.
+        """Labels with their probabilities, for a text or a pair of texts. Models of task `classification`.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Regress(self, request, context):
+        """A number for a text or a pair of texts (how alike they are, say). Models of task `regression`.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Choose(self, request, context):
+        """Which of several choices fits a context, a question or both. Models of task `multiple-choice`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Answer(self, request, context):
-        """The spans of a context that answer a question. The context may be of any length. Models of task `spans`.
+        """The spans of one or several contexts that answer a question. Models of task `spans`.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Tag(self, request, context):
+        """The entities of a text (people, places, ...) and where they stand. Models of task `tagging`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -92,8 +138,22 @@ class EncoderServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Tokenize(self, request, context):
+        """What a model's tokenizer makes of texts. Any model.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListModels(self, request, context):
         """Which models there are, how each treats text, and why one of them cannot be loaded.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetModel(self, request, context):
+        """The same of one model.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -112,20 +172,45 @@ def add_EncoderServicer_to_server(servicer, server):
                     request_deserializer=bertline_dot_v1_dot_encoder__pb2.ClassifyRequest.FromString,
                     response_serializer=bertline_dot_v1_dot_encoder__pb2.ClassifyReply.SerializeToString,
             ),
+            'Regress': grpc.unary_unary_rpc_method_handler(
+                    servicer.Regress,
+                    request_deserializer=bertline_dot_v1_dot_encoder__pb2.RegressRequest.FromString,
+                    response_serializer=bertline_dot_v1_dot_encoder__pb2.RegressReply.SerializeToString,
+            ),
+            'Choose': grpc.unary_unary_rpc_method_handler(
+                    servicer.Choose,
+                    request_deserializer=bertline_dot_v1_dot_encoder__pb2.ChooseRequest.FromString,
+                    response_serializer=bertline_dot_v1_dot_encoder__pb2.ChooseReply.SerializeToString,
+            ),
             'Answer': grpc.unary_unary_rpc_method_handler(
                     servicer.Answer,
                     request_deserializer=bertline_dot_v1_dot_encoder__pb2.AnswerRequest.FromString,
                     response_serializer=bertline_dot_v1_dot_encoder__pb2.AnswerReply.SerializeToString,
+            ),
+            'Tag': grpc.unary_unary_rpc_method_handler(
+                    servicer.Tag,
+                    request_deserializer=bertline_dot_v1_dot_encoder__pb2.TagRequest.FromString,
+                    response_serializer=bertline_dot_v1_dot_encoder__pb2.TagReply.SerializeToString,
             ),
             'FillMask': grpc.unary_unary_rpc_method_handler(
                     servicer.FillMask,
                     request_deserializer=bertline_dot_v1_dot_encoder__pb2.FillMaskRequest.FromString,
                     response_serializer=bertline_dot_v1_dot_encoder__pb2.FillMaskReply.SerializeToString,
             ),
+            'Tokenize': grpc.unary_unary_rpc_method_handler(
+                    servicer.Tokenize,
+                    request_deserializer=bertline_dot_v1_dot_encoder__pb2.TokenizeRequest.FromString,
+                    response_serializer=bertline_dot_v1_dot_encoder__pb2.TokenizeReply.SerializeToString,
+            ),
             'ListModels': grpc.unary_unary_rpc_method_handler(
                     servicer.ListModels,
                     request_deserializer=bertline_dot_v1_dot_encoder__pb2.ListModelsRequest.FromString,
                     response_serializer=bertline_dot_v1_dot_encoder__pb2.ListModelsReply.SerializeToString,
+            ),
+            'GetModel': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetModel,
+                    request_deserializer=bertline_dot_v1_dot_encoder__pb2.GetModelRequest.FromString,
+                    response_serializer=bertline_dot_v1_dot_encoder__pb2.ModelInfo.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -193,6 +278,60 @@ class Encoder:
             _registered_method=True)
 
     @staticmethod
+    def Regress(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bertline.v1.Encoder/Regress',
+            bertline_dot_v1_dot_encoder__pb2.RegressRequest.SerializeToString,
+            bertline_dot_v1_dot_encoder__pb2.RegressReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Choose(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bertline.v1.Encoder/Choose',
+            bertline_dot_v1_dot_encoder__pb2.ChooseRequest.SerializeToString,
+            bertline_dot_v1_dot_encoder__pb2.ChooseReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def Answer(request,
             target,
             options=(),
@@ -209,6 +348,33 @@ class Encoder:
             '/bertline.v1.Encoder/Answer',
             bertline_dot_v1_dot_encoder__pb2.AnswerRequest.SerializeToString,
             bertline_dot_v1_dot_encoder__pb2.AnswerReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Tag(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bertline.v1.Encoder/Tag',
+            bertline_dot_v1_dot_encoder__pb2.TagRequest.SerializeToString,
+            bertline_dot_v1_dot_encoder__pb2.TagReply.FromString,
             options,
             channel_credentials,
             insecure,
@@ -247,6 +413,33 @@ class Encoder:
             _registered_method=True)
 
     @staticmethod
+    def Tokenize(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bertline.v1.Encoder/Tokenize',
+            bertline_dot_v1_dot_encoder__pb2.TokenizeRequest.SerializeToString,
+            bertline_dot_v1_dot_encoder__pb2.TokenizeReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def ListModels(request,
             target,
             options=(),
@@ -263,6 +456,33 @@ class Encoder:
             '/bertline.v1.Encoder/ListModels',
             bertline_dot_v1_dot_encoder__pb2.ListModelsRequest.SerializeToString,
             bertline_dot_v1_dot_encoder__pb2.ListModelsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetModel(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bertline.v1.Encoder/GetModel',
+            bertline_dot_v1_dot_encoder__pb2.GetModelRequest.SerializeToString,
+            bertline_dot_v1_dot_encoder__pb2.ModelInfo.FromString,
             options,
             channel_credentials,
             insecure,

@@ -1,0 +1,146 @@
+"""Arguments of the methods of Client and AsyncClient -> what is sent, and how replies are read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from bertline._convert import Call, Request, collect, collect_vectors, split
+from bertline._inputs import (
+    read_choices,
+    read_count,
+    read_items,
+    read_model,
+    read_option,
+    read_questions,
+    read_texts,
+    read_texts_or_pairs,
+    read_texts_or_words,
+)
+from bertline._replies import (
+    read_answers,
+    read_choice_results,
+    read_classifications,
+    read_fills,
+    read_model_info,
+    read_taggings,
+    read_tokenized,
+    read_values,
+)
+from bertline.results import Answer, Choice, Classification, MaskFill, Model, Tagging, Tokenized
+from bertline.v1 import encoder_pb2 as pb
+
+Pooling = Literal["cls", "mean"]
+
+
+def embed_call(
+    texts: Iterable[str],
+    model: str,
+    version: str,
+    truncate: bool,
+    *,
+    pooling: Pooling | None,
+    normalize: bool | None,
+    dimensions: int | None,
+    windows: bool,
+    window_stride: int | None,
+) -> Call[np.ndarray]:
+    """See `Client.embed`."""
+    if pooling is not None and pooling not in get_args(Pooling):
+        raise ValueError(f"unknown pooling: `{pooling}` (one of: {', '.join(get_args(Pooling))})")
+    request = partial(
+        pb.EmbedRequest,
+        model=read_model(model, version),
+        truncate=truncate,
+        pooling=f"POOLING_{pooling.upper()}" if pooling else None,
+        normalize=normalize,
+        dimensions=read_count("dimensions", dimensions),
+        windows=windows,
+        window_stride=read_count("window_stride", window_stride),
+    )
+    return Call("Embed", split(read_texts(texts), "texts", request), collect_vectors)
+
+
+def classify_call(
+    inputs: Iterable[str | tuple[str, str]], model: str, version: str, truncate: bool, *, top_k: int | None
+) -> Call[list[Classification]]:
+    """See `Client.classify`."""
+    ref = read_model(model, version)
+    request = partial(pb.ClassifyRequest, model=ref, truncate=truncate, top_k=read_count("top_k", top_k))
+    items = read_texts_or_pairs(inputs)
+    return Call("Classify", split(items, "inputs", request), partial(collect, read=read_classifications))
+
+
+def regress_call(
+    inputs: Iterable[str | tuple[str, str]], model: str, version: str, truncate: bool
+) -> Call[list[float]]:
+    """See `Client.regress`."""
+    request = partial(pb.RegressRequest, model=read_model(model, version), truncate=truncate)
+    return Call("Regress", split(read_texts_or_pairs(inputs), "inputs", request), partial(collect, read=read_values))
+
+
+def choose_call(inputs: Iterable[tuple[Any, ...]], model: str, version: str, truncate: bool) -> Call[list[Choice]]:
+    """See `Client.choose`."""
+    request = partial(pb.ChooseRequest, model=read_model(model, version), truncate=truncate)
+    return Call("Choose", split(read_choices(inputs), "inputs", request), partial(collect, read=read_choice_results))
+
+
+def answer_call(
+    inputs: Iterable[tuple[str, str | Sequence[str]]], model: str, version: str, truncate: bool, *, top_k: int
+) -> Call[list[Answer]]:
+    """See `Client.answer`."""
+    ref = read_model(model, version)
+    request = partial(pb.AnswerRequest, model=ref, truncate=truncate, top_k=read_count("top_k", top_k))
+    return Call("Answer", split(read_questions(inputs), "inputs", request), partial(collect, read=read_answers))
+
+
+def tag_call(
+    inputs: Iterable[str | Sequence[str]], model: str, version: str, truncate: bool, *, return_words: bool
+) -> Call[list[Tagging]]:
+    """See `Client.tag`."""
+    ref = read_model(model, version)
+    request = partial(pb.TagRequest, model=ref, truncate=truncate, return_words=return_words)
+    return Call("Tag", split(read_texts_or_words(inputs), "inputs", request), partial(collect, read=read_taggings))
+
+
+def fill_mask_call(
+    texts: Iterable[str], model: str, version: str, truncate: bool, *, top_k: int, targets: Iterable[str]
+) -> Call[list[tuple[MaskFill, ...]]]:
+    """See `Client.fill_mask`."""
+    request = partial(
+        pb.FillMaskRequest,
+        model=read_model(model, version),
+        truncate=truncate,
+        top_k=read_count("top_k", top_k),
+        targets=[read_option("targets", target) for target in read_items(targets, "targets")],
+    )
+    return Call("FillMask", split(read_texts(texts), "texts", request), partial(collect, read=read_fills))
+
+
+def tokenize_call(inputs: Iterable[str | tuple[str, str]], model: str, version: str) -> Call[list[Tokenized]]:
+    """See `Client.tokenize`."""
+    request = partial(pb.TokenizeRequest, model=read_model(model, version))
+    items = read_texts_or_pairs(inputs)
+    return Call("Tokenize", split(items, "inputs", request), partial(collect, read=read_tokenized))
+
+
+def models_call() -> Call[list[Model]]:
+    """See `Client.models`."""
+    return Call(
+        "ListModels",
+        lambda batch_size: [Request(pb.ListModelsRequest())],
+        lambda answered: [read_model_info(info) for _, reply in answered for info in reply.models],
+    )
+
+
+def model_call(model: str, version: str) -> Call[Model]:
+    """See `Client.model`."""
+    request = pb.GetModelRequest(model=read_model(model, version))
+    return Call(
+        "GetModel",
+        lambda batch_size: [Request(request)],
+        lambda answered: next(read_model_info(reply) for _, reply in answered),
+    )

@@ -1,0 +1,64 @@
+"""What every RPC that runs a model is: how a request becomes examples, and predictions a reply."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from google.protobuf.message import Message
+
+from serving.errors import InvalidRequestError, Violation
+from tasks.base import AnyTask, InvalidExample
+
+if TYPE_CHECKING:
+    from serving.models import Model
+
+
+class Rpc:
+    """One RPC. To add another: subclass, implement, and add it to RPCS."""
+
+    name: ClassVar[str]
+    task: ClassVar[str]
+    """What its model must do."""
+    request_type: ClassVar[type[Message]]
+    inputs: ClassVar[str] = "inputs"
+    """Field of the request that holds them."""
+
+    def specialise(self, model: Model, request: Any) -> AnyTask:
+        """The model's task with what this request asks for.
+
+        Raises:
+            InvalidRequestError: when it asks for what the model does not have.
+        """
+        return model.task
+
+    def examples(self, request: Any, task: Any) -> list[Any]:
+        """The inputs of a request, as examples of the task.
+
+        Raises:
+            InvalidRequestError: when there are inputs that no example can be made of.
+        """
+        raise NotImplementedError
+
+    def field(self, invalid: InvalidExample, request: Any) -> str:
+        """Path of an invalid example in the request."""
+        return f"{self.inputs}[{invalid.index}].{invalid.field}"
+
+    def result(self, prediction: Any, example: Any, task: Any, request: Any) -> Any:
+        """What the reply holds of one prediction on an example; nothing of the batch's arrays is kept."""
+        raise NotImplementedError
+
+    def reply(self, results: Sequence[Any]) -> Any:
+        """The reply with its results; what all replies have is filled in elsewhere."""
+        raise NotImplementedError
+
+
+def refuse_any(violations: Iterable[Violation]) -> None:
+    """Raise InvalidRequestError if there are any."""
+    if found := list(violations):
+        raise InvalidRequestError(violations=found)
+
+
+def pair_of(item: Any) -> str | None:
+    """The second text of a TextInput; an empty one is not an absent one."""
+    return item.text_pair if item.HasField("text_pair") else None

@@ -1,0 +1,88 @@
+"""Answer and Tag: what stands where in a text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from bertline.v1 import encoder_pb2 as pb
+from serving.errors import Violation
+from serving.rpcs.base import Rpc, refuse_any
+from tasks.base import InvalidExample
+from tasks.spans import SpanExample, SpanPrediction, Spans
+from tasks.tagging import Tagging, TaggingExample, TaggingPrediction
+
+
+class Answer(Rpc):
+    """Questions with contexts -> spans."""
+
+    name = "Answer"
+    task = Spans.name
+    request_type = pb.AnswerRequest
+
+    def examples(self, request: pb.AnswerRequest, task: Spans) -> list[SpanExample]:
+        refuse_any(
+            Violation(f"inputs[{index}].contexts", "none; at least one is needed")
+            for index, item in enumerate(request.inputs)
+            if not item.contexts
+        )
+        return [
+            SpanExample(item.question, item.contexts[0], more_contexts=tuple(item.contexts[1:]))
+            for item in request.inputs
+        ]
+
+    def field(self, invalid: InvalidExample, request: pb.AnswerRequest) -> str:
+        field = "contexts[0]" if invalid.field == "context" else invalid.field
+        return f"inputs[{invalid.index}].{field}"
+
+    def result(
+        self, prediction: SpanPrediction, example: Any, task: Spans, request: pb.AnswerRequest
+    ) -> pb.AnswerResult:
+        spans = prediction.spans[: request.top_k or 1]
+        return pb.AnswerResult(
+            spans=[
+                pb.Span(start=span.start, end=span.end, text=span.text, score=span.score, context=span.context)
+                for span in spans
+            ],
+            has_answer=prediction.has_answer,
+            no_answer_score=prediction.no_answer_score,
+        )
+
+    def reply(self, results: Sequence[pb.AnswerResult]) -> pb.AnswerReply:
+        return pb.AnswerReply(results=results)
+
+
+class Tag(Rpc):
+    """Texts or words -> entities."""
+
+    name = "Tag"
+    task = Tagging.name
+    request_type = pb.TagRequest
+
+    def examples(self, request: pb.TagRequest, task: Tagging) -> list[TaggingExample]:
+        refuse_any(
+            Violation(f"inputs[{index}].words", "there is a text, too; give one of them")
+            for index, item in enumerate(request.inputs)
+            if item.text and item.words
+        )
+        return [
+            TaggingExample(tuple(item.words)) if item.words else task.find_words(item.text) for item in request.inputs
+        ]
+
+    def field(self, invalid: InvalidExample, request: pb.TagRequest) -> str:
+        return f"inputs[{invalid.index}].{'words' if request.inputs[invalid.index].words else 'text'}"
+
+    def result(
+        self, prediction: TaggingPrediction, example: TaggingExample, task: Tagging, request: pb.TagRequest
+    ) -> pb.TagResult:
+        words = zip(example.places, prediction.tags, prediction.scores, strict=True) if request.return_words else ()
+        return pb.TagResult(
+            entities=[
+                pb.Entity(start=item.start, end=item.end, text=item.text, label=item.type, score=item.score)
+                for item in prediction.entities
+            ],
+            words=[pb.TaggedWord(start=start, end=end, tag=tag, score=score) for (start, end), tag, score in words],
+        )
+
+    def reply(self, results: Sequence[pb.TagResult]) -> pb.TagReply:
+        return pb.TagReply(results=results)
