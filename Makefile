@@ -6,7 +6,12 @@ PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
 # Stubs run with the protobuf they were made for and newer, so they are made with an older one, in a venv of its own.
 STUBS_READY := $(VENV)/stubs/.ready
-PROTOC := $(VENV)/stubs/bin/python -m grpc_tools.protoc -I protos protos/bertline/v1/encoder.proto
+PROTOC := $(VENV)/stubs/bin/python -m grpc_tools.protoc -I protos
+# Into the first folder what clients need, into the second what only the server speaks.
+define generate
+	$(PROTOC) --python_out=$(1) --pyi_out=$(1) --grpc_python_out=$(1) bertline/v1/encoder.proto
+	$(PROTOC) --python_out=$(2) --pyi_out=$(2) open_inference/v2/service.proto
+endef
 
 # What a user of the retraining targets changes. ARGS adds any flag of the stage (`make pretrain ARGS=--help`).
 DATA ?=
@@ -90,10 +95,11 @@ check: $(STUBS_READY)  ## formatting, lint, types, and whether the stubs fit the
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
-	@mkdir -p build/stubs
-	$(PROTOC) --python_out=build/stubs --pyi_out=build/stubs --grpc_python_out=build/stubs
+	@rm -rf build/stubs && mkdir -p build/stubs
+	$(call generate,build/stubs,build/stubs)
 	diff -r -x __init__.py -x __pycache__ build/stubs/bertline/v1 clients/bertline/v1
+	diff -r -x __init__.py -x __pycache__ build/stubs/open_inference/v2 serving/open_inference/v2
 format: $(READY)  ## format the code
 	$(VENV)/bin/ruff check --fix --quiet . ; $(VENV)/bin/ruff format .
 stubs: $(STUBS_READY)  ## generate the messages and stubs from protos/
-	$(PROTOC) --python_out=clients --pyi_out=clients --grpc_python_out=clients
+	$(call generate,clients,serving)

@@ -3,12 +3,12 @@
 python -m serving models
 python -m serving models --port 0 --metrics-port 0
 BERTLINE_MODELS_DIR=/models BERTLINE_HOST=0.0.0.0 python -m serving
+python -m serving --print-config
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import signal
 import sys
@@ -17,20 +17,32 @@ from collections.abc import Sequence
 signal.signal(signal.SIGINT, signal.SIG_DFL)  # while the imports below take their time, Ctrl-C just ends it
 signal.signal(signal.SIGHUP, signal.SIG_IGN)  # asks to look for new models, which the first load does anyway
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # the workers need the cores that it would take
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # else it writes a file and calls home when it is imported
 
+from serving import logs  # noqa: E402
+from serving.report import describe_settings, versions  # noqa: E402
 from serving.server import Server  # noqa: E402
 from serving.settings import Settings, read_settings  # noqa: E402
+from serving.systemd import notify  # noqa: E402
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Serve until a signal comes.
+    """Serve until a signal comes; or print what --print-config or --version asks for.
 
     Returns:
         The exit code: 0 after a drain, 2 for a mistake in settings or models (one line on stderr says which).
     """
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        asyncio.run(run(read_settings(arguments)))
+        if "--version" in arguments:
+            print(versions())
+        elif "--print-config" in arguments:
+            arguments.remove("--print-config")
+            print(describe_settings(arguments))
+        else:
+            settings = read_settings(arguments)
+            logs.configure(settings.log_format, settings.log_level)
+            asyncio.run(run(settings))
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -56,9 +68,11 @@ async def run(settings: Settings) -> None:
         if loading.done():
             await loading
             print(server.summary(), flush=True)
+            notify("READY=1")
             await first
         loading.cancel()
     finally:
+        notify("STOPPING=1")
         draining = asyncio.create_task(server.stop(settings.grace_s))
         await asyncio.wait((draining, second), return_when=asyncio.FIRST_COMPLETED)
         await server.stop(0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, NoReturn
 
 import grpc
 from google.protobuf import any_pb2
@@ -46,6 +47,14 @@ class ModelNotFoundError(LookupError):
     """No model, or no version, of that name is loaded."""
 
 
+class UnauthenticatedError(Exception):
+    """The call carries none of the tokens that are asked for."""
+
+
+class TooManyCallsError(Exception):
+    """The client has as many calls under way as it may."""
+
+
 class UnavailableError(Exception):
     """The server is starting or draining."""
 
@@ -53,6 +62,8 @@ class UnavailableError(Exception):
 CODES: dict[type[Exception], grpc.StatusCode] = {
     InvalidRequestError: grpc.StatusCode.INVALID_ARGUMENT,
     ModelNotFoundError: grpc.StatusCode.NOT_FOUND,
+    UnauthenticatedError: grpc.StatusCode.UNAUTHENTICATED,
+    TooManyCallsError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     QueueFullError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     TooLargeError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     HopelessError: grpc.StatusCode.DEADLINE_EXCEEDED,
@@ -87,6 +98,14 @@ def status_of(error: Exception) -> grpc.Status:
 def _pushback(error: RefusedError) -> tuple[str, str]:
     """When a client may try again, for its retry policy (gRFC A6); negative for never."""
     return PUSHBACK, "-1" if error.retry_s is None else str(max(1, round(1e3 * error.retry_s)))
+
+
+async def abort(context: Any, error: Exception) -> NoReturn:
+    """End a call with the status of an error, beside what its trailing metadata hold already."""
+    status = status_of(error)
+    metadata = (*context.trailing_metadata(), *status.trailing_metadata)
+    await context.abort(status.code, status.details, metadata)
+    raise AssertionError  # abort never returns
 
 
 def _bad_request(violations: Sequence[Violation]) -> error_details_pb2.BadRequest:

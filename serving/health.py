@@ -52,12 +52,6 @@ class HealthServicer(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
             await context.abort(grpc.StatusCode.NOT_FOUND, f"no such service: `{request.service}`")
         return health_pb2.HealthCheckResponse(status=status)
 
-    async def List(self, request: Any, context: Any) -> Any:
-        """The statuses of all services."""
-        return health_pb2.HealthListResponse(
-            statuses={name: health_pb2.HealthCheckResponse(status=status) for name, status in self._statuses.items()}
-        )
-
     async def Watch(self, request: Any, context: Any) -> None:
         """Tell of every change; SERVICE_UNKNOWN while there is no service of that name."""
         told = None

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -31,29 +29,35 @@ MODEL_LABELS = ("model", "version", "task")
 REJECTIONS = {QueueFullError: "queue_full", TooLargeError: "request_too_large", HopelessError: "deadline"}
 VERSION_LABELS = ("model", "version")
 LOADED, FAILED = "loaded", "failed"
+REFUSALS = ("unauthenticated", "client_concurrency")
 
 SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 TOKENS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 
 
-@dataclass
-class RpcOutcome:
-    """How a call went; OK unless its handler says otherwise."""
+@dataclass(frozen=True, slots=True)
+class Method:
+    """The series of one method."""
 
-    code: grpc.StatusCode = grpc.StatusCode.OK
+    started: Counter
+    handling: Histogram
+    handled: Mapping[grpc.StatusCode, Counter]
 
 
 class Metrics:
     """All series of one server, in a registry of their own. May be called from any thread."""
 
-    def __init__(self, service: str, methods: Iterable[str]) -> None:
-        """Make the series; those of all methods exist from the start."""
+    def __init__(self, services: Mapping[str, Iterable[str]]) -> None:
+        """Make the series; those of all methods exist from the start.
+
+        Args:
+            services: full names of the services whose calls are counted -> their methods.
+        """
         disable_created_metrics()
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         counter, histogram = partial(Counter, registry=self.registry), partial(Histogram, registry=self.registry)
-        self._service = service
         self._started = counter("grpc_server_started_total", "RPCs started.", RPC_LABELS)
         self._handled = counter("grpc_server_handled_total", "RPCs ended, by status.", (*RPC_LABELS, "grpc_code"))
         self._handling = histogram(
@@ -89,15 +93,22 @@ class Metrics:
             VERSION_LABELS,
             registry=self.registry,
         )
-        for method in methods:
-            self._add_method(method)
+        self._refused = counter("bertline_refused_total", "Calls refused before they were handled.", ("reason",))
+        for reason in REFUSALS:
+            self._refused.labels(reason)
+        self._methods = {
+            f"/{service}/{method}": self._method(service, method)
+            for service, methods in services.items()
+            for method in methods
+        }
 
-    def _add_method(self, method: str) -> None:
-        labels = self._rpc(method)
-        self._started.labels(*labels)
-        self._handling.labels(*labels)
-        for code in grpc.StatusCode:
-            self._handled.labels(*labels, _code_name(code))
+    def _method(self, service: str, method: str) -> Method:
+        labels = (service, method, "unary")
+        return Method(
+            started=self._started.labels(*labels),
+            handling=self._handling.labels(*labels),
+            handled={code: self._handled.labels(*labels, _code_name(code)) for code in grpc.StatusCode},
+        )
 
     def watch(
         self, states: Callable[[], Mapping[tuple[str, str], State]], queued_tokens: Callable[[Model], int]
@@ -144,18 +155,20 @@ class Metrics:
         self._info.remove(*labels)
         self._load_seconds.remove(*labels[:2])
 
-    @contextmanager
-    def rpc(self, method: str) -> Iterator[RpcOutcome]:
-        """Count one call, whatever becomes of it."""
-        labels = self._rpc(method)
-        self._started.labels(*labels).inc()
-        started = time.perf_counter()
-        outcome = RpcOutcome()
-        try:
-            yield outcome
-        finally:
-            self._handling.labels(*labels).observe(time.perf_counter() - started)
-            self._handled.labels(*labels, _code_name(outcome.code)).inc()
+    def started(self, path: str) -> None:
+        """A call of a method, `/service/name`, came; other services' are not counted."""
+        if method := self._methods.get(path):
+            method.started.inc()
+
+    def handled(self, path: str, code: grpc.StatusCode, seconds: float) -> None:
+        """It ended."""
+        if method := self._methods.get(path):
+            method.handling.observe(seconds)
+            method.handled[code].inc()
+
+    def refused(self, reason: str) -> None:
+        """A call may not come in; `reason` is one of REFUSALS."""
+        self._refused.labels(reason).inc()
 
     def encoded(self, model: Model, seconds: float) -> None:
         """A request became features."""
@@ -180,9 +193,6 @@ class Metrics:
     def sequences_dropped(self, model: Model, count: int) -> None:
         """Sequences left the queue without being computed."""
         self._cancelled.labels(*_labels(model)).inc(count)
-
-    def _rpc(self, method: str) -> Sequence[str]:
-        return self._service, method, "unary"
 
 
 class _States(Collector):
@@ -218,6 +228,10 @@ class MetricsServer:
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
+
+
+def _rpc(service: str, method: str) -> tuple[str, str, str]:
+    return service, method, "unary"
 
 
 def _labels(model: Model) -> tuple[str, str, str]:

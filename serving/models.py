@@ -75,13 +75,14 @@ class Model:
     def _check_shapes(self, outputs: Arrays, length: int) -> None:
         axes = (2, length) if self.task.token_outputs else (2,)
         for name, array in outputs.items():
-            if array.shape != (expected := (*axes, *self._last_axis())):
+            if array.shape != (expected := (*axes, *self.last_axis())):
                 raise ValueError(
                     f"output `{name}` of `{self.engine.path}` has shape {list(array.shape)} where the manifest "
                     f"implies {list(expected)}; export the model again"
                 )
 
-    def _last_axis(self) -> tuple[int, ...]:
+    def last_axis(self) -> tuple[int, ...]:
+        """Size of the last axis of its outputs; empty where they are single numbers."""
         labels = (len(getattr(self.task.settings, "labels", ())),)
         sizes: dict[str, tuple[int, ...]] = {
             "embedding": (self.manifest.hidden_size,),

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-import errno
-import socket
 import time
-from collections.abc import Iterator
-from contextlib import closing
 from functools import partial
-from typing import Any
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from serving.calls import CallLog
+from serving.encoder import METHODS, SERVICE, Encoder
+from serving.gate import Gate
 from serving.health import NOT_SERVING, SERVING, HealthServicer
+from serving.limits import Limits
 from serving.metrics import Metrics, MetricsServer
 from serving.models import Models, load_model
+from serving.open_inference import service as open_inference
+from serving.open_inference.service import OpenInference
+from serving.ports import channel_options, check_free, listen, url_host, warn_of_plain_text
 from serving.repository import Repository
 from serving.scheduler import Scheduler
-from serving.servicer import METHODS, SERVICE, Servicer
+from serving.servicer import Servicer
 from serving.settings import Settings
+from serving.tokens import Tokens
+from serving.traces import Traces
 
 HEALTH_SERVICE = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 QUIET_S = 0.1
@@ -34,19 +38,28 @@ class Server:
     """Serves a directory of models. `start`, then `load`, then `stop`, in one event loop."""
 
     def __init__(self, settings: Settings) -> None:
+        """Make it.
+
+        Raises:
+            ValueError: when the file of tokens is no use, or OpenTelemetry is wanted and not installed.
+            OSError: when the file of tokens cannot be read.
+        """
         self.settings = settings
-        self.metrics = Metrics(SERVICE, METHODS)
+        self.metrics = Metrics({SERVICE: METHODS, open_inference.SERVICE: open_inference.METHODS})
         self.port = 0
         """Where it listens, once started."""
         self.metrics_port = 0
+        self._metrics_host = settings.metrics_host or settings.host
         self._health = HealthServicer()
+        self._traces = Traces(settings.trace_endpoint, settings.trace_sample) if settings.trace_endpoint else None
+        self._grpc = grpc.aio.server(options=list(channel_options(settings)), interceptors=[self._gate()])
         self._scheduler = Scheduler(
             workers=settings.workers,
             observer=self.metrics,
             max_queue_s=settings.max_queue_s,
             max_run_s=settings.max_run_s,
         )
-        self._servicer = Servicer(self._scheduler, self.metrics)
+        self._servicer = Servicer(self._scheduler, self.metrics, Limits(settings.max_texts, settings.max_chars))
         self._repository = Repository(
             settings.models_dir,
             partial(load_model, max_batch_tokens=settings.max_batch_tokens),
@@ -56,20 +69,34 @@ class Server:
         )
         self.metrics.watch(self._repository.states, self._scheduler.queued_tokens)
         self._watching: asyncio.Task[None] | None = None
-        self._grpc = grpc.aio.server(options=list(_options(settings)))
         self._metrics_server: MetricsServer | None = None
+
+    def _gate(self) -> Gate:
+        settings = self.settings
+        return Gate(
+            self.metrics,
+            tokens=Tokens(settings.tokens_file) if settings.tokens_file else None,
+            open_health=settings.open_health,
+            max_concurrent_per_client=settings.max_concurrent_per_client,
+            observers=[CallLog(settings.log_calls), *([self._traces] if self._traces else [])],
+        )
 
     async def start(self) -> None:
         """Listen. Health says NOT_SERVING, and calls are refused, until `load` is done.
 
         Raises:
             OSError: when a port cannot be had.
+            ValueError: when a file of TLS is no use.
         """
+        warn_of_plain_text(self.settings)
         self._publish(self._repository.models)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)
-        reflection.enable_server_reflection((SERVICE, HEALTH_SERVICE, reflection.SERVICE_NAME), self._grpc)
-        self._grpc.add_generic_rpc_handlers((self._servicer.handlers(),))
-        self.port = self._bind(self.settings.port)
+        services = (SERVICE, open_inference.SERVICE, HEALTH_SERVICE, reflection.SERVICE_NAME)
+        reflection.enable_server_reflection(services, self._grpc)
+        self._grpc.add_generic_rpc_handlers(
+            (Encoder(self._servicer).handlers(), OpenInference(self._servicer).handlers())
+        )
+        self.port = listen(self._grpc, self.settings)
         self.metrics_port = self._serve_metrics(self.settings.metrics_port)
         await self._grpc.start()
 
@@ -115,35 +142,26 @@ class Server:
     def summary(self) -> str:
         """One line: how many models, and where."""
         count = len(self._servicer.models.names)
-        host = _url_host(self.settings.host)
         return (
-            f"serving {count} model{'s' * (count != 1)} on {host}:{self.port}, "
-            f"metrics on http://{host}:{self.metrics_port}/metrics"
+            f"serving {count} model{'s' * (count != 1)} on {url_host(self.settings.host)}:{self.port}, "
+            f"metrics on http://{url_host(self._metrics_host)}:{self.metrics_port}/metrics"
         )
-
-    def _bind(self, port: int) -> int:
-        _check_free(self.settings.host, port)
-        address = f"{_url_host(self.settings.host)}:{port}"
-        try:
-            return self._grpc.add_insecure_port(address)
-        except RuntimeError as error:  # someone took it since the check
-            raise OSError(f"cannot listen on `{address}`: {error}") from error
 
     def _serve_metrics(self, port: int) -> int:
         try:
-            _check_free(self.settings.host, port)
+            check_free(self._metrics_host, port)
         except OSError as error:
             raise OSError(f"metrics: {error}, with --metrics-port") from error
-        self._metrics_server = MetricsServer(self.metrics, self.settings.host, port)
+        self._metrics_server = MetricsServer(self.metrics, self._metrics_host, port)
         return self._metrics_server.port
 
     def _publish(self, models: Models) -> None:
         """Answer with these from now on. A model is healthy when one of its versions is; so is the server."""
         self._servicer.models = models
-        healthy = {"": False, SERVICE: False}
+        healthy = {"": False, SERVICE: False, open_inference.SERVICE: False}
         for item in models.versions:
             serves = item.model is not None and not self._servicer.unavailable
-            for service in ("", SERVICE, f"{SERVICE}/{item.name}", f"{SERVICE}/{item}"):
+            for service in ("", SERVICE, open_inference.SERVICE, f"{SERVICE}/{item.name}", f"{SERVICE}/{item}"):
                 healthy[service] = healthy.get(service, False) or serves
         self._health.publish({service: SERVING if serves else NOT_SERVING for service, serves in healthy.items()})
 
@@ -152,43 +170,5 @@ class Server:
         self._servicer.close()
         if self._metrics_server:
             self._metrics_server.close()
-
-
-def _options(settings: Settings) -> Iterator[tuple[str, int]]:
-    yield "grpc.so_reuseport", 0  # else a second server would share a busy port in silence
-    yield "grpc.max_receive_message_length", settings.max_request_bytes
-    yield "grpc.max_send_message_length", -1
-    # Clients may ping every 30 s, with or without calls; the rest is for pings that come a little early.
-    yield "grpc.keepalive_permit_without_calls", 1
-    yield "grpc.http2.min_ping_interval_without_data_ms", 25_000
-
-
-def _check_free(host: str, port: int) -> None:
-    """gRPC tells of a busy port in the log of its core only; this tells in an error.
-
-    Raises:
-        OSError: naming the address, when it is taken, or when none of what the host resolves to is ours.
-    """
-    try:
-        targets = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        errors = [error for target in targets if (error := _listen_error(*target))]
-        if len(errors) == len(targets) or any(error.errno == errno.EADDRINUSE for error in errors):
-            raise errors[-1]
-    except OSError as error:
-        address, reason = f"{_url_host(host)}:{port}", (error.strerror or str(error)).lower()
-        raise OSError(f"cannot listen on `{address}`: {reason}; choose another host or port (0 takes any)") from None
-
-
-def _listen_error(family: int, kind: int, protocol: int, _: str, address: Any) -> OSError | None:
-    try:
-        with closing(socket.socket(family, kind, protocol)) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(address)
-            probe.listen()
-    except OSError as error:
-        return error
-    return None
-
-
-def _url_host(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
+        if self._traces:
+            self._traces.close()

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from inspect import cleandoc
 from pathlib import Path
+from typing import Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field, FilePath, ValidationError, model_validator
 from pydantic_settings import BaseSettings, CliApp, CliPositionalArg, SettingsConfigDict, SettingsError
 
 from tasks.cpus import available_cpus
+
+TRACE_VARIABLE = "OTEL_EXPORTER_OTLP_ENDPOINT"
+"""As all programs with OpenTelemetry know it."""
 
 
 class Settings(BaseSettings):
@@ -17,6 +22,7 @@ class Settings(BaseSettings):
 
     Each flag is an environment variable too: --metrics-port is BERTLINE_METRICS_PORT; the flag wins. How a model treats
     text is not set here: its manifest says it. One line is printed when everything is loaded. SIGTERM drains.
+    --print-config prints all settings and where each comes from, --version the versions; both then end.
     """
 
     model_config = SettingsConfigDict(
@@ -24,6 +30,7 @@ class Settings(BaseSettings):
         cli_prog_name="python -m serving",
         cli_kebab_case=True,
         cli_hide_none_type=True,
+        cli_implicit_flags=True,
         cli_exit_on_error=False,
         use_attribute_docstrings=True,
         frozen=True,
@@ -41,11 +48,27 @@ class Settings(BaseSettings):
     """Do not start unless every version can be loaded. Otherwise those that can be are served, and the log, ListModels
     and the metrics tell of the others; only a server without any model ends."""
     host: str = "127.0.0.1"
-    """Address to listen on; 0.0.0.0 for all. There is no TLS: keep it inside a trusted network."""
+    """Address to listen on; 0.0.0.0 for all. Without --tls-cert whoever listens on the way reads texts and tokens."""
     port: int = Field(50051, ge=0, le=65535)
     """gRPC port; 0 takes any free one, which the ready line names."""
     metrics_port: int = Field(9090, ge=0, le=65535)
     """HTTP port of /metrics; 0 takes any free one."""
+    metrics_host: str | None = None
+    """Address of /metrics, which asks for no token and speaks no TLS. Unset: that of --host."""
+
+    tls_cert: FilePath | None = None
+    """Certificate of the server in PEM, followed by those that lead to its authority: speaks TLS. Read again when the
+    file changes, so that a renewal needs no restart; so are --tls-key, --tls-client-ca and --tokens-file."""
+    tls_key: FilePath | None = None
+    """Its private key in PEM, without a password."""
+    tls_client_ca: FilePath | None = None
+    """Certificates of authorities in PEM: clients then must show a certificate of one of them (mutual TLS)."""
+    tokens_file: FilePath | None = None
+    """File of bearer tokens, one a line, # begins a comment: every call must carry one of them as metadata
+    `authorization: Bearer TOKEN`. Give each client one of its own: tokens can be replaced one by one."""
+    open_health: bool = False
+    """Let the health service be called without a token, as Kubernetes' probes do."""
+
     workers: int = Field(default_factory=available_cpus, ge=1)
     """Cores to compute with, by default all that this process may use: as many batches at the same time, or fewer, of
     models whose manifest wants several threads a batch. More than there are only adds memory."""
@@ -60,8 +83,47 @@ class Settings(BaseSettings):
     if it does not end within 5 s, the server exits. More for long sequences on a slow machine."""
     max_request_bytes: int = Field(4 * 2**20, ge=1, le=2**31 - 1)
     """Largest request message. Tokenising takes some 300 bytes of memory a byte of text, before anything is cut."""
+    max_texts: int = Field(8192, ge=1)
+    """Most inputs of a request; beyond it INVALID_ARGUMENT."""
+    max_chars: int = Field(1_000_000, ge=1)
+    """Most characters of a text, checked before it is tokenised. What is not read in windows may have no more than 250
+    for each token of the model's max_seq_length. Lower it to bound what one call may cost."""
+    max_concurrent_per_client: int | None = Field(None, ge=1)
+    """Calls that a client may have under way; beyond it RESOURCE_EXHAUSTED. A client is a token, or without tokens an
+    address: set it where one of several clients must not take all of the queue. Unset: no limit."""
+    keepalive_time_s: float = Field(60.0, gt=0, le=86_400)
+    """A connection that was silent for so long is pinged. Lower it where a proxy closes silent connections earlier."""
+    keepalive_timeout_s: float = Field(20.0, gt=0, le=86_400)
+    """A ping without reply for so long ends its connection, and the calls of a client that vanished leave the queue."""
+    max_connection_age_s: float | None = Field(None, gt=0, le=86_400 * 365)
+    """Connections older than that are closed once their calls have ended, so that clients spread anew over replicas.
+    Unset: never."""
+    max_connection_grace_s: float = Field(60.0, gt=0, le=86_400)
+    """Calls of a connection that is too old are cancelled after so long."""
+
+    log_format: Literal["text", "json"] = "text"
+    """Of the log on stderr: for people, or one JSON object a line."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """Least severe lines to log."""
+    log_calls: Literal["none", "failed", "all"] = "failed"
+    """Calls that get a line of their own, with request id, status, sizes and durations. `all` costs some 15 us a call.
+    Of failed ones, the first 50 a second."""
+    trace_endpoint: str | None = Field(default_factory=lambda: os.environ.get(TRACE_VARIABLE))
+    """OpenTelemetry collector (OTLP over gRPC), such as http://127.0.0.1:4317, to send a trace of each call to. Unset:
+    OTEL_EXPORTER_OTLP_ENDPOINT, and without that no traces."""
+    trace_sample: float = Field(1.0, ge=0, le=1)
+    """Share of calls that are traced, of those that come without a trace of their own to belong to."""
+
     grace_s: float = Field(10.0, ge=0, allow_inf_nan=False)
     """Seconds that calls in flight may take to finish after SIGTERM."""
+
+    @model_validator(mode="after")
+    def _check_tls(self) -> Settings:
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise ValueError("--tls-cert (BERTLINE_TLS_CERT) and --tls-key (BERTLINE_TLS_KEY) need each other")
+        if self.tls_client_ca and not self.tls_cert:
+            raise ValueError("--tls-client-ca (BERTLINE_TLS_CLIENT_CA) needs --tls-cert and --tls-key")
+        return self
 
 
 Settings.__doc__ = cleandoc(Settings.__doc__ or "")  # as --help shows it
@@ -83,6 +145,8 @@ def read_settings(arguments: Sequence[str] | None = None) -> Settings:
 
 def _problem(error: object) -> str:
     assert isinstance(error, dict)
+    if not error["loc"]:
+        return str(error["ctx"]["error"])
     name = str(error["loc"][0])
     return (
         f"--{name.replace('_', '-')} (BERTLINE_{name.upper()}): "

@@ -7,9 +7,9 @@ from functools import cache
 from typing import TypeVar
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import DecodeError, Message
 
-from bertline.v1 import encoder_pb2
 from serving.errors import InvalidRequestError, Violation
 
 MessageT = TypeVar("MessageT", bound=Message)
@@ -25,29 +25,35 @@ def parse(request_type: type[MessageT], raw: bytes) -> MessageT:
         return request_type.FromString(raw)
     except DecodeError as error:
         full_name = request_type.DESCRIPTOR.full_name
-        violations = [Violation(path, "not UTF-8") for path in _not_utf8(full_name, raw)]
+        violations = [Violation(path, "not UTF-8") for path in _not_utf8(request_type, raw)]
         raise InvalidRequestError(f"not a {full_name}" if not violations else "", violations) from error
 
 
-def _not_utf8(full_name: str, raw: bytes) -> list[str]:
+def _not_utf8(request_type: type[Message], raw: bytes) -> list[str]:
     try:
-        return list(_broken_fields(_twin(full_name).FromString(raw), ""))
+        return list(_broken_fields(_twin(request_type.DESCRIPTOR).FromString(raw), ""))
     except DecodeError:
         return []
 
 
 @cache
-def _twin(full_name: str) -> type[Message]:
+def _twin(descriptor: Descriptor) -> type[Message]:
     """The same message with `bytes` wherever it has `string`: it parses what the message itself refuses."""
     file = descriptor_pb2.FileDescriptorProto()
-    encoder_pb2.DESCRIPTOR.CopyToProto(file)
+    descriptor.file.CopyToProto(file)
     for message in file.message_type:
-        for field in message.field:
-            if field.type == field.TYPE_STRING:
-                field.type = field.TYPE_BYTES
+        _loosen(message)
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName(full_name))
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName(descriptor.full_name))
+
+
+def _loosen(message: descriptor_pb2.DescriptorProto) -> None:
+    for field in message.field:
+        if field.type == field.TYPE_STRING and not message.options.map_entry:  # keys of maps cannot be bytes
+            field.type = field.TYPE_BYTES
+    for nested in message.nested_type:
+        _loosen(nested)
 
 
 def _broken_fields(message: Message, prefix: str) -> Iterator[str]:

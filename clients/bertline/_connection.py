@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
@@ -23,6 +24,8 @@ _CHANNEL_OPTIONS = (
     ("grpc.dns_ares_query_timeout", 1500),
 )
 
+_TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]+")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Connection:
@@ -33,12 +36,15 @@ class Connection:
     batch_size: int
     num_in_flight: int
     credentials: grpc.ChannelCredentials | None
+    token: str | None = field(repr=False)
 
     def __post_init__(self) -> None:
         if not self.target or self.target.startswith(("http://", "https://")):
             raise ValueError(f"a target is `host:port`, without `http://`: `{self.target}`")
         if not 0 < self.timeout < math.inf:
             raise ValueError(f"`timeout` must be above 0 seconds, and finite: `{self.timeout}`")
+        if self.token is not None and not _TOKEN.fullmatch(self.token):
+            raise ValueError("`token` must be letters, digits and -._~+/=, without spaces")
         for name in ("batch_size", "num_in_flight"):
             if getattr(self, name) < 1:
                 raise ValueError(f"`{name}` must be at least 1: `{getattr(self, name)}`")
@@ -52,6 +58,11 @@ class Connection:
         if self.credentials is None:
             return channels.insecure_channel(self.target, options=_CHANNEL_OPTIONS)
         return channels.secure_channel(self.target, self.credentials, options=_CHANNEL_OPTIONS)
+
+    @property
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        """What goes with every request."""
+        return () if self.token is None else (("authorization", f"Bearer {self.token}"),)
 
     def error(self, error: grpc.RpcError, request: Request, timeout: float) -> BertlineError:
         """The error of ours for a request that failed."""

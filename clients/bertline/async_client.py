@@ -48,6 +48,7 @@ class AsyncClient:
         batch_size: int = 64,
         num_in_flight: int = 4,
         credentials: grpc.ChannelCredentials | None = None,
+        token: str | None = None,
     ) -> None:
         self._connection = Connection(
             target=target,
@@ -55,6 +56,7 @@ class AsyncClient:
             batch_size=batch_size,
             num_in_flight=num_in_flight,
             credentials=credentials,
+            token=token,
         )
         self._channel: Any = None  # belongs to the event loop that runs when it is opened, hence not opened here
         self._closed = False
@@ -217,13 +219,14 @@ class AsyncClient:
     async def _send(self, call: Call[Any], timeout: float) -> list[Answered]:
         method = getattr(self._open(), call.method)
         answered: list[Answered] = []
+        metadata = self._connection.metadata
         in_flight: deque[tuple[Request, Any]] = deque()
         try:
             for request in call.requests(self._connection.batch_size):
                 if len(in_flight) == self._connection.num_in_flight:
                     answered.append(await self._wait(*in_flight[0], timeout))
                     in_flight.popleft()
-                in_flight.append((request, method(request.message, timeout=timeout)))
+                in_flight.append((request, method(request.message, timeout=timeout, metadata=metadata)))
             while in_flight:
                 answered.append(await self._wait(*in_flight[0], timeout))
                 in_flight.popleft()

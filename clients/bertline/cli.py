@@ -12,8 +12,10 @@ import os
 import sys
 import textwrap
 from collections.abc import Iterable
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 try:
@@ -24,6 +26,8 @@ except ModuleNotFoundError as missing:
     raise SystemExit(f"bertline: the command needs `{missing.name}`: pip install 'bertline[cli]'") from None
 
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # read when grpc is imported; errors are told in one line of our own
+
+import grpc
 
 from bertline._files import FileError, open_output
 from bertline._process import Files, Format
@@ -73,7 +77,44 @@ ModelName = Annotated[
 Timeout = Annotated[float, typer.Option("--timeout", help="Seconds that each request may take.")]
 Truncate = Annotated[bool, typer.Option("--truncate", help="Cut what is too long instead of refusing it.")]
 
+Token = Annotated[
+    str | None, typer.Option(envvar="BERTLINE_TOKEN", help="Of a server that asks for one; better in the environment.")
+]
+PemPath = partial(typer.Option, metavar="FILE")
+TlsCa = Annotated[str | None, PemPath(envvar="BERTLINE_TLS_CA", help="Speak TLS; PEM of whom to trust for it.")]
+TlsCert = Annotated[str | None, PemPath(help="Your certificate, of a server that asks for one (mutual TLS).")]
+TlsKey = Annotated[str | None, PemPath(help="Its private key.")]
+
 _TARGET, _TIMEOUT = "127.0.0.1:50051", 30.0
+
+
+@dataclass(frozen=True)
+class _Access:
+    """What a server may ask for."""
+
+    token: str | None = None
+    tls_ca: str | None = None
+    tls_cert: str | None = None
+    tls_key: str | None = None
+
+    def credentials(self) -> grpc.ChannelCredentials | None:
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise typer.BadParameter("--tls-cert and --tls-key need each other")
+        if self.tls_cert and not self.tls_ca:
+            raise typer.BadParameter("--tls-cert needs --tls-ca")
+        if not self.tls_ca:
+            return None
+        return grpc.ssl_channel_credentials(*map(_read, (self.tls_ca, self.tls_key, self.tls_cert)))
+
+
+_access = _Access()
+
+
+@app.callback()
+def access(token: Token = None, tls_ca: TlsCa = None, tls_cert: TlsCert = None, tls_key: TlsKey = None) -> None:
+    """Ask a Bertline server. Results are JSON, a line for each input."""
+    global _access
+    _access = _Access(token, tls_ca, tls_cert, tls_key)
 
 
 @app.command()
@@ -195,9 +236,13 @@ def _table(loaded: Iterable[Model], width: int) -> rich.table.Table:
 
 def _client(target: str, timeout: float) -> Client:
     try:
-        return Client(target, timeout=timeout)
+        return Client(target, timeout=timeout, credentials=_access.credentials(), token=_access.token)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
+
+
+def _read(path: str | None) -> bytes | None:
+    return Path(path).read_bytes() if path else None
 
 
 def _model(name: str) -> dict[str, Any]:

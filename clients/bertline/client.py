@@ -49,6 +49,7 @@ class Client:
         batch_size: most inputs in one request.
         num_in_flight: most requests of one call that are under way at one time.
         credentials: of a server that speaks TLS, see `grpc.ssl_channel_credentials`.
+        token: of a server that asks for one; without `credentials` it can be read on the way.
 
     Raises:
         ValueError: when an argument is out of range.
@@ -62,6 +63,7 @@ class Client:
         batch_size: int = 64,
         num_in_flight: int = 4,
         credentials: grpc.ChannelCredentials | None = None,
+        token: str | None = None,
     ) -> None:
         self._connection = Connection(
             target=target,
@@ -69,6 +71,7 @@ class Client:
             batch_size=batch_size,
             num_in_flight=num_in_flight,
             credentials=credentials,
+            token=token,
         )
         self._channel = self._connection.open(grpc)
         self._stub = EncoderStub(self._channel)
@@ -332,13 +335,14 @@ class Client:
 
     def _send(self, call: Call[Any], timeout: float) -> Iterator[Answered]:
         method = getattr(self._stub, call.method)
+        metadata = self._connection.metadata
         in_flight: deque[tuple[Request, Any]] = deque()
         try:
             for request in call.requests(self._connection.batch_size):
                 if len(in_flight) == self._connection.num_in_flight:
                     yield self._wait(*in_flight[0], timeout)
                     in_flight.popleft()
-                in_flight.append((request, method.future(request.message, timeout=timeout)))
+                in_flight.append((request, method.future(request.message, timeout=timeout, metadata=metadata)))
             while in_flight:
                 yield self._wait(*in_flight[0], timeout)
                 in_flight.popleft()

@@ -40,6 +40,10 @@ class Rpc:
         """
         raise NotImplementedError
 
+    def windowed(self, request: Any) -> frozenset[str]:
+        """Fields of its examples that may be of any length, since they are read in windows."""
+        return frozenset()
+
     def field(self, invalid: InvalidExample, request: Any) -> str:
         """Path of an invalid example in the request."""
         return f"{self.inputs}[{invalid.index}].{invalid.field}"

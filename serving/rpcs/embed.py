@@ -42,6 +42,9 @@ class Embed(Rpc):
     def examples(self, request: pb.EmbedRequest, task: Embedding) -> list[str]:
         return list(request.texts)
 
+    def windowed(self, request: pb.EmbedRequest) -> frozenset[str]:
+        return frozenset({"text"} if request.windows else ())
+
     def field(self, invalid: InvalidExample, request: pb.EmbedRequest) -> str:
         return f"texts[{invalid.index}]"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -31,8 +32,13 @@ class Answer(Rpc):
             for item in request.inputs
         ]
 
+    def windowed(self, request: pb.AnswerRequest) -> frozenset[str]:
+        return frozenset({"context", "more_contexts"})
+
     def field(self, invalid: InvalidExample, request: pb.AnswerRequest) -> str:
         field = "contexts[0]" if invalid.field == "context" else invalid.field
+        if match := re.fullmatch(r"more_contexts\[(\d+)\]", field):
+            field = f"contexts[{int(match[1]) + 1}]"
         return f"inputs[{invalid.index}].{field}"
 
     def result(
@@ -68,6 +74,9 @@ class Tag(Rpc):
         return [
             TaggingExample(tuple(item.words)) if item.words else task.find_words(item.text) for item in request.inputs
         ]
+
+    def windowed(self, request: pb.TagRequest) -> frozenset[str]:
+        return frozenset({"source", "words"})
 
     def field(self, invalid: InvalidExample, request: pb.TagRequest) -> str:
         return f"inputs[{invalid.index}].{'words' if request.inputs[invalid.index].words else 'text'}"

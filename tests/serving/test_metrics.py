@@ -6,7 +6,7 @@ import grpc
 import pytest
 
 from bertline.v1 import encoder_pb2 as pb
-from serving.servicer import METHODS
+from serving.encoder import METHODS
 from tests.serving.conftest import serve
 
 EMBEDDER = {"model": "embedder", "version": "1", "task": "embedding"}

@@ -1,3 +1,4 @@
+import json
 import os
 import re
 import signal
@@ -13,6 +14,7 @@ import pytest
 
 from bertline.v1 import encoder_pb2 as pb
 from bertline.v1 import encoder_pb2_grpc
+from serving.settings import Settings
 from tests.serving.models import write_model
 
 READY = re.compile(r"serving (\d+) models? on (\S+), metrics on http://(\S+)/metrics\n")
@@ -130,6 +132,11 @@ def test_no_models(tmp_path):
     [
         (["--port", "70000"], {}, r"--port \(BERTLINE_PORT\): .* 65535: `70000`"),
         ([], {"BERTLINE_WORKERS": "many"}, r"--workers \(BERTLINE_WORKERS\): .*: `many`"),
+        (["--tls-cert", "none.pem"], {}, r"--tls-cert \(BERTLINE_TLS_CERT\): .* not point to a file: `none.pem`"),
+        (["--tls-cert", __file__], {}, r"--tls-cert .* and --tls-key .* need each other"),
+        ([], {"BERTLINE_TLS_CLIENT_CA": __file__}, r"--tls-client-ca .* needs --tls-cert and --tls-key"),
+        (["--tokens-file", __file__], {}, rf"`{re.escape(__file__)}`, line \d+: a token is of letters"),
+        (["--log-format", "xml"], {}, r"--log-format .* 'text' or 'json': `xml`"),
         (["--prot", "1"], {}, r"unrecognized arguments: --prot; see --help"),
     ],
 )
@@ -167,3 +174,90 @@ def test_sighup(tmp_path):
         assert "has no manifest.json" in infos[-1].error
         process.send_signal(signal.SIGTERM)
         assert process.wait(10) == 0
+
+
+def test_every_flag_is_a_variable_too():
+    """Each setting can be given as a flag and as a variable, and the help explains it."""
+    text = subprocess.run(command("--help"), capture_output=True, text=True, check=True, timeout=60).stdout
+    for name, field in Settings.model_fields.items():
+        assert field.description, name
+        assert f"--{name.replace('_', '-')}" in text or name == "models_dir"
+
+
+def print_config(*arguments, **environment):
+    done = subprocess.run(
+        command(*arguments, "--print-config"),
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+        env=os.environ | environment,
+    )
+    return json.loads(done.stdout)
+
+
+def test_print_config():
+    """--print-config tells all settings and where each is from, the flag before the variable, passwords masked."""
+    environment = {
+        "BERTLINE_PORT": "7",
+        "BERTLINE_MAX_TEXTS": "9",
+        "OTEL_EXPORTER_OTLP_ENDPOINT": "http://user:secret@collector:4317",
+    }
+    found = print_config("models", "--port", "50051", "--open-health", **environment)
+
+    assert found.keys() == Settings.model_fields.keys()
+    assert found["port"] == {"value": 50051, "from": "flag"}
+    assert found["open_health"] == {"value": True, "from": "flag"}
+    assert found["max_texts"] == {"value": 9, "from": "BERTLINE_MAX_TEXTS"}
+    assert found["grace_s"] == {"value": 10.0, "from": "default"}
+    assert found["trace_endpoint"] == {
+        "value": "http://***@collector:4317",
+        "from": "OTEL_EXPORTER_OTLP_ENDPOINT",
+    }
+
+
+def test_version():
+    """--version tells the version of Bertline and of what computes, in one line."""
+    done = subprocess.run(command("--version"), capture_output=True, text=True, check=True, timeout=60)
+
+    assert re.fullmatch(r"bertline \d+\.\d+\.\d+ \(onnxruntime \S+, grpcio .*\)\n", done.stdout)
+
+
+def files(*directories):
+    """All below some directories, with times of change."""
+    return {path: path.stat().st_mtime_ns for directory in directories for path in [directory, *directory.rglob("*")]}
+
+
+def test_nothing_is_written(tmp_path, monkeypatch):
+    """A server needs no home and writes nothing where it runs, beside its models, or among temporary files."""
+    models, temporary, here = (tmp_path / name for name in ("models", "temporary", "here"))
+    write_model(models)
+    temporary.mkdir()
+    here.mkdir()
+    environment = {"HOME": "/nonexistent", "TMPDIR": str(temporary), "PYTHONDONTWRITEBYTECODE": "1"}
+    monkeypatch.setenv("PYTHONPATH", os.getcwd(), prepend=os.pathsep)
+    monkeypatch.chdir(here)
+    here.chmod(0o555)
+    before = files(models, temporary, here)
+    with started(models, "--log-format", "json", "--log-calls", "all", **environment) as (process, stub, _):
+        stub.Embed(pb.EmbedRequest(texts=["cat"]))
+        process.send_signal(signal.SIGTERM)
+
+        assert process.wait(10) == 0
+        line = next(item for item in map(json.loads, process.stderr) if item.get("method"))
+    assert (line["method"], line["code"], line["model"]) == ("Embed", "OK", "tiny/1")
+    assert files(models, temporary, here) == before
+
+
+def test_systemd(tmp_path):
+    """Who listens at NOTIFY_SOCKET is told when the server is ready, and when it stops."""
+    write_model(tmp_path)
+    path = tmp_path / "notify"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        listener.bind(str(path))
+        listener.settimeout(10)
+        with started(tmp_path, NOTIFY_SOCKET=str(path)) as (process, _, _):
+            assert listener.recv(100) == b"READY=1"
+            process.send_signal(signal.SIGTERM)
+            assert listener.recv(100) == b"STOPPING=1"
+            assert process.wait(10) == 0

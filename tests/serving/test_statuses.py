@@ -4,9 +4,9 @@ from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
 from bertline.v1 import encoder_pb2 as pb
+from serving.encoder import METHODS
 from serving.errors import CODES
 from serving.scheduler import ComputeError, ExpiredError, QueueFullError
-from serving.servicer import METHODS
 from tests.serving.conftest import serve
 from tests.serving.models import write_model
 

@@ -1,0 +1,117 @@
+"""What is known of a call while it runs, and the log of calls that have ended."""
+
+from __future__ import annotations
+
+import logging
+import time
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+
+logger = logging.getLogger("serving.calls")
+
+MAX_FAILED_PER_S = 50
+"""Lines for failed calls; the next line after more of them tells how many were left out."""
+
+
+@dataclass(slots=True)
+class Stage:
+    """One part of a call's work, on the clock of `time.monotonic`."""
+
+    name: str
+    started_s: float
+    seconds: float
+
+
+@dataclass(slots=True)
+class Call:
+    """One call; the servicer fills in what it learns."""
+
+    path: str
+    """As gRPC has it: `/bertline.v1.Encoder/Embed`."""
+    request_id: str
+    client: str = ""
+    """Who calls: a token's digest, else an address."""
+    trace_context: dict[str, str] = field(default_factory=dict)
+    """`traceparent` and `tracestate`, where they came."""
+    refusal: Exception | None = None
+    """Why it may not come in."""
+    started_s: float = field(default_factory=time.monotonic)
+    peer: str = ""
+    """Address, without the port."""
+    model: str = ""
+    num_inputs: int = 0
+    num_tokens: int = 0
+    request_bytes: int = 0
+    reply_bytes: int = 0
+    stages: list[Stage] = field(default_factory=list)
+    code: grpc.StatusCode = grpc.StatusCode.OK
+    details: str = ""
+    """What the status says, unless it is OK."""
+    seconds: float = 0.0
+
+    @property
+    def method(self) -> str:
+        """`Embed`."""
+        return self.path.rpartition("/")[2]
+
+
+_current: ContextVar[Call] = ContextVar("call")
+
+set_current_call = _current.set
+current_call = _current.get
+"""The call that this task handles; threads have to be told."""
+
+
+class CallLog:
+    """A line for each call that has ended: for all, for those that failed, or for none."""
+
+    def __init__(self, which: str) -> None:
+        self._all = which == "all"
+        self._failed = which != "none"
+        self._second = 0
+        self._num_lines = 0
+
+    def __call__(self, call: Call) -> None:
+        """Log a call."""
+        if call.code is grpc.StatusCode.OK:
+            if self._all:
+                logger.info("call", extra={"fields": _fields(call)})
+        elif self._failed and (omitted := self._omitted()) is not None:
+            logger.info("call", extra={"fields": _fields(call) | ({"omitted": omitted} if omitted else {})})
+
+    def _omitted(self) -> int | None:
+        """How many lines were left out before this one; None where it has to be left out too."""
+        second, omitted = int(time.monotonic()), 0
+        if second != self._second:
+            omitted = max(0, self._num_lines - MAX_FAILED_PER_S)
+            self._second, self._num_lines = second, 0
+        self._num_lines += 1
+        return omitted if self._num_lines <= MAX_FAILED_PER_S else None
+
+
+def _fields(call: Call) -> dict[str, Any]:
+    optional = {
+        "error": call.details,
+        "model": call.model,
+        "inputs": call.num_inputs,
+        "tokens": call.num_tokens,
+        "request_bytes": call.request_bytes,
+        "reply_bytes": call.reply_bytes,
+        "trace_id": call.trace_context.get("traceparent", "")[3:35],
+    }
+    return {
+        "method": call.method,
+        "code": call.code.name,
+        "request_id": call.request_id,
+        "peer": call.peer,
+        **{name: value for name, value in optional.items() if value},
+        "ms": _ms(call.seconds),
+        **{f"{stage.name}_ms": _ms(stage.seconds) for stage in call.stages},
+    }
+
+
+def _ms(seconds: float) -> float:
+    return round(seconds * 1000, 2)

@@ -1,0 +1,80 @@
+"""The service `bertline.v1.Encoder`: its RPCs that run a model, and those that tell of models."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import Any
+
+import grpc
+
+from bertline.v1 import encoder_pb2 as pb
+from serving.calls import current_call
+from serving.catalog import describe, reference, tokenize
+from serving.rpcs import RPCS, Rpc
+from serving.servicer import Behaviour, Incoming, Servicer
+from serving.wire import parse
+from serving.work import Work
+
+SERVICE = pb.DESCRIPTOR.services_by_name["Encoder"].full_name
+METHODS = tuple(method.name for method in pb.DESCRIPTOR.services_by_name["Encoder"].methods)
+
+
+class Encoder:
+    """Answers the service's calls."""
+
+    def __init__(self, servicer: Servicer) -> None:
+        self._servicer = servicer
+
+    def handlers(self) -> grpc.GenericRpcHandler:
+        """What a server needs to route calls here."""
+        behaviours: dict[str, Behaviour] = {
+            rpc.name: partial(self._servicer.compute, partial(self._prepare, rpc)) for rpc in RPCS
+        }
+        behaviours |= {"Tokenize": self._tokenize, "ListModels": self._list_models, "GetModel": self._get_model}
+        return self._servicer.route(SERVICE, behaviours)
+
+    def _prepare(self, rpc: Rpc, incoming: Incoming) -> Work:
+        request: Any = parse(rpc.request_type, incoming.raw)
+        model = self._servicer.models.find(request.model.name, request.model.version, rpc.task)
+        task = rpc.specialise(model, request)
+        self._servicer.admit(incoming, model, len(getattr(request, rpc.inputs)))
+        examples = rpc.examples(request, task)
+        windows = self._servicer.encode(
+            incoming,
+            model,
+            task,
+            examples,
+            truncate=request.truncate,
+            windowed=rpc.windowed(request),
+            field=lambda invalid: rpc.field(invalid, request),
+        )
+        return Work(rpc, request, model, task, examples, windows, incoming.call.stages[-1].seconds)
+
+    async def _tokenize(self, raw: bytes, context: grpc.aio.ServicerContext) -> bytes:
+        incoming = Incoming(raw, None, current_call())
+        return await self._servicer.offload(len(raw), partial(self._tokens, incoming))
+
+    def _tokens(self, incoming: Incoming) -> bytes:
+        request = parse(pb.TokenizeRequest, incoming.raw)
+        model = self._servicer.models.find(request.model.name, request.model.version)
+        self._servicer.admit(incoming, model, len(request.inputs))
+        started_s = time.monotonic()
+        results = tokenize(model.task.tokenizer, request.inputs)
+        seconds = self._servicer.encoded(incoming, model, started_s)
+        return pb.TokenizeReply(
+            model=reference(model),
+            results=results,
+            num_tokens=[len(item.ids) for item in results],
+            timings=pb.Timings(tokenize_s=seconds),
+        ).SerializeToString()
+
+    async def _list_models(self, raw: bytes, context: grpc.aio.ServicerContext) -> bytes:
+        parse(pb.ListModelsRequest, raw)
+        versions = self._servicer.models.versions
+        return pb.ListModelsReply(models=[describe(item) for item in versions]).SerializeToString()
+
+    async def _get_model(self, raw: bytes, context: grpc.aio.ServicerContext) -> bytes:
+        request, models = parse(pb.GetModelRequest, raw), self._servicer.models
+        model = models.find(request.model.name, request.model.version)
+        return next(describe(item) for item in models.versions if item.model is model).SerializeToString()

@@ -1,0 +1,181 @@
+"""The one way in to every service of the server: tokens, limits for each client, request ids, counts, logs, traces."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Any
+
+import grpc
+from grpc_health.v1 import health
+
+from serving.calls import Call, current_call, set_current_call
+from serving.errors import TooManyCallsError, UnauthenticatedError, abort
+from serving.metrics import Metrics
+from serving.tokens import Tokens
+
+REQUEST_ID = "x-request-id"
+TRACE_CONTEXT = ("traceparent", "tracestate")
+_ID = re.compile(r"[!-~]{1,128}")
+"""Printable ASCII without spaces, so that it fits into a header and into a line of the log."""
+_HEALTH = f"/{health.SERVICE_NAME}/"
+
+Behaviour = Callable[[Any, Any], Any]
+
+
+class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]
+    """Every call of every service passes here, before its message is read and after it has ended."""
+
+    def __init__(
+        self,
+        metrics: Metrics,
+        *,
+        tokens: Tokens | None = None,
+        open_health: bool = False,
+        max_concurrent_per_client: int | None = None,
+        observers: Sequence[Callable[[Call], None]] = (),
+    ) -> None:
+        """Make it.
+
+        Args:
+            tokens: one of which each call must carry; None for a server that is open.
+            open_health: whether the health service needs none.
+            max_concurrent_per_client: calls under way at one time, of each token, or address where there are no tokens.
+            observers: told of each call that has ended, but of the health service's successes.
+        """
+        self._metrics = metrics
+        self._tokens = tokens
+        self._open_health = open_health
+        self._max_concurrent = max_concurrent_per_client
+        self._observers = observers
+        self._under_way: Counter[str] = Counter()
+        self._handlers: dict[str, grpc.RpcMethodHandler] = {}
+        self._refusing = self._wrap(grpc.stream_stream_rpc_method_handler(_refuse))
+        self._unknown = self._wrap(grpc.stream_stream_rpc_method_handler(_unimplemented))
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> grpc.RpcMethodHandler:
+        """The handler of a call; one that refuses it, without reading its message, where it may not come in."""
+        call = self._admit(handler_call_details)
+        set_current_call(call)
+        if call.refusal:
+            return self._refusing
+        if call.path not in self._handlers:
+            handler = await continuation(handler_call_details)
+            if handler is None:
+                return self._unknown
+            self._handlers[call.path] = self._wrap(handler)
+        return self._handlers[call.path]
+
+    def _admit(self, details: Any) -> Call:
+        metadata = dict(details.invocation_metadata)
+        request_id = metadata.get(REQUEST_ID, "")
+        call = Call(details.method, request_id if _ID.fullmatch(request_id) else os.urandom(8).hex())
+        if TRACE_CONTEXT[0] in metadata:
+            call.trace_context = {name: metadata[name] for name in TRACE_CONTEXT if name in metadata}
+        if self._tokens and not (self._open_health and _is_health(call)):
+            try:
+                call.client = self._tokens.client(metadata.get("authorization"))
+            except UnauthenticatedError as error:
+                call.refusal = error
+                self._metrics.refused("unauthenticated")
+        return call
+
+    def _wrap(self, handler: Any) -> grpc.RpcMethodHandler:
+        kind = "_".join(
+            "stream" if flag else "unary" for flag in (handler.request_streaming, handler.response_streaming)
+        )
+        behaviour: Behaviour = getattr(handler, kind)
+        if handler.response_streaming:
+            behaviour = partial(_write_all, behaviour)
+
+        async def run(request: Any, context: Any) -> Any:
+            return await self._run(behaviour, request, context)
+
+        make = getattr(grpc, f"{kind}_rpc_method_handler")
+        return make(run, handler.request_deserializer, handler.response_serializer)
+
+    async def _run(self, behaviour: Behaviour, request: Any, context: Any) -> Any:
+        call = current_call()
+        call.peer = context.peer().rpartition(":")[0]
+        context.set_trailing_metadata(((REQUEST_ID, call.request_id),))
+        self._metrics.started(call.path)
+        try:
+            reply = await self._answer(call, behaviour, request, context)
+            call.request_bytes, call.reply_bytes = _size(request), _size(reply)
+            return reply
+        except asyncio.CancelledError:
+            call.code = _code_of_cancellation(context)
+            raise
+        except Exception:
+            call.code, call.details = context.code() or grpc.StatusCode.UNKNOWN, context.details()
+            raise
+        finally:
+            self._end(call)
+
+    async def _answer(self, call: Call, behaviour: Behaviour, request: Any, context: Any) -> Any:
+        if self._max_concurrent is None or call.refusal or _is_health(call):
+            return await behaviour(request, context)
+        client = call.client or call.peer
+        if self._under_way[client] >= self._max_concurrent:
+            self._metrics.refused("client_concurrency")
+            await abort(
+                context, TooManyCallsError(f"{self._max_concurrent} calls of this client are under way; wait for one")
+            )
+        self._under_way[client] += 1
+        try:
+            return await behaviour(request, context)
+        finally:
+            self._under_way[client] -= 1
+            if not self._under_way[client]:
+                del self._under_way[client]
+
+    def _end(self, call: Call) -> None:
+        call.seconds = time.monotonic() - call.started_s
+        self._metrics.handled(call.path, call.code, call.seconds)
+        if call.code is grpc.StatusCode.OK and _is_health(call):
+            return
+        for observer in self._observers:
+            observer(call)
+
+
+async def _refuse(requests: Any, context: Any) -> None:
+    error = current_call().refusal
+    assert error
+    await abort(context, error)
+
+
+async def _unimplemented(requests: Any, context: Any) -> None:
+    await context.abort(grpc.StatusCode.UNIMPLEMENTED, f"no such method: `{current_call().path}`")
+
+
+async def _write_all(behaviour: Behaviour, request: Any, context: Any) -> None:
+    """Handlers that stream either generate replies or write them themselves."""
+    replies = behaviour(request, context)
+    if not hasattr(replies, "__aiter__"):
+        await replies
+        return
+    async for reply in replies:
+        await context.write(reply)
+
+
+def _is_health(call: Call) -> bool:
+    return call.path.startswith(_HEALTH)
+
+
+def _size(message: Any) -> int:
+    return len(message) if isinstance(message, bytes) else 0
+
+
+def _code_of_cancellation(context: Any) -> grpc.StatusCode:
+    remaining_s = context.time_remaining()
+    expired = remaining_s is not None and remaining_s <= 0
+    return grpc.StatusCode.DEADLINE_EXCEEDED if expired else grpc.StatusCode.CANCELLED

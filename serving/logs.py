@@ -1,0 +1,59 @@
+"""Log lines: for people, or JSON for collectors. Fields of a line come in `extra={"fields": {...}}`."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from datetime import UTC, datetime
+from typing import Any
+
+
+class TextFormatter(logging.Formatter):
+    """`time LEVEL logger: message key=value ...`, one line but for tracebacks."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        """The line, with its fields after the message."""
+        pairs = [f" {name}={_plain(value)}" for name, value in getattr(record, "fields", {}).items()]
+        return super().formatMessage(record) + "".join(pairs)
+
+
+class JsonFormatter(logging.Formatter):
+    """One object a line: time (UTC), level, logger, message, the line's fields, and `error` with a traceback."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line."""
+        entry: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **getattr(record, "fields", {}),
+        }
+        if record.exc_info:
+            entry["error"] = self.formatException(record.exc_info)
+        return json.dumps(entry)
+
+
+FORMATTERS: dict[str, type[logging.Formatter]] = {"text": TextFormatter, "json": JsonFormatter}
+
+
+def configure(log_format: str, level: str) -> None:
+    """Send all logs to stderr.
+
+    Args:
+        log_format: one of FORMATTERS.
+        level: `debug`, `info`, `warning` or `error`.
+    """
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(FORMATTERS[log_format]())
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+
+
+def _plain(value: Any) -> str:
+    """As it is where that is unambiguous, else quoted: what a caller sends cannot make up fields or lines."""
+    text = str(value)
+    return text if text.isascii() and text.isprintable() and not set(text) & set(' "=') and text else json.dumps(text)

@@ -1,0 +1,273 @@
+"""How the texts of each task come in tensors, and how its predictions leave in them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from serving.models import Model
+from serving.open_inference.options import Options
+from serving.open_inference.tensors import BYTES, DTYPES, TensorSpec, wrong
+from tasks.base import AnyTask
+from tasks.classification import Classification, ClassificationExample, ClassificationPrediction
+from tasks.embedding import Embedding
+from tasks.masked_lm import ClozeExample, MaskedLM, MaskPrediction
+from tasks.multiple_choice import MultipleChoice, MultipleChoiceExample, MultipleChoicePrediction
+from tasks.regression import Regression, RegressionExample
+from tasks.spans import SpanExample, SpanPrediction, Spans
+from tasks.tagging import Entity, Tagging, TaggingExample, TaggingPrediction
+
+Row = Mapping[str, Any]
+"""The texts of one example by input; of `choices` a tuple, of an input that was not sent None."""
+
+TEXT = TensorSpec("text", BYTES, (-1,))
+TEXT_PAIR = TensorSpec("text_pair", BYTES, (-1,), optional=True)
+
+
+class Form:
+    """The tensors of one task. To add another: subclass, implement, and add it to FORMS."""
+
+    task: ClassVar[str]
+    inputs: ClassVar[tuple[TensorSpec, ...]] = (TEXT,)
+    options: ClassVar[tuple[str, ...]] = ("truncate",)
+    windowed: ClassVar[frozenset[str]] = frozenset()
+    """Fields of its examples that may be of any length, since they are read in windows."""
+
+    def outputs(self, model: Model) -> list[TensorSpec]:
+        """What a model of the task gives."""
+        raise NotImplementedError
+
+    def example(self, row: Row, task: Any) -> Any:
+        """An example of the task."""
+        raise NotImplementedError
+
+    def specialise(self, task: Any, options: Options) -> AnyTask:
+        """The task with what this request asks for.
+
+        Raises:
+            InvalidRequestError: when it asks for what the task does not have.
+        """
+        return task
+
+    def result(self, prediction: Any, example: Any, options: Options, task: Any) -> Sequence[Any]:
+        """A value for each output, or a list of them; nothing of the batch's arrays is kept."""
+        raise NotImplementedError
+
+    def arrays(self, results: Sequence[Sequence[Any]], specs: Sequence[TensorSpec]) -> dict[str, np.ndarray]:
+        """The outputs by name; rows that are shorter than others are filled up."""
+        return {spec.name: _stacked([result[place] for result in results], spec) for place, spec in enumerate(specs)}
+
+
+def _stacked(values: Sequence[Any], spec: TensorSpec) -> np.ndarray:
+    if len(spec.shape) == 1:
+        array = np.empty(len(values), DTYPES[spec.datatype])
+        array[:] = values
+        return array
+    width = max([spec.shape[1], 1, *map(len, values)])
+    array = np.full((len(values), width), b"" if spec.datatype == BYTES else 0, DTYPES[spec.datatype])
+    for row, items in enumerate(values):
+        array[row, : len(items)] = items
+    return array
+
+
+class EmbeddingForm(Form):
+    """Texts -> vectors."""
+
+    task = Embedding.name
+    options = ("truncate", "normalize")
+
+    def outputs(self, model: Model) -> list[TensorSpec]:
+        return [TensorSpec("embedding", "FP32", (-1, model.manifest.hidden_size))]
+
+    def example(self, row: Row, task: Any) -> str:
+        return str(row["text"])
+
+    def specialise(self, task: Embedding, options: Options) -> AnyTask:
+        if options.normalize is None:
+            return task
+        if task.settings.normalize and not options.normalize:
+            raise wrong("parameters[normalize]", "this model's vectors have length 1")
+        return task.with_settings(normalize=options.normalize)
+
+    def result(self, prediction: np.ndarray, example: Any, options: Options, task: Embedding) -> Sequence[Any]:
+        return [prediction.copy()]
+
+
+class ClassificationForm(Form):
+    """Texts or pairs -> labels with probabilities, likeliest first."""
+
+    task = Classification.name
+    inputs = (TEXT, TEXT_PAIR)
+    options = ("truncate", "top_k")
+
+    def outputs(self, model: Model) -> list[TensorSpec]:
+        return [TensorSpec("label", BYTES, (-1, -1)), TensorSpec("score", "FP32", (-1, -1))]
+
+    def example(self, row: Row, task: Any) -> ClassificationExample:
+        return ClassificationExample(row["text"], row["text_pair"])
+
+    def result(
+        self, prediction: ClassificationPrediction, example: Any, options: Options, task: Classification
+    ) -> Sequence[Any]:
+        ranked = prediction.ranked()[: options.top_k]
+        return [[label.encode() for label, _ in ranked], [score for _, score in ranked]]
+
+
+class RegressionForm(Form):
+    """Texts or pairs -> numbers."""
+
+    task = Regression.name
+    inputs = (TEXT, TEXT_PAIR)
+
+    def outputs(self, model: Model) -> list[TensorSpec]:
+        return [TensorSpec("value", "FP32", (-1,))]
+
+    def example(self, row: Row, task: Any) -> RegressionExample:
+        return RegressionExample(row["text"], row["text_pair"])
+
+    def result(self, prediction: float, example: Any, options: Options, task: Regression) -> Sequence[Any]:
+        return [prediction]
+
+
+class SpansForm(Form):
+    """Questions with contexts -> spans, best first."""
+
+    task = Spans.name
+    inputs = (TensorSpec("question", BYTES, (-1,)), TensorSpec("context", BYTES, (-1,)))
+    options = ("truncate", "top_k")
+    windowed = frozenset({"context"})
+
+    def outputs(self, model: Model) -> list[TensorSpec]:
+        return [
+            TensorSpec("answer", BYTES, (-1, -1)),
+            TensorSpec("score", "FP32", (-1, -1)),
+            TensorSpec("start", "INT64", (-1, -1)),
+            TensorSpec("end", "INT64", (-1, -1)),
+            TensorSpec("num_spans", "INT64", (-1,)),
+            TensorSpec("has_answer", "BOOL", (-1,)),
+            TensorSpec("no_answer_score", "FP32", (-1,)),
+        ]
+
+    def example(self, row: Row, task: Any) -> SpanExample:
+        return SpanExample(row["question"], row["context"])
+
+    def result(self, prediction: SpanPrediction, example: Any, options: Options, task: Spans) -> Sequence[Any]:
+        spans = prediction.spans[: options.top_k or 1]
+        return [
+            [span.text.encode() for span in spans],
+            [span.score for span in spans],
+            [span.start for span in spans],
+            [span.end for span in spans],
+            len(spans),
+            prediction.has_answer,
+            prediction.no_answer_score,
+        ]
+
+
+class MaskedLMForm(Form):
+    """Texts with [MASK] -> tokens, likeliest first, a row for each [MASK] of all texts."""
+
+    task = MaskedLM.name
+    options = ("truncate", "top_k")
+
+    def outputs(self, model: Model) -> list[TensorSpec]:
+        return [
+            TensorSpec("token", BYTES, (-1, -1)),
+            TensorSpec("score", "FP32", (-1, -1)),
+            TensorSpec("num_masks", "INT64", (-1,)),
+        ]
+
+    def example(self, row: Row, task: Any) -> ClozeExample:
+        return ClozeExample(row["text"])
+
+    def result(self, prediction: MaskPrediction, example: Any, options: Options, task: MaskedLM) -> Sequence[Any]:
+        real = MaskPrediction(prediction.log_probs[:, : task.tokenizer.vocab_size])  # a graph's may be padded
+        masks = [real.top(mask, options.top_k or 5) for mask in range(len(real.log_probs))]
+        tokens = [[task.tokenizer.token(token_id).encode() for token_id, _ in mask] for mask in masks]
+        return [tokens, [[score for _, score in mask] for mask in masks], len(masks)]
+
+    def arrays(self, results: Sequence[Sequence[Any]], specs: Sequence[TensorSpec]) -> dict[str, np.ndarray]:
+        token, score, num_masks = specs
+        return {
+            token.name: _stacked([mask for result in results for mask in result[0]], token),
+            score.name: _stacked([mask for result in results for mask in result[1]], score),
+            num_masks.name: _stacked([result[2] for result in results], num_masks),
+        }
+
+
+class MultipleChoiceForm(Form):
+    """Choices with what they follow -> the likeliest."""
+
+    task = MultipleChoice.name
+    inputs = (
+        TensorSpec("choices", BYTES, (-1, -1)),
+        TensorSpec("context", BYTES, (-1,), optional=True),
+        TensorSpec("question", BYTES, (-1,), optional=True),
+    )
+
+    def outputs(self, model: Model) -> list[TensorSpec]:
+        return [TensorSpec("choice", "INT64", (-1,)), TensorSpec("score", "FP32", (-1, -1))]
+
+    def example(self, row: Row, task: Any) -> MultipleChoiceExample:
+        return MultipleChoiceExample(row["choices"], row["context"] or "", row["question"] or "")
+
+    def result(
+        self, prediction: MultipleChoicePrediction, example: Any, options: Options, task: MultipleChoice
+    ) -> Sequence[Any]:
+        return [prediction.choice, prediction.scores]
+
+
+class TaggingForm(Form):
+    """Texts -> entities and tagged words, as JSON."""
+
+    task = Tagging.name
+    windowed = frozenset({"source", "words"})
+
+    def outputs(self, model: Model) -> list[TensorSpec]:
+        return [TensorSpec("entities", BYTES, (-1,)), TensorSpec("tags", BYTES, (-1,))]
+
+    def example(self, row: Row, task: Tagging) -> TaggingExample:
+        return task.find_words(row["text"])
+
+    def result(
+        self, prediction: TaggingPrediction, example: TaggingExample, options: Options, task: Tagging
+    ) -> Sequence[Any]:
+        tags = [
+            {"word": word, "start": start, "end": end, "tag": tag, "score": float(score)}
+            for word, (start, end), tag, score in zip(
+                example.words, example.places, prediction.tags, prediction.scores, strict=True
+            )
+        ]
+        return [_json([_entity(item, example.text) for item in prediction.entities]), _json(tags)]
+
+
+def _entity(entity: Entity, text: str) -> dict[str, Any]:
+    return {
+        "type": entity.type,
+        "start": entity.start,
+        "end": entity.end,
+        "text": text[entity.start : entity.end],
+        "score": entity.score,
+    }
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False).encode()
+
+
+FORMS: dict[str, Form] = {
+    form.task: form
+    for form in (
+        EmbeddingForm(),
+        ClassificationForm(),
+        RegressionForm(),
+        SpansForm(),
+        MaskedLMForm(),
+        MultipleChoiceForm(),
+        TaggingForm(),
+    )
+}
+"""By task."""

@@ -1,0 +1,108 @@
+"""How the server listens: address, TLS, and options of its connections."""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import logging
+import socket
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import grpc
+
+from serving.settings import Settings
+from serving.tls import TlsFiles, credentials
+
+logger = logging.getLogger(__name__)
+
+
+def listen(server: grpc.aio.Server, settings: Settings) -> int:
+    """Let a server listen, with TLS where there is a certificate. Returns the port.
+
+    Raises:
+        OSError: when the address cannot be had.
+        ValueError: when a file of TLS is no use.
+    """
+    check_free(settings.host, settings.port)
+    address = f"{url_host(settings.host)}:{settings.port}"
+    try:
+        if settings.tls_cert and settings.tls_key:
+            files = TlsFiles(settings.tls_cert, settings.tls_key, settings.tls_client_ca)
+            return server.add_secure_port(address, credentials(files))
+        return server.add_insecure_port(address)
+    except RuntimeError as error:  # someone took it since the check
+        raise OSError(f"cannot listen on `{address}`: {error}") from error
+
+
+def warn_of_plain_text(settings: Settings) -> None:
+    """One line in the log where others may read along."""
+    if settings.tls_cert or is_loopback(settings.host):
+        return
+    what = "texts and tokens" if settings.tokens_file else "texts"
+    logger.warning(
+        "listening on %s without TLS: %s can be read on the way; set --tls-cert and --tls-key, or keep to a network "
+        "that you trust",
+        settings.host,
+        what,
+    )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches it."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def channel_options(settings: Settings) -> Iterator[tuple[str, int]]:
+    """Options of a gRPC server."""
+    yield "grpc.so_reuseport", 0  # else a second server would share a busy port in silence
+    yield "grpc.max_receive_message_length", settings.max_request_bytes
+    yield "grpc.max_send_message_length", -1
+    # Clients may ping every 30 s, with or without calls; the rest is for pings that come a little early.
+    yield "grpc.keepalive_permit_without_calls", 1
+    yield "grpc.http2.min_ping_interval_without_data_ms", 25_000
+    yield "grpc.keepalive_time_ms", _ms(settings.keepalive_time_s)
+    yield "grpc.keepalive_timeout_ms", _ms(settings.keepalive_timeout_s)
+    if settings.max_connection_age_s is not None:
+        yield "grpc.max_connection_age_ms", _ms(settings.max_connection_age_s)
+        yield "grpc.max_connection_age_grace_ms", _ms(settings.max_connection_grace_s)
+
+
+def check_free(host: str, port: int) -> None:
+    """gRPC tells of a busy port in the log of its core only; this tells in an error.
+
+    Raises:
+        OSError: naming the address, when it is taken, or when none of what the host resolves to is ours.
+    """
+    try:
+        targets = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        errors = [error for target in targets if (error := _listen_error(*target))]
+        if len(errors) == len(targets) or any(error.errno == errno.EADDRINUSE for error in errors):
+            raise errors[-1]
+    except OSError as error:
+        address, reason = f"{url_host(host)}:{port}", (error.strerror or str(error)).lower()
+        raise OSError(f"cannot listen on `{address}`: {reason}; choose another host or port (0 takes any)") from None
+
+
+def _listen_error(family: int, kind: int, protocol: int, _: str, address: Any) -> OSError | None:
+    try:
+        with closing(socket.socket(family, kind, protocol)) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+            probe.listen()
+    except OSError as error:
+        return error
+    return None
+
+
+def url_host(host: str) -> str:
+    """A host as it stands in an address: IPv6 in brackets."""
+    return f"[{host}]" if ":" in host else host
+
+
+def _ms(seconds: float) -> int:
+    return max(1, round(seconds * 1000))

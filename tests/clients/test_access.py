@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import asyncio
+import sys
+
+import pytest
+
+from bertline import AsyncClient, Client, cli
+from bertline.errors import ConnectionFailed, Unauthenticated
+from tests.serving.certificates import make_authority
+from tests.serving.conftest import serve
+from tests.serving.models import write_model
+
+TOKEN = "secret-token"
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory):
+    return make_authority(tmp_path_factory.mktemp("access") / "authority")
+
+
+@pytest.fixture(scope="module")
+def target(authority, tmp_path_factory):
+    """A server that asks for a token and speaks TLS."""
+    models = tmp_path_factory.mktemp("models")
+    write_model(models, "embedder")
+    tokens = tmp_path_factory.mktemp("access") / "tokens"
+    tokens.write_text(TOKEN)
+    certificate = authority.sign("server")
+    files = {"tls_cert": certificate.path, "tls_key": certificate.key, "tls_client_ca": authority.path}
+    with serve(models, tokens_file=tokens, **files) as running:
+        yield running.target
+
+
+@pytest.fixture(scope="module")
+def mine(authority):
+    return authority.sign("client")
+
+
+def test_client(target, authority, mine):
+    """A client with credentials and the token is answered; without, the errors say what is missing."""
+    credentials = mine.credentials(authority)
+    with Client(target, credentials=credentials, token=TOKEN) as client:
+        assert client.embed(["cat"] * 100, model="embedder").shape == (100, 8)
+    with Client(target, credentials=credentials) as client, pytest.raises(Unauthenticated, match="no token came"):
+        client.models()
+    with Client(target, token=TOKEN) as client, pytest.raises(ConnectionFailed):
+        client.models()
+
+
+def test_async_client(target, authority, mine):
+    """The client for asyncio takes the same."""
+
+    async def ask():
+        async with AsyncClient(target, credentials=mine.credentials(authority), token=TOKEN) as client:
+            return await client.embed(["cat"], model="embedder")
+
+    assert asyncio.run(ask()).shape == (1, 8)
+
+
+def test_bad_token():
+    """What cannot be a token is refused before anything is sent, and not repeated."""
+    with pytest.raises(ValueError, match="`token` must be") as caught:
+        Client("127.0.0.1:1", token="two words")
+    assert "two" not in str(caught.value)
+    with Client("127.0.0.1:1", token=TOKEN) as client:
+        assert TOKEN not in repr(client._connection)
+
+
+@pytest.fixture
+def run(target, monkeypatch, capfd):
+    monkeypatch.setenv("BERTLINE_TARGET", target)
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["bertline", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        return ended.value.code or 0, *capfd.readouterr()
+
+    return run
+
+
+def test_command(run, authority, mine, monkeypatch):
+    """The command takes the token from the environment, certificates by flags before the command's name."""
+    tls = ("--tls-ca", authority.path, "--tls-cert", mine.path, "--tls-key", mine.key)
+    code, _, error = run(*tls, "models")
+    assert (code, "no token came" in error) == (1, True)
+
+    monkeypatch.setenv("BERTLINE_TOKEN", TOKEN)
+    code, out, _ = run(*tls, "embed", "--model", "embedder", "cat")
+    assert (code, out.count("vector")) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message", "code"),
+    [
+        (("--tls-cert", "a.pem", "models"), "need each other", 2),
+        (("--tls-cert", "a.pem", "--tls-key", "a.key", "models"), "--tls-cert needs --tls-ca", 2),
+        (("--tls-ca", "none.pem", "models"), "none.pem", 1),
+        (("--token", "two words", "models"), "`token` must be", 2),
+    ],
+)
+def test_bad_flags(run, arguments, message, code):
+    """Flags that are no use are one line."""
+    found, out, error = run(*arguments)
+
+    assert (found, out, error.count("\n")) == (code, "", 1)
+    assert message in error
