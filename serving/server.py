@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from functools import partial
 
@@ -28,10 +29,15 @@ from serving.tokens import Tokens
 from serving.traces import Traces
 
 HEALTH_SERVICE = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
+WATCH_S = 1.0
+"""How often workers are looked after."""
 QUIET_S = 0.1
 MAX_SETTLE_S = 1.0
 """A draining server still takes calls, to refuse them, until none has come for QUIET_S: once gRPC stops, it cancels
 those that have come but were not yet handled, and CANCELLED does not tell a client to try elsewhere."""
+
+
+logger = logging.getLogger(__name__)
 
 
 class Server:
@@ -68,7 +74,9 @@ class Server:
             max_versions=settings.max_versions,
         )
         self.metrics.watch(self._repository.states, self._scheduler.queued_tokens)
-        self._watching: asyncio.Task[None] | None = None
+        self._watching: list[asyncio.Task[None]] = []
+        self._trouble = ""
+        """What is wrong with the workers."""
         self._metrics_server: MetricsServer | None = None
 
     def _gate(self) -> Gate:
@@ -110,7 +118,20 @@ class Server:
         await self._repository.load(parallel=self.settings.workers, strict=self.settings.strict)
         self._servicer.unavailable = None
         self._publish(self._repository.models)
-        self._watching = asyncio.create_task(self._repository.watch(self.settings.poll_s))
+        self._watching.append(asyncio.create_task(self._repository.watch(self.settings.poll_s)))
+
+    async def look_after_workers(self) -> None:
+        """Let health tell of runs that hang and workers that have ended, until one is lost for good.
+
+        Raises:
+            RuntimeError: when a run does not end even when aborted; only a new process has all cores again.
+        """
+        while True:
+            await asyncio.sleep(WATCH_S)
+            if (trouble := self._scheduler.look_after_workers()) != self._trouble:
+                self._trouble = trouble
+                logger.log(logging.ERROR if trouble else logging.INFO, "workers: %s", trouble or "all is well again")
+                self._publish(self._servicer.models)
 
     def reload(self) -> None:
         """Look at once for what changed in the directory of models."""
@@ -124,8 +145,8 @@ class Server:
         """
         self._servicer.unavailable = "the server is draining"
         self._health.drain()
-        if self._watching:
-            self._watching.cancel()
+        for task in self._watching:
+            task.cancel()
         settled_s = await self._settle(min(MAX_SETTLE_S, grace_s))
         self._health.end_watches()
         await self._grpc.stop(max(0.0, grace_s - settled_s))
@@ -160,7 +181,7 @@ class Server:
         self._servicer.models = models
         healthy = {"": False, SERVICE: False, open_inference.SERVICE: False}
         for item in models.versions:
-            serves = item.model is not None and not self._servicer.unavailable
+            serves = bool(item.model) and not self._servicer.unavailable and not self._trouble
             for service in ("", SERVICE, open_inference.SERVICE, f"{SERVICE}/{item.name}", f"{SERVICE}/{item}"):
                 healthy[service] = healthy.get(service, False) or serves
         self._health.publish({service: SERVING if serves else NOT_SERVING for service, serves in healthy.items()})

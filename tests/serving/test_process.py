@@ -261,3 +261,31 @@ def test_systemd(tmp_path):
             process.send_signal(signal.SIGTERM)
             assert listener.recv(100) == b"STOPPING=1"
             assert process.wait(10) == 0
+
+
+HANGING = """
+import sys, time
+import serving.scheduler
+serving.scheduler.ABORT_S = 0.2
+from serving.engine import Engine
+from serving.__main__ import main
+run = Engine.run
+Engine.run = lambda self, arrays: time.sleep(1000) if 10 in arrays["input_ids"] else run(self, arrays)
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_a_run_that_hangs_for_good(tmp_path, monkeypatch):
+    """Its call fails, others are answered, and the process ends with an error for whoever is to start another."""
+    write_model(tmp_path)
+    monkeypatch.setattr(
+        "tests.serving.test_process.command", lambda *rest: [sys.executable, "-c", HANGING, *map(str, rest)]
+    )
+    with started(tmp_path, "--workers", 2, "--max-run-s", 0.1) as (process, stub, _):
+        hung = stub.Embed.future(pb.EmbedRequest(texts=["dog"]))
+        assert stub.Embed(pb.EmbedRequest(texts=["cat"]), timeout=10).dim == 8
+
+        assert hung.code() is grpc.StatusCode.INTERNAL
+        assert "did not end in time" in hung.details()
+        assert process.wait(30) == 1
+        assert "did not end 0.2 s after it was aborted" in process.stderr.read()

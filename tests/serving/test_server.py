@@ -1,3 +1,4 @@
+import asyncio
 import time
 
 import grpc
@@ -174,3 +175,21 @@ def test_drain_runs_out_of_grace(slow):
     slow.stop(0.05).result(10)
 
     assert call.code() in {grpc.StatusCode.CANCELLED, grpc.StatusCode.UNAVAILABLE}
+
+
+def test_a_run_that_hangs_is_aborted(slow_models, monkeypatch):
+    """Its calls are INTERNAL, health is NOT_SERVING while it lasts, and later calls are answered."""
+    monkeypatch.setattr("serving.server.WATCH_S", 0.001)
+    with serve(slow_models, workers=1, max_batch_tokens=8192) as running:
+        running.server._scheduler._max_run_s = 0.01
+        watching = asyncio.run_coroutine_threadsafe(running.server.look_after_workers(), running.loop)
+        watch = health_pb2_grpc.HealthStub(running.channel).Watch(health_pb2.HealthCheckRequest(service=""))
+        states = [next(watch).status]
+        hung = embed(running, *[LONG] * 256)
+        states += [next(watch).status, next(watch).status]
+
+        assert hung.code() is grpc.StatusCode.INTERNAL
+        assert states == [1, 2, 1]
+        running.server._scheduler._max_run_s = 60.0
+        assert len(embed(running, "cat").result(10).num_tokens) == 1
+        watching.cancel()
