@@ -26,10 +26,6 @@ from serving.server import Server  # noqa: E402
 from serving.settings import Settings, read_settings  # noqa: E402
 from serving.systemd import notify  # noqa: E402
 
-SWITCH_S = 1e-4
-"""How long a thread that computes may wait for one that runs Python. With Python's own 5 ms, workers stand idle for a
-quarter of the time under bulk load (measured)."""
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serve until a signal comes; or print what --print-config or --version asks for.
@@ -48,7 +44,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         else:
             settings = read_settings(arguments)
             logs.configure(settings.log_format, settings.log_level)
-            sys.setswitchinterval(SWITCH_S)
             asyncio.run(run(settings))
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)

@@ -74,6 +74,11 @@ class Entry:
         return len(self.sequence) * self.job.seconds_per_token
 
 
+def due_s(now_s: float, work_s: float) -> float:
+    """When a job that comes now and takes a core so long is due."""
+    return now_s + min(PATIENCE * work_s, MAX_PATIENCE_S)
+
+
 class Job:
     """Groups of sequences that were submitted together."""
 
@@ -95,7 +100,7 @@ class Job:
         ]
         self.work_s = seconds_per_token * sum(len(entry.sequence) for entry in self.entries)
         self.submitted_s = time.monotonic()
-        self.due_s = self.submitted_s + min(PATIENCE * self.work_s, MAX_PATIENCE_S)
+        self.due_s = due_s(self.submitted_s, self.work_s)
         """Jobs are begun in this order."""
         self._started_s: float | None = None
         self._finish = finish

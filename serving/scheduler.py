@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from serving.forecast import Forecast
-from serving.jobs import Done, Entry, Job, Model
+from serving.jobs import Done, Entry, Job, Model, due_s
 from serving.queue import Queue
 
 logger = logging.getLogger(__name__)
@@ -120,8 +120,9 @@ class Scheduler:
         Raises:
             RefusedError: as `submit`.
         """
+        work_s, now_s = num_tokens * self.forecast.seconds_per_token(model), time.monotonic()
         with self._changed:
-            self._admit(Job(model, [[range(num_tokens)]], _no_result, **self._terms(model, deadline_s)))
+            self._admit(work_s, now_s, due_s(now_s, work_s), deadline_s)
 
     def submit(
         self,
@@ -149,9 +150,11 @@ class Scheduler:
             TooLargeError: when it is too much for an empty queue.
             HopelessError: when the deadline would pass before all is computed.
         """
-        job = Job(model, groups, finish, **self._terms(model, deadline_s))
+        job = Job(
+            model, groups, finish, deadline_s=deadline_s, seconds_per_token=self.forecast.seconds_per_token(model)
+        )
         with self._changed:
-            self._admit(job)
+            self._admit(job.work_s, job.submitted_s, job.due_s, deadline_s)
             self._queue.add(job)
             self._changed.notify(len(job.entries))
         # Weak: a job that its own future kept would hold its arrays until the garbage collector comes.
@@ -193,23 +196,21 @@ class Scheduler:
                     raise RuntimeError(f"a run did not end {ABORT_S:g} s after it was aborted")
         return "; ".join(problems)
 
-    def _terms(self, model: Model, deadline_s: float | None) -> dict[str, Any]:
-        return {"deadline_s": deadline_s, "seconds_per_token": self.forecast.seconds_per_token(model)}
-
-    def _admit(self, job: Job) -> None:
+    def _admit(self, work_s: float, now_s: float, due_s: float, deadline_s: float | None) -> None:
         """Refuse what cannot be done in time."""
         under_way_s = sum(entry.work_s for worker in self._workers for entry in worker.batch)
-        wait_s = (self._queue.work_before_s(job.due_s) + under_way_s) / self._num_cores
-        total_s = wait_s + job.work_s / self._num_cores
-        if job.work_s / self._num_cores > self._max_queue_s:
+        wait_s = (self._queue.work_before_s(due_s) + under_way_s) / self._num_cores
+        own_s = work_s / self._num_cores
+        if own_s > self._max_queue_s:
             raise TooLargeError(
-                f"the request takes about {job.work_s / self._num_cores:.1f} s, more than the {self._max_queue_s:g} s "
-                "that may wait; send fewer inputs per call"
+                f"the request takes about {own_s:.1f} s, more than the {self._max_queue_s:g} s that may wait; "
+                "send fewer inputs per call"
             )
+        total_s = wait_s + own_s
         if total_s > self._max_queue_s:
             raise QueueFullError("the queue is full; try later", retry_s=total_s - self._max_queue_s)
-        if job.deadline_s is not None and job.submitted_s + total_s > job.deadline_s:
-            left_s = max(0.0, job.deadline_s - job.submitted_s)
+        if deadline_s is not None and now_s + total_s > deadline_s:
+            left_s = max(0.0, deadline_s - now_s)
             raise HopelessError(
                 f"the deadline cannot be met: about {total_s:.2f} s are needed, {left_s:.2f} s are left", retry_s=wait_s
             )
@@ -319,7 +320,3 @@ class Scheduler:
                 job.entries.clear()
             if count:
                 self._observer.sequences_dropped(job.model, count)
-
-
-def _no_result(group: int, outputs: list[Any]) -> None:
-    """Of what is only asked about."""

@@ -159,12 +159,12 @@ class Spans(Task[SpanExample, Window, SpanPrediction, SpanSettings]):
         capacity = self.settings.max_seq_length - len(question_ids) - 3
         spans = list(window_bounds(len(context), capacity, self.settings.doc_stride))
         owner = max_context_owner(spans, len(context))
-        windows = []
+        context_offsets, windows = context.offsets, []
         for number, (start, end) in enumerate(spans):
             arrays = self.tokenizer.assemble(question_ids, context.ids[start:end])
             length, first = len(arrays["input_ids"]), len(question_ids) + 2
             offsets = np.zeros((length, 2), dtype=np.int64)
-            offsets[first:-1] = context.offsets[start:end]
+            offsets[first:-1] = context_offsets[start:end]
             in_context = np.zeros(length, dtype=bool)
             in_context[first:-1] = True
             has_max_context = np.zeros(length, dtype=bool)
