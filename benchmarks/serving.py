@@ -10,10 +10,12 @@ Client, server and engine share the cores of this machine; nothing else should b
 from __future__ import annotations
 
 import itertools
+import random
 import re
 import statistics
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -197,8 +199,19 @@ def start(arguments: Arguments) -> None:
 
 
 def memory(arguments: Arguments) -> None:
-    """Random lengths from 1 to the longest."""
-    raise NotImplementedError
+    """Memory after a first round of texts of random lengths, of up to 512 tokens, and after each further one."""
+    words, rng = arguments.texts.read_text(encoding="utf-8").split(), random.Random(0)
+    client = Client()
+    with tempfile.TemporaryDirectory() as folder, served(arguments.models, arguments.flags) as server:
+        texts = Path(folder) / "texts.txt"
+        texts.write_text("\n".join(" ".join(rng.choices(words, k=rng.randint(1, 400))) for _ in range(5000)))
+        load = Load(target=server.target, texts=texts, seconds=arguments.seconds, num_texts=4, num_in_flight=8)
+        sizes = []
+        for _ in range(arguments.rounds):
+            client.run(load)
+            sizes.append(server.resident_mb)
+    client.close()
+    print(f"memory {', '.join(f'{size:.0f}' for size in sizes)} MB; last / first {sizes[-1] / sizes[0]:.2f}")
 
 
 BENCHMARKS: dict[str, Callable[[Arguments], None]] = {

@@ -21,6 +21,9 @@ from serving.queue import Queue
 
 logger = logging.getLogger(__name__)
 
+HEADROOM = 1.25
+"""Times the forecast that has to be left until a deadline: under more load than can be done, the queue grows until what
+is admitted is only just in time by the forecast, and would be late if that were a little wrong."""
 ABORT_S = 5.0
 """What a run that was aborted may take to end, before its worker is given up."""
 
@@ -209,7 +212,7 @@ class Scheduler:
         total_s = wait_s + own_s
         if total_s > self._max_queue_s:
             raise QueueFullError("the queue is full; try later", retry_s=total_s - self._max_queue_s)
-        if deadline_s is not None and now_s + total_s > deadline_s:
+        if deadline_s is not None and now_s + HEADROOM * total_s > deadline_s:
             left_s = max(0.0, deadline_s - now_s)
             raise HopelessError(
                 f"the deadline cannot be met: about {total_s:.2f} s are needed, {left_s:.2f} s are left", retry_s=wait_s
@@ -246,6 +249,8 @@ class Scheduler:
         worker.batch, worker.started_s = batch, time.monotonic()
         try:
             self._run(batch)
+            core_s = (time.monotonic() - worker.started_s) * self._cores(batch[0].model)
+            self.forecast.batch_done(batch[0].model, sum(len(entry.sequence) for entry in batch), core_s)
         except BaseException as error:  # whatever it is, the next batch has a right to a worker
             if not worker.is_aborted:
                 logger.exception("a batch of %d sequences failed", len(batch))
@@ -301,7 +306,6 @@ class Scheduler:
         ended = time.monotonic()
         lengths = [len(entry.sequence) for entry in batch]
         waits = [started - entry.job.submitted_s for entry in batch]
-        self.forecast.batch_done(model, sum(lengths), (ended - started) * self._cores(model))
         self._observer.batch_done(
             model, Batch(len(batch), sum(lengths), len(batch) * max(lengths), waits, ended - started)
         )

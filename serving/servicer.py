@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -64,6 +64,7 @@ class Computable(Protocol):
 
 
 Prepare = Callable[[Incoming], Computable]
+Submitted = tuple[Computable, Future[Done]]
 
 
 class Servicer:
@@ -118,21 +119,36 @@ class Servicer:
         """Prepare a request, have it computed within the deadline of the caller, and reply."""
         call = current_call()
         incoming = Incoming(raw, _deadline(context), call)
-        work = await self.offload(len(raw), partial(prepare, incoming))
-        call.num_tokens = sum(len(window) for windows in work.windows for window in windows)
+        work, future = await self.offload(len(raw), partial(self._submit, prepare, incoming), _cancel_submitted)
         submitted_s = time.monotonic()
-        with self._rejections(work.model):
-            future = self._scheduler.submit(work.model, work.windows, work.finish, deadline_s=incoming.deadline_s)
         done = await self._arrivals.wait(future)
         call.stages.append(Stage("queue", submitted_s, done.queue_s))
         call.stages.append(Stage("inference", submitted_s + done.queue_s, done.inference_s))
         return await self.offload(len(raw), partial(work.reply, done))
 
-    async def offload(self, size: int, function: Callable[[], T]) -> T:
-        """Call a function, in a thread where the request is not small, so that the event loop never stalls."""
+    def _submit(self, prepare: Prepare, incoming: Incoming) -> Submitted:
+        work = prepare(incoming)
+        incoming.call.num_tokens = sum(len(window) for windows in work.windows for window in windows)
+        with self._rejections(work.model):
+            deadline_s = incoming.deadline_s
+            return work, self._scheduler.submit(work.model, work.windows, work.finish, deadline_s=deadline_s)
+
+    async def offload(
+        self, size: int, function: Callable[[], T], undo: Callable[[Future[T]], None] = lambda found: None
+    ) -> T:
+        """Call a function, in a thread where the request is not small, so that the event loop never stalls.
+
+        Args:
+            undo: is given what the function does after all when the call was cancelled meanwhile.
+        """
         if size <= SMALL_BYTES:
             return function()
-        return await asyncio.get_running_loop().run_in_executor(self._threads, function)
+        found = self._threads.submit(function)
+        try:
+            return await asyncio.wrap_future(found)
+        except asyncio.CancelledError:
+            found.add_done_callback(undo)
+            raise
 
     def admit(self, incoming: Incoming, model: Model, num_inputs: int) -> None:
         """Refuse a request before it is looked at further.
@@ -197,6 +213,11 @@ class Servicer:
         except RefusedError as error:
             self._metrics.rejected(model, REJECTIONS[type(error)])
             raise
+
+
+def _cancel_submitted(found: Future[Submitted]) -> None:
+    if not found.cancelled() and not found.exception():
+        found.result()[1].cancel()
 
 
 def _deadline(context: grpc.aio.ServicerContext) -> float | None:
