@@ -67,7 +67,7 @@ class Server:
             self._publish,
             max_versions=settings.max_versions,
         )
-        self.metrics.watch(self._repository.states, self._scheduler.queued_tokens)
+        self.metrics.watch(self._repository.states, self._scheduler.queued_sequences, self._scheduler.queued_tokens)
         self._watching: asyncio.Task[None] | None = None
         self._metrics_server: MetricsServer | None = None
 

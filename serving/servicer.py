@@ -66,6 +66,21 @@ class Computable(Protocol):
 Prepare = Callable[[Incoming], Computable]
 
 
+class Timed:
+    """A function, and the seconds that each of its calls took. May be called from any thread."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+        self.seconds: list[float] = []
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Call it."""
+        started_s = time.monotonic()
+        result = self._function(*arguments)
+        self.seconds.append(time.monotonic() - started_s)
+        return result
+
+
 class Servicer:
     """Answers the calls of all services with the loaded models; refuses them while `unavailable` says why."""
 
@@ -120,13 +135,16 @@ class Servicer:
         incoming = Incoming(raw, _deadline(context), call)
         work = await self.offload(len(raw), partial(prepare, incoming))
         call.num_tokens = sum(len(window) for windows in work.windows for window in windows)
-        submitted_s = time.monotonic()
+        submitted_s, decoding = time.monotonic(), Timed(work.finish)
         with self._rejections(work.model):
-            future = self._scheduler.submit(work.model, work.windows, work.finish, deadline_s=incoming.deadline_s)
+            future = self._scheduler.submit(work.model, work.windows, decoding, deadline_s=incoming.deadline_s)
         done = await self._arrivals.wait(future)
         call.stages.append(Stage("queue", submitted_s, done.queue_s))
         call.stages.append(Stage("inference", submitted_s + done.queue_s, done.inference_s))
-        return await self.offload(len(raw), partial(work.reply, done))
+        replying = Timed(work.reply)
+        reply: bytes = await self.offload(len(raw), partial(replying, done))
+        self._metrics.decoded(work.model, sum(decoding.seconds) + sum(replying.seconds))
+        return reply
 
     async def offload(self, size: int, function: Callable[[], T]) -> T:
         """Call a function, in a thread where the request is not small, so that the event loop never stalls."""
@@ -178,6 +196,8 @@ class Servicer:
                 violations=[Violation(field(item), item.reason) for item in error.invalid]
             ) from error
         self.encoded(incoming, model, started_s)
+        if num_cut := sum(any(window.num_truncated for window in items) for items in windows):
+            self._metrics.truncated(model, num_cut)
         if examples:
             num_tokens = sum(len(window) for items in windows for window in items)
             self._scheduler.forecast.encoded(model, num_bytes, num_tokens)
