@@ -69,6 +69,9 @@ class Metrics:
         self._queue = histogram(
             "bertline_queue_seconds", "A sequence's wait for a worker.", MODEL_LABELS, buckets=SECONDS
         )
+        self._decode = histogram(
+            "bertline_decode_seconds", "Turning a request's outputs into a reply.", MODEL_LABELS, buckets=SECONDS
+        )
         self._inference = histogram("bertline_inference_seconds", "Running a batch.", MODEL_LABELS, buckets=SECONDS)
         self._rows = histogram("bertline_batch_rows", "Sequences in a batch.", MODEL_LABELS, buckets=ROWS)
         self._batch_tokens = histogram(
@@ -76,6 +79,10 @@ class Metrics:
         )
         self._tokens = counter("bertline_tokens_total", "Tokens computed, without padding.", MODEL_LABELS)
         self._padding = counter("bertline_padding_tokens_total", "Padding computed, in tokens.", MODEL_LABELS)
+        self._truncated = counter("bertline_truncated_total", "Inputs cut to what the model reads.", MODEL_LABELS)
+        self._queue_sequences = Gauge(
+            "bertline_queue_sequences", "Sequences that wait for a worker.", MODEL_LABELS, registry=self.registry
+        )
         self._queue_tokens = Gauge(
             "bertline_queue_tokens", "Tokens that wait for a worker.", MODEL_LABELS, registry=self.registry
         )
@@ -111,16 +118,20 @@ class Metrics:
         )
 
     def watch(
-        self, states: Callable[[], Mapping[tuple[str, str], State]], queued_tokens: Callable[[Model], int]
+        self,
+        states: Callable[[], Mapping[tuple[str, str], State]],
+        queued_sequences: Callable[[Model], int],
+        queued_tokens: Callable[[Model], int],
     ) -> None:
         """Ask at each scrape.
 
         Args:
             states: of all versions, by name and version.
-            queued_tokens: tokens that wait for a model.
+            queued_sequences: sequences that wait for a model.
+            queued_tokens: their tokens.
         """
         self.registry.register(_States(states))
-        self._queued_tokens = queued_tokens
+        self._queued_sequences, self._queued_tokens = queued_sequences, queued_tokens
 
     def version_seen(self, name: str, version: str) -> None:
         """A version is about to be loaded."""
@@ -132,12 +143,13 @@ class Metrics:
         labels = _labels(model)
         self._loads.labels(*labels[:2], LOADED).inc()
         self._load_seconds.labels(*labels[:2]).set(seconds)
-        for histogram in (self._encode, self._queue, self._inference, self._rows, self._batch_tokens):
+        for histogram in (self._encode, self._queue, self._inference, self._decode, self._rows, self._batch_tokens):
             histogram.labels(*labels)
-        for counter in (self._tokens, self._padding, self._cancelled):
+        for counter in (self._tokens, self._padding, self._truncated, self._cancelled):
             counter.labels(*labels)
         for reason in REJECTIONS.values():
             self._rejected.labels(*labels, reason)
+        self._queue_sequences.labels(*labels).set_function(partial(self._queued_sequences, model))
         self._queue_tokens.labels(*labels).set_function(partial(self._queued_tokens, model))
         self._info.labels(*labels).info(
             {"precision": model.manifest.precision, "digest": model.manifest.files[MODEL_FILE]}
@@ -151,6 +163,7 @@ class Metrics:
         """What told of its present goes; counters stay: its last requests are still to be counted, and it may return,
         which must not look like a restart."""
         labels = _labels(model)
+        self._queue_sequences.remove(*labels)
         self._queue_tokens.remove(*labels)
         self._info.remove(*labels)
         self._load_seconds.remove(*labels[:2])
@@ -173,6 +186,14 @@ class Metrics:
     def encoded(self, model: Model, seconds: float) -> None:
         """A request became features."""
         self._encode.labels(*_labels(model)).observe(seconds)
+
+    def truncated(self, model: Model, count: int) -> None:
+        """Inputs of a request were cut."""
+        self._truncated.labels(*_labels(model)).inc(count)
+
+    def decoded(self, model: Model, seconds: float) -> None:
+        """The outputs for a request became a reply."""
+        self._decode.labels(*_labels(model)).observe(seconds)
 
     def rejected(self, model: Model, reason: str) -> None:
         """A request found no room; `reason` is one of REJECTIONS' values."""
@@ -228,10 +249,6 @@ class MetricsServer:
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
-
-
-def _rpc(service: str, method: str) -> tuple[str, str, str]:
-    return service, method, "unary"
 
 
 def _labels(model: Model) -> tuple[str, str, str]:

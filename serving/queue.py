@@ -23,6 +23,8 @@ class Queue:
     def __init__(self) -> None:
         self.tokens: Counter[Model] = Counter()
         """Waiting tokens of each model."""
+        self.sequences: Counter[Model] = Counter()
+        """Waiting entries of each model."""
         self._num_entries = 0
         self._jobs: list[tuple[float, int, Job]] = []
         self._numbers = itertools.count()
@@ -55,12 +57,13 @@ class Queue:
             del buckets[length]
         self._count(entry, -1)
         if not buckets:  # nothing here may keep a model that is being unloaded
-            del self._by_length[entry.model], self.tokens[entry.model]
+            del self._by_length[entry.model], self.tokens[entry.model], self.sequences[entry.model]
         return True
 
     def _count(self, entry: Entry, sign: int) -> None:
         self._num_entries += sign
         self.tokens[entry.model] += sign * len(entry.sequence)
+        self.sequences[entry.model] += sign
         tick = _tick(entry.job.due_s)
         due = self._due.setdefault(tick, [0, 0.0])
         due[0] += sign

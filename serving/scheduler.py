@@ -113,6 +113,10 @@ class Scheduler:
         for _ in range(workers):
             self._start_worker()
 
+    def queued_sequences(self, model: Model) -> int:
+        """Sequences that wait for a model."""
+        return self._queue.sequences[model]
+
     def queued_tokens(self, model: Model) -> int:
         """Tokens that wait for a model."""
         return self._queue.tokens[model]

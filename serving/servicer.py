@@ -64,7 +64,30 @@ class Computable(Protocol):
 
 
 Prepare = Callable[[Incoming], Computable]
-Submitted = tuple[Computable, Future[Done]]
+
+
+class Timed:
+    """A function, and the seconds that each of its calls took. May be called from any thread."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+        self.seconds: list[float] = []
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Call it."""
+        started_s = time.monotonic()
+        result = self._function(*arguments)
+        self.seconds.append(time.monotonic() - started_s)
+        return result
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """A request that waits to be computed, or is being computed."""
+
+    work: Computable
+    decoding: Timed
+    future: Future[Done]
 
 
 class Servicer:
@@ -119,19 +142,23 @@ class Servicer:
         """Prepare a request, have it computed within the deadline of the caller, and reply."""
         call = current_call()
         incoming = Incoming(raw, _deadline(context), call)
-        work, future = await self.offload(len(raw), partial(self._submit, prepare, incoming), _cancel_submitted)
-        submitted_s = time.monotonic()
-        done = await self._arrivals.wait(future)
+        submitted = await self.offload(len(raw), partial(self._submit, prepare, incoming), _cancel_submitted)
+        work, submitted_s = submitted.work, time.monotonic()
+        done = await self._arrivals.wait(submitted.future)
         call.stages.append(Stage("queue", submitted_s, done.queue_s))
         call.stages.append(Stage("inference", submitted_s + done.queue_s, done.inference_s))
-        return await self.offload(len(raw), partial(work.reply, done))
+        replying = Timed(work.reply)
+        reply: bytes = await self.offload(len(raw), partial(replying, done))
+        self._metrics.decoded(work.model, sum(submitted.decoding.seconds) + sum(replying.seconds))
+        return reply
 
     def _submit(self, prepare: Prepare, incoming: Incoming) -> Submitted:
         work = prepare(incoming)
         incoming.call.num_tokens = sum(len(window) for windows in work.windows for window in windows)
+        decoding, deadline_s = Timed(work.finish), incoming.deadline_s
         with self._rejections(work.model):
-            deadline_s = incoming.deadline_s
-            return work, self._scheduler.submit(work.model, work.windows, work.finish, deadline_s=deadline_s)
+            future = self._scheduler.submit(work.model, work.windows, decoding, deadline_s=deadline_s)
+        return Submitted(work, decoding, future)
 
     async def offload(
         self, size: int, function: Callable[[], T], undo: Callable[[Future[T]], None] = lambda found: None
@@ -194,6 +221,8 @@ class Servicer:
                 violations=[Violation(field(item), item.reason) for item in error.invalid]
             ) from error
         self.encoded(incoming, model, started_s)
+        if num_cut := sum(any(window.num_truncated for window in items) for items in windows):
+            self._metrics.truncated(model, num_cut)
         if examples:
             num_tokens = sum(len(window) for items in windows for window in items)
             self._scheduler.forecast.encoded(model, num_bytes, num_tokens)
@@ -217,7 +246,7 @@ class Servicer:
 
 def _cancel_submitted(found: Future[Submitted]) -> None:
     if not found.cancelled() and not found.exception():
-        found.result()[1].cancel()
+        found.result().future.cancel()
 
 
 def _deadline(context: grpc.aio.ServicerContext) -> float | None:

@@ -33,15 +33,20 @@ def test_from_the_start(fresh):
         "bertline_queue_seconds_count",
         "bertline_inference_seconds_count",
         "bertline_encode_seconds_count",
+        "bertline_decode_seconds_count",
         "bertline_batch_rows_count",
         "bertline_batch_tokens_count",
         "bertline_tokens_total",
         "bertline_padding_tokens_total",
+        "bertline_truncated_total",
+        "bertline_queue_sequences",
         "bertline_queue_tokens",
         "bertline_cancelled_total",
     ):
         assert samples[name, tuple(sorted(EMBEDDER.items()))] == 0, name
-    assert fresh.total("bertline_rejected_total", reason="queue_full") == 0
+    for reason in ("queue_full", "request_too_large", "deadline"):
+        assert samples["bertline_rejected_total", tuple(sorted((EMBEDDER | {"reason": reason}).items()))] == 0
+    assert fresh.total("process_resident_memory_bytes") > 2**20
     assert fresh.total("bertline_model_info", precision="fp32", **EMBEDDER) == 1
 
 
@@ -50,6 +55,8 @@ def test_counters_equal_the_traffic(fresh):
     requests = [
         ("Embed", pb.EmbedRequest(texts=["cat", "the cat"]).SerializeToString()),
         ("Embed", pb.EmbedRequest(texts=[""]).SerializeToString()),
+        ("Embed", pb.EmbedRequest(texts=["cat", "cat " * 31, "cat " * 99], truncate=True).SerializeToString()),
+        ("Embed", pb.EmbedRequest(texts=["cat " * 31]).SerializeToString()),
         ("Embed", pb.EmbedRequest(texts=["cat"]).SerializeToString().replace(b"cat", b"\xff\xff\xff")),
         ("Classify", b"\xff"),
         ("Classify", pb.ClassifyRequest(model=pb.ModelRef(name="embedder")).SerializeToString()),
@@ -76,11 +83,14 @@ def test_counters_equal_the_traffic(fresh):
             (grpc.StatusCode.NOT_FOUND, "NotFound"),
         ]:
             assert fresh.total("grpc_server_handled_total", grpc_method=method, grpc_code=name) == expected[code]
-    answered = chosen.count(requests[0])
-    assert fresh.total("bertline_tokens_total", **EMBEDDER) == answered * 7
-    assert fresh.total("bertline_queue_seconds_count", **EMBEDDER) == answered * 2
-    assert fresh.total("bertline_encode_seconds_count", **EMBEDDER) == answered
-    assert fresh.total("bertline_queue_tokens") == 0
+    short, cut = chosen.count(requests[0]), chosen.count(requests[2])
+    assert fresh.total("bertline_tokens_total", **EMBEDDER) == short * 7 + cut * (3 + 32 + 32)
+    assert fresh.total("bertline_queue_seconds_count", **EMBEDDER) == short * 2 + cut * 3
+    assert fresh.total("bertline_truncated_total", **EMBEDDER) == fresh.total("bertline_truncated_total") == cut * 2
+    assert fresh.total("bertline_encode_seconds_count", **EMBEDDER) == short + cut
+    assert fresh.total("bertline_decode_seconds_count", **EMBEDDER) == short + cut
+    assert fresh.total("bertline_cancelled_total") == fresh.total("bertline_rejected_total") == 0
+    assert fresh.total("bertline_queue_sequences") == fresh.total("bertline_queue_tokens") == 0
 
 
 def test_counters_of_batches(fresh):

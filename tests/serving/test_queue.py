@@ -76,7 +76,7 @@ def test_remove():
 
     assert queue.remove(second)
     assert not queue.remove(second)
-    assert queue.tokens[model] == 10
+    assert (queue.sequences[model], queue.tokens[model]) == (2, 10)
     assert len(queue) == 2
     assert queue.pop_batch() == [first, third]
 

@@ -1,0 +1,40 @@
+"""A server that has been asked everything once."""
+
+import threading
+
+import grpc
+import pytest
+
+from bertline.v1 import encoder_pb2 as pb
+from tests.serving.conftest import serve
+from tests.serving.models import write_model
+
+
+def ask(running):
+    """Calls that are answered, cut, refused and mistaken."""
+    for texts, truncate in ([["cat", "the cat " * 5], False], [["cat " * 99], True], [[""], False]):
+        try:
+            running.stub.Embed(pb.EmbedRequest(texts=texts, truncate=truncate))
+        except grpc.RpcError as error:
+            assert error.code() is grpc.StatusCode.INVALID_ARGUMENT  # noqa: PT017
+
+
+@pytest.fixture(scope="session")
+def asked(tmp_path_factory):
+    """A server with a model that loads and one that does not, asked again and again."""
+    models = tmp_path_factory.mktemp("models")
+    write_model(models, "embedder")
+    write_model(models, "broken", files={"model.onnx": "0" * 64, "tokenizer.json": "0" * 64})
+    ended = threading.Event()
+    with serve(models) as running:
+
+        def keep_asking():
+            while not ended.wait(0.1):
+                ask(running)
+
+        ask(running)
+        thread = threading.Thread(target=keep_asking)
+        thread.start()
+        yield running
+        ended.set()
+        thread.join()

@@ -1,0 +1,34 @@
+"""What deploy/ holds, as the tests read it."""
+
+import json
+import re
+from pathlib import Path
+
+import yaml
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+RULES = [rule for group in yaml.safe_load((DEPLOY / "alerts.yml").read_text())["groups"] for rule in group["rules"]]
+PANELS = {
+    panel["title"]: [target["expr"] for target in panel["targets"]]
+    for panel in json.loads((DEPLOY / "dashboard.json").read_text())["panels"]
+    if "targets" in panel
+}
+
+
+def section(name):
+    """Of docs/operations.md."""
+    text = (ROOT / "docs" / "operations.md").read_text("utf-8")
+    return re.search(rf"^## {name}\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)[1]
+
+
+def names(expression):
+    """Names of series in PromQL."""
+    return set(re.findall(r"\b(?:bertline|process|grpc_server)_\w+", expression))
+
+
+def labels(expression):
+    """Label names in the selectors and groupings of PromQL."""
+    grouped = re.findall(r"\b(?:by|on|ignoring|without)\s*\(([\w, ]*)\)", expression)
+    matched = re.findall(r"(\w+)\s*(?:=~|!~|!=|=)\s*\"", expression)
+    return set(matched) | {name for group in grouped for name in re.split(r",\s*", group)}

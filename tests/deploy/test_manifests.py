@@ -1,0 +1,62 @@
+"""Dockerfile, Kubernetes manifest and systemd unit name settings that there are, and agree with them."""
+
+import re
+
+import pytest
+import yaml
+
+from serving.settings import Settings
+from tests.deploy.files import DEPLOY, ROOT
+
+DEFAULTS = {name: field.get_default() for name, field in Settings.model_fields.items() if not field.default_factory}
+
+
+@pytest.fixture(scope="module")
+def pod():
+    """Of the deployment."""
+    documents = yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text())
+    return next(item for item in documents if item["kind"] == "Deployment")["spec"]["template"]["spec"]
+
+
+@pytest.mark.parametrize("name", ["Dockerfile", "bertline.service", "kubernetes.yaml"])
+def test_settings_exist(name):
+    """Every variable that is set is a setting of the server, and has a value that it takes."""
+    text = (DEPLOY / name).read_text()
+    values = dict(re.findall(r"\bBERTLINE_([A-Z_]+)(?:=|, value: \"?)([^\s\"}]+)", text))
+
+    assert values
+    assert Settings(**{key.lower(): value for key, value in values.items()}).host == "0.0.0.0"
+
+
+def test_ports(pod):
+    """Ports are the server's own everywhere."""
+    ports = [DEFAULTS["port"], DEFAULTS["metrics_port"]]
+    (container,) = pod["containers"]
+
+    assert [port["containerPort"] for port in container["ports"]] == ports
+    assert {container[f"{probe}Probe"]["grpc"]["port"] for probe in ("startup", "readiness", "liveness")} == {ports[0]}
+    assert f"EXPOSE {ports[0]} {ports[1]}" in (DEPLOY / "Dockerfile").read_text()
+    assert f'"127.0.0.1:{ports[1]}"' in (DEPLOY / "prometheus.yml").read_text()
+
+
+def test_time_to_stop(pod):
+    """Who stops a server waits until it has drained; who asks whether it lives, until it had helped itself."""
+    (container,) = pod["containers"]
+    grace_s = next(float(item["value"]) for item in container["env"] if item["name"] == "BERTLINE_GRACE_S")
+    slept_s = float(container["lifecycle"]["preStop"]["exec"]["command"][1])
+    unit = (DEPLOY / "bertline.service").read_text()
+    liveness = container["livenessProbe"]
+
+    assert pod["terminationGracePeriodSeconds"] > grace_s + slept_s
+    assert int(re.search(r"TimeoutStopSec=(\d+)", unit)[1]) > DEFAULTS["grace_s"]
+    assert liveness["periodSeconds"] * liveness["failureThreshold"] > DEFAULTS["max_run_s"] + 5
+
+
+def test_image():
+    """What is copied into the image is there, and not kept from it."""
+    copied = re.findall(r"^COPY ((?!--from).*) \S+$", (DEPLOY / "Dockerfile").read_text(), re.MULTILINE)
+    allowed = re.findall(r"^!(\S+)$", (DEPLOY / "Dockerfile.dockerignore").read_text(), re.MULTILINE)
+    names = " ".join(copied).split()
+
+    assert sorted(names) == sorted(allowed)
+    assert all((ROOT / name).exists() for name in names)

@@ -1,0 +1,55 @@
+"""Alerts, dashboard and documentation speak of series that there are."""
+
+import re
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.deploy.files import PANELS, RULES, labels, names, section
+
+ADDED_BY_PROMETHEUS = {"job", "instance"}
+
+
+@pytest.fixture(scope="module")
+def families(asked):
+    """Of a real server's page."""
+    return list(text_string_to_metric_families(asked.page()))
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [rule["expr"] for rule in RULES] + [expression for panel in PANELS.values() for expression in panel],
+)
+def test_series_exist(expression, families):
+    """Each name and label of a query stands on the page of a real server."""
+    samples = [sample for family in families for sample in family.samples]
+
+    assert names(expression) <= {sample.name for sample in samples}
+    assert labels(expression) <= {name for sample in samples for name in sample.labels} | ADDED_BY_PROMETHEUS
+    assert names(expression) or "up{" in expression
+
+
+def test_every_series_is_documented(families):
+    """The table in docs/operations.md has all series of ours and no others."""
+    documented = set(re.findall(r"^\| `(\w+)`", section("Metrics"), re.MULTILINE))
+    ours = {family.name + "_total" * (family.type == "counter") for family in families}
+
+    assert documented - {"process_resident_memory_bytes", "process_cpu_seconds_total"} == {
+        name for name in ours if not name.startswith("process_")
+    }
+
+
+def test_documented_queries(families):
+    """The queries in docs/operations.md ask for series that there are."""
+    samples = {sample.name for family in families for sample in family.samples}
+    queries = re.findall(r"^```promql\n(.*?)^```", section("Metrics"), re.MULTILINE | re.DOTALL)
+
+    assert queries
+    assert names("\n".join(queries)) <= samples
+
+
+def test_every_alert_is_explained():
+    """docs/operations.md says what to do about each alert."""
+    explained = re.findall(r"^\| `(Bertline\w+)` \|", section("Alerts"), re.MULTILINE)
+
+    assert explained == [rule["alert"] for rule in RULES]
