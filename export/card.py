@@ -62,6 +62,7 @@ def render(manifest: Manifest, num_bytes: int) -> str:
         settings=manifest.settings,
         config=provenance["checkpoint"]["config"],
         numbers=provenance["graph"]["name"],
+        fp32_parts=provenance["graph"]["numbers"]["fp32_layers"],
         megabytes=num_bytes / 1e6,
         differences=manifest.scores["fp32_difference"],
         rows=_rows(manifest),
@@ -74,7 +75,7 @@ def render(manifest: Manifest, num_bytes: int) -> str:
         record=record,
         examples=examples,
         usage=usage,
-        client=_CLIENT[task].format(examples=examples, model=f'"{manifest.name}"'),
+        client=_CLIENT[task].format(examples=examples, model=f'"{manifest.name}", version="{manifest.version}"'),
         optimum_class="" if task == "multiple-choice" else usage.auto_class.replace("Auto", "ORT"),
     )
 
