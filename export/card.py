@@ -51,6 +51,7 @@ def render(manifest: Manifest, num_bytes: int) -> str:
     """
     provenance, task = manifest.provenance, manifest.task
     record = training_record(task, provenance["training"])
+    record["text_pairs"] |= provenance.get("data", {}).get("judged_on", {}).get("text_pairs", False)
     examples = _EXAMPLES.get(task, _OTHER_EXAMPLES[record["text_pairs"]])
     usage = usage_of(task)
     return render_card(

@@ -143,7 +143,9 @@ class Data:
             calibrated_on: sequences that ranges were taken from.
         """
         texts = (self.texts,) if self.texts else ()
-        found = {"judged_on": {"what": evidence.name, "files": _digests(self.dev or texts)}}
+        found: dict[str, Any] = {"judged_on": {"what": evidence.name, "files": _digests(self.dev or texts)}}
+        if all(getattr(example, "text_pair", None) for example in evidence.examples):
+            found["judged_on"]["text_pairs"] = True
         if calibrated_on:
             digests = _digests(self.train or texts)
             what = f"{len(calibrated_on):,} sequences of {', '.join(digests)}"

@@ -91,7 +91,10 @@ def labelled(
         return _pairs(f"{_counted(pairs, there)} pairs of {files}", task, pairs, paths)
     there = read_examples(task.name, paths, columns=columns, tokenizer=task.tokenizer)
     examples = some_of(there, max_examples)
-    check_labels(task, examples)
+    try:
+        check_labels(task, examples)
+    except ValueError as error:
+        raise ValueError(f"{error} (--labels gives them, in this order, the names that the data have)") from error
     if scored and isinstance(task, Regression):
         _check_varied(examples, files)
     windows = encode_examples(task, examples)

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Annotated
+
+import tyro
 
 from export.balance import balanced
 from export.calibrate import calibrate
@@ -50,7 +53,7 @@ class Wishes:
     quarter of its size (6 layers, 2 cores, VNNI), at a loss that is measured and limited."""
     target: TargetName = "cpu"
     """What it is to run on, when served and here: `cuda` needs onnxruntime-gpu, `openvino` onnxruntime-openvino."""
-    limits: Limits = field(default_factory=Limits)
+    limits: Annotated[Limits, tyro.conf.arg(name="quality")] = field(default_factory=Limits)
     mixed: bool = False
     """int8: leave the parts that lose most in floats, as many as the limits ask for."""
     tune: bool = True

@@ -56,6 +56,21 @@ def render(manifest: Manifest, num_bytes: int) -> str:
     )
 
 
+def outcome_in_words(manifest: Manifest, num_bytes: int) -> str:
+    """What the numbers are, how large the graph is, and how good beside PyTorch.
+
+    Args:
+        num_bytes: size of the graph with its weights.
+    """
+    numbers, qualities = manifest.provenance["graph"]["name"], manifest.scores["quality"]
+    own, found = qualities[numbers], [numbers, f"{num_bytes / 1e6:.1f} MB"]
+    if own["scores"]:
+        metric, score = next(iter(own["scores"].items()))
+        before = qualities["PyTorch"]["scores"][metric]
+        found.append(f"{metric} {100 * score:.2f} (PyTorch {100 * before:.2f})")
+    return ", ".join([*found, f"mean cosine to PyTorch {own['mean_cosine']:.4f}"])
+
+
 def speed_in_words(manifest: Manifest) -> str:
     """What was measured when the form was chosen."""
     graph = manifest.provenance["graph"]

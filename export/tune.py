@@ -80,8 +80,8 @@ def tune(
     trials += (found := _try(watch, TOGETHER, _passes(watch, finalists), stages))
     before, after = found[-1].tokens_per_s, max(trial.tokens_per_s for trial in found)
     chosen = finalists[_fastest(found)]
-    gain = "the default"
-    stages.say(f"chosen: {after:,.0f} tokens/s{gain}")
+    gain = f"{_fastest(found)}; {after / before:.2f} times as fast as the default"
+    stages.say(f"chosen: {'the default' if chosen == usual else gain}; {after:,.0f} tokens/s")
     watch.free(but=[chosen])
     if beside:
         passes = {item.name: partial(watch.seconds, chosen, item) for item in (numbers, *beside)}

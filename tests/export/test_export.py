@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import shutil
 import socket
 import subprocess
@@ -180,6 +181,29 @@ def ours(path, checkpoint, **recipe):
     return path
 
 
+def test_manifests_name_no_places_of_the_training(tmp_path, checkpoints):
+    """A server shows them to whoever asks."""
+    settings = ClassificationSettings(max_seq_length=16, labels=("sports", "weather", "news"))
+    before = {"recipe": {"corpus": "/secret/corpus", "run_dir": "/secret/runs/mini", "learning_rate": 1e-4}}
+    recipe = {
+        "train": ["/secret/train.tsv", "hub:a/b"],
+        "checkpoint": "/secret/mini/checkpoint",
+        "columns": {"text": "a/b"},
+    }
+    card = TaskCard(task="classification", settings=settings, provenance={"recipe": recipe, "pretraining": before})
+    model = load_model(checkpoints["classification"], "classification")
+    save_our_checkpoint(tmp_path / "ours", model, tokenizer_from=checkpoints["classification"], card=card)
+
+    exported = export_checkpoint(tmp_path / "ours", tmp_path / "news/1", UNTUNED)
+
+    training = exported.manifest.provenance["training"]
+    assert training["recipe"]["train"] == ["train.tsv", "hub:a/b"]
+    assert training["recipe"]["columns"] == {"text": "a/b"}
+    assert training["pretraining"]["recipe"] == {"corpus": "corpus", "run_dir": "mini", "learning_rate": 1e-4}
+    assert not [path for path in exported.path.iterdir() if path.is_file() and b"/secret" in path.read_bytes()]
+    assert "fine-tuned from `mini`" in (exported.path / "README.md").read_text()
+
+
 @pytest.mark.parametrize("task", ["classification", "embedding"])
 def test_dev_alone_takes_ranges_from_the_data_of_training(task, tmp_path, checkpoints):
     """With the columns of those, for the same task; otherwise a line says what that means."""
@@ -205,7 +229,9 @@ def test_dev_alone_takes_ranges_from_the_data_of_training(task, tmp_path, checkp
 @pytest.mark.parametrize(("count", "judged"), [(39, "39 texts, which gave the ranges, too"), (50, "25 texts, ranges")])
 def test_other_texts_judge_than_give_ranges(count, judged, tmp_path, checkpoints):
     """Where there are enough of them, and where integers are judged; few get a line of warning."""
-    (tmp_path / "texts.txt").write_text("".join(f"{chr(97 + number % 26)} cat{'s' * (number > 25)}\n" for number in range(count)))
+    (tmp_path / "texts.txt").write_text(
+        "".join(f"{chr(97 + number % 26)} cat{'s' * (number > 25)}\n" for number in range(count))
+    )
     data, task = Data(texts=tmp_path / "texts.txt"), read_source(checkpoints["plain"]).task
 
     whole = data.evidence(task)
@@ -380,6 +406,7 @@ def test_command_writes_a_model_directory_and_nothing_else_on_the_terminal(tmp_p
         "model directory",
     ]
     assert all(line.startswith(stage) for line, stage in zip(result.stdout.splitlines(), stages, strict=True))
+    assert re.search(r"dynamic int8, 0\.\d MB, mean cosine to PyTorch 0\.99\d\d$", result.stdout.strip())
     settings = read_model_directory(tmp_path / "plain/7").manifest.settings
     assert (settings.pooling, settings.normalize, settings.max_seq_length) == ("mean", True, 16)
 

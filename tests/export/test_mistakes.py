@@ -201,7 +201,11 @@ DATA = {
     "of words": ("dev.txt", b"the O\ncat B-PER\n\n", "which the task `tagging` reads"),
     "empty": ("dev.tsv", b"", "is empty"),
     "without rows": ("dev.tsv", b"text\tlabel\n", "no examples in"),
-    "with another label": ("dev.tsv", b"text\tlabel\nthe cat\tpolitics\n", "line 2: label `politics` is none of"),
+    "with another label": (
+        "dev.tsv",
+        b"text\tlabel\nthe cat\tpolitics\n",
+        "(--labels gives them, in this order, the names",
+    ),
     "binary": ("dev.tsv", bytes(range(256)), "NUL byte"),
     "packed wrongly": ("dev.tsv.gz", b"text", "Not a gzipped file"),
     "no Parquet": ("dev.parquet", b"text", "cannot read"),
@@ -240,7 +244,9 @@ def test_broken_data(mistake, flag, tmp_path, checkpoints, monkeypatch):
         (["--train"], "--train stands without a value"),
         (["--texts", "a\0.txt"], r"no such file: 'a\x00.txt'"),
         (["--task", "multiple-choice"], "does not fit `multiple-choice`: it has the head of a `BertForSequence"),
-        (["--labels", "a", "b"], "`classifier.weight` is [3, 32] where 2 labels make it [2, 32]"),
+        (["--labels", "a", "b"], "`classifier.weight` is of 3 labels, and 2 are named (--labels)"),
+        (["--precison", "int8"], "no such flag: `--precison` (nearest: `--precision`)"),
+        (["--columns.txt", "a"], "no such flag: `--columns.txt` (nearest: `--columns.text`)"),
         (["--labels", "", " ", "c"], "a label of classification is blank"),
     ],
 )
