@@ -110,7 +110,7 @@ def check_labels(task: AnyTask, examples: Examples) -> None:
     labels = getattr(task.settings, "labels", ())
     if labels and (unknown := find_unknown_label(OBJECTIVES[task.name], examples, labels)):
         place, label = unknown
-        raise ValueError(f"{place}: label `{label}` is none of the model's: {', '.join(labels)}")
+        raise ValueError(f"{place}: label `{label}` is none of the checkpoint's: {', '.join(labels)}")
 
 
 def predict_with_progress(task: AnyTask, examples: Sequence[Any], run: Run) -> list[Any]:

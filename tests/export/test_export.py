@@ -186,7 +186,7 @@ def test_manifests_name_no_places_of_the_training(tmp_path, checkpoints):
     settings = ClassificationSettings(max_seq_length=16, labels=("sports", "weather", "news"))
     before = {"recipe": {"corpus": "/secret/corpus", "run_dir": "/secret/runs/mini", "learning_rate": 1e-4}}
     recipe = {
-        "train": ["/secret/train.tsv", "hub:a/b"],
+        "train": ["/secret/train.tsv", "hf:a/b"],
         "checkpoint": "/secret/mini/checkpoint",
         "columns": {"text": "a/b"},
     }
@@ -197,7 +197,7 @@ def test_manifests_name_no_places_of_the_training(tmp_path, checkpoints):
     exported = export_checkpoint(tmp_path / "ours", tmp_path / "news/1", UNTUNED)
 
     training = exported.manifest.provenance["training"]
-    assert training["recipe"]["train"] == ["train.tsv", "hub:a/b"]
+    assert training["recipe"]["train"] == ["train.tsv", "hf:a/b"]
     assert training["recipe"]["columns"] == {"text": "a/b"}
     assert training["pretraining"]["recipe"] == {"corpus": "corpus", "run_dir": "mini", "learning_rate": 1e-4}
     assert not [path for path in exported.path.iterdir() if path.is_file() and b"/secret" in path.read_bytes()]
