@@ -206,6 +206,7 @@ DATA = {
         b"text\tlabel\nthe cat\tpolitics\n",
         "(--labels gives them, in this order, the names",
     ),
+    "without its column": ("dev.tsv", b"body\tlabel\nthe cat\tnews\n", "; name it with --columns.text"),
     "binary": ("dev.tsv", bytes(range(256)), "NUL byte"),
     "packed wrongly": ("dev.tsv.gz", b"text", "Not a gzipped file"),
     "no Parquet": ("dev.parquet", b"text", "cannot read"),
