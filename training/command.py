@@ -68,7 +68,7 @@ def parse(
     *,
     default: RecipeT | None = None,
 ) -> RecipeT:
-    """A recipe out of the command line; each field is a flag. What is no flag ends the process with exit code 2.
+    """A recipe out of the command line; each field is a flag. Other words end the process with exit code 2.
 
     Args:
         recipe_type: a dataclass, or a function that makes one.
@@ -78,8 +78,8 @@ def parse(
         default: the fields for which there is no flag.
 
     Raises:
-        ValueError: for values that the recipe refuses, a flag that must have values and stands without any, and one
-            that is called otherwise here.
+        ValueError: for values that the recipe refuses, a flag that must have values and stands without any, one that
+            is called otherwise here, and one that there is not.
     """
     arguments = list(sys.argv[1:] if args is None else args)
     if {"-h", "--help"} & set(arguments):
