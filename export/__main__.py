@@ -1,8 +1,8 @@
 """Export a checkpoint to a model directory that the server reads.
 
     python -m export runs/sst2/checkpoint models/sst2/1
-    python -m export bge-small models/bge/1 --precision int8 --texts sentences.txt
-    python -m export tune models/bge/1    # anew, on the machine that will serve it
+    python -m export bge-small models/bge/1 --precision int8 --texts texts-like-those-to-come.txt
+    python -m export tune models/bge/1    # another command: chooses anew, on the machine that will serve it
 
 CHECKPOINT is any BERT in Hugging Face's layout. The graph is compared with PyTorch, and refused when unfaithful.
 """
@@ -18,7 +18,9 @@ from typing import Annotated
 import tyro
 
 from export.data import Data
+from export.package import graph_bytes
 from export.pipeline import Wishes, export_checkpoint
+from export.report import outcome_in_words
 from export.retune import retune
 from export.sentence_transformers import checkpoint_directory
 from export.source import SettingsChanges, TaskName
@@ -41,7 +43,7 @@ class Arguments:
     """What to export it for. Unset: what it was trained for; `embedding` works with every checkpoint."""
     replace: bool = False
     """Overwrite an existing model directory."""
-    wishes: tyro.conf.OmitArgPrefixes[Wishes] = field(default_factory=Wishes)
+    wishes: Annotated[tyro.conf.OmitArgPrefixes[Wishes], tyro.conf.arg(name="")] = field(default_factory=Wishes)
     data: tyro.conf.OmitArgPrefixes[Data] = field(default_factory=Data)
     columns: Columns = field(default_factory=Columns)
     """Of dev, train and texts. What is not given is as it was in training for the task, if dev has that."""
@@ -94,7 +96,7 @@ def main() -> None:
         tune_command(parse(TuneArguments, "export tune", TUNE, sys.argv[2:]))
         return
     arguments = arguments_of_command()
-    export_checkpoint(
+    made = export_checkpoint(
         arguments.checkpoint,
         arguments.model_dir,
         arguments.wishes,
@@ -104,7 +106,8 @@ def main() -> None:
         replace=arguments.replace,
         stages=_stages(),
     )
-    print(f"model directory -> {arguments.model_dir}")
+    outcome = outcome_in_words(made.manifest, graph_bytes(made.path))
+    print(f"model directory -> {arguments.model_dir}: {outcome}")
 
 
 if __name__ == "__main__":

@@ -51,6 +51,7 @@ def render(manifest: Manifest, num_bytes: int) -> str:
     """
     provenance, task = manifest.provenance, manifest.task
     record = training_record(task, provenance["training"])
+    record["text_pairs"] |= provenance.get("data", {}).get("judged_on", {}).get("text_pairs", False)
     examples = _EXAMPLES.get(task, _OTHER_EXAMPLES[record["text_pairs"]])
     usage = usage_of(task)
     return render_card(
@@ -62,6 +63,7 @@ def render(manifest: Manifest, num_bytes: int) -> str:
         settings=manifest.settings,
         config=provenance["checkpoint"]["config"],
         numbers=provenance["graph"]["name"],
+        fp32_parts=provenance["graph"]["numbers"]["fp32_layers"],
         megabytes=num_bytes / 1e6,
         differences=manifest.scores["fp32_difference"],
         rows=_rows(manifest),
@@ -74,7 +76,7 @@ def render(manifest: Manifest, num_bytes: int) -> str:
         record=record,
         examples=examples,
         usage=usage,
-        client=_CLIENT[task].format(examples=examples, model=f'"{manifest.name}"'),
+        client=_CLIENT[task].format(examples=examples, model=f'"{manifest.name}", version="{manifest.version}"'),
         optimum_class="" if task == "multiple-choice" else usage.auto_class.replace("Auto", "ORT"),
     )
 

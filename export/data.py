@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from export.evidence import Evidence, labelled, plain_texts, random_ids, some_of
+from export.evidence import Evidence, labelled, plain_texts, random_ids
 from export.workload import Workload, typical_lengths
 from tasks import AnyTask
 from tasks.embedding import Embedding
@@ -28,6 +28,8 @@ from training.limits import COUNT, check_numbers
 
 _NUM_TIMED = 400
 """Sequences that graphs are timed on."""
+MIN_APART = 40
+"""Texts from which on some give ranges, and others judge."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,11 +39,15 @@ class Data:
     dev: tuple[Path, ...] = ()
     """Labelled data to score on, as `--dev` of training.finetune; for embeddings pairs with numbers."""
     train: tuple[Path, ...] = ()
-    """Training data: static int8 takes the ranges of activations from them."""
+    """Training data: static int8 takes the ranges of activations from them. Unset: those of the checkpoint's training
+    for the task, if they are there."""
     columns: tyro.conf.Suppress[Columns] = field(default_factory=Columns)
     """Of all of them."""
+    train_columns: tyro.conf.Suppress[Columns | None] = None
+    """Of the training's own data; None for the same."""
     texts: Path | None = None
-    """Texts without labels, one a line, or a table: nothing is scored, vectors or logits are compared."""
+    """Texts without labels, one a line, or a table: nothing is scored, vectors or logits are compared. For int8 some
+    hundred are wanted: up to half of them give ranges, and the others judge."""
     max_examples: Annotated[int, COUNT] = 1000
     """Examples that are scored, at most."""
     num_calibration: Annotated[int, COUNT] = 256
@@ -65,21 +71,24 @@ class Data:
         return (*self.dev, *self.train, *((self.texts,) if self.texts else ()))
 
     def or_those_of(self, card: TaskCard | None, task: AnyTask) -> Data:
-        """Itself, or where it names no files, the data of a training for the task, with their columns."""
+        """Itself, or where it names no files, the data of a training for the task, with their columns; where it names
+        `dev` alone, that with the data that the training took."""
         if not (recipe := self._recipe(card, task)):
             return self
-        dev, train = _those_there(recipe.get("dev", ())), _those_there(recipe.get("train", ()))
-        return replace(self, dev=dev, train=train, columns=columns_there(dev, dev_columns(recipe)))
+        train = _those_there(recipe.get("train", ()))
+        ours = replace(self, train=train, train_columns=dev_columns({"columns": recipe.get("columns", {})}))
+        dev = _those_there(recipe.get("dev", ()))
+        return ours if self.dev else replace(ours, dev=dev, columns=columns_there(dev, dev_columns(recipe)))
 
     def not_there(self, card: TaskCard | None, task: AnyTask) -> list[str]:
-        """Names of the files of a training for the task that are looked for in vain."""
-        recipe = self._recipe(card, task)
+        """Names of the files of a training for the task that are looked for in vain, where none are given."""
+        recipe = {} if self.dev else self._recipe(card, task)
         wanted = [*recipe.get("dev", ()), *recipe.get("train", ())]
         return [name for name in wanted if not Path(name).is_file()]
 
     def _recipe(self, card: TaskCard | None, task: AnyTask) -> Mapping[str, Any]:
         """Of the training for the task; empty where there was none, or other data are given."""
-        if self.dev or self.train or self.texts or not card or card.task != task.name:
+        if self.train or self.texts or not card or card.task != task.name:
             return {}
         recipe: Mapping[str, Any] = card.provenance.get("recipe", {})
         return recipe
@@ -93,16 +102,39 @@ class Data:
         if self.dev:
             return labelled(task, self.dev, self.columns, max_examples=self.max_examples)
         if self.texts:
-            return plain_texts(task, self._texts((self.texts,), self.max_examples), (self.texts,))
+            return self._texts(task, (self.texts,), self.columns, self.max_examples)
         return random_ids(task)
 
-    def calibration(self, task: AnyTask, evidence: Evidence) -> list[Features]:
-        """Sequences to take ranges from; none where there are neither training data nor texts."""
-        if self.train and isinstance(task, Embedding):
-            return plain_texts(task, self._texts(self.train, self.num_calibration), self.train).features
+    def with_ranges(self, evidence: Evidence) -> tuple[Evidence, list[Features]]:
+        """What to judge on, and sequences to take ranges from: none where there are neither training data nor texts;
+        other texts than those that judge, where there are enough."""
         if self.train:
-            return labelled(task, self.train, self.columns, max_examples=self.num_calibration, scored=False).features
-        return evidence.some(self.num_calibration).features if self.texts else []
+            return evidence, self._of_training(evidence.task)
+        if not self.texts:
+            return evidence, []
+        if len(evidence.examples) >= MIN_APART:
+            return evidence.apart(self.num_calibration)
+        name = f"{evidence.name}, which gave the ranges, too"
+        return replace(evidence, name=name), evidence.some(self.num_calibration).features
+
+    def remark(self, evidence: Evidence) -> str:
+        """What to know of int8 ranges from these data, in a line; empty where the evidence says it all."""
+        if self.train:
+            return f"ranges from {', '.join(map(source_name, self.train))}"
+        if not self.texts:
+            given = "no --train" if self.dev else "neither --train nor --texts"
+            return f"{given}: dynamic ranges only, results depend on the batch"
+        if len(evidence.examples) >= MIN_APART:
+            return ""
+        return f"{evidence.name} give ranges and judge, which flatters them; give some hundred, {MIN_APART} at least"
+
+    def _of_training(self, task: AnyTask) -> list[Features]:
+        columns = self.columns
+        if self.train_columns:
+            columns = columns_there(self.train, self.train_columns)
+        if isinstance(task, Embedding):
+            return self._texts(task, self.train, columns, self.num_calibration).features
+        return labelled(task, self.train, columns, max_examples=self.num_calibration, scored=False).features
 
     def record(self, evidence: Evidence, calibrated_on: Sequence[Features]) -> dict[str, Any]:
         """What is written down of them: how much of what was used, and digests of the files.
@@ -111,18 +143,20 @@ class Data:
             calibrated_on: sequences that ranges were taken from.
         """
         texts = (self.texts,) if self.texts else ()
-        found = {"judged_on": {"what": evidence.name, "files": _digests(self.dev or texts)}}
+        found: dict[str, Any] = {"judged_on": {"what": evidence.name, "files": _digests(self.dev or texts)}}
+        if all(getattr(example, "text_pair", None) for example in evidence.examples):
+            found["judged_on"]["text_pairs"] = True
         if calibrated_on:
             digests = _digests(self.train or texts)
             what = f"{len(calibrated_on):,} sequences of {', '.join(digests)}"
             found["calibrated_on"] = {"what": what, "files": digests}
         return found
 
-    def _texts(self, paths: Sequence[Path], count: int) -> Examples:
-        found = Examples(item for path in paths for item in read_texts(path, self.columns).placed())
+    def _texts(self, task: AnyTask, paths: Sequence[Path], columns: Columns, count: int) -> Evidence:
+        found = Examples(item for path in paths for item in read_texts(path, columns).placed())
         if not found:
             raise ValueError(f"no texts in {', '.join(f'`{path}`' for path in paths)}")
-        return some_of(found, count)
+        return plain_texts(task, found, paths, max_examples=count)
 
     def workload(self, task: AnyTask, evidence: Evidence) -> Workload:
         """Sequences as long as those to come."""

@@ -47,9 +47,22 @@ class Evidence:
 
     def some(self, count: int) -> Evidence:
         """At most so many of the examples, spread evenly, without their labels."""
-        numbers = _spread(len(self.examples), count)
+        return self._of(_spread(len(self.examples), count), self.name)
+
+    def apart(self, count: int) -> tuple[Evidence, list[Features]]:
+        """The examples without at most half of them, and the sequences of those, to take ranges from.
+
+        Args:
+            count: how many to take, at most.
+        """
+        taken = _spread(len(self.examples), min(count, len(self.examples) // 2))
+        kept = sorted(set(range(len(self.examples))) - set(taken))
+        name = f"{len(kept):,} texts, ranges from {len(taken):,} others"
+        return self._of(kept, name), self._of(taken, name).features
+
+    def _of(self, numbers: Sequence[int], name: str) -> Evidence:
         return Evidence(
-            name=self.name,
+            name=name,
             task=self.task,
             examples=[self.examples[number] for number in numbers],
             places=[self.places[number] for number in numbers],
@@ -72,16 +85,21 @@ def labelled(
     """
     files = ", ".join(path.name for path in paths)
     if isinstance(task, Embedding):
-        pairs = some_of(read_similarities(paths, columns=columns, tokenizer=task.tokenizer), max_examples)
+        there = read_similarities(paths, columns=columns, tokenizer=task.tokenizer)
+        pairs = some_of(there, max_examples)
         _check_varied(pairs, files)
-        return _pairs(f"{len(pairs):,} pairs of {files}", task, pairs, paths)
-    examples = some_of(read_examples(task.name, paths, columns=columns, tokenizer=task.tokenizer), max_examples)
-    check_labels(task, examples)
+        return _pairs(f"{_counted(pairs, there)} pairs of {files}", task, pairs, paths)
+    there = read_examples(task.name, paths, columns=columns, tokenizer=task.tokenizer)
+    examples = some_of(there, max_examples)
+    try:
+        check_labels(task, examples)
+    except ValueError as error:
+        raise ValueError(f"{error} (--labels gives them, in this order, the names that the data have)") from error
     if scored and isinstance(task, Regression):
         _check_varied(examples, files)
     windows = encode_examples(task, examples)
     return Evidence(
-        name=f"{len(examples):,} examples of {files}",
+        name=f"{_counted(examples, there)} examples of {files}",
         task=task,
         examples=examples,
         places=[_by_name(place, paths) for place in examples.places],
@@ -117,11 +135,16 @@ def _pairs(name: str, task: Embedding, pairs: Examples, paths: Sequence[Path]) -
     return Evidence(name, task, texts, [_by_name(place, paths) for place in places.values()], task.encode(texts), score)
 
 
-def plain_texts(task: AnyTask, texts: Examples, paths: Sequence[Path]) -> Evidence:
-    """Texts, each as one sequence, cut where it is too long, whatever the task."""
+def plain_texts(task: AnyTask, there: Examples, paths: Sequence[Path], *, max_examples: int) -> Evidence:
+    """Texts, each as one sequence, cut where it is too long, whatever the task.
+
+    Args:
+        max_examples: how many to take, spread evenly.
+    """
+    texts = some_of(there, max_examples)
     places = [_by_name(place, paths) for place in texts.places]
     whole = Embedding(task.tokenizer, EmbeddingSettings(max_seq_length=task.settings.max_seq_length))
-    return Evidence(f"{len(texts):,} texts", task, texts, places, encode_examples(whole, texts), None)
+    return Evidence(f"{_counted(texts, there)} texts", task, texts, places, encode_examples(whole, texts), None)
 
 
 def random_ids(task: AnyTask) -> Evidence:
@@ -141,6 +164,10 @@ def some_of(examples: Examples, max_examples: int) -> Examples:
     """At most so many, spread evenly."""
     placed = list(examples.placed())
     return Examples(placed[number] for number in _spread(len(examples), max_examples))
+
+
+def _counted(some: Examples, there: Examples) -> str:
+    return f"{len(some):,}" if len(some) == len(there) else f"{len(some):,} of the {len(there):,}"
 
 
 def _spread(size: int, count: int) -> list[int]:

@@ -1,7 +1,7 @@
 """The quality gate: integers are taken where what they cost stays within limits.
 
 Static ones come before dynamic ones, as a text's numbers then do not depend on what else is in its batch. Where both
-cost too much, activations are balanced, which takes a little time; where that is not enough either, the layers to blame
+cost too much, activations are balanced, which takes a little time; where that is not enough either, the parts to blame
 are found by making each alone an integer one.
 """
 
@@ -25,9 +25,11 @@ from tasks.manifest import Precision
 from training.limits import NOT_NEGATIVE, POSITIVE, SHARE
 
 _NUM_SCANNED = 64
-"""Examples on which layers are compared."""
+"""Examples on which parts are compared."""
 _NUM_NAMED = 3
-"""Examples and layers that a refusal names."""
+"""Examples and parts that a refusal names."""
+_NUM_BISECTIONS = 2
+"""Of the number of parts in floats; each judges once more."""
 
 
 class QualityError(ValueError):
@@ -79,15 +81,15 @@ class Gate:
 
     def choose(self, precision: Precision = "int8", *, mixed: bool) -> Numbers:
         """The first to be good enough of fp16; or of the integers that the target has (static, dynamic), balanced ones,
-        and then with ever more layers in floats.
+        and then with ever more parts in floats.
 
         For "balanced int8" the gate has another network than before.
 
         Args:
-            mixed: whether layers may stay in floats; int8 only.
+            mixed: whether parts may stay in floats; int8 only.
 
         Raises:
-            QualityError: saying how much is lost, on which examples most, and by which layers.
+            QualityError: saying how much is lost, on which examples most, and by which parts.
         """
         kinds = [kind for kind in self.target.products[precision] if self.network.ranges or kind != "static int8"]
         if not kinds:
@@ -105,16 +107,31 @@ class Gate:
         best = max(candidates, key=lambda numbers: self.qualities[numbers.name].mean_cosine)
         if self.balance:
             self.network, best = self.balance(), Numbers(products="balanced int8")
-            self.judge(best)
-            if not self.shortfall(best):
+            if self.is_good(best):
                 return best
-        layers = self.dearest_layers(best.products)
-        for count in _doubling(len(layers) - 1) if mixed else ():
-            best = replace(best, fp32_layers=tuple(layers[:count]))
-            self.judge(best)
-            if not self.shortfall(best):
-                return best
-        raise QualityError(self.refusal(best, layers, mixed=mixed))
+        parts, tried = self.dearest_parts(best.products), 0
+        for count in _doubling(len(parts) - 1) if mixed else ():
+            if self.is_good(best := _in_floats(best, parts[:count])):
+                return self.fewer(best, parts, tried)
+            tried = count
+        raise QualityError(self.refusal(best, parts, mixed=mixed))
+
+    def is_good(self, numbers: Numbers) -> bool:
+        """Judge them."""
+        self.judge(numbers)
+        return not self.shortfall(numbers)
+
+    def fewer(self, good: Numbers, parts: Sequence[str], too_few: int) -> Numbers:
+        """Bisect between the parts in floats of what is good enough, and a number of them that is not."""
+        for _ in range(_NUM_BISECTIONS):
+            middle = (too_few + len(good.fp32_layers)) // 2
+            if middle == too_few:
+                break
+            if self.is_good(found := _in_floats(good, parts[:middle])):
+                good = found
+            else:
+                too_few = middle
+        return good
 
     def judge(self, *candidates: Numbers) -> None:
         """Find out how good graphs with some numbers are."""
@@ -148,29 +165,33 @@ class Gate:
         quality, reference = self.qualities[numbers.name], self.qualities["PyTorch"]
         return self.limits.shortfall(quality, reference, of_vectors=isinstance(self.evidence.task, Embedding))
 
-    def dearest_layers(self, products: Products) -> list[str]:
+    def dearest_parts(self, products: Products) -> list[str]:
         """All that can be of integers by what it loses when it alone is, the greatest loss first."""
-        layers = self.network.int8_parts
+        parts = self.network.int8_parts
         some = Expected(self.evidence.some(_NUM_SCANNED), self.reference)
         loss: dict[str, float] = {}
-        with self.stages.bar("blame", unit="layer", total=len(layers)) as bar:
-            for layer in layers:
-                numbers = Numbers(products=products, fp32_layers=tuple(name for name in layers if name != layer))
-                found = judge(some, {layer: self.run(numbers)})
-                loss[layer] = 1 - found[layer].mean_cosine
+        with self.stages.bar("blame", unit="part", total=len(parts)) as bar:
+            for part in parts:
+                numbers = Numbers(products=products, fp32_layers=tuple(name for name in parts if name != part))
+                found = judge(some, {part: self.run(numbers)})
+                loss[part] = 1 - found[part].mean_cosine
                 bar.update(1)
-        return sorted(layers, key=lambda layer: -loss[layer])
+        return sorted(parts, key=lambda part: -loss[part])
 
-    def refusal(self, numbers: Numbers, layers: Sequence[str], *, mixed: bool) -> str:
+    def refusal(self, numbers: Numbers, parts: Sequence[str], *, mixed: bool) -> str:
         """One line."""
         worst = "; ".join(f"{place} ({value:.3f})" for place, value in self.qualities[numbers.name].worst[:_NUM_NAMED])
-        remedy = "loosen the limit, or export in fp32" if mixed else "--mixed leaves such layers in floats"
+        remedy = "loosen the limit, or export in fp32" if mixed else "--mixed leaves such parts in floats"
         if not self.network.ranges:
             remedy = f"give --train or --texts, from which static and balanced int8 take ranges; or {remedy}"
         return (
             f"graph refused: with {numbers.name} {self.shortfall(numbers)}; most differ: {worst}; "
-            f"most to blame: {', '.join(layers[:_NUM_NAMED])} ({remedy})"
+            f"most to blame: {', '.join(parts[:_NUM_NAMED])} ({remedy})"
         )
+
+
+def _in_floats(numbers: Numbers, parts: Sequence[str]) -> Numbers:
+    return replace(numbers, fp32_layers=tuple(parts))
 
 
 def _doubling(most: int) -> Iterator[int]:

@@ -27,6 +27,7 @@ from tasks.providers import PACKAGES
 from tasks.registry import settings_to_dict
 from tasks.tokenizer import TOKENIZER_FILE
 from training.checkpoint import checkpoint_digest
+from training.data.hub import is_hub
 from training.data.labelled import source_name
 from training.model.bert import BertConfig
 from training.reports.model_card import CARD_FILE
@@ -143,9 +144,14 @@ def write_package(
 
 def write_manifest(directory: Path, manifest: Manifest) -> None:
     """Write the manifest, and what it says as pages for people."""
-    num_bytes = sum((directory / name).stat().st_size for name in manifest.files if name in (MODEL_FILE, DATA_FILE))
-    for name, text in pages(manifest, num_bytes).items():
+    for name, text in pages(manifest, graph_bytes(directory)).items():
         atomic_write(directory / name, text.encode())
+
+
+def graph_bytes(directory: Path) -> int:
+    """Size of a graph with its weights."""
+    paths = [directory / MODEL_FILE, directory / DATA_FILE]
+    return sum(path.stat().st_size for path in paths if path.is_file())
 
 
 def pages(manifest: Manifest, num_bytes: int) -> dict[str, str]:
@@ -185,12 +191,32 @@ def runtime_version(choice: Choice) -> dict[str, str]:
 def _provenance(source: Source, config: BertConfig, made: Made) -> dict[str, Any]:
     return {
         "checkpoint": {"name": source.name, "sha256": checkpoint_digest(source.directory), "config": asdict(config)},
-        "training": dict(source.card.provenance) if source.card else {},
+        "training": _without_places(source.card.provenance) if source.card else {},
         "data": dict(made.data),
         "graph": graph_record(made.numbers, made.choice, made.trials),
         "machine": machine(),
         "versions": {library: library_version(library) for library in _LIBRARIES} | runtime_version(made.choice),
     }
+
+
+def _without_places(training: Mapping[str, Any]) -> dict[str, Any]:
+    """A record of training with names instead of paths: servers show manifests to whoever asks."""
+    found = dict(training)
+    if "recipe" in found:
+        found["recipe"] = {key: _name(value) for key, value in found["recipe"].items()}
+    if "pretraining" in found:
+        found["pretraining"] = _without_places(found["pretraining"])
+    return found
+
+
+def _name(value: Any) -> Any:
+    """The last part of a path, of that of a run's checkpoint the last two; whatever is no path as it is."""
+    if isinstance(value, list | tuple):
+        return [_name(item) for item in value]
+    if not isinstance(value, str) or "/" not in value or is_hub(Path(value)):
+        return value
+    path = Path(value)
+    return f"{path.parent.name}/{path.name}" if path.name == "checkpoint" else path.name
 
 
 def _checkpoint_scores(source: Source) -> dict[str, Any]:

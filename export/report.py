@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from export.choice import shown
+from export.choice import default_choice, shown
 from export.machine import machine_in_words
+from export.targets import target_of
 from export.tune import NUMBERS, TOGETHER
 from export.variant import Numbers
 from tasks.manifest import MODEL_FILE, Manifest
@@ -49,9 +50,25 @@ def render(manifest: Manifest, num_bytes: int) -> str:
         metrics=[name for name in qualities["PyTorch"]["scores"] if not name.endswith("loss")][:MAX_METRICS],
         qualities=qualities,
         worst=qualities[numbers]["worst"] if manifest.precision != "fp32" else [],
-        tried=_by_choice(tried, _chosen(manifest)),
+        tried=_by_choice(tried, numbers),
+        default=_default(manifest, {trial["name"] for trial in tried}),
         origin=_origin(manifest),
     )
+
+
+def outcome_in_words(manifest: Manifest, num_bytes: int) -> str:
+    """What the numbers are, how large the graph is, and how good beside PyTorch.
+
+    Args:
+        num_bytes: size of the graph with its weights.
+    """
+    numbers, qualities = manifest.provenance["graph"]["name"], manifest.scores["quality"]
+    own, found = qualities[numbers], [numbers, f"{num_bytes / 1e6:.1f} MB"]
+    if own["scores"]:
+        metric, score = next(iter(own["scores"].items()))
+        before = qualities["PyTorch"]["scores"][metric]
+        found.append(f"{metric} {100 * score:.2f} (PyTorch {100 * before:.2f})")
+    return ", ".join([*found, f"mean cosine to PyTorch {own['mean_cosine']:.4f}"])
 
 
 def speed_in_words(manifest: Manifest) -> str:
@@ -70,27 +87,32 @@ def _speeds(tried: Sequence[Mapping[str, Any]], name: str) -> dict[str, float]:
 
 def _facts(manifest: Manifest, num_bytes: int) -> dict[str, str]:
     config, execution = manifest.provenance["checkpoint"]["config"], manifest.execution
+    threads = f"{execution.num_threads} thread{'s' * (execution.num_threads != 1)}"
+    in_floats = manifest.provenance["graph"]["numbers"]["fp32_layers"]
     return {
         "task": manifest.task,
         "network": f"{config['num_hidden_layers']} layers, hidden size {config['hidden_size']}",
         "graph": f"{num_bytes / 1e6:.1f} MB, opset {manifest.opset}",
+        **({"parts in fp32": ", ".join(in_floats)} if in_floats else {}),
         "longest sequence": f"{manifest.settings.max_seq_length} tokens",
         "speed": speed_in_words(manifest),
-        "batches": f"up to {execution.max_batch_tokens} tokens, {execution.num_threads} thread(s) each",
+        "batches": f"up to {execution.max_batch_tokens} tokens, {threads} each",
     }
 
 
-def _chosen(manifest: Manifest) -> dict[str, str]:
-    graph = manifest.provenance["graph"]
-    values = graph["form"] | vars(manifest.execution) | {NUMBERS: graph["name"]}
-    return {name: shown(value) for name, value in values.items()}
+def _default(manifest: Manifest, names: Container[str]) -> str:
+    """What is often fast, of the fields that were tried."""
+    choice = default_choice(target_of(manifest.execution))
+    values = {**vars(choice.form), **vars(choice.execution)}
+    return "; ".join(f"{name.replace('_', ' ')}: {shown(value)}" for name, value in values.items() if name in names)
 
 
-def _by_choice(tried: Sequence[Mapping[str, Any]], chosen: Mapping[str, str]) -> dict[str, list[dict[str, Any]]]:
+def _by_choice(tried: Sequence[Mapping[str, Any]], numbers: str) -> dict[str, list[dict[str, Any]]]:
+    """The trials by what was tried. Only the last ones tell what was chosen: those before led there."""
     found: dict[str, list[dict[str, Any]]] = {}
     for trial in tried:
         name, value = trial["name"], shown(trial["value"])
-        is_chosen = chosen[name] == value if name in chosen else trial["ratio"] == 1
+        is_chosen = (name == TOGETHER and trial["ratio"] == 1) or (name == NUMBERS and value == numbers)
         row = {"value": value, "ratio": trial["ratio"], "speed": trial["tokens_per_s"], "chosen": is_chosen}
         found.setdefault(_CHOICES.get(name, name.replace("_", " ")), []).append(row)
     return found

@@ -90,9 +90,13 @@ class Source:
         Raises:
             ValueError: naming what the checkpoint lacks.
         """
-        return load_model(
-            self.directory, self.task.name, num_labels=len(getattr(self.task.settings, "labels", ())) or None
-        )
+        num_labels = len(getattr(self.task.settings, "labels", ())) or None
+        try:
+            return load_model(self.directory, self.task.name, num_labels=num_labels)
+        except ValueError as error:
+            if not str(error).endswith("are named"):
+                raise
+            raise ValueError(f"{error} (--labels)") from error
 
 
 def read_source(checkpoint: str | Path, *, task: str | None = None, settings: SettingsChanges | None = None) -> Source:

@@ -79,8 +79,9 @@ def tune(
     finalists = {choice.changes(usual): choice for choice in [*hopeful, usual]}
     trials += (found := _try(watch, TOGETHER, _passes(watch, finalists), stages))
     before, after = found[-1].tokens_per_s, max(trial.tokens_per_s for trial in found)
-    stages.say(f"chosen: {_fastest(found)}; {after:,.0f} tokens/s, {after / before:.2f} times the default's speed")
     chosen = finalists[_fastest(found)]
+    gain = f"{_fastest(found)}; {after / before:.2f} times as fast as the default"
+    stages.say(f"chosen: {'the default' if chosen == usual else gain}; {after:,.0f} tokens/s")
     watch.free(but=[chosen])
     if beside:
         passes = {item.name: partial(watch.seconds, chosen, item) for item in (numbers, *beside)}
@@ -117,7 +118,8 @@ def _try(watch: Stopwatch, name: str, passes: Mapping[Any, Callable[[], float]],
         seconds = least(passes, ROUNDS, lost=LOST, progress=bar.update)
     best = min(seconds.values())
     trials = [Trial(name, value, best / taken, watch.workload.num_tokens / taken) for value, taken in seconds.items()]
-    stages.say(f"{label}: {', '.join(f'{shown(trial.value)} {100 * trial.ratio:.0f}%' for trial in trials)}")
+    results = [f"{shown(trial.value)} {100 * trial.ratio:.0f}%" for trial in trials]
+    stages.say("\n    ".join([f"{label}:", *results]) if name == TOGETHER else f"{label}: {', '.join(results)}")
     return trials
 
 

@@ -255,8 +255,9 @@ def load_model(
         if name.startswith(dispensable):
             continue
         if name in weights:
-            why = f"{num_labels} labels make" if num_labels and name.startswith("classifier.") else "its config makes"
-            shapes = f"{list(weights[name].shape)} where {why} it {list(wanted[name])}"
+            shapes = f"{list(weights[name].shape)} where its config makes it {list(wanted[name])}"
+            if num_labels and name.startswith("classifier.") and len(weights[name]) != num_labels:
+                shapes = f"of {len(weights[name])} labels, and {num_labels} are named"
             raise ValueError(f"checkpoint `{directory}` does not fit `{task}`: `{name}` is {shapes}")
         raise ValueError(f"checkpoint `{directory}` cannot do `{task}`: it lacks `{name}`; fine-tune it for that first")
     if broken := next((name for name, value in fitting.items() if not value.isfinite().all()), None):

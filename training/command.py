@@ -10,8 +10,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, Field, fields, is_dataclass
+from difflib import get_close_matches
 from types import FrameType
-from typing import Annotated, Any, NoReturn, TypeVar, get_type_hints
+from typing import Annotated, Any, NoReturn, TypeVar, get_type_hints, is_typeddict
 
 import tyro
 
@@ -67,7 +68,7 @@ def parse(
     *,
     default: RecipeT | None = None,
 ) -> RecipeT:
-    """A recipe out of the command line; each field is a flag. What is no flag ends the process with exit code 2.
+    """A recipe out of the command line; each field is a flag. Other words end the process with exit code 2.
 
     Args:
         recipe_type: a dataclass, or a function that makes one.
@@ -77,8 +78,8 @@ def parse(
         default: the fields for which there is no flag.
 
     Raises:
-        ValueError: for values that the recipe refuses, a flag that must have values and stands without any, and one
-            that is called otherwise here.
+        ValueError: for values that the recipe refuses, a flag that must have values and stands without any, one that
+            is called otherwise here, and one that there is not.
     """
     arguments = list(sys.argv[1:] if args is None else args)
     if {"-h", "--help"} & set(arguments):
@@ -127,9 +128,40 @@ def _check_names(arguments: Sequence[str], recipe_type: Callable[..., Any]) -> N
         ours = next((other for other in ELSEWHERE.get(plain, ()) if other in flags), None)
         if name.startswith("--") and plain not in flags and ours:
             renamed[name] = ours
+    _check_known([name for name in _named(arguments) if name not in renamed], recipe_type)
     if renamed:
         names = ", ".join(f"`{name}` is `--{ours}`" for name, ours in renamed.items())
         raise ValueError(f"flags are called otherwise here: {names}; --help says what each counts")
+
+
+def _named(arguments: Sequence[str]) -> list[str]:
+    return [name for argument in arguments if len(name := argument.partition("=")[0]) > 2 and name.startswith("--")]
+
+
+def _check_known(names: Sequence[str], recipe_type: Callable[..., Any]) -> None:
+    """Refuse a flag that there is not: where a word is missing, too, tyro would tell of that alone."""
+    made = recipe_type if is_dataclass(recipe_type) else get_type_hints(recipe_type)["return"]
+    known = {"help", *_all_flags(made)}
+    for name in names:
+        if (plain := name.removeprefix("--").replace("_", "-")) not in known:
+            near = get_close_matches(plain, known, 1)
+            raise ValueError(f"no such flag: `{name}` ({f'nearest: `--{near[0]}`' if near else '--help lists all'})")
+
+
+def _all_flags(made: Any, prefix: str = "", *, omit: bool = False) -> Iterator[str]:
+    """The flags of a recipe and of what it holds."""
+    for name, hint in get_type_hints(made, include_extras=True).items():
+        marks, bare = getattr(hint, "__metadata__", ()), getattr(hint, "__origin__", hint)
+        flag = prefix + name.replace("_", "-")
+        if tyro.conf.Suppress in marks or tyro.conf.Positional in marks:
+            continue
+        if is_dataclass(bare) or is_typeddict(bare):
+            is_plain = omit or tyro.conf.OmitArgPrefixes in marks
+            yield from _all_flags(bare, "" if is_plain else f"{flag}.", omit=is_plain)
+        else:
+            yield flag
+        if bare is bool:
+            yield f"{prefix}no-{name.replace('_', '-')}"
 
 
 def _flags(recipe_type: Callable[..., Any]) -> set[str]:

@@ -12,7 +12,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from export import Limits, Wishes, export_checkpoint, ort_run
+from export import Limits, Wishes, export_checkpoint, ort_run, report
 from export.card import render
 from export.data import Data
 from export.retune import retune
@@ -92,6 +92,17 @@ def test_onnxruntime_alone_says_what_the_task_says(task, exported):
         assert found == expected(task, exported[task])
 
 
+def test_parts_in_floats_are_named(exported):
+    """On the card and on the page."""
+    manifest = exported["embedding"].manifest
+    graph = manifest.provenance["graph"]
+    numbers = graph["numbers"] | {"fp32_layers": ["bert.layers.1.output"]}
+    mixed = replace(manifest, provenance={**manifest.provenance, "graph": graph | {"numbers": numbers}})
+
+    assert "| parts in fp32 | `bert.layers.1.output` |" in render(mixed, 1)
+    assert "bert.layers.1.output" in report.render(mixed, 1)
+
+
 def test_every_task_has_a_card():
     """That is run here."""
     assert EXAMPLES.keys() == TASKS.keys()
@@ -147,6 +158,15 @@ def test_the_client_snippets_ask_a_server(exported, tmp_path):
     assert served == EXAMPLES.keys()
 
 
+def test_pairs_of_dev_tell_that_a_foreign_network_takes_pairs(tmp_path, checkpoints):
+    """Nothing else does."""
+    (dev := tmp_path / "dev.tsv").write_text("text\ttext_pair\tlabel\nthe cat\ta\tnews\n")
+
+    model = export_checkpoint(checkpoints["classification"], tmp_path / "n/1", UNTUNED, data=Data(dev=(dev,)))
+
+    assert '"text_pair": "Its pair."' in text_of(model)
+
+
 def test_cards_of_pairs_ask_about_pairs(tmp_path, checkpoints):
     """Where the network was trained on them; and they say what training scored."""
     settings = ClassificationSettings(max_seq_length=16, labels=("sports", "weather", "news"))
@@ -159,6 +179,7 @@ def test_cards_of_pairs_ask_about_pairs(tmp_path, checkpoints):
 
     assert run(snippet(exported, "import onnxruntime"))[0] in settings.labels
     assert '"text_pair": "Its pair."' in text_of(exported)
+    assert "--model news/1 " in text_of(exported)
     assert "| majority label | 0.5000 |" in text_of(exported)
 
 

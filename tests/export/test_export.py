@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import shutil
 import socket
 import subprocess
@@ -17,6 +18,8 @@ from export.__main__ import main
 from export.data import Data
 from export.gate import QualityError
 from export.parity import ParityError
+from export.source import read_source
+from export.stages import Stages
 from tasks.classification import ClassificationSettings
 from tasks.files import sha256
 from tasks.manifest import read_model_directory
@@ -170,6 +173,89 @@ def test_data_of_training_are_for_its_task_only(tmp_path, checkpoints):
     assert vectors.manifest.scores["judged_on"] == "64 random sequences"
 
 
+def ours(path, checkpoint, **recipe):
+    """A checkpoint of a training with this recipe."""
+    settings = ClassificationSettings(max_seq_length=16, labels=("sports", "weather", "news"))
+    card = TaskCard(task="classification", settings=settings, provenance={"recipe": recipe})
+    save_our_checkpoint(path, load_model(checkpoint, "classification"), tokenizer_from=checkpoint, card=card)
+    return path
+
+
+def test_manifests_name_no_places_of_the_training(tmp_path, checkpoints):
+    """A server shows them to whoever asks."""
+    settings = ClassificationSettings(max_seq_length=16, labels=("sports", "weather", "news"))
+    before = {"recipe": {"corpus": "/secret/corpus", "run_dir": "/secret/runs/mini", "learning_rate": 1e-4}}
+    recipe = {
+        "train": ["/secret/train.tsv", "hf:a/b"],
+        "checkpoint": "/secret/mini/checkpoint",
+        "columns": {"text": "a/b"},
+    }
+    card = TaskCard(task="classification", settings=settings, provenance={"recipe": recipe, "pretraining": before})
+    model = load_model(checkpoints["classification"], "classification")
+    save_our_checkpoint(tmp_path / "ours", model, tokenizer_from=checkpoints["classification"], card=card)
+
+    exported = export_checkpoint(tmp_path / "ours", tmp_path / "news/1", UNTUNED)
+
+    training = exported.manifest.provenance["training"]
+    assert training["recipe"]["train"] == ["train.tsv", "hf:a/b"]
+    assert training["recipe"]["columns"] == {"text": "a/b"}
+    assert training["pretraining"]["recipe"] == {"corpus": "corpus", "run_dir": "mini", "learning_rate": 1e-4}
+    assert not [path for path in exported.path.iterdir() if path.is_file() and b"/secret" in path.read_bytes()]
+    assert "fine-tuned from `mini`" in (exported.path / "README.md").read_text()
+
+
+@pytest.mark.parametrize("task", ["classification", "embedding"])
+def test_dev_alone_takes_ranges_from_the_data_of_training(task, tmp_path, checkpoints):
+    """With the columns of those, for the same task; otherwise a line says what that means."""
+    (train := tmp_path / "train.tsv").write_text("sentence\tlabel\ngoing home\tnews\n")
+    (dev := tmp_path / "dev.tsv").write_text("text\ttext_pair\tlabel\nthe cat\ta\tnews\nthe\tb\tsports\n")
+    if task == "embedding":
+        dev.write_text("text\ttext_pair\tlabel\nthe cat\ta\t1\nthe\tb\t2\n")
+    checkpoint = ours(
+        tmp_path / "ours", checkpoints["classification"], train=[str(train)], columns={"text": "sentence"}
+    )
+    wishes, said = Wishes(precision="int8", tune=False, limits=Limits(max_drop=200, min_cosine=0.9)), []
+
+    model = export_checkpoint(
+        checkpoint, tmp_path / "m/1", wishes, task=task, data=Data(dev=(dev,)), stages=Stages(said.append)
+    )
+
+    found = model.manifest.provenance["graph"]["numbers"]["products"]
+    assert found == ("static int8" if task == "classification" else "dynamic int8")
+    assert ("ranges from train.tsv" in said) == (task == "classification")
+    assert ("no --train: dynamic ranges only, results depend on the batch" in said) == (task == "embedding")
+
+
+@pytest.mark.parametrize(("count", "judged"), [(39, "39 texts, which gave the ranges, too"), (50, "25 texts, ranges")])
+def test_other_texts_judge_than_give_ranges(count, judged, tmp_path, checkpoints):
+    """Where there are enough of them, and where integers are judged; few get a line of warning."""
+    (tmp_path / "texts.txt").write_text(
+        "".join(f"{chr(97 + number % 26)} cat{'s' * (number > 25)}\n" for number in range(count))
+    )
+    data, task = Data(texts=tmp_path / "texts.txt"), read_source(checkpoints["plain"]).task
+
+    whole = data.evidence(task)
+    evidence, sequences = data.with_ranges(whole)
+
+    assert evidence.name.startswith(judged)
+    assert len(whole.examples) == count
+    assert len(sequences) == (count if count < 40 else 25)
+    used = {tuple(features.input_ids) for features in sequences}
+    assert (count >= 40) == used.isdisjoint(tuple(features.input_ids) for features in evidence.features)
+    assert ("give some hundred" in data.remark(whole)) == (count < 40)
+
+
+def test_examples_that_were_left_out_are_told_of(tmp_path, checkpoints):
+    """A thousand are judged, as a rule."""
+    (tmp_path / "dev.tsv").write_text("text\tlabel\n" + "the cat\tnews\n" * 5)
+
+    evidence = Data(dev=(tmp_path / "dev.tsv",), max_examples=3).evidence(
+        read_source(checkpoints["classification"]).task
+    )
+
+    assert evidence.name == "3 of the 5 examples of dev.tsv"
+
+
 @pytest.mark.parametrize("task", ["embedding", "classification", "tagging", "multiple-choice", "spans", "masked-lm"])
 @pytest.mark.parametrize("products", ["static int8", "dynamic int8"])
 def test_int8_is_close_and_its_quality_is_recorded(tmp_path, task, products, checkpoints, texts):
@@ -190,7 +276,9 @@ def test_int8_is_close_and_its_quality_is_recorded(tmp_path, task, products, che
     assert model.manifest.precision == "int8"
     assert 0.97 <= quality["mean_cosine"] < 1
     assert quality["min_cosine"] <= quality["mean_cosine"]
-    assert model.manifest.scores["judged_on"] == ("4 texts" if products == "static int8" else "64 random sequences")
+    assert model.manifest.scores["judged_on"] == (
+        "4 texts, which gave the ranges, too" if products == "static int8" else "64 random sequences"
+    )
     assert model.manifest.provenance["graph"]["numbers"]["products"] == products
 
 
@@ -309,6 +397,7 @@ def test_command_writes_a_model_directory_and_nothing_else_on_the_terminal(tmp_p
     assert result.stderr == ""
     stages = [
         "checkpoint:",
+        "neither --train nor --texts: dynamic ranges only, results depend on the batch",
         "judged on",
         "fp32:",
         "dynamic int8:",
@@ -317,6 +406,7 @@ def test_command_writes_a_model_directory_and_nothing_else_on_the_terminal(tmp_p
         "model directory",
     ]
     assert all(line.startswith(stage) for line, stage in zip(result.stdout.splitlines(), stages, strict=True))
+    assert re.search(r"dynamic int8, 0\.\d MB, mean cosine to PyTorch 0\.99\d\d$", result.stdout.strip())
     settings = read_model_directory(tmp_path / "plain/7").manifest.settings
     assert (settings.pooling, settings.normalize, settings.max_seq_length) == ("mean", True, 16)
 

@@ -77,7 +77,7 @@ def test_layers_to_blame_are_named_and_left_in_floats(gate):
     limit = 1 - 0.7 * (1 - best)
     gate.limits = Limits(min_cosine=limit)
 
-    with pytest.raises(QualityError, match="--mixed leaves such layers in floats") as refused:
+    with pytest.raises(QualityError, match="--mixed leaves such parts in floats") as refused:
         gate.choose(mixed=False)
     numbers = gate.choose(mixed=True)
 
@@ -85,6 +85,25 @@ def test_layers_to_blame_are_named_and_left_in_floats(gate):
     assert 0 < len(numbers.fp32_layers) < len(gate.network.layers)
     assert gate.qualities[numbers.name].mean_cosine >= limit
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(("needed", "tried"), [(1, [1]), (2, [1, 2]), (3, [1, 2, 4, 3]), (5, [1, 2, 4, 8, 6, 5])])
+def test_no_more_parts_stay_in_floats_than_it_takes(needed, tried, gate, monkeypatch):
+    """After twice as many each time, numbers between are tried."""
+    seen = []
+
+    def judged(self, *candidates):
+        seen.extend(len(numbers.fp32_layers) for numbers in candidates)
+
+    monkeypatch.setattr(Gate, "judge", judged)
+    monkeypatch.setattr(Gate, "shortfall", lambda self, numbers: "" if len(numbers.fp32_layers) >= needed else "short")
+    monkeypatch.setattr(Gate, "dearest_parts", lambda self, products: [f"part {number}" for number in range(13)])
+    gate.qualities = {f"{kind} int8": quality() for kind in ("static", "dynamic")}
+
+    numbers = gate.choose(mixed=True)
+
+    assert numbers.fp32_layers == tuple(f"part {number}" for number in range(needed))
+    assert seen[3:] == tried
 
 
 def test_impossible_limits_are_refused_even_mixed(gate):

@@ -10,13 +10,15 @@ from export.tune import Trial
 
 
 def test_what_was_tried_is_told_in_words_and_percent(exported):
-    """The chosen one is marked, each time; what is not known by another name keeps its own."""
+    """The one that was chosen in the end is marked, the default told; what has no other name keeps its own."""
     manifest = exported["embedding"].manifest
     graph = manifest.provenance["graph"]
     trials = [
         Trial("max_batch_tokens", 128, 0.805, 1234.5),
         Trial("max_batch_tokens", manifest.execution.max_batch_tokens, 1.0, 2000),
         Trial("another_choice", True, 0.25, 500),
+        Trial("together", "default", 0.5, 2000),
+        Trial("together", "attention: Attention", 1.0, 4000),
     ]
     tried = graph | {"tried": [asdict(trial) for trial in trials]}
 
@@ -25,7 +27,9 @@ def test_what_was_tried_is_told_in_words_and_percent(exported):
     rows = [re.sub(r"<.*?>|\s+", " ", row).split() for row in re.findall("<tr.*?</tr>", page, re.DOTALL)]
     assert ["tokens", "of", "a", "batch,", "at", "most"] in rows
     assert ["128", "80%,", "1,234", "tokens/s"] in rows
-    assert [str(manifest.execution.max_batch_tokens), "(chosen)", "100%,", "2,000", "tokens/s"] in rows
+    assert [str(manifest.execution.max_batch_tokens), "100%,", "2,000", "tokens/s"] in rows
+    assert ["attention:", "Attention", "(chosen)", "100%,", "4,000", "tokens/s"] in rows
+    assert "(max batch tokens: 256)" in page
     assert ["another", "choice"] in rows
     assert "2.5 MB" in page
 

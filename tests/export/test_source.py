@@ -210,7 +210,7 @@ def test_labels_must_fit_the_head(checkpoints):
     """Two names for a head of three labels."""
     source = read_source(checkpoints["classification"], settings={"labels": ("good", "bad")})
 
-    with pytest.raises(ValueError, match=r"`classifier\.(weight|bias)` is \[3"):
+    with pytest.raises(ValueError, match=r"`classifier\.(weight|bias)` is of 3 labels, and 2 are named"):
         source.load_model()
 
 

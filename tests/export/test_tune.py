@@ -65,9 +65,11 @@ def test_the_fastest_is_chosen(network, monkeypatch):
     assert {(trial.name, trial.value): round(trial.ratio, 2) for trial in trials}["skip_layer_norm", True] == 0.5
     assert said[0].startswith("attention: products 50%, ")
     assert said[0].endswith(" Attention 100%")
-    assert said[-3] == "together: attention: Attention, max batch tokens: 128 100%, default 42%"
-    assert said[-2].startswith("chosen: attention: Attention, max batch tokens: 128; ")
-    assert said[-2].endswith(" tokens/s, 2.38 times the default's speed")
+    assert said[-3] == "together:\n    attention: Attention, max batch tokens: 128 100%\n    default 42%"
+    assert said[-2].startswith(
+        "chosen: attention: Attention, max batch tokens: 128; 2.38 times as fast as the default; "
+    )
+    assert said[-2].endswith(" tokens/s")
     assert said[-1] == "numbers: dynamic int8 100%, fp32 25%"
 
 

@@ -221,7 +221,12 @@ def test_mistakes_get_one_line_and_a_non_zero_exit(corpus_dir, tmp_path, flags, 
 
 
 @pytest.mark.parametrize(
-    ("flag", "start", "end"), [("--seed", "error: not a corpus", "run training.corpus"), ("--sed", "╭─", "─╯")]
+    ("flag", "start", "end"),
+    [
+        ("--seed", "error: not a corpus", "run training.corpus"),
+        ("--sed", "error: no such flag: `--sed`", "(nearest: `--seed`)"),
+        ("--dtype", "╭─", "─╯"),
+    ],
 )
 def test_mistakes_are_reported_once_by_several_processes(flag, start, end, tmp_path):
     """The launcher adds nothing."""

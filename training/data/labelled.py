@@ -314,7 +314,9 @@ def _filled(place: str, row: Mapping[str, Any], name: str) -> Any:
 
 
 def _missing(place: str, row: Mapping[str, Any], name: str) -> str:
-    return f"{place}: no `{name}` (there: {', '.join(f'`{there}`' for there in row)})"
+    is_usual = name not in row and name in {item.name for item in fields(Columns)}
+    hint = f"; name it with --columns.{name.replace('_', '-')}" if is_usual else ""
+    return f"{place}: no `{name}` (there: {', '.join(f'`{there}`' for there in row)}){hint}"
 
 
 def _strings(place: str, row: Mapping[str, Any], name: str) -> tuple[str, ...]:
