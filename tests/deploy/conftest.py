@@ -19,7 +19,7 @@ def ask(running):
             assert error.code() is grpc.StatusCode.INVALID_ARGUMENT  # noqa: PT017
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def asked(tmp_path_factory):
     """A server with a model that loads and one that does not, asked again and again."""
     models = tmp_path_factory.mktemp("models")

@@ -507,6 +507,13 @@ def test_labels_that_nothing_correlates_with_are_refused(checkpoint, data, tmp_p
     assert "dev.tsv: the label is `1.0` everywhere" in line
 
 
+def with_default_signals():
+    """Who runs the tests may ignore some (nohup does)."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupt_leaves_nothing(number, tmp_path, checkpoints):
     """Ctrl-C and other signals that end a process, while forms are tried."""
@@ -516,7 +523,7 @@ def test_an_interrupt_leaves_nothing(number, tmp_path, checkpoints):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        preexec_fn=with_default_signals,
     )
     while not process.stdout.readline().startswith("attention: "):
         pass

@@ -283,6 +283,7 @@ def test_a_run_that_hangs_for_good(tmp_path, monkeypatch):
     )
     with started(tmp_path, "--workers", 2, "--max-run-s", 0.1) as (process, stub, _):
         hung = stub.Embed.future(pb.EmbedRequest(texts=["dog"]))
+        time.sleep(0.3)  # until a worker has taken it, alone
         assert stub.Embed(pb.EmbedRequest(texts=["cat"]), timeout=10).dim == 8
 
         assert hung.code() is grpc.StatusCode.INTERNAL

@@ -182,11 +182,15 @@ def test_signals_that_end_a_process_are_interrupts(number):
         finally:
             tidied.append(number)
 
-    with pytest.raises(SystemExit) as ended:
-        command(main)()
+    before = signal.signal(number, signal.SIG_DFL)
+    try:
+        with pytest.raises(SystemExit) as ended:
+            command(main)()
 
-    assert (ended.value.code, tidied) == (128 + number, [number])
-    assert signal.getsignal(number) == signal.SIG_DFL
+        assert (ended.value.code, tidied) == (128 + number, [number])
+        assert signal.getsignal(number) == signal.SIG_DFL
+    finally:
+        signal.signal(number, before)
 
 
 def test_other_errors_of_the_run_time_are_ours():
