@@ -59,7 +59,7 @@ $(STUBS_READY): $(READY)
 setup: $(READY)  ## make .venv and install everything (the other targets do it when needed)
 demo: $(READY)  ## the whole line on Python's own documentation: train, export, serve, ask (5 minutes on 2 cores)
 	$(PY) -m demo
-test: $(READY)  ## the tests (5 minutes on 2 cores)
+test: $(READY)  ## the tests (8 minutes on 2 cores)
 	$(PY) -m pytest -m 'not slow'
 
 ## Retrain: each stage takes what the one before wrote; ARGS='...' adds flags, ARGS=--help lists them (--run-dir is RUN, --train and --data are DATA)
