@@ -254,6 +254,7 @@ def test_interrupted_run_resumes_bit_for_bit(recipe, tmp_path, alone, monkeypatc
     assert [read_task_card(path).scores["dev"]["spearman"] for path in (whole, resumed)] == [best, best]
 
 
+@pytest.mark.slow
 def test_several_processes_compare_all_texts(recipe, tmp_path):
     """Without dropout, two processes have the losses of one: negatives are those of the whole batch."""
     losses = {}

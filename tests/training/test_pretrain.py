@@ -82,6 +82,7 @@ def test_processes_and_micro_batches_change_nothing(corpus_dir, tmp_path, alone)
             assert line == pytest.approx(other, abs=2e-5), name
 
 
+@pytest.mark.slow
 def test_gradients_do_not_depend_on_the_split(corpus_dir, tmp_path):
     """1, 2 or 4 processes, micro-batches of any size: the same gradients of the global batch, to 1e-6 of their norm."""
     write_gradients(corpus_dir, 8, tmp_path / "whole.pt")

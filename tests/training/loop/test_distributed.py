@@ -30,6 +30,7 @@ def test_what_ends_one_process_is_said_once(act, message, code):
     assert result.returncode == code
 
 
+@pytest.mark.slow
 def test_main_may_take_its_time():
     """Longer than torch.distributed waits for gradients; what it makes of it reaches all."""
     result = launch("wait")

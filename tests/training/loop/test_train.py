@@ -357,6 +357,7 @@ def losses(run):
     return [(line["step"], line["mlm"], line["nsp"]) for line in read_metrics(run) if "mlm" in line]
 
 
+@pytest.mark.slow
 def test_kill_while_a_state_is_written_leaves_the_one_before(corpus_dir, tmp_path):
     """kill -9 as soon as a half-written state is there, again and again: the run ends with the uninterrupted losses."""
     flags = ["--num-steps", "30", "--checkpoint-every", "1"]
