@@ -46,8 +46,8 @@ class Evidence:
         return [features for windows in self.windows for features in windows]
 
     def some(self, count: int) -> Evidence:
-        """At most so many of the examples, spread evenly, without their labels."""
-        return self._of(_spread(len(self.examples), count), self.name)
+        """At most so many of the examples, drawn at random, without their labels."""
+        return self._of(_drawn(len(self.examples), count), self.name)
 
     def apart(self, count: int) -> tuple[Evidence, list[Features]]:
         """The examples without at most half of them, and the sequences of those, to take ranges from.
@@ -55,7 +55,7 @@ class Evidence:
         Args:
             count: how many to take, at most.
         """
-        taken = _spread(len(self.examples), min(count, len(self.examples) // 2))
+        taken = _drawn(len(self.examples), min(count, len(self.examples) // 2))
         kept = sorted(set(range(len(self.examples))) - set(taken))
         name = f"{len(kept):,} texts, ranges from {len(taken):,} others"
         return self._of(kept, name), self._of(taken, name).features
@@ -77,7 +77,7 @@ def labelled(
     """Labelled data of the task; for embeddings, pairs of texts with numbers that say how alike they are.
 
     Args:
-        max_examples: how many to take, spread evenly.
+        max_examples: how many to take, drawn at random.
         scored: whether predictions are to be scored.
 
     Raises:
@@ -139,7 +139,7 @@ def plain_texts(task: AnyTask, there: Examples, paths: Sequence[Path], *, max_ex
     """Texts, each as one sequence, cut where it is too long, whatever the task.
 
     Args:
-        max_examples: how many to take, spread evenly.
+        max_examples: how many to take, drawn at random.
     """
     texts = some_of(there, max_examples)
     places = [_by_name(place, paths) for place in texts.places]
@@ -161,15 +161,16 @@ def random_ids(task: AnyTask) -> Evidence:
 
 
 def some_of(examples: Examples, max_examples: int) -> Examples:
-    """At most so many, spread evenly."""
+    """At most so many, drawn at random."""
     placed = list(examples.placed())
-    return Examples(placed[number] for number in _spread(len(examples), max_examples))
+    return Examples(placed[number] for number in _drawn(len(examples), max_examples))
 
 
 def _counted(some: Examples, there: Examples) -> str:
     return f"{len(some):,}" if len(some) == len(there) else f"{len(some):,} of the {len(there):,}"
 
 
-def _spread(size: int, count: int) -> list[int]:
-    """At most so many of the numbers below `size`, evenly."""
-    return [number * size // min(size, count) for number in range(min(size, count))]
+def _drawn(size: int, count: int) -> list[int]:
+    """At most so many of the numbers below `size`, in order; always the same ones, and at random, since every second
+    line of a file may be of another kind."""
+    return sorted(np.random.default_rng(0).permutation(size)[:count].tolist())

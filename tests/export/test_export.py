@@ -245,6 +245,17 @@ def test_other_texts_judge_than_give_ranges(count, judged, tmp_path, checkpoints
     assert ("give some hundred" in data.remark(whole)) == (count < 40)
 
 
+def test_ranges_and_judgement_see_both_kinds_of_lines_that_alternate(tmp_path, checkpoints):
+    """A file may hold a question in every first line of two, and its answer in every second."""
+    (tmp_path / "texts.txt").write_text("the cat\nthe cat sat on the mat\n" * 50)
+    data = Data(texts=tmp_path / "texts.txt", num_calibration=50)
+
+    evidence, sequences = data.with_ranges(data.evidence(read_source(checkpoints["plain"]).task))
+
+    assert len({len(features) for features in sequences}) == 2
+    assert len({len(features) for features in evidence.features}) == 2
+
+
 def test_examples_that_were_left_out_are_told_of(tmp_path, checkpoints):
     """A thousand are judged, as a rule."""
     (tmp_path / "dev.tsv").write_text("text\tlabel\n" + "the cat\tnews\n" * 5)
