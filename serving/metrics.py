@@ -29,6 +29,7 @@ MODEL_LABELS = ("model", "version", "task")
 REJECTIONS = {QueueFullError: "queue_full", TooLargeError: "request_too_large", HopelessError: "deadline"}
 VERSION_LABELS = ("model", "version")
 LOADED, FAILED = "loaded", "failed"
+HIT, MISS = "hit", "miss"
 REFUSALS = ("unauthenticated", "client_concurrency")
 
 SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
@@ -92,6 +93,12 @@ class Metrics:
         self._cancelled = counter(
             "bertline_cancelled_total", "Sequences that left the queue since nobody waits for them.", MODEL_LABELS
         )
+        self._cache_requests = counter(
+            "bertline_cache_requests_total", "Requests by whether their reply was known.", (*MODEL_LABELS, "result")
+        )
+        self._cache_evicted = counter("bertline_cache_evicted_total", "Replies that had to make room for others.")
+        self._cache_bytes = Gauge("bertline_cache_bytes", "Memory of cached replies.", registry=self.registry)
+        self._cache_replies = Gauge("bertline_cache_replies", "Cached replies.", registry=self.registry)
         self._info = Info("bertline_model", "What is loaded.", MODEL_LABELS, registry=self.registry)
         self._loads = counter("bertline_model_loads_total", "Attempts to load.", (*VERSION_LABELS, "result"))
         self._load_seconds = Gauge(
@@ -133,6 +140,11 @@ class Metrics:
         self.registry.register(_States(states))
         self._queued_sequences, self._queued_tokens = queued_sequences, queued_tokens
 
+    def watch_cache(self, num_bytes: Callable[[], int], num_replies: Callable[[], int]) -> None:
+        """Ask at each scrape."""
+        self._cache_bytes.set_function(num_bytes)
+        self._cache_replies.set_function(num_replies)
+
     def version_seen(self, name: str, version: str) -> None:
         """A version is about to be loaded."""
         for result in (LOADED, FAILED):
@@ -149,6 +161,8 @@ class Metrics:
             counter.labels(*labels)
         for reason in REJECTIONS.values():
             self._rejected.labels(*labels, reason)
+        for result in (HIT, MISS):
+            self._cache_requests.labels(*labels, result)
         self._queue_sequences.labels(*labels).set_function(partial(self._queued_sequences, model))
         self._queue_tokens.labels(*labels).set_function(partial(self._queued_tokens, model))
         self._info.labels(*labels).info(
@@ -198,6 +212,14 @@ class Metrics:
     def rejected(self, model: Model, reason: str) -> None:
         """A request found no room; `reason` is one of REJECTIONS' values."""
         self._rejected.labels(*_labels(model), reason).inc()
+
+    def cache_asked(self, model: Model, *, hit: bool) -> None:
+        """A reply was looked for in the cache; where none was there, it is computed by now."""
+        self._cache_requests.labels(*_labels(model), HIT if hit else MISS).inc()
+
+    def cache_evicted(self, count: int) -> None:
+        """Replies had to make room for another."""
+        self._cache_evicted.inc(count)
 
     def batch_done(self, model: Model, batch: Batch) -> None:
         """A batch was computed."""

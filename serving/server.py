@@ -11,13 +11,14 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from serving.cache import ReplyCache
 from serving.calls import CallLog
 from serving.encoder import METHODS, SERVICE, Encoder
 from serving.gate import Gate
 from serving.health import NOT_SERVING, SERVING, HealthServicer
 from serving.limits import Limits
 from serving.metrics import Metrics, MetricsServer
-from serving.models import Models, load_model
+from serving.models import Model, Models, load_model
 from serving.open_inference import service as open_inference
 from serving.open_inference.service import OpenInference
 from serving.ports import channel_options, check_free, listen, url_host, warn_of_plain_text
@@ -65,7 +66,9 @@ class Server:
             max_queue_s=settings.max_queue_s,
             max_run_s=settings.max_run_s,
         )
-        self._servicer = Servicer(self._scheduler, self.metrics, Limits(settings.max_texts, settings.max_chars))
+        cache: ReplyCache[Model] | None = ReplyCache(settings.cache_bytes) if settings.cache_bytes else None
+        limits = Limits(settings.max_texts, settings.max_chars)
+        self._servicer = Servicer(self._scheduler, self.metrics, limits, cache)
         self._repository = Repository(
             settings.models_dir,
             partial(load_model, max_batch_tokens=settings.max_batch_tokens),
@@ -74,6 +77,8 @@ class Server:
             max_versions=settings.max_versions,
         )
         self.metrics.watch(self._repository.states, self._scheduler.queued_sequences, self._scheduler.queued_tokens)
+        if cache is not None:
+            self.metrics.watch_cache(lambda: cache.num_bytes, lambda: len(cache))
         self._watching: list[asyncio.Task[None]] = []
         self._trouble = ""
         """What is wrong with the workers."""
@@ -178,7 +183,7 @@ class Server:
 
     def _publish(self, models: Models) -> None:
         """Answer with these from now on. A model is healthy when one of its versions is; so is the server."""
-        self._servicer.models = models
+        self._servicer.publish(models)
         healthy = {"": False, SERVICE: False, open_inference.SERVICE: False}
         for item in models.versions:
             serves = bool(item.model) and not self._servicer.unavailable and not self._trouble

@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeVar
 import grpc
 
 from serving.arrivals import Arrivals
+from serving.cache import Known, ReplyCache, request_key
 from serving.calls import Call, Stage, current_call
 from serving.errors import InvalidRequestError, UnavailableError, Violation, abort
 from serving.limits import Limits
@@ -59,8 +60,17 @@ class Computable(Protocol):
     def finish(self, index: int, outputs: list[Any]) -> Any:
         """One result, of the outputs for its sequences."""
 
-    def reply(self, done: Done) -> bytes:
+    def reply(self, done: Done) -> Reply:
         """The reply, serialised."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A serialised message."""
+
+    whole: bytes
+    lasting: bytes
+    """Without how long it took: what may be sent again to who asks the same."""
 
 
 Prepare = Callable[[Incoming], Computable]
@@ -93,7 +103,9 @@ class Submitted:
 class Servicer:
     """Answers the calls of all services with the loaded models; refuses them while `unavailable` says why."""
 
-    def __init__(self, scheduler: Scheduler, metrics: Metrics, limits: Limits) -> None:
+    def __init__(
+        self, scheduler: Scheduler, metrics: Metrics, limits: Limits, cache: ReplyCache[Model] | None = None
+    ) -> None:
         self.models = Models([])
         self.unavailable: str | None = "the server is starting"
         self.num_calls = 0
@@ -101,6 +113,7 @@ class Servicer:
         self._scheduler = scheduler
         self._metrics = metrics
         self._limits = limits
+        self._cache = cache
         self._arrivals = Arrivals()
         self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="codec")
 
@@ -138,19 +151,44 @@ class Servicer:
 
         return call
 
+    def publish(self, models: Models) -> None:
+        """Answer with these from now on."""
+        if self._cache is not None and models is not self.models:
+            self._cache.clear()
+        self.models = models
+
     async def compute(self, prepare: Prepare, raw: bytes, context: grpc.aio.ServicerContext) -> bytes:
-        """Prepare a request, have it computed within the deadline of the caller, and reply."""
-        call = current_call()
-        incoming = Incoming(raw, _deadline(context), call)
-        submitted = await self.offload(len(raw), partial(self._submit, prepare, incoming), _cancel_submitted)
+        """Prepare a request, have it computed within the deadline of the caller, and reply; or reply at once, where the
+        cache knows what."""
+        incoming = Incoming(raw, _deadline(context), current_call())
+        if self._cache is None:
+            return (await self._compute(prepare, incoming))[1].whole
+        models, call = self.models, incoming.call
+        key = await self.offload(len(raw), partial(request_key, call.path, raw))
+        if known := self._cache.get(key):
+            _note(call, known.model, known.num_inputs)
+            call.num_tokens = known.num_tokens
+            self._metrics.cache_asked(known.model, hit=True)
+            return known.reply
+        model, reply = await self._compute(prepare, incoming)
+        self._metrics.cache_asked(model, hit=False)
+        if models is self.models:
+            self._metrics.cache_evicted(
+                self._cache.put(key, Known(model, call.num_inputs, call.num_tokens, reply.lasting))
+            )
+        return reply.whole
+
+    async def _compute(self, prepare: Prepare, incoming: Incoming) -> tuple[Model, Reply]:
+        call, num_bytes = incoming.call, len(incoming.raw)
+        submitted = await self.offload(num_bytes, partial(self._submit, prepare, incoming), _cancel_submitted)
         work, submitted_s = submitted.work, time.monotonic()
         done = await self._arrivals.wait(submitted.future)
         call.stages.append(Stage("queue", submitted_s, done.queue_s))
         call.stages.append(Stage("inference", submitted_s + done.queue_s, done.inference_s))
         replying = Timed(work.reply)
-        reply: bytes = await self.offload(len(raw), partial(replying, done))
+        reply: Reply = await self.offload(num_bytes, partial(replying, done))
         self._metrics.decoded(work.model, sum(submitted.decoding.seconds) + sum(replying.seconds))
-        return reply
+        return work.model, reply
 
     def _submit(self, prepare: Prepare, incoming: Incoming) -> Submitted:
         work = prepare(incoming)
@@ -184,7 +222,7 @@ class Servicer:
             InvalidRequestError: when it has too many inputs.
             RefusedError: when it would not be computed in time.
         """
-        incoming.call.model, incoming.call.num_inputs = f"{model.manifest.name}/{model.manifest.version}", num_inputs
+        _note(incoming.call, model, num_inputs)
         self._limits.check_count(num_inputs)
         num_tokens = max(self._scheduler.forecast.tokens(model, len(incoming.raw)), MIN_TOKENS * num_inputs)
         with self._rejections(model):
@@ -242,6 +280,10 @@ class Servicer:
         except RefusedError as error:
             self._metrics.rejected(model, REJECTIONS[type(error)])
             raise
+
+
+def _note(call: Call, model: Model, num_inputs: int) -> None:
+    call.model, call.num_inputs = f"{model.manifest.name}/{model.manifest.version}", num_inputs
 
 
 def _cancel_submitted(found: Future[Submitted]) -> None:

@@ -81,6 +81,9 @@ class Settings(BaseSettings):
     max_run_s: float = Field(60.0, gt=0, allow_inf_nan=False)
     """A batch that computes longer hangs: it is aborted, its calls fail, and health says NOT_SERVING until it ends;
     if it does not end within 5 s, the server exits. More for long sequences on a slow machine."""
+    cache_bytes: int = Field(0, ge=0)
+    """Memory for replies that are sent again to who asks exactly the same, those not asked for longest dropped first; a
+    change of the models empties it. 0: no cache. Worth it where queries repeat; the metrics tell how often they do."""
     max_request_bytes: int = Field(4 * 2**20, ge=1, le=2**31 - 1)
     """Largest request message. Tokenising takes some 300 bytes of memory a byte of text, before anything is cut."""
     max_texts: int = Field(8192, ge=1)

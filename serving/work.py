@@ -11,6 +11,7 @@ from serving.catalog import reference
 from serving.models import Model
 from serving.rpcs import Rpc
 from serving.scheduler import Done
+from serving.servicer import Reply
 from tasks.base import AnyTask
 from tasks.features import Features
 
@@ -33,7 +34,7 @@ class Work:
         prediction = self.task.decode(example, self.windows[index], outputs)
         return self.rpc.result(prediction, example, self.task, self.request)
 
-    def reply(self, done: Done) -> bytes:
+    def reply(self, done: Done) -> Reply:
         """The reply, serialised."""
         reply = self.rpc.reply(done.results)
         reply.model.CopyFrom(reference(self.model))
@@ -42,5 +43,6 @@ class Work:
         if hasattr(reply, "num_windows"):
             reply.num_windows.extend(map(len, self.windows))
         timings = pb.Timings(tokenize_s=self.tokenize_s, queue_s=done.queue_s, inference_s=done.inference_s)
-        reply.timings.CopyFrom(timings)
-        return reply.SerializeToString()
+        lasting: bytes = reply.SerializeToString()
+        joined = lasting + type(reply)(timings=timings).SerializeToString()  # which protobuf reads as one message
+        return Reply(whole=joined, lasting=lasting)

@@ -13,6 +13,7 @@ import numpy as np
 from serving.errors import InvalidRequestError, Violation
 from serving.models import Model
 from serving.open_inference.v2 import service_pb2 as pb
+from serving.servicer import Reply
 
 BYTES = "BYTES"
 DTYPES = {"BOOL": "?", "INT32": "<i4", "INT64": "<i8", "FP32": "<f4", BYTES: "O"}
@@ -163,7 +164,7 @@ def requested(request: pb.ModelInferRequest, specs: Sequence[TensorSpec]) -> lis
 
 def response(
     request: pb.ModelInferRequest, model: Model, specs: Sequence[TensorSpec], arrays: Mapping[str, np.ndarray]
-) -> bytes:
+) -> Reply:
     """The response with these outputs, serialised."""
     manifest = model.manifest
     reply = pb.ModelInferResponse(model_name=manifest.name, model_version=manifest.version, id=request.id)
@@ -171,7 +172,8 @@ def response(
         array = arrays[spec.name]
         reply.outputs.add(name=spec.name, datatype=spec.datatype, shape=array.shape)
         reply.raw_output_contents.append(_raw(array, spec.datatype))
-    return reply.SerializeToString()
+    serialised: bytes = reply.SerializeToString()
+    return Reply(whole=serialised, lasting=serialised)
 
 
 def _raw(array: np.ndarray, datatype: str) -> bytes:

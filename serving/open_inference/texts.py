@@ -16,6 +16,7 @@ from serving.open_inference.options import Options, read_options
 from serving.open_inference.tensors import TensorSpec, read_inputs, requested, response, wrong
 from serving.open_inference.v2 import service_pb2 as pb
 from serving.scheduler import Done
+from serving.servicer import Reply
 from tasks.base import AnyTask, InvalidExample, Outputs
 from tasks.features import Features
 
@@ -76,7 +77,7 @@ class TextWork:
         prediction = self.task.decode(self.examples[index], self.windows[index], outputs)
         return self.form.result(prediction, self.examples[index], self.options, self.task)
 
-    def reply(self, done: Done) -> bytes:
+    def reply(self, done: Done) -> Reply:
         """The response, serialised."""
         arrays = self.form.arrays(done.results, self.form.outputs(self.model))
         return response(self.request, self.model, self.outputs, arrays)

@@ -13,6 +13,7 @@ from serving.open_inference.options import read_options
 from serving.open_inference.tensors import TensorSpec, read_inputs, requested, response, wrong
 from serving.open_inference.v2 import service_pb2 as pb
 from serving.scheduler import Done
+from serving.servicer import Reply
 from tasks.base import Outputs
 from tasks.features import INPUT_NAMES, Features
 
@@ -73,7 +74,7 @@ class TokenIdWork:
         """The requested outputs of one row, copied so that those of its batch need not be kept."""
         return {spec.name: np.array(outputs[0][spec.name], dtype=np.float32) for spec in self.outputs}
 
-    def reply(self, done: Done) -> bytes:
+    def reply(self, done: Done) -> Reply:
         """The response; where outputs are per token, zeros stand for padding."""
         stacked = {spec.name: self._stack([result[spec.name] for result in done.results]) for spec in self.outputs}
         return response(self.request, self.model, self.outputs, stacked)

@@ -26,7 +26,7 @@ def asked(tmp_path_factory):
     write_model(models, "embedder")
     write_model(models, "broken", files={"model.onnx": "0" * 64, "tokenizer.json": "0" * 64})
     ended = threading.Event()
-    with serve(models) as running:
+    with serve(models, cache_bytes=1) as running:  # nothing fits, so that all is computed again and again
 
         def keep_asking():
             while not ended.wait(0.1):

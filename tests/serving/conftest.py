@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 import grpc
 import pytest
+import uvloop
 from prometheus_client.parser import text_string_to_metric_families
 
 from bertline.v1 import encoder_pb2_grpc
@@ -62,7 +63,7 @@ class Running:
 @contextmanager
 def serve(models_dir, *, load=True, **settings):
     """Serve a directory of models on free ports."""
-    loop = asyncio.new_event_loop()
+    loop = uvloop.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
 
