@@ -95,7 +95,7 @@ def engine_texts_per_s(models: Path, texts: Sequence[str], seconds: float) -> fl
     (paths,) = model_versions(models).values()
     directory = read_model_directory(paths[-1])
     task, execution = directory.load_task(), directory.manifest.execution
-    engine = Engine(directory, task.output_names)
+    engine = Engine(directory, task.output_names, execution)
     chunks = itertools.batched(itertools.cycle(texts), CHUNK) if sys.version_info >= (3, 12) else _chunks(texts)
     lock, count = threading.Lock(), [0]
     predict(task, texts[:CHUNK], engine.run, max_batch_tokens=execution.max_batch_tokens)

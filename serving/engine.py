@@ -21,18 +21,19 @@ _FATAL = 4
 class Engine:
     """An ONNX Runtime session; `run` may be called from many threads at once."""
 
-    def __init__(self, directory: ModelDirectory, output_names: tuple[str, ...]) -> None:
+    def __init__(self, directory: ModelDirectory, output_names: tuple[str, ...], execution: Execution) -> None:
         """Load the graph.
 
         Args:
             output_names: outputs to compute, of those that the manifest names.
+            execution: how to run it: the manifest's, as a rule.
 
         Raises:
             ValueError: naming the file, when the execution provider is missing, the graph cannot be loaded, or its
                 inputs or outputs are not those of the manifest.
         """
         self.path = directory.model_path
-        self._session = _load(self.path, directory.manifest.execution)
+        self._session = _load(self.path, execution)
         inputs = tuple(item.name for item in self._session.get_inputs())
         outputs = tuple(item.name for item in self._session.get_outputs())
         _compare(self.path, "inputs", inputs, directory.manifest.inputs)

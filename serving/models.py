@@ -15,7 +15,7 @@ from serving.engine import Arrays, Engine
 from serving.errors import InvalidRequestError, ModelNotFoundError, UnavailableError
 from tasks.base import AnyTask, Outputs
 from tasks.features import Features, collate, split_outputs
-from tasks.manifest import Manifest, ModelDirectory, parse_model_path, read_model_directory
+from tasks.manifest import Execution, Manifest, ModelDirectory, parse_model_path, read_model_directory
 from tasks.registry import create_task
 from tasks.tokenizer import TOKENIZER_FILE, Tokenizer
 
@@ -27,15 +27,20 @@ class Model:
     manifest: Manifest
     task: AnyTask
     engine: Engine
-    max_batch_tokens: int
-    """Cap of a batch in padded tokens."""
+    execution: Execution
+    """How its graph is run: what the manifest says, but for what the server was told otherwise."""
     seconds_per_token: float = 0.0
     """What a token costs a core, as measured when it was warmed up."""
 
     @property
+    def max_batch_tokens(self) -> int:
+        """Cap of a batch in padded tokens."""
+        return self.execution.max_batch_tokens
+
+    @property
     def num_threads(self) -> int:
         """Cores that a batch takes."""
-        return self.manifest.execution.num_threads
+        return self.execution.num_threads
 
     def __str__(self) -> str:
         return f"{self.manifest.name}/{self.manifest.version} ({self.manifest.task})"
@@ -94,12 +99,15 @@ class Model:
         return sizes.get(self.task.name, ())
 
 
-def load_model(path: Path, *, max_batch_tokens: int | None = None, loaded: Model | None = None) -> Model:
+def load_model(
+    path: Path, *, max_batch_tokens: int | None = None, num_threads: int | None = None, loaded: Model | None = None
+) -> Model:
     """Load a model directory, ready to compute.
 
     Args:
         path: `<models>/<name>/<version>`.
         max_batch_tokens: instead of what the manifest says.
+        num_threads: likewise, of a batch.
         loaded: what was loaded from there before; returned where the directory holds the same still.
 
     Raises:
@@ -112,12 +120,13 @@ def load_model(path: Path, *, max_batch_tokens: int | None = None, loaded: Model
     if parse_model_path(path) != (manifest.name, manifest.version):
         raise ValueError(f"`{path}` holds a manifest of `{manifest.name}/{manifest.version}`; move it there")
     task = create_task(manifest.task, _tokenizer(directory), manifest.settings)
-    model = Model(
-        manifest=manifest,
-        task=task,
-        engine=Engine(directory, task.output_names),
+    execution = replace(
+        manifest.execution,
         max_batch_tokens=max_batch_tokens or manifest.execution.max_batch_tokens,
+        num_threads=num_threads or manifest.execution.num_threads,
     )
+    engine = Engine(directory, task.output_names, execution)
+    model = Model(manifest=manifest, task=task, engine=engine, execution=execution)
     return replace(model, seconds_per_token=model.warm_up())
 
 

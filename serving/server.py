@@ -71,7 +71,7 @@ class Server:
         self._servicer = Servicer(self._scheduler, self.metrics, limits, cache)
         self._repository = Repository(
             settings.models_dir,
-            partial(load_model, max_batch_tokens=settings.max_batch_tokens),
+            partial(load_model, max_batch_tokens=settings.max_batch_tokens, num_threads=settings.num_threads),
             self.metrics,
             self._publish,
             max_versions=settings.max_versions,

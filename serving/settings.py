@@ -75,6 +75,9 @@ class Settings(BaseSettings):
     max_batch_tokens: int | None = Field(None, ge=1)
     """Cap of a batch in padded tokens, for all models. Unset: what each manifest says, measured at export. Larger
     batches may raise throughput on a GPU; on a CPU they mostly raise latency."""
+    num_threads: int | None = Field(None, ge=1)
+    """Cores of one batch, for all models. Unset: what each manifest says, measured at export for the most throughput.
+    More may make a single long text on an otherwise idle machine quicker, at the cost of throughput."""
     max_queue_s: float = Field(10.0, gt=0, allow_inf_nan=False)
     """What would wait and compute longer, by what was learnt of the models' speed, is refused with RESOURCE_EXHAUSTED.
     Larger absorbs longer bursts, and makes the last in the queue wait longer."""

@@ -32,11 +32,14 @@ def test_shared_tokenizer(tmp_path):
 
 
 @pytest.mark.parametrize(("setting", "expected"), [(None, 64), (7, 7)])
-def test_max_batch_tokens(tmp_path, setting, expected):
-    """The manifest's cap holds unless a setting replaces it."""
+def test_execution(tmp_path, setting, expected):
+    """Cap and threads are the manifest's unless settings replace them."""
     write_model(tmp_path)
 
-    assert load_model(tmp_path / "tiny" / "1", max_batch_tokens=setting).max_batch_tokens == expected
+    model = load_model(tmp_path / "tiny" / "1", max_batch_tokens=setting, num_threads=setting and 2)
+
+    assert model.max_batch_tokens == expected
+    assert model.num_threads == (2 if setting else 1)
 
 
 @pytest.mark.parametrize(
