@@ -1,0 +1,98 @@
+"""What callers notice of models that are loaded while the server answers them: short queries one by one, while nothing
+is loaded, and while copies of the model come one after the other.
+
+    python -m benchmarks.loading models --texts sentences.txt
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated
+
+import grpc
+import tyro
+
+from benchmarks.load import Client, Load, percentile
+from benchmarks.serving import Served, served
+from bertline.v1 import encoder_pb2 as pb
+from bertline.v1.encoder_pb2_grpc import EncoderStub
+from tasks.manifest import MANIFEST_FILE, model_versions
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arguments:
+    """Command line."""
+
+    models: Annotated[Path, tyro.conf.Positional]
+    """Directory with one model of task embedding."""
+    texts: Path
+    """One a line."""
+    seconds: float = 10.0
+    """Of each measurement."""
+
+
+def copy_model(source: Path, models: Path, version: int) -> None:
+    """Put another version of a model in place by a rename, as export does."""
+    name = source.parent.name
+    staging = models.parent / f"{name}-{version}"
+    shutil.copytree(source, staging)
+    fields = json.loads((staging / MANIFEST_FILE).read_text(encoding="utf-8")) | {"version": str(version)}
+    (staging / MANIFEST_FILE).write_text(json.dumps(fields), encoding="utf-8")
+    (models / name).mkdir(exist_ok=True)
+    staging.rename(models / name / str(version))
+
+
+def load_until(end: float, server: Served, add: Callable[[int], None], name: str) -> list[float]:
+    """Load one version after the other; returns the seconds that each took."""
+    taken = []
+    with grpc.insecure_channel(server.target) as channel:
+        stub = EncoderStub(channel)
+        while time.perf_counter() < end:
+            version = len(taken) + 2
+            add(version)
+            started = time.perf_counter()
+            server.process.send_signal(signal.SIGHUP)
+            while not _is_ready(stub, pb.ModelRef(name=name, version=str(version))):
+                time.sleep(0.02)
+            taken.append(time.perf_counter() - started)
+    return taken
+
+
+def _is_ready(stub: EncoderStub, model: pb.ModelRef) -> bool:
+    known = stub.ListModels(pb.ListModelsRequest()).models
+    return any(item.model == model and item.state == pb.MODEL_STATE_READY for item in known)
+
+
+def main() -> None:
+    """Command line."""
+    arguments = tyro.cli(Arguments, description=__doc__)
+    ((name, paths),) = model_versions(arguments.models).items()
+    client = Client()
+    with tempfile.TemporaryDirectory() as folder:
+        models = Path(folder) / "models"
+        models.mkdir()
+        copy_model(paths[-1], models, 1)
+        with served(models, ["--poll-s", "0", "--max-versions", "2"]) as server:
+            load = Load(target=server.target, texts=arguments.texts, seconds=arguments.seconds, max_words=8)
+            client.run(replace(load, seconds=1.0))
+            quiet = client.run(load).latencies
+            client.start(load)
+            end = time.perf_counter() + arguments.seconds
+            taken = load_until(end, server, lambda number: copy_model(paths[-1], models, number), name)
+            loading = client.result().latencies
+    client.close()
+    print(f"{len(taken)} models loaded, {min(taken):.2f} to {max(taken):.2f} s each")
+    for what, latencies in (("nothing is loaded", quiet), ("while loading", loading)):
+        median, p99, longest = (1e3 * percentile(latencies, share) for share in (0.5, 0.99, 1.0))
+        print(f"{what:20} {len(latencies):6,} calls: median {median:.1f}, p99 {p99:.1f}, longest {longest:.1f} ms")
+
+
+if __name__ == "__main__":
+    main()
