@@ -16,7 +16,7 @@ import grpc
 from serving.arrivals import Arrivals
 from serving.calls import Call, Stage, current_call
 from serving.errors import InvalidRequestError, UnavailableError, Violation, abort
-from serving.limits import Limits
+from serving.limits import Limits, note_cut
 from serving.metrics import REJECTIONS, Metrics
 from serving.models import Model, Models
 from serving.scheduler import Done, RefusedError, Scheduler
@@ -100,7 +100,7 @@ class Servicer:
         """Calls that have come, refused ones included."""
         self._scheduler = scheduler
         self._metrics = metrics
-        self._limits = limits
+        self.limits = limits
         self._arrivals = Arrivals()
         self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="codec")
 
@@ -185,7 +185,7 @@ class Servicer:
             RefusedError: when it would not be computed in time.
         """
         incoming.call.model, incoming.call.num_inputs = f"{model.manifest.name}/{model.manifest.version}", num_inputs
-        self._limits.check_count(num_inputs)
+        self.limits.check_count(num_inputs)
         num_tokens = max(self._scheduler.forecast.tokens(model, len(incoming.raw)), MIN_TOKENS * num_inputs)
         with self._rejections(model):
             self._scheduler.check(model, num_tokens, incoming.deadline_s)
@@ -200,8 +200,8 @@ class Servicer:
         truncate: bool,
         windowed: frozenset[str] = frozenset(),
         field: Callable[[InvalidExample], str],
-    ) -> list[list[Features]]:
-        """The features of each example.
+    ) -> tuple[list[Any], list[list[Features]]]:
+        """The examples as they are read, and the features of each.
 
         Args:
             task: the model's, perhaps with other settings.
@@ -213,20 +213,24 @@ class Servicer:
         """
         num_bytes, started_s = len(incoming.raw), time.monotonic()
         try:
-            if num_bytes > self._limits.free_bytes(task.settings):
-                examples = self._limits.cut(examples, task.settings, windowed=windowed, truncate=truncate)
-            windows = task.encode(examples, truncate=truncate)
+            held = examples
+            if num_bytes > self.limits.free_bytes(task.settings):
+                held = self.limits.cut(examples, task.settings, windowed=windowed, truncate=truncate)
+            read = [task.complete(example) for example in held]
+            windows = task.encode(read, truncate=truncate)
         except InvalidExamplesError as error:
             raise InvalidRequestError(
                 violations=[Violation(field(item), item.reason) for item in error.invalid]
             ) from error
         self.encoded(incoming, model, started_s)
+        if held is not examples:
+            windows = [note_cut(*parts) for parts in zip(windows, examples, held, strict=True)]
         if num_cut := sum(any(window.num_truncated for window in items) for items in windows):
             self._metrics.truncated(model, num_cut)
         if examples:
             num_tokens = sum(len(window) for items in windows for window in items)
             self._scheduler.forecast.encoded(model, num_bytes, num_tokens)
-        return windows
+        return read, windows
 
     def encoded(self, incoming: Incoming, model: Model, started_s: float) -> float:
         """Note that texts have become tokens; returns the seconds that it took."""

@@ -85,18 +85,17 @@ class Tokenizer:
 
     def tokenize(self, texts: Sequence[str]) -> list[Tokens]:
         """Tokenise texts, without special tokens."""
+        return [Tokens(np.array(encoding.ids, dtype=np.int64), encoding) for encoding in self._encode(texts)]
+
+    def _encode(self, texts: Sequence[str]) -> list[tokenizers.Encoding]:
         try:
-            encodings = self._encode(texts)
+            if len(texts) == 1:  # two thirds of the time that a batch of one takes
+                return [self.backend.encode(texts[0], add_special_tokens=False)]
+            return self.backend.encode_batch(list(texts), add_special_tokens=False)
         except BaseException as error:
             if type(error).__name__ != "PanicException":  # of Rust, which no module exports
                 raise
             raise ValueError(f"the tokenizer cannot read a text: {error}") from error
-        return [Tokens(np.array(encoding.ids, dtype=np.int64), encoding) for encoding in encodings]
-
-    def _encode(self, texts: Sequence[str]) -> list[tokenizers.Encoding]:
-        if len(texts) == 1:  # two thirds of the time that a batch of one takes
-            return [self.backend.encode(texts[0], add_special_tokens=False)]
-        return self.backend.encode_batch(list(texts), add_special_tokens=False)
 
     @property
     def lowercases(self) -> bool:
@@ -106,7 +105,7 @@ class Tokenizer:
     def words(self, text: str) -> list[tuple[int, int]]:
         """Where the words of a text stand that the tokenizer sees, (start, end) in code points; accents on the last
         letter belong to the word, also where they are a code point of their own that the tokenizer drops."""
-        encoding = self.backend.encode(text, add_special_tokens=False)
+        (encoding,) = self._encode([text])
         bounds: list[tuple[int, int]] = []
         previous = None
         for word, (start, end) in zip(encoding.word_ids, encoding.offsets, strict=True):

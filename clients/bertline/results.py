@@ -159,7 +159,8 @@ class Usage:
     num_tokens: list[int] = field(default_factory=list)
     """For each input, the tokens that the model saw."""
     num_truncated: list[int] = field(default_factory=list)
-    """For each input, the tokens that were cut away since they did not fit; see `truncate`."""
+    """For each input, the tokens that were cut away since they did not fit; see `truncate`. The end of a very long
+    text, which is cut before it is tokenised, counts as one."""
     timings: list[Timings] = field(default_factory=list)
     """For each request that the call was sent as."""
 

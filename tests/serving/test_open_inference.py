@@ -279,7 +279,7 @@ def through_form(name, settings, outputs, row, **options):
         name, Tokenizer(build_tokenizer(VOCAB)), settings_from_dict(name, settings or SETTINGS.get(name, {}))
     )
     form = FORMS[name]
-    example = form.example(row, task)
+    example = task.complete(form.example(row, task))
     windows = task.encode([example])[0]
     prediction = task.decode(example, windows, [outputs(window) for window in windows])
     result = form.result(prediction, example, Options(**options), task)
