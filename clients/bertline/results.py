@@ -172,7 +172,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A loaded model."""
+    """A version of a model, loaded or not; of one that is not, only name, version, state and error are known."""
 
     name: str
     version: str
@@ -189,6 +189,11 @@ class Model:
     digest: str
     """SHA-256 of model.onnx, hexadecimal."""
     manifest_json: str
+    state: str = ""
+    """`loading`, `ready`, `stale` (what its directory held before answers) or `failed`; empty where the server does not
+    say."""
+    error: str = ""
+    """Why what lies in its directory cannot be loaded; empty where it can."""
 
     @property
     def manifest(self) -> dict[str, Any]:
