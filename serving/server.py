@@ -73,7 +73,12 @@ class Server:
             self._publish,
             max_versions=settings.max_versions,
         )
-        self.metrics.watch(self._repository.states, self._scheduler.queued_sequences, self._scheduler.queued_tokens)
+        self.metrics.watch(
+            states=self._repository.states,
+            serving=lambda: self._health.serving,
+            queued_sequences=self._scheduler.queued_sequences,
+            queued_tokens=self._scheduler.queued_tokens,
+        )
         self._watching: list[asyncio.Task[None]] = []
         self._trouble = ""
         """What is wrong with the workers."""
