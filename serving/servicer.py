@@ -25,6 +25,9 @@ from tasks.features import Features
 
 SMALL_BYTES = 1024
 """What is smaller is handled on the event loop: in well under a millisecond, and without the switch of threads."""
+OUTPUTS_PER_BYTE = 4
+"""So many numbers of a graph's output take no longer to become a reply than a byte of a request to become features. A
+few tokens of a masked language model have hundreds of thousands, of which the reply may hold all."""
 NUM_THREADS = 2
 """For larger ones, so that one of them does not keep all the others waiting."""
 MIN_TOKENS = 3
@@ -148,7 +151,8 @@ class Servicer:
         call.stages.append(Stage("queue", submitted_s, done.queue_s))
         call.stages.append(Stage("inference", submitted_s + done.queue_s, done.inference_s))
         replying = Timed(work.reply)
-        reply: bytes = await self.offload(len(raw), partial(replying, done))
+        num_outputs = work.model.num_outputs([len(window) for windows in work.windows for window in windows])
+        reply: bytes = await self.offload(max(len(raw), num_outputs // OUTPUTS_PER_BYTE), partial(replying, done))
         self._metrics.decoded(work.model, sum(submitted.decoding.seconds) + sum(replying.seconds))
         return reply
 
@@ -163,9 +167,10 @@ class Servicer:
     async def offload(
         self, size: int, function: Callable[[], T], undo: Callable[[Future[T]], None] = lambda found: None
     ) -> T:
-        """Call a function, in a thread where the request is not small, so that the event loop never stalls.
+        """Call a function, in a thread where what it works on is not small, so that the event loop never stalls.
 
         Args:
+            size: bytes of a request, or of a request that is as much work.
             undo: is given what the function does after all when the call was cancelled meanwhile.
         """
         if size <= SMALL_BYTES:
