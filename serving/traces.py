@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import grpc
 
@@ -66,7 +66,7 @@ class Traces:
             shutdown_on_exit=False,
         )
         self._sender = _Sender(OTLPSpanExporter(endpoint=endpoint), SpanExportResult.SUCCESS)
-        self._provider.add_span_processor(BatchSpanProcessor(self._sender))
+        self._provider.add_span_processor(BatchSpanProcessor(cast(Any, self._sender)))
         self._tracer = self._provider.get_tracer("serving")
 
     def __call__(self, call: Call) -> None:
