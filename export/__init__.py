@@ -4,6 +4,7 @@ from export import Wishes, export_checkpoint
 export_checkpoint("runs/sst2/checkpoint", "models/sst2/1", Wishes(precision="int8"))
 """
 
+import tasks  # noqa: F401  # first: it switches ONNX Runtime's telemetry off
 from export.gate import Limits
 from export.pipeline import Wishes, export_checkpoint
 from export.session import ort_run

@@ -18,7 +18,6 @@ from collections.abc import Sequence
 signal.signal(signal.SIGINT, signal.SIG_DFL)  # while the imports below take their time, Ctrl-C just ends it
 signal.signal(signal.SIGHUP, signal.SIG_IGN)  # asks to look for new models, which the first load does anyway
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # the workers need the cores that it would take
-os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # else it writes a file and calls home when it is imported
 
 import uvloop  # noqa: E402
 

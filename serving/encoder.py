@@ -39,12 +39,11 @@ class Encoder:
         model = self._servicer.models.find(request.model.name, request.model.version, rpc.task)
         task = rpc.specialise(model, request)
         self._servicer.admit(incoming, model, len(getattr(request, rpc.inputs)))
-        examples = rpc.examples(request, task)
-        windows = self._servicer.encode(
+        examples, windows = self._servicer.encode(
             incoming,
             model,
             task,
-            examples,
+            rpc.examples(request, task),
             truncate=request.truncate,
             windowed=rpc.windowed(request),
             field=lambda invalid: rpc.field(invalid, request),
@@ -59,6 +58,9 @@ class Encoder:
         request = parse(pb.TokenizeRequest, incoming.raw)
         model = self._servicer.models.find(request.model.name, request.model.version)
         self._servicer.admit(incoming, model, len(request.inputs))
+        texts = {f"inputs[{index}].text": item.text for index, item in enumerate(request.inputs)}
+        pairs = {f"inputs[{index}].text_pair": item.text_pair for index, item in enumerate(request.inputs)}
+        self._servicer.limits.check_chars(texts | pairs)
         started_s = time.monotonic()
         results = tokenize(model.task.tokenizer, request.inputs)
         seconds = self._servicer.encoded(incoming, model, started_s)

@@ -29,6 +29,11 @@ class HealthServicer(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
         self._frozen = False
         self._ended = False
 
+    @property
+    def serving(self) -> dict[str, bool]:
+        """Which services are SERVING. May be read anywhere."""
+        return {service: status == SERVING for service, status in self._statuses.items()}
+
     def publish(self, statuses: Mapping[str, Status]) -> None:
         """Replace the statuses of all services; those that are left out become unknown. Nothing once it drains."""
         if not self._frozen:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
-from serving.errors import InvalidRequestError
+from serving.errors import InvalidRequestError, Violation
 from tasks.base import InvalidExample, InvalidExamplesError, TaskSettings
+from tasks.features import Features
 
 CHARS_PER_TOKEN = 250
 """A token of running text has some 4 characters, a word that is one unknown token more than 100; what a model reads of
@@ -25,6 +26,14 @@ class Limits:
         """Raise InvalidRequestError where a request has too many inputs."""
         if count > self.max_texts:
             raise InvalidRequestError(f"{count} inputs came, a request takes {self.max_texts}; send several requests")
+
+    def check_chars(self, texts: Mapping[str, str]) -> None:
+        """Raise InvalidRequestError, naming each text (by its path in the request) of more than `max_chars`."""
+        too_long = {path: len(text) for path, text in texts.items() if len(text) > self.max_chars}
+        if too_long:
+            raise InvalidRequestError(
+                violations=[Violation(path, _reason(count, self.max_chars)) for path, count in too_long.items()]
+            )
 
     def free_bytes(self, settings: TaskSettings) -> int:
         """A request of no more bytes than that has no text that is too long."""
@@ -50,7 +59,7 @@ class Limits:
         is_cut = truncate and "text" not in windowed
         held = [_cut(example, short, windowed) for example in examples] if is_cut else list(examples)
         invalid = [
-            InvalidExample(index, name, f"{len(text)} characters came, {limit} fit")
+            InvalidExample(index, name, _reason(len(text), limit))
             for index, example in enumerate(held)
             for name, text in _texts(example)
             if len(text) > (limit := self.max_chars if name.partition("[")[0] in windowed else short)
@@ -58,6 +67,19 @@ class Limits:
         if invalid:
             raise InvalidExamplesError(invalid)
         return held
+
+
+def note_cut(windows: Sequence[Features], example: Any, held: Any) -> list[Features]:
+    """The features of an example that tell of what `Limits.cut` left out: a text that lost more than white space has
+    one more token truncated, as nobody knows how many the rest would have been."""
+    pairs = zip(_texts(example), _texts(held), strict=True)
+    num_cut = sum(bool(text[len(kept) :].strip()) for (_, text), (_, kept) in pairs)
+    first, *others = windows
+    return [replace(first, num_truncated=first.num_truncated + num_cut), *others]
+
+
+def _reason(came: int, fit: int) -> str:
+    return f"{came} characters came, {fit} fit"
 
 
 def _texts(example: Any) -> Iterator[tuple[str, str]]:

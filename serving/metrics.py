@@ -127,6 +127,7 @@ class Metrics:
     def watch(
         self,
         states: Callable[[], Mapping[tuple[str, str], State]],
+        serving: Callable[[], Mapping[str, bool]],
         queued_sequences: Callable[[Model], int],
         queued_tokens: Callable[[Model], int],
     ) -> None:
@@ -134,10 +135,12 @@ class Metrics:
 
         Args:
             states: of all versions, by name and version.
+            serving: what health checks are told, by service.
             queued_sequences: sequences that wait for a model.
             queued_tokens: their tokens.
         """
         self.registry.register(_States(states))
+        self.registry.register(_Health(serving))
         self._queued_sequences, self._queued_tokens = queued_sequences, queued_tokens
 
     def watch_cache(self, num_bytes: Callable[[], int], num_replies: Callable[[], int]) -> None:
@@ -251,6 +254,20 @@ class _States(Collector):
         for key, current in self._states().items():
             for state in State:
                 family.add_metric((*key, state.value), state is current)
+        yield family
+
+
+class _Health(Collector):
+    """What health checks are told, but of the service without a name: to Prometheus an empty label is none."""
+
+    def __init__(self, serving: Callable[[], Mapping[str, bool]]) -> None:
+        self._serving = serving
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        family = GaugeMetricFamily("bertline_serving", "1 while health checks are told SERVING.", labels=("service",))
+        for service, serves in self._serving().items():
+            if service:
+                family.add_metric((service,), serves)
         yield family
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -85,6 +86,10 @@ class Model:
                     f"output `{name}` of `{self.engine.path}` has shape {list(array.shape)} where the manifest "
                     f"implies {list(expected)}; export the model again"
                 )
+
+    def num_outputs(self, lengths: Sequence[int]) -> int:
+        """How many numbers each output holds for sequences of so many tokens."""
+        return math.prod(self.last_axis()) * (sum(lengths) if self.task.token_outputs else len(lengths))
 
     def last_axis(self) -> tuple[int, ...]:
         """Size of the last axis of its outputs; empty where they are single numbers."""

@@ -76,7 +76,12 @@ class Server:
             self._publish,
             max_versions=settings.max_versions,
         )
-        self.metrics.watch(self._repository.states, self._scheduler.queued_sequences, self._scheduler.queued_tokens)
+        self.metrics.watch(
+            states=self._repository.states,
+            serving=lambda: self._health.serving,
+            queued_sequences=self._scheduler.queued_sequences,
+            queued_tokens=self._scheduler.queued_tokens,
+        )
         if cache is not None:
             self.metrics.watch_cache(lambda: cache.num_bytes, lambda: len(cache))
         self._watching: list[asyncio.Task[None]] = []

@@ -17,7 +17,7 @@ from serving.arrivals import Arrivals
 from serving.cache import Known, ReplyCache, request_key
 from serving.calls import Call, Stage, current_call
 from serving.errors import InvalidRequestError, UnavailableError, Violation, abort
-from serving.limits import Limits
+from serving.limits import Limits, note_cut
 from serving.metrics import REJECTIONS, Metrics
 from serving.models import Model, Models
 from serving.scheduler import Done, RefusedError, Scheduler
@@ -26,6 +26,9 @@ from tasks.features import Features
 
 SMALL_BYTES = 1024
 """What is smaller is handled on the event loop: in well under a millisecond, and without the switch of threads."""
+OUTPUTS_PER_BYTE = 4
+"""So many numbers of a graph's output take no longer to become a reply than a byte of a request to become features. A
+few tokens of a masked language model have hundreds of thousands, of which the reply may hold all."""
 NUM_THREADS = 2
 """For larger ones, so that one of them does not keep all the others waiting."""
 MIN_TOKENS = 3
@@ -112,7 +115,7 @@ class Servicer:
         """Calls that have come, refused ones included."""
         self._scheduler = scheduler
         self._metrics = metrics
-        self._limits = limits
+        self.limits = limits
         self._cache = cache
         self._arrivals = Arrivals()
         self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="codec")
@@ -186,7 +189,9 @@ class Servicer:
         call.stages.append(Stage("queue", submitted_s, done.queue_s))
         call.stages.append(Stage("inference", submitted_s + done.queue_s, done.inference_s))
         replying = Timed(work.reply)
-        reply: Reply = await self.offload(num_bytes, partial(replying, done))
+        num_outputs = work.model.num_outputs([len(window) for windows in work.windows for window in windows])
+        size = max(num_bytes, num_outputs // OUTPUTS_PER_BYTE)
+        reply: Reply = await self.offload(size, partial(replying, done))
         self._metrics.decoded(work.model, sum(submitted.decoding.seconds) + sum(replying.seconds))
         return work.model, reply
 
@@ -201,9 +206,10 @@ class Servicer:
     async def offload(
         self, size: int, function: Callable[[], T], undo: Callable[[Future[T]], None] = lambda found: None
     ) -> T:
-        """Call a function, in a thread where the request is not small, so that the event loop never stalls.
+        """Call a function, in a thread where what it works on is not small, so that the event loop never stalls.
 
         Args:
+            size: bytes of a request, or of a request that is as much work.
             undo: is given what the function does after all when the call was cancelled meanwhile.
         """
         if size <= SMALL_BYTES:
@@ -223,7 +229,7 @@ class Servicer:
             RefusedError: when it would not be computed in time.
         """
         _note(incoming.call, model, num_inputs)
-        self._limits.check_count(num_inputs)
+        self.limits.check_count(num_inputs)
         num_tokens = max(self._scheduler.forecast.tokens(model, len(incoming.raw)), MIN_TOKENS * num_inputs)
         with self._rejections(model):
             self._scheduler.check(model, num_tokens, incoming.deadline_s)
@@ -238,8 +244,8 @@ class Servicer:
         truncate: bool,
         windowed: frozenset[str] = frozenset(),
         field: Callable[[InvalidExample], str],
-    ) -> list[list[Features]]:
-        """The features of each example.
+    ) -> tuple[list[Any], list[list[Features]]]:
+        """The examples as they are read, and the features of each.
 
         Args:
             task: the model's, perhaps with other settings.
@@ -251,20 +257,24 @@ class Servicer:
         """
         num_bytes, started_s = len(incoming.raw), time.monotonic()
         try:
-            if num_bytes > self._limits.free_bytes(task.settings):
-                examples = self._limits.cut(examples, task.settings, windowed=windowed, truncate=truncate)
-            windows = task.encode(examples, truncate=truncate)
+            held = examples
+            if num_bytes > self.limits.free_bytes(task.settings):
+                held = self.limits.cut(examples, task.settings, windowed=windowed, truncate=truncate)
+            read = [task.complete(example) for example in held]
+            windows = task.encode(read, truncate=truncate)
         except InvalidExamplesError as error:
             raise InvalidRequestError(
                 violations=[Violation(field(item), item.reason) for item in error.invalid]
             ) from error
         self.encoded(incoming, model, started_s)
+        if held is not examples:
+            windows = [note_cut(*parts) for parts in zip(windows, examples, held, strict=True)]
         if num_cut := sum(any(window.num_truncated for window in items) for items in windows):
             self._metrics.truncated(model, num_cut)
         if examples:
             num_tokens = sum(len(window) for items in windows for window in items)
             self._scheduler.forecast.encoded(model, num_bytes, num_tokens)
-        return windows
+        return read, windows
 
     def encoded(self, incoming: Incoming, model: Model, started_s: float) -> float:
         """Note that texts have become tokens; returns the seconds that it took."""

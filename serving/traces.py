@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import logging
+import threading
 import time
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, cast
 
 import grpc
 
 from serving.calls import Call
 
+logger = logging.getLogger(__name__)
+
+CLOSE_S = 1.0
+"""How long a server that ends waits for a collector that does not answer."""
 SERVICE_NAME = "bertline"
 """Unless OTEL_SERVICE_NAME or OTEL_RESOURCE_ATTRIBUTES names another."""
 
@@ -43,7 +50,7 @@ class Traces:
             from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
             from opentelemetry.sdk.resources import OTELResourceDetector, Resource
             from opentelemetry.sdk.trace import TracerProvider
-            from opentelemetry.sdk.trace.export import BatchSpanProcessor
+            from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExportResult
             from opentelemetry.sdk.trace.sampling import ParentBasedTraceIdRatio
             from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
         except ModuleNotFoundError as error:
@@ -58,7 +65,8 @@ class Traces:
             sampler=ParentBasedTraceIdRatio(sample),
             shutdown_on_exit=False,
         )
-        self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint)))
+        self._sender = _Sender(OTLPSpanExporter(endpoint=endpoint), SpanExportResult.SUCCESS)
+        self._provider.add_span_processor(BatchSpanProcessor(cast(Any, self._sender)))
         self._tracer = self._provider.get_tracer("serving")
 
     def __call__(self, call: Call) -> None:
@@ -86,8 +94,35 @@ class Traces:
             )
 
     def close(self) -> None:
-        """Send what is left, and end."""
+        """Send what is left, for CLOSE_S at most, and end; again is fine."""
+        giving_up = threading.Timer(CLOSE_S, self._sender.shutdown)
+        giving_up.start()
         self._provider.shutdown()
+        giving_up.cancel()
+        num_lost, self._sender.num_lost = self._sender.num_lost, 0
+        if num_lost:
+            logger.warning("spans that did not reach the collector of traces: %d", num_lost)
+
+
+class _Sender:
+    """OpenTelemetry's exporter, with a count of what it did not send; its end is the end of what it is at."""
+
+    def __init__(self, exporter: Any, success: Any) -> None:
+        self.num_lost = 0
+        self._exporter = exporter
+        self._success = success
+        self._ended = False
+
+    def export(self, spans: Sequence[Any]) -> Any:
+        result = None if self._ended else self._exporter.export(spans)
+        if result is not self._success:
+            self.num_lost += len(spans)
+        return result
+
+    def shutdown(self) -> None:
+        if not self._ended:
+            self._ended = True
+            self._exporter.shutdown()
 
 
 def _attributes(call: Call) -> dict[str, str | int]:

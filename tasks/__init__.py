@@ -5,8 +5,14 @@ model (PyTorch while training, ONNX Runtime while serving), the same two functio
 what was evaluated is what is served. Needs numpy and tokenizers only.
 """
 
+import os
+
 from tasks.base import AnyTask, InvalidExample, InvalidExamplesError, Task
 from tasks.registry import TASKS, create_task, settings_from_dict, settings_to_dict
+
+# For whoever runs a model with ONNX Runtime, which else writes a file and calls home when it is imported: export and
+# serving, which import this package first.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 __all__ = [
     "TASKS",

@@ -81,6 +81,10 @@ class Task(Generic[ExampleT, FeaturesT, PredictionT, SettingsT]):
     token_outputs: ClassVar[bool]
     """Whether the outputs are per token ([batch, length, ...]) rather than per sequence ([batch, ...])."""
 
+    def complete(self, example: ExampleT) -> ExampleT:
+        """An example that came as bare text, with what is to be found in it (words to tag); most are complete."""
+        return example
+
     def encode(self, examples: Sequence[ExampleT], *, truncate: bool = True) -> list[list[FeaturesT]]:
         """Turn examples into features.
 

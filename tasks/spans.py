@@ -3,7 +3,7 @@
 A context longer than max_seq_length is read in overlapping windows, as in the reference code (google-research/bert
 run_squad.py): a new window starts every doc_stride tokens, and a span may start only in the window that shows its first
 token with the most context. Unlike there, spans are cut from the context by code-point offsets, so that an answer is
-the very text of the context.
+the very text of the context, accents on its last letter included.
 
 A question may come with several contexts. They count as one that is read in all their windows: the best span of any of
 them is the answer, and the null score is the lowest of all windows, as it is for the windows of a single context.
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import Any, ClassVar
 
 import numpy as np
@@ -23,7 +22,7 @@ from tasks.base import InvalidExample, Outputs, Task, TaskSettings
 from tasks.classification import softmax
 from tasks.features import Features
 from tasks.metrics import squad_example_scores, squad_scores
-from tasks.tokenizer import Tokens
+from tasks.tokenizer import Tokens, with_marks
 from tasks.windows import max_context_owner, window_bounds
 
 
@@ -138,8 +137,12 @@ class Spans(Task[SpanExample, Window, SpanPrediction, SpanSettings]):
                 check_length(index, "question", len(question), self.settings.max_query_length, invalid)
         raise_if_invalid(invalid)
         return [
-            list(chain.from_iterable(self._windows(question, item, number) for number, item in enumerate(items)))
-            for question, items in zip(questions, contexts, strict=True)
+            [
+                window
+                for number, (context, text) in enumerate(zip(items, example.contexts, strict=True))
+                for window in self._windows(question, context, text, number)
+            ]
+            for example, question, items in zip(examples, questions, contexts, strict=True)
         ]
 
     def _tokenize_contexts(self, examples: Sequence[SpanExample], invalid: list[InvalidExample]) -> list[list[Tokens]]:
@@ -154,12 +157,13 @@ class Spans(Task[SpanExample, Window, SpanPrediction, SpanSettings]):
             invalid.append(InvalidExample(index, field, item.reason))
         return [[next(tokens) for _ in example.contexts] for example in examples]
 
-    def _windows(self, question: Tokens, context: Tokens, context_number: int) -> list[Window]:
+    def _windows(self, question: Tokens, context: Tokens, text: str, context_number: int) -> list[Window]:
         question_ids = question.ids[: self.settings.max_query_length]
         capacity = self.settings.max_seq_length - len(question_ids) - 3
         spans = list(window_bounds(len(context), capacity, self.settings.doc_stride))
         owner = max_context_owner(spans, len(context))
-        context_offsets, windows = context.offsets, []
+        context_offsets = np.array(with_marks(text, context.encoding.offsets), dtype=np.int64).reshape(-1, 2)
+        windows = []
         for number, (start, end) in enumerate(spans):
             arrays = self.tokenizer.assemble(question_ids, context.ids[start:end])
             length, first = len(arrays["input_ids"]), len(question_ids) + 2

@@ -7,7 +7,7 @@ overlap (doc_stride); a word then gets the tag of the window that shows it with 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import accumulate
 from typing import Any, ClassVar
 
@@ -111,11 +111,14 @@ class Tagging(Task[TaggingExample, WordWindow, TaggingPrediction, TaggingSetting
     output_names: ClassVar[tuple[str, ...]] = ("logits",)
     token_outputs: ClassVar[bool] = True
 
-    def find_words(self, text: str) -> TaggingExample:
-        """A text whose words are those that the tokenizer sees: between white space, punctuation marks and Chinese
+    def complete(self, example: TaggingExample) -> TaggingExample:
+        """Words of a source are those that the tokenizer sees: between white space, punctuation marks and Chinese
         characters each their own. What it drops (control characters) is in no word."""
+        text = example.source
+        if example.words or text is None:
+            return example
         offsets = tuple(self.tokenizer.words(text))
-        return TaggingExample(tuple(text[start:end] for start, end in offsets), source=text, offsets=offsets)
+        return replace(example, words=tuple(text[start:end] for start, end in offsets), offsets=offsets)
 
     def encode(self, examples: Sequence[TaggingExample], *, truncate: bool = True) -> list[list[WordWindow]]:
         """As the base class; words that the tokenizer drops are read as [UNK], and only a word is ever cut."""

@@ -85,18 +85,17 @@ class Tokenizer:
 
     def tokenize(self, texts: Sequence[str]) -> list[Tokens]:
         """Tokenise texts, without special tokens."""
+        return [Tokens(np.array(encoding.ids, dtype=np.int64), encoding) for encoding in self._encode(texts)]
+
+    def _encode(self, texts: Sequence[str]) -> list[tokenizers.Encoding]:
         try:
-            encodings = self._encode(texts)
+            if len(texts) == 1:  # two thirds of the time that a batch of one takes
+                return [self.backend.encode(texts[0], add_special_tokens=False)]
+            return self.backend.encode_batch(list(texts), add_special_tokens=False)
         except BaseException as error:
             if type(error).__name__ != "PanicException":  # of Rust, which no module exports
                 raise
             raise ValueError(f"the tokenizer cannot read a text: {error}") from error
-        return [Tokens(np.array(encoding.ids, dtype=np.int64), encoding) for encoding in encodings]
-
-    def _encode(self, texts: Sequence[str]) -> list[tokenizers.Encoding]:
-        if len(texts) == 1:  # two thirds of the time that a batch of one takes
-            return [self.backend.encode(texts[0], add_special_tokens=False)]
-        return self.backend.encode_batch(list(texts), add_special_tokens=False)
 
     @property
     def lowercases(self) -> bool:
@@ -104,9 +103,8 @@ class Tokenizer:
         return self.backend.normalizer is not None and self.backend.normalizer.normalize_str("A") == "a"
 
     def words(self, text: str) -> list[tuple[int, int]]:
-        """Where the words of a text stand that the tokenizer sees, (start, end) in code points; accents on the last
-        letter belong to the word, also where they are a code point of their own that the tokenizer drops."""
-        encoding = self.backend.encode(text, add_special_tokens=False)
+        """Where the words of a text stand that the tokenizer sees, (start, end) in code points, `with_marks`."""
+        (encoding,) = self._encode([text])
         bounds: list[tuple[int, int]] = []
         previous = None
         for word, (start, end) in zip(encoding.word_ids, encoding.offsets, strict=True):
@@ -114,8 +112,7 @@ class Tokenizer:
                 start, _ = bounds.pop()
             bounds.append((start, end))
             previous = word
-        limits = [*(start for start, _ in bounds), len(text)][1:]
-        return [(start, _end_of_marks(text, end, limit)) for (start, end), limit in zip(bounds, limits, strict=True)]
+        return with_marks(text, bounds)
 
     def token(self, token_id: int) -> str:
         """The token of an id; empty for an id without one."""
@@ -144,9 +141,20 @@ class Tokenizer:
         return {"input_ids": input_ids, "token_type_ids": token_type_ids}
 
 
+_FIRST_MARK = "\u0300"
+
+
+def with_marks(text: str, bounds: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Places (start, end) in a text, in its order, each with the combining marks behind it that are in no place: an
+    accent on the last letter may be a code point of its own, which the tokenizer drops."""
+    if text.isascii():
+        return list(bounds)
+    limits = [*(start for start, _ in bounds), len(text)][1:]
+    return [(start, _end_of_marks(text, end, limit)) for (start, end), limit in zip(bounds, limits, strict=True)]
+
+
 def _end_of_marks(text: str, end: int, limit: int) -> int:
-    """Where the combining marks end that follow a place, at the latest at `limit`."""
-    while end < limit and unicodedata.category(text[end]).startswith("M"):
+    while end < limit and text[end] >= _FIRST_MARK and unicodedata.category(text[end]).startswith("M"):
         end += 1
     return end
 

@@ -1,6 +1,7 @@
 """Which package may load what: each is imported whole in a process of its own."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -32,15 +33,23 @@ print(json.dumps({"imported": imported, "loaded": sorted(sys.modules)}))
 
 
 @pytest.fixture(scope="module")
-def modules():
+def home(tmp_path_factory):
+    """The home of those processes."""
+    return tmp_path_factory.mktemp("home")
+
+
+@pytest.fixture(scope="module")
+def modules(home):
     """For each package the modules of its own that were imported, and the names of all that were loaded with them."""
     root = Path(__file__).parents[1]
+    removed = {"XDG_CACHE_HOME", "ORT_DISABLE_TELEMETRY"}
+    environment = {name: value for name, value in os.environ.items() if name not in removed} | {"HOME": str(home)}
     seen = {}
 
     def import_package(package):
         if package not in seen:
             command = [sys.executable, "-c", IMPORT_ALL, package]
-            result = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+            result = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
             assert result.returncode == 0, result.stderr
             seen[package] = json.loads(result.stdout.splitlines()[-1])
         return seen[package]
@@ -68,3 +77,10 @@ def test_the_server_loads_only_the_messages(modules):
     loaded = {name for name in modules("serving")["loaded"] if name.startswith("bertline.")}
 
     assert all(name == "bertline.v1" or name.startswith("bertline.v1.") for name in loaded)
+
+
+@pytest.mark.parametrize("package", ["export", "serving"])
+def test_telemetry_is_off(modules, home, package):
+    """ONNX Runtime, which writes a file and calls home when it is imported, does not do so for us."""
+    assert "onnxruntime" in modules(package)["loaded"]
+    assert not list(home.rglob("*onnxruntime*"))

@@ -97,8 +97,16 @@ def _tokens(items: Iterable[pb.TokenScore]) -> tuple[TokenScore, ...]:
     return tuple(TokenScore(item.token, item.score) for item in items)
 
 
+_STATES = {
+    pb.MODEL_STATE_LOADING: "loading",
+    pb.MODEL_STATE_READY: "ready",
+    pb.MODEL_STATE_STALE: "stale",
+    pb.MODEL_STATE_FAILED: "failed",
+}
+
+
 def read_model_info(info: pb.ModelInfo) -> Model:
-    """A loaded model."""
+    """A version of a model."""
     return Model(
         name=info.model.name,
         version=info.model.version,
@@ -109,4 +117,6 @@ def read_model_info(info: pb.ModelInfo) -> Model:
         labels=tuple(info.labels),
         digest=info.digest,
         manifest_json=info.manifest_json,
+        state=_STATES.get(info.state, ""),
+        error=info.error,
     )

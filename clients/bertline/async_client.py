@@ -191,7 +191,7 @@ class AsyncClient:
         return await self._run(tokenize_call(inputs, model, version), timeout)
 
     async def models(self, *, timeout: float | None = None) -> list[Model]:
-        """What is loaded."""
+        """All versions that the server has, those that it cannot load included: `state` and `error` tell."""
         return await self._run(models_call(), timeout)
 
     async def model(self, name: str = "", version: str = "", *, timeout: float | None = None) -> Model:

@@ -209,28 +209,30 @@ def models(
     timeout: Timeout = _TIMEOUT,
     as_json: Annotated[bool, typer.Option("--json", help="JSONL with the manifests, as when piped.")] = False,
 ) -> None:
-    """What the server has loaded; --json says all of it."""
+    """What the server has, and why it cannot load what it has not; --json says all of it."""
     with _client(target, timeout) as client:
-        loaded = client.models()
+        found = client.models()
     if sys.stdout.isatty() and not as_json:
         console = rich.console.Console(markup=False, emoji=False)
-        console.print(_table(loaded, console.width))
+        console.print(_table(found, console.width))
+        for model in found:
+            if model.error:
+                console.print(f"{model.name}/{model.version} is {model.state}: {model.error}", highlight=False)
         return
     with open_output(None, force=False) as write:
-        for model in loaded:
+        for model in found:
             write(model_row(model))
 
 
-def _table(loaded: Iterable[Model], width: int) -> rich.table.Table:
+def _table(found: Iterable[Model], width: int) -> rich.table.Table:
     """A line each; labels get what width is left."""
     table = rich.table.Table()
-    for title in ("name", "version", "task", "precision", "tokens", "dim", "labels"):
+    for title in ("name", "version", "state", "task", "precision", "tokens", "dim", "labels"):
         table.add_column(title, no_wrap=True)
-    for model in loaded:
-        values = (model.name, model.version, model.task, model.precision, model.max_seq_length, model.dim or "")
-        table.add_row(
-            *map(str, values), textwrap.shorten(", ".join(model.labels), max(5, width - 75), placeholder="...")
-        )
+    for model in found:
+        names = (model.name, model.version, model.state, model.task, model.precision)
+        labels = textwrap.shorten(", ".join(model.labels), max(5, width - 85), placeholder="...")
+        table.add_row(*names, str(model.max_seq_length or ""), str(model.dim or ""), labels)
     return table
 
 

@@ -310,7 +310,7 @@ class Client:
         return self._run(tokenize_call(inputs, model, version), timeout)
 
     def models(self, *, timeout: float | None = None) -> list[Model]:
-        """What is loaded."""
+        """All versions that the server has, those that it cannot load included: `state` and `error` tell."""
         return self._run(models_call(), timeout)
 
     def model(self, name: str = "", version: str = "", *, timeout: float | None = None) -> Model:

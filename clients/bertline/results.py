@@ -159,7 +159,8 @@ class Usage:
     num_tokens: list[int] = field(default_factory=list)
     """For each input, the tokens that the model saw."""
     num_truncated: list[int] = field(default_factory=list)
-    """For each input, the tokens that were cut away since they did not fit; see `truncate`."""
+    """For each input, the tokens that were cut away since they did not fit; see `truncate`. The end of a very long
+    text, which is cut before it is tokenised, counts as one."""
     timings: list[Timings] = field(default_factory=list)
     """For each request that the call was sent as."""
 
@@ -171,7 +172,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A loaded model."""
+    """A version of a model, loaded or not; of one that is not, only name, version, state and error are known."""
 
     name: str
     version: str
@@ -188,6 +189,11 @@ class Model:
     digest: str
     """SHA-256 of model.onnx, hexadecimal."""
     manifest_json: str
+    state: str = ""
+    """`loading`, `ready`, `stale` (what its directory held before answers) or `failed`; empty where the server does not
+    say."""
+    error: str = ""
+    """Why what lies in its directory cannot be loaded; empty where it can."""
 
     @property
     def manifest(self) -> dict[str, Any]:

@@ -230,7 +230,7 @@ class TaggingForm(Form):
         return [TensorSpec("entities", BYTES, (-1,)), TensorSpec("tags", BYTES, (-1,))]
 
     def example(self, row: Row, task: Tagging) -> TaggingExample:
-        return task.find_words(row["text"])
+        return TaggingExample((), source=row["text"])
 
     def result(
         self, prediction: TaggingPrediction, example: TaggingExample, options: Options, task: Tagging

@@ -61,11 +61,10 @@ class TextWork:
         options = read_options(request.parameters, form.options)
         arrays, outputs = read_inputs(request, form.inputs), requested(request, form.outputs(model))
         task = form.specialise(model.task, options)
-        examples = [form.example(row, task) for row in _rows(arrays, form)]
-        windows = encode(
+        examples, windows = encode(
             model,
             task,
-            examples,
+            [form.example(row, task) for row in _rows(arrays, form)],
             truncate=options.truncate,
             windowed=form.windowed,
             field=partial(_field, list(arrays)),

@@ -71,9 +71,7 @@ class Tag(Rpc):
             for index, item in enumerate(request.inputs)
             if item.text and item.words
         )
-        return [
-            TaggingExample(tuple(item.words)) if item.words else task.find_words(item.text) for item in request.inputs
-        ]
+        return [TaggingExample(tuple(item.words), source=None if item.words else item.text) for item in request.inputs]
 
     def windowed(self, request: pb.TagRequest) -> frozenset[str]:
         return frozenset({"source", "words"})

@@ -33,6 +33,10 @@ INFO = pb.ModelInfo(
     labels=LABELS,
     digest="ab" * 32,
     manifest_json='{"opset": 18}',
+    state=pb.MODEL_STATE_READY,
+)
+BROKEN = pb.ModelInfo(
+    model=pb.ModelRef(name="fake", version="2"), state=pb.MODEL_STATE_FAILED, error="`models/fake/2` holds no manifest"
 )
 
 
@@ -148,7 +152,7 @@ class FakeEncoder(EncoderServicer):
     def ListModels(self, request: pb.ListModelsRequest, context: grpc.ServicerContext) -> pb.ListModelsReply:
         if self.status:
             context.abort(*self.status)
-        return pb.ListModelsReply(models=[INFO])
+        return pb.ListModelsReply(models=[INFO, BROKEN])
 
     def GetModel(self, request: pb.GetModelRequest, context: grpc.ServicerContext) -> pb.ModelInfo:
         with self._answering(request, context):

@@ -337,18 +337,21 @@ def test_model_version_and_options_reach_the_server(run: Run, encoder: FakeEncod
 
 
 def test_models_are_jsonl_when_piped(run: Run) -> None:
-    """Rows carry the manifest."""
-    (row,) = run("models").rows
+    """Rows carry the manifest, or why there is none."""
+    row, broken = run("models").rows
 
     assert (row["name"], row["version"], row["manifest"]) == ("fake", "1", {"opset": 18})
+    assert (broken["state"], broken["error"]) == ("failed", "`models/fake/2` holds no manifest")
 
 
 def test_models_are_a_table_on_a_terminal(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A person sees names and labels."""
+    """A person sees names, states and labels, and below them what is wrong."""
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "120")
 
-    assert "negative, neutral, [positive]" in run("models").out
+    shown = run("models").out
+    assert "negative, neutral, [positive]" in shown
+    assert shown.splitlines()[-1] == "fake/2 is failed: `models/fake/2` holds no manifest"
     assert run("models", "--json").rows[0]["name"] == "fake"
 
 

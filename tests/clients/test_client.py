@@ -116,11 +116,13 @@ def test_fill_mask_returns_tokens_and_targets(client: Client) -> None:
 
 
 def test_models_are_described(client: Client) -> None:
-    """`models` tells what is loaded, manifest included."""
-    (model,) = client.models()
+    """`models` tells what is loaded, manifest included, and of what cannot be loaded why."""
+    model, broken = client.models()
 
-    assert (model.name, model.version, model.task) == ("fake", "1", "classification")
+    assert (model.name, model.version, model.state, model.task) == ("fake", "1", "ready", "classification")
     assert model.manifest == {"opset": 18}
+    assert (broken.version, broken.state, broken.error) == ("2", "failed", "`models/fake/2` holds no manifest")
+    assert (model.error, broken.manifest) == ("", {})
 
 
 def test_one_model_is_described(client: Client, encoder: FakeEncoder) -> None:

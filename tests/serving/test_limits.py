@@ -2,7 +2,9 @@ import grpc
 import pytest
 
 from bertline.v1 import encoder_pb2 as pb
+from tasks.tokenizer import Tokenizer
 from tests.serving.conftest import serve
+from tests.serving.open_inference import infer_request, stub
 from tests.serving.test_statuses import refused
 
 MOST = 32 * 250
@@ -44,11 +46,25 @@ def test_fields_are_named(limited):
 def test_truncation_by_characters(server):
     """With truncate a text is cut before it is tokenised, and its result is that of its beginning."""
     longer, beginning = "cat dog " * 2000, "cat dog " * 1000
+    assert len(beginning) == MOST
 
     replies = [server.stub.Embed(pb.EmbedRequest(texts=[text], truncate=True)) for text in (longer, beginning)]
 
     assert replies[0].vectors == replies[1].vectors
     assert replies[0].num_tokens == [32]
+    assert [reply.num_truncated for reply in replies] == [[2000 - 30 + 1], [2000 - 30]]
+
+
+@pytest.mark.parametrize(("text", "num_truncated"), [("cat" + " " * MOST + "dog", 1), ("cat" + " " * MOST, 0)])
+def test_a_cut_is_never_silent(server, text, num_truncated):
+    """What a text loses before it is tokenised counts as a token, and its input as truncated; white space does not."""
+    before = server.total("bertline_truncated_total", model="embedder")
+
+    reply = server.stub.Embed(pb.EmbedRequest(texts=["cat", text], truncate=True))
+
+    assert reply.num_tokens == [3, 3]
+    assert reply.num_truncated == [0, num_truncated]
+    assert server.total("bertline_truncated_total", model="embedder") == before + num_truncated
 
 
 def test_truncation_of_pairs(server):
@@ -58,6 +74,7 @@ def test_truncation_of_pairs(server):
     reply = server.stub.Classify(pb.ClassifyRequest(inputs=[item], truncate=True))
 
     assert reply.num_tokens == [32]
+    assert reply.num_truncated == [2 * (2000 + 1) - 29]
 
 
 def test_contexts(server, limited):
@@ -68,3 +85,22 @@ def test_contexts(server, limited):
     assert server.stub.Answer(pb.AnswerRequest(inputs=[item])).num_windows[0] > 100
     _, fields = refused(limited.stub.Answer, pb.AnswerRequest(inputs=[item], truncate=True))
     assert fields == {"inputs[0].contexts[1]": "5004 characters came, 5000 fit"}
+
+
+def test_limits_come_before_work(limited, monkeypatch):
+    """A text that is too long is refused before its words are looked for, or its tokens."""
+
+    def read(*arguments):
+        raise AssertionError("it was read")
+
+    monkeypatch.setattr(Tokenizer, "words", read)
+    monkeypatch.setattr(Tokenizer, "tokenize", read)
+    tag = pb.TagRequest(inputs=[pb.TagInput(text="cat " * 2000)])
+    tokenize = pb.TokenizeRequest(
+        model=pb.ModelRef(name="embedder"), inputs=[pb.TextInput(text="cat", text_pair="x" * 5001)]
+    )
+    as_tensor = infer_request("tagger", text=["cat " * 2000])
+
+    assert refused(limited.stub.Tag, tag)[1] == {"inputs[0].text": "8000 characters came, 5000 fit"}
+    assert refused(limited.stub.Tokenize, tokenize)[1] == {"inputs[0].text_pair": "5001 characters came, 5000 fit"}
+    assert refused(stub(limited, "ModelInfer"), as_tensor)[1] == {"text[0]": "8000 characters came, 5000 fit"}

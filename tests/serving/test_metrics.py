@@ -1,3 +1,4 @@
+import asyncio
 import random
 from collections import Counter
 from itertools import pairwise
@@ -6,8 +7,12 @@ import grpc
 import pytest
 
 from bertline.v1 import encoder_pb2 as pb
-from serving.encoder import METHODS
+from serving.encoder import METHODS, SERVICE
+from serving.open_inference.service import SERVICE as OPEN_INFERENCE
 from tests.serving.conftest import serve
+from tests.serving.models import write_model
+
+SERVING = "bertline_serving"
 
 EMBEDDER = {"model": "embedder", "version": "1", "task": "embedding"}
 
@@ -52,6 +57,24 @@ def test_from_the_start(fresh):
         assert samples["bertline_rejected_total", tuple(sorted((EMBEDDER | {"reason": reason}).items()))] == 0
     assert fresh.total("process_resident_memory_bytes") > 2**20
     assert fresh.total("bertline_model_info", precision="fp32", **EMBEDDER) == 1
+
+
+def test_health(tmp_path):
+    """What health checks are told is there from the start: of the server, each model and version, until the drain."""
+    write_model(tmp_path, "tiny")
+    write_model(tmp_path, "tiny", "2", files={"model.onnx": "0" * 64, "tokenizer.json": "0" * 64})
+    with serve(tmp_path, load=False) as running:
+        assert serving(running) == {SERVICE: 0, OPEN_INFERENCE: 0}
+        asyncio.run_coroutine_threadsafe(running.server.load(), running.loop).result(10)
+        models = {f"{SERVICE}/tiny": 1, f"{SERVICE}/tiny/1": 1, f"{SERVICE}/tiny/2": 0}
+        assert serving(running) == {SERVICE: 1, OPEN_INFERENCE: 1} | models
+        running.server._health.drain()
+        assert serving(running) == dict.fromkeys([SERVICE, OPEN_INFERENCE, *models], 0)
+
+
+def serving(running):
+    """What `bertline_serving` says of each service."""
+    return {dict(labels)["service"]: value for (name, labels), value in running.metrics().items() if name == SERVING}
 
 
 def test_counters_equal_the_traffic(fresh):

@@ -1,13 +1,16 @@
 import json
+import threading
 
 import grpc
 import numpy as np
 import pytest
 
 from bertline.v1 import encoder_pb2 as bertline
+from serving.open_inference import tensors
 from serving.open_inference.forms import FORMS
 from serving.open_inference.options import Options
 from serving.open_inference.service import METHODS, SERVICE
+from serving.servicer import SMALL_BYTES
 from tasks import TASKS, create_task, settings_from_dict
 from tasks.classification import ClassificationExample
 from tasks.features import collate
@@ -268,6 +271,23 @@ def test_limits(slow_models, monkeypatch):
         running.wait_for("bertline_cancelled_total", 1)
 
 
+@pytest.mark.parametrize(("num_rows", "thread"), [(2, "loop"), (8, "codec")])
+def test_large_replies_do_not_stall_others(server, monkeypatch, num_rows, thread):
+    """A reply of many logits is made off the event loop, however small its request."""
+    made_in = []
+
+    def response(*arguments):
+        made_in.append(threading.current_thread())
+        return tensors.response(*arguments)
+
+    monkeypatch.setattr("serving.open_inference.token_ids.response", response)
+    rows = np.full((num_rows, 32), 8)
+    assert infer_request("filler", typed=True, input_ids=rows).ByteSize() < SMALL_BYTES
+
+    assert infer(server, "filler", typed=True, input_ids=rows)["logits"].shape == (num_rows, 32, len(VOCAB))
+    assert made_in[0].name.startswith("codec") == (thread == "codec")
+
+
 def test_forms_and_tasks():
     """Every task has tensors."""
     assert FORMS.keys() == TASKS.keys()
@@ -279,7 +299,7 @@ def through_form(name, settings, outputs, row, **options):
         name, Tokenizer(build_tokenizer(VOCAB)), settings_from_dict(name, settings or SETTINGS.get(name, {}))
     )
     form = FORMS[name]
-    example = form.example(row, task)
+    example = task.complete(form.example(row, task))
     windows = task.encode([example])[0]
     prediction = task.decode(example, windows, [outputs(window) for window in windows])
     result = form.result(prediction, example, Options(**options), task)

@@ -1,4 +1,6 @@
+import socket
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import grpc
@@ -94,12 +96,29 @@ def test_sampling(all_tasks, collector):
     assert [span.name for span in collector.spans()] == ["bertline.v1.Encoder/ListModels"]
 
 
-def test_no_collector(all_tasks):
-    """Without a collector calls are answered all the same, and the server ends in time."""
+@pytest.fixture(params=["nobody listens", "somebody listens and says nothing"])
+def no_collector(request):
+    """An address where spans are lost."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        if request.param != "nobody listens":
+            listening.listen()
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+
+
+def test_no_collector(all_tasks, no_collector, monkeypatch, caplog):
+    """Without a collector calls are answered all the same, and the server ends soon, telling what was lost."""
     pytest.importorskip("opentelemetry.sdk")
-    with serve(all_tasks[0], trace_endpoint="http://127.0.0.1:9") as running:
+    monkeypatch.setattr("serving.traces.CLOSE_S", 0.1)
+    with serve(all_tasks[0], trace_endpoint=no_collector) as running:
         assert running.stub.ListModels(pb.ListModelsRequest()).models
-        running.stop(1).result(10)
+        running.wait_for("grpc_server_handled_total", 1)
+        started = time.monotonic()
+        running.stop(0).result(10)
+
+    assert time.monotonic() - started < 1
+    told = [record.getMessage() for record in caplog.records if record.name == "serving.traces"]
+    assert told == ["spans that did not reach the collector of traces: 1"]
 
 
 def test_not_installed(monkeypatch):

@@ -183,6 +183,20 @@ def test_answers_are_the_very_text_of_the_context(tokenizer, context, seed):
     assert len({(span.start, span.end) for span in spans}) == len(spans)
 
 
+def test_an_accent_on_the_last_letter_belongs_to_the_answer(tokenizer):
+    """Where the tokenizer drops it, too: the answer is what was asked for, when it is scored as when it is served."""
+    task = Spans(tokenizer, SpanSettings(max_seq_length=16, max_query_length=4))
+    example = SpanExample("how", "un cafe\u0301\u0308, un", ("cafe\u0301\u0308",))
+    (window,) = task.encode([example])[0]
+    logits = {"start_logits": 9.0 * (window.offsets[:, 0] == 3), "end_logits": 9.0 * (window.offsets[:, 0] == 6)}
+
+    prediction = task.decode(example, [window], [logits])
+
+    assert prediction.spans[0].end == 9
+    assert prediction.text == "cafe\u0301\u0308"
+    assert task.score([example], [prediction])["exact_match"] == 1
+
+
 def decode_one(tokenizer, starts, ends, **values):
     """Decode `w0 w1 w2` in one window: [CLS] w190 w191 [SEP] w0 w1 w2 [SEP]."""
     task = Spans(tokenizer, SpanSettings(max_seq_length=16, max_query_length=4, **values))

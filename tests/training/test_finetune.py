@@ -152,6 +152,17 @@ def test_answer_positions_are_those_of_the_reference(tokenizer_dir):
     assert {answer_positions(SpanExample("the house", context), window) for window in windows} == {(0, 0)}
 
 
+def test_answers_may_end_with_an_accent(tokenizer_dir):
+    """One that the tokenizer drops does not make a question unanswerable."""
+    task = create_task("spans", Tokenizer.load(tokenizer_dir), SpanSettings(max_seq_length=32, max_query_length=4))
+    example = SpanExample("the house", "the cat\u0301 the", ("cat\u0301",), 4)
+
+    (window,) = task.encode([example])[0]
+    first, last = answer_positions(example, window)
+
+    assert example.context[window.offsets[first, 0] : window.offsets[last, 1]] == "cat\u0301"
+
+
 def test_misplaced_answers_are_left_out_and_counted(tokenizer_dir):
     """An answer_start that does not point at the answer would teach nonsense."""
     task = create_task("spans", Tokenizer.load(tokenizer_dir), SpanSettings())
