@@ -15,6 +15,9 @@ import grpc
 from serving.settings import Settings
 from serving.tls import TlsFiles, credentials
 
+MIN_PING_S = 25.0
+"""Clients may ping every 30 s, with or without calls; the rest is for pings that come a little early."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -60,11 +63,11 @@ def is_loopback(host: str) -> bool:
 def channel_options(settings: Settings) -> Iterator[tuple[str, int]]:
     """Options of a gRPC server."""
     yield "grpc.so_reuseport", 0  # else a second server would share a busy port in silence
-    yield "grpc.max_receive_message_length", settings.max_request_bytes
+    # What gRPC itself refuses reaches no handler, and so no log and no metric: what is a little too large is our own.
+    yield "grpc.max_receive_message_length", min(2 * settings.max_request_bytes, 2**31 - 1)
     yield "grpc.max_send_message_length", -1
-    # Clients may ping every 30 s, with or without calls; the rest is for pings that come a little early.
     yield "grpc.keepalive_permit_without_calls", 1
-    yield "grpc.http2.min_ping_interval_without_data_ms", 25_000
+    yield "grpc.http2.min_ping_interval_without_data_ms", _ms(MIN_PING_S)
     yield "grpc.keepalive_time_ms", _ms(settings.keepalive_time_s)
     yield "grpc.keepalive_timeout_ms", _ms(settings.keepalive_timeout_s)
     if settings.max_connection_age_s is not None:
