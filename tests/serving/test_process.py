@@ -7,13 +7,11 @@ import subprocess
 import sys
 import time
 import urllib.request
-from contextlib import contextmanager
 
 import grpc
 import pytest
 
 from bertline.v1 import encoder_pb2 as pb
-from bertline.v1 import encoder_pb2_grpc
 from serving.settings import Settings
 from tests.serving.models import write_model
 from tests.serving.processes import command, started

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import threading
@@ -15,6 +16,7 @@ import pytest
 from bertline.v1 import encoder_pb2 as pb
 from bertline.v1 import encoder_pb2_grpc
 from tasks.manifest import MODEL_FILE
+from tests.serving import http2
 from tests.serving.models import write_model
 from tests.serving.processes import listening
 from tests.serving.reliability import is_vector, open_channel, texts_of, vectors, wait_until
@@ -123,8 +125,8 @@ def test_reload_and_drain(tmp_path):
 
 
 def test_killed(slow_models):
-    """When the server is killed every call under way is UNAVAILABLE at once, and the same channels serve anew when there
-    is a server again."""
+    """When the server is killed every call under way is UNAVAILABLE at once, and the same channels serve anew when
+    there is a server again."""
     with (
         listening(slow_models, "--max-batch-tokens", 32) as (process, target, _),
         open_channel(
@@ -149,3 +151,24 @@ def test_killed(slow_models):
         with listening(slow_models, port=target.rpartition(":")[2]):
             for stub in stubs:
                 assert is_vector(vectors(stub.Embed(text, timeout=10, wait_for_ready=True)), alone)
+
+
+def test_drain_beside_a_client_that_does_not_read(tmp_path):
+    """The server ends when its grace does, with 0 and without complaint."""
+    write_model(tmp_path / "models", hidden_size=512)
+    with (
+        listening(tmp_path / "models", "--grace-s", 0.5) as (process, target, _),
+        http2.Connection(target) as connection,
+        open_channel(target) as channel,
+    ):
+        for _ in range(3):
+            message = pb.EmbedRequest(texts=["cat"] * 2000).SerializeToString()
+            connection.call("/bertline.v1.Encoder/Embed", message)
+        encoder_pb2_grpc.EncoderStub(channel).Embed(pb.EmbedRequest(texts=["the cat"]), timeout=10)
+        time.sleep(0.5)
+        asked = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+
+        assert process.wait(10) == 0
+        assert time.monotonic() - asked < 3
+        assert not re.search("ERROR|Traceback|destroyed", process.stderr.read())
