@@ -70,6 +70,8 @@ def channel_options(settings: Settings) -> Iterator[tuple[str, int]]:
     yield "grpc.http2.min_ping_interval_without_data_ms", _ms(MIN_PING_S)
     yield "grpc.keepalive_time_ms", _ms(settings.keepalive_time_s)
     yield "grpc.keepalive_timeout_ms", _ms(settings.keepalive_timeout_s)
+    # For the pings that measure the connection, after which none is sent to keep it alive until they are answered.
+    yield "grpc.http2.ping_timeout_ms", _ms(settings.keepalive_timeout_s)
     if settings.max_connection_age_s is not None:
         yield "grpc.max_connection_age_ms", _ms(settings.max_connection_age_s)
         yield "grpc.max_connection_age_grace_ms", _ms(settings.max_connection_grace_s)
