@@ -55,6 +55,14 @@ class TooManyCallsError(Exception):
     """The client has as many calls under way as it may."""
 
 
+class UnreadRepliesError(Exception):
+    """The connection has not read the replies that it has asked for."""
+
+
+class MessageTooLargeError(RefusedError):
+    """No request may have so many bytes."""
+
+
 class UnavailableError(Exception):
     """The server is starting or draining."""
 
@@ -64,6 +72,8 @@ CODES: dict[type[Exception], grpc.StatusCode] = {
     ModelNotFoundError: grpc.StatusCode.NOT_FOUND,
     UnauthenticatedError: grpc.StatusCode.UNAUTHENTICATED,
     TooManyCallsError: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    UnreadRepliesError: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    MessageTooLargeError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     QueueFullError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     TooLargeError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     HopelessError: grpc.StatusCode.DEADLINE_EXCEEDED,

@@ -15,14 +15,23 @@ import grpc
 from grpc_health.v1 import health
 
 from serving.calls import Call, current_call, set_current_call
-from serving.errors import TooManyCallsError, UnauthenticatedError, abort
+from serving.errors import MessageTooLargeError, TooManyCallsError, UnauthenticatedError, UnreadRepliesError, abort
 from serving.metrics import Metrics
 from serving.tokens import Tokens
+from serving.unread import Unread
 
 REQUEST_ID = "x-request-id"
 TRACE_CONTEXT = ("traceparent", "tracestate")
 _ID = re.compile(r"[!-~]{1,128}")
 """Printable ASCII without spaces, so that it fits into a header and into a line of the log."""
+REASONS: dict[type[Exception], str] = {
+    MessageTooLargeError: "message_too_large",
+    UnreadRepliesError: "unread_replies",
+    TooManyCallsError: "client_concurrency",
+}
+"""Why a call may not come in, as metrics have it."""
+MAX_UNREAD_BYTES = 128 * 2**20
+"""Of replies that a connection has not read; then it is answered no more, as it could ask for all memory."""
 _HEALTH = f"/{health.SERVICE_NAME}/"
 
 Behaviour = Callable[[Any, Any], Any]
@@ -38,6 +47,7 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         tokens: Tokens | None = None,
         open_health: bool = False,
         max_concurrent_per_client: int | None = None,
+        max_request_bytes: int,
         observers: Sequence[Callable[[Call], None]] = (),
     ) -> None:
         """Make it.
@@ -46,13 +56,16 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             tokens: one of which each call must carry; None for a server that is open.
             open_health: whether the health service needs none.
             max_concurrent_per_client: calls under way at one time, of each token, or address where there are no tokens.
+            max_request_bytes: of a message; gRPC's own limit must be above it.
             observers: told of each call that has ended, but of the health service's successes.
         """
         self._metrics = metrics
         self._tokens = tokens
         self._open_health = open_health
         self._max_concurrent = max_concurrent_per_client
+        self._max_request_bytes = max_request_bytes
         self._observers = observers
+        self._unread = Unread()
         self._under_way: Counter[str] = Counter()
         self._handlers: dict[str, grpc.RpcMethodHandler] = {}
         self._refusing = self._wrap(grpc.stream_stream_rpc_method_handler(_refuse))
@@ -111,6 +124,7 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         try:
             reply = await self._answer(call, behaviour, request, context)
             call.request_bytes, call.reply_bytes = _size(request), _size(reply)
+            self._unread.add(context.peer(), call.reply_bytes)
             return reply
         except asyncio.CancelledError:
             call.code = _code_of_cancellation(context)
@@ -122,14 +136,14 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             self._end(call)
 
     async def _answer(self, call: Call, behaviour: Behaviour, request: Any, context: Any) -> Any:
-        if self._max_concurrent is None or call.refusal or _is_health(call):
+        if call.refusal or _is_health(call):
             return await behaviour(request, context)
         client = call.client or call.peer
-        if self._under_way[client] >= self._max_concurrent:
-            self._metrics.refused("client_concurrency")
-            await abort(
-                context, TooManyCallsError(f"{self._max_concurrent} calls of this client are under way; wait for one")
-            )
+        try:
+            self._check(client, request, context)
+        except tuple(REASONS) as error:
+            self._metrics.refused(REASONS[type(error)])
+            await abort(context, error)
         self._under_way[client] += 1
         try:
             return await behaviour(request, context)
@@ -137,6 +151,20 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             self._under_way[client] -= 1
             if not self._under_way[client]:
                 del self._under_way[client]
+
+    def _check(self, client: str, request: Any, context: Any) -> None:
+        """Raise one of REASONS where a call is more than its client may have."""
+        if (size := _size(request)) > self._max_request_bytes:
+            raise MessageTooLargeError(
+                f"the message is larger than max ({size} bytes vs. {self._max_request_bytes} of --max-request-bytes); "
+                "send fewer or shorter inputs per call"
+            )
+        if (unread := self._unread[context.peer()]) > MAX_UNREAD_BYTES:
+            raise UnreadRepliesError(
+                f"{unread / 2**20:.0f} MiB of replies wait to be read by this connection; read them before asking more"
+            )
+        if self._max_concurrent is not None and self._under_way[client] >= self._max_concurrent:
+            raise TooManyCallsError(f"{self._max_concurrent} calls of this client are under way; wait for one")
 
     def _end(self, call: Call) -> None:
         call.seconds = time.monotonic() - call.started_s

@@ -15,6 +15,11 @@ import grpc
 from serving.settings import Settings
 from serving.tls import TlsFiles, credentials
 
+MAX_BURST = 100_000
+"""Calls that may wait for the event loop."""
+MIN_PING_S = 25.0
+"""Clients may ping every 30 s, with or without calls; the rest is for pings that come a little early."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -60,13 +65,18 @@ def is_loopback(host: str) -> bool:
 def channel_options(settings: Settings) -> Iterator[tuple[str, int]]:
     """Options of a gRPC server."""
     yield "grpc.so_reuseport", 0  # else a second server would share a busy port in silence
-    yield "grpc.max_receive_message_length", settings.max_request_bytes
+    # What gRPC itself refuses reaches no handler, and so no log and no metric: what is a little too large is our own.
+    yield "grpc.max_receive_message_length", min(2 * settings.max_request_bytes, 2**31 - 1)
     yield "grpc.max_send_message_length", -1
-    # Clients may ping every 30 s, with or without calls; the rest is for pings that come a little early.
+    # Of calls that come in one burst; gRPC cancels some of a thousand and more, where admission tells them what is up.
+    yield "grpc.server.max_pending_requests", MAX_BURST
+    yield "grpc.server.max_pending_requests_hard_limit", MAX_BURST
     yield "grpc.keepalive_permit_without_calls", 1
-    yield "grpc.http2.min_ping_interval_without_data_ms", 25_000
+    yield "grpc.http2.min_ping_interval_without_data_ms", _ms(MIN_PING_S)
     yield "grpc.keepalive_time_ms", _ms(settings.keepalive_time_s)
     yield "grpc.keepalive_timeout_ms", _ms(settings.keepalive_timeout_s)
+    # For the pings that measure the connection, after which none is sent to keep it alive until they are answered.
+    yield "grpc.http2.ping_timeout_ms", _ms(settings.keepalive_timeout_s)
     if settings.max_connection_age_s is not None:
         yield "grpc.max_connection_age_ms", _ms(settings.max_connection_age_s)
         yield "grpc.max_connection_age_grace_ms", _ms(settings.max_connection_grace_s)

@@ -36,7 +36,8 @@ QUIET_S = 0.1
 MAX_SETTLE_S = 1.0
 """A draining server still takes calls, to refuse them, until none has come for QUIET_S: once gRPC stops, it cancels
 those that have come but were not yet handled, and CANCELLED does not tell a client to try elsewhere."""
-
+MAX_LINGER_S = 0.5
+"""gRPC waits for connections of clients that read no more until the system gives them up, long after the grace."""
 
 logger = logging.getLogger(__name__)
 
@@ -96,6 +97,7 @@ class Server:
             tokens=Tokens(settings.tokens_file) if settings.tokens_file else None,
             open_health=settings.open_health,
             max_concurrent_per_client=settings.max_concurrent_per_client,
+            max_request_bytes=settings.max_request_bytes,
             observers=[CallLog(settings.log_calls), *([self._traces] if self._traces else [])],
         )
 
@@ -159,7 +161,8 @@ class Server:
             task.cancel()
         settled_s = await self._settle(min(MAX_SETTLE_S, grace_s))
         self._health.end_watches()
-        await self._grpc.stop(max(0.0, grace_s - settled_s))
+        left_s = max(0.0, grace_s - settled_s)
+        await asyncio.wait([asyncio.ensure_future(self._grpc.stop(left_s))], timeout=left_s + MAX_LINGER_S)
         await asyncio.to_thread(self._close)
 
     async def _settle(self, limit_s: float) -> float:

@@ -7,22 +7,16 @@ import subprocess
 import sys
 import time
 import urllib.request
-from contextlib import contextmanager
 
 import grpc
 import pytest
 
 from bertline.v1 import encoder_pb2 as pb
-from bertline.v1 import encoder_pb2_grpc
 from serving.settings import Settings
 from tests.serving.models import write_model
+from tests.serving.processes import command, started
 
-READY = re.compile(r"serving (\d+) models? on (\S+), metrics on http://(\S+)/metrics\n")
 LONG = "the cat " * 15
-
-
-def command(*arguments):
-    return [sys.executable, "-m", "serving", *map(str, arguments)]
 
 
 def failure(*arguments, **environment):
@@ -32,26 +26,6 @@ def failure(*arguments, **environment):
     )
     assert not done.stdout
     return done.returncode, done.stderr
-
-
-@contextmanager
-def started(*arguments, **environment):
-    """A server process that is ready, its stub, and the address of its metrics."""
-    process = subprocess.Popen(
-        command(*arguments, "--port", 0, "--metrics-port", 0),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | environment,
-    )
-    try:
-        ready = READY.fullmatch(process.stdout.readline())
-        assert ready, process.stderr.read()
-        with grpc.insecure_channel(ready[2]) as channel:
-            yield process, encoder_pb2_grpc.EncoderStub(channel), f"http://{ready[3]}/metrics"
-    finally:
-        process.kill()
-        process.communicate()
 
 
 def wait_until_computing(metrics):
@@ -279,7 +253,7 @@ def test_a_run_that_hangs_for_good(tmp_path, monkeypatch):
     """Its call fails, others are answered, and the process ends with an error for whoever is to start another."""
     write_model(tmp_path)
     monkeypatch.setattr(
-        "tests.serving.test_process.command", lambda *rest: [sys.executable, "-c", HANGING, *map(str, rest)]
+        "tests.serving.processes.command", lambda *rest: [sys.executable, "-c", HANGING, *map(str, rest)]
     )
     with started(tmp_path, "--workers", 2, "--max-run-s", 0.1) as (process, stub, _):
         hung = stub.Embed.future(pb.EmbedRequest(texts=["dog"]))

@@ -273,13 +273,26 @@ def test_starting(all_tasks):
             assert "starting" in error.details()
 
 
-def test_too_large_message(all_tasks):
-    """A message above the limit is RESOURCE_EXHAUSTED, and the server goes on."""
+@pytest.mark.parametrize(
+    ("count", "message", "counted"),
+    [
+        (300, "larger than max (1500 bytes vs. 1000 of --max-request-bytes); send fewer or shorter inputs per call", 1),
+        (1000, "Received message larger than max (5000 vs. 2000)", 0),
+    ],
+)
+def test_too_large_message(all_tasks, count, message, counted):
+    """A message above the limit is RESOURCE_EXHAUSTED and not to be sent again, and the server goes on; one that is
+    not above twice the limit is counted, what is larger gRPC refuses while it comes."""
     with serve(all_tasks[0], max_request_bytes=1000) as running:
-        error, _ = refused(running.stub.Embed, pb.EmbedRequest(texts=["cat"] * 1000))
+        error, _ = refused(running.stub.Embed, pb.EmbedRequest(texts=["cat"] * count))
 
         assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert message in error.details()
+        assert not counted or dict(error.trailing_metadata())["grpc-retry-pushback-ms"] == "-1"
         assert running.stub.Embed(pb.EmbedRequest(texts=["cat"])).num_tokens == [3]
+        running.wait_for("grpc_server_handled_total", 1 + counted)
+        assert running.total("grpc_server_handled_total", grpc_code="ResourceExhausted") == counted
+        assert running.total("bertline_refused_total", reason="message_too_large") == counted
 
 
 def test_all_errors_have_a_status():

@@ -1,0 +1,71 @@
+"""What tests of reliability share: texts that can be told apart, and what must be true when all is over."""
+
+import random
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+
+import grpc
+import numpy as np
+
+from tests.serving.models import WORDS
+
+
+def texts_of(num_words, count, seed=0):
+    """So many different texts."""
+    rng = random.Random(seed)
+    return [" ".join(rng.choices(WORDS, k=num_words)) for _ in range(count)]
+
+
+def vectors(reply):
+    """[texts, dim]."""
+    return np.frombuffer(reply.vectors, "<f4").reshape(-1, reply.dim)
+
+
+def is_vector(found, expected):
+    """The same, but for what rounding in another batch changes."""
+    return np.allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
+@contextmanager
+def open_channel(target, **options):
+    """A channel with a connection of its own."""
+    pairs = [("grpc.use_local_subchannel_pool", 1), *((f"grpc.{name}", value) for name, value in options.items())]
+    with grpc.insecure_channel(target, options=pairs) as channel:
+        yield channel
+
+
+@contextmanager
+def client_process(source, *arguments):
+    """A client in a process of its own; it is killed in the end."""
+    process = subprocess.Popen([sys.executable, "-c", source, *map(str, arguments)])
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def wait_until(condition, message, limit_s=10):
+    """Wait for something to become true."""
+    end = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < end, message
+        time.sleep(0.005)
+
+
+def check_counts(server):
+    """Every call that started has ended, once, and nothing waits any more."""
+
+    def difference():
+        return server.total("grpc_server_started_total") - server.total("grpc_server_handled_total")
+
+    wait_until(lambda: not difference(), "calls are under way still")
+    assert server.total("grpc_server_handling_seconds_count") == server.total("grpc_server_handled_total")
+    assert server.total("bertline_queue_sequences") == server.total("bertline_queue_tokens") == 0
+
+
+def check_log(records):
+    """The log tells of no trouble."""
+    assert [record for record in records if record.levelname in ("ERROR", "CRITICAL") or record.exc_info] == []

@@ -1,0 +1,174 @@
+"""Server processes that are reloaded, drained and killed while several clients call them all the time."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import threading
+import time
+from contextlib import contextmanager
+
+import grpc
+import numpy as np
+import pytest
+
+from bertline.v1 import encoder_pb2 as pb
+from bertline.v1 import encoder_pb2_grpc
+from tasks.manifest import MODEL_FILE
+from tests.serving import http2
+from tests.serving.models import write_model
+from tests.serving.processes import listening
+from tests.serving.reliability import is_vector, open_channel, texts_of, vectors, wait_until
+
+TEXTS = texts_of(6, 8)
+
+
+class Client(threading.Thread):
+    """Calls all the time, several calls at once, until it is told to stop or a call fails."""
+
+    def __init__(self, channel):
+        super().__init__()
+        self._stub = encoder_pb2_grpc.EncoderStub(channel)
+        self.replies = []
+        """(texts, reply) in the order in which they were asked for."""
+        self.errors = []
+        self.stopped = threading.Event()
+
+    def run(self):
+        """Keep 6 calls under way."""
+        number = 0
+        while not self.errors and not self.stopped.is_set():
+            asked = [TEXTS[(number + i) % 8 :] for i in range(6)]
+            calls = [self._stub.Embed.future(pb.EmbedRequest(texts=texts), timeout=30) for texts in asked]
+            number += 1
+            for texts, call in zip(asked, calls, strict=True):
+                if error := call.exception():
+                    self.errors.append((error.code(), error.details()))
+                else:
+                    self.replies.append((texts, call.result()))
+
+
+@contextmanager
+def clients(target):
+    """Clients with a connection each, and their channels."""
+    with open_channel(target) as first, open_channel(target) as second, open_channel(target) as third:
+        running = [Client(channel) for channel in (first, second, third)]
+        for client in running:
+            client.start()
+        try:
+            yield running
+        finally:
+            for client in running:
+                client.stopped.set()
+            for client in running:
+                client.join(30)
+
+
+def some_more(running, condition=lambda reply: True):
+    """Wait until each client has got more replies, the last of them such a one."""
+    counts = [len(client.replies) for client in running]
+    wait_until(
+        lambda: all(
+            len(client.replies) > count + 3 and condition(client.replies[-1][1])
+            for client, count in zip(running, counts, strict=True)
+        ),
+        "no more replies come",
+    )
+
+
+def put(models, version, seed, *, broken=False):
+    """Write a version elsewhere and rename it into its place. Returns the vector of each text."""
+    staging = models.parent / "staging"
+    reference = write_model(staging, "tiny", version, seed=seed)
+    if broken:
+        (staging / "tiny" / version / MODEL_FILE).write_bytes(b"junk")
+    (models / "tiny").mkdir(parents=True, exist_ok=True)
+    os.rename(staging / "tiny" / version, models / "tiny" / version)
+    return dict(zip(TEXTS, np.stack(reference.predict(TEXTS)), strict=True))
+
+
+def test_reload_and_drain(tmp_path):
+    """Versions come and go, and the server drains: each reply is wholly of the version that it names, each call that
+    comes later is UNAVAILABLE, and the server has ended as many calls as its clients have seen."""
+    models = tmp_path / "models"
+    expected = {"1": put(models, "1", 1)}
+    log = tmp_path / "log"
+    flags = ("--poll-s", 0.02, "--workers", 2, "--log-format", "json", "--log-calls", "all")
+    with (
+        log.open("w") as stderr,
+        listening(models, *flags, log=stderr) as (process, target, _),
+        clients(target) as running,
+    ):
+        some_more(running)
+        expected["2"] = put(models, "2", 2)
+        some_more(running, lambda reply: reply.model.version == "2")
+        put(models, "3", 3, broken=True)
+        shutil.rmtree(models / "tiny" / "1")
+        expected["4"] = put(models, "4", 4)
+        some_more(running, lambda reply: reply.model.version == "4")
+        process.send_signal(signal.SIGTERM)
+        for client in running:
+            client.join(20)
+            assert not client.is_alive()
+        assert process.wait(10) == 0
+
+    replies = [item for client in running for item in client.replies]
+    assert {reply.model.version for _, reply in replies} == {"1", "2", "4"}
+    for texts, reply in replies:
+        assert is_vector(vectors(reply), [expected[reply.model.version][text] for text in texts])
+    assert all(client.errors for client in running)
+    assert {code for client in running for code, _ in client.errors} == {grpc.StatusCode.UNAVAILABLE}
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert sum(line.get("code") == "OK" for line in lines) == len(replies)
+    assert {line["logger"] for line in lines if line["level"] == "error"} <= {"serving.repository"}
+
+
+def test_killed(slow_models):
+    """When the server is killed every call under way is UNAVAILABLE at once, and the same channels serve anew when
+    there is a server again."""
+    with (
+        listening(slow_models, "--max-batch-tokens", 32) as (process, target, _),
+        open_channel(
+            target, initial_reconnect_backoff_ms=100, min_reconnect_backoff_ms=100, max_reconnect_backoff_ms=100
+        ) as channel,
+        open_channel(target, initial_reconnect_backoff_ms=100) as other,
+    ):
+        stubs = [encoder_pb2_grpc.EncoderStub(item) for item in (channel, other)]
+        text = pb.EmbedRequest(texts=TEXTS[:1])
+        alone = vectors(stubs[0].Embed(text))
+        calls = [stub.Embed.future(pb.EmbedRequest(texts=TEXTS)) for stub in stubs for _ in range(30)]
+        next(call for call in calls if call.result())
+        killed = time.monotonic()
+        process.kill()
+        codes = [call.code() for call in calls]
+        assert time.monotonic() - killed < 2
+        assert set(codes) <= {grpc.StatusCode.OK, grpc.StatusCode.UNAVAILABLE}
+        assert codes.count(grpc.StatusCode.UNAVAILABLE) > 20
+        with pytest.raises(grpc.RpcError) as caught:
+            stubs[0].Embed(text, timeout=2)
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+        with listening(slow_models, port=target.rpartition(":")[2]):
+            for stub in stubs:
+                assert is_vector(vectors(stub.Embed(text, timeout=10, wait_for_ready=True)), alone)
+
+
+def test_drain_beside_a_client_that_does_not_read(tmp_path):
+    """The server ends when its grace does, with 0 and without complaint."""
+    write_model(tmp_path / "models", hidden_size=512)
+    with (
+        listening(tmp_path / "models", "--grace-s", 0.5) as (process, target, _),
+        http2.Connection(target) as connection,
+        open_channel(target) as channel,
+    ):
+        for _ in range(3):
+            message = pb.EmbedRequest(texts=["cat"] * 2000).SerializeToString()
+            connection.call("/bertline.v1.Encoder/Embed", message)
+        encoder_pb2_grpc.EncoderStub(channel).Embed(pb.EmbedRequest(texts=["the cat"]), timeout=10)
+        time.sleep(0.5)
+        asked = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+
+        assert process.wait(10) == 0
+        assert time.monotonic() - asked < 3
+        assert not re.search("ERROR|Traceback|destroyed", process.stderr.read())
