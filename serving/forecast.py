@@ -2,24 +2,60 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from weakref import WeakKeyDictionary
 
 from serving.jobs import Model
 
-RATE = 0.1
+RATE = 0.02
 """Weight of what was seen last."""
+
+
+class Line:
+    """Seconds of a batch by its tokens: so much a run, and so much a token, by least squares. A batch of a few tokens
+    costs far more a token than a full one, so that a mean would tell little of the one after many of the other."""
+
+    def __init__(self, points: Sequence[tuple[int, float]]) -> None:
+        """Make it.
+
+        Args:
+            points: tokens and seconds, measured beforehand: they weigh as much as what is seen last, for ever.
+        """
+        self._known = [sum(column) for column in zip(*map(_moments, points), strict=True)]
+        self._seen = [0.0] * len(self._known)
+
+    def add(self, num_tokens: int, seconds: float) -> None:
+        """Learn from a batch; those before it weigh less from now on."""
+        new = _moments((num_tokens, seconds))
+        self._seen = [(1 - RATE) * old + value for old, value in zip(self._seen, new, strict=True)]
+
+    def seconds(self, num_tokens: int) -> float:
+        """Of a batch of so many tokens."""
+        weight, tokens, seconds, squares, products = map(sum, zip(self._known, self._seen, strict=True))
+        spread = weight * squares - tokens * tokens
+        slope = max(0.0, (weight * products - tokens * seconds) / spread) if spread > 0 else 0.0
+        run_s = (seconds - slope * tokens) / weight
+        if run_s < 0:  # long sequences cost more a token
+            run_s, slope = 0.0, products / squares
+        return float(run_s + slope * num_tokens)
+
+
+def _moments(point: tuple[int, float]) -> tuple[float, ...]:
+    num_tokens, seconds = point
+    return 1.0, num_tokens, seconds, num_tokens * num_tokens, num_tokens * seconds
 
 
 class Forecast:
     """Speeds of models, and how many tokens a request will have."""
 
     def __init__(self) -> None:
-        self._seconds_per_token: WeakKeyDictionary[Model, float] = WeakKeyDictionary()
+        self._lines: WeakKeyDictionary[Model, Line] = WeakKeyDictionary()
         self._tokens_per_byte: WeakKeyDictionary[Model, float] = WeakKeyDictionary()
 
     def seconds_per_token(self, model: Model) -> float:
-        """Seconds of a core, padding included."""
-        return self._seconds_per_token.get(model, model.seconds_per_token)
+        """Seconds of a core in full batches, as they are when there is much to do; padding included."""
+        line = self._lines.get(model) or Line(model.measured)
+        return line.seconds(model.max_batch_tokens) / model.max_batch_tokens
 
     def tokens(self, model: Model, num_bytes: int) -> int:
         """Of a request that is so large; 0 before one was seen."""
@@ -27,13 +63,12 @@ class Forecast:
 
     def batch_done(self, model: Model, num_tokens: int, core_s: float) -> None:
         """Learn from a batch."""
-        _learn(self._seconds_per_token, model, core_s / num_tokens)
+        if model not in self._lines:
+            self._lines[model] = Line(model.measured)
+        self._lines[model].add(num_tokens, core_s)
 
     def encoded(self, model: Model, num_bytes: int, num_tokens: int) -> None:
         """Learn from a request."""
-        _learn(self._tokens_per_byte, model, num_tokens / num_bytes)
-
-
-def _learn(known: WeakKeyDictionary[Model, float], model: Model, seen: float) -> None:
-    before = known.get(model, seen)
-    known[model] = before + RATE * (seen - before)
+        seen = num_tokens / num_bytes
+        before = self._tokens_per_byte.get(model, seen)
+        self._tokens_per_byte[model] = before + RATE * (seen - before)

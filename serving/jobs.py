@@ -29,8 +29,8 @@ class Model(Hashable, Protocol):
         """Cores that a batch takes."""
 
     @property
-    def seconds_per_token(self) -> float:
-        """What a token costs a core, before any batch has shown it."""
+    def measured(self) -> Sequence[tuple[int, float]]:
+        """Tokens of some batches, and the seconds of a core that each took when the model was loaded; at least one."""
 
     def compute(self, sequences: Sequence[Any]) -> Sequence[Any]:
         """One output for each sequence."""

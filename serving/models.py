@@ -30,8 +30,8 @@ class Model:
     engine: Engine
     execution: Execution
     """How its graph is run: what the manifest says, but for what the server was told otherwise."""
-    seconds_per_token: float = 0.0
-    """What a token costs a core, as measured when it was warmed up."""
+    measured: Sequence[tuple[int, float]] = ()
+    """Tokens, padding included, and seconds of a core of the batches that warmed it up."""
 
     @property
     def max_batch_tokens(self) -> int:
@@ -55,17 +55,17 @@ class Model:
         """Let `compute` in a thread end with an exception, as soon as it can."""
         self.engine.abort(thread_id)
 
-    def warm_up(self) -> float:
-        """Run the smallest and the longest sequence, and check the shapes of what comes.
+    def warm_up(self) -> list[tuple[int, float]]:
+        """Run the longest and the smallest sequence, and check the shapes of what comes.
 
         Returns:
-            Seconds of a core that a token of the longest takes.
+            Tokens of each batch, padding included, and the seconds of a core that it took.
 
         Raises:
             ValueError: when the graph fails or its outputs are not those of the task.
         """
-        tokenizer = self.task.tokenizer
-        for length in (3, self.task.settings.max_seq_length):
+        tokenizer, measured = self.task.tokenizer, []
+        for length in (self.task.settings.max_seq_length, 3):  # the first run of all takes longer: not the small one
             ids = np.full(length - 2, tokenizer.mask_id)
             batch = [Features(**tokenizer.assemble(ids)), Features(**tokenizer.assemble(ids[:1]))]
             started = time.monotonic()
@@ -74,9 +74,9 @@ class Model:
             except Exception as error:  # ONNX Runtime's own errors share no base class
                 reason = str(error).splitlines()[0]
                 raise ValueError(f"`{self.engine.path}` fails on {length} tokens: {reason}") from error
-            seconds = time.monotonic() - started
+            measured.append((2 * length, (time.monotonic() - started) * self.num_threads))
             self._check_shapes(outputs, length)
-        return seconds * self.num_threads / (2 * length)
+        return measured
 
     def _check_shapes(self, outputs: Arrays, length: int) -> None:
         axes = (2, length) if self.task.token_outputs else (2,)
@@ -132,7 +132,7 @@ def load_model(
     )
     engine = Engine(directory, task.output_names, execution)
     model = Model(manifest=manifest, task=task, engine=engine, execution=execution)
-    return replace(model, seconds_per_token=model.warm_up())
+    return replace(model, measured=model.warm_up())
 
 
 _tokenizers: WeakValueDictionary[str, Tokenizer] = WeakValueDictionary()

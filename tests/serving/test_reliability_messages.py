@@ -21,7 +21,7 @@ SIZES = [1000, pytest.param(10_000, marks=pytest.mark.slow)]
 @pytest.fixture(scope="module")
 def fresh(all_tasks):
     """A server of all tasks that nobody else calls."""
-    with serve(all_tasks[0], max_queue_s=1000) as running:
+    with serve(all_tasks[0]) as running:
         yield running
 
 
