@@ -25,6 +25,8 @@ from tasks.features import Features
 
 SMALL_BYTES = 1024
 """What is smaller is handled on the event loop: in well under a millisecond, and without the switch of threads."""
+ADMITTED_BYTES = 64 * 1024
+"""What is smaller is parsed and admitted there: a refusal then does not wait for others' texts to become tokens."""
 NUM_THREADS = 2
 """For larger ones, so that one of them does not keep all the others waiting."""
 MIN_TOKENS = 3
@@ -63,7 +65,8 @@ class Computable(Protocol):
         """The reply, serialised."""
 
 
-Prepare = Callable[[Incoming], Computable]
+Prepare = Callable[[Incoming], Callable[[], Computable]]
+"""Parses and admits; what it returns does the work that depends on the length of texts."""
 
 
 class Timed:
@@ -142,7 +145,8 @@ class Servicer:
         """Prepare a request, have it computed within the deadline of the caller, and reply."""
         call = current_call()
         incoming = Incoming(raw, _deadline(context), call)
-        submitted = await self.offload(len(raw), partial(self._submit, prepare, incoming), _cancel_submitted)
+        make = await self.offload(len(raw), partial(prepare, incoming), small=ADMITTED_BYTES)
+        submitted = await self.offload(len(raw), partial(self._submit, make, incoming), _cancel_submitted)
         work, submitted_s = submitted.work, time.monotonic()
         done = await self._arrivals.wait(submitted.future)
         call.stages.append(Stage("queue", submitted_s, done.queue_s))
@@ -152,8 +156,8 @@ class Servicer:
         self._metrics.decoded(work.model, sum(submitted.decoding.seconds) + sum(replying.seconds))
         return reply
 
-    def _submit(self, prepare: Prepare, incoming: Incoming) -> Submitted:
-        work = prepare(incoming)
+    def _submit(self, make: Callable[[], Computable], incoming: Incoming) -> Submitted:
+        work = make()
         incoming.call.num_tokens = sum(len(window) for windows in work.windows for window in windows)
         decoding, deadline_s = Timed(work.finish), incoming.deadline_s
         with self._rejections(work.model):
@@ -161,14 +165,19 @@ class Servicer:
         return Submitted(work, decoding, future)
 
     async def offload(
-        self, size: int, function: Callable[[], T], undo: Callable[[Future[T]], None] = lambda found: None
+        self,
+        size: int,
+        function: Callable[[], T],
+        undo: Callable[[Future[T]], None] = lambda found: None,
+        small: int = SMALL_BYTES,
     ) -> T:
         """Call a function, in a thread where the request is not small, so that the event loop never stalls.
 
         Args:
             undo: is given what the function does after all when the call was cancelled meanwhile.
+            small: up to how many bytes it is called at once.
         """
-        if size <= SMALL_BYTES:
+        if size <= small:
             return function()
         found = self._threads.submit(function)
         try:
