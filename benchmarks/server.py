@@ -50,3 +50,4 @@ def served(models: Path, flags: Sequence[str] = (), *, module: str = "serving") 
     finally:
         process.terminate()
         process.wait(30)
+        process.stdout.close()
