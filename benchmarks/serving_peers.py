@@ -1,4 +1,4 @@
-"""Claim: over 6 times the texts/s of sentence-transformers' PyTorch, and over 8 times those of infinity.
+"""Claim: about 6 times the texts/s of sentence-transformers' PyTorch, and 8 times those of infinity (engine torch).
 
     python -m benchmarks.serving_peers models --checkpoint path/to/all-MiniLM-L6-v2 --texts sentences.txt
 
