@@ -10,17 +10,12 @@ Client, server and engine share the cores of this machine; nothing else should b
 from __future__ import annotations
 
 import itertools
-import random
-import re
 import statistics
-import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Literal
@@ -28,6 +23,8 @@ from typing import Annotated, Literal
 import tyro
 
 from benchmarks.load import Client, Load, percentile
+from benchmarks.memory import Watch, plot
+from benchmarks.server import served
 from serving.engine import Engine
 from tasks.batching import predict
 from tasks.cpus import available_cpus
@@ -47,47 +44,19 @@ class Arguments:
     texts: Path
     """One a line."""
     seconds: float = 5.0
-    """Of each measurement."""
+    """Of each measurement; overload takes twelve times as long."""
     rounds: int = 3
     """Of all measurements, in turns."""
     flags: list[str] = field(default_factory=list)
     """Of the server."""
-
-
-@dataclass(frozen=True)
-class Served:
-    """A server in a process of its own."""
-
-    target: str
-    process: subprocess.Popen[str]
-    ready_s: float
-
-    @property
-    def resident_mb(self) -> float:
-        """Memory."""
-        status = Path(f"/proc/{self.process.pid}/status").read_text(encoding="ascii")
-        found = re.search(r"VmRSS:\s+(\d+) kB", status)
-        assert found
-        return int(found[1]) / 1024
-
-
-@contextmanager
-def served(models: Path, flags: Sequence[str] = ()) -> Iterator[Served]:
-    """Start a server and stop it in the end."""
-    command = [sys.executable, "-m", "serving", str(models), "--port", "0", "--metrics-port", "0", *flags]
-    started = time.perf_counter()
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert process.stdout
-    line = process.stdout.readline()
-    ready_s = time.perf_counter() - started
-    found = re.search(r"on (\S+),", line)
-    if not found:
-        raise SystemExit("the server did not start")
-    try:
-        yield Served(found[1], process, ready_s)
-    finally:
-        process.terminate()
-        process.wait(30)
+    memory_s: float = 600.0
+    """How long memory is watched."""
+    warm_up_s: float = 90.0
+    """Before memory is watched."""
+    control_s: float = 120.0
+    """How long the memory of a server is watched that grows, and has to be found."""
+    plot: Path | None = None
+    """Picture of memory (PNG) to write."""
 
 
 def engine_texts_per_s(models: Path, texts: Sequence[str], seconds: float) -> float:
@@ -169,23 +138,26 @@ def mixed(arguments: Arguments) -> None:
 
 
 def overload(arguments: Arguments) -> None:
-    """Three times what the server can do, and with which deadline."""
+    """Three times what the server can do, each call with a deadline; what it can do is measured before and after."""
     client = Client()
     with served(arguments.models, arguments.flags) as server:
         load = Load(target=server.target, texts=arguments.texts, seconds=arguments.seconds, num_texts=32)
-        capacity = client.run(replace(load, num_in_flight=8)).texts_per_s
+        full = replace(load, num_in_flight=8)
+        client.run(full)  # what a token costs is learnt, then
+        capacity = client.run(full).texts_per_s
         before = server.resident_mb
         found = client.run(
             replace(load, calls_per_s=3 * capacity / load.num_texts, timeout_s=1.0, seconds=12 * arguments.seconds)
         )
         after = server.resident_mb
+        capacities = capacity, client.run(full).texts_per_s
     client.close()
-    print(f"capacity {capacity:,.0f} texts/s; at three times that, goodput {found.texts_per_s:,.0f}")
-    print(f"goodput / capacity {found.texts_per_s / capacity:.2f}; {dict(found.codes)}")
-    print(
-        f"refusals: median {1e3 * percentile(found.refusals, 0.5):.1f} ms, p99 "
-        f"{1e3 * percentile(found.refusals, 0.99):.1f} ms, slowest {1e3 * max(found.refusals, default=0):.1f} ms"
-    )
+    capacity = statistics.mean(capacities)
+    print(f"capacity {capacities[0]:,.0f} texts/s before, {capacities[1]:,.0f} after")
+    print(f"goodput {found.texts_per_s:,.0f}, {found.texts_per_s / capacity:.2f} of their mean; {dict(found.codes)}")
+    for name, times in (("answers", found.latencies), ("refusals", found.refusals)):
+        median, late = percentile(times, 0.5), percentile(times, 0.99)
+        print(f"{name}: median {1e3 * median:.1f} ms, p99 {1e3 * late:.1f}, slowest {1e3 * max(times, default=0):.1f}")
     print(f"memory {before:.0f} -> {after:.0f} MB")
 
 
@@ -199,19 +171,16 @@ def start(arguments: Arguments) -> None:
 
 
 def memory(arguments: Arguments) -> None:
-    """Memory after a first round of texts of random lengths, of up to 512 tokens, and after each further one."""
-    words, rng = arguments.texts.read_text(encoding="utf-8").split(), random.Random(0)
-    client = Client()
-    with tempfile.TemporaryDirectory() as folder, served(arguments.models, arguments.flags) as server:
-        texts = Path(folder) / "texts.txt"
-        texts.write_text("\n".join(" ".join(rng.choices(words, k=rng.randint(1, 400))) for _ in range(5000)))
-        load = Load(target=server.target, texts=texts, seconds=arguments.seconds, num_texts=4, num_in_flight=8)
-        sizes = []
-        for _ in range(arguments.rounds):
-            client.run(load)
-            sizes.append(server.resident_mb)
-    client.close()
-    print(f"memory {', '.join(f'{size:.0f}' for size in sizes)} MB; last / first {sizes[-1] / sizes[0]:.2f}")
+    """Memory of the server, and of one that grows."""
+    watch = Watch(models=arguments.models, texts=arguments.texts, warm_up_s=arguments.warm_up_s, flags=arguments.flags)
+    growths = []
+    for module, seconds in (("serving", arguments.memory_s), ("benchmarks.growing_server", arguments.control_s)):
+        growths.append(watch.run(module, seconds))
+        print(growths[-1], flush=True)
+    if arguments.plot:
+        plot(growths, arguments.plot)
+    if [growth.is_flagged for growth in growths] != [False, True]:
+        raise SystemExit("the server grows, or the check does not find the one that does")
 
 
 BENCHMARKS: dict[str, Callable[[Arguments], None]] = {

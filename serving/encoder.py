@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -11,10 +12,12 @@ import grpc
 from bertline.v1 import encoder_pb2 as pb
 from serving.calls import current_call
 from serving.catalog import describe, reference, tokenize
+from serving.models import Model
 from serving.rpcs import RPCS, Rpc
 from serving.servicer import Behaviour, Incoming, Servicer
 from serving.wire import parse
 from serving.work import Work
+from tasks.base import AnyTask
 
 SERVICE = pb.DESCRIPTOR.services_by_name["Encoder"].full_name
 METHODS = tuple(method.name for method in pb.DESCRIPTOR.services_by_name["Encoder"].methods)
@@ -34,11 +37,14 @@ class Encoder:
         behaviours |= {"Tokenize": self._tokenize, "ListModels": self._list_models, "GetModel": self._get_model}
         return self._servicer.route(SERVICE, behaviours)
 
-    def _prepare(self, rpc: Rpc, incoming: Incoming) -> Work:
+    def _prepare(self, rpc: Rpc, incoming: Incoming) -> Callable[[], Work]:
         request: Any = parse(rpc.request_type, incoming.raw)
         model = self._servicer.models.find(request.model.name, request.model.version, rpc.task)
         task = rpc.specialise(model, request)
         self._servicer.admit(incoming, model, len(getattr(request, rpc.inputs)))
+        return partial(self._encode, rpc, request, model, task, incoming)
+
+    def _encode(self, rpc: Rpc, request: Any, model: Model, task: AnyTask, incoming: Incoming) -> Work:
         examples, windows = self._servicer.encode(
             incoming,
             model,

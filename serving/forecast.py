@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 from serving.jobs import Model
 
 RATE = 0.02
-"""Weight of what was seen last."""
+"""Weight of what was seen last: a forecast that followed each batch would let too much in whenever it is low."""
 
 
 class Line:

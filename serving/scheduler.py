@@ -21,9 +21,11 @@ from serving.queue import Queue
 
 logger = logging.getLogger(__name__)
 
-HEADROOM = 1.25
+HEADROOM = 1.4
 """Times the forecast that has to be left until a deadline: under more load than can be done, the queue grows until what
 is admitted is only just in time by the forecast, and would be late if that were a little wrong."""
+LAST_HEADROOM = 1.25
+"""The same, once texts have become tokens: less, so that few that were let in are refused after all that work."""
 ABORT_S = 5.0
 """What a run that was aborted may take to end, before its worker is given up."""
 
@@ -129,7 +131,7 @@ class Scheduler:
         """
         work_s, now_s = num_tokens * self.forecast.seconds_per_token(model), time.monotonic()
         with self._changed:
-            self._admit(work_s, now_s, due_s(now_s, work_s), deadline_s)
+            self._admit(work_s, now_s, due_s(now_s, work_s), deadline_s, HEADROOM)
 
     def submit(
         self,
@@ -161,7 +163,7 @@ class Scheduler:
             model, groups, finish, deadline_s=deadline_s, seconds_per_token=self.forecast.seconds_per_token(model)
         )
         with self._changed:
-            self._admit(job.work_s, job.submitted_s, job.due_s, deadline_s)
+            self._admit(job.work_s, job.submitted_s, job.due_s, deadline_s, LAST_HEADROOM)
             self._queue.add(job)
             self._changed.notify(len(job.entries))
         # Weak: a job that its own future kept would hold its arrays until the garbage collector comes.
@@ -203,7 +205,7 @@ class Scheduler:
                     raise RuntimeError(f"a run did not end {ABORT_S:g} s after it was aborted")
         return "; ".join(problems)
 
-    def _admit(self, work_s: float, now_s: float, due_s: float, deadline_s: float | None) -> None:
+    def _admit(self, work_s: float, now_s: float, due_s: float, deadline_s: float | None, headroom: float) -> None:
         """Refuse what cannot be done in time."""
         under_way_s = sum(entry.work_s for worker in self._workers for entry in worker.batch)
         wait_s = (self._queue.work_before_s(due_s) + under_way_s) / self._num_cores
@@ -216,7 +218,7 @@ class Scheduler:
         total_s = wait_s + own_s
         if total_s > self._max_queue_s:
             raise QueueFullError("the queue is full; try later", retry_s=total_s - self._max_queue_s)
-        if deadline_s is not None and now_s + HEADROOM * total_s > deadline_s:
+        if deadline_s is not None and now_s + headroom * total_s > deadline_s:
             left_s = max(0.0, deadline_s - now_s)
             raise HopelessError(
                 f"the deadline cannot be met: about {total_s:.2f} s are needed, {left_s:.2f} s are left", retry_s=wait_s

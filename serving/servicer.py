@@ -29,6 +29,8 @@ SMALL_BYTES = 1024
 OUTPUTS_PER_BYTE = 4
 """So many numbers of a graph's output take no longer to become a reply than a byte of a request to become features. A
 few tokens of a masked language model have hundreds of thousands, of which the reply may hold all."""
+ADMITTED_BYTES = 64 * 1024
+"""What is smaller is parsed and admitted there: a refusal then does not wait for others' texts to become tokens."""
 NUM_THREADS = 2
 """For larger ones, so that one of them does not keep all the others waiting."""
 MIN_TOKENS = 3
@@ -76,7 +78,8 @@ class Reply:
     """Without how long it took: what may be sent again to who asks the same."""
 
 
-Prepare = Callable[[Incoming], Computable]
+Prepare = Callable[[Incoming], Callable[[], Computable]]
+"""Parses and admits; what it returns does the work that depends on the length of texts."""
 
 
 class Timed:
@@ -167,7 +170,7 @@ class Servicer:
         if self._cache is None:
             return (await self._compute(prepare, incoming))[1].whole
         models, call = self.models, incoming.call
-        key = await self.offload(len(raw), partial(request_key, call.path, raw))
+        key = await self.offload(len(raw), partial(request_key, call.path, raw), small=ADMITTED_BYTES)
         if known := self._cache.get(key):
             _note(call, known.model, known.num_inputs)
             call.num_tokens = known.num_tokens
@@ -183,7 +186,8 @@ class Servicer:
 
     async def _compute(self, prepare: Prepare, incoming: Incoming) -> tuple[Model, Reply]:
         call, num_bytes = incoming.call, len(incoming.raw)
-        submitted = await self.offload(num_bytes, partial(self._submit, prepare, incoming), _cancel_submitted)
+        make = await self.offload(num_bytes, partial(prepare, incoming), small=ADMITTED_BYTES)
+        submitted = await self.offload(num_bytes, partial(self._submit, make, incoming), _cancel_submitted)
         work, submitted_s = submitted.work, time.monotonic()
         done = await self._arrivals.wait(submitted.future)
         call.stages.append(Stage("queue", submitted_s, done.queue_s))
@@ -195,8 +199,8 @@ class Servicer:
         self._metrics.decoded(work.model, sum(submitted.decoding.seconds) + sum(replying.seconds))
         return work.model, reply
 
-    def _submit(self, prepare: Prepare, incoming: Incoming) -> Submitted:
-        work = prepare(incoming)
+    def _submit(self, make: Callable[[], Computable], incoming: Incoming) -> Submitted:
+        work = make()
         incoming.call.num_tokens = sum(len(window) for windows in work.windows for window in windows)
         decoding, deadline_s = Timed(work.finish), incoming.deadline_s
         with self._rejections(work.model):
@@ -204,15 +208,20 @@ class Servicer:
         return Submitted(work, decoding, future)
 
     async def offload(
-        self, size: int, function: Callable[[], T], undo: Callable[[Future[T]], None] = lambda found: None
+        self,
+        size: int,
+        function: Callable[[], T],
+        undo: Callable[[Future[T]], None] = lambda found: None,
+        small: int = SMALL_BYTES,
     ) -> T:
         """Call a function, in a thread where what it works on is not small, so that the event loop never stalls.
 
         Args:
             size: bytes of a request, or of a request that is as much work.
             undo: is given what the function does after all when the call was cancelled meanwhile.
+            small: up to how many bytes it is called at once.
         """
-        if size <= SMALL_BYTES:
+        if size <= small:
             return function()
         found = self._threads.submit(function)
         try:

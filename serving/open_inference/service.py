@@ -92,14 +92,14 @@ class OpenInference:
         entries = [{"name": item.name, "version": item.version, "state": "READY"} for item in manifests]
         return pb.RepositoryIndexResponse(models=entries)
 
-    def _prepare(self, incoming: Incoming) -> Computable:
+    def _prepare(self, incoming: Incoming) -> Callable[[], Computable]:
         request = parse(pb.ModelInferRequest, incoming.raw)
         model = self._find(request.model_name, request.model_version, "model_name")
         self._servicer.admit(incoming, model, max((item.shape[0] for item in request.inputs if item.shape), default=0))
         sent = {item.name for item in request.inputs}
         if not sent & set(INPUT_NAMES):
-            return TextWork.of(request, model, partial(self._servicer.encode, incoming))
-        return TokenIdWork.of(request, model)
+            return partial(TextWork.of, request, model, partial(self._servicer.encode, incoming))
+        return partial(TokenIdWork.of, request, model)
 
 
 def _answering(request_type: type[Any], answer: Callable[[Any], Message]) -> Behaviour:

@@ -179,7 +179,7 @@ def test_a_deadline_that_cannot_be_met_is_refused_at_once(scheduler, model):
     assert caught.value.retry_s == pytest.approx(1.4)
     with pytest.raises(HopelessError):
         scheduler.check(model, 100, now + 2.35)
-    scheduler.check(model, 100, now + 3.1)
+    scheduler.check(model, 100, now + 3.5)
     scheduler.submit(model, [[[1] * 3]], total, deadline_s=now + 0.6)
     model.gate.set()
 

@@ -1,4 +1,5 @@
 import asyncio
+import threading
 import time
 
 import grpc
@@ -8,6 +9,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from bertline.v1 import encoder_pb2 as pb
+from serving.servicer import NUM_THREADS, SMALL_BYTES
 from tests.serving.conftest import serve
 
 SERVICE = "bertline.v1.Encoder"
@@ -102,6 +104,19 @@ def test_request_larger_than_the_queue(slow):
         assert dict(refused.trailing_metadata())["grpc-retry-pushback-ms"] == "-1"
     assert slow.total("bertline_rejected_total", reason="request_too_large") == 2
     assert slow.total("bertline_encode_seconds_count") == 1
+
+
+def test_a_refusal_waits_for_no_tokenizing(slow):
+    """What is too much is refused while all threads that turn texts into tokens are busy with other requests."""
+    release = threading.Event()
+    for _ in range(NUM_THREADS):
+        slow.server._servicer._threads.submit(release.wait)
+    try:
+        refused = embed(slow, *["cat"] * SMALL_BYTES).exception(5)
+    finally:
+        release.set()
+
+    assert refused.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
 def test_cancelled_call(slow):

@@ -1,0 +1,53 @@
+"""A server in a process of its own, for benchmarks."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Served:
+    """A server in a process of its own."""
+
+    target: str
+    process: subprocess.Popen[str]
+    ready_s: float
+
+    @property
+    def resident_mb(self) -> float:
+        """Memory."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text(encoding="ascii")
+        found = re.search(r"VmRSS:\s+(\d+) kB", status)
+        assert found
+        return int(found[1]) / 1024
+
+
+@contextmanager
+def served(models: Path, flags: Sequence[str] = (), *, module: str = "serving") -> Iterator[Served]:
+    """Start a server and stop it in the end.
+
+    Args:
+        module: what is started; another one than `serving` takes the same arguments.
+    """
+    command = [sys.executable, "-m", module, str(models), "--port", "0", "--metrics-port", "0", *flags]
+    started = time.perf_counter()
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout
+    line = process.stdout.readline()
+    ready_s = time.perf_counter() - started
+    found = re.search(r"on (\S+),", line)
+    if not found:
+        raise SystemExit("the server did not start")
+    try:
+        yield Served(found[1], process, ready_s)
+    finally:
+        process.terminate()
+        process.wait(30)
+        process.stdout.close()

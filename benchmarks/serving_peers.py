@@ -1,0 +1,132 @@
+"""Claim: about 6 times the texts/s of sentence-transformers' PyTorch, and 8 times those of infinity (engine torch).
+
+    python -m benchmarks.serving_peers models --checkpoint path/to/all-MiniLM-L6-v2 --texts sentences.txt
+
+The same checkpoint and texts for all, in turns on the same cores, each server with its client on them. infinity has a
+virtual environment of its own, and runs when this starts; without it, it is left out:
+
+    pip install 'infinity-emb[torch,server]'
+    infinity_emb v2 --model-id path/to/all-MiniLM-L6-v2 --engine torch --device cpu --port 7997
+    python -m benchmarks.serving_peers ... --infinity http://127.0.0.1:7997
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import sentence_transformers
+import torch
+import tyro
+
+import bertline
+from benchmarks.infinity import Infinity
+from benchmarks.load import Client, Load
+from benchmarks.server import served
+from tasks.cpus import available_cpus
+
+BATCH_SIZES = (8, 16, 32, 64, 128)
+NUM_ENCODED = 256
+"""Texts of a call of `encode`, which sorts them by length."""
+NUM_COMPARED = 64
+"""Texts whose vectors are compared."""
+BULK, SINGLE = "requests of 32, 8 in flight", "single texts, 64 in flight"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arguments:
+    """Command line."""
+
+    models: Annotated[Path, tyro.conf.Positional]
+    """Directory with one model of task embedding."""
+    checkpoint: Path
+    """What it was exported from: a folder of sentence-transformers."""
+    texts: Path
+    """One a line."""
+    infinity: str | None = None
+    """URL of a running infinity with the same checkpoint."""
+    seconds: float = 5.0
+    """Of each measurement."""
+    rounds: int = 5
+    """Of all measurements, in turns."""
+    flags: list[str] = field(default_factory=list)
+    """Of the server."""
+
+
+class SentenceTransformers:
+    """The checkpoint in PyTorch, in this process, on all cores."""
+
+    def __init__(self, checkpoint: Path, texts: list[str]) -> None:
+        torch.set_num_threads(available_cpus())
+        self._model = sentence_transformers.SentenceTransformer(str(checkpoint), device="cpu")
+        self._texts = texts
+        rates = {size: self.texts_per_s(2.0, batch_size=size) for size in BATCH_SIZES}
+        self.batch_size = max(rates, key=lambda size: rates[size])
+
+    def embed(self, texts: list[str], batch_size: int = 32) -> np.ndarray:
+        """Vectors [texts, hidden]."""
+        return self._model.encode(texts, batch_size=batch_size, show_progress_bar=False)
+
+    def texts_per_s(self, seconds: float, *, batch_size: int | None = None) -> float:
+        """As fast as it goes."""
+        self.embed(self._texts[:NUM_ENCODED])
+        count, started = 0, time.perf_counter()
+        while time.perf_counter() - started < seconds:
+            first = count % (len(self._texts) - NUM_ENCODED + 1)
+            self.embed(self._texts[first : first + NUM_ENCODED], batch_size or self.batch_size)
+            count += NUM_ENCODED
+        return count / (time.perf_counter() - started)
+
+
+def cosines(vectors: np.ndarray, reference: np.ndarray) -> str:
+    """Mean and lowest cosine of the rows."""
+    norms = np.linalg.norm(vectors, axis=1) * np.linalg.norm(reference, axis=1)
+    found = (vectors * reference).sum(1) / norms
+    return f"mean {found.mean():.4f}, lowest {found.min():.4f}"
+
+
+def report(name: str, rates: Sequence[float], ours: Sequence[float]) -> None:
+    """Texts/s, and how many times that is ours."""
+    times = [our_rate / rate for our_rate, rate in zip(ours, rates, strict=True)]
+    print(
+        f"{name:40} {statistics.median(rates):8,.0f} texts/s  Bertline {statistics.median(times):5.2f} times "
+        f"({min(times):.2f}-{max(times):.2f})"
+    )
+
+
+def main() -> None:
+    """Command line."""
+    arguments = tyro.cli(Arguments, description=__doc__)
+    texts = arguments.texts.read_text(encoding="utf-8").splitlines()
+    infinity = Infinity(arguments.infinity, texts) if arguments.infinity else None
+    torch_peer = SentenceTransformers(arguments.checkpoint, texts)
+    client = Client()
+    with served(arguments.models, arguments.flags) as server:
+        compared, reference = texts[:NUM_COMPARED], torch_peer.embed(texts[:NUM_COMPARED])
+        with bertline.Client(server.target) as embedder:
+            print(f"cosine to PyTorch: Bertline {cosines(embedder.embed(compared, truncate=True), reference)}")
+        load = Load(target=server.target, texts=arguments.texts, seconds=arguments.seconds)
+        bulk, single = replace(load, num_texts=32, num_in_flight=8), replace(load, num_in_flight=64)
+        measures = {
+            "Bertline, " + BULK: lambda: client.run(bulk).texts_per_s,
+            "Bertline, " + SINGLE: lambda: client.run(single).texts_per_s,
+            f"sentence-transformers, batches of {torch_peer.batch_size}": lambda: torch_peer.texts_per_s(load.seconds),
+        }
+        if infinity:
+            print(f"cosine to PyTorch: infinity {cosines(infinity.embed(compared), reference)}")
+            measures["infinity, " + BULK] = lambda: infinity.texts_per_s(bulk)
+            measures["infinity, " + SINGLE] = lambda: infinity.texts_per_s(single)
+        rounds = [{name: measure() for name, measure in measures.items()} for _ in range(arguments.rounds)]
+    client.close()
+    for name in measures:
+        ours = "Bertline, " + (SINGLE if name.endswith(SINGLE) else BULK)
+        report(name, [found[name] for found in rounds], [found[ours] for found in rounds])
+
+
+if __name__ == "__main__":
+    main()

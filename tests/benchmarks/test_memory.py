@@ -1,0 +1,18 @@
+import random
+
+import pytest
+
+from benchmarks.memory import Watch
+from tests.serving.models import WORDS, write_model
+
+
+@pytest.mark.slow
+def test_a_server_that_grows_is_flagged(tmp_path):
+    """The check of memory finds a server that keeps its requests, and nothing against the one that is served."""
+    write_model(tmp_path / "models")
+    texts = tmp_path / "texts.txt"
+    texts.write_text(" ".join(random.Random(0).choices(WORDS, k=5000)), encoding="utf-8")
+    watch = Watch(models=tmp_path / "models", texts=texts, warm_up_s=3.0)
+
+    assert not watch.run("serving", 5.0).is_flagged
+    assert watch.run("benchmarks.growing_server", 15.0).is_flagged
