@@ -12,9 +12,10 @@ import grpc
 from bertline.v1 import encoder_pb2 as pb
 from serving.calls import current_call
 from serving.catalog import describe, reference, tokenize
+from serving.intake import Incoming
 from serving.models import Model
 from serving.rpcs import RPCS, Rpc
-from serving.servicer import Behaviour, Incoming, Servicer
+from serving.servicer import Behaviour, Servicer
 from serving.wire import parse
 from serving.work import Work
 from tasks.base import AnyTask
@@ -41,11 +42,11 @@ class Encoder:
         request: Any = parse(rpc.request_type, incoming.raw)
         model = self._servicer.models.find(request.model.name, request.model.version, rpc.task)
         task = rpc.specialise(model, request)
-        self._servicer.admit(incoming, model, len(getattr(request, rpc.inputs)))
+        self._servicer.intake.admit(incoming, model, len(getattr(request, rpc.inputs)))
         return partial(self._encode, rpc, request, model, task, incoming)
 
     def _encode(self, rpc: Rpc, request: Any, model: Model, task: AnyTask, incoming: Incoming) -> Work:
-        examples, windows = self._servicer.encode(
+        examples, windows = self._servicer.intake.encode(
             incoming,
             model,
             task,
@@ -63,13 +64,13 @@ class Encoder:
     def _tokens(self, incoming: Incoming) -> bytes:
         request = parse(pb.TokenizeRequest, incoming.raw)
         model = self._servicer.models.find(request.model.name, request.model.version)
-        self._servicer.admit(incoming, model, len(request.inputs))
+        self._servicer.intake.admit(incoming, model, len(request.inputs))
         texts = {f"inputs[{index}].text": item.text for index, item in enumerate(request.inputs)}
         pairs = {f"inputs[{index}].text_pair": item.text_pair for index, item in enumerate(request.inputs)}
-        self._servicer.limits.check_chars(texts | pairs)
+        self._servicer.intake.limits.check_chars(texts | pairs)
         started_s = time.monotonic()
         results = tokenize(model.task.tokenizer, request.inputs)
-        seconds = self._servicer.encoded(incoming, model, started_s)
+        seconds = self._servicer.intake.encoded(incoming, model, started_s)
         return pb.TokenizeReply(
             model=reference(model),
             results=results,

@@ -2,53 +2,34 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import grpc
 
 from serving.arrivals import Arrivals
 from serving.cache import Known, ReplyCache, request_key
-from serving.calls import Call, Stage, current_call
-from serving.errors import InvalidRequestError, UnavailableError, Violation, abort
-from serving.limits import Limits, note_cut
-from serving.metrics import REJECTIONS, Metrics
+from serving.calls import Stage, current_call
+from serving.errors import UnavailableError, abort
+from serving.intake import Incoming, Intake, note_model
+from serving.limits import Limits
+from serving.metrics import Metrics
 from serving.models import Model, Models
-from serving.scheduler import Done, RefusedError, Scheduler
-from tasks.base import AnyTask, InvalidExample, InvalidExamplesError
+from serving.offload import Offload
+from serving.scheduler import Done, Scheduler
 from tasks.features import Features
 
-SMALL_BYTES = 1024
-"""What is smaller is handled on the event loop: in well under a millisecond, and without the switch of threads."""
 OUTPUTS_PER_BYTE = 4
 """So many numbers of a graph's output take no longer to become a reply than a byte of a request to become features. A
 few tokens of a masked language model have hundreds of thousands, of which the reply may hold all."""
 ADMITTED_BYTES = 64 * 1024
 """What is smaller is parsed and admitted there: a refusal then does not wait for others' texts to become tokens."""
-NUM_THREADS = 2
-"""For larger ones, so that one of them does not keep all the others waiting."""
-MIN_TOKENS = 3
-"""Of any sequence: [CLS], a token, [SEP]."""
 
 Behaviour = Callable[[bytes, Any], Awaitable[bytes]]
-T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Incoming:
-    """A request that has come."""
-
-    raw: bytes
-    deadline_s: float | None
-    """On the clock of `time.monotonic`."""
-    call: Call
-    """What is noted of it."""
 
 
 class Computable(Protocol):
@@ -116,16 +97,16 @@ class Servicer:
         self.unavailable: str | None = "the server is starting"
         self.num_calls = 0
         """Calls that have come, refused ones included."""
+        self.intake = Intake(scheduler, metrics, limits)
+        self.offload = Offload()
         self._scheduler = scheduler
         self._metrics = metrics
-        self.limits = limits
         self._cache = cache
         self._arrivals = Arrivals()
-        self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="codec")
 
     def close(self) -> None:
         """End the threads; again is fine."""
-        self._threads.shutdown()
+        self.offload.close()
 
     def route(
         self, service: str, behaviours: Mapping[str, Behaviour], *, always: Collection[str] = ()
@@ -172,7 +153,7 @@ class Servicer:
         models, call = self.models, incoming.call
         key = await self.offload(len(raw), partial(request_key, call.path, raw), small=ADMITTED_BYTES)
         if known := self._cache.get(key):
-            _note(call, known.model, known.num_inputs)
+            note_model(call, known.model, known.num_inputs)
             call.num_tokens = known.num_tokens
             self._metrics.cache_asked(known.model, hit=True)
             return known.reply
@@ -203,106 +184,9 @@ class Servicer:
         work = make()
         incoming.call.num_tokens = sum(len(window) for windows in work.windows for window in windows)
         decoding, deadline_s = Timed(work.finish), incoming.deadline_s
-        with self._rejections(work.model):
+        with self.intake.rejections(work.model):
             future = self._scheduler.submit(work.model, work.windows, decoding, deadline_s=deadline_s)
         return Submitted(work, decoding, future)
-
-    async def offload(
-        self,
-        size: int,
-        function: Callable[[], T],
-        undo: Callable[[Future[T]], None] = lambda found: None,
-        small: int = SMALL_BYTES,
-    ) -> T:
-        """Call a function, in a thread where what it works on is not small, so that the event loop never stalls.
-
-        Args:
-            size: bytes of a request, or of a request that is as much work.
-            undo: is given what the function does after all when the call was cancelled meanwhile.
-            small: up to how many bytes it is called at once.
-        """
-        if size <= small:
-            return function()
-        found = self._threads.submit(function)
-        try:
-            return await asyncio.wrap_future(found)
-        except asyncio.CancelledError:
-            found.add_done_callback(undo)
-            raise
-
-    def admit(self, incoming: Incoming, model: Model, num_inputs: int) -> None:
-        """Refuse a request before it is looked at further.
-
-        Raises:
-            InvalidRequestError: when it has too many inputs.
-            RefusedError: when it would not be computed in time.
-        """
-        _note(incoming.call, model, num_inputs)
-        self.limits.check_count(num_inputs)
-        num_tokens = max(self._scheduler.forecast.tokens(model, len(incoming.raw)), MIN_TOKENS * num_inputs)
-        with self._rejections(model):
-            self._scheduler.check(model, num_tokens, incoming.deadline_s)
-
-    def encode(
-        self,
-        incoming: Incoming,
-        model: Model,
-        task: AnyTask,
-        examples: Sequence[Any],
-        *,
-        truncate: bool,
-        windowed: frozenset[str] = frozenset(),
-        field: Callable[[InvalidExample], str],
-    ) -> tuple[list[Any], list[list[Features]]]:
-        """The examples as they are read, and the features of each.
-
-        Args:
-            task: the model's, perhaps with other settings.
-            windowed: fields of the examples that may be of any length, since they are read in windows.
-            field: path of an invalid example in the request.
-
-        Raises:
-            InvalidRequestError: naming the examples that cannot be encoded.
-        """
-        num_bytes, started_s = len(incoming.raw), time.monotonic()
-        try:
-            held = examples
-            if num_bytes > self.limits.free_bytes(task.settings):
-                held = self.limits.cut(examples, task.settings, windowed=windowed, truncate=truncate)
-            read = [task.complete(example) for example in held]
-            windows = task.encode(read, truncate=truncate)
-        except InvalidExamplesError as error:
-            raise InvalidRequestError(
-                violations=[Violation(field(item), item.reason) for item in error.invalid]
-            ) from error
-        self.encoded(incoming, model, started_s)
-        if held is not examples:
-            windows = [note_cut(*parts) for parts in zip(windows, examples, held, strict=True)]
-        if num_cut := sum(any(window.num_truncated for window in items) for items in windows):
-            self._metrics.truncated(model, num_cut)
-        if examples:
-            num_tokens = sum(len(window) for items in windows for window in items)
-            self._scheduler.forecast.encoded(model, num_bytes, num_tokens)
-        return read, windows
-
-    def encoded(self, incoming: Incoming, model: Model, started_s: float) -> float:
-        """Note that texts have become tokens; returns the seconds that it took."""
-        seconds = time.monotonic() - started_s
-        self._metrics.encoded(model, seconds)
-        incoming.call.stages.append(Stage("tokenize", started_s, seconds))
-        return seconds
-
-    @contextmanager
-    def _rejections(self, model: Model) -> Iterator[None]:
-        try:
-            yield
-        except RefusedError as error:
-            self._metrics.rejected(model, REJECTIONS[type(error)])
-            raise
-
-
-def _note(call: Call, model: Model, num_inputs: int) -> None:
-    call.model, call.num_inputs = f"{model.manifest.name}/{model.manifest.version}", num_inputs
 
 
 def _cancel_submitted(found: Future[Submitted]) -> None:

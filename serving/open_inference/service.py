@@ -10,6 +10,7 @@ from typing import Any
 from google.protobuf.message import Message
 
 from serving.errors import ModelNotFoundError
+from serving.intake import Incoming
 from serving.models import Model
 from serving.open_inference import token_ids
 from serving.open_inference.forms import FORMS
@@ -17,7 +18,7 @@ from serving.open_inference.tensors import BYTES, TensorSpec, wrong
 from serving.open_inference.texts import TextWork
 from serving.open_inference.token_ids import TokenIdWork
 from serving.open_inference.v2 import service_pb2 as pb
-from serving.servicer import Behaviour, Computable, Incoming, Servicer
+from serving.servicer import Behaviour, Computable, Servicer
 from serving.wire import parse
 from tasks.features import INPUT_NAMES
 
@@ -95,10 +96,12 @@ class OpenInference:
     def _prepare(self, incoming: Incoming) -> Callable[[], Computable]:
         request = parse(pb.ModelInferRequest, incoming.raw)
         model = self._find(request.model_name, request.model_version, "model_name")
-        self._servicer.admit(incoming, model, max((item.shape[0] for item in request.inputs if item.shape), default=0))
+        self._servicer.intake.admit(
+            incoming, model, max((item.shape[0] for item in request.inputs if item.shape), default=0)
+        )
         sent = {item.name for item in request.inputs}
         if not sent & set(INPUT_NAMES):
-            return partial(TextWork.of, request, model, partial(self._servicer.encode, incoming))
+            return partial(TextWork.of, request, model, partial(self._servicer.intake.encode, incoming))
         return partial(TokenIdWork.of, request, model)
 
 

@@ -22,7 +22,7 @@ from tasks.features import Features
 
 
 class Encode(Protocol):
-    """The servicer's way from examples to features."""
+    """The way from examples to features."""
 
     def __call__(
         self,
@@ -34,7 +34,7 @@ class Encode(Protocol):
         windowed: frozenset[str],
         field: Any,
     ) -> Any:
-        """As `Servicer.encode`."""
+        """As `Intake.encode`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from bertline.v1 import encoder_pb2 as bertline
+from serving.offload import SMALL_BYTES
 from serving.open_inference import tensors
 from serving.open_inference.forms import FORMS
 from serving.open_inference.options import Options
 from serving.open_inference.service import METHODS, SERVICE
-from serving.servicer import SMALL_BYTES
 from tasks import TASKS, create_task, settings_from_dict
 from tasks.classification import ClassificationExample
 from tasks.features import collate

@@ -9,7 +9,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from bertline.v1 import encoder_pb2 as pb
-from serving.servicer import NUM_THREADS, SMALL_BYTES
+from serving.offload import NUM_THREADS, SMALL_BYTES
 from tests.serving.conftest import serve
 
 SERVICE = "bertline.v1.Encoder"
@@ -110,7 +110,8 @@ def test_a_refusal_waits_for_no_tokenizing(slow):
     """What is too much is refused while all threads that turn texts into tokens are busy with other requests."""
     release = threading.Event()
     for _ in range(NUM_THREADS):
-        slow.server._servicer._threads.submit(release.wait)
+        waiting = slow.server._servicer.offload(SMALL_BYTES + 1, release.wait)
+        asyncio.run_coroutine_threadsafe(waiting, slow.loop)
     try:
         refused = embed(slow, *["cat"] * SMALL_BYTES).exception(5)
     finally:

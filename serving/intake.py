@@ -1,0 +1,117 @@
+"""What comes in: request -> features, within limits, or a refusal before any work is done."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from serving.calls import Call, Stage
+from serving.errors import InvalidRequestError, Violation
+from serving.limits import Limits, note_cut
+from serving.metrics import REJECTIONS, Metrics
+from serving.models import Model
+from serving.scheduler import RefusedError, Scheduler
+from tasks.base import AnyTask, InvalidExample, InvalidExamplesError
+from tasks.features import Features
+
+MIN_TOKENS = 3
+"""Of any sequence: [CLS], a token, [SEP]."""
+
+
+@dataclass(frozen=True, slots=True)
+class Incoming:
+    """A request that has come."""
+
+    raw: bytes
+    deadline_s: float | None
+    """On the clock of `time.monotonic`."""
+    call: Call
+    """What is noted of it."""
+
+
+class Intake:
+    """Admits requests, and makes features of their examples."""
+
+    def __init__(self, scheduler: Scheduler, metrics: Metrics, limits: Limits) -> None:
+        self.limits = limits
+        self._scheduler = scheduler
+        self._metrics = metrics
+
+    def admit(self, incoming: Incoming, model: Model, num_inputs: int) -> None:
+        """Refuse a request before it is looked at further.
+
+        Raises:
+            InvalidRequestError: when it has too many inputs.
+            RefusedError: when it would not be computed in time.
+        """
+        note_model(incoming.call, model, num_inputs)
+        self.limits.check_count(num_inputs)
+        num_tokens = max(self._scheduler.forecast.tokens(model, len(incoming.raw)), MIN_TOKENS * num_inputs)
+        with self.rejections(model):
+            self._scheduler.check(model, num_tokens, incoming.deadline_s)
+
+    def encode(
+        self,
+        incoming: Incoming,
+        model: Model,
+        task: AnyTask,
+        examples: Sequence[Any],
+        *,
+        truncate: bool,
+        windowed: frozenset[str] = frozenset(),
+        field: Callable[[InvalidExample], str],
+    ) -> tuple[list[Any], list[list[Features]]]:
+        """The examples as they are read, and the features of each.
+
+        Args:
+            task: the model's, perhaps with other settings.
+            windowed: fields of the examples that may be of any length, since they are read in windows.
+            field: path of an invalid example in the request.
+
+        Raises:
+            InvalidRequestError: naming the examples that cannot be encoded.
+        """
+        num_bytes, started_s = len(incoming.raw), time.monotonic()
+        try:
+            held = examples
+            if num_bytes > self.limits.free_bytes(task.settings):
+                held = self.limits.cut(examples, task.settings, windowed=windowed, truncate=truncate)
+            read = [task.complete(example) for example in held]
+            windows = task.encode(read, truncate=truncate)
+        except InvalidExamplesError as error:
+            raise InvalidRequestError(
+                violations=[Violation(field(item), item.reason) for item in error.invalid]
+            ) from error
+        self.encoded(incoming, model, started_s)
+        if held is not examples:
+            windows = [note_cut(*parts) for parts in zip(windows, examples, held, strict=True)]
+        if num_cut := sum(any(window.num_truncated for window in items) for items in windows):
+            self._metrics.truncated(model, num_cut)
+        if examples:
+            num_tokens = sum(len(window) for items in windows for window in items)
+            self._scheduler.forecast.encoded(model, num_bytes, num_tokens)
+        return read, windows
+
+    def encoded(self, incoming: Incoming, model: Model, started_s: float) -> float:
+        """Note that texts have become tokens; returns the seconds that it took."""
+        seconds = time.monotonic() - started_s
+        self._metrics.encoded(model, seconds)
+        incoming.call.stages.append(Stage("tokenize", started_s, seconds))
+        return seconds
+
+    @contextmanager
+    def rejections(self, model: Model) -> Iterator[None]:
+        """Count what is refused in here."""
+        try:
+            yield
+        except RefusedError as error:
+            self._metrics.rejected(model, REJECTIONS[type(error)])
+            raise
+
+
+def note_model(call: Call, model: Model, num_inputs: int) -> None:
+    """Note what answers a call, and how much it asks."""
+    call.model, call.num_inputs = f"{model.manifest.name}/{model.manifest.version}", num_inputs
