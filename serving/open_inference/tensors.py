@@ -163,15 +163,21 @@ def requested(request: pb.ModelInferRequest, specs: Sequence[TensorSpec]) -> lis
 
 
 def response(
-    request: pb.ModelInferRequest, model: Model, specs: Sequence[TensorSpec], arrays: Mapping[str, np.ndarray]
+    request: pb.ModelInferRequest,
+    model: Model,
+    specs: Sequence[TensorSpec],
+    arrays: Mapping[str, np.ndarray],
+    num_truncated: int = 0,
 ) -> Reply:
-    """The response with these outputs, serialised."""
+    """The response with these outputs, serialised; a parameter says how many tokens were cut, if any were."""
     manifest = model.manifest
     reply = pb.ModelInferResponse(model_name=manifest.name, model_version=manifest.version, id=request.id)
     for spec in specs:
         array = arrays[spec.name]
         reply.outputs.add(name=spec.name, datatype=spec.datatype, shape=array.shape)
         reply.raw_output_contents.append(_raw(array, spec.datatype))
+    if num_truncated:
+        reply.parameters["num_truncated"].int64_param = num_truncated
     serialised: bytes = reply.SerializeToString()
     return Reply(whole=serialised, lasting=serialised)
 

@@ -79,7 +79,8 @@ class TextWork:
     def reply(self, done: Done) -> Reply:
         """The response, serialised."""
         arrays = self.form.arrays(done.results, self.form.outputs(self.model))
-        return response(self.request, self.model, self.outputs, arrays)
+        num_truncated = sum(window.num_truncated for windows in self.windows for window in windows)
+        return response(self.request, self.model, self.outputs, arrays, num_truncated)
 
 
 def _rows(arrays: Mapping[str, np.ndarray], form: Form) -> Iterator[Row]:

@@ -163,6 +163,15 @@ def test_truncate(server):
     np.testing.assert_array_equal(found["embedding"], infer(server, "embedder", text=["cat " * 30])["embedding"])
 
 
+@pytest.mark.parametrize(("lengths", "cut"), [((30, 3), 0), ((100, 32), 72)])
+def test_cuts_are_told(server, lengths, cut):
+    """A parameter of the response says how many tokens were cut from all texts; there is none where none were."""
+    request = infer_request("embedder", text=["cat " * length for length in lengths], parameters={"truncate": True})
+    parameters = stub(server, "ModelInfer")(request).parameters
+
+    assert {name: value.int64_param for name, value in parameters.items()} == ({"num_truncated": cut} if cut else {})
+
+
 @pytest.mark.parametrize(("model", "shape"), [("embedder", (0, 8)), ("classifier", (0, 1)), ("filler", (0, 1))])
 def test_no_texts(server, model, shape):
     """Without texts the outputs are empty."""
