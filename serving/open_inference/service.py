@@ -99,6 +99,8 @@ class OpenInference:
         sent = {item.name for item in request.inputs}
         if not sent & set(INPUT_NAMES):
             return TextWork.of(request, model, partial(self._servicer.encode, incoming))
+        if sent & {spec.name for spec in FORMS[model.task.name].inputs}:
+            raise wrong("inputs", "texts and token ids came; send one or the other")
         return TokenIdWork.of(request, model)
 
 

@@ -73,7 +73,9 @@ def test_sigterm(slow_models):
 
         assert len(call.result(20).num_tokens) == 8
         assert process.wait(10) == 0
-        assert not re.search("WARNING|ERROR|Traceback", process.stderr.read())
+        log = process.stderr.read()
+        assert not re.search("WARNING|ERROR|Traceback", log)
+        assert re.search(r"SIGTERM came: draining, for at most 10 s\n(.*\n)*.* ended\n\Z", log)
 
 
 def test_second_signal(slow_models):
