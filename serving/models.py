@@ -118,7 +118,9 @@ def load_model(
     if loaded and loaded.manifest == manifest:
         return loaded
     if parse_model_path(path) != (manifest.name, manifest.version):
-        raise ValueError(f"`{path}` holds a manifest of `{manifest.name}/{manifest.version}`; move it there")
+        raise ValueError(
+            f"`{path}` holds a manifest of `{manifest.name}/{manifest.version}`; move it there, or change the manifest"
+        )
     task = create_task(manifest.task, _tokenizer(directory), manifest.settings)
     execution = replace(
         manifest.execution,
