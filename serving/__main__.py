@@ -26,7 +26,7 @@ from serving import logs  # noqa: E402
 from serving.errors import told  # noqa: E402
 from serving.report import describe_settings, versions  # noqa: E402
 from serving.server import Server  # noqa: E402
-from serving.settings import Settings, read_settings  # noqa: E402
+from serving.settings import Settings, read_settings, unknown_variables  # noqa: E402
 from serving.systemd import notify  # noqa: E402
 
 logger = logging.getLogger("serving")
@@ -49,9 +49,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         elif "--print-config" in arguments:
             arguments.remove("--print-config")
             print(describe_settings(arguments))
+            _warn_of_unknown_variables()
         else:
             settings = read_settings(arguments)
             logs.configure(settings.log_format, settings.log_level)
+            _warn_of_unknown_variables()
             sys.setswitchinterval(SWITCH_S)
             uvloop.run(run(settings))
     except (ValueError, OSError) as error:
@@ -100,6 +102,11 @@ async def run(settings: Settings) -> None:
         await draining
         if first.done():
             logger.info("ended")
+
+
+def _warn_of_unknown_variables() -> None:
+    for name in unknown_variables():
+        logger.warning("the variable %s is no setting, and has no effect; see --help", name)
 
 
 def _signals() -> asyncio.Queue[int]:

@@ -187,7 +187,7 @@ class Model:
     """In the order of the logits, of classification and tagging; empty for other tasks."""
     digest: str
     """SHA-256 of model.onnx, hexadecimal."""
-    manifest_json: str
+    manifest_json: str = field(repr=False)
 
     @property
     def manifest(self) -> dict[str, Any]:

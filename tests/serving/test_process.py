@@ -14,7 +14,7 @@ import pytest
 
 from bertline.v1 import encoder_pb2 as pb
 from bertline.v1 import encoder_pb2_grpc
-from serving.settings import Settings
+from serving.settings import Settings, unknown_variables
 from tests.serving.models import write_model
 
 READY = re.compile(r"serving (\d+) models? on (\S+), metrics on http://(\S+)/metrics\n")
@@ -196,6 +196,23 @@ def print_config(*arguments, **environment):
         env=os.environ | environment,
     )
     return json.loads(done.stdout)
+
+
+def test_unknown_variables(monkeypatch):
+    """A variable that was mistyped is told of; those of the command and of Kubernetes are none of the server's."""
+    names = (
+        "NUM_THREAD",
+        "NUM_THREADS",
+        "TARGET",
+        "TOKEN",
+        "SERVICE_HOST",
+        "PORT_50051_TCP_ADDR",
+        "METRICS_SERVICE_PORT",
+    )
+    for name in names:
+        monkeypatch.setenv(f"BERTLINE_{name}", "3")
+
+    assert unknown_variables() == ["BERTLINE_NUM_THREAD"]
 
 
 def test_print_config():
