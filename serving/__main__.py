@@ -22,10 +22,13 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # the workers need the
 import uvloop  # noqa: E402
 
 from serving import logs  # noqa: E402
+from serving.errors import told  # noqa: E402
 from serving.report import describe_settings, versions  # noqa: E402
 from serving.server import Server  # noqa: E402
-from serving.settings import Settings, read_settings  # noqa: E402
+from serving.settings import Settings, read_settings, unknown_variables  # noqa: E402
 from serving.systemd import notify  # noqa: E402
+
+logger = logging.getLogger("serving")
 
 SWITCH_S = 0.001
 """What a thread of Python may run while others wait, not 5 ms: workers that come back from a run go on sooner."""
@@ -45,16 +48,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         elif "--print-config" in arguments:
             arguments.remove("--print-config")
             print(describe_settings(arguments))
+            _warn_of_unknown_variables()
         else:
             settings = read_settings(arguments)
             logs.configure(settings.log_format, settings.log_level)
+            _warn_of_unknown_variables()
             sys.setswitchinterval(SWITCH_S)
             uvloop.run(run(settings))
     except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {told(error)}", file=sys.stderr)
         return 2
     except RuntimeError as error:
-        logging.getLogger(__name__).critical("%s", error)
+        logger.critical("%s", error)
         os._exit(1)  # whatever else waits for a thread that does not end would wait for ever
     return 0
 
@@ -87,10 +92,20 @@ async def run(settings: Settings) -> None:
         loading.cancel()
     finally:
         notify("STOPPING=1")
+        if first.done():
+            name = signal.Signals(first.result()).name
+            logger.info("%s came: draining, for at most %g s", name, settings.grace_s)
         draining = asyncio.create_task(server.stop(settings.grace_s))
         await asyncio.wait((draining, second), return_when=asyncio.FIRST_COMPLETED)
         await server.stop(0)
         await draining
+        if first.done():
+            logger.info("ended")
+
+
+def _warn_of_unknown_variables() -> None:
+    for name in unknown_variables():
+        logger.warning("the variable %s is no setting, and has no effect; see --help", name)
 
 
 def _signals() -> asyncio.Queue[int]:

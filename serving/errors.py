@@ -67,6 +67,13 @@ class UnavailableError(Exception):
     """The server is starting or draining."""
 
 
+def told(error: Exception) -> str:
+    """A mistake in one line; of a file that cannot be read, which and why."""
+    if isinstance(error, OSError) and error.filename and error.strerror:
+        return f"cannot read `{error.filename}`: {error.strerror.lower()}"
+    return " ".join(str(error).split())
+
+
 CODES: dict[type[Exception], grpc.StatusCode] = {
     InvalidRequestError: grpc.StatusCode.INVALID_ARGUMENT,
     ModelNotFoundError: grpc.StatusCode.NOT_FOUND,

@@ -123,7 +123,9 @@ def load_model(
     if loaded and loaded.manifest == manifest:
         return loaded
     if parse_model_path(path) != (manifest.name, manifest.version):
-        raise ValueError(f"`{path}` holds a manifest of `{manifest.name}/{manifest.version}`; move it there")
+        raise ValueError(
+            f"`{path}` holds a manifest of `{manifest.name}/{manifest.version}`; move it there, or change the manifest"
+        )
     task = create_task(manifest.task, _tokenizer(directory), manifest.settings)
     execution = replace(
         manifest.execution,
@@ -221,7 +223,8 @@ class Models:
         if not versions or (version and version not in versions):
             self._check_known(name, version)
         if not versions:
-            raise ModelNotFoundError(f"no model of that name: `{name}` (loaded: {_listing(self)})")
+            hint = "; its version is a field of its own" if "/" in name else ""
+            raise ModelNotFoundError(f"no model of that name: `{name}`{hint} (loaded: {_listing(self)})")
         if version and version not in versions:
             raise ModelNotFoundError(f"no such version of `{name}`: `{version}` (loaded: {', '.join(versions)})")
         model = versions[version] if version else _highest(versions)

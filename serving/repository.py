@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from serving.errors import told
 from serving.models import Model, Models, State, Version
 from tasks.manifest import MANIFEST_FILE, model_versions
 
@@ -142,7 +143,7 @@ class Repository:
                 await self.refresh(patient=not at_once)
                 self._complaint = ""
             except (ValueError, OSError) as error:
-                self._complain(f"{error}; what is loaded goes on serving")
+                self._complain(f"{told(error)}; what is loaded goes on serving")
             except Exception:
                 logger.exception("looking for models failed; it is tried again")
 
@@ -202,7 +203,7 @@ class Repository:
             slot.model = await asyncio.to_thread(self._load_unchanged, slot, content)
             slot.error = ""
         except (ValueError, OSError) as error:
-            slot.error = " ".join(str(error).split())
+            slot.error = told(error)
         except Exception as error:
             logger.exception("loading %s/%s failed", *key)
             slot.error = f"unforeseen {type(error).__name__}; the log of the server has more"

@@ -221,7 +221,7 @@ class Scheduler:
         if deadline_s is not None and now_s + headroom * total_s > deadline_s:
             left_s = max(0.0, deadline_s - now_s)
             raise HopelessError(
-                f"the deadline cannot be met: about {total_s:.2f} s are needed, {left_s:.2f} s are left", retry_s=wait_s
+                f"the deadline cannot be met: about {total_s:.3g} s are needed, {left_s:.3g} s are left", retry_s=wait_s
             )
 
     def _start_worker(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from inspect import cleandoc
 from pathlib import Path
@@ -15,6 +16,11 @@ from tasks.cpus import available_cpus
 
 TRACE_VARIABLE = "OTEL_EXPORTER_OTLP_ENDPOINT"
 """As all programs with OpenTelemetry know it."""
+
+CLIENT_VARIABLES = {"BERTLINE_TARGET", "BERTLINE_TOKEN", "BERTLINE_TLS_CA"}
+"""Of the command `bertline`, which may run beside the server."""
+_OF_KUBERNETES = re.compile(r"BERTLINE_(\w+_)?(SERVICE|PORT)_")
+"""It sets such of each Service that is called bertline or bertline-..."""
 
 
 class Settings(BaseSettings):
@@ -147,6 +153,13 @@ def read_settings(arguments: Sequence[str] | None = None) -> Settings:
         raise ValueError(f"{str(error).removeprefix('error parsing CLI: ')}; see --help") from error
     except ValidationError as error:
         raise ValueError("; ".join(_problem(item) for item in error.errors())) from error
+
+
+def unknown_variables() -> list[str]:
+    """Variables of the environment that begin as settings do and are none: mistyped ones would have no effect."""
+    known = {f"BERTLINE_{name.upper()}" for name in Settings.model_fields} | CLIENT_VARIABLES
+    names = (name for name in os.environ if name.upper().startswith("BERTLINE_") and name.upper() not in known)
+    return sorted(name for name in names if not _OF_KUBERNETES.match(name))
 
 
 def _problem(error: object) -> str:

@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from serving.errors import told
+
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
@@ -53,7 +55,7 @@ class Watched(Generic[T]):
             self._value = self._read()
             logger.info("read again, as it changed: %s", names)
         except (ValueError, OSError) as error:
-            logger.error("what was read before stays in use: %s", error)
+            logger.error("what was read before stays in use: %s", told(error))
 
     def _signature(self) -> list[tuple[int, int, int] | None]:
         return [_signature(path) for path in self._paths]

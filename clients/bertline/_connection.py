@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from dataclasses import dataclass, field
@@ -13,8 +14,27 @@ from bertline._convert import Request
 from bertline._status import client_error
 from bertline.errors import BertlineError
 
+_SERVICE_CONFIG = {
+    # All replicas that a name stands for are used, not the first that answers.
+    "loadBalancingConfig": [{"round_robin": {}}],
+    # A server that starts or drains has computed nothing: the next attempt goes to another replica, or waits a little.
+    "methodConfig": [
+        {
+            "name": [{}],
+            "retryPolicy": {
+                "maxAttempts": 4,
+                "initialBackoff": "0.05s",
+                "maxBackoff": "0.5s",
+                "backoffMultiplier": 3,
+                "retryableStatusCodes": ["UNAVAILABLE"],
+            },
+        }
+    ],
+}
 _CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", -1),
+    ("grpc.service_config", json.dumps(_SERVICE_CONFIG)),
+    ("grpc.per_rpc_retry_buffer_size", 4 * 2**20),  # as large as a request may be by default
     # Give up an address that does not reply after 1.5 s, and try again at least every second: a server that comes up
     # is found, and one that is not there is reported at once.
     ("grpc.min_reconnect_backoff_ms", 1500),

@@ -30,7 +30,7 @@ def question_input(row: Mapping[str, Any]) -> tuple[str, str]:
 
 def embedding_row(vector: np.ndarray) -> dict[str, Any]:
     """The row of one text."""
-    return {"vector": vector.tolist()}
+    return {"vector": list(map(float, vector.astype(str).tolist()))}  # as few digits as give the same float32
 
 
 def classification_row(result: Classification) -> dict[str, Any]:

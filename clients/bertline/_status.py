@@ -26,7 +26,7 @@ from bertline.errors import (
 ERRORS: dict[grpc.StatusCode, tuple[type[BertlineError], str]] = {
     grpc.StatusCode.UNAVAILABLE: (
         ConnectionFailed,
-        "no server is available at `{target}` ({details}); start one with `python -m serving`, or name its address",
+        "no server is available at `{target}` ({details}); {hint}",
     ),
     grpc.StatusCode.DEADLINE_EXCEEDED: (
         TimedOut,
@@ -35,10 +35,30 @@ ERRORS: dict[grpc.StatusCode, tuple[type[BertlineError], str]] = {
     grpc.StatusCode.INVALID_ARGUMENT: (InvalidInput, "{details}"),
     grpc.StatusCode.NOT_FOUND: (ModelNotFound, "{details}"),
     grpc.StatusCode.RESOURCE_EXHAUSTED: (Overloaded, "`{target}` is overloaded ({details}); try again later"),
-    grpc.StatusCode.UNAUTHENTICATED: (Unauthenticated, "`{target}` asks for credentials ({details})"),
+    grpc.StatusCode.UNAUTHENTICATED: (
+        Unauthenticated,
+        "`{target}` asks for credentials ({details}); give it as `token`, or in BERTLINE_TOKEN to the command",
+    ),
     grpc.StatusCode.PERMISSION_DENIED: (PermissionDenied, "`{target}` does not allow this ({details})"),
 }
 """Which error stands for a status, and what it says. Every other status is a ServerError."""
+
+_HINTS = (
+    (r"server is (starting|draining)|is being loaded", "try again"),
+    (r"Hostname Verification", "its certificate does not name this host: name the server as its certificate does"),
+    (r"CERTIFICATE_VERIFY_FAILED", "trust who signed its certificate: `credentials`, or --tls-ca of the command"),
+    (r"WRONG_VERSION_NUMBER", "it speaks no TLS: leave `credentials`, or --tls-ca of the command, out"),
+    (
+        r"security handshaker",
+        "`credentials`, or the files of --tls-ca, --tls-cert and --tls-key, are no use: they are PEM",
+    ),
+    (
+        r"Socket closed",
+        "if it speaks TLS, give `credentials`, or --tls-ca to the command (--tls-cert, too, if it asks for one)",
+    ),
+    (r"", "start one with `python -m serving`, or name its address"),
+)
+"""What to do about UNAVAILABLE: that of the first pattern in the details; gRPC tells of TLS in its own words."""
 
 _SERVER_ERROR = (ServerError, "`{target}` failed with {code} ({details})")
 _INPUT_FIELD = re.compile(r"(?:inputs|(text)s)\[(\d+)\](?:\.([\w\[\]]+))?")
@@ -61,7 +81,8 @@ def client_error(
     if code is grpc.StatusCode.INVALID_ARGUMENT and items:
         return InvalidInput.of(items)
     error_type, message = ERRORS.get(code, _SERVER_ERROR)
-    return error_type(message.format(target=target, timeout=timeout, code=code.name, details=details))
+    hint = next(hint for pattern, hint in _HINTS if re.search(pattern, details))
+    return error_type(message.format(target=target, timeout=timeout, code=code.name, details=details, hint=hint))
 
 
 def _invalid_items(error: grpc.RpcError, first: int) -> Iterator[InvalidItem]:

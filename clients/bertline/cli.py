@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -48,7 +49,8 @@ from bertline.results import Model
 _UsageError: Any = typer.BadParameter.__base__  # click's or typer's own, as the version of typer has it
 
 app = typer.Typer(
-    help="Ask a Bertline server. Results are JSON, a line for each input.",
+    help="Ask a Bertline server. Results are JSON, a line for each input. The options below stand before the command, "
+    "all others after it: bertline models --target HOST:PORT",
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -85,6 +87,15 @@ TlsCa = Annotated[str | None, PemPath(envvar="BERTLINE_TLS_CA", help="Speak TLS;
 TlsCert = Annotated[str | None, PemPath(help="Your certificate, of a server that asks for one (mutual TLS).")]
 TlsKey = Annotated[str | None, PemPath(help="Its private key.")]
 
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"bertline {version('bertline')}")
+        raise typer.Exit
+
+
+Version = Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print it and exit.")]
+
 _TARGET, _TIMEOUT = "127.0.0.1:50051", 30.0
 
 
@@ -111,8 +122,14 @@ _access = _Access()
 
 
 @app.callback()
-def access(token: Token = None, tls_ca: TlsCa = None, tls_cert: TlsCert = None, tls_key: TlsKey = None) -> None:
-    """Ask a Bertline server. Results are JSON, a line for each input."""
+def access(
+    token: Token = None,
+    tls_ca: TlsCa = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    version: Version = False,
+) -> None:
+    """What all commands need to know."""
     global _access
     _access = _Access(token, tls_ca, tls_cert, tls_key)
 
@@ -258,13 +275,24 @@ def main() -> None:
         sys.exit(app(standalone_mode=False))
     except _UsageError as error:
         command = error.ctx.command_path if error.ctx else "bertline"
-        _fail(f"{error.format_message().rstrip('.')}; see `{command} --help`", 2)
+        _fail(f"{error.format_message().rstrip('.')}{_place(error)}; see `{command} --help`", 2)
     except (BertlineError, FileError) as error:
         _fail(str(error), 1)
     except typer.Abort:  # Ctrl-C, with older versions of typer
         sys.exit(130)
     except OSError as error:
         _fail(f"{error.strerror}: `{error.filename or 'standard output'}`", 1)
+
+
+def _place(error: Any) -> str:
+    """Where an option that is not known here stands."""
+    option, context = getattr(error, "option_name", None), error.ctx
+    if not option or not context:
+        return ""
+    if not context.parent:
+        return ", options of a command stand after its name"
+    names = [name for known in context.parent.command.params for name in known.opts]
+    return f", it stands before `{context.info_name}`" if option in names else ""
 
 
 def _fail(message: str, code: int) -> NoReturn:

@@ -188,7 +188,7 @@ class Model:
     """In the order of the logits, of classification and tagging; empty for other tasks."""
     digest: str
     """SHA-256 of model.onnx, hexadecimal."""
-    manifest_json: str
+    manifest_json: str = field(repr=False)
     state: str = ""
     """`loading`, `ready`, `stale` (what its directory held before answers) or `failed`; empty where the server does not
     say."""

@@ -102,6 +102,8 @@ class OpenInference:
         sent = {item.name for item in request.inputs}
         if not sent & set(INPUT_NAMES):
             return partial(TextWork.of, request, model, partial(self._servicer.intake.encode, incoming))
+        if sent & {spec.name for spec in FORMS[model.task.name].inputs}:
+            raise wrong("inputs", "texts and token ids came; send one or the other")
         return partial(TokenIdWork.of, request, model)
 
 

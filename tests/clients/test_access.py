@@ -7,6 +7,7 @@ import pytest
 
 from bertline import AsyncClient, Client, cli
 from bertline.errors import ConnectionFailed, Unauthenticated
+from tests.clients import fake_server
 from tests.serving.certificates import make_authority
 from tests.serving.conftest import serve
 from tests.serving.models import write_model
@@ -44,7 +45,28 @@ def test_client(target, authority, mine):
         assert client.embed(["cat"] * 100, model="embedder").shape == (100, 8)
     with Client(target, credentials=credentials) as client, pytest.raises(Unauthenticated, match="no token came"):
         client.models()
-    with Client(target, token=TOKEN) as client, pytest.raises(ConnectionFailed):
+    with Client(target, token=TOKEN) as client, pytest.raises(ConnectionFailed, match="speaks TLS, give `credentials`"):
+        client.models()
+
+
+def test_untrusted_server(target, authority, mine, tmp_path):
+    """A server whose certificate somebody else signed is not said to be absent."""
+    stranger = make_authority(tmp_path / "stranger")
+    with (
+        Client(target, credentials=mine.credentials(stranger), token=TOKEN) as client,
+        pytest.raises(ConnectionFailed, match="trust who signed its certificate"),
+    ):
+        client.models()
+
+
+def test_server_without_tls(authority, mine):
+    """A client that speaks TLS to a server that does not hears of that."""
+    credentials = mine.credentials(authority)
+    with (
+        fake_server.serve(fake_server.FakeEncoder()) as plain,
+        Client(plain, credentials=credentials) as client,
+        pytest.raises(ConnectionFailed, match="it speaks no TLS"),
+    ):
         client.models()
 
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,6 +29,11 @@ class Result(NamedTuple):
 
 
 Run = Callable[..., Result]
+
+
+def numbers(text: str) -> list[float]:
+    """The vector of a text with as few digits as tell its float32 from others."""
+    return [float(str(value)) for value in vector(text)]
 
 
 @pytest.fixture
@@ -78,6 +84,24 @@ def test_the_process_fails_in_one_line(dead_target: str) -> None:
     assert (result.returncode, result.stdout) == (1, b"")
     assert result.stderr.startswith(f"bertline: no server is available at `{dead_target}`".encode())
     assert result.stderr.count(b"\n") == 1
+
+
+def test_version(run: Run) -> None:
+    """--version names the distribution's version."""
+    assert run("--version") == (0, f"bertline {version('bertline')}\n", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--target", "there:1", "models"], "No such option: --target, options of a command stand after its name"),
+        (["models", "--tls-ca", "ca.pem"], "No such option: --tls-ca, it stands before `models`"),
+        (["models", "--bogus"], "No such option: --bogus; see"),
+    ],
+)
+def test_options_in_the_wrong_place(run: Run, arguments: list[str], message: str) -> None:
+    """The message tells where an option stands that is known elsewhere."""
+    assert fails(run(*arguments), message, 2)
 
 
 def test_a_reader_that_leaves_is_no_error(target: str, tmp_path: Path) -> None:
@@ -136,7 +160,7 @@ def test_texts_of_the_command_line(run: Run) -> None:
     """Each argument is a text, each gets a row."""
     result = run("embed", "one", "two")
 
-    assert [row["vector"] for row in result.rows] == [vector("one").tolist(), vector("two").tolist()]
+    assert [row["vector"] for row in result.rows] == [numbers("one"), numbers("two")]
 
 
 def test_scores_are_written_short(run: Run) -> None:
@@ -165,7 +189,7 @@ def test_a_text_file_gives_a_row_for_each_line(run: Run, tmp_path: Path) -> None
     (tmp_path / "texts.txt").write_bytes(("\ufeff" + "\r\n".join(texts)).encode())
     result = run("embed", "--input", str(tmp_path / "texts.txt"))
 
-    assert [row["vector"] for row in result.rows] == [vector(text).tolist() for text in texts]
+    assert [row["vector"] for row in result.rows] == [numbers(text) for text in texts]
 
 
 def test_jsonl_keeps_ids_and_knows_pairs(run: Run, encoder: FakeEncoder, tmp_path: Path) -> None:
@@ -182,10 +206,8 @@ def test_standard_input_of_either_format(run: Run) -> None:
     """`-` reads texts, or JSONL where asked for or where nothing else is possible."""
     questions = b'{"question": "Is it here?", "context": "here"}'
 
-    assert run("embed", "-i", "-", stdin=b"one\n").rows == [{"vector": vector("one").tolist()}]
-    assert run("embed", "-i", "-", "--format", "jsonl", stdin=b'{"text": "one"}').rows == [
-        {"vector": vector("one").tolist()}
-    ]
+    assert run("embed", "-i", "-", stdin=b"one\n").rows == [{"vector": numbers("one")}]
+    assert run("embed", "-i", "-", "--format", "jsonl", stdin=b'{"text": "one"}').rows == [{"vector": numbers("one")}]
     assert run("answer", "-i", "-", stdin=questions).rows[0]["answer"] == "here"
 
 
@@ -249,8 +271,8 @@ def test_empty_lines_can_be_skipped(run: Run, tmp_path: Path) -> None:
     path.write_text("one\n\n  \ntwo\n")
 
     assert [row["vector"] for row in run("embed", "-i", str(path), "--skip-empty").rows] == [
-        vector("one").tolist(),
-        vector("two").tolist(),
+        numbers("one"),
+        numbers("two"),
     ]
 
 
@@ -263,7 +285,7 @@ def test_output_files_are_whole_or_absent(run: Run, tmp_path: Path) -> None:
     assert fails(failed, "input 2, text: refused")
     assert list(output.parent.iterdir()) == []
     assert run("embed", "one", "-o", str(output)) == Result(0, "", "")
-    assert json.loads(output.read_text()) == {"vector": vector("one").tolist()}
+    assert json.loads(output.read_text()) == {"vector": numbers("one")}
     assert list(output.parent.iterdir()) == [output]
 
 
@@ -278,7 +300,7 @@ def test_output_files_are_replaced_only_by_force(run: Run, encoder: FakeEncoder,
     assert run("embed", "refuse", "-o", str(output), "--force").code == 1
     assert output.read_text() == "precious"
     assert run("embed", "one", "-o", str(tmp_path / "link"), "--force").code == 0
-    assert json.loads(output.read_text()) == {"vector": vector("one").tolist()}
+    assert json.loads(output.read_text()) == {"vector": numbers("one")}
     assert (tmp_path / "link").is_symlink()
 
 

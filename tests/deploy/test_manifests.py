@@ -39,6 +39,11 @@ def test_ports(pod):
     assert f'"127.0.0.1:{ports[1]}"' in (DEPLOY / "prometheus.yml").read_text()
 
 
+def test_no_variables_of_services(pod):
+    """Kubernetes does not set BERTLINE_PORT to the address of a Service that is called as the manifest's is."""
+    assert pod["enableServiceLinks"] is False
+
+
 def test_time_to_stop(pod):
     """Who stops a server waits until it has drained; who asks whether it lives, until it had helped itself."""
     (container,) = pod["containers"]

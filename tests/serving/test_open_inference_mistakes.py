@@ -65,7 +65,10 @@ MISTAKES = {
         pb.ModelInferRequest(model_name="embedder", inputs=2 * list(infer_request("", text=[], typed=True).inputs)),
         "inputs[1].name: `text` came before",
     ),
-    "texts and ids": (infer_request("embedder", text=["a"], input_ids=IDS), "inputs[0].name: unknown: `text`"),
+    "texts and ids": (
+        infer_request("embedder", text=["a"], input_ids=IDS),
+        "inputs: texts and token ids came; send one",
+    ),
     "numbers as text": (infer_request("embedder", text=np.array([1])), "`INT64` came, `text` takes BYTES"),
     "unknown datatype": (text_request(datatype="FP8"), "inputs[0].datatype: `FP8` came, `text` takes BYTES"),
     "rank": (infer_request("embedder", text=[["a", "b"]]), "inputs[0].shape: [1, 2] came, `text` takes [n]"),

@@ -12,7 +12,7 @@ import grpc
 import pytest
 
 from bertline.v1 import encoder_pb2 as pb
-from serving.settings import Settings
+from serving.settings import Settings, unknown_variables
 from tests.serving.models import write_model
 from tests.serving.processes import command, started
 
@@ -47,7 +47,9 @@ def test_sigterm(slow_models):
 
         assert len(call.result(20).num_tokens) == 8
         assert process.wait(10) == 0
-        assert not re.search("WARNING|ERROR|Traceback", process.stderr.read())
+        log = process.stderr.read()
+        assert not re.search("WARNING|ERROR|Traceback", log)
+        assert re.search(r"SIGTERM came: draining, for at most 10 s\n(.*\n)*.* ended\n\Z", log)
 
 
 def test_second_signal(slow_models):
@@ -168,6 +170,23 @@ def print_config(*arguments, **environment):
         env=os.environ | environment,
     )
     return json.loads(done.stdout)
+
+
+def test_unknown_variables(monkeypatch):
+    """A variable that was mistyped is told of; those of the command and of Kubernetes are none of the server's."""
+    names = (
+        "NUM_THREAD",
+        "NUM_THREADS",
+        "TARGET",
+        "TOKEN",
+        "SERVICE_HOST",
+        "PORT_50051_TCP_ADDR",
+        "METRICS_SERVICE_PORT",
+    )
+    for name in names:
+        monkeypatch.setenv(f"BERTLINE_{name}", "3")
+
+    assert unknown_variables() == ["BERTLINE_NUM_THREAD"]
 
 
 def test_print_config():

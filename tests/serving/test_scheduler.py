@@ -174,7 +174,7 @@ def test_a_deadline_that_cannot_be_met_is_refused_at_once(scheduler, model):
     scheduler.submit(model, [[[1] * 100]], total)
 
     now = time.monotonic()
-    with pytest.raises(HopelessError, match=r"cannot be met: about 2\.4. s are needed, 2\.[34]. s are left") as caught:
+    with pytest.raises(HopelessError, match=r"about 2\.4\d? s are needed, 2\.[34]\d? s are left") as caught:
         scheduler.submit(model, [[[1] * 100]], total, deadline_s=now + 2.35)
     assert caught.value.retry_s == pytest.approx(1.4)
     with pytest.raises(HopelessError):

@@ -5,7 +5,7 @@ from grpc_status import rpc_status
 
 from bertline.v1 import encoder_pb2 as pb
 from serving.encoder import METHODS
-from serving.errors import CODES
+from serving.errors import CODES, told
 from serving.scheduler import ComputeError, ExpiredError, QueueFullError
 from tests.serving.conftest import serve
 from tests.serving.models import write_model
@@ -298,3 +298,16 @@ def test_too_large_message(all_tasks, count, message, counted):
 def test_all_errors_have_a_status():
     """Whatever the scheduler raises has a status of its own."""
     assert {QueueFullError, ExpiredError, ComputeError} <= CODES.keys()
+
+
+def test_a_name_with_its_version(versions):
+    """Who writes the version into the name is told of the other field."""
+    error, _ = refused(versions.stub.Embed, pb.EmbedRequest(model=pb.ModelRef(name="many/9"), texts=["cat"]))
+
+    assert error.details().startswith("no model of that name: `many/9`; its version is a field of its own (loaded: ")
+
+
+def test_files_that_cannot_be_read():
+    """An error of the operating system is told by the file and the reason, without a number."""
+    assert told(PermissionError(13, "Permission denied", "/key.pem")) == "cannot read `/key.pem`: permission denied"
+    assert told(OSError("cannot listen\nthere")) == "cannot listen there"
