@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from importlib.metadata import version
@@ -96,6 +97,9 @@ class OpenInference:
         request = parse(pb.ModelInferRequest, incoming.raw)
         model = self._find(request.model_name, request.model_version, "model_name")
         self._servicer.admit(incoming, model, max((item.shape[0] for item in request.inputs if item.shape), default=0))
+        for item in request.inputs:
+            if item.datatype == BYTES:
+                self._servicer.limits.check_count(math.prod(item.shape), "elements")
         sent = {item.name for item in request.inputs}
         if not sent & set(INPUT_NAMES):
             return partial(TextWork.of, request, model, partial(self._servicer.encode, incoming))
