@@ -24,8 +24,10 @@ import uvloop  # noqa: E402
 from serving import logs  # noqa: E402
 from serving.report import describe_settings, versions  # noqa: E402
 from serving.server import Server  # noqa: E402
-from serving.settings import Settings, read_settings  # noqa: E402
+from serving.settings import Settings, read_settings, unknown_variables  # noqa: E402
 from serving.systemd import notify  # noqa: E402
+
+logger = logging.getLogger(__name__)
 
 SWITCH_S = 0.001
 """What a thread of Python may run while others wait, not 5 ms: workers that come back from a run go on sooner."""
@@ -48,13 +50,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         else:
             settings = read_settings(arguments)
             logs.configure(settings.log_format, settings.log_level)
+            if unknown := unknown_variables(os.environ):
+                logger.warning("variables that are no settings and do nothing: %s", ", ".join(unknown))
             sys.setswitchinterval(SWITCH_S)
             uvloop.run(run(settings))
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except RuntimeError as error:
-        logging.getLogger(__name__).critical("%s", error)
+        logger.critical("%s", error)
         os._exit(1)  # whatever else waits for a thread that does not end would wait for ever
     return 0
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
 from inspect import cleandoc
 from pathlib import Path
 from typing import Literal
@@ -13,6 +14,9 @@ from pydantic_settings import BaseSettings, CliApp, CliPositionalArg, SettingsCo
 
 from tasks.cpus import available_cpus
 
+PREFIX = "BERTLINE_"
+OF_CLIENTS = ("TARGET", "TOKEN", "TLS_CA")
+"""What the command `bertline` reads, beside those that it shares with the server."""
 TRACE_VARIABLE = "OTEL_EXPORTER_OTLP_ENDPOINT"
 """As all programs with OpenTelemetry know it."""
 
@@ -26,7 +30,7 @@ class Settings(BaseSettings):
     """
 
     model_config = SettingsConfigDict(
-        env_prefix="BERTLINE_",
+        env_prefix=PREFIX,
         cli_prog_name="python -m serving",
         cli_kebab_case=True,
         cli_hide_none_type=True,
@@ -131,6 +135,15 @@ class Settings(BaseSettings):
             raise ValueError("--tls-client-ca (BERTLINE_TLS_CLIENT_CA) needs --tls-cert and --tls-key")
         return self
 
+    @model_validator(mode="after")
+    def _check_threads(self) -> Settings:
+        if self.num_threads is not None and self.num_threads > self.workers:
+            raise ValueError(
+                f"--num-threads (BERTLINE_NUM_THREADS): a batch cannot take {self.num_threads} of the {self.workers} "
+                "cores that --workers says"
+            )
+        return self
+
 
 Settings.__doc__ = cleandoc(Settings.__doc__ or "")  # as --help shows it
 
@@ -147,6 +160,18 @@ def read_settings(arguments: Sequence[str] | None = None) -> Settings:
         raise ValueError(f"{str(error).removeprefix('error parsing CLI: ')}; see --help") from error
     except ValidationError as error:
         raise ValueError("; ".join(_problem(item) for item in error.errors())) from error
+
+
+def unknown_variables(environment: Iterable[str]) -> list[str]:
+    """Names of variables that look like settings and are none, each with the setting that it may have meant."""
+    known = [name.upper() for name in Settings.model_fields]
+    names = sorted(name.upper().removeprefix(PREFIX) for name in environment if name.upper().startswith(PREFIX))
+    return [_with_hint(name, known) for name in names if name not in (*known, *OF_CLIENTS)]
+
+
+def _with_hint(name: str, known: Sequence[str]) -> str:
+    closest = get_close_matches(name, known, n=1, cutoff=0.7)
+    return f"{PREFIX}{name}" + (f" (did you mean {PREFIX}{closest[0]}?)" if closest else "")
 
 
 def _problem(error: object) -> str:

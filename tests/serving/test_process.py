@@ -110,6 +110,8 @@ def test_no_models(tmp_path):
         (["--tls-cert", __file__], {}, r"--tls-cert .* and --tls-key .* need each other"),
         ([], {"BERTLINE_TLS_CLIENT_CA": __file__}, r"--tls-client-ca .* needs --tls-cert and --tls-key"),
         (["--tokens-file", __file__], {}, rf"`{re.escape(__file__)}`, line \d+: a token is of letters"),
+        (["--num-threads", "3", "--workers", "2"], {}, r"--num-threads .*: a batch cannot take 3 of the 2 cores that"),
+        (["--port", "0", "--metrics-host", "a" * 300], {}, r"metrics: cannot listen on `a{300}`: no name of a host"),
         (["--log-format", "xml"], {}, r"--log-format .* 'text' or 'json': `xml`"),
         (["--prot", "1"], {}, r"unrecognized arguments: --prot; see --help"),
     ],
@@ -120,6 +122,15 @@ def test_bad_settings(arguments, environment, message):
 
     assert code == 2
     assert re.fullmatch(rf"error: {message}.*\n", stderr)
+
+
+def test_variables_that_are_no_settings(tmp_path):
+    """A variable with a typing error is a warning that names the setting it may mean; those of clients are not."""
+    _, stderr = failure(tmp_path / "none", BERTLINE_PROT="1", BERTLINE_OLD="1", BERTLINE_TOKEN="t", BERTLINE_PORT="0")
+
+    warnings = [line for line in stderr.splitlines() if "WARNING" in line]
+    assert len(warnings) == 1
+    assert warnings[0].endswith("do nothing: BERTLINE_OLD, BERTLINE_PROT (did you mean BERTLINE_PORT?)")
 
 
 def test_help():
