@@ -43,6 +43,8 @@ class Encoder:
         model = self._servicer.models.find(request.model.name, request.model.version, rpc.task)
         task = rpc.specialise(model, request)
         self._servicer.intake.admit(incoming, model, len(getattr(request, rpc.inputs)))
+        for what, count in rpc.parts(request).items():
+            self._servicer.intake.limits.check_count(count, what)
         return partial(self._encode, rpc, request, model, task, incoming)
 
     def _encode(self, rpc: Rpc, request: Any, model: Model, task: AnyTask, incoming: Incoming) -> Work:
@@ -55,6 +57,7 @@ class Encoder:
             windowed=rpc.windowed(request),
             field=lambda invalid: rpc.field(invalid, request),
         )
+        rpc.check_windows(windows, request, task)
         return Work(rpc, request, model, task, examples, windows, incoming.call.stages[-1].seconds)
 
     async def _tokenize(self, raw: bytes, context: grpc.aio.ServicerContext) -> bytes:

@@ -10,6 +10,10 @@ from serving.jobs import Model
 RATE = 0.02
 """Weight of what was seen last: a forecast that followed each batch would let too much in whenever it is low."""
 
+MAX_TIMES = 10.0
+"""What was seen counts as no more than so many times the forecast: one batch after which a huge reply was made, or in
+which the machine stood still, would have the next requests refused. What lasts is learnt all the same."""
+
 
 class Line:
     """Seconds of a batch by its tokens: so much a run, and so much a token, by least squares. A batch of a few tokens
@@ -65,7 +69,8 @@ class Forecast:
         """Learn from a batch."""
         if model not in self._lines:
             self._lines[model] = Line(model.measured)
-        self._lines[model].add(num_tokens, core_s)
+        line = self._lines[model]
+        line.add(num_tokens, min(core_s, MAX_TIMES * line.seconds(num_tokens)))
 
     def encoded(self, model: Model, num_bytes: int, num_tokens: int) -> None:
         """Learn from a request."""

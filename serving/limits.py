@@ -22,10 +22,10 @@ class Limits:
     max_texts: int
     max_chars: int
 
-    def check_count(self, count: int) -> None:
-        """Raise InvalidRequestError where a request has too many inputs."""
+    def check_count(self, count: int, what: str = "inputs") -> None:
+        """Raise InvalidRequestError where a request has too many inputs, or parts of inputs."""
         if count > self.max_texts:
-            raise InvalidRequestError(f"{count} inputs came, a request takes {self.max_texts}; send several requests")
+            raise InvalidRequestError(f"{count} {what} came, a request takes {self.max_texts}; send several requests")
 
     def check_chars(self, texts: Mapping[str, str]) -> None:
         """Raise InvalidRequestError, naming each text (by its path in the request) of more than `max_chars`."""

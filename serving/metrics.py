@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from wsgiref.simple_server import WSGIRequestHandler
 
 import grpc
 from prometheus_client import (
@@ -35,6 +37,10 @@ REFUSALS = ("unauthenticated", "client_concurrency", "message_too_large", "unrea
 SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 TOKENS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+
+IDLE_S = 10.0
+"""A connection to /metrics that sends no request for so long, or takes no reply, is closed: each has a thread."""
+BACKLOG = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,6 +277,19 @@ class _Health(Collector):
         yield family
 
 
+class _Handler(WSGIRequestHandler):
+    """The library's own waits for a request for ever, and writes a traceback for each client that leaves early."""
+
+    timeout = IDLE_S
+
+    def handle(self) -> None:
+        with suppress(OSError):
+            super().handle()
+
+    def log_message(self, *_: object) -> None:
+        """No line a scrape."""
+
+
 class MetricsServer:
     """The metrics over HTTP, in a thread of its own."""
 
@@ -281,6 +300,8 @@ class MetricsServer:
             OSError: when the address cannot be had.
         """
         self._server, self._thread = start_http_server(port, host, metrics.registry)
+        self._server.RequestHandlerClass = _Handler
+        self._server.socket.listen(BACKLOG)  # the library's own are 5: the next would wait a second and more
         self.port: int = self._server.server_port
 
     def close(self) -> None:

@@ -93,6 +93,8 @@ def check_free(host: str, port: int) -> None:
         errors = [error for target in targets if (error := _listen_error(*target))]
         if len(errors) == len(targets) or any(error.errno == errno.EADDRINUSE for error in errors):
             raise errors[-1]
+    except UnicodeError:
+        raise OSError(f"cannot listen on `{host}`: no name of a host; choose another host") from None
     except OSError as error:
         address, reason = f"{url_host(host)}:{port}", (error.strerror or str(error)).lower()
         raise OSError(f"cannot listen on `{address}`: {reason}; choose another host or port (0 takes any)") from None

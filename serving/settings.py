@@ -96,7 +96,7 @@ class Settings(BaseSettings):
     max_request_bytes: int = Field(4 * 2**20, ge=1, le=2**31 - 1)
     """Largest request message. Tokenising takes some 300 bytes of memory a byte of text, before anything is cut."""
     max_texts: int = Field(8192, ge=1)
-    """Most inputs of a request; beyond it INVALID_ARGUMENT."""
+    """Most inputs of a request, and most choices, contexts or targets in all of them; beyond it INVALID_ARGUMENT."""
     max_chars: int = Field(1_000_000, ge=1)
     """Most characters of a text, checked before it is tokenised. What is not read in windows may have no more than 250
     for each token of the model's max_seq_length. Lower it to bound what one call may cost."""
@@ -135,6 +135,15 @@ class Settings(BaseSettings):
             raise ValueError("--tls-cert (BERTLINE_TLS_CERT) and --tls-key (BERTLINE_TLS_KEY) need each other")
         if self.tls_client_ca and not self.tls_cert:
             raise ValueError("--tls-client-ca (BERTLINE_TLS_CLIENT_CA) needs --tls-cert and --tls-key")
+        return self
+
+    @model_validator(mode="after")
+    def _check_threads(self) -> Settings:
+        if self.num_threads is not None and self.num_threads > self.workers:
+            raise ValueError(
+                f"--num-threads (BERTLINE_NUM_THREADS): a batch cannot take {self.num_threads} of the {self.workers} "
+                "cores that --workers says"
+            )
         return self
 
 

@@ -57,9 +57,12 @@ def _fit_pair(tokenizer: Tokenizer, first: np.ndarray, second: np.ndarray, max_l
 def tokenize_texts(
     tokenizer: Tokenizer, texts: Sequence[str], field: str, invalid: list[InvalidExample]
 ) -> list[Tokens]:
-    """Tokenise; texts without a single token, or with half a surrogate pair, are added to `invalid`."""
+    """Tokenise, equal texts once; those without a token, or with half a surrogate pair, are added to `invalid`."""
     broken = {index for index, text in enumerate(texts) if not _is_utf8(text)}
-    tokens = tokenizer.tokenize(["" if index in broken else text for index, text in enumerate(texts)])
+    whole = ["" if index in broken else text for index, text in enumerate(texts)]
+    numbers = {text: number for number, text in enumerate(dict.fromkeys(whole))}
+    distinct = tokenizer.tokenize(list(numbers))
+    tokens = [distinct[numbers[text]] for text in whole]
     for index, item in enumerate(tokens):
         if index in broken:
             invalid.append(InvalidExample(index, field, "not UTF-8: it holds half of a surrogate pair"))

@@ -6,7 +6,7 @@ softmax runs over the choices of one example. Examples may differ in their numbe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -17,6 +17,9 @@ from tasks.base import InvalidExample, InvalidExamplesError, Outputs, Task, Task
 from tasks.classification import softmax
 from tasks.features import Features
 from tasks.metrics import accuracy
+
+MAX_REPEATED_CHARS = 1_000_000
+"""Of a question that stands before each choice: many choices would make far more text of it than came."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +70,7 @@ class MultipleChoice(Task[MultipleChoiceExample, Features, MultipleChoicePredict
     token_outputs: ClassVar[bool] = False
 
     def encode(self, examples: Sequence[MultipleChoiceExample], *, truncate: bool = True) -> list[list[Features]]:
-        raise_if_invalid(
-            [
-                InvalidExample(index, "choices", f"{len(example.choices)} of them; at least two are needed")
-                for index, example in enumerate(examples)
-                if len(example.choices) < 2
-            ]
-        )
+        raise_if_invalid([item for index, example in enumerate(examples) for item in _invalid(index, example)])
         places = [(index, number) for index, example in enumerate(examples) for number in range(len(example.choices))]
         texts = [examples[index].texts(examples[index].choices[number]) for index, number in places]
         firsts, seconds = [first for first, _ in texts], [second for _, second in texts]
@@ -98,6 +95,15 @@ class MultipleChoice(Task[MultipleChoiceExample, Features, MultipleChoicePredict
 
     def to_dict(self, example: MultipleChoiceExample, prediction: MultipleChoicePrediction) -> dict[str, Any]:
         return {"id": example.id, "choice": prediction.choice, "scores": prediction.scores.tolist()}
+
+
+def _invalid(index: int, example: MultipleChoiceExample) -> Iterator[InvalidExample]:
+    count = len(example.choices)
+    if count < 2:
+        yield InvalidExample(index, "choices", f"{count} of them; at least two are needed")
+    if example.context and count * len(example.question) > MAX_REPEATED_CHARS:
+        reason = f"{len(example.question)} characters before each of {count} choices, {MAX_REPEATED_CHARS} fit in all"
+        yield InvalidExample(index, "question", reason)
 
 
 def _at_example(

@@ -147,10 +147,9 @@ class Spans(Task[SpanExample, Window, SpanPrediction, SpanSettings]):
 
     def _tokenize_contexts(self, examples: Sequence[SpanExample], invalid: list[InvalidExample]) -> list[list[Tokens]]:
         places = [(index, number) for index, example in enumerate(examples) for number in range(len(example.contexts))]
+        texts = [text for example in examples for text in example.contexts]
         found: list[InvalidExample] = []
-        tokens = iter(
-            tokenize_texts(self.tokenizer, [examples[i].contexts[number] for i, number in places], "context", found)
-        )
+        tokens = iter(tokenize_texts(self.tokenizer, texts, "context", found))
         for item in found:
             index, number = places[item.index]
             field = f"contexts[{number}]" if examples[index].more_contexts else "context"

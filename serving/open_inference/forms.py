@@ -11,9 +11,11 @@ import numpy as np
 from serving.models import Model
 from serving.open_inference.options import Options
 from serving.open_inference.tensors import BYTES, DTYPES, TensorSpec, wrong
+from serving.rpcs.fill_mask import check_scores
 from tasks.base import AnyTask
 from tasks.classification import Classification, ClassificationExample, ClassificationPrediction
 from tasks.embedding import Embedding
+from tasks.features import Features
 from tasks.masked_lm import ClozeExample, MaskedLM, MaskPrediction
 from tasks.multiple_choice import MultipleChoice, MultipleChoiceExample, MultipleChoicePrediction
 from tasks.regression import Regression, RegressionExample
@@ -51,6 +53,9 @@ class Form:
             InvalidRequestError: when it asks for what the task does not have.
         """
         return task
+
+    def check_windows(self, windows: Sequence[Sequence[Features]], options: Options, task: Any) -> None:
+        """Raise InvalidRequestError when the reply to these features would be too large."""
 
     def result(self, prediction: Any, example: Any, options: Options, task: Any) -> Sequence[Any]:
         """A value for each output, or a list of them; nothing of the batch's arrays is kept."""
@@ -182,6 +187,9 @@ class MaskedLMForm(Form):
 
     def example(self, row: Row, task: Any) -> ClozeExample:
         return ClozeExample(row["text"])
+
+    def check_windows(self, windows: Sequence[Sequence[Features]], options: Options, task: MaskedLM) -> None:
+        check_scores(windows, task, options.top_k or 5)
 
     def result(self, prediction: MaskPrediction, example: Any, options: Options, task: MaskedLM) -> Sequence[Any]:
         real = MaskPrediction(prediction.log_probs[:, : task.tokenizer.vocab_size])  # a graph's may be padded

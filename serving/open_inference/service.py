@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from importlib.metadata import version
@@ -99,6 +100,9 @@ class OpenInference:
         self._servicer.intake.admit(
             incoming, model, max((item.shape[0] for item in request.inputs if item.shape), default=0)
         )
+        for item in request.inputs:
+            if item.datatype == BYTES:
+                self._servicer.intake.limits.check_count(math.prod(item.shape), "elements")
         sent = {item.name for item in request.inputs}
         if not sent & set(INPUT_NAMES):
             return partial(TextWork.of, request, model, partial(self._servicer.intake.encode, incoming))

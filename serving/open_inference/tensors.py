@@ -18,6 +18,8 @@ from serving.servicer import Reply
 BYTES = "BYTES"
 DTYPES = {"BOOL": "?", "INT32": "<i4", "INT64": "<i8", "FP32": "<f4", BYTES: "O"}
 """Elements as they travel; those of BYTES are `bytes`, each with its length before it."""
+MAX_AXIS = 2**31 - 1
+"""An array without elements may have one axis of any size to whoever sends it, but not to numpy."""
 _ACCEPTED = {BYTES: (BYTES,), "INT64": ("INT64", "INT32")}
 _CONTENTS = {BYTES: "bytes_contents", "INT64": "int64_contents", "INT32": "int_contents"}
 
@@ -101,7 +103,7 @@ class _Reader:
     def _check_shape(self, spec: TensorSpec) -> None:
         shape, rank = list(self.item.shape), len(spec.shape)
         single_column = rank == 1 and len(shape) == 2 and shape[1] == 1  # as models of Triton with a batch axis have it
-        if (len(shape) != rank and not single_column) or min(shape) < 0:
+        if (len(shape) != rank and not single_column) or min(shape) < 0 or max(shape) > MAX_AXIS:
             axes = ", ".join(["n", "m"][:rank])
             raise wrong(f"{self.path}.shape", f"{shape[:8]} came, `{spec.name}` takes [{axes}]")
 

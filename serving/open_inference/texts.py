@@ -69,6 +69,7 @@ class TextWork:
             windowed=form.windowed,
             field=partial(_field, list(arrays)),
         )
+        form.check_windows(windows, options, task)
         return cls(request, model, outputs, form, options, task, examples, windows)
 
     def finish(self, index: int, outputs: list[Outputs]) -> Sequence[Any]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from google.protobuf.message import Message
 
 from serving.errors import InvalidRequestError, Violation
 from tasks.base import AnyTask, InvalidExample
+from tasks.features import Features
 
 if TYPE_CHECKING:
     from serving.models import Model
@@ -23,6 +24,10 @@ class Rpc:
     request_type: ClassVar[type[Message]]
     inputs: ClassVar[str] = "inputs"
     """Field of the request that holds them."""
+
+    def parts(self, request: Any) -> Mapping[str, int]:
+        """What an input may hold any number of, each of which is work of its own: how many came, in all inputs."""
+        return {}
 
     def specialise(self, model: Model, request: Any) -> AnyTask:
         """The model's task with what this request asks for.
@@ -43,6 +48,9 @@ class Rpc:
     def windowed(self, request: Any) -> frozenset[str]:
         """Fields of its examples that may be of any length, since they are read in windows."""
         return frozenset()
+
+    def check_windows(self, windows: Sequence[Sequence[Features]], request: Any, task: Any) -> None:
+        """Raise InvalidRequestError when the reply to these features would be too large."""
 
     def field(self, invalid: InvalidExample, request: Any) -> str:
         """Path of an invalid example in the request."""

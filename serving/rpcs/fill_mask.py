@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from bertline.v1 import encoder_pb2 as pb
-from serving.errors import Violation
+from serving.errors import InvalidRequestError, Violation
 from serving.rpcs.base import Rpc, refuse_any
 from tasks.base import AnyTask, InvalidExample
+from tasks.features import Features
 from tasks.masked_lm import ClozeExample, MaskedLM, MaskPrediction
 
 if TYPE_CHECKING:
     from serving.models import Model
+
+MAX_SCORES = 2**20
+"""Tokens with scores in a reply. Each takes some 200 bytes of memory and 2 us of a core, which no forecast knows."""
 
 
 class FillMask(Rpc):
@@ -24,6 +28,9 @@ class FillMask(Rpc):
     task = MaskedLM.name
     request_type = pb.FillMaskRequest
     inputs = "texts"
+
+    def parts(self, request: pb.FillMaskRequest) -> Mapping[str, int]:
+        return {"targets": len(request.targets)}
 
     def examples(self, request: pb.FillMaskRequest, task: MaskedLM) -> list[ClozeExample]:
         return [ClozeExample(text) for text in request.texts]
@@ -36,6 +43,9 @@ class FillMask(Rpc):
             if tokenizer.token_id(token) is None
         )
         return model.task
+
+    def check_windows(self, windows: Sequence[Sequence[Features]], request: pb.FillMaskRequest, task: MaskedLM) -> None:
+        check_scores(windows, task, request.top_k or 5, len(request.targets))
 
     def field(self, invalid: InvalidExample, request: pb.FillMaskRequest) -> str:
         return f"texts[{invalid.index}]"
@@ -63,3 +73,15 @@ class FillMask(Rpc):
 
     def reply(self, results: Sequence[pb.FillMaskResult]) -> pb.FillMaskReply:
         return pb.FillMaskReply(results=results)
+
+
+def check_scores(windows: Sequence[Sequence[Features]], task: MaskedLM, top_k: int, num_targets: int = 0) -> None:
+    """Raise InvalidRequestError when the tokens to tell at all [MASK]s are too many for a reply."""
+    mask_id, vocab_size = task.tokenizer.mask_id, task.tokenizer.vocab_size
+    num_masks = sum(int((window.input_ids == mask_id).sum()) for items in windows for window in items)
+    count = num_masks * (min(top_k, vocab_size) + num_targets)
+    if count > MAX_SCORES:
+        raise InvalidRequestError(
+            f"{count} tokens were asked for at {num_masks} [MASK]s, a reply holds {MAX_SCORES}; "
+            "send fewer texts per call, a smaller top_k or fewer targets"
+        )

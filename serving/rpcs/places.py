@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bertline.v1 import encoder_pb2 as pb
@@ -20,6 +20,9 @@ class Answer(Rpc):
     name = "Answer"
     task = Spans.name
     request_type = pb.AnswerRequest
+
+    def parts(self, request: pb.AnswerRequest) -> Mapping[str, int]:
+        return {"contexts": sum(len(item.contexts) for item in request.inputs)}
 
     def examples(self, request: pb.AnswerRequest, task: Spans) -> list[SpanExample]:
         refuse_any(

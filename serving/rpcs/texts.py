@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bertline.v1 import encoder_pb2 as pb
@@ -55,6 +55,9 @@ class Choose(Rpc):
     name = "Choose"
     task = MultipleChoice.name
     request_type = pb.ChooseRequest
+
+    def parts(self, request: pb.ChooseRequest) -> Mapping[str, int]:
+        return {"choices": sum(len(item.choices) for item in request.inputs)}
 
     def examples(self, request: pb.ChooseRequest, task: MultipleChoice) -> list[MultipleChoiceExample]:
         return [MultipleChoiceExample(tuple(item.choices), item.context, item.question) for item in request.inputs]

@@ -514,7 +514,9 @@ def with_default_signals():
         signal.signal(number, signal.SIG_DFL)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, *(pytest.param(n, marks=pytest.mark.slow) for n in (signal.SIGINT, signal.SIGHUP))]
+)
 def test_an_interrupt_leaves_nothing(number, tmp_path, checkpoints):
     """Ctrl-C and other signals that end a process, while forms are tried."""
     command = [sys.executable, "-u", "-m", "export", str(checkpoints["plain"]), str(tmp_path / "models/plain/1")]

@@ -51,3 +51,14 @@ def test_forecasts_are_never_absurd(seen, wanted):
 
     assert line.seconds(wanted) > 0
     assert line.seconds(wanted + 1) >= line.seconds(wanted)
+
+
+def test_one_batch_that_took_very_long_changes_little():
+    """A batch that took thousands of times as long, as after it a huge reply was made, does not have others refused."""
+    forecast, model = Forecast(), Model()
+    before = forecast.seconds_per_token(model)
+    for number in range(100):
+        core_s = 1000.0 if number == 50 else before * model.max_batch_tokens
+        forecast.batch_done(model, model.max_batch_tokens, core_s)
+
+    assert forecast.seconds_per_token(model) < 1.3 * before

@@ -2,6 +2,7 @@ import grpc
 import pytest
 
 from bertline.v1 import encoder_pb2 as pb
+from serving.rpcs import fill_mask
 from tasks.tokenizer import Tokenizer
 from tests.serving.conftest import serve
 from tests.serving.open_inference import infer_request, stub
@@ -104,3 +105,51 @@ def test_limits_come_before_work(limited, monkeypatch):
     assert refused(limited.stub.Tag, tag)[1] == {"inputs[0].text": "8000 characters came, 5000 fit"}
     assert refused(limited.stub.Tokenize, tokenize)[1] == {"inputs[0].text_pair": "5001 characters came, 5000 fit"}
     assert refused(stub(limited, "ModelInfer"), as_tensor)[1] == {"text[0]": "8000 characters came, 5000 fit"}
+
+
+@pytest.mark.parametrize(
+    ("method", "request_", "came"),
+    [
+        ("Answer", pb.AnswerRequest(inputs=[pb.AnswerInput(question="who", contexts=["cat"] * 2)] * 2), "4 contexts"),
+        ("Choose", pb.ChooseRequest(inputs=[pb.ChooseInput(choices=["cat"] * 2)] * 2), "4 choices"),
+        ("FillMask", pb.FillMaskRequest(texts=["[MASK]"], targets=["cat"] * 4), "4 targets"),
+    ],
+)
+def test_parts_of_inputs(limited, method, request_, came):
+    """What inputs may hold any number of is limited as inputs are: each part is work of its own."""
+    error, _ = refused(getattr(limited.stub, method), request_)
+
+    assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert error.details() == f"{came} came, a request takes 3; send several requests"
+
+
+def test_elements_of_a_tensor(limited):
+    """Texts of tensors are counted whatever the shape."""
+    choices = infer_request("chooser", choices=[["cat", "dog"], ["cat", "dog"]])
+    error, _ = refused(stub(limited, "ModelInfer"), choices)
+
+    assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert "4 elements came, a request takes 3" in error.details()
+
+
+def test_scores_of_a_reply(server, monkeypatch):
+    """[MASK]s for which too many tokens are asked for are INVALID_ARGUMENT, before anything is computed."""
+    monkeypatch.setattr(fill_mask, "MAX_SCORES", 20)
+    texts = ["the [MASK] sees [MASK]"] * 2
+    assert len(server.stub.FillMask(pb.FillMaskRequest(texts=texts)).results) == 2
+    errors = [
+        refused(server.stub.FillMask, pb.FillMaskRequest(texts=texts, top_k=2**32 - 1))[0],
+        refused(server.stub.FillMask, pb.FillMaskRequest(texts=texts, targets=["cat"]))[0],
+        refused(stub(server, "ModelInfer"), infer_request("filler", text=texts, parameters={"top_k": 2**62}))[0],
+    ]
+
+    assert {error.code() for error in errors} == {grpc.StatusCode.INVALID_ARGUMENT}
+    assert "24 tokens were asked for at 4 [MASK]s, a reply holds 20" in errors[1].details()
+
+
+def test_a_question_before_many_choices(server):
+    """A long question is not repeated for choices without end."""
+    inputs = [pb.ChooseInput(context="the cat", question="who " * 1000, choices=["dog"] * 1000)]
+    _, fields = refused(server.stub.Choose, pb.ChooseRequest(inputs=inputs, truncate=True))
+
+    assert fields == {"inputs[0].question": "4000 characters before each of 1000 choices, 1000000 fit in all"}

@@ -1,12 +1,17 @@
 import asyncio
 import random
+import socket
+import struct
+import time
 from collections import Counter
+from contextlib import ExitStack
 from itertools import pairwise
 
 import grpc
 import pytest
 
 from bertline.v1 import encoder_pb2 as pb
+from serving import metrics
 from serving.encoder import METHODS, SERVICE
 from serving.open_inference.service import SERVICE as OPEN_INFERENCE
 from tests.serving.conftest import serve
@@ -160,3 +165,22 @@ def test_page(fresh):
     bounds = [line.split('le="')[1].split('"')[0] for line in lines if "bertline_batch_rows_bucket" in line]
     first = [float(bound) for bound in bounds[: bounds.index("+Inf")]]
     assert all(low < high for low, high in pairwise(first))
+
+
+def test_idle_connections(tmp_path, monkeypatch, capfd):
+    """Connections to /metrics that ask for nothing or leave early hold up no scrape, and are closed in silence."""
+    monkeypatch.setattr(metrics._Handler, "timeout", 0.3)
+    write_model(tmp_path)
+    with serve(tmp_path) as running, ExitStack() as stack:
+        address = "127.0.0.1", running.server.metrics_port
+        started = time.monotonic()
+        idle = [stack.enter_context(socket.create_connection(address, timeout=5)) for _ in range(100)]
+        for number in range(5):
+            with socket.create_connection(address) as leaving:
+                leaving.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                leaving.sendall(b"GET /metrics" + b"/" * 70_000 * (number % 2) + b" HTTP/1.1\r\n\r\n")
+
+        assert "bertline_serving" in running.page()
+        assert time.monotonic() - started < 0.9  # where the backlog is full, each waits a second
+        assert [connection.recv(1) for connection in idle] == [b""] * 100
+    assert "Traceback" not in capfd.readouterr().err

@@ -110,6 +110,12 @@ MISTAKES = {
     "classes": (with_parameter(classification="outputs"), "outputs[0].parameters: unknown: `classification`"),
     "no ids": (infer_request("embedder", attention_mask=MASK), "inputs: `input_ids` is missing"),
     "ids of text": (infer_request("embedder", input_ids=[["a"]]), "`BYTES` came, `input_ids` takes INT64 or INT32"),
+    "huge axis of nothing": (
+        pb.ModelInferRequest(
+            model_name="chooser", inputs=[{"name": "choices", "datatype": "BYTES", "shape": [0, 2**62]}]
+        ),
+        f"inputs[0].shape: [0, {2**62}] came, `choices` takes [n, m]",
+    ),
     "one axis": (infer_request("embedder", input_ids=IDS[0]), "inputs[0].shape: [4] came, `input_ids` takes [n, m]"),
     "no rows": (infer_request("embedder", input_ids=IDS[:0]), "input_ids: empty: shape [0, 4]"),
     "no tokens": (infer_request("embedder", input_ids=IDS[:, :0]), "input_ids: empty: shape [2, 0]"),

@@ -112,6 +112,8 @@ def test_no_models(tmp_path):
         (["--tls-cert", __file__], {}, r"--tls-cert .* and --tls-key .* need each other"),
         ([], {"BERTLINE_TLS_CLIENT_CA": __file__}, r"--tls-client-ca .* needs --tls-cert and --tls-key"),
         (["--tokens-file", __file__], {}, rf"`{re.escape(__file__)}`, line \d+: a token is of letters"),
+        (["--num-threads", "3", "--workers", "2"], {}, r"--num-threads .*: a batch cannot take 3 of the 2 cores that"),
+        (["--port", "0", "--metrics-host", "a" * 300], {}, r"metrics: cannot listen on `a{300}`: no name of a host"),
         (["--log-format", "xml"], {}, r"--log-format .* 'text' or 'json': `xml`"),
         (["--prot", "1"], {}, r"unrecognized arguments: --prot; see --help"),
     ],

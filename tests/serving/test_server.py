@@ -50,13 +50,13 @@ def test_health_while_starting(all_tasks):
 def test_health_while_busy(server):
     """Health answers promptly while a large request is being encoded and decoded."""
     begun, slowest_s = time.perf_counter(), 0.0
-    call = embed(server, *[LONG] * 4000)
+    call = embed(server, *[LONG] * 8000)
     while not call.done():
         started = time.perf_counter()
         health(server, "")
         slowest_s = max(slowest_s, time.perf_counter() - started)
 
-    assert len(call.result().num_tokens) == 4000
+    assert len(call.result().num_tokens) == 8000
     assert slowest_s < (time.perf_counter() - begun) / 3
 
 

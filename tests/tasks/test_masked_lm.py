@@ -85,3 +85,12 @@ def test_a_token_outside_of_the_vocabulary_cannot_be_scored(task):
     """It is named, rather than scored as something else."""
     with pytest.raises(ValueError, match="not a token of the vocabulary: `zebra`"):
         task.score([ClozeExample("[MASK]", ("zebra",))], [make_prediction(task, {"a": 1})])
+
+
+@given(st.lists(st.integers(-3, 0), min_size=1, max_size=12), st.integers(1, 15))
+def test_top_of_equals(values, count):
+    """Of equally likely tokens the one with the lower id comes first, also where not all of them are asked for."""
+    prediction = MaskPrediction(np.array([values], dtype=np.float32))
+    ranked = sorted(range(len(values)), key=lambda token_id: (-values[token_id], token_id))
+
+    assert [token_id for token_id, _ in prediction.top(0, count)] == ranked[:count]

@@ -47,6 +47,7 @@ def command(corpus_dir, run, *flags, processes=None):
     return [*python, "training.pretrain", *arguments, *shape, *steps, *flags]
 
 
+@pytest.mark.slow
 def test_killed_run_resumes_bit_for_bit(corpus_dir, tmp_path):
     """kill -9 between checkpoints, in the second epoch; the same command goes on and ends with the same losses."""
     flags = ["--num-steps", "60", "--checkpoint-every", "7", "--dropout", "0.1"]
@@ -225,8 +226,8 @@ def test_mistakes_get_one_line_and_a_non_zero_exit(corpus_dir, tmp_path, flags, 
     ("flag", "start", "end"),
     [
         ("--seed", "error: not a corpus", "run training.corpus"),
-        ("--sed", "error: no such flag: `--sed`", "(nearest: `--seed`)"),
-        ("--dtype", "╭─", "─╯"),
+        pytest.param("--sed", "error: no such flag: `--sed`", "(nearest: `--seed`)", marks=pytest.mark.slow),
+        pytest.param("--dtype", "╭─", "─╯", marks=pytest.mark.slow),
     ],
 )
 def test_mistakes_are_reported_once_by_several_processes(flag, start, end, tmp_path):

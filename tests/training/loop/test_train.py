@@ -397,6 +397,7 @@ def test_interrupted_run_goes_on_from_its_last_step(number, corpus_dir, tmp_path
     assert [path.name for path in (tmp_path / "run" / "state").iterdir()] == [f"step-{len(before):08d}"]
 
 
+@pytest.mark.slow
 def test_killed_worker_is_replaced(corpus_dir, tmp_path):
     """With restarts allowed, two processes go on from their last state when one is killed."""
     flags = ["--num-steps", "60", "--checkpoint-every", "5", "--micro-batch-size", "4", "--dropout", "0"]

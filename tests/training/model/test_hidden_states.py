@@ -251,6 +251,7 @@ def test_mistakes_get_one_line(changes, message, checkpoint, tmp_path, alone):
         finetune(recipe("classification", checkpoint, tmp_path, 32, **changes), alone)
 
 
+@pytest.mark.slow
 def test_two_processes_train_the_same(checkpoint, tmp_path, alone):
     """DDP with an encoder that has no gradients, and with layers that nobody reads."""
     settings = {"frozen": True, "layers": (-2, 0), "combine": "weighted", "bilstm": 4, "log_every": 1, "num_epochs": 2}
