@@ -20,7 +20,7 @@ import grpc
 import tyro
 
 from benchmarks.load import Client, Load, percentile
-from benchmarks.serving import Served, served
+from benchmarks.server import Served, served
 from bertline.v1 import encoder_pb2 as pb
 from bertline.v1.encoder_pb2_grpc import EncoderStub
 from tasks.manifest import MANIFEST_FILE, model_versions
