@@ -22,9 +22,9 @@ _SERVICE_CONFIG = {
         {
             "name": [{}],
             "retryPolicy": {
-                "maxAttempts": 4,
+                "maxAttempts": 3,
                 "initialBackoff": "0.05s",
-                "maxBackoff": "0.5s",
+                "maxBackoff": "0.2s",
                 "backoffMultiplier": 3,
                 "retryableStatusCodes": ["UNAVAILABLE"],
             },
@@ -35,9 +35,9 @@ _CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", -1),
     ("grpc.service_config", json.dumps(_SERVICE_CONFIG)),
     ("grpc.per_rpc_retry_buffer_size", 4 * 2**20),  # as large as a request may be by default
-    # Give up an address that does not reply after 1.5 s, and try again at least every second: a server that comes up
+    # Give up an address that does not reply after 1 s, and try again at least every second: a server that comes up
     # is found, and one that is not there is reported at once.
-    ("grpc.min_reconnect_backoff_ms", 1500),
+    ("grpc.min_reconnect_backoff_ms", 1000),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
     ("grpc.dns_min_time_between_resolutions_ms", 1000),
