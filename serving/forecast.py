@@ -54,12 +54,14 @@ class Forecast:
 
     def __init__(self) -> None:
         self._lines: WeakKeyDictionary[Model, Line] = WeakKeyDictionary()
+        self._seconds_per_token: WeakKeyDictionary[Model, float] = WeakKeyDictionary()
+        """As the lines have it: asked twice a request, and changed once a batch."""
         self._tokens_per_byte: WeakKeyDictionary[Model, float] = WeakKeyDictionary()
 
     def seconds_per_token(self, model: Model) -> float:
         """Seconds of a core in full batches, as they are when there is much to do; padding included."""
-        line = self._lines.get(model) or Line(model.measured)
-        return line.seconds(model.max_batch_tokens) / model.max_batch_tokens
+        seconds = self._seconds_per_token.get(model)
+        return _in_full_batches(Line(model.measured), model) if seconds is None else seconds
 
     def tokens(self, model: Model, num_bytes: int) -> int:
         """Of a request that is so large; 0 before one was seen."""
@@ -71,9 +73,14 @@ class Forecast:
             self._lines[model] = Line(model.measured)
         line = self._lines[model]
         line.add(num_tokens, min(core_s, MAX_TIMES * line.seconds(num_tokens)))
+        self._seconds_per_token[model] = _in_full_batches(line, model)
 
     def encoded(self, model: Model, num_bytes: int, num_tokens: int) -> None:
         """Learn from a request."""
         seen = num_tokens / num_bytes
         before = self._tokens_per_byte.get(model, seen)
         self._tokens_per_byte[model] = before + RATE * (seen - before)
+
+
+def _in_full_batches(line: Line, model: Model) -> float:
+    return line.seconds(model.max_batch_tokens) / model.max_batch_tokens
