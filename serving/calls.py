@@ -44,6 +44,7 @@ class Call:
     model: str = ""
     num_inputs: int = 0
     num_tokens: int = 0
+    from_cache: bool = False
     request_bytes: int = 0
     reply_bytes: int = 0
     stages: list[Stage] = field(default_factory=list)
@@ -98,6 +99,7 @@ def _fields(call: Call) -> dict[str, Any]:
         "model": call.model,
         "inputs": call.num_inputs,
         "tokens": call.num_tokens,
+        "from_cache": call.from_cache,
         "request_bytes": call.request_bytes,
         "reply_bytes": call.reply_bytes,
         "trace_id": call.trace_context.get("traceparent", "")[3:35],

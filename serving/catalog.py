@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
@@ -47,14 +47,11 @@ def _describe_loaded(model: Model) -> pb.ModelInfo:
     )
 
 
-def tokenize(tokenizer: Tokenizer, inputs: Sequence[pb.TextInput]) -> list[pb.TokenizedInput]:
-    """What Tokenize says of texts and pairs."""
-    pairs = [pair_of(item) for item in inputs]
-    firsts = tokenizer.tokenize([item.text for item in inputs])
-    seconds = tokenizer.tokenize([pair or "" for pair in pairs])
-    results = []
-    for first, second, pair in zip(firsts, seconds, pairs, strict=True):
-        parts = (first,) if pair is None else (first, second)
+def tokenize(tokenizer: Tokenizer, inputs: Iterable[pb.TextInput]) -> Iterator[pb.TokenizedInput]:
+    """What Tokenize says of texts and pairs, one by one: a large request takes seconds."""
+    for item in inputs:
+        pair = pair_of(item)
+        parts = tokenizer.tokenize([item.text] if pair is None else [item.text, pair])
         arrays = tokenizer.assemble(*(part.ids for part in parts))
         blocks = [np.zeros((1, 2), dtype=np.int64)]  # of [CLS]
         for part in parts:
@@ -63,7 +60,7 @@ def tokenize(tokenizer: Tokenizer, inputs: Sequence[pb.TextInput]) -> list[pb.To
         special = [False] * len(offsets)
         for place in np.cumsum([0, *(len(part) + 1 for part in parts)]):
             special[place] = True
-        result = pb.TokenizedInput(
+        yield pb.TokenizedInput(
             ids=arrays["input_ids"].tolist(),
             tokens=[tokenizer.token(token_id) for token_id in arrays["input_ids"].tolist()],
             starts=offsets[:, 0].tolist(),
@@ -71,5 +68,3 @@ def tokenize(tokenizer: Tokenizer, inputs: Sequence[pb.TextInput]) -> list[pb.To
             type_ids=arrays["token_type_ids"].tolist(),
             special=special,
         )
-        results.append(result)
-    return results

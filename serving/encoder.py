@@ -12,10 +12,10 @@ import grpc
 from bertline.v1 import encoder_pb2 as pb
 from serving.calls import current_call
 from serving.catalog import describe, reference, tokenize
-from serving.intake import Incoming
+from serving.intake import Incoming, in_time
 from serving.models import Model
 from serving.rpcs import RPCS, Rpc
-from serving.servicer import Behaviour, Servicer
+from serving.servicer import Behaviour, Servicer, deadline_of
 from serving.wire import parse
 from serving.work import Work
 from tasks.base import AnyTask
@@ -61,7 +61,7 @@ class Encoder:
         return Work(rpc, request, model, task, examples, windows, incoming.call.stages[-1].seconds)
 
     async def _tokenize(self, raw: bytes, context: grpc.aio.ServicerContext) -> bytes:
-        incoming = Incoming(raw, None, current_call())
+        incoming = Incoming(raw, deadline_of(context), current_call())
         return await self._servicer.offload(len(raw), partial(self._tokens, incoming))
 
     def _tokens(self, incoming: Incoming) -> bytes:
@@ -72,7 +72,7 @@ class Encoder:
         pairs = {f"inputs[{index}].text_pair": item.text_pair for index, item in enumerate(request.inputs)}
         self._servicer.intake.limits.check_chars(texts | pairs)
         started_s = time.monotonic()
-        results = tokenize(model.task.tokenizer, request.inputs)
+        results = list(in_time(tokenize(model.task.tokenizer, request.inputs), incoming.deadline_s))
         seconds = self._servicer.intake.encoded(incoming, model, started_s)
         return pb.TokenizeReply(
             model=reference(model),

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from serving.calls import Call, Stage
 from serving.errors import InvalidRequestError, Violation
 from serving.limits import Limits, note_cut
 from serving.metrics import REJECTIONS, Metrics
 from serving.models import Model
-from serving.scheduler import RefusedError, Scheduler
+from serving.scheduler import ExpiredError, RefusedError, Scheduler
 from tasks.base import AnyTask, InvalidExample, InvalidExamplesError
 from tasks.features import Features
+
+T = TypeVar("T")
 
 MIN_TOKENS = 3
 """Of any sequence: [CLS], a token, [SEP]."""
@@ -110,6 +112,18 @@ class Intake:
         except RefusedError as error:
             self._metrics.rejected(model, REJECTIONS[type(error)])
             raise
+
+
+def in_time(items: Iterable[T], deadline_s: float | None) -> Iterator[T]:
+    """Items as they come, until nobody waits for them any more.
+
+    Raises:
+        ExpiredError: when the deadline has passed.
+    """
+    for item in items:
+        if deadline_s is not None and time.monotonic() > deadline_s:
+            raise ExpiredError("the deadline passed before all was done")
+        yield item
 
 
 def note_model(call: Call, model: Model, num_inputs: int) -> None:

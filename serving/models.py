@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import cached_property
 from pathlib import Path
 from weakref import WeakValueDictionary
 
@@ -81,7 +82,7 @@ class Model:
     def _check_shapes(self, outputs: Arrays, length: int) -> None:
         axes = (2, length) if self.task.token_outputs else (2,)
         for name, array in outputs.items():
-            if array.shape != (expected := (*axes, *self.last_axis())):
+            if array.shape != (expected := (*axes, *self.last_axis)):
                 raise ValueError(
                     f"output `{name}` of `{self.engine.path}` has shape {list(array.shape)} where the manifest "
                     f"implies {list(expected)}; export the model again"
@@ -89,8 +90,9 @@ class Model:
 
     def num_outputs(self, lengths: Sequence[int]) -> int:
         """How many numbers each output holds for sequences of so many tokens."""
-        return math.prod(self.last_axis()) * (sum(lengths) if self.task.token_outputs else len(lengths))
+        return math.prod(self.last_axis) * (sum(lengths) if self.task.token_outputs else len(lengths))
 
+    @cached_property
     def last_axis(self) -> tuple[int, ...]:
         """Size of the last axis of its outputs; empty where they are single numbers."""
         labels = (len(getattr(self.task.settings, "labels", ())),)

@@ -17,6 +17,9 @@ from serving.tls import TlsFiles, credentials
 
 MAX_BURST = 100_000
 """Calls that may wait for the event loop."""
+MAX_STREAMS = 16_384
+"""Calls that a connection may have under way, some 12 KB each: more than wait in a queue that lasts ten seconds. What
+comes beyond them waits at the client, as HTTP/2 has it."""
 MIN_PING_S = 25.0
 """Clients may ping every 30 s, with or without calls; the rest is for pings that come a little early."""
 
@@ -71,6 +74,7 @@ def channel_options(settings: Settings) -> Iterator[tuple[str, int]]:
     # Of calls that come in one burst; gRPC cancels some of a thousand and more, where admission tells them what is up.
     yield "grpc.server.max_pending_requests", MAX_BURST
     yield "grpc.server.max_pending_requests_hard_limit", MAX_BURST
+    yield "grpc.max_concurrent_streams", MAX_STREAMS
     yield "grpc.keepalive_permit_without_calls", 1
     yield "grpc.http2.min_ping_interval_without_data_ms", _ms(MIN_PING_S)
     yield "grpc.keepalive_time_ms", _ms(settings.keepalive_time_s)

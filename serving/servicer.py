@@ -147,14 +147,14 @@ class Servicer:
     async def compute(self, prepare: Prepare, raw: bytes, context: grpc.aio.ServicerContext) -> bytes:
         """Prepare a request, have it computed within the deadline of the caller, and reply; or reply at once, where the
         cache knows what."""
-        incoming = Incoming(raw, _deadline(context), current_call())
+        incoming = Incoming(raw, deadline_of(context), current_call())
         if self._cache is None:
             return (await self._compute(prepare, incoming))[1].whole
         models, call = self.models, incoming.call
         key = await self.offload(len(raw), partial(request_key, call.path, raw), small=ADMITTED_BYTES)
         if known := self._cache.get(key):
             note_model(call, known.model, known.num_inputs)
-            call.num_tokens = known.num_tokens
+            call.num_tokens, call.from_cache = known.num_tokens, True
             self._metrics.cache_asked(known.model, hit=True)
             return known.reply
         model, reply = await self._compute(prepare, incoming)
@@ -194,6 +194,7 @@ def _cancel_submitted(found: Future[Submitted]) -> None:
         found.result().future.cancel()
 
 
-def _deadline(context: grpc.aio.ServicerContext) -> float | None:
+def deadline_of(context: grpc.aio.ServicerContext) -> float | None:
+    """When the caller gives up, on the clock of `time.monotonic`."""
     remaining_s = context.time_remaining()
     return None if remaining_s is None else time.monotonic() + remaining_s

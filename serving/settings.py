@@ -53,7 +53,7 @@ class Settings(BaseSettings):
     strict: bool = False
     """Do not start unless every version can be loaded. Otherwise those that can be are served, and the log, ListModels
     and the metrics tell of the others; only a server without any model ends."""
-    host: str = "127.0.0.1"
+    host: str = Field("127.0.0.1", min_length=1)
     """Address to listen on; 0.0.0.0 for all. Without --tls-cert whoever listens on the way reads texts and tokens."""
     port: int = Field(50051, ge=0, le=65535)
     """gRPC port; 0 takes any free one, which the ready line names."""
@@ -75,7 +75,7 @@ class Settings(BaseSettings):
     open_health: bool = False
     """Let the health service be called without a token, as Kubernetes' probes do."""
 
-    workers: int = Field(default_factory=available_cpus, ge=1)
+    workers: int = Field(default_factory=available_cpus, ge=1, le=1024)
     """Cores to compute with, by default all that this process may use: as many batches at the same time, or fewer, of
     models whose manifest wants several threads a batch. More than there are only adds memory."""
     max_batch_tokens: int | None = Field(None, ge=1)

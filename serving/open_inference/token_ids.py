@@ -30,7 +30,7 @@ def input_specs(model: Model) -> list[TensorSpec]:
 def output_specs(model: Model) -> list[TensorSpec]:
     """The outputs of the graph."""
     axes = (-1, -1) if model.task.token_outputs else (-1,)
-    return [TensorSpec(name, "FP32", (*axes, *model.last_axis())) for name in model.task.output_names]
+    return [TensorSpec(name, "FP32", (*axes, *model.last_axis)) for name in model.task.output_names]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class TokenIdWork:
 
 def _check_size(model: Model, shape: tuple[int, ...], num_outputs: int) -> None:
     elements = math.prod(shape) if model.task.token_outputs else shape[0]
-    size = 4 * num_outputs * elements * math.prod(model.last_axis())
+    size = 4 * num_outputs * elements * math.prod(model.last_axis)
     if size > MAX_OUTPUT_BYTES:
         reason = f"the outputs would take {size / 2**20:.0f} MiB, a response takes {MAX_OUTPUT_BYTES / 2**20:.0f}"
         raise wrong("input_ids", f"{reason}; send fewer or shorter rows, or text")

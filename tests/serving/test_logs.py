@@ -60,6 +60,17 @@ def test_line_of_a_call(all_tasks, caplog):
     assert bad["error"].startswith("texts[0]: empty")
 
 
+def test_line_of_a_reply_from_the_cache(all_tasks, caplog):
+    """A line tells when nothing was computed."""
+    caplog.set_level(logging.INFO)
+    with serve(all_tasks[0], log_calls="all", cache_bytes=10_000) as running:
+        for _ in range(2):
+            running.stub.Embed(GOOD)
+        running.wait_for("grpc_server_handled_total", 2)
+
+    assert [line.get("from_cache") for line in call_lines(caplog)] == [None, True]
+
+
 def test_floods(caplog, monkeypatch):
     """Of very many failed calls the first of each second are logged, and then how many were not."""
     caplog.set_level(logging.INFO)

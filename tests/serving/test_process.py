@@ -54,11 +54,8 @@ def test_sigterm(slow_models):
 
 def test_second_signal(slow_models):
     """A second signal does not wait for the calls in flight."""
-    with started(slow_models, "--max-batch-tokens", 32, "--workers", 1, BERTLINE_GRACE_S="60") as (
-        process,
-        stub,
-        metrics,
-    ):
+    flags = ("--max-batch-tokens", 32, "--workers", 1, "--max-queue-s", 1000)
+    with started(slow_models, *flags, BERTLINE_GRACE_S="60") as (process, stub, metrics):
         call = stub.Embed.future(pb.EmbedRequest(texts=[LONG] * 400))
         wait_until_computing(metrics)
         process.send_signal(signal.SIGINT)
@@ -115,6 +112,8 @@ def test_no_models(tmp_path):
         (["--num-threads", "3", "--workers", "2"], {}, r"--num-threads .*: a batch cannot take 3 of the 2 cores that"),
         (["--port", "0", "--metrics-host", "a" * 300], {}, r"metrics: cannot listen on `a{300}`: no name of a host"),
         (["--log-format", "xml"], {}, r"--log-format .* 'text' or 'json': `xml`"),
+        (["--host", ""], {}, r"--host \(BERTLINE_HOST\): .* at least 1 character: ``"),
+        (["--workers", "10000"], {}, r"--workers \(BERTLINE_WORKERS\): .* 1024: `10000`"),
         (["--prot", "1"], {}, r"unrecognized arguments: --prot; see --help"),
     ],
 )

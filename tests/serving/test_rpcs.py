@@ -2,6 +2,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
+import grpc
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -333,6 +334,27 @@ def test_tokenize(server):
     ]
     assert texts == ["", "🦉", "the", "cat", "sees", "", "cafe", "dog", ""]
     assert list(empty.tokens) == ["[CLS]", "[SEP]"]
+
+
+def test_tokenize_in_time(server, monkeypatch):
+    """Tokenize stops once nobody waits for it."""
+    seen = []
+
+    def slowly(tokenizer, inputs):
+        for item in inputs:
+            seen.append(item)
+            time.sleep(0.05)
+            yield pb.TokenizedInput()
+
+    monkeypatch.setattr("serving.encoder.tokenize", slowly)
+    inputs = [pb.TextInput(text="cat " * 100)] * 1000
+    request = pb.TokenizeRequest(model=pb.ModelRef(name="embedder"), inputs=inputs)
+    with pytest.raises(grpc.RpcError) as caught:
+        server.stub.Tokenize(request, timeout=0.3)
+    time.sleep(0.5)
+
+    assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    assert len(seen) < 20
 
 
 def test_get_model(server):

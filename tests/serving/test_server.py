@@ -1,4 +1,5 @@
 import asyncio
+import struct
 import threading
 import time
 
@@ -10,6 +11,8 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from bertline.v1 import encoder_pb2 as pb
 from serving.offload import NUM_THREADS, SMALL_BYTES
+from serving.ports import MAX_STREAMS
+from tests.serving import http2
 from tests.serving.conftest import serve
 
 SERVICE = "bertline.v1.Encoder"
@@ -82,6 +85,15 @@ def busy(server, num_texts):
     call = embed(server, *[LONG] * num_texts)
     server.wait_for("bertline_queue_tokens", 1)
     return call
+
+
+def test_calls_of_a_connection(server):
+    """What a connection may have under way at one time is bounded."""
+    with http2.Connection(server.target) as connection:
+        settings = next(payload for kind, payload in connection.frames() if kind == http2.SETTINGS)
+    told = dict(struct.iter_unpack(">HI", settings))
+
+    assert told[http2.MAX_CONCURRENT_STREAMS] == MAX_STREAMS
 
 
 def test_full_queue(slow):
