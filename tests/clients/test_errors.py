@@ -73,13 +73,16 @@ def closed_port() -> Iterator[str]:
 def test_an_address_without_a_server_fails_at_once(
     address: Callable[[], AbstractContextManager[str]], embed: Embed
 ) -> None:
-    """Whatever is wrong with an address, it takes less than three seconds to hear of it, and how to go on."""
-    with address() as target:
-        start = time.perf_counter()
-        with pytest.raises(errors.ConnectionFailed, match=f"`{target}` .*; start one") as caught:
-            embed(target, ["text"])
+    """Whatever is wrong with an address, it takes less than two seconds to hear of it, and how to go on."""
+    took = []
+    while not took or (took[-1] >= 2 and len(took) < 3):  # the machine may have been busy with something else
+        with address() as target:
+            start = time.perf_counter()
+            with pytest.raises(errors.ConnectionFailed, match=f"`{target}` .*; start one") as caught:
+                embed(target, ["text"])
+            took.append(time.perf_counter() - start)
 
-    assert time.perf_counter() - start < 3
+    assert min(took) < 2
     assert "\n" not in str(caught.value)
     assert isinstance(caught.value.__cause__, grpc.RpcError)
 
