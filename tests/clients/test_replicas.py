@@ -11,6 +11,7 @@ import pytest
 from bertline import AsyncClient, Client
 from bertline.errors import ConnectionFailed, Overloaded
 from bertline.testing import FakeServer
+from serving.scheduler import QueueFullError, Scheduler
 from tests.serving.conftest import serve
 from tests.serving.models import write_model
 
@@ -175,12 +176,21 @@ def refusals(running) -> float:
 
 def test_a_server_with_a_full_queue_is_asked_again(models, monkeypatch: pytest.MonkeyPatch) -> None:
     """A real server says when its queue will have room; the client waits so long, and is answered."""
-    monkeypatch.setattr("serving.forecast.Forecast.seconds_per_token", lambda self, model: 0.01)
-    with serve(models, workers=1, max_queue_s=0.06) as running, Client(running.target, batch_size=1) as client:
-        for _ in range(50):
-            assert client.embed(["the cat"] * 4).shape == (4, 8)
+    full = [QueueFullError("the queue is full; try later", retry_s=0.6)] * 2
+    admit = Scheduler._admit
 
-        assert refusals(running) > 0
+    def refuse(*arguments) -> None:
+        if full:
+            raise full.pop()
+        admit(*arguments)
+
+    monkeypatch.setattr(Scheduler, "_admit", refuse)
+    with serve(models) as running, Client(running.target) as client:
+        start = time.monotonic()
+        assert client.embed(["the cat"] * 4).shape == (4, 8)
+
+        assert refusals(running) == 2
+    assert time.monotonic() - start > 1.2
 
 
 def test_what_a_server_never_takes_is_sent_once(models) -> None:

@@ -4,75 +4,124 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from typing import Any
 
 
 class Relay:
     """Listens on 127.0.0.1, in a thread of its own, until it is closed."""
 
     def __init__(self, upstream_port: int, port: int = 0) -> None:
-        self._upstream_port = upstream_port
-        self._writers: set[asyncio.StreamWriter] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._loop = asyncio.new_event_loop()
-        self._flowing = asyncio.Event()
-        self._flowing.set()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self.upstream_port = upstream_port
+        self.loop = asyncio.new_event_loop()
+        self.sides: set[Side] = set()
+        """Both ends of all connections."""
+        self.is_silent = False
+        self.is_closing = False
         try:
-            self._server = self._loop.run_until_complete(asyncio.start_server(self._pass, "127.0.0.1", port))
+            listening = self.loop.create_server(lambda: Side(self), "127.0.0.1", port)
+            self._server = self.loop.run_until_complete(listening)
         except OSError:
-            self._loop.close()
+            self.loop.close()
             raise
         self.port: int = self._server.sockets[0].getsockname()[1]
+        self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
         self._thread.start()
 
     def drop(self) -> None:
         """Cut all connections."""
-        self._loop.call_soon_threadsafe(self._abort)
+        self.loop.call_soon_threadsafe(self._abort)
 
     def silence(self, silent: bool) -> None:
         """Connections stay, but nothing goes through."""
-        self._loop.call_soon_threadsafe(self._flowing.clear if silent else self._flowing.set)
+        self.loop.call_soon_threadsafe(self._silence, silent)
 
     def close(self) -> None:
-        """Cut all connections and listen no more."""
-        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(10)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
-
-    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._writers.add(writer)
-        try:
-            from_server, to_server = await asyncio.open_connection("127.0.0.1", self._upstream_port)
-        except OSError:
-            writer.transport.abort()
+        """Cut all connections and listen no more; again is fine."""
+        if self.loop.is_closed():
             return
-        self._writers.add(to_server)
-        for source, sink in ((reader, to_server), (from_server, writer)):
-            task = asyncio.create_task(self._pump(source, sink))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-
-    async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
-        try:
-            while data := await source.read(1 << 16):
-                await self._flowing.wait()
-                sink.write(data)
-                await sink.drain()
-        except OSError:
-            pass  # the other side has gone
-        finally:
-            sink.transport.abort()
-            self._writers.discard(sink)
+        asyncio.run_coroutine_threadsafe(self._end(), self.loop).result(10)
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join()
+        self.loop.close()
 
     def _abort(self) -> None:
-        for writer in self._writers:
-            writer.transport.abort()
+        for side in self.sides:
+            side.transport.abort()
+
+    def _silence(self, silent: bool) -> None:
+        self.is_silent = silent
+        for side in self.sides:
+            side.read(not silent)
 
     async def _end(self) -> None:
+        self.is_closing = True
+        for listener in self._server.sockets:
+            self.loop.remove_reader(listener.fileno())
+        # Connections that were accepted: of a server that is closed, asyncio would forget to close them.
+        while tasks := asyncio.all_tasks() - {asyncio.current_task()}:
+            await asyncio.gather(*tasks, return_exceptions=True)
         self._server.close()
         self._abort()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await asyncio.sleep(0)  # transports close in the next turn of the loop
+        while self.sides:
+            await asyncio.sleep(0)
+
+
+class Side(asyncio.Protocol):
+    """One end of a connection: that of the client, which makes the other, or that of the server."""
+
+    transport: Any
+
+    def __init__(self, relay: Relay, peer: Side | None = None) -> None:
+        self._relay = relay
+        self._peer = peer
+        self._task: asyncio.Task[None] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin to pass on when there are both ends."""
+        self.transport = transport
+        self._relay.sides.add(self)
+        if self._peer is None:
+            self.read(False)
+            self._task = self._relay.loop.create_task(self._connect())
+        else:
+            self._peer._peer = self
+            self.read(True)
+            self._peer.read(True)
+        if self._relay.is_closing or (self._peer and self._peer.transport.is_closing()):
+            self.transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        """Pass it on."""
+        if self._peer:
+            self._peer.transport.write(data)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Cut the other end, too."""
+        self._relay.sides.discard(self)
+        if self._peer:
+            self._peer.transport.abort()
+
+    def pause_writing(self) -> None:
+        """Take no more than can be passed on."""
+        if self._peer:
+            self._peer.read(False)
+
+    def resume_writing(self) -> None:
+        """Take more."""
+        if self._peer:
+            self._peer.read(True)
+
+    def read(self, reads: bool) -> None:
+        """Take what comes, or leave it where it is."""
+        if reads and self._peer and not self._relay.is_silent:
+            self.transport.resume_reading()
+        else:
+            self.transport.pause_reading()
+
+    async def _connect(self) -> None:
+        try:
+            await self._relay.loop.create_connection(
+                lambda: Side(self._relay, self), "127.0.0.1", self._relay.upstream_port
+            )
+        except OSError:
+            self.transport.abort()

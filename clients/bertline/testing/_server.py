@@ -168,7 +168,7 @@ class FakeServer:
         self.serving = True
 
     def close(self) -> None:
-        """End; calls under way fail."""
+        """End; calls under way fail. Again is fine."""
         self._server.stop(None).wait()
         self._relay.close()
         self._pool.shutdown()

@@ -1,0 +1,224 @@
+"""The fake server that applications test with; more of it is in the examples of docs/testing.md."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+from bertline import Client, errors, testing
+from bertline.testing import FakeModel, FakeServer, vector
+from bertline.testing._answers import ANSWERS
+from bertline.testing._models import TASKS
+from bertline.v1 import encoder_pb2 as pb
+from tests.serving.conftest import serve
+from tests.serving.models import write_model
+
+
+def test_vectors_are_the_same_in_every_process() -> None:
+    """They follow from the text alone, have length 1, and differ."""
+    assert np.linalg.norm(vector("text", 384)) == pytest.approx(1)
+    assert vector("text", 4).tolist() == pytest.approx([-0.5141, 0.4716, 0.4205, -0.5801], abs=1e-4)
+    assert not np.allclose(vector("text"), vector("texts"))
+
+
+def test_every_rpc_is_answered() -> None:
+    """None of the contract is left out."""
+    rpcs = set(pb.DESCRIPTOR.services_by_name["Encoder"].methods_by_name)
+
+    assert rpcs == {*ANSWERS, "ListModels", "GetModel"}
+    assert set(TASKS) == set(ANSWERS) - {"Tokenize"}
+    assert all(hasattr(testing, name) for name in testing.__all__)
+
+
+def ask(client: Client, method: str, **options: Any) -> Any:
+    inputs: Any = {"answer": ("Where?", "here"), "choose": ("Which?", ["a", "b"]), "fill_mask": "a [MASK]"}
+    return getattr(client, method)([inputs.get(method, "a text")], **options)
+
+
+METHODS = ("embed", "classify", "regress", "choose", "answer", "tag", "fill_mask", "tokenize")
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_answers_are_the_same_every_time(method: str) -> None:
+    """By another server, too."""
+    answers = []
+    for _ in range(2):
+        with FakeServer() as server, Client(server.target) as client:
+            answers += [ask(client, method), ask(client, method)]
+
+    assert all(np.array_equal(answers[0], other) for other in answers[1:])
+
+
+@pytest.fixture(scope="module")
+def targets(tmp_path_factory: pytest.TempPathFactory):
+    """A real server and a fake one, with models of the same names."""
+    models = tmp_path_factory.mktemp("models")
+    write_model(models, "embedder", task="embedding")
+    write_model(models, "embedder", version="10", task="embedding")
+    write_model(models, "sorter", task="classification")
+    write_model(models, "sorter2", task="classification")
+    tasks = {"embedder": "embedding", "sorter": "classification", "sorter2": "classification"}
+    fakes = [FakeModel(name=name, task=task, max_seq_length=32) for name, task in tasks.items()]
+    fakes.append(FakeModel(name="embedder", version="10", task="embedding", max_seq_length=32))
+    with serve(models) as real, FakeServer(fakes) as fake:
+        yield real.target, fake.target
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda client: client.embed([""]),
+        lambda client: client.embed(["the cat", " \n"]),
+        lambda client: client.embed(["cat " * 100]),
+        lambda client: client.embed(["cat"], model="other"),
+        lambda client: client.embed(["cat"], model="embedder", version="7"),
+        lambda client: client.embed(["cat"], model="sorter"),
+        lambda client: client.classify(["cat"]),
+        lambda client: client.classify([("cat", "")], model="sorter"),
+        lambda client: client.answer([("cat", "cat")]),
+        lambda client: client.model(),
+    ],
+)
+def test_refusals_are_those_of_a_real_server(targets: tuple[str, str], use: Callable[[Client], Any]) -> None:
+    """Same error, same inputs, same fields."""
+    found = []
+    for target in targets:
+        with Client(target) as client, pytest.raises(errors.BertlineError) as caught:
+            use(client)
+        items = [(item.index, item.field) for item in getattr(caught.value, "items", [])]
+        found.append((type(caught.value), items))
+
+    assert found[0] == found[1]
+
+
+def test_versions_are_chosen_as_by_a_real_server(targets: tuple[str, str]) -> None:
+    """The highest, by number."""
+    for target in targets:
+        with Client(target) as client:
+            assert client.model("embedder").version == "10"
+
+
+@pytest.mark.parametrize("state", ["loading", "failed"])
+def test_models_that_are_not_loaded(state: str) -> None:
+    """A model that is loading may be asked again; one that failed says why."""
+    with FakeServer([FakeModel(state=state, error="broken")]) as server, Client(server.target) as client:
+        error = errors.ConnectionFailed if state == "loading" else errors.ModelNotFound
+        with pytest.raises(error, match="being loaded; try again" if state == "loading" else "not be loaded: broken"):
+            client.embed(["text"], model="fake")
+        assert not client.health("fake")
+
+
+def test_faults_come_in_order_and_end(client: Client, server: FakeServer) -> None:
+    """Each is met by as many calls as it is for; those of another method wait."""
+    server.fail("INTERNAL", "first", method="Embed")
+    server.fail("NOT_FOUND", "second", method="Embed", times=2)
+    found = []
+    for _ in range(4):
+        client.classify(["text"])
+        try:
+            client.embed(["text"])
+        except errors.BertlineError as error:
+            found.append(type(error))
+
+    assert found == [errors.ServerError, errors.ModelNotFound, errors.ModelNotFound]
+
+
+def test_calls_are_recorded(server: FakeServer) -> None:
+    """With what they carried; refused ones, too."""
+    with Client(server.target, timeout=7, check_health=False) as client:
+        client.embed(["text"])
+        with pytest.raises(errors.InvalidInput):
+            client.classify([""])
+
+    first, second = server.calls
+    assert (first.method, list(first.request.texts), second.method) == ("Embed", ["text"], "Classify")
+    assert first.timeout == pytest.approx(7, abs=1)
+    assert "user-agent" in first.metadata
+    server.reset()
+    assert server.calls == []
+
+
+def test_a_delayed_call_ends_with_its_caller(client: Client, server: FakeServer) -> None:
+    """Nothing waits for what nobody waits for, when the server is closed."""
+    server.delay(60)
+    with pytest.raises(errors.TimedOut):
+        client.embed(["text"], timeout=0.1)
+    start = time.monotonic()
+    server.close()
+
+    assert time.monotonic() - start < 20
+
+
+def test_silence_ends_with_reset(client: Client, server: FakeServer) -> None:
+    """What is under way waits, and goes on."""
+    client.embed(["text"])
+    server.silence()
+    with pytest.raises(errors.TimedOut):
+        client.embed(["text"], timeout=0.2)
+    server.reset()
+
+    assert client.embed(["text"]).shape == (1, 8)
+
+
+@pytest.mark.parametrize("open_health", [False, True])
+def test_a_token_is_asked_for(open_health: bool) -> None:
+    """As by a server with --tokens-file."""
+    with FakeServer(token="secret", open_health=open_health) as server:
+        with Client(server.target, token="secret") as client:
+            assert client.embed(["text"]).shape == (1, 8)
+        with Client(server.target, token="other") as client, pytest.raises(errors.Unauthenticated):
+            client.embed(["text"])
+        with Client(server.target) as client:
+            with pytest.raises(errors.Unauthenticated, match="no token came"):
+                client.embed(["text"])
+            if open_health:
+                assert client.health()
+
+
+def test_a_server_may_come_back(server: FakeServer) -> None:
+    """At the same port, for a client that knew it before."""
+    port = int(server.target.rpartition(":")[2])
+    with Client(server.target) as client:
+        client.embed(["text"])
+        server.close()
+        with FakeServer(port=port):
+            end = time.monotonic() + 10
+            while True:
+                try:
+                    client.embed(["text"])
+                    break
+                except errors.ConnectionFailed:
+                    assert time.monotonic() < end
+
+
+@pytest.mark.parametrize(
+    ("use", "message"),
+    [
+        (lambda server: server.fail("OK"), "no status that a call can fail with: `OK`"),
+        (lambda server: server.fail("FULL"), "no status that a call can fail with: `FULL`"),
+        (lambda server: server.fail(grpc.StatusCode.OK), "no status"),
+        (lambda server: server.fail(method="embed"), "no RPC of that name: `embed`"),
+        (lambda server: server.fail(times=0), "`times` must be at least 1: `0`"),
+        (lambda server: server.overload(pushback_ms=0), "`pushback_ms` must not be 0"),
+        (lambda server: server.delay(0), "`seconds` must be above 0: `0`"),
+        (lambda server: server.reply("embed", print), "no RPC of that name: `embed`"),
+        (lambda server: FakeModel(task="spam"), "unknown task: `spam`"),
+        (lambda server: FakeModel(state="new"), "unknown state: `new`"),
+    ],
+)
+def test_mistakes_are_told_at_once(server: FakeServer, use: Callable[[FakeServer], Any], message: str) -> None:
+    """A fault that could not come would let a test pass that tests nothing."""
+    with pytest.raises(ValueError, match=message):
+        use(server)
+
+
+def test_a_busy_port_is_told_of() -> None:
+    """And nothing of the server stays."""
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(OSError, match="in use"):
+        FakeServer(port=taken.getsockname()[1])
