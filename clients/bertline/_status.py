@@ -61,6 +61,8 @@ _HINTS = (
 """What to do about UNAVAILABLE: that of the first pattern in the details; gRPC tells of TLS in its own words."""
 
 _SERVER_ERROR = (ServerError, "`{target}` failed with {code} ({details})")
+_PUSHBACK = "grpc-retry-pushback-ms"
+"""When the server wants to be asked again; negative for never (gRFC A6)."""
 _INPUT_FIELD = re.compile(r"(?:inputs|(text)s)\[(\d+)\](?:\.([\w\[\]]+))?")
 
 
@@ -82,7 +84,10 @@ def client_error(
         return InvalidInput.of(items)
     error_type, message = ERRORS.get(code, _SERVER_ERROR)
     hint = next(hint for pattern, hint in _HINTS if re.search(pattern, details))
-    return error_type(message.format(target=target, timeout=timeout, code=code.name, details=details, hint=hint))
+    found = error_type(message.format(target=target, timeout=timeout, code=code.name, details=details, hint=hint))
+    if isinstance(found, Overloaded):
+        found.is_final = any(key == _PUSHBACK and value == "-1" for key, value in error.trailing_metadata() or ())
+    return found
 
 
 def _invalid_items(error: grpc.RpcError, first: int) -> Iterator[InvalidItem]:

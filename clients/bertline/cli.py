@@ -12,11 +12,10 @@ import os
 import sys
 import textwrap
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict
 from enum import StrEnum
 from functools import partial
 from importlib.metadata import version
-from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 try:
@@ -28,22 +27,12 @@ except ModuleNotFoundError as missing:
 
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # read when grpc is imported; errors are told in one line of our own
 
-import grpc
-
-from bertline._files import FileError, open_output
-from bertline._process import Files, Format
-from bertline._rows import (
-    answer_row,
-    classification_row,
-    embedding_row,
-    fill_mask_row,
-    model_row,
-    question_input,
-    text_input,
-    text_or_pair_input,
-)
-from bertline.client import Client
+from bertline._options import JobOptions, Target, Timeout, TopK, asks, connect, set_access
 from bertline.errors import BertlineError
+from bertline.jobs.operations import OPERATIONS
+from bertline.jobs.run import standard_output
+from bertline.jobs.sinks import json_line
+from bertline.jobs.storage import FileError
 from bertline.results import Model
 
 _UsageError: Any = typer.BadParameter.__base__  # click's or typer's own, as the version of typer has it
@@ -64,20 +53,14 @@ class PoolingName(StrEnum):
     mean = "mean"
 
 
-Texts = Annotated[list[str] | None, typer.Argument(help="Texts; or give a file with --input.", show_default=False)]
-InputPath = Annotated[str | None, typer.Option("--input", "-i", help="Read an input a line; `-` is standard input.")]
-FormatOption = Annotated[
-    Format | None, typer.Option("--format", help="Of the input: a text a line, or JSONL. Default: JSONL if *.jsonl.")
-]
-SkipEmpty = Annotated[bool, typer.Option("--skip-empty", help="Leave empty lines out instead of refusing them.")]
-OutputPath = Annotated[str | None, typer.Option("--output", "-o", help="Write to a file, which is whole or absent.")]
-Force = Annotated[bool, typer.Option("--force", help="Replace the output file if it exists.")]
-Target = Annotated[str, typer.Option("--target", "-t", envvar="BERTLINE_TARGET", help="The server, host:port.")]
-ModelName = Annotated[
-    str, typer.Option("--model", "-m", help="NAME or NAME/VERSION. Default: the only one loaded.", show_default=False)
-]
-Timeout = Annotated[float, typer.Option("--timeout", help="Seconds that each request may take.")]
-Truncate = Annotated[bool, typer.Option("--truncate", help="Cut what is too long instead of refusing it.")]
+class Dtype(StrEnum):
+    """Numbers of vectors in Parquet and .npy."""
+
+    float32 = "float32"
+    float16 = "float16"
+
+
+Texts = Annotated[list[str] | None, typer.Argument(help="Texts; or give files with --input.", show_default=False)]
 
 Token = Annotated[
     str | None, typer.Option(envvar="BERTLINE_TOKEN", help="Of a server that asks for one; better in the environment.")
@@ -96,30 +79,6 @@ def _print_version(wanted: bool) -> None:
 
 Version = Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print it and exit.")]
 
-_TARGET, _TIMEOUT = "127.0.0.1:50051", 30.0
-
-
-@dataclass(frozen=True)
-class _Access:
-    """What a server may ask for."""
-
-    token: str | None = None
-    tls_ca: str | None = None
-    tls_cert: str | None = None
-    tls_key: str | None = None
-
-    def credentials(self) -> grpc.ChannelCredentials | None:
-        if (self.tls_cert is None) != (self.tls_key is None):
-            raise typer.BadParameter("--tls-cert and --tls-key need each other")
-        if self.tls_cert and not self.tls_ca:
-            raise typer.BadParameter("--tls-cert needs --tls-ca")
-        if not self.tls_ca:
-            return None
-        return grpc.ssl_channel_credentials(*map(_read, (self.tls_ca, self.tls_key, self.tls_cert)))
-
-
-_access = _Access()
-
 
 @app.callback()
 def access(
@@ -130,104 +89,102 @@ def access(
     version: Version = False,
 ) -> None:
     """What all commands need to know."""
-    global _access
-    _access = _Access(token, tls_ca, tls_cert, tls_key)
+    set_access(token, tls_ca, tls_cert, tls_key)
 
 
 @app.command()
+@asks
 def embed(
+    job: JobOptions,
     texts: Texts = None,
-    input_path: InputPath = None,
-    input_format: FormatOption = None,
-    skip_empty: SkipEmpty = False,
-    output_path: OutputPath = None,
-    force: Force = False,
-    target: Target = _TARGET,
-    model: ModelName = "",
-    timeout: Timeout = _TIMEOUT,
-    truncate: Truncate = False,
     pooling: Annotated[PoolingName | None, typer.Option(help="Default: what the model was made for.")] = None,
     normalize: Annotated[bool | None, typer.Option(help="Vectors of length 1. Default: as the model was made.")] = None,
+    dimensions: Annotated[int | None, typer.Option(min=1, help="Keep so many numbers, of models trained so.")] = None,
+    windows: Annotated[bool, typer.Option(help="Read long texts in windows, and average.")] = False,
+    dtype: Annotated[Dtype, typer.Option(help="Of the vectors in Parquet and .npy.")] = Dtype.float32,
 ) -> None:
-    """Vectors of texts. A line of JSONL needs `text`."""
-    files = Files(input_path, input_format, skip_empty, output_path, force)
-    with _client(target, timeout) as client:
-        options = {**_model(model), "pooling": pooling, "normalize": normalize, "truncate": truncate}
-        files.process(texts, text_input, partial(client.embed, **options), embedding_row)
+    """Vectors of texts. A row needs `text`."""
+    options = {
+        "pooling": pooling and pooling.value,
+        "normalize": normalize,
+        "dimensions": dimensions,
+        "windows": windows,
+    }
+    job.run(OPERATIONS["embed"], _texts(texts), options, dtype=dtype.value)
 
 
 @app.command()
+@asks
 def classify(
+    job: JobOptions,
     texts: Texts = None,
-    input_path: InputPath = None,
-    input_format: FormatOption = None,
-    skip_empty: SkipEmpty = False,
-    output_path: OutputPath = None,
-    force: Force = False,
-    target: Target = _TARGET,
-    model: ModelName = "",
-    timeout: Timeout = _TIMEOUT,
-    truncate: Truncate = False,
+    top_k: Annotated[int | None, typer.Option(min=1, help="Most labels for each. Default: all.")] = None,
 ) -> None:
-    """Labels of texts or pairs of texts. A line of JSONL needs `text`, and `text_pair` for a pair."""
-    files = Files(input_path, input_format, skip_empty, output_path, force)
-    with _client(target, timeout) as client:
-        ask = partial(client.classify, **_model(model), truncate=truncate)
-        files.process(texts, text_or_pair_input, ask, classification_row)
+    """Labels of texts or pairs of texts. A row needs `text`, and `text_pair` for a pair."""
+    job.run(OPERATIONS["classify"], _texts(texts), {"top_k": top_k})
 
 
 @app.command()
+@asks
+def regress(job: JobOptions, texts: Texts = None) -> None:
+    """A number for each text or pair of texts. A row needs `text`, and `text_pair` for a pair."""
+    job.run(OPERATIONS["regress"], _texts(texts), {})
+
+
+@app.command()
+@asks
 def answer(
-    question: Annotated[str | None, typer.Argument(help="A question; or give a file with --input.")] = None,
+    job: JobOptions,
+    question: Annotated[str | None, typer.Argument(help="A question; or give files with --input.")] = None,
     context: Annotated[str | None, typer.Argument(help="The text that answers it.")] = None,
-    input_path: Annotated[str | None, typer.Option("--input", "-i", help="Read JSONL; `-` is standard input.")] = None,
-    skip_empty: SkipEmpty = False,
-    output_path: OutputPath = None,
-    force: Force = False,
-    target: Target = _TARGET,
-    model: ModelName = "",
-    timeout: Timeout = _TIMEOUT,
-    truncate: Truncate = False,
-    top_k: Annotated[int, typer.Option(min=1, help="Most spans for each question.")] = 1,
+    top_k: TopK = 1,
 ) -> None:
-    """Answers to questions, out of a context. A line of JSONL needs `question` and `context`."""
+    """Answers to questions, out of a context. A row needs `question` and `context`: a text, or a list of texts."""
     if (question is None) != (context is None):
         raise typer.BadParameter("a question needs its context: bertline answer QUESTION CONTEXT")
-    files = Files(input_path, Format.jsonl, skip_empty, output_path, force)
-    with _client(target, timeout) as client:
-        ask = partial(client.answer, **_model(model), truncate=truncate, top_k=top_k)
-        files.process([(question, context)] if question is not None else None, question_input, ask, answer_row)
+    given = [{"question": question, "context": context}] if question is not None else None
+    job.run(OPERATIONS["answer"], given, {"top_k": top_k})
 
 
 @app.command()
-def fill_mask(
+@asks
+def tag(
+    job: JobOptions,
     texts: Texts = None,
-    input_path: InputPath = None,
-    input_format: FormatOption = None,
-    skip_empty: SkipEmpty = False,
-    output_path: OutputPath = None,
-    force: Force = False,
-    target: Target = _TARGET,
-    model: ModelName = "",
-    timeout: Timeout = _TIMEOUT,
-    truncate: Truncate = False,
-    top_k: Annotated[int, typer.Option(min=1, help="Most tokens for each [MASK].")] = 5,
+    return_words: Annotated[bool, typer.Option("--words", help="Every word with its tag, too.")] = False,
 ) -> None:
-    """The likeliest tokens at each [MASK]. A line of JSONL needs `text`."""
-    files = Files(input_path, input_format, skip_empty, output_path, force)
-    with _client(target, timeout) as client:
-        ask = partial(client.fill_mask, **_model(model), truncate=truncate, top_k=top_k)
-        files.process(texts, text_input, ask, fill_mask_row)
+    """Entities of texts. A row needs `text`: a text, or the list of its words."""
+    job.run(OPERATIONS["tag"], _texts(texts), {"return_words": return_words})
+
+
+@app.command()
+@asks
+def choose(
+    job: JobOptions,
+    question: Annotated[str | None, typer.Argument(help="A question; or give files with --input.")] = None,
+    choices: Annotated[list[str] | None, typer.Argument(help="What may answer it.", show_default=False)] = None,
+) -> None:
+    """Which of several choices fits a question. A row needs `question` and `choices`, and may have a `context`."""
+    if question is not None and not choices:
+        raise typer.BadParameter("a question needs its choices: bertline choose QUESTION CHOICE CHOICE")
+    job.run(OPERATIONS["choose"], [{"question": question, "choices": choices}] if question is not None else None, {})
+
+
+@app.command()
+@asks
+def fill_mask(job: JobOptions, texts: Texts = None, top_k: TopK = 5) -> None:
+    """The likeliest tokens at each [MASK]. A row needs `text`."""
+    job.run(OPERATIONS["fill_mask"], _texts(texts), {"top_k": top_k})
 
 
 @app.command()
 def models(
-    target: Target = _TARGET,
-    timeout: Timeout = _TIMEOUT,
+    target: Target = "127.0.0.1:50051",
+    timeout: Timeout = 30.0,
     as_json: Annotated[bool, typer.Option("--json", help="JSONL with the manifests, as when piped.")] = False,
 ) -> None:
     """What the server has, and why it cannot load what it has not; --json says all of it."""
-    with _client(target, timeout) as client:
+    with connect(target, timeout) as client:
         found = client.models()
     if sys.stdout.isatty() and not as_json:
         console = rich.console.Console(markup=False, emoji=False)
@@ -236,9 +193,19 @@ def models(
             if model.error:
                 console.print(f"{model.name}/{model.version} is {model.state}: {model.error}", highlight=False)
         return
-    with open_output(None, force=False) as write:
+    with standard_output() as stream:
         for model in found:
-            write(model_row(model))
+            stream.write(json_line(_model_row(model)))
+
+
+def _model_row(model: Model) -> dict[str, Any]:
+    values = asdict(model)
+    del values["manifest_json"]
+    return values | {"manifest": model.manifest}
+
+
+def _texts(texts: list[str] | None) -> list[dict[str, Any]] | None:
+    return [{"text": text} for text in texts] if texts else None
 
 
 def _table(found: Iterable[Model], width: int) -> rich.table.Table:
@@ -251,22 +218,6 @@ def _table(found: Iterable[Model], width: int) -> rich.table.Table:
         labels = textwrap.shorten(", ".join(model.labels), max(5, width - 85), placeholder="...")
         table.add_row(*names, str(model.max_seq_length or ""), str(model.dim or ""), labels)
     return table
-
-
-def _client(target: str, timeout: float) -> Client:
-    try:
-        return Client(target, timeout=timeout, credentials=_access.credentials(), token=_access.token)
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
-
-
-def _read(path: str | None) -> bytes | None:
-    return Path(path).read_bytes() if path else None
-
-
-def _model(name: str) -> dict[str, Any]:
-    name, _, version = name.partition("/")
-    return {"model": name, "version": version}
 
 
 def main() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from bertline import Client
+from tests.clients.command import run  # noqa: F401
 from tests.clients.fake_server import FakeEncoder, serve
 
 
