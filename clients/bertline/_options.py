@@ -14,7 +14,9 @@ from typing import Annotated, Any, get_type_hints
 import grpc
 import typer
 
+from bertline._models import model_of_task
 from bertline.client import Client
+from bertline.errors import ModelNotFound
 from bertline.jobs.asking import Asker
 from bertline.jobs.kept import Kept
 from bertline.jobs.operations import VECTOR, Operation
@@ -198,15 +200,10 @@ class JobOptions:
 
     def _pinned(self, client: Client, operation: Operation) -> Model | None:
         """The version that answers now, so that no other one answers later rows; None where the server chooses."""
-        wanted = self._model
-        found = [
-            model
-            for model in client.models()
-            if model.task == operation.task
-            and wanted["model"] in ("", model.name)
-            and wanted["version"] in ("", model.version)
-        ]
-        return found[-1] if len({model.name for model in found}) == 1 else None
+        try:
+            return model_of_task(client.models(), operation.task, *self._model.values())
+        except ModelNotFound:
+            return None
 
     def _about(
         self,

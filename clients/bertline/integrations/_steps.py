@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from bertline._models import model_of_task
 from bertline.client import Client
 from bertline.errors import InvalidInput, InvalidItem
-from bertline.integrations._models import embedding_model
 
 _STEP = 1024
 """Texts between two states of the progress bar, where no batch size says it."""
@@ -38,7 +38,8 @@ def embed_in_steps(
         raise ValueError(f"`batch_size` must be at least 1: `{step}`")
     step = step or (_STEP if show_progress else max(len(texts), 1))
     if len(texts) > step:  # another version may be loaded meanwhile
-        options = {**options, "version": embedding_model(client, options["model"], options["version"]).version}
+        found = model_of_task(client.models(), "embedding", options["model"], options["version"])
+        options = {**options, "version": found.version}
     parts = [_embed(client, texts, first, step, options) for first in _firsts(len(texts), step, show_progress)]
     return np.concatenate(parts) if parts else np.empty((0, 0), dtype=np.float32)
 

@@ -15,8 +15,8 @@ import numpy as np
 from mteb.models import ModelMeta
 from mteb.models.abs_encoder import AbsEncoder
 
+from bertline._models import model_of_task
 from bertline.client import Client
-from bertline.integrations._models import embedding_model
 from bertline.integrations.sentence_transformers import Encoder, SimilarityName
 from bertline.results import Model
 
@@ -60,7 +60,7 @@ class BertlineEncoder(AbsEncoder):
         similarity_fn_name: SimilarityName = "cosine",
         metadata: Mapping[str, Any] | None = None,
     ) -> None:
-        found = embedding_model(client, model, version)
+        found = model_of_task(client.models(), "embedding", model, version)
         self.model = Encoder(
             client,
             model=found.name,

@@ -14,9 +14,10 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from bertline._inputs import read_texts
+from bertline._models import model_of_task
 from bertline.client import Client
-from bertline.integrations._models import embedding_model
 from bertline.integrations._steps import embed_in_steps
+from bertline.results import Model
 
 SimilarityName = Literal["cosine", "dot"]
 
@@ -164,12 +165,16 @@ class Encoder:
 
     def get_sentence_embedding_dimension(self) -> int:
         """Length of the vectors."""
-        return self.truncate_dim or embedding_model(self._client, self._model, self._version).dim
+        return self.truncate_dim or self._served.dim
 
     @property
     def max_seq_length(self) -> int:
         """Longest text that is not cut, in tokens."""
-        return embedding_model(self._client, self._model, self._version).max_seq_length
+        return self._served.max_seq_length
+
+    @property
+    def _served(self) -> Model:
+        return model_of_task(self._client.models(), "embedding", self._model, self._version)
 
     def _prompt(self, name: str | None, prompt: str | None) -> str:
         name = name or self.default_prompt_name
