@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -69,15 +70,17 @@ class Connection:
             if getattr(self, name) < 1:
                 raise ValueError(f"`{name}` must be at least 1: `{getattr(self, name)}`")
 
-    def open(self, channels: Any) -> Any:
+    def open(self, channels: Any, more_options: Sequence[tuple[str, Any]] = ()) -> Any:
         """Open a channel.
 
         Args:
             channels: `grpc` or `grpc.aio`.
+            more_options: of the channel, beside those that all have.
         """
+        options = (*_CHANNEL_OPTIONS, *more_options)
         if self.credentials is None:
-            return channels.insecure_channel(self.target, options=_CHANNEL_OPTIONS)
-        return channels.secure_channel(self.target, self.credentials, options=_CHANNEL_OPTIONS)
+            return channels.insecure_channel(self.target, options=options)
+        return channels.secure_channel(self.target, self.credentials, options=options)
 
     @property
     def metadata(self) -> tuple[tuple[str, str], ...]:
