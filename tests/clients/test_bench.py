@@ -20,15 +20,16 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from bertline._bench import bench
-from bertline._bench_inputs import make_payloads, read_inputs, rpc
-from bertline._bench_load import Load, Samples, Usage, due_times
-from bertline._bench_report import Latency, Medians, Report, Run, histogram
-from bertline._bench_settings import BenchSettings, read_numbers
-from bertline._bench_texts import SENTENCES
-from bertline._bench_view import BenchProgress, print_report
-from bertline._files import FileError
+from bertline.bench.inputs import make_payloads, read_inputs, rpc
+from bertline.bench.load import Load, Samples, Usage, due_times
+from bertline.bench.report import Latency, Medians, Report, Run, histogram
+from bertline.bench.run import bench
+from bertline.bench.settings import BenchSettings, read_numbers
+from bertline.bench.texts import SENTENCES
+from bertline.bench.view import BenchProgress, print_report
 from bertline.errors import ConnectionFailed, ModelNotFound
+from bertline.jobs.sources import Format
+from bertline.jobs.storage import FileError
 from bertline.v1 import encoder_pb2 as pb
 from tests.clients.fake_server import INFO, FakeEncoder, serve
 
@@ -260,7 +261,7 @@ def test_an_open_loop_does_not_wait_for_replies(settings_for: SettingsFor) -> No
 
 def test_an_open_loop_keeps_its_rate(settings_for: SettingsFor, monkeypatch: pytest.MonkeyPatch) -> None:
     """Calls due in the duration are all sent, and the run lasts as long."""
-    monkeypatch.setattr("bertline._bench_load._MAX_LATE_S", 30.0)  # whatever else the machine does
+    monkeypatch.setattr("bertline.bench.load._MAX_LATE_S", 30.0)  # whatever else the machine does
     encoder = Encoder()
     run = only(bench(settings_for(encoder, rate=(50.0,), arrivals="constant", duration_s=0.99)))
 
@@ -514,7 +515,7 @@ def test_inputs_of_jsonl(task: str, row: dict[str, Any], sent: Any, tmp_path: Pa
     """JSONL has the keys that a task needs; a line that lacks one is named."""
     path = tmp_path / "inputs.jsonl"
     path.write_text(json.dumps(row) + "\n", encoding="utf-8")
-    payloads = make_payloads(task, read_inputs(task, str(path), True), batch_size=1, truncate=False)
+    payloads = make_payloads(task, read_inputs(task, str(path), Format.jsonl), batch_size=1, truncate=False)
 
     found = type(sent).FromString(payloads.items[0].body)
     found.ClearField("model")
@@ -522,7 +523,7 @@ def test_inputs_of_jsonl(task: str, row: dict[str, Any], sent: Any, tmp_path: Pa
     assert found == sent
     path.write_text("{}\n", encoding="utf-8")
     with pytest.raises(FileError, match="line 1"):
-        read_inputs(task, str(path), True)
+        read_inputs(task, str(path), Format.jsonl)
 
 
 def test_an_empty_file_is_refused(tmp_path: Path) -> None:
@@ -530,7 +531,7 @@ def test_an_empty_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "texts.txt"
     path.write_text("\n \n", encoding="utf-8")
     with pytest.raises(FileError, match="holds no input; give a file with a text a line"):
-        read_inputs("embedding", str(path), False)
+        read_inputs("embedding", str(path))
 
 
 def test_every_call_is_full() -> None:

@@ -331,6 +331,32 @@ def test_models_are_a_table_on_a_terminal(run: Run, monkeypatch: pytest.MonkeyPa
     assert run("models", "--json").rows[0]["name"] == "fake"
 
 
+def test_bench(run: Run, encoder: FakeEncoder) -> None:
+    """The command counts calls and prints figures for people, or as JSON; failed calls are told in its exit code."""
+    options = ("--requests", "20", "--concurrency", "2,4", "--warm-up", "0")
+    shown, told = run("bench", *options), json.loads(run("bench", *options, "--json").out)
+
+    assert (shown.code, shown.err) == (0, "")
+    assert "in flight" in shown.out
+    assert [item["num_ok"] for item in told["runs"]] == [20, 20]
+    encoder.fail_after = 0
+    assert run("bench", *options).code == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--concurrency", "many"], "--concurrency is a whole number"),
+        (["--concurrency", "1", "--rate", "5"], "not both"),
+        (["--duration", "0"], "--duration must be above 0"),
+        (["-t", "http://localhost:1"], "without `http://`"),
+    ],
+)
+def test_wrong_calls_of_bench(run: Run, arguments: list[str], message: str) -> None:
+    """They are told in one line."""
+    assert fails(run("bench", *arguments), message, code=2)
+
+
 def test_progress_is_shown_to_a_person_only(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The bar is on stderr when that is a terminal and the results go elsewhere."""
     path = tmp_path / "texts.txt"

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import grpc.aio
 from google.protobuf.message import DecodeError
 
-from bertline._bench_inputs import Payload, Payloads, rpc
+from bertline.bench.inputs import Payload, Payloads, rpc
 
 Arrivals = Literal["poisson", "constant"]
 _MAX_LATE_S = 0.1

@@ -8,7 +8,8 @@ from typing import Any, TypeVar, get_args
 
 import grpc
 
-from bertline._bench_load import Arrivals, Load
+from bertline.bench.load import Arrivals, Load
+from bertline.jobs.sources import Format
 
 NumberT = TypeVar("NumberT", int, float)
 
@@ -28,10 +29,10 @@ class BenchSettings:
     """`--model NAME` or `NAME/VERSION`. Default: the only one loaded."""
     version: str = ""
     input_path: str | None = None
-    """`--input FILE`: a text a line, or JSONL; `-` is standard input. Default: built-in texts of 2 to 130 words."""
-    is_jsonl: bool | None = None
-    """`--format text|jsonl`. None: JSONL if *.jsonl. Keys: `text`, with `text_pair` for a pair; `question` and
-    `context`; or `question`, `choices` and perhaps `context`."""
+    """`--input FILE` or URL: texts, or rows with the columns that the command for the task reads; `-` is standard
+    input. Default: built-in texts of 2 to 130 words."""
+    format: Format | None = None
+    """Of the input. Default: what its name says, else a text a line."""
     batch_size: int = 1
     """Texts in each call."""
     concurrency: tuple[int, ...] = ()

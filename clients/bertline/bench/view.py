@@ -12,8 +12,8 @@ from rich.progress import Progress as Bars
 from rich.table import Table
 from rich.text import Text
 
-from bertline._bench_load import Load, Samples
-from bertline._bench_report import Bar, Latency, Report, Run
+from bertline.bench.load import Load, Samples
+from bertline.bench.report import Bar, Latency, Report, Run
 
 _BAR_WIDTH, _MESSAGE_WIDTH = 40, 300
 

@@ -33,11 +33,16 @@ REJECTED = 3
 
 Target = Annotated[str, typer.Option("--target", "-t", envvar="BERTLINE_TARGET", help="The server, host:port.")]
 Timeout = Annotated[float, typer.Option("--timeout", help="Seconds that each request may take.")]
+TARGET = "127.0.0.1:50051"
+"""The server that is asked unless another is named."""
+ModelName = Annotated[
+    str, typer.Option("--model", "-m", help="NAME or NAME/VERSION. Default: the only one loaded.", show_default=False)
+]
 TopK = Annotated[int, typer.Option(min=1, help="Most of them for each input.")]
 
 
 @dataclass(frozen=True)
-class _Access:
+class Access:
     """What a server may ask for."""
 
     token: str | None = None
@@ -46,6 +51,7 @@ class _Access:
     tls_key: str | None = None
 
     def credentials(self) -> grpc.ChannelCredentials | None:
+        """Of TLS; None without it."""
         if (self.tls_cert is None) != (self.tls_key is None):
             raise typer.BadParameter("--tls-cert and --tls-key need each other")
         if self.tls_cert and not self.tls_ca:
@@ -55,13 +61,18 @@ class _Access:
         return grpc.ssl_channel_credentials(*map(_read, (self.tls_ca, self.tls_key, self.tls_cert)))
 
 
-_access = _Access()
+_access = Access()
 
 
 def set_access(token: str | None, tls_ca: str | None, tls_cert: str | None, tls_key: str | None) -> None:
     """What servers ask for, from now on."""
     global _access
-    _access = _Access(token, tls_ca, tls_cert, tls_key)
+    _access = Access(token, tls_ca, tls_cert, tls_key)
+
+
+def access() -> Access:
+    """What servers ask for."""
+    return _access
 
 
 @contextmanager
@@ -107,11 +118,8 @@ class JobOptions:
     restart: Annotated[bool, typer.Option("--restart", help="Do not go on with an unfinished run, but begin anew.")] = (
         False
     )
-    target: Target = "127.0.0.1:50051"
-    model: Annotated[
-        str,
-        typer.Option("--model", "-m", help="NAME or NAME/VERSION. Default: the only one loaded.", show_default=False),
-    ] = ""
+    target: Target = TARGET
+    model: ModelName = ""
     timeout: Timeout = 30.0
     truncate: Annotated[bool, typer.Option("--truncate", help="Cut what is too long instead of rejecting it.")] = False
     batch_size: Annotated[int, typer.Option(min=1, help="Most rows in one request.")] = 64

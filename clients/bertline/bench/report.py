@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from bertline._bench_load import Arrivals, Load, Samples, Usage
+from bertline.bench.load import Arrivals, Load, Samples, Usage
 
 FORMAT = 1
 """Of the JSON; another number when a key changes its meaning or goes."""

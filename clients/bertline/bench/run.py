@@ -20,11 +20,11 @@ from typing import Protocol
 import grpc
 import grpc.aio
 
-from bertline._bench_inputs import Payloads, make_payloads, read_inputs
-from bertline._bench_load import Load, Loader, Samples, WatchedSelector
-from bertline._bench_report import Report, Run
-from bertline._bench_settings import BenchSettings
 from bertline._connection import Connection
+from bertline.bench.inputs import Payloads, make_payloads, read_inputs
+from bertline.bench.load import Load, Loader, Samples, WatchedSelector
+from bertline.bench.report import Report, Run
+from bertline.bench.settings import BenchSettings
 from bertline.client import Client
 from bertline.errors import ConnectionFailed
 from bertline.results import Model
@@ -68,9 +68,7 @@ def bench(settings: BenchSettings, progress: Progress | None = None) -> Report:
         token=settings.token,
     )
     model = _model(settings)
-    path = settings.input_path
-    is_jsonl = bool(path and path.endswith(".jsonl")) if settings.is_jsonl is None else settings.is_jsonl
-    inputs = read_inputs(model.task, path, is_jsonl)
+    inputs = read_inputs(model.task, settings.input_path, settings.format)
     payloads = make_payloads(
         model.task,
         inputs,

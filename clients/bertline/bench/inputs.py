@@ -9,7 +9,6 @@ from functools import partial
 from itertools import cycle, islice
 from typing import Any
 
-from bertline._bench_texts import SENTENCES
 from bertline._calls import (
     answer_call,
     choose_call,
@@ -20,8 +19,11 @@ from bertline._calls import (
     tag_call,
 )
 from bertline._convert import Call
-from bertline._files import FileError, open_input, read_records, read_string
-from bertline._rows import question_input, text_input, text_or_pair_input
+from bertline.bench.texts import SENTENCES
+from bertline.jobs.chunks import text_bytes
+from bertline.jobs.operations import OPERATIONS, Operation
+from bertline.jobs.sources import STANDARD_INPUT, Format, source_of
+from bertline.jobs.storage import FileError, find_files
 from bertline.v1 import encoder_pb2 as pb
 
 MAX_INPUTS, MAX_BYTES = 100_000, 64 << 20
@@ -51,63 +53,74 @@ class Payloads:
 class _Kind:
     """How inputs of a task come about."""
 
+    operation: Operation
     call: Callable[..., Call[Any]]
-    from_text: Callable[[str], Any] = str
-    from_row: Callable[[Any], Any] = text_input
+    row: Callable[[str], dict[str, Any]] = lambda text: {"text": text}
+    """A row of the operation, out of a text."""
 
 
-def _masked(text: str) -> str:
+def _masked(text: str) -> dict[str, Any]:
     words = text.split()
     words[len(words) // 2] = "[MASK]"
-    return text if "[MASK]" in text else " ".join(words)
+    return {"text": text if "[MASK]" in text else " ".join(words)}
 
 
-def _choices_input(row: Any) -> tuple[str, str, list[str]]:
-    """`question` and `choices`, with `context` where there is one."""
-    choices = row.get("choices")
-    if not isinstance(choices, list) or not all(isinstance(choice, str) for choice in choices):
-        raise ValueError("`choices` must be a list of strings")
-    return read_string(row, "context") if "context" in row else "", read_string(row, "question"), choices
+def _with_choices(text: str) -> dict[str, Any]:
+    return {"question": text, "choices": ["Yes, it is.", "No, it is not."]}
+
+
+def _with_question(text: str) -> dict[str, Any]:
+    return {"question": "What is this about?", "context": text}
 
 
 _EMBED = partial(embed_call, pooling=None, normalize=None, dimensions=None, windows=False, window_stride=None)
 _KINDS = {
-    "embedding": _Kind(_EMBED),
-    "classification": _Kind(partial(classify_call, top_k=None), from_row=text_or_pair_input),
-    "regression": _Kind(regress_call, from_row=text_or_pair_input),
-    "multiple-choice": _Kind(choose_call, lambda text: ("", text, ["Yes, it is.", "No, it is not."]), _choices_input),
-    "spans": _Kind(partial(answer_call, top_k=1), lambda text: ("What is this about?", text), question_input),
-    "tagging": _Kind(partial(tag_call, return_words=False)),
-    "masked-lm": _Kind(partial(fill_mask_call, top_k=5, targets=()), _masked),
+    kind.operation.task: kind
+    for kind in (
+        _Kind(OPERATIONS["embed"], _EMBED),
+        _Kind(OPERATIONS["classify"], partial(classify_call, top_k=None)),
+        _Kind(OPERATIONS["regress"], regress_call),
+        _Kind(OPERATIONS["choose"], choose_call, _with_choices),
+        _Kind(OPERATIONS["answer"], partial(answer_call, top_k=1), _with_question),
+        _Kind(OPERATIONS["tag"], partial(tag_call, return_words=False)),
+        _Kind(OPERATIONS["fill_mask"], partial(fill_mask_call, top_k=5, targets=()), _masked),
+    )
 }
 
 
-def read_inputs(task: str, path: str | None, is_jsonl: bool) -> list[Any]:
+def read_inputs(task: str, path: str | None, chosen: Format | None = None) -> list[Any]:
     """Inputs of a task's RPC.
 
     Args:
         task: of the model.
-        path: a text a line, or JSONL with the keys of the task: `text` (and `text_pair`), `question` and `context`,
-            or `question` and `choices`; `-` is standard input, None the built-in texts. Empty lines are passed over.
+        path: a file of texts, or of rows with the columns of the task; `-` is standard input, None the built-in texts.
+            Empty lines are passed over.
+        chosen: how the file is read; None for what its name says.
 
     Raises:
-        FileError: when the file cannot be read, or holds no input.
+        FileError: when the file cannot be read, holds no input, or one that cannot be used.
     """
     kind = _kind(task)
     if path is None:
-        return [kind.from_text(text) for text in SENTENCES]
+        return [kind.operation.read(kind.row(text), {}) for text in SENTENCES]
+    (file,) = [STANDARD_INPUT] if path == "-" else find_files([path])[:1]
+    source = source_of(file, chosen, skip_empty=True)
     inputs: list[Any] = []
     num_bytes = 0
-    with open_input(path) as (file, name):
-        for record in islice(
-            read_records(file, name, kind.from_row if is_jsonl else None, skip_empty=True), MAX_INPUTS
-        ):
-            inputs.append(record.input if is_jsonl else kind.from_text(record.input))
-            num_bytes += len(str(record.input))
-            if num_bytes > MAX_BYTES:
-                break
+    columns = [*kind.operation.needed, *kind.operation.optional]
+    for row in (row for block in source.blocks(columns, []) for row in block.rows):
+        try:
+            if row.reason:
+                raise ValueError(row.reason)
+            fields = kind.row(row.fields["text"]) if source.format is Format.text else row.fields
+            inputs.append(kind.operation.read(fields, {}))
+        except ValueError as error:
+            raise FileError(f"{source.name}, {row.place}: {error}") from error
+        num_bytes += text_bytes(inputs[-1])
+        if len(inputs) == MAX_INPUTS or num_bytes > MAX_BYTES:
+            break
     if not inputs:
-        raise FileError(f"{name} holds no input; give a file with a text a line")
+        raise FileError(f"{source.name} holds no input; give a file with a text a line")
     return inputs
 
 
