@@ -26,9 +26,11 @@ except ModuleNotFoundError as missing:
 
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # read when grpc is imported; errors are told in one line of our own
 
+from bertline._ray import RayFailed
 from bertline.commands import rows
+from bertline.commands.access import connect, set_access
 from bertline.commands.bench import bench
-from bertline.commands.options import TARGET, Target, Timeout, asks, connect, set_access
+from bertline.commands.options import TARGET, Target, Timeout, asks
 from bertline.errors import BertlineError
 from bertline.jobs.run import standard_output
 from bertline.jobs.sinks import json_line
@@ -127,7 +129,7 @@ def main() -> None:
     except _UsageError as error:
         command = error.ctx.command_path if error.ctx else "bertline"
         _fail(f"{error.format_message().rstrip('.')}{_place(error)}; see `{command} --help`", 2)
-    except (BertlineError, FileError) as error:
+    except (BertlineError, FileError, RayFailed) as error:
         _fail(str(error), 1)
     except typer.Abort:  # Ctrl-C, with older versions of typer
         sys.exit(130)

@@ -12,7 +12,8 @@ import typer
 from bertline.bench import run
 from bertline.bench.settings import BenchSettings, read_numbers
 from bertline.bench.view import BenchProgress, print_report
-from bertline.commands.options import TARGET, ModelName, Target, Timeout, access
+from bertline.commands.access import access
+from bertline.commands.options import TARGET, ModelName, Target, Timeout
 from bertline.jobs.sources import Format
 
 

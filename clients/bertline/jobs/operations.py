@@ -33,6 +33,10 @@ class Operation:
     types: Mapping[str, Any] = field(default_factory=dict)
     """Types of those columns for Parquet, as `arrow.typed` understands them."""
 
+    def columns(self, names: Mapping[str, str]) -> list[str]:
+        """All that it reads, under the names that rows have them by."""
+        return [names.get(name, name) for name in (*self.needed, *self.optional)]
+
     def read(self, row: Mapping[str, Any], names: Mapping[str, str]) -> Any:
         """The input of a row.
 

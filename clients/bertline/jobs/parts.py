@@ -115,9 +115,17 @@ class Parts:
             )
         return digest is not None
 
+    def join_in(self) -> None:
+        """Know what others have done that work at the same job."""
+        for name in self.folder.names():
+            if found := _PART.fullmatch(name):
+                self._known[int(found[1]), int(found[2])] = found[3]
+        if isinstance(self.sink, Parquet) and (stored := self.folder.within(SCHEMA)).exists():
+            self.sink.schema = read_schema(stored.read())
+
     def write(self, asked: Asked) -> None:
         """Write a chunk: first what was rejected, so that a part that is there has all that belongs to it."""
-        self._settle(asked)
+        self.settle(asked)
         chunk, rejected = asked.chunk, rejected_rows(asked)
         if rejected:
             with self._write(f"_rejects-{chunk.file:05}-{chunk.number:05}.jsonl") as stream:
@@ -125,6 +133,14 @@ class Parts:
         with self._write(f"part-{chunk.file:05}-{chunk.number:05}-{chunk.digest}{self.sink.suffix}") as stream:
             self.sink.write(asked, stream)
         self._known[chunk.file, chunk.number] = chunk.digest
+
+    def settle(self, asked: Asked) -> None:
+        """Reject rows that the format cannot hold; the first ones settle the columns, for all runs and workers."""
+        has_schema = isinstance(self.sink, Parquet) and self.sink.schema is not None
+        self.sink.settle(asked)
+        if isinstance(self.sink, Parquet) and not has_schema:
+            with self._write(SCHEMA) as stream:
+                stream.write(self.sink.schema.serialize().to_pybytes())
 
     def finish(self) -> None:
         """Make the output of the parts."""
@@ -197,19 +213,9 @@ class Parts:
 
     def _know(self) -> None:
         for name in self.folder.names():
-            if name.startswith(".") and self._lock:  # of a run that was killed as it wrote
+            if name.startswith("."):  # of a run that was killed as it wrote
                 self.folder.within(name).remove()
-            if found := _PART.fullmatch(name):
-                self._known[int(found[1]), int(found[2])] = found[3]
-        if isinstance(self.sink, Parquet) and (stored := self.folder.within(SCHEMA)).exists():
-            self.sink.schema = read_schema(stored.read())
-
-    def _settle(self, asked: Asked) -> None:
-        has_schema = isinstance(self.sink, Parquet) and self.sink.schema is not None
-        self.sink.settle(asked)
-        if isinstance(self.sink, Parquet) and not has_schema:
-            with self._write(SCHEMA) as stream:
-                stream.write(self.sink.schema.serialize().to_pybytes())
+        self.join_in()
 
     def _write(self, name: str) -> Any:
         return open_write(self.folder.within(name), self.folder.within(f".{name}.{os.getpid()}"))

@@ -1,117 +1,58 @@
-"""A job from its files to its output."""
+"""A job from its files to its output, in this process."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import partial
 from typing import Any, BinaryIO
 
-from bertline.jobs.asking import Ask, Asked, Asker, Rejected
-from bertline.jobs.chunks import Chunk, chunks_of, text_bytes
-from bertline.jobs.operations import Operation
-from bertline.jobs.parts import Parts, rejected_rows
+from bertline.jobs.job import Job
+from bertline.jobs.order import Order
+from bertline.jobs.parts import rejected_rows
 from bertline.jobs.progress import Progress
 from bertline.jobs.sinks import Jsonl, json_line
-from bertline.jobs.sources import BLOCK_ROWS, Given, Row, Source
+from bertline.jobs.sources import BLOCK_ROWS
 from bertline.jobs.storage import File, FileError, open_write
 
 MAX_TOLD = 20
 """Rejected rows that are told on standard error, where no file is named for them."""
 
 
-@dataclass(frozen=True)
-class Job:
-    """What is asked about which rows."""
+def run(order: Order, progress: Progress, *, force: bool = False, restart: bool = False) -> int:
+    """Do a job, or what an earlier run left of it.
 
-    operation: Operation
-    names: Mapping[str, str]
-    """Under which name a row has a column of the operation, where it is another."""
-    sources: Sequence[Source | Given]
-    asker: Asker
-    progress: Progress
-
-    @property
-    def wanted(self) -> list[str]:
-        """Columns that are read."""
-        return [self.names.get(name, name) for name in (*self.operation.needed, *self.operation.optional)]
-
-    @property
-    def needed(self) -> list[str]:
-        """Those that have to be there: what the operation cannot do without, and what was named."""
-        return [self.names.get(name, name) for name in self.operation.needed] + [
-            self.names[name] for name in self.operation.optional if name in self.names
-        ]
-
-    def answered(
-        self,
-        numbers: Sequence[int],
-        is_done: Callable[[Chunk], bool] = lambda chunk: False,
-        max_rows: int | None = None,
-    ) -> Iterator[Asked]:
-        """Ask about files.
-
-        Args:
-            numbers: of the files.
-            is_done: which chunks to pass over.
-            max_rows: of a chunk, as for `chunks_of`.
-
-        Yields:
-            The others with their results, in order.
-        """
-
-        def chunks() -> Iterator[Asked]:
-            for number in numbers:
-                for chunk in self._chunks(number, max_rows):
-                    if is_done(chunk):
-                        self.progress.passed(self._share(chunk))
-                    else:
-                        yield Asked(chunk, [Rejected(row.reason) if row.reason else None for row in chunk.rows])
-
-        yield from self.asker.answered(chunks(), self._inputs, self._told)
-
-    def _chunks(self, number: int, max_rows: int | None) -> Iterator[Chunk]:
-        return chunks_of(self.sources[number], number, self.wanted, self.needed, self._num_bytes, max_rows)
-
-    def _inputs(self, asked: Asked) -> list[Any]:
-        """The inputs of a chunk's rows; rows that make none are rejected."""
-        inputs = []
-        for index, row in enumerate(asked.chunk.rows):
-            value = None
-            if not row.reason:
-                try:
-                    value = self.operation.read(row.fields, self.names)
-                except ValueError as error:
-                    asked.results[index] = Rejected(str(error))
-            inputs.append(value)
-        return inputs
-
-    def _num_bytes(self, row: Row) -> int:
-        return sum(text_bytes(row.fields.get(name)) for name in self.wanted)
-
-    def _told(self, num_rows: int, num_tokens: int, asked: Asked) -> None:
-        self.progress.add(num_rows, num_tokens, self._share(asked.chunk))
-
-    def _share(self, chunk: Chunk) -> float:
-        return (chunk.file + chunk.share) / len(self.sources)
-
-
-def run_to_parts(job: Job, parts: Parts) -> None:
-    """Do what is left of a job, and make its output."""
-    for asked in job.answered(range(len(job.sources)), parts.has):
-        parts.write(asked)
-    parts.finish()
-
-
-def run_to_stream(job: Job, sink: Jsonl, rejects: File | None) -> int:
-    """Write results to standard output as they come.
+    Args:
+        order: the job.
+        progress: is told how far it is.
+        force: replace an output that exists.
+        restart: forget what an earlier run did.
 
     Returns:
-        How many rows were rejected.
+        How many rows were rejected, in earlier runs too.
+
+    Raises:
+        FileError: when a file cannot be used.
+        BertlineError: when the server fails, or is out of reach for too long. What was done till then stays.
+        ValueError: when an option is wrong.
     """
+    with order.connected() as client:
+        order = order.pinned(client)
+        job = order.job(client, progress)
+        if order.output is None:
+            return _to_stream(job, order.stream(), order.rejects_file())
+        parts = order.parts()
+        with parts.opened(force=force, restart=restart) as has_work:
+            if has_work:
+                for asked in job.answered(range(len(order.sources)), parts.has):
+                    parts.write(asked)
+                parts.finish()
+        return parts.num_rejected
+
+
+def _to_stream(job: Job, sink: Jsonl, rejects: File | None) -> int:
+    """Write results to standard output as they come."""
     num_rejected = 0
     with standard_output() as stream, _telling(rejects) as tell:
         for asked in job.answered(range(len(job.sources)), max_rows=BLOCK_ROWS):
@@ -155,8 +96,3 @@ def _into(stream: BinaryIO, row: Mapping[str, Any]) -> None:
 def _tell(number: int, row: Mapping[str, Any]) -> None:
     if number <= MAX_TOLD:
         print(f"bertline: {row['place']}: {row['reason']}", file=sys.stderr)
-
-
-def bound(ask: Callable[..., Sequence[Any]], **options: Any) -> Ask:
-    """A method of the client as an asker calls it."""
-    return lambda inputs, usage: partial(ask, **options)(inputs, usage=usage)

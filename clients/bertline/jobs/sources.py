@@ -79,6 +79,11 @@ class Source:
         """For messages."""
         return "standard input" if self.file is STANDARD_INPUT else f"`{self.file.url}`"
 
+    @property
+    def is_file(self) -> bool:
+        """Whether another process can read it as well."""
+        return self.file is not STANDARD_INPUT
+
     def blocks(self, wanted: Sequence[str], needed: Sequence[str]) -> Iterator[Block]:
         """Read it.
 
