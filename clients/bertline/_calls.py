@@ -20,6 +20,7 @@ from bertline._inputs import (
     read_texts_or_pairs,
     read_texts_or_words,
 )
+from bertline._protos import SERVING, HealthRequest
 from bertline._replies import (
     read_answers,
     read_choice_results,
@@ -32,6 +33,9 @@ from bertline._replies import (
 )
 from bertline.results import Answer, Choice, Classification, MaskFill, Model, Tagging, Tokenized
 from bertline.v1 import encoder_pb2 as pb
+
+SERVICE = pb.DESCRIPTOR.services_by_name["Encoder"].full_name
+"""The health of a model is that of a service by this name, with the model's after it."""
 
 Pooling = Literal["cls", "mean"]
 
@@ -143,4 +147,17 @@ def model_call(model: str, version: str) -> Call[Model]:
         "GetModel",
         lambda batch_size: [Request(request)],
         lambda answered: next(read_model_info(reply) for _, reply in answered),
+    )
+
+
+def health_call(model: str, version: str) -> Call[bool]:
+    """See `Client.health`."""
+    ref = read_model(model, version)
+    if ref.version and not ref.name:
+        raise ValueError(f"`version` needs the name of its `model`: `{version}`")
+    service = "/".join([SERVICE, *filter(None, (ref.name, ref.version))]) if ref.name else ""
+    return Call(
+        "Check",
+        lambda batch_size: [Request(HealthRequest(service=service))],
+        lambda answered: next(reply.status == SERVING for _, reply in answered),
     )

@@ -64,7 +64,9 @@ def split(items: Sequence[ItemT], field: str, request: Callable[..., Any]) -> Ca
 
 
 def _num_bytes(item: Any) -> int:
-    return len(item.encode()) if isinstance(item, str) else item.ByteSize()
+    if isinstance(item, str):
+        return len(item) if item.isascii() else len(item.encode())
+    return item.ByteSize()
 
 
 def collect(answered: Iterable[Answered], read: Callable[[Any], list[ItemT]]) -> list[ItemT]:

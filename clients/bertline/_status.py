@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import grpc
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
+from bertline._protos import BadRequest, Status
 from bertline.errors import (
     BertlineError,
     ConnectionFailed,
@@ -45,6 +45,8 @@ ERRORS: dict[grpc.StatusCode, tuple[type[BertlineError], str]] = {
 
 _HINTS = (
     (r"server is (starting|draining)|is being loaded", "try again"),
+    (r"backend unhealthy", "it says that it does not serve, as one that starts, drains or hangs does; try again"),
+    (r"Stream removed|[Kk]eepalive|[Pp]ing timeout", "the connection was lost; try again"),
     (r"Hostname Verification", "its certificate does not name this host: name the server as its certificate does"),
     (r"CERTIFICATE_VERIFY_FAILED", "trust who signed its certificate: `credentials`, or --tls-ca of the command"),
     (r"WRONG_VERSION_NUMBER", "it speaks no TLS: leave `credentials`, or --tls-ca of the command, out"),
@@ -59,6 +61,9 @@ _HINTS = (
     (r"", "start one with `python -m serving`, or name its address"),
 )
 """What to do about UNAVAILABLE: that of the first pattern in the details; gRPC tells of TLS in its own words."""
+
+_HEALTH_REFUSED = "health check call failed"
+"""What gRPC says of a server that it cannot ask about its health, whatever the reason."""
 
 _SERVER_ERROR = (ServerError, "`{target}` failed with {code} ({details})")
 _PUSHBACK = "grpc-retry-pushback-ms"
@@ -90,6 +95,11 @@ def client_error(
     return found
 
 
+def is_health_refused(error: grpc.RpcError) -> bool:
+    """Whether a call was not sent since the server does not tell of its health: most often for want of a token."""
+    return error.code() is grpc.StatusCode.UNAVAILABLE and _HEALTH_REFUSED in (error.details() or "")
+
+
 def _invalid_items(error: grpc.RpcError, first: int) -> Iterator[InvalidItem]:
     """The field violations of the status details, positions counted in the list of the caller."""
     for violation in _field_violations(error):
@@ -102,43 +112,8 @@ def _invalid_items(error: grpc.RpcError, first: int) -> Iterator[InvalidItem]:
 def _field_violations(error: grpc.RpcError) -> list[Any]:
     packed = [value for key, value in error.trailing_metadata() or () if key == "grpc-status-details-bin"]
     try:
-        details = [detail for value in packed for detail in _Status.FromString(value).details]
+        details = [detail for value in packed for detail in Status.FromString(value).details]
         requests = [item.value for item in details if item.type_url.endswith("/google.rpc.BadRequest")]
-        return [violation for value in requests for violation in _BadRequest.FromString(value).field_violations]
+        return [violation for value in requests for violation in BadRequest.FromString(value).field_violations]
     except DecodeError:
         return []  # the message of the status still tells what is wrong
-
-
-def _message(name: str, **fields: tuple[int, str]) -> descriptor_pb2.DescriptorProto:
-    """A message from field name -> (number, type); the name of a message as type means a repeated one."""
-    message = descriptor_pb2.DescriptorProto(name=name)
-    for field, (number, kind) in fields.items():
-        if kind in ("string", "bytes"):
-            message.field.add(name=field, number=number, type=f"TYPE_{kind.upper()}", label="LABEL_OPTIONAL")
-        else:
-            message.field.add(name=field, number=number, type_name=kind, label="LABEL_REPEATED")
-    return message
-
-
-def _message_classes() -> dict[str, Any]:
-    """What is read of google.rpc.Status and google.rpc.BadRequest, without a dependency on their distribution.
-
-    Source: googleapis google/rpc/status.proto and google/rpc/error_details.proto. The pool is private, so that an
-    application may load the originals.
-    """
-    file = descriptor_pb2.FileDescriptorProto(name="bertline/status.proto", package="bertline.status", syntax="proto3")
-    file.message_type.extend(
-        [
-            _message("Any", type_url=(1, "string"), value=(2, "bytes")),
-            _message("Status", details=(3, "Any")),
-            _message("FieldViolation", field=(1, "string"), description=(2, "string")),
-            _message("BadRequest", field_violations=(1, "FieldViolation")),
-        ]
-    )
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    names = [message.name for message in file.message_type]
-    return {n: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"bertline.status.{n}")) for n in names}
-
-
-_Status, _BadRequest = map(_message_classes().__getitem__, ("Status", "BadRequest"))

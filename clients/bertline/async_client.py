@@ -8,7 +8,7 @@ async with AsyncClient("127.0.0.1:50051") as client:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -23,16 +23,18 @@ from bertline._calls import (
     classify_call,
     embed_call,
     fill_mask_call,
+    health_call,
     model_call,
     models_call,
     regress_call,
     tag_call,
     tokenize_call,
 )
-from bertline._connection import Connection
+from bertline._connection import Connection, Stubs
 from bertline._convert import Answered, Call, Request
+from bertline._status import is_health_refused
+from bertline.errors import ModelNotFound
 from bertline.results import Answer, Choice, Classification, MaskFill, Model, Tagging, Tokenized, Usage
-from bertline.v1.encoder_pb2_grpc import EncoderStub
 
 ResultT = TypeVar("ResultT")
 
@@ -49,6 +51,7 @@ class AsyncClient:
         num_in_flight: int = 4,
         credentials: grpc.ChannelCredentials | None = None,
         token: str | None = None,
+        check_health: bool | None = None,
     ) -> None:
         self._connection = Connection(
             target=target,
@@ -57,8 +60,11 @@ class AsyncClient:
             num_in_flight=num_in_flight,
             credentials=credentials,
             token=token,
+            check_health=check_health,
         )
-        self._channel: Any = None  # belongs to the event loop that runs when it is opened, hence not opened here
+        self._stubs: Stubs | None = (
+            None  # belong to the event loop that runs when they are opened, hence not opened here
+        )
         self._closed = False
 
     async def embed(
@@ -198,11 +204,18 @@ class AsyncClient:
         """One loaded model: its highest version unless another is named; without a name, the only one."""
         return await self._run(model_call(name, version), timeout)
 
+    async def health(self, model: str = "", version: str = "", *, timeout: float | None = None) -> bool:
+        """See `Client.health`."""
+        try:
+            return await self._run(health_call(model, version), timeout)
+        except ModelNotFound:
+            return False
+
     async def close(self) -> None:
         """Close the connection; calls under way fail."""
         self._closed = True
-        if self._channel is not None:
-            await self._channel.close()
+        for channel in self._stubs.channels if self._stubs else ():
+            await channel.close()
 
     async def __aenter__(self) -> AsyncClient:
         return self
@@ -217,34 +230,44 @@ class AsyncClient:
         return call.result(answered, usage)
 
     async def _send(self, call: Call[Any], timeout: float) -> list[Answered]:
-        method = getattr(self._open(), call.method)
+        rpc = self._open().method(call.method)
         answered: list[Answered] = []
-        metadata = self._connection.metadata
         in_flight: deque[tuple[Request, Any]] = deque()
         try:
             for request in call.requests(self._connection.batch_size):
                 if len(in_flight) == self._connection.num_in_flight:
-                    answered.append(await self._wait(*in_flight[0], timeout))
-                    in_flight.popleft()
-                in_flight.append((request, method(request.message, timeout=timeout, metadata=metadata)))
+                    answered.append(await self._first(call.method, in_flight, timeout))
+                in_flight.append((request, self._connection.send(rpc, request, timeout)))
             while in_flight:
-                answered.append(await self._wait(*in_flight[0], timeout))
-                in_flight.popleft()
+                answered.append(await self._first(call.method, in_flight, timeout))
         finally:
-            for _, rpc in in_flight:
-                rpc.cancel()
+            for _, sent in in_flight:
+                sent.cancel()
         return answered
 
-    def _open(self) -> EncoderStub:
+    def _open(self) -> Stubs:
         if self._closed:
             raise ValueError("the client is closed")
-        if self._channel is None:
-            self._channel = self._connection.open(grpc.aio)
-            self._stub = EncoderStub(self._channel)
-        return self._stub
+        if self._stubs is None:
+            self._stubs = Stubs(self._connection, grpc.aio)
+        return self._stubs
 
-    async def _wait(self, request: Request, rpc: Any, timeout: float) -> Answered:
+    async def _first(self, method: str, in_flight: deque[tuple[Request, Any]], timeout: float) -> Answered:
+        request, sent = in_flight[0]
+        answered = await self._wait(method, request, timeout, sent)
+        in_flight.popleft()
+        return answered
+
+    async def _wait(
+        self, method: str, request: Request, timeout: float, sent: Awaitable[Any], *, plain: bool = False
+    ) -> Answered:
         try:
-            return request, await rpc
+            return request, await sent
         except grpc.RpcError as error:
-            raise self._connection.error(error, request, timeout) from error
+            if plain or not is_health_refused(error):
+                raise self._connection.error(error, request, timeout) from error
+        stubs = self._open()
+        again = self._connection.send(stubs.method(method, plain=True), request, timeout)
+        answered = await self._wait(method, request, timeout, again, plain=True)
+        stubs.give_up_health()
+        return answered

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from bertline import Client
+from bertline.testing import FakeServer
 from tests.clients.command import run  # noqa: F401
 from tests.clients.fake_server import FakeEncoder, serve
 
@@ -22,8 +23,14 @@ def target(encoder: FakeEncoder) -> Iterator[str]:
 
 
 @pytest.fixture
-def client(target: str) -> Iterator[Client]:
-    with Client(target, batch_size=4) as client:
+def server() -> Iterator[FakeServer]:
+    with FakeServer() as server:
+        yield server
+
+
+@pytest.fixture
+def client(server: FakeServer) -> Iterator[Client]:
+    with Client(server.target, batch_size=4) as client:
         yield client
 
 

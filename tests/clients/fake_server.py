@@ -17,6 +17,7 @@ from google.protobuf import any_pb2
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
+from bertline.testing._health import FakeHealth
 from bertline.v1 import encoder_pb2 as pb
 from bertline.v1.encoder_pb2_grpc import EncoderServicer, add_EncoderServicer_to_server
 
@@ -221,8 +222,9 @@ def refuse(context: grpc.ServicerContext, fields: Sequence[tuple[str, str]]) -> 
 @contextmanager
 def serve(encoder: EncoderServicer, *, port: int = 0) -> Iterator[str]:
     """Serve on 127.0.0.1; yields the target."""
-    server = grpc.server(ThreadPoolExecutor(8))
+    server = grpc.server(ThreadPoolExecutor(64))  # each client that watches the health has a thread
     add_EncoderServicer_to_server(encoder, server)
+    server.add_generic_rpc_handlers((FakeHealth(lambda: [""]).handler(),))
     port = server.add_insecure_port(f"127.0.0.1:{port}")
     server.start()
     try:

@@ -7,7 +7,7 @@ import pytest
 
 from bertline import AsyncClient, Client, cli
 from bertline.errors import ConnectionFailed, Unauthenticated
-from tests.clients import fake_server
+from bertline.testing import FakeServer
 from tests.serving.certificates import make_authority
 from tests.serving.conftest import serve
 from tests.serving.models import write_model
@@ -63,8 +63,8 @@ def test_server_without_tls(authority, mine):
     """A client that speaks TLS to a server that does not hears of that."""
     credentials = mine.credentials(authority)
     with (
-        fake_server.serve(fake_server.FakeEncoder()) as plain,
-        Client(plain, credentials=credentials) as client,
+        FakeServer() as plain,
+        Client(plain.target, credentials=credentials) as client,
         pytest.raises(ConnectionFailed, match="it speaks no TLS"),
     ):
         client.models()

@@ -19,8 +19,8 @@ from bertline._calls import answer_call
 from bertline._convert import MAX_REQUEST_BYTES
 from bertline._inputs import MAX_COUNT
 from bertline.results import Timings, Usage
+from bertline.testing import FakeModel, FakeServer, vector
 from bertline.v1 import encoder_pb2 as pb
-from tests.clients.fake_server import DIM, FakeEncoder, serve, vector
 
 METHODS = (
     "embed",
@@ -33,14 +33,15 @@ METHODS = (
     "tokenize",
     "models",
     "model",
+    "health",
 )
 words = st.text(min_size=1).filter(str.strip)
 
 
 @pytest.fixture(scope="module")
 def shared_target() -> Iterator[str]:
-    with serve(FakeEncoder()) as target:
-        yield target
+    with FakeServer() as server:
+        yield server.target
 
 
 def test_embed_returns_a_writable_row_for_each_text(client: Client) -> None:
@@ -52,24 +53,25 @@ def test_embed_returns_a_writable_row_for_each_text(client: Client) -> None:
     assert np.array_equal(vectors, 2 * np.array([vector("one"), vector("two")]))
 
 
-def test_no_inputs_send_nothing(client: Client, encoder: FakeEncoder) -> None:
+def test_no_inputs_send_nothing(client: Client, server: FakeServer) -> None:
     """An empty list is answered without the server."""
     assert client.embed([]).shape == (0, 0)
     assert client.classify([]) == []
     assert client.answer([]) == []
     assert client.fill_mask([]) == []
     assert client.regress([]) == client.choose([]) == client.tag([]) == client.tokenize([]) == []
-    assert encoder.requests == []
+    assert server.requests == []
 
 
-def test_options_reach_the_server(client: Client, encoder: FakeEncoder) -> None:
+def test_options_reach_the_server(client: Client, server: FakeServer) -> None:
     """What the caller asks for is in the request; what is not asked for is unset."""
+    server.models.append(FakeModel(version="7"))
     client.embed(["a"], model="fake", version="7", pooling="mean", normalize=False, truncate=True)
     client.embed(["a"], dimensions=3, windows=True, window_stride=8)
     client.classify(["a"], top_k=2)
     client.embed(["a"])
 
-    asked, more, labels, plain = encoder.requests
+    asked, more, labels, plain = server.requests
     model = pb.ModelRef(name="fake", version="7")
     assert asked == pb.EmbedRequest(model=model, texts=["a"], pooling=pb.POOLING_MEAN, normalize=False, truncate=True)
     assert more == pb.EmbedRequest(model=pb.ModelRef(), texts=["a"], dimensions=3, windows=True, window_stride=8)
@@ -78,25 +80,25 @@ def test_options_reach_the_server(client: Client, encoder: FakeEncoder) -> None:
     assert not plain.HasField("normalize")
 
 
-def test_classify_takes_texts_and_pairs(client: Client, encoder: FakeEncoder) -> None:
+def test_classify_takes_texts_and_pairs(client: Client, server: FakeServer) -> None:
     """A pair is told from a text, and the likeliest label comes first."""
     single, pair = client.classify(["four", ("a", "b")])
 
-    assert (single.label, single.score) == ("neutral", 0.75)
-    assert pair.label == "[positive]"
+    assert (single.label, single.score) == (single.labels[0].label, max(item.score for item in single.labels))
+    assert single != pair
     assert sum(item.score for item in pair.labels) == pytest.approx(1)
-    assert [item.HasField("text_pair") for item in encoder.requests[0].inputs] == [False, True]
+    assert [item.HasField("text_pair") for item in server.requests[0].inputs] == [False, True]
 
 
 def test_answer_returns_spans_of_the_context(client: Client) -> None:
     """Offsets are those of Python strings, and "no answer" is an empty text."""
-    context = "🦉 In Zürich"
+    context = "🦉 In Zürich, Zürich"
     found, nothing = client.answer([("Where is Zürich?", context), ("Where is Paris?", context)], top_k=2)
 
     assert found.text == "Zürich"
     assert [context[span.start : span.end] for span in found.spans] == ["Zürich", "Zürich"]
-    assert found.score == pytest.approx(0.8)
-    assert (nothing.has_answer, nothing.text, nothing.score) == (False, "", pytest.approx(0.9))
+    assert found.score == 0.75
+    assert (nothing.has_answer, nothing.text, nothing.score) == (False, "", 0.875)
 
 
 def test_any_number_of_spans_may_be_asked_for() -> None:
@@ -110,25 +112,27 @@ def test_fill_mask_returns_tokens_and_targets(client: Client) -> None:
     """Each [MASK] has its tokens, and the targets in the order asked for."""
     ((first, second),) = client.fill_mask(["[MASK] and [MASK]"], top_k=3, targets=["z", "a"])
 
-    assert first == second
-    assert [item.token for item in first.tokens] == ["word0", "word1", "word2"]
+    assert [len(mask.tokens) for mask in (first, second)] == [3, 3]
+    assert first.tokens[0].score > first.tokens[1].score > first.tokens[2].score
     assert [item.token for item in first.targets] == ["z", "a"]
 
 
-def test_models_are_described(client: Client) -> None:
+def test_models_are_described(client: Client, server: FakeServer) -> None:
     """`models` tells what is loaded, manifest included, and of what cannot be loaded why."""
+    loaded = FakeModel(task="tagging", labels=("O", "B-LOC"), max_seq_length=128, manifest={"opset": 18})
+    server.models = [loaded, FakeModel(version="2", state="failed", error="`models/fake/2` holds no manifest")]
     model, broken = client.models()
 
-    assert (model.name, model.version, model.state, model.task) == ("fake", "1", "ready", "classification")
-    assert model.manifest == {"opset": 18}
+    assert (model.name, model.version, model.state, model.task) == ("fake", "1", "ready", "tagging")
+    assert (model.labels, model.max_seq_length, model.dim, model.manifest) == (("O", "B-LOC"), 128, 0, {"opset": 18})
     assert (broken.version, broken.state, broken.error) == ("2", "failed", "`models/fake/2` holds no manifest")
     assert (model.error, broken.manifest) == ("", {})
 
 
-def test_one_model_is_described(client: Client, encoder: FakeEncoder) -> None:
+def test_one_model_is_described(client: Client, server: FakeServer) -> None:
     """`model` tells of the one that is named."""
-    assert client.model("fake", "1").max_seq_length == 128
-    assert encoder.requests == [pb.GetModelRequest(model=pb.ModelRef(name="fake", version="1"))]
+    assert client.model("fake", "1").max_seq_length == 512
+    assert server.requests == [pb.GetModelRequest(model=pb.ModelRef(name="fake", version="1"))]
 
 
 def test_answers_out_of_several_contexts(client: Client) -> None:
@@ -140,12 +144,13 @@ def test_answers_out_of_several_contexts(client: Client) -> None:
     assert (span.context, contexts[span.context][span.start : span.end]) == (1, "Paris")
 
 
-def test_choose_takes_questions_with_or_without_context(client: Client, encoder: FakeEncoder) -> None:
+def test_choose_takes_questions_with_or_without_context(client: Client, server: FakeServer) -> None:
     """The likeliest choice has its number and its probability."""
     first, second = client.choose([("Which?", ["a", "bcd"]), ("It purrs.", "What?", ("cat", "a"))])
 
-    assert (first.choice, first.score, second.choice) == (1, 0.75, 0)
-    assert encoder.requests[0].inputs == [
+    assert first.score == max(first.scores) == first.scores[first.choice]
+    assert (len(first.scores), sum(second.scores)) == (2, pytest.approx(1))
+    assert server.requests[0].inputs == [
         pb.ChooseInput(question="Which?", choices=["a", "bcd"]),
         pb.ChooseInput(context="It purrs.", question="What?", choices=["cat", "a"]),
     ]
@@ -156,34 +161,38 @@ def test_tag_takes_texts_and_words(client: Client) -> None:
     text = "🦉 sits in Zürich"
     first, second = client.tag([text, ["in", "Rome"]], return_words=True)
 
-    assert [(item.text, item.label) for item in first.entities] == [("Zürich", "LOC")]
+    assert [item.text for item in first.entities] == ["Zürich"]
     assert text[first.entities[0].start : first.entities[0].end] == "Zürich"
-    assert [(word.start, word.end) for word in second.words] == [(0, 2), (3, 7)]
+    assert [(word.start, word.end, word.tag[:1]) for word in second.words] == [(0, 2, "O"), (3, 7, "B")]
     assert client.tag([text])[0].words == ()
 
 
-def test_regress_returns_numbers(client: Client) -> None:
+def test_regress_returns_numbers(client: Client, server: FakeServer) -> None:
     """One for each text or pair."""
+    server.reply("Regress", lambda request: pb.RegressReply(values=[3.0, 3.5]))
+
     assert client.regress(["abc", ("abc", "de")]) == [3.0, 3.5]
+    assert [item.text_pair for item in server.requests[0].inputs] == ["", "de"]
 
 
 def test_tokenize_returns_tokens(client: Client) -> None:
     """Those that were added are told apart."""
-    (found,) = client.tokenize(["word"])
+    (found,) = client.tokenize(["a word"])
 
-    assert [token for token, special in zip(found.tokens, found.special, strict=True) if not special] == ["word"]
-    assert found.offsets == ((0, 0), (0, 4), (0, 0))
+    assert [token for token, special in zip(found.tokens, found.special, strict=True) if not special] == ["a", "word"]
+    assert found.offsets == ((0, 0), (0, 1), (2, 6), (0, 0))
 
 
-def test_usage_counts_what_was_cut(client: Client) -> None:
+def test_usage_counts_what_was_cut(client: Client, server: FakeServer) -> None:
     """Over all requests of a call, and of a second call that it is given to."""
+    server.models = [FakeModel(max_seq_length=8)]
     usage = Usage()
-    client.embed(["short", "a text of more than ten", *["short"] * 4], truncate=True, usage=usage)
+    client.embed(["short", "a text of more words than eight", *["short"] * 4], truncate=True, usage=usage)
 
-    assert usage.num_tokens == [5, 23, 5, 5, 5, 5]
-    assert usage.num_truncated == [0, 13, 0, 0, 0, 0]
+    assert usage.num_tokens == [3, 8, 3, 3, 3, 3]
+    assert usage.num_truncated == [0, 1, 0, 0, 0, 0]
     assert usage.truncated == [1]
-    assert usage.timings == [Timings(0.25, 0.5, 1.0)] * 2
+    assert usage.timings == [Timings(2**-10, 2**-9, 2**-8)] * 2
 
 
 @settings(max_examples=30, deadline=None)
@@ -214,31 +223,31 @@ def test_batches_keep_their_limits(sizes: list[int], max_items: int, max_bytes: 
         assert len(part) == max_items or sum(part) + following[0] > max_bytes
 
 
-def test_large_texts_are_split_by_bytes(client: Client, encoder: FakeEncoder) -> None:
+def test_large_texts_are_split_by_bytes(client: Client, server: FakeServer) -> None:
     """Requests stay below a mebibyte of text where the texts allow it, counted in UTF-8."""
     client.embed(["ä" * 200_000] * 4)
 
-    assert [len(request.texts) for request in encoder.requests] == [2, 2]
-    assert all(request.ByteSize() < MAX_REQUEST_BYTES for request in encoder.requests)
+    assert [len(request.texts) for request in server.requests] == [2, 2]
+    assert all(request.ByteSize() < MAX_REQUEST_BYTES for request in server.requests)
 
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
-def test_requests_are_in_flight_together_up_to_the_limit(target: str, encoder: FakeEncoder, kind: str) -> None:
+def test_requests_are_in_flight_together_up_to_the_limit(server: FakeServer, kind: str) -> None:
     """`num_in_flight` requests wait at the server at one time, never more."""
-    encoder.delay = 0.1
+    server.delay(0.1)
     texts = [str(number) for number in range(9)]
 
     async def embed() -> None:
-        async with AsyncClient(target, batch_size=1, num_in_flight=3) as client:
+        async with AsyncClient(server.target, batch_size=1, num_in_flight=3) as client:
             await client.embed(texts)
 
     if kind == "async":
         asyncio.run(embed())
     else:
-        with Client(target, batch_size=1, num_in_flight=3) as client:
+        with Client(server.target, batch_size=1, num_in_flight=3) as client:
             client.embed(texts)
 
-    assert encoder.max_in_flight == 3
+    assert server.max_in_flight == 3
 
 
 def test_threads_share_a_client(client: Client) -> None:
@@ -258,9 +267,9 @@ def test_threads_share_a_client(client: Client) -> None:
         assert vectors.tolist() == [vector(f"{number} {item}").tolist() for item in range(10)]
 
 
-def test_async_client_may_be_made_before_the_event_loop(target: str) -> None:
+def test_async_client_may_be_made_before_the_event_loop(server: FakeServer) -> None:
     """The connection belongs to the loop of the first call, not to where the client was made."""
-    client = AsyncClient(target, batch_size=2)
+    client = AsyncClient(server.target, batch_size=2)
 
     async def use() -> list[Any]:
         results = await asyncio.gather(
@@ -275,18 +284,22 @@ def test_async_client_may_be_made_before_the_event_loop(target: str) -> None:
 
     vectors, labels, answers, fills, models = asyncio.run(use())
 
-    assert vectors.shape == (3, DIM)
-    assert (labels[0].label, answers[0].text, len(fills[0][0].tokens)) == ("neutral", "here", 5)
+    assert vectors.shape == (3, 8)
+    assert (len(labels[0].labels), answers[0].text, len(fills[0][0].tokens)) == (3, "here", 5)
     assert models[0].name == "fake"
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", [*METHODS, "close"])
 def test_both_clients_have_the_same_methods(method: str) -> None:
-    """AsyncClient differs from Client by `await` only."""
+    """AsyncClient differs from Client by `await` only; what a method does is told once."""
     synchronous, asynchronous = getattr(Client, method), getattr(AsyncClient, method)
 
     assert inspect.signature(synchronous) == inspect.signature(asynchronous)
     assert inspect.iscoroutinefunction(asynchronous)
+    assert asynchronous.__doc__ in (f"See `Client.{method}`.", synchronous.__doc__)
+    assert {name for name in inspect.signature(synchronous).parameters if f"{name}:" not in synchronous.__doc__} <= (
+        {"self"} if "Args:" in synchronous.__doc__ else {"self", "model", "name", "version", "timeout"}
+    )
 
 
 def test_both_clients_are_made_alike() -> None:
@@ -348,10 +361,10 @@ def test_arguments_out_of_range_are_refused(kind: Callable[..., Any], arguments:
     ],
 )
 def test_misuse_is_told_before_anything_is_sent(
-    client: Client, encoder: FakeEncoder, use: Callable[[Client], Any], error: type[Exception], message: str
+    client: Client, server: FakeServer, use: Callable[[Client], Any], error: type[Exception], message: str
 ) -> None:
     """A call that cannot be meant says what to write instead."""
     with pytest.raises(error, match=message):
         use(client)
 
-    assert encoder.requests == []
+    assert server.requests == []

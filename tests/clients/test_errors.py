@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import pickle
 import socket
 import time
@@ -14,9 +15,8 @@ import pytest
 
 from bertline import AsyncClient, Client, errors
 from bertline._status import ERRORS
+from bertline.testing import FakeServer
 from bertline.v1 import encoder_pb2 as pb
-from bertline.v1.encoder_pb2_grpc import EncoderServicer
-from tests.clients.fake_server import FakeEncoder, serve
 
 
 def embed_sync(target: str, texts: list[str], **options: Any) -> np.ndarray:
@@ -73,23 +73,26 @@ def closed_port() -> Iterator[str]:
 def test_an_address_without_a_server_fails_at_once(
     address: Callable[[], AbstractContextManager[str]], embed: Embed
 ) -> None:
-    """Whatever is wrong with an address, it takes less than three seconds to hear of it, and how to go on."""
-    with address() as target:
-        start = time.perf_counter()
-        with pytest.raises(errors.ConnectionFailed, match=f"`{target}` .*; start one") as caught:
-            embed(target, ["text"])
+    """Whatever is wrong with an address, it takes less than two seconds to hear of it, and how to go on."""
+    took = []
+    while not took or (took[-1] >= 2 and len(took) < 3):  # the machine may have been busy with something else
+        with address() as target:
+            start = time.perf_counter()
+            with pytest.raises(errors.ConnectionFailed, match=f"`{target}` .*; start one") as caught:
+                embed(target, ["text"])
+            took.append(time.perf_counter() - start)
 
-    assert time.perf_counter() - start < 3
+    assert min(took) < 2
     assert "\n" not in str(caught.value)
     assert isinstance(caught.value.__cause__, grpc.RpcError)
 
 
-def test_a_server_that_comes_up_is_found(encoder: FakeEncoder, dead_target: str) -> None:
+def test_a_server_that_comes_up_is_found(dead_target: str) -> None:
     """A client that failed to connect works soon after the server has started."""
     with Client(dead_target) as client:
         with pytest.raises(errors.ConnectionFailed):
             client.models()
-        with serve(encoder, port=int(dead_target.rpartition(":")[2])):
+        with FakeServer(port=int(dead_target.rpartition(":")[2])):
             end = time.perf_counter() + 3
             while True:
                 try:
@@ -101,43 +104,46 @@ def test_a_server_that_comes_up_is_found(encoder: FakeEncoder, dead_target: str)
 
 
 @both_clients
-def test_bad_inputs_are_named_by_their_place_in_the_list(target: str, embed: Embed) -> None:
+def test_bad_inputs_are_named_by_their_place_in_the_list(server: FakeServer, embed: Embed) -> None:
     """Positions count in the caller's list, however it was split."""
     texts = [f"text {number}" for number in range(10)]
     texts[6], texts[7] = " ", "refuse this"
+    server.refuse("refuse this", "refused")
     with pytest.raises(errors.InvalidInput) as caught:
-        embed(target, texts, batch_size=4)
+        embed(server.target, texts, batch_size=4)
 
     assert caught.value.items == [
-        errors.InvalidItem(6, "text", "empty text"),
+        errors.InvalidItem(6, "text", "empty text; it needs at least one word"),
         errors.InvalidItem(7, "text", "refused"),
     ]
-    assert str(caught.value) == "input 6, text: empty text; input 7, text: refused"
+    assert str(caught.value) == "input 6, text: empty text; it needs at least one word; input 7, text: refused"
 
 
-def test_bad_fields_of_pairs_are_named(client: Client) -> None:
+def test_bad_fields_of_pairs_are_named(client: Client, server: FakeServer) -> None:
     """The field of an input is told with it."""
+    server.refuse("refuse", "refused")
     with pytest.raises(errors.InvalidInput) as caught:
         client.answer([("question", "context")] * 5 + [("question", "refuse")])
 
     assert caught.value.items == [errors.InvalidItem(5, "contexts[0]", "refused")]
 
 
-def test_the_first_failing_request_is_reported(client: Client) -> None:
+def test_the_first_failing_request_is_reported(client: Client, server: FakeServer) -> None:
     """Of several requests that fail, the error is that of the first in the list."""
+    server.refuse("refuse")
     with pytest.raises(errors.InvalidInput) as caught:
         client.embed(["text", "refuse", *["text"] * 10, "refuse"])
 
     assert [item.index for item in caught.value.items] == [1]
 
 
-def test_lone_surrogates_are_refused_before_anything_is_sent(client: Client, encoder: FakeEncoder) -> None:
+def test_lone_surrogates_are_refused_before_anything_is_sent(client: Client, server: FakeServer) -> None:
     """Strings that UTF-8 cannot express are named."""
     with pytest.raises(errors.InvalidInput, match=r"input 2, context: .*surrogate") as caught:
         client.answer([("a", "b"), ("a", "b"), ("a", "\ud800")])
 
     assert caught.value.items[0].index == 2
-    assert encoder.requests == []
+    assert server.requests == []
 
 
 def test_a_text_that_is_too_large_for_the_server_is_named(client: Client) -> None:
@@ -149,24 +155,24 @@ def test_a_text_that_is_too_large_for_the_server_is_named(client: Client) -> Non
 
 
 @both_clients
-def test_a_slow_server_is_timed_out(target: str, encoder: FakeEncoder, embed: Embed) -> None:
+def test_a_slow_server_is_timed_out(server: FakeServer, embed: Embed) -> None:
     """The timeout ends the wait; the message says how long it was."""
-    encoder.delay = 0.5
+    server.delay(0.5)
     with pytest.raises(errors.TimedOut, match=r"within 0\.1 s"):
-        embed(target, ["text"], timeout=0.1)
+        embed(server.target, ["text"], timeout=0.1)
 
 
-def test_a_call_may_have_its_own_timeout(client: Client, encoder: FakeEncoder) -> None:
+def test_a_call_may_have_its_own_timeout(client: Client, server: FakeServer) -> None:
     """The timeout of a call goes before the client's."""
-    encoder.delay = 0.5
+    server.delay(0.5)
     with pytest.raises(errors.TimedOut, match=r"within 0\.1 s"):
         client.classify(["text"], timeout=0.1)
 
 
 @pytest.mark.parametrize("status", [code for code in grpc.StatusCode if code is not grpc.StatusCode.OK])
-def test_every_status_has_its_error(client: Client, encoder: FakeEncoder, status: grpc.StatusCode) -> None:
+def test_every_status_has_its_error(client: Client, server: FakeServer, status: grpc.StatusCode) -> None:
     """A status becomes the error of the table, everything else a ServerError, with the server's words in it."""
-    encoder.status = (status, "the server's words")
+    server.fail(status, "the server's words", times=None)
     expected = ERRORS[status][0] if status in ERRORS else errors.ServerError
     with pytest.raises(errors.BertlineError) as caught:
         client.models()
@@ -185,15 +191,20 @@ def test_every_error_stands_for_a_status_and_in_the_tree() -> None:
 
 def test_an_unknown_model_is_named(client: Client) -> None:
     """The message of the server lists what is loaded."""
-    with pytest.raises(errors.ModelNotFound, match="no model `other`; loaded: `fake`"):
+    with pytest.raises(errors.ModelNotFound, match=r"no model of that name: `other` \(loaded: fake/1\)"):
         client.embed(["text"], model="other")
 
 
-def test_replies_of_two_models_are_not_mixed(client: Client, encoder: FakeEncoder) -> None:
+def test_replies_of_two_models_are_not_mixed(client: Client, server: FakeServer) -> None:
     """A new version that is loaded amid a call must not give half of the vectors."""
-    encoder.models = [pb.ModelRef(name="fake", version=version) for version in "12"]
+    versions = itertools.cycle("12")
+    server.reply("Embed", lambda request: vectors_of(next(versions), len(request.texts)))
     with pytest.raises(errors.ServerError, match="ask for one version"):
         client.embed([str(number) for number in range(20)])
+
+
+def vectors_of(version: str, count: int) -> pb.EmbedReply:
+    return pb.EmbedReply(model=pb.ModelRef(name="fake", version=version), dim=1, vectors=bytes(4 * count))
 
 
 @pytest.mark.parametrize(
@@ -205,26 +216,24 @@ def test_replies_of_two_models_are_not_mixed(client: Client, encoder: FakeEncode
         (pb.EmbedReply(), "length 0"),
     ],
 )
-def test_a_reply_that_cannot_be_right_is_refused(reply: pb.EmbedReply, message: str) -> None:
+def test_a_reply_that_cannot_be_right_is_refused(
+    client: Client, server: FakeServer, reply: pb.EmbedReply, message: str
+) -> None:
     """Results are never matched to the wrong texts."""
-
-    class Broken(EncoderServicer):
-        def Embed(self, request: pb.EmbedRequest, context: grpc.ServicerContext) -> pb.EmbedReply:
-            return reply
-
-    with serve(Broken()) as target, Client(target) as client, pytest.raises(errors.ServerError, match=message):
+    server.reply("Embed", lambda request: reply)
+    with pytest.raises(errors.ServerError, match=message):
         client.embed(["a", "b"])
 
 
-def test_a_closed_client_says_so(target: str) -> None:
+def test_a_closed_client_says_so(server: FakeServer) -> None:
     """Using a client after `close` is a mistake of the caller."""
-    with Client(target) as client:
+    with Client(server.target) as client:
         pass
     with pytest.raises(ValueError, match="closed"):
         client.models()
 
     async def use() -> None:
-        async with AsyncClient(target) as client:
+        async with AsyncClient(server.target) as client:
             pass
         await client.models()
 
@@ -232,12 +241,12 @@ def test_a_closed_client_says_so(target: str) -> None:
         asyncio.run(use())
 
 
-def test_cancelling_an_async_call_cancels_its_requests(target: str, encoder: FakeEncoder) -> None:
+def test_cancelling_an_async_call_cancels_its_requests(server: FakeServer) -> None:
     """After a cancellation nothing more is sent."""
-    encoder.delay = 0.2
+    server.delay(0.2)
 
     async def use() -> None:
-        async with AsyncClient(target, batch_size=1, num_in_flight=2) as client:
+        async with AsyncClient(server.target, batch_size=1, num_in_flight=2) as client:
             task = asyncio.create_task(client.embed([str(number) for number in range(20)]))
             await asyncio.sleep(0.1)
             task.cancel()
@@ -246,7 +255,7 @@ def test_cancelling_an_async_call_cancels_its_requests(target: str, encoder: Fak
 
     asyncio.run(use())
 
-    assert len(encoder.requests) == 2
+    assert len(server.requests) == 2
 
 
 def test_errors_can_be_pickled() -> None:

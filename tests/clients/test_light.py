@@ -30,6 +30,15 @@ def test_importing_the_client_is_quick_and_light() -> None:
     assert not HEAVY & reports[0][1]
 
 
+def test_the_fake_server_needs_no_more_than_the_client() -> None:
+    """Applications test with what they run with."""
+    _, client = run("from bertline import AsyncClient, Client")
+    _, testing = run("from bertline.testing import FakeServer")
+    added = {name.partition(".")[0] for name in testing - client}
+
+    assert not added - sys.stdlib_module_names - {"bertline", "numpy"}
+
+
 def test_importing_the_stubs_does_not_load_the_client() -> None:
     """A server that imports `bertline.v1` gets the messages only."""
     _, modules = run("import bertline.v1.encoder_pb2")

@@ -1,79 +1,192 @@
-"""Several servers behind one name."""
+"""Several servers behind one name, and what is sent again."""
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterator
 
-import grpc
 import pytest
 
 from bertline import AsyncClient, Client
-from bertline.errors import ConnectionFailed
-from tests.clients.fake_server import FakeEncoder, serve
+from bertline.errors import ConnectionFailed, Overloaded
+from bertline.testing import FakeServer
+from tests.serving.conftest import serve
+from tests.serving.models import write_model
 
-DRAINING = (grpc.StatusCode.UNAVAILABLE, "the server is draining")
+DRAINING = ("UNAVAILABLE", "the server is draining")
 
 
 @pytest.fixture
-def replicas():
-    """Two servers, and the target that stands for both."""
-    encoders = FakeEncoder(), FakeEncoder()
-    with serve(encoders[0]) as first, serve(encoders[1]) as second:
-        yield encoders, f"ipv4:{first},{second}"
+def replicas() -> Iterator[tuple[FakeServer, FakeServer]]:
+    with FakeServer() as first, FakeServer() as second:
+        yield first, second
 
 
-def embed_until_both_were_asked(client, encoders):
+def target_of(replicas: tuple[FakeServer, FakeServer]) -> str:
+    """What stands for both."""
+    return "ipv4:" + ",".join(server.target for server in replicas)
+
+
+def embed_until_both_were_asked(client: Client, replicas: tuple[FakeServer, FakeServer]) -> None:
     """Connections come up one after the other."""
-    end = time.monotonic() + 5
-    while not all(encoder.requests for encoder in encoders):
+    for server in replicas:
+        server.calls.clear()
+    end = time.monotonic() + 10
+    while not all(server.calls for server in replicas):
         client.embed(["text"])
         assert time.monotonic() < end
 
 
-def test_all_replicas_are_asked(replicas):
+def test_all_replicas_are_asked(replicas: tuple[FakeServer, FakeServer]) -> None:
     """A client divides its requests among the servers that its target names."""
-    encoders, target = replicas
-    with Client(target) as client:
-        embed_until_both_were_asked(client, encoders)
-        before = [len(encoder.requests) for encoder in encoders]
+    with Client(target_of(replicas)) as client:
+        embed_until_both_were_asked(client, replicas)
+        before = [len(server.calls) for server in replicas]
         for _ in range(10):
             client.embed(["text"])
 
-    assert [len(encoder.requests) - count for encoder, count in zip(encoders, before, strict=True)] == [5, 5]
+    assert [len(server.calls) - count for server, count in zip(replicas, before, strict=True)] == [5, 5]
 
 
-def test_a_draining_replica_costs_no_call(replicas):
-    """What one server refuses since it drains, another answers; a large request as well."""
-    encoders, target = replicas
-    with Client(target) as client:
-        embed_until_both_were_asked(client, encoders)
-        encoders[0].status = DRAINING
-        refused = len(encoders[0].requests)
+def test_a_draining_replica_costs_no_call(replicas: tuple[FakeServer, FakeServer]) -> None:
+    """What one server refuses since it drains, another answers, however often; a large request as well."""
+    with Client(target_of(replicas)) as client:
+        embed_until_both_were_asked(client, replicas)
+        replicas[0].fail(*DRAINING, times=None)
+        refused = len(replicas[0].calls)
         for _ in range(6):
-            assert client.embed(["x" * 900_000]).shape == (1, 4)
+            assert client.embed(["x" * 900_000]).shape == (1, 8)
+        for _ in range(70):
+            client.models()
 
-    assert len(encoders[0].requests) > refused
-
-
-def test_async_client(replicas):
-    """The client for asyncio asks again, too."""
-    encoders, target = replicas
-    encoders[0].status = DRAINING
-
-    async def ask():
-        async with AsyncClient(target) as client:
-            return [len(await client.embed(["text"])) for _ in range(6)]
-
-    assert asyncio.run(ask()) == [1] * 6
+    assert len(replicas[0].calls) > refused + 60
 
 
-def test_a_server_that_stays_away_is_told_of(client, encoder):
+@pytest.mark.parametrize("check_health", [True, False])
+def test_a_replica_that_does_not_serve_gets_no_calls(
+    replicas: tuple[FakeServer, FakeServer], check_health: bool
+) -> None:
+    """Servers are watched: from the time that one says it does not serve until it does again, another is asked."""
+    with Client(target_of(replicas), check_health=check_health) as client:
+        embed_until_both_were_asked(client, replicas)
+        replicas[0].serving = False
+        time.sleep(0.3)
+        replicas[0].calls.clear()
+        for _ in range(10):
+            client.embed(["text"])
+
+        assert len(replicas[0].calls) == (0 if check_health else 5)
+
+        replicas[0].serving = True
+        embed_until_both_were_asked(client, replicas)
+
+
+def test_async_client(replicas: tuple[FakeServer, FakeServer]) -> None:
+    """The client for asyncio asks again, too, and not the server that does not serve."""
+    replicas[0].fail(*DRAINING, times=None)
+
+    async def ask() -> list[int]:
+        async with AsyncClient(target_of(replicas)) as client:
+            answered = [len(await client.embed(["text"])) for _ in range(6)]
+            replicas[0].serving = False
+            await asyncio.sleep(0.3)
+            replicas[0].calls.clear()
+            return answered + [len(await client.embed(["text"])) for _ in range(6)]
+
+    assert asyncio.run(ask()) == [1] * 12
+    assert replicas[0].calls == []
+
+
+def test_a_server_that_stays_away_is_told_of(client: Client, server: FakeServer) -> None:
     """When no attempt succeeds, the error says why, within a second."""
-    encoder.status = DRAINING
+    server.fail(*DRAINING, times=None)
     start = time.monotonic()
     with pytest.raises(ConnectionFailed, match=r"the server is draining\); try again"):
         client.embed(["text"])
 
-    assert len(encoder.requests) == 3
+    assert len(server.calls) == 3
     assert time.monotonic() - start < 1
+
+
+def test_a_lost_connection_costs_no_call(client: Client, server: FakeServer) -> None:
+    """What was under way is sent again over a new connection."""
+    server.drop()
+
+    assert client.embed(["text"]).shape == (1, 8)
+    assert len(server.calls) == 2
+
+
+def test_a_connection_that_is_lost_each_time_is_told_of(client: Client, server: FakeServer) -> None:
+    """After three attempts; it is not said that there is no server."""
+    server.drop(times=3)
+    with pytest.raises(ConnectionFailed, match="the connection was lost; try again"):
+        client.embed(["text"])
+
+
+@pytest.mark.parametrize("pushback_ms", [1, 600])
+def test_an_overloaded_server_is_asked_again_when_it_says(client: Client, server: FakeServer, pushback_ms: int) -> None:
+    """The pause that a server asks for goes before the client's own, which is 0.2 s at most."""
+    server.overload(times=2, pushback_ms=pushback_ms)
+    start = time.monotonic()
+    client.embed(["text"])
+
+    assert len(server.calls) == 3
+    assert time.monotonic() - start > 2 * pushback_ms / 1000
+
+
+def test_an_overloaded_server_that_says_never_is_not_asked_again(client: Client, server: FakeServer) -> None:
+    """A negative pause means that it would be in vain."""
+    server.overload(times=None, pushback_ms=-1)
+    with pytest.raises(Overloaded, match="the queue is full"):
+        client.embed(["text"])
+
+    assert len(server.calls) == 1
+
+
+def test_a_server_that_refuses_most_is_not_asked_again(client: Client, server: FakeServer) -> None:
+    """Of many calls that an overloaded server refuses, few are sent again, until it answers."""
+    server.overload(times=None, pushback_ms=1)
+    for _ in range(100):
+        with pytest.raises(Overloaded):
+            client.embed(["text"])
+
+    assert 100 < len(server.calls) < 140
+
+    server.reset()
+    for _ in range(50):
+        client.embed(["text"])
+    server.overload(times=2, pushback_ms=1)
+    client.embed(["text"])
+
+    assert len(server.calls) == 53
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory):
+    models = tmp_path_factory.mktemp("models")
+    write_model(models, "embedder")
+    return models
+
+
+def refusals(running) -> float:
+    return running.total("grpc_server_handled_total", grpc_code="ResourceExhausted")
+
+
+def test_a_server_with_a_full_queue_is_asked_again(models, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A real server says when its queue will have room; the client waits so long, and is answered."""
+    monkeypatch.setattr("serving.forecast.Forecast.seconds_per_token", lambda self, model: 0.01)
+    with serve(models, workers=1, max_queue_s=0.06) as running, Client(running.target, batch_size=1) as client:
+        for _ in range(50):
+            assert client.embed(["the cat"] * 4).shape == (4, 8)
+
+        assert refusals(running) > 0
+
+
+def test_what_a_server_never_takes_is_sent_once(models) -> None:
+    """A real server says never to a message that is too large."""
+    with serve(models, max_request_bytes=1000) as running, Client(running.target) as client:
+        with pytest.raises(Overloaded, match="larger than max"):
+            client.embed(["a text of some length"] * 60)
+
+        assert refusals(running) == 1

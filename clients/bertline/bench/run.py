@@ -29,10 +29,10 @@ from bertline.client import Client
 from bertline.errors import ConnectionFailed
 from bertline.results import Model
 
-_CHANNEL_OPTIONS = (
-    ("grpc.enable_retries", 0),  # a call that is refused is counted, not sent again
-    ("grpc.use_local_subchannel_pool", 1),  # channels otherwise share a connection
-)
+_CHANNEL_OPTIONS = {
+    "grpc.enable_retries": 0,  # a call that is refused is counted, not sent again
+    "grpc.use_local_subchannel_pool": 1,  # channels otherwise share a connection
+}
 _TICK_S = 0.5
 _SET_UP_S = 30.0
 """To find the model and to connect, however short --timeout is."""
@@ -66,6 +66,7 @@ def bench(settings: BenchSettings, progress: Progress | None = None) -> Report:
         num_in_flight=1,
         credentials=settings.credentials,
         token=settings.token,
+        check_health=False,
     )
     model = _model(settings)
     inputs = read_inputs(model.task, settings.input_path, settings.format)
@@ -126,7 +127,10 @@ class _Bench:
 
     async def _channels(self, stack: AsyncExitStack) -> Sequence[grpc.aio.Channel]:
         """Open connections."""
-        opened = [self._connection.open(grpc.aio, _CHANNEL_OPTIONS) for _ in range(self._settings.channels)]
+        opened = [
+            self._connection.open(grpc.aio, check_health=False, more_options=_CHANNEL_OPTIONS)
+            for _ in range(self._settings.channels)
+        ]
         for channel in opened:
             await stack.enter_async_context(channel)
         try:

@@ -1,0 +1,140 @@
+"""CPU time of the client: of a call with one text, and of a text in bulk, beside gRPC's own part in the same run.
+
+python -m benchmarks.client [--calls 2000] [--rounds 5]
+
+The server is a process of its own that sends the same bytes back, whatever comes, so that only the client is measured
+(CPU time of this process, all its threads). Replies are those of a model of 384 dimensions; texts have 6 words. The
+least of some rounds counts: what other programs do on the machine makes it more, never less. "stub" is the same request
+through the generated stub and the same channel, without anything of ours.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+
+import grpc
+import grpc.aio
+
+from bertline import AsyncClient, Client
+from bertline._connection import channel_options
+from bertline.v1 import encoder_pb2 as pb
+from bertline.v1.encoder_pb2_grpc import EncoderStub
+
+DIM = 384
+BATCH = 64
+TEXT = "A text of about six words"
+_SERVER = f"""
+import asyncio, grpc
+from bertline.v1 import encoder_pb2 as pb
+
+def reply(count):
+    model = pb.ModelRef(name="echo", version="1")
+    vectors = bytes(4 * {DIM} * count)
+    return pb.EmbedReply(
+        model=model, dim={DIM}, vectors=vectors, num_tokens=[8] * count, num_truncated=[0] * count
+    ).SerializeToString()
+
+ONE, MANY = reply(1), reply({BATCH})
+
+async def embed(raw, context):
+    return ONE if len(raw) < 64 else MANY
+
+async def main():
+    server = grpc.aio.server()
+    handlers = {{"Embed": grpc.unary_unary_rpc_method_handler(embed)}}
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("bertline.v1.Encoder", handlers),))
+    print(server.add_insecure_port("127.0.0.1:0"), flush=True)
+    await server.start()
+    await server.wait_for_termination()
+
+asyncio.run(main())
+"""
+
+
+@contextmanager
+def echo() -> Iterator[str]:
+    """A server that knows two replies; yields its target."""
+    with subprocess.Popen([sys.executable, "-c", _SERVER], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        try:
+            yield f"127.0.0.1:{process.stdout.readline().strip()}"
+        finally:
+            process.kill()
+
+
+def least_s(rounds: int, calls: int, call: Callable[[], object]) -> float:
+    """CPU seconds of one call."""
+    found = []
+    for _ in range(rounds):
+        begun = time.process_time()
+        for _ in range(calls):
+            call()
+        found.append((time.process_time() - begun) / calls)
+    return min(found)
+
+
+async def least_async_s(rounds: int, calls: int, call: Callable[[], Awaitable[object]]) -> float:
+    """The same of a coroutine."""
+    found = []
+    for _ in range(rounds):
+        begun = time.process_time()
+        for _ in range(calls):
+            await call()
+        found.append((time.process_time() - begun) / calls)
+    return min(found)
+
+
+def measure(target: str, rounds: int, calls: int) -> Iterator[tuple[str, float, float]]:
+    """For each way to call: its name, CPU seconds of a call with one text, and of a text in bulk."""
+    options = tuple(channel_options(check_health=False).items())
+    bulk = [TEXT] * (BATCH * 50)
+    with Client(target, check_health=False) as client:
+        client.embed(bulk)
+        one = least_s(rounds, calls, lambda: client.embed([TEXT]))
+        many = least_s(rounds, 1, lambda: client.embed(bulk)) / len(bulk)
+        yield "Client", one, many
+    with grpc.insecure_channel(target, options=options) as channel:
+        stub, request, batch = EncoderStub(channel), pb.EmbedRequest(texts=[TEXT]), pb.EmbedRequest(texts=bulk[:BATCH])
+        stub.Embed(request, timeout=30)
+        one = least_s(rounds, calls, lambda: stub.Embed(request, timeout=30))
+        yield "stub", one, least_s(rounds, 50, lambda: stub.Embed(batch, timeout=30)) / BATCH
+
+
+async def measure_async(target: str, rounds: int, calls: int) -> list[tuple[str, float, float]]:
+    """The same for asyncio."""
+    options = tuple(channel_options(check_health=False).items())
+    bulk = [TEXT] * (BATCH * 50)
+    async with AsyncClient(target, check_health=False) as client:
+        await client.embed(bulk)
+        one = await least_async_s(rounds, calls, lambda: client.embed([TEXT]))
+        many = await least_async_s(rounds, 1, lambda: client.embed(bulk)) / len(bulk)
+    async with grpc.aio.insecure_channel(target, options=options) as channel:
+        stub, request, batch = EncoderStub(channel), pb.EmbedRequest(texts=[TEXT]), pb.EmbedRequest(texts=bulk[:BATCH])
+        await stub.Embed(request, timeout=30)
+        alone = await least_async_s(rounds, calls, lambda: stub.Embed(request, timeout=30))
+        alone_many = await least_async_s(rounds, 50, lambda: stub.Embed(batch, timeout=30)) / BATCH
+    return [("AsyncClient", one, many), ("stub, asyncio", alone, alone_many)]
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--calls", type=int, default=2000, help="calls with one text in a round")
+    parser.add_argument("--rounds", type=int, default=5)
+    arguments = parser.parse_args()
+    with echo() as target:
+        rows = list(measure(target, arguments.rounds, arguments.calls))
+        rows += asyncio.run(measure_async(target, arguments.rounds, arguments.calls))
+    print(f"{'':14}{'ms a call':>12}{'us a text in bulk':>20}")
+    for name, one, many in rows:
+        print(f"{name:14}{1e3 * one:12.3f}{1e6 * many:20.1f}")
+
+
+if __name__ == "__main__":
+    main()

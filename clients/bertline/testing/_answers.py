@@ -1,0 +1,163 @@
+"""What a fake server answers: the same to the same request, and of the right form, but without meaning."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from bertline.testing._models import TASKS, FakeModel
+from bertline.v1 import encoder_pb2 as pb
+
+TIMINGS = pb.Timings(tokenize_s=2**-10, queue_s=2**-9, inference_s=2**-8)  # exact as floats
+_TOKEN = re.compile(r"\[MASK\]|\w+|[^\w\s]")
+_VOCABULARY_SIZE = 30_000
+
+
+def vector(text: str, dim: int = 8) -> np.ndarray:
+    """The vector of a text: [dim] float32 of length 1."""
+    values = _numbers(text, dim) * 2 - 1
+    return (values / np.linalg.norm(values)).astype("<f4")
+
+
+def _numbers(text: str, count: int) -> np.ndarray:
+    """[count] float64 in [0, 1), which follow from the text."""
+    return np.frombuffer(hashlib.shake_256(text.encode()).digest(4 * count), dtype="<u4") / 2**32
+
+
+def _shares(texts: Sequence[str]) -> np.ndarray:
+    """Probabilities [texts] that sum to 1."""
+    weights = np.array([_numbers(text, 1)[0] + 1e-3 for text in texts])
+    return weights / weights.sum()
+
+
+def tokens(text: str) -> list[re.Match[str]]:
+    """Words and punctuation marks."""
+    return list(_TOKEN.finditer(text))
+
+
+def embed(model: FakeModel, request: pb.EmbedRequest) -> pb.EmbedReply:
+    """`vector` of each text."""
+    vectors = np.array([vector(text, model.dim) for text in request.texts], dtype="<f4").reshape(-1, model.dim)
+    if request.dimensions:
+        vectors = vectors[:, : request.dimensions]
+        vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    dim = vectors.shape[1] if len(vectors) else 0
+    return pb.EmbedReply(vectors=vectors.astype("<f4").tobytes(), dim=dim)
+
+
+def classify(model: FakeModel, request: pb.ClassifyRequest) -> pb.ClassifyReply:
+    """All labels, with probabilities out of the text."""
+    names = model.labels_for(TASKS["Classify"])
+    results = []
+    for item in request.inputs:
+        scores = _shares([f"{name} {item.text} {item.text_pair}" for name in names])
+        ranked = sorted(zip(names, scores.tolist(), strict=True), key=lambda pair: -pair[1])
+        labels = [pb.LabelScore(label=name, score=score) for name, score in ranked[: request.top_k or None]]
+        results.append(pb.Classification(labels=labels))
+    return pb.ClassifyReply(results=results)
+
+
+def regress(model: FakeModel, request: pb.RegressRequest) -> pb.RegressReply:
+    """A number from 0 to 1."""
+    return pb.RegressReply(values=[_numbers(f"{item.text} {item.text_pair}", 1)[0] for item in request.inputs])
+
+
+def choose(model: FakeModel, request: pb.ChooseRequest) -> pb.ChooseReply:
+    """Probabilities out of the choices and what they belong to."""
+    results = []
+    for item in request.inputs:
+        scores = _shares([f"{item.context} {item.question} {choice}" for choice in item.choices])
+        results.append(pb.ChooseResult(choice=int(scores.argmax()), scores=scores))
+    return pb.ChooseReply(results=results)
+
+
+def answer(model: FakeModel, request: pb.AnswerRequest) -> pb.AnswerReply:
+    """Where the last word of the question stands in the contexts; no answer where it does not."""
+    results = []
+    for item in request.inputs:
+        words = [match[0] for match in tokens(item.question) if match[0].isalnum()]
+        found = [
+            pb.Span(start=match.start(), end=match.end(), text=match[0], score=0.75 / 2**rank, context=number)
+            for rank, (number, match) in enumerate(
+                (number, match)
+                for number, context in enumerate(item.contexts)
+                for match in tokens(context)
+                if words and match[0] == words[-1]
+            )
+        ]
+        no_answer_score = 0.125 if found else 0.875
+        spans = found[: request.top_k or 1]
+        results.append(pb.AnswerResult(spans=spans, has_answer=bool(found), no_answer_score=no_answer_score))
+    return pb.AnswerReply(results=results)
+
+
+def tag(model: FakeModel, request: pb.TagRequest) -> pb.TagReply:
+    """Words that begin with a capital are entities, of a type that follows from the word."""
+    kinds = sorted({label[2:] for label in model.labels_for(TASKS["Tag"]) if label[:2] == "B-"}) or ["MISC"]
+    results = []
+    for item in request.inputs:
+        result = pb.TagResult()
+        for match in tokens(item.text or " ".join(item.words)):
+            place = {"start": match.start(), "end": match.end()}
+            kind = kinds[int(_numbers(match[0], 1)[0] * len(kinds))] if match[0][0].isupper() else ""
+            if kind:
+                result.entities.add(**place, text=match[0], label=kind, score=0.75)
+            if request.return_words:
+                result.words.add(**place, tag=f"B-{kind}" if kind else "O", score=0.75)
+        results.append(result)
+    return pb.TagReply(results=results)
+
+
+def fill_mask(model: FakeModel, request: pb.FillMaskRequest) -> pb.FillMaskReply:
+    """`word0`, `word1`, ... from a number that follows from the text and the place of the [MASK] in it."""
+    results = []
+    for text in request.texts:
+        masks = []
+        for place in range(text.count("[MASK]")):
+            first = int(_numbers(f"{text} {place}", 1)[0] * _VOCABULARY_SIZE)
+            names = [f"word{(first + rank) % _VOCABULARY_SIZE}" for rank in range(request.top_k or 5)]
+            targets = [pb.TokenScore(token=name, score=_numbers(f"{text} {name}", 1)[0]) for name in request.targets]
+            found = [pb.TokenScore(token=name, score=0.5 ** (rank + 1)) for rank, name in enumerate(names)]
+            masks.append(pb.MaskFill(tokens=found, targets=targets))
+        results.append(pb.FillMaskResult(masks=masks))
+    return pb.FillMaskReply(results=results)
+
+
+def tokenize(model: FakeModel, request: pb.TokenizeRequest) -> pb.TokenizeReply:
+    """A token for each word and punctuation mark."""
+    results = []
+    for item in request.inputs:
+        result = pb.TokenizedInput()
+        _add_token(result, "[CLS]", type_id=0)
+        for type_id, text in enumerate([item.text, item.text_pair] if item.HasField("text_pair") else [item.text]):
+            for match in tokens(text):
+                _add_token(result, match[0], match.start(), match.end(), type_id=type_id, special=False)
+            _add_token(result, "[SEP]", type_id=type_id)
+        results.append(result)
+    return pb.TokenizeReply(results=results, num_tokens=[len(result.ids) for result in results])
+
+
+def _add_token(result: Any, token: str, start: int = 0, end: int = 0, *, type_id: int, special: bool = True) -> None:
+    result.ids.append(int(_numbers(token, 1)[0] * _VOCABULARY_SIZE))
+    result.tokens.append(token)
+    result.starts.append(start)
+    result.ends.append(end)
+    result.type_ids.append(type_id)
+    result.special.append(special)
+
+
+ANSWERS: dict[str, Callable[[FakeModel, Any], Any]] = {
+    "Embed": embed,
+    "Classify": classify,
+    "Regress": regress,
+    "Choose": choose,
+    "Answer": answer,
+    "Tag": tag,
+    "FillMask": fill_mask,
+    "Tokenize": tokenize,
+}
+"""RPC -> its answer; ListModels and GetModel tell of the models."""

@@ -1,0 +1,127 @@
+"""The models of a fake server, and which of them a request means."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from bertline.testing._faults import Refusal
+from bertline.v1 import encoder_pb2 as pb
+
+TASKS = {
+    "Embed": "embedding",
+    "Classify": "classification",
+    "Regress": "regression",
+    "Choose": "multiple-choice",
+    "Answer": "spans",
+    "Tag": "tagging",
+    "FillMask": "masked-lm",
+}
+"""RPC -> the task of the models that answer it; the other RPCs are answered by any model."""
+_LABELS = {"classification": ("negative", "neutral", "positive"), "tagging": ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")}
+
+
+@dataclass(frozen=True, kw_only=True)
+class FakeModel:
+    """A version of a model that a FakeServer has."""
+
+    name: str = "fake"
+    version: str = "1"
+    task: str = ""
+    """As `bertline.Model.task`; empty for a model that answers every RPC, which only fakes do."""
+    labels: Sequence[str] = ()
+    """Of classification and tagging; some are made up where none are given."""
+    dim: int = 8
+    """Length of the vectors."""
+    max_seq_length: int = 512
+    """In tokens, each a word or a punctuation mark of the fake tokenizer."""
+    state: str = "ready"
+    """`loading`, `ready`, `stale` or `failed`: only ready and stale ones answer."""
+    error: str = ""
+    """Why it cannot be loaded."""
+    manifest: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.task and self.task not in TASKS.values():
+            raise ValueError(f"unknown task: `{self.task}` (one of: {', '.join(TASKS.values())})")
+        if self.state not in ("loading", "ready", "stale", "failed"):
+            raise ValueError(f"unknown state: `{self.state}` (one of: loading, ready, stale, failed)")
+
+    def __str__(self) -> str:
+        return f"{self.name}/{self.version}"
+
+    @property
+    def serves(self) -> bool:
+        """Whether it answers."""
+        return self.state in ("ready", "stale")
+
+    @property
+    def ref(self) -> pb.ModelRef:
+        """Name and version."""
+        return pb.ModelRef(name=self.name, version=self.version)
+
+    def labels_for(self, task: str) -> Sequence[str]:
+        """Those that were given, or made up."""
+        return self.labels or _LABELS.get(task, ())
+
+    @property
+    def info(self) -> pb.ModelInfo:
+        """What ListModels says of it."""
+        state = f"MODEL_STATE_{self.state.upper()}"
+        if not self.serves:
+            return pb.ModelInfo(model=self.ref, state=state, error=self.error)
+        return pb.ModelInfo(
+            model=self.ref,
+            task=self.task or "embedding",
+            precision="fp32",
+            max_seq_length=self.max_seq_length,
+            dim=self.dim if self.task in ("", "embedding") else 0,
+            labels=self.labels_for(self.task),
+            digest="00" * 32,
+            manifest_json=json.dumps(self.manifest),
+            state=state,
+            error=self.error,
+        )
+
+
+def choose_model(models: Sequence[FakeModel], method: str, ref: pb.ModelRef) -> FakeModel:
+    """The model that a request means, found as a server finds it.
+
+    Raises:
+        Refusal: when there is none.
+    """
+    task, loaded = TASKS.get(method, ""), [model for model in models if model.serves]
+    name = ref.name or _only_name(loaded, task)
+    versions = [model for model in models if model.name == name and ref.version in ("", model.version)]
+    for found in sorted(versions, key=_rank, reverse=True):
+        if found.serves and found.task not in ("", task) and task:
+            raise Refusal("INVALID_ARGUMENT", f"{found} does not do this task: `{task}` (loaded: {_listing(loaded)})")
+        if found.serves:
+            return found
+    for found in versions:
+        if found.state == "loading":
+            raise Refusal("UNAVAILABLE", f"`{found}` is being loaded; try again")
+        raise Refusal("NOT_FOUND", f"`{found}` could not be loaded: {found.error}")
+    if name in {model.name for model in models}:
+        raise Refusal("NOT_FOUND", f"no such version of `{name}`: `{ref.version}` (loaded: {_listing(loaded)})")
+    raise Refusal("NOT_FOUND", f"no model of that name: `{name}` (loaded: {_listing(loaded)})")
+
+
+def _only_name(loaded: Sequence[FakeModel], task: str) -> str:
+    names = {model.name for model in loaded if not task or model.task in ("", task)}
+    if len(names) == 1:
+        return names.pop()
+    of_task = f" of task `{task}`" if task else ""
+    problem = f"name one of the models{of_task}" if names else f"no model does this task: `{task}`"
+    raise Refusal("INVALID_ARGUMENT", f"{problem} (loaded: {_listing(loaded)})")
+
+
+def _rank(model: FakeModel) -> tuple[int, str]:
+    """Highest version last: numbers as numbers."""
+    return len(model.version), model.version
+
+
+def _listing(models: Sequence[FakeModel]) -> str:
+    return ", ".join(map(str, models)) or "none"

@@ -1,0 +1,47 @@
+"""The Python examples of the pages about the client run as they stand, but for the address."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bertline.testing import FakeServer
+
+ROOT = Path(__file__).parents[2]
+PAGES = ("clients/README.md", "docs/client.md", "docs/testing.md")
+EXAMPLES = [
+    pytest.param(example, id=f"{page}-{number}")
+    for page in PAGES
+    for number, example in enumerate(
+        re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL)
+    )
+]
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_the_examples_run(example: str, server: FakeServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An example prints something, or its own tests pass."""
+    code = example.replace("127.0.0.1:50051", server.target)
+    if "def test_" in code:
+        (tmp_path / "test_example.py").write_text(code, encoding="utf-8")
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+        assert done.returncode == 0, done.stdout
+    else:
+        exec(code, {"__name__": "__main__"})
+
+        assert capsys.readouterr().out
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page: str) -> None:
+    """The pages name files that there are."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    links = re.findall(r"\]\((?!http)([^)#]+)", text)
+
+    assert [link for link in links if not ((ROOT / page).parent / link).exists()] == []

@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from bertline import AsyncClient, Client
+from bertline import _connection as connection
+from bertline.errors import ConnectionFailed, ServerError, Unauthenticated
+from bertline.testing import FakeServer
+from tests.serving.conftest import serve
+from tests.serving.models import write_model
+
+TOKEN = "secret-token"
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    models = tmp_path_factory.mktemp("models")
+    write_model(models, "embedder")
+    return models
+
+
+@pytest.fixture(scope="module")
+def tokens(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("access") / "tokens"
+    path.write_text(TOKEN)
+    return path
+
+
+@pytest.fixture(scope="module")
+def real(models: Path) -> Iterator[Any]:
+    with serve(models) as running:
+        yield running
+
+
+def test_health_of_server_model_and_version(real: Any) -> None:
+    """A real server is asked by the names that it gives to its models."""
+    with Client(real.target) as client:
+        assert client.health()
+        assert client.health("embedder")
+        assert client.health("embedder", "1")
+        assert not client.health("embedder", "2")
+        assert not client.health("other")
+
+    async def ask() -> list[bool]:
+        async with AsyncClient(real.target) as client:
+            return [await client.health(), await client.health("embedder", "1"), await client.health("other")]
+
+    assert asyncio.run(ask()) == [True, True, False]
+
+
+def test_health_of_a_server_that_starts(models: Path) -> None:
+    """A server that does not serve yet says so, and gets no calls."""
+    with serve(models, load=False) as running, Client(running.target) as client:
+        assert not client.health()
+        with pytest.raises(ConnectionFailed, match="it says that it does not serve"):
+            client.embed(["cat"])
+        assert running.total("grpc_server_handled_total", grpc_method="Embed") == 0
+
+
+def test_health_of_nobody(dead_target: str) -> None:
+    """No server is an error, not an answer."""
+    with Client(dead_target) as client, pytest.raises(ConnectionFailed):
+        client.health()
+
+
+def test_a_version_needs_its_model(client: Client) -> None:
+    """There is no service by the name of a version alone."""
+    with pytest.raises(ValueError, match="`version` needs the name of its `model`: `1`"):
+        client.health(version="1")
+
+
+@pytest.mark.parametrize("open_health", [False, True])
+@pytest.mark.parametrize(("token", "check_health"), [(TOKEN, None), (TOKEN, True), (TOKEN, False)])
+def test_servers_that_ask_for_a_token(
+    models: Path, tokens: Path, open_health: bool, token: str, check_health: bool | None
+) -> None:
+    """With the token every call is answered, whether health can be asked without it or not."""
+    with (
+        serve(models, tokens_file=tokens, open_health=open_health) as running,
+        Client(running.target, token=token, check_health=check_health, batch_size=2) as client,
+    ):
+        for count in (1, 9):
+            assert client.embed(["cat"] * count).shape == (count, 8)
+        assert client.health()
+
+
+@pytest.mark.parametrize("open_health", [False, True])
+def test_a_missing_token_is_told_of(models: Path, tokens: Path, open_health: bool) -> None:
+    """Whether or not health may be asked, a call without the token says that one is missing, soon."""
+    with serve(models, tokens_file=tokens, open_health=open_health) as running:
+
+        async def ask() -> None:
+            async with AsyncClient(running.target) as client:
+                await client.embed(["cat"] * 100)
+
+        start = time.monotonic()
+        with pytest.raises(Unauthenticated, match="no token came"):
+            asyncio.run(ask())
+        with Client(running.target) as client:
+            with pytest.raises(Unauthenticated, match="no token came"):
+                client.embed(["cat"] * 100)
+            with pytest.raises(Unauthenticated, match="no token came"):
+                client.embed(["cat"])
+
+        assert time.monotonic() - start < 5
+
+
+def test_a_server_that_keeps_its_health_to_itself_is_asked_plainly(server: FakeServer) -> None:
+    """Where calls are answered but health checks are refused, the client goes on without them."""
+    server._health._admit = lambda context: context.abort(grpc.StatusCode.PERMISSION_DENIED, "not for you")
+    with Client(server.target) as client:
+        assert client.embed(["text"]).shape == (1, 8)
+        assert client._stubs.usual is client._stubs.plain
+
+
+def test_a_server_without_a_health_service_is_asked(client: Client, server: FakeServer) -> None:
+    """Calls go through; its health cannot be told."""
+    server._health._admit = lambda context: context.abort(grpc.StatusCode.UNIMPLEMENTED, "no such service")
+    assert client.embed(["text"]).shape == (1, 8)
+    with pytest.raises(ServerError, match="UNIMPLEMENTED"):
+        client.health()
+
+
+@pytest.fixture
+def short_pings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "KEEPALIVE_S", 1.0)
+    monkeypatch.setattr(connection, "KEEPALIVE_TIMEOUT_S", 1.0)
+
+
+@pytest.mark.usefixtures("short_pings")
+def test_a_server_that_vanished_is_noticed(server: FakeServer) -> None:
+    """A call that waits on a connection through which nothing comes any more fails long before its timeout."""
+    with Client(server.target, timeout=60) as client:
+        client.embed(["text"])
+        server.silence()
+        start = time.monotonic()
+        with pytest.raises(ConnectionFailed):
+            client.embed(["text"])
+
+    assert time.monotonic() - start < 20
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("calls", [False, True])
+def test_a_real_server_bears_the_pings(real: Any, calls: bool) -> None:
+    """For a minute and a half, with calls under way or none, no connection is closed for too many pings."""
+    with Client(real.target, check_health=calls) as client:
+        client.embed(["cat"])
+        before = real.total("grpc_server_started_total", grpc_method="Watch")
+        time.sleep(3 * connection.KEEPALIVE_S + 5)
+        client.embed(["cat"])
+
+        assert real.total("grpc_server_started_total", grpc_method="Watch") == before

@@ -1,0 +1,49 @@
+"""What applications install."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+CLIENTS = Path(__file__).parents[2] / "clients"
+MAX_BYTES = 200_000
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    source, out = (tmp_path_factory.mktemp("wheel") / name for name in ("clients", "out"))
+    shutil.copytree(CLIENTS, source, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info", "build"))
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w", out, source]
+    subprocess.run(command, check=True)
+    (wheel,) = out.glob("*.whl")
+    return wheel
+
+
+@pytest.mark.slow
+def test_the_wheel_is_small_and_whole(wheel: Path) -> None:
+    """It holds every module, and that they are typed, in less than 200 kB."""
+    sources = {path.relative_to(CLIENTS).as_posix() for path in (CLIENTS / "bertline").rglob("*.py*")}
+    wanted = {name for name in sources if "__pycache__" not in name} | {"bertline/py.typed"}
+
+    assert wheel.stat().st_size < MAX_BYTES
+    assert {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info" not in name} == wanted
+
+
+@pytest.mark.slow
+def test_the_wheel_works_alone(wheel: Path, tmp_path: Path) -> None:
+    """What is in it imports, and talks to its own fake server."""
+    zipfile.ZipFile(wheel).extractall(tmp_path)
+    code = (
+        "import bertline, bertline.testing as t; s = t.FakeServer(); c = bertline.Client(s.target); "
+        "print(bertline.__file__, c.embed(['text']).shape); c.close(); s.close()"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", code], env={"PYTHONPATH": str(tmp_path)}, cwd=tmp_path, capture_output=True, text=True
+    )
+
+    assert found.stdout == f"{tmp_path}/bertline/__init__.py (1, 8)\n", found.stderr

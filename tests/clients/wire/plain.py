@@ -1,0 +1,19 @@
+"""Results of the client as JSON has them."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+
+def plain(value: Any) -> Any:
+    """Dataclasses as objects, tuples and arrays as lists."""
+    if isinstance(value, np.ndarray):
+        return [[round(float(number), 6) for number in row] for row in value]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return value

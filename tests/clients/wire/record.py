@@ -1,0 +1,68 @@
+"""Records what this release says on the wire, for the releases after it: tests/clients/wire/<version>.json.
+
+PYTHONPATH=. python -m tests.clients.wire.record
+
+Run it once for a release, and keep the file: a client must understand the servers of the release before it.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from bertline import Client
+from bertline.testing import FakeModel, FakeServer
+from bertline.v1 import encoder_pb2 as pb
+from tests.clients.wire.plain import plain
+
+ASK = {"model": "fake", "version": "1", "truncate": True}
+CALLS: list[tuple[str, list[Any], dict[str, Any]]] = [
+    ("embed", [["Ein Käuzchen.", "text"]], {}),
+    ("embed", [["Ein Käuzchen.", "text"]], ASK | {"pooling": "mean", "normalize": True, "dimensions": 4}),
+    ("embed", [["text"]], {"windows": True, "window_stride": 64, "normalize": False}),
+    ("classify", [["text", ["text", "pair"]]], ASK | {"top_k": 2}),
+    ("regress", [["text", ["text", "pair"]]], ASK),
+    ("choose", [[["It hoots.", "What is it?", ["an owl", "a cat"]], ["Which?", ["a", "b", "c"]]]], ASK),
+    ("answer", [[["Where is Zürich?", ["🦉 In Zürich", "not here"]], ["Where?", "here"]]], ASK | {"top_k": 3}),
+    ("tag", [["🦉 sits in Zürich", ["in", "Rome"]]], ASK | {"return_words": True}),
+    ("fill_mask", [["The [MASK] sits in the [MASK]."]], ASK | {"top_k": 3, "targets": ["owl", "cat"]}),
+    ("tokenize", [["🦉 sits", ["text", "pair"]]], {"model": "fake", "version": "1"}),
+    ("models", [], {}),
+    ("model", ["fake", "1"], {}),
+]
+"""Methods of the client, with every option that a request may carry."""
+MODELS = [
+    FakeModel(labels=("O", "B-LOC"), manifest={"opset": 18}),
+    FakeModel(version="2", state="failed", error="`models/fake/2` holds no manifest"),
+]
+
+
+def record() -> dict[str, Any]:
+    """All calls, with their messages and results."""
+    calls = []
+    with FakeServer(MODELS) as server, Client(server.target) as client, grpc.insecure_channel(server.target) as channel:
+        for method, arguments, options in CALLS:
+            result = getattr(client, method)(*arguments, **options)
+            asked = server.calls[-1]
+            raw = asked.request.SerializeToString(deterministic=True)
+            reply = channel.unary_unary(f"/bertline.v1.Encoder/{asked.method}")(raw)
+            messages = {"request": encoded(raw), "reply": encoded(reply)}
+            call = {"method": method, "arguments": arguments, "options": options, "rpc": asked.method}
+            calls.append(call | messages | {"result": plain(result)})
+    return {"descriptor": encoded(pb.DESCRIPTOR.serialized_pb), "calls": calls}
+
+
+def encoded(raw: bytes) -> str:
+    """Bytes as text."""
+    return base64.b64encode(raw).decode()
+
+
+if __name__ == "__main__":
+    path = Path(__file__).with_name(f"{version('bertline')}.json")
+    path.write_text(json.dumps(record(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    print(f"wrote {path}")
