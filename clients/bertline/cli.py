@@ -26,12 +26,12 @@ except ModuleNotFoundError as missing:
 
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # read when grpc is imported; errors are told in one line of our own
 
-from bertline._ray import RayFailed
 from bertline.commands import rows
 from bertline.commands.access import connect, set_access
 from bertline.commands.bench import bench
 from bertline.commands.options import TARGET, Target, Timeout, asks
 from bertline.errors import BertlineError
+from bertline.jobs.ray_pool import RayFailed
 from bertline.jobs.run import standard_output
 from bertline.jobs.sinks import json_line
 from bertline.jobs.storage import FileError

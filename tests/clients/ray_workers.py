@@ -8,7 +8,7 @@ import time
 from functools import partial
 from pathlib import Path
 
-from bertline._ray import RayFailed, map_partitions
+from bertline.jobs.ray_pool import RayFailed, map_partitions
 
 
 def make_worker(folder):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bertline._ray import MAX_ATTEMPTS, RayFailed, map_partitions
+from bertline.jobs.ray_pool import MAX_ATTEMPTS, RayFailed, map_partitions
 from tests.ray_cluster import NODE, kill_a_node, two_nodes
 
 HAS_RAY = importlib.util.find_spec("ray") is not None

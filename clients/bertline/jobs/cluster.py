@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 
-from bertline._ray import map_partitions
 from bertline.jobs.asking import Asked, Rejected
 from bertline.jobs.job import Job
 from bertline.jobs.order import Order
 from bertline.jobs.parts import Parts
 from bertline.jobs.progress import Progress
+from bertline.jobs.ray_pool import map_partitions
 from bertline.jobs.sources import Source
 
 
