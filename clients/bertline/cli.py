@@ -1,9 +1,9 @@
-"""The command `bertline`: ask a Bertline server from a shell, about a text or a file of them.
+"""The command `bertline`: ask a Bertline server from a shell, about a text or files of them.
 
 bertline models
 bertline classify "A delightful film."
-bertline embed --input texts.txt --output vectors.jsonl
-bertline answer --input questions.jsonl | head -3
+bertline embed --input texts.txt --output vectors.parquet
+bertline bench --concurrency 1,4,16
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # read when grpc is imported; e
 from bertline.commands import rows
 from bertline.commands.access import connect, set_access
 from bertline.commands.bench import bench
-from bertline.commands.options import TARGET, Target, Timeout, asks
+from bertline.commands.options import TARGET, ModelName, Target, Timeout, asks
 from bertline.errors import BertlineError
 from bertline.jobs.ray_pool import RayFailed
 from bertline.jobs.run import standard_output
@@ -102,6 +102,16 @@ def models(
     with standard_output() as stream:
         for model in found:
             stream.write(json_line(_model_row(model)))
+
+
+@app.command()
+def health(target: Target = TARGET, model: ModelName = "", timeout: Timeout = 5.0) -> None:
+    """Whether a server, or a model of it, can be asked now: exit code 0 if so, 1 if not."""
+    name, _, version = model.partition("/")
+    with connect(target, timeout) as client:
+        is_serving = client.health(name, version)
+    print("serving" if is_serving else "not serving")
+    raise typer.Exit(not is_serving)
 
 
 def _model_row(model: Model) -> dict[str, Any]:

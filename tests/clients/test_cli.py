@@ -11,6 +11,7 @@ from pathlib import Path
 import grpc
 import pytest
 
+from bertline.testing import FakeServer
 from tests.clients.command import Result, Run, command, fails, numbers
 from tests.clients.fake_server import FakeEncoder
 
@@ -310,6 +311,16 @@ def test_model_version_and_options_reach_the_server(run: Run, encoder: FakeEncod
         True,
         True,
     )
+
+
+def test_health(run: Run, server: FakeServer, dead_target: str) -> None:
+    """The exit code says whether a server, or a model of it, can be asked."""
+    name = server.models[0].name
+
+    assert run("health", "-t", server.target) == Result(0, "serving\n", "")
+    assert run("health", "-t", server.target, "-m", name).code == 0
+    assert run("health", "-t", server.target, "-m", "other") == Result(1, "not serving\n", "")
+    assert fails(run("health", "-t", dead_target), "no server is available")
 
 
 def test_models_are_jsonl_when_piped(run: Run) -> None:

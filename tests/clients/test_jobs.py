@@ -293,6 +293,22 @@ def test_another_job_does_not_go_on(
     assert run("embed", "-i", "in.txt", "-o", "out.jsonl", *change, "--restart").code == 0
 
 
+def test_rows_that_are_gone(run: Run, encoder: FakeEncoder, tmp_path: Path, small_chunks: None) -> None:
+    """A file that has become shorter since the job was begun is refused, as one with other rows."""
+    path = tmp_path / "in.txt"
+    path.write_text("\n".join(texts(2000)))
+    encoder.fail_after = 20
+    run("embed", "-i", str(path), "-o", f"{tmp_path}/out.jsonl", "--in-flight", "1")
+    encoder.fail_after = None
+    path.write_text("\n".join(texts(2000)[:256]) + "\n")
+
+    result = run("embed", "-i", str(path), "-o", f"{tmp_path}/out.jsonl")
+
+    assert result.code == 1
+    assert "the input has changed since" in result.err
+    assert not (tmp_path / "out.jsonl").exists()
+
+
 def test_a_busy_server_is_waited_for(run: Run, encoder: FakeEncoder, tmp_path: Path) -> None:
     """A server that refuses for a while costs no row; one that refuses for longer than --patience ends the job."""
     (tmp_path / "in.txt").write_text("\n".join(texts(500)))

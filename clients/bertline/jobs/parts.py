@@ -51,6 +51,8 @@ class Parts:
     """Rows without a result, in all runs; known in the end."""
     _known: dict[tuple[int, int], str] = field(default_factory=dict)
     """Digests by file and chunk, of those that are done."""
+    _seen: set[tuple[int, int]] = field(default_factory=set)
+    """Those that this run has come across."""
     _lock: BinaryIO | None = None
 
     @property
@@ -108,11 +110,10 @@ class Parts:
         Raises:
             FileError: when other rows stood there when it was done.
         """
+        self._seen.add((chunk.file, chunk.number))
         digest = self._known.get((chunk.file, chunk.number))
         if digest not in (None, chunk.digest):
-            raise FileError(
-                f"{chunk.source.name} has changed since `{self.folder.url}` was begun; begin anew with --restart"
-            )
+            raise self._changed(chunk.source.name)
         return digest is not None
 
     def join_in(self) -> None:
@@ -127,9 +128,12 @@ class Parts:
         """Write a chunk: first what was rejected, so that a part that is there has all that belongs to it."""
         self.settle(asked)
         chunk, rejected = asked.chunk, rejected_rows(asked)
+        name = f"_rejects-{chunk.file:05}-{chunk.number:05}.jsonl"
         if rejected:
-            with self._write(f"_rejects-{chunk.file:05}-{chunk.number:05}.jsonl") as stream:
+            with self._write(name) as stream:
                 stream.writelines(map(json_line, rejected))
+        else:
+            self.folder.within(name).remove()  # of a run that was killed before it wrote the part
         with self._write(f"part-{chunk.file:05}-{chunk.number:05}-{chunk.digest}{self.sink.suffix}") as stream:
             self.sink.write(asked, stream)
         self._known[chunk.file, chunk.number] = chunk.digest
@@ -143,7 +147,13 @@ class Parts:
                 stream.write(self.sink.schema.serialize().to_pybytes())
 
     def finish(self) -> None:
-        """Make the output of the parts."""
+        """Make the output of the parts.
+
+        Raises:
+            FileError: when there are parts of rows that are gone.
+        """
+        if self._seen and self._known.keys() - self._seen:
+            raise self._changed("the input")
         names = sorted(self.folder.names())
         self.num_rejected = self._tell_of_rejects(
             [self.folder.within(name) for name in names if name.startswith("_rejects-")]
@@ -157,6 +167,9 @@ class Parts:
             stream.write(json_line({"rejected": self.num_rejected}))
         if not self.is_folder:
             self._move()
+
+    def _changed(self, what: str) -> FileError:
+        return FileError(f"{what} has changed since `{self.folder.url}` was begun; begin anew with --restart")
 
     def _refuse_odd_outputs(self) -> None:
         if self.is_folder or not self.output.exists():
