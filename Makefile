@@ -4,6 +4,8 @@ PYTHON ?= python3
 VENV ?= .venv
 PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
+# What only slow tests need, 600 MB: Ray and MTEB.
+SLOW_READY := $(VENV)/.ready-slow
 # Stubs run with the protobuf they were made for and newer, so they are made with an older one, in a venv of its own.
 STUBS_READY := $(VENV)/stubs/.ready
 PROTOC := $(VENV)/stubs/bin/python -m grpc_tools.protoc -I protos
@@ -49,6 +51,10 @@ $(READY): pyproject.toml clients/pyproject.toml constraints.txt
 	PYTHONWARNINGS=ignore $(PY) -m pip install --quiet -e './clients[cli]' --group training --group export --group serving --group dev -c constraints.txt
 	@touch $@
 
+$(SLOW_READY): $(READY)
+	$(PY) -m pip install --quiet --group ray --group mteb -c constraints.txt
+	@touch $@
+
 $(STUBS_READY): $(READY)
 	$(PY) -m venv $(VENV)/stubs
 	$(VENV)/stubs/bin/python -m pip install --quiet 'grpcio-tools==1.81.1' 'protobuf==6.33.6'
@@ -89,7 +95,7 @@ serve: $(READY)  ## MODELS=folder of models (default: what the demo built) PORT=
 
 ## Develop
 .PHONY: test-slow check format stubs
-test-slow: $(READY)  ## the tests that take minutes
+test-slow: $(SLOW_READY)  ## the tests that take minutes
 	$(PY) -m pytest -m slow
 check: $(STUBS_READY)  ## formatting, lint, types, and whether the stubs fit the protos
 	$(VENV)/bin/ruff format --check .

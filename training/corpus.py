@@ -17,7 +17,6 @@ import sys
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -29,9 +28,10 @@ from training.command import command, parse
 from training.limits import Limits, check_numbers
 from training.progress import Progress
 from training.text.documents import BLOCK_BYTES, Block, find_files, read_blocks
-from training.text.duplicates import DuplicateCounter, hash_segments
-from training.text.sentence_encoder import SentenceEncoder
-from training.text.shards import COUNTS, Shard, write_shard
+from training.text.duplicates import DuplicateCounter
+from training.text.nodes import Job, make_shards_on_ray
+from training.text.shard_maker import ShardSummary, make_shard
+from training.text.shards import COUNTS, Shard
 from training.text.worker_pool import map_in_order
 
 CORPUS_FILE = "corpus.json"
@@ -57,27 +57,14 @@ class CorpusRecipe:
     """Text in a shard. More than 100 GB of text needs larger ones: a process may map 65,530 files at most on Linux."""
     num_workers: Annotated[int, Limits(least=0, most=1000)] = 0
     """Processes; 0 for one a core."""
+    ray: str | None = None
+    """Prepare on a Ray cluster: host:port of its head, `auto` for the one that this machine belongs to, `local` for one
+    of this machine alone. Data and `out` lie where all nodes find them under the same path."""
     replace: bool = False
     """Overwrite the directory; begin anew where a partial one was made from something else."""
 
     def __post_init__(self) -> None:
         check_numbers(self)
-
-
-@dataclass(frozen=True, slots=True)
-class ShardSummary:
-    """What is to be known of a shard without opening it."""
-
-    record: dict[str, Any]
-    """File, counts and digest."""
-    sentences: tuple[np.ndarray, np.ndarray]
-    """Hashes and lengths, each [sentences]."""
-    documents: tuple[np.ndarray, np.ndarray]
-    """Hashes and lengths, each [documents]."""
-    num_unknown: int
-    """Tokens that are [UNK]."""
-    num_file_bytes: int
-    """What was read for it."""
 
 
 def prepare_corpus(recipe: CorpusRecipe) -> dict[str, Any]:
@@ -100,13 +87,14 @@ def prepare_corpus(recipe: CorpusRecipe) -> dict[str, Any]:
         "format": FORMAT,
     }
     with resumable_directory(recipe.out, made_from=made_from, replace=recipe.replace) as directory:
+        tokenizer_sha256 = _copy_tokenizer(recipe.tokenizer, directory)
         info = _collect(_summaries(recipe, files, directory))
         if not info["num_tokens"]:
             raise ValueError(f"no text in {', '.join(f'`{path}`' for path in files)}")
         if _states(files) != states:
             raise ValueError("the text was changed while it was read; prepare the corpus again")
         info |= {"vocab_size": tokenizer.vocab_size, "sources": made_from["data"]}
-        info["tokenizer_sha256"] = _copy_tokenizer(recipe.tokenizer, directory)
+        info["tokenizer_sha256"] = tokenizer_sha256
         atomic_write(directory / CORPUS_FILE, (json.dumps(info, indent=2) + "\n").encode())
     return info
 
@@ -131,20 +119,28 @@ def _collect(summaries: Iterator[ShardSummary]) -> dict[str, Any]:
 def _summaries(recipe: CorpusRecipe, files: list[Path], directory: Path) -> Iterator[ShardSummary]:
     """Of all shards in order; those that are not there are made."""
     total, num_tokens = sum(path.stat().st_size for path in files), 0
-    jobs = _jobs(files, directory, recipe)
+    jobs = _jobs(files, directory, recipe.chunk_bytes)
     with Progress("corpus", unit="byte", total=total) as bar:
-        for summary in map_in_order(_make_shard, jobs, num_workers=recipe.num_workers):
+        for summary in _made(recipe, jobs, directory, total):
             num_tokens += summary.record["num_tokens"]
             bar.note(f"{num_tokens:,} tokens")
             bar.update(summary.num_file_bytes)
             yield summary
 
 
-def _jobs(files: list[Path], directory: Path, recipe: CorpusRecipe) -> Iterator[tuple[Path, list[Block], int, str]]:
-    for number, chunk in enumerate(_chunks(files, recipe.chunk_bytes)):
+def _made(recipe: CorpusRecipe, jobs: Iterator[Job], directory: Path, num_file_bytes: int) -> Iterator[ShardSummary]:
+    if recipe.ray is None:
+        return map_in_order(make_shard, jobs, num_workers=recipe.num_workers)
+    return make_shards_on_ray(
+        jobs, directory, num_file_bytes=num_file_bytes, num_workers=recipe.num_workers, address=recipe.ray
+    )
+
+
+def _jobs(files: list[Path], directory: Path, chunk_bytes: int) -> Iterator[Job]:
+    for number, chunk in enumerate(_chunks(files, chunk_bytes)):
         path = directory / f"shard-{number:05d}.arrow"
         num_file_bytes = sum(block.num_file_bytes for block in chunk)
-        yield path, [] if path.exists() else chunk, num_file_bytes, str(recipe.tokenizer)
+        yield path, [] if path.exists() else chunk, num_file_bytes, str(directory)
 
 
 def _chunks(files: list[Path], chunk_bytes: int) -> Iterator[list[Block]]:
@@ -160,28 +156,6 @@ def _chunks(files: list[Path], chunk_bytes: int) -> Iterator[list[Block]]:
                 chunk, size = [], 0
     if chunk:
         yield chunk
-
-
-def _make_shard(path: Path, chunk: list[Block], num_file_bytes: int, tokenizer_dir: str) -> ShardSummary:
-    encoder = _encoder(tokenizer_dir)
-    if chunk:
-        write_shard(path, (document for block in chunk for document in block.documents()), encoder)
-    return _summarise(path, num_file_bytes, encoder.unk_id)
-
-
-@cache
-def _encoder(tokenizer_dir: str) -> SentenceEncoder:
-    return SentenceEncoder(Tokenizer.load(tokenizer_dir))  # one a process, for what it remembers
-
-
-def _summarise(path: Path, num_file_bytes: int, unk_id: int) -> ShardSummary:
-    shard = Shard(path)
-    sentences, documents = (
-        (hash_segments(shard.ids, ends), np.diff(ends))
-        for ends in (shard.sentence_ends, shard.sentence_ends[shard.document_ends])
-    )
-    record = {"file": path.name} | shard.counts() | {"sha256": sha256(path)}
-    return ShardSummary(record, sentences, documents, int((shard.ids == unk_id).sum()), num_file_bytes)
 
 
 class Corpus:
@@ -270,7 +244,7 @@ def _copy_tokenizer(source: Path, directory: Path) -> str:
 @command
 def main() -> None:
     """Command line."""
-    recipe = parse(CorpusRecipe, "training.corpus", __doc__)
+    recipe = parse(CorpusRecipe, "training.corpus", __doc__, _with_address(sys.argv[1:]))
     info = prepare_corpus(recipe)
     counts = ", ".join(f"{info[key]:,} {key[4:]}" for key in COUNTS)
     share = info["duplicate_token_share"]
@@ -280,6 +254,15 @@ def main() -> None:
     print(f"{counts}; {repeated} -> {recipe.out}")
     for warning in _warnings(info):
         print(f"warning: {warning}", file=sys.stderr)
+
+
+def _with_address(arguments: list[str]) -> list[str]:
+    """`--ray` may stand alone."""
+    found = [index for index, word in enumerate(arguments, start=1) if word == "--ray"]
+    for index in reversed(found):
+        if arguments[index : index + 1] == [] or arguments[index].startswith("-"):
+            arguments = [*arguments[:index], "auto", *arguments[index:]]
+    return arguments
 
 
 def _warnings(info: dict[str, Any]) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -97,13 +98,14 @@ class Connection:
         """Whether servers that say they do not serve get no calls. gRPC asks them without the token."""
         return self.token is None if self.check_health is None else self.check_health
 
-    def open(self, library: Any, *, check_health: bool) -> Any:
+    def open(self, library: Any, *, check_health: bool, more_options: Mapping[str, Any] | None = None) -> Any:
         """Open a channel.
 
         Args:
             library: `grpc` or `grpc.aio`.
+            more_options: of the channel, instead of or beside those that all have.
         """
-        options = tuple(channel_options(check_health=check_health).items())
+        options = tuple({**channel_options(check_health=check_health), **(more_options or {})}.items())
         if self.credentials is None:
             return library.insecure_channel(self.target, options=options)
         return library.secure_channel(self.target, self.credentials, options=options)

@@ -66,6 +66,8 @@ _HEALTH_REFUSED = "health check call failed"
 """What gRPC says of a server that it cannot ask about its health, whatever the reason."""
 
 _SERVER_ERROR = (ServerError, "`{target}` failed with {code} ({details})")
+_PUSHBACK = "grpc-retry-pushback-ms"
+"""When the server wants to be asked again; negative for never (gRFC A6)."""
 _INPUT_FIELD = re.compile(r"(?:inputs|(text)s)\[(\d+)\](?:\.([\w\[\]]+))?")
 
 
@@ -87,7 +89,10 @@ def client_error(
         return InvalidInput.of(items)
     error_type, message = ERRORS.get(code, _SERVER_ERROR)
     hint = next(hint for pattern, hint in _HINTS if re.search(pattern, details))
-    return error_type(message.format(target=target, timeout=timeout, code=code.name, details=details, hint=hint))
+    found = error_type(message.format(target=target, timeout=timeout, code=code.name, details=details, hint=hint))
+    if isinstance(found, Overloaded):
+        found.is_final = any(key == _PUSHBACK and value == "-1" for key, value in error.trailing_metadata() or ())
+    return found
 
 
 def is_health_refused(error: grpc.RpcError) -> bool:

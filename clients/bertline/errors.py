@@ -66,6 +66,9 @@ class ModelNotFound(BertlineError):
 class Overloaded(BertlineError):
     """The queue of the server is full; nothing was computed."""
 
+    is_final = False
+    """Whether the server says that trying again will not help: the request is too large for it."""
+
 
 class Unauthenticated(BertlineError):
     """The server asks for credentials."""

@@ -7,6 +7,7 @@ import pytest
 
 from bertline import Client
 from bertline.testing import FakeServer
+from tests.clients.command import run  # noqa: F401
 from tests.clients.fake_server import FakeEncoder, serve
 
 

@@ -57,6 +57,10 @@ class FakeEncoder(EncoderServicer):
         self.status: tuple[grpc.StatusCode, str] | None = None
         self.models = [pb.ModelRef(name="fake", version="1")]
         """Which model replies, one after the other."""
+        self.fail_after: int | None = None
+        """Requests that are answered, before all others fail."""
+        self.refuse_first = 0
+        """Requests that are refused as too many, before all others are answered."""
         self.num_in_flight = 0
         self.max_in_flight = 0
         self._lock = threading.Lock()
@@ -72,6 +76,10 @@ class FakeEncoder(EncoderServicer):
             time.sleep(self.delay)
             if self.status:
                 context.abort(*self.status)
+            if self.fail_after is not None and len(self.requests) > self.fail_after:
+                context.abort(grpc.StatusCode.INTERNAL, "broken")
+            if len(self.requests) <= self.refuse_first:
+                context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "the queue is full")
             if request.model.name not in ("", "fake"):
                 context.abort(grpc.StatusCode.NOT_FOUND, f"no model `{request.model.name}`; loaded: `fake`")
             yield model

@@ -1,72 +1,19 @@
 from __future__ import annotations
 
-import io
 import json
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import grpc
 import pytest
 
-from bertline import cli
-from tests.clients.fake_server import FakeEncoder, vector
-
-
-class Result(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-    @property
-    def rows(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.out.splitlines()]
-
-
-Run = Callable[..., Result]
-
-
-def numbers(text: str) -> list[float]:
-    """The vector of a text with as few digits as tell its float32 from others."""
-    return [float(str(value)) for value in vector(text)]
-
-
-@pytest.fixture
-def run(target: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
-    """Runs the command in this process, against the fake server."""
-    monkeypatch.setenv("BERTLINE_TARGET", target)
-
-    def run(*arguments: str, stdin: bytes = b"") -> Result:
-        monkeypatch.setattr(sys, "argv", ["bertline", *arguments])
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
-        with pytest.raises(SystemExit) as exit:
-            cli.main()
-        return Result(exit.value.code or 0, *capfd.readouterr())  # type: ignore[arg-type]
-
-    return run
-
-
-def command(*arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    """Runs the command as a process of its own."""
-    return subprocess.run(
-        [sys.executable, "-m", "bertline.cli", *arguments], input=stdin, capture_output=True, check=False
-    )
-
-
-def fails(result: Result, message: str, code: int = 1) -> bool:
-    """Whether there was nothing on stdout, and one line on stderr with the message."""
-    return (
-        result.code == code
-        and not result.out
-        and result.err.startswith("bertline: ")
-        and result.err.count("\n") == 1
-        and message in result.err
-    )
+from bertline.testing import FakeServer
+from tests.clients.command import Result, Run, command, fails, numbers
+from tests.clients.fake_server import FakeEncoder
 
 
 def test_the_process_answers(target: str) -> None:
@@ -193,7 +140,7 @@ def test_a_text_file_gives_a_row_for_each_line(run: Run, tmp_path: Path) -> None
 
 
 def test_jsonl_keeps_ids_and_knows_pairs(run: Run, encoder: FakeEncoder, tmp_path: Path) -> None:
-    """An `id` of any type goes into the row as it came, other keys are passed over."""
+    """An `id` of any type goes into the row as it came."""
     rows = [{"id": "a\ud800", "text": "x", "more": 1}, {"id": 7, "text": "x", "text_pair": "y"}, {"text": "z"}]
     (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     result = run("classify", "-i", str(tmp_path / "in.jsonl"))
@@ -217,19 +164,23 @@ def test_no_lines_give_no_rows(run: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("content", "messages"),
     [
-        (b"fine\n\xff\n", "line 2: not UTF-8 (byte 0xff); convert the file"),
-        (b"fine\n \nfine\n", "line 2: the line is empty; mend it, or leave such lines out with --skip-empty"),
-        (b"fine\nfine\nrefuse this\nrefuse that\n", "line 3, text: refused (and 1 more)"),
+        (b"fine\n\xff\n", ["line 2: not UTF-8 (byte 0xff); convert the file"]),
+        (b"\xef\xbb\xbf \nfine\n", ["line 1: the line is empty; mend it, or leave such lines out with --skip-empty"]),
+        (b"fine\nrefuse this\nrefuse that\n", ["line 2: text: refused", "line 3: text: refused"]),
+        (b"fine\n" * 2000 + b"refuse\n", ["line 2001: text: refused"]),
     ],
 )
-def test_bad_lines_of_text_are_named(run: Run, tmp_path: Path, content: bytes, message: str) -> None:
-    """The message names file and line, and what to do."""
+def test_bad_lines_of_text_are_named(run: Run, tmp_path: Path, content: bytes, messages: list[str]) -> None:
+    """Each has a line on standard error, with file, line and reason; the others have results; the exit code is 3."""
     path = tmp_path / "texts.txt"
     path.write_bytes(content)
+    result = run("embed", "-i", str(path))
 
-    assert fails(run("embed", "-i", str(path)), f"`{path}`, {message}")
+    assert result.code == 3
+    assert result.err.splitlines() == [f"bertline: `{path}`, {message}" for message in messages]
+    assert [row["vector"] for row in result.rows] == [numbers("fine")] * content.count(b"fine")
 
 
 @pytest.mark.parametrize(
@@ -238,7 +189,7 @@ def test_bad_lines_of_text_are_named(run: Run, tmp_path: Path, content: bytes, m
         ("{", "not JSON (Expecting property name enclosed in double quotes at column 2)"),
         ("[1]", "a JSON object is needed, a list came"),
         ('{"question": "q"}', "missing key `context`"),
-        ('{"question": "q", "context": 3}', "`context` must be a string"),
+        ('{"question": "q", "context": 3}', "`context` must be a string or a list of strings"),
         ('{"question": "q", "context": "\\ud800"}', "context: contains a lone surrogate"),
         ("[" * 100_000, "nested too deeply"),
         ("", "the line is empty"),
@@ -250,19 +201,23 @@ def test_bad_lines_of_jsonl_are_named(run: Run, tmp_path: Path, line: str, messa
     path.write_text('{"question": "q", "context": "c"}\n' + line + "\n")
     result = run("answer", "-i", str(path))
 
-    assert fails(result, f"`{path}`, line 2")
+    assert (result.code, len(result.rows)) == (3, 1)
+    assert result.err.startswith(f"bertline: `{path}`, line 2: ")
+    assert result.err.count("\n") == 1
     assert message in result.err
 
 
-def test_lines_after_the_first_batch_are_counted_on(run: Run, tmp_path: Path) -> None:
-    """A line that the server refuses is named however far down it stands; what came before it was written."""
-    path = tmp_path / "texts.txt"
-    path.write_text("text\n" * 2000 + "refuse\n")
-    result = run("embed", "-i", str(path))
+def test_many_bad_lines_are_counted(run: Run, tmp_path: Path) -> None:
+    """Of more than twenty the rest is counted; a file can be named for all."""
+    path, rejects = tmp_path / "texts.txt", tmp_path / "rejects.jsonl"
+    path.write_text("refuse\n" * 30)
 
-    assert result.code == 1
-    assert result.err == f"bertline: `{path}`, line 2001, text: refused\n"
-    assert len(result.rows) == 1024
+    assert run("embed", "-i", str(path)).err.splitlines()[20:] == [
+        "bertline: 10 more rows were rejected; name a file with --rejects"
+    ]
+    result = run("embed", "-i", str(path), "--rejects", str(rejects))
+    assert result == Result(3, "", f"bertline: 30 rows were rejected; `{rejects}` tells why\n")
+    assert len(rejects.read_text().splitlines()) == 30
 
 
 def test_empty_lines_can_be_skipped(run: Run, tmp_path: Path) -> None:
@@ -276,13 +231,13 @@ def test_empty_lines_can_be_skipped(run: Run, tmp_path: Path) -> None:
     ]
 
 
-def test_output_files_are_whole_or_absent(run: Run, tmp_path: Path) -> None:
+def test_output_files_are_whole_or_absent(run: Run, dead_target: str, tmp_path: Path) -> None:
     """A run that fails leaves nothing, one that succeeds leaves the file and nothing else."""
     output = tmp_path / "out" / "vectors.jsonl"
     output.parent.mkdir()
-    failed = run("embed", "one", "refuse", "-o", str(output))
+    failed = run("embed", "one", "-o", str(output), "-t", dead_target, "--patience", "0")
 
-    assert fails(failed, "input 2, text: refused")
+    assert fails(failed, "no server is available")
     assert list(output.parent.iterdir()) == []
     assert run("embed", "one", "-o", str(output)) == Result(0, "", "")
     assert json.loads(output.read_text()) == {"vector": numbers("one")}
@@ -297,7 +252,7 @@ def test_output_files_are_replaced_only_by_force(run: Run, encoder: FakeEncoder,
 
     assert fails(run("embed", "one", "-o", str(output)), f"already exists: `{output}`")
     assert (output.read_text(), encoder.requests) == ("precious", [])
-    assert run("embed", "refuse", "-o", str(output), "--force").code == 1
+    assert run("embed", "one", "-m", "other", "-o", str(output), "--force").code == 1
     assert output.read_text() == "precious"
     assert run("embed", "one", "-o", str(tmp_path / "link"), "--force").code == 0
     assert json.loads(output.read_text()) == {"vector": numbers("one")}
@@ -358,6 +313,16 @@ def test_model_version_and_options_reach_the_server(run: Run, encoder: FakeEncod
     )
 
 
+def test_health(run: Run, server: FakeServer, dead_target: str) -> None:
+    """The exit code says whether a server, or a model of it, can be asked."""
+    name = server.models[0].name
+
+    assert run("health", "-t", server.target) == Result(0, "serving\n", "")
+    assert run("health", "-t", server.target, "-m", name).code == 0
+    assert run("health", "-t", server.target, "-m", "other") == Result(1, "not serving\n", "")
+    assert fails(run("health", "-t", dead_target), "no server is available")
+
+
 def test_models_are_jsonl_when_piped(run: Run) -> None:
     """Rows carry the manifest, or why there is none."""
     row, broken = run("models").rows
@@ -377,6 +342,32 @@ def test_models_are_a_table_on_a_terminal(run: Run, monkeypatch: pytest.MonkeyPa
     assert run("models", "--json").rows[0]["name"] == "fake"
 
 
+def test_bench(run: Run, encoder: FakeEncoder) -> None:
+    """The command counts calls and prints figures for people, or as JSON; failed calls are told in its exit code."""
+    options = ("--requests", "20", "--concurrency", "2,4", "--warm-up", "0")
+    shown, told = run("bench", *options), json.loads(run("bench", *options, "--json").out)
+
+    assert (shown.code, shown.err) == (0, "")
+    assert "in flight" in shown.out
+    assert [item["num_ok"] for item in told["runs"]] == [20, 20]
+    encoder.fail_after = 0
+    assert run("bench", *options).code == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--concurrency", "many"], "--concurrency is a whole number"),
+        (["--concurrency", "1", "--rate", "5"], "not both"),
+        (["--duration", "0"], "--duration must be above 0"),
+        (["-t", "http://localhost:1"], "without `http://`"),
+    ],
+)
+def test_wrong_calls_of_bench(run: Run, arguments: list[str], message: str) -> None:
+    """They are told in one line."""
+    assert fails(run("bench", *arguments), message, code=2)
+
+
 def test_progress_is_shown_to_a_person_only(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The bar is on stderr when that is a terminal and the results go elsewhere."""
     path = tmp_path / "texts.txt"
@@ -386,5 +377,5 @@ def test_progress_is_shown_to_a_person_only(run: Run, tmp_path: Path, monkeypatc
     monkeypatch.setenv("TERM", "xterm")
     result = run("embed", "-i", str(path))
 
-    assert "50/50 bytes" in result.err
+    assert "100% 10 rows, " in result.err
     assert len(result.rows) == 10

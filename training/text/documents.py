@@ -55,6 +55,10 @@ class Block:
     """Whole lines of plain text or JSONL; rows of Parquet."""
     num_file_bytes: int
     """What was read of the file, packed as it may be, since the block before."""
+    start: int
+    """Where it begins: bytes of the file when unpacked, or rows of Parquet."""
+    length: int
+    """In the unit of `start`."""
 
     @property
     def num_bytes(self) -> int:
@@ -102,7 +106,7 @@ def read_blocks(path: Path, block_bytes: int = BLOCK_BYTES) -> Iterator[Block]:
     Raises:
         ValueError: naming the file that is missing or damaged, or a document larger than `MAX_DOCUMENT_BYTES`.
     """
-    with _readable(path):
+    with readable(path):
         yield from _parquet_blocks(path) if _kind(path) == "parquet" else _line_blocks(path, block_bytes)
 
 
@@ -112,7 +116,7 @@ def read_lines(path: str | Path) -> Iterator[str]:
     Raises:
         ValueError: naming the file and the line that is not UTF-8 or has a NUL, or the file that is missing or damaged.
     """
-    with _readable(Path(path)), open(path, "rb") as raw, _unpacked(raw) as file:
+    with readable(Path(path)), open(path, "rb") as raw, unpacked(raw) as file:
         _check_line_ends(file, path)
         for number, line in enumerate(file, start=1):
             if b"\0" in line:
@@ -181,7 +185,8 @@ def _kind(path: Path) -> str:
 
 
 @contextmanager
-def _readable(path: Path) -> Iterator[None]:
+def readable(path: Path) -> Iterator[None]:
+    """Turn what can go wrong with a file into a ValueError that names it."""
     try:
         yield
     except FileNotFoundError:
@@ -190,7 +195,8 @@ def _readable(path: Path) -> Iterator[None]:
         raise ValueError(f"cannot read `{path}`: {getattr(error, 'strerror', None) or error}") from error
 
 
-def _unpacked(raw: BinaryIO) -> BinaryIO:
+def unpacked(raw: BinaryIO) -> BinaryIO:
+    """The content of a file, also of one that is packed."""
     openers: dict[str, Any] = {".gz": gzip.open, ".xz": lzma.open}
     opener = openers.get(Path(raw.name).suffix)
     return opener(raw) if opener else raw
@@ -208,8 +214,8 @@ def _check_line_ends(file: Any, path: str | Path) -> None:
 def _line_blocks(path: Path, block_bytes: int) -> Iterator[Block]:
     blank_ends_document = _kind(path) == "plain"
     lines: list[bytes] = []
-    first_line, size, document_size, position = 1, 0, 0, 0
-    with open(path, "rb") as raw, _unpacked(raw) as file:
+    first_line, start, size, document_size, position = 1, 0, 0, 0, 0
+    with open(path, "rb") as raw, unpacked(raw) as file:
         _check_line_ends(file, path)
         for line in iter(partial(file.readline, MAX_DOCUMENT_BYTES + 1), b""):
             lines.append(line)
@@ -220,9 +226,9 @@ def _line_blocks(path: Path, block_bytes: int) -> Iterator[Block]:
             if line.isspace() or not blank_ends_document:
                 document_size = 0
                 if size >= block_bytes:
-                    yield Block(path, first_line, b"".join(lines), raw.tell() - position)
-                    first_line, size, position, lines = first_line + len(lines), 0, raw.tell(), []
-        yield Block(path, first_line, b"".join(lines), raw.tell() - position)
+                    yield Block(path, first_line, b"".join(lines), raw.tell() - position, start, size)
+                    first_line, start, size, position, lines = first_line + len(lines), start + size, 0, raw.tell(), []
+        yield Block(path, first_line, b"".join(lines), raw.tell() - position, start, size)
 
 
 def _too_large(path: Path, line: int) -> str:
@@ -270,7 +276,7 @@ def _parquet_blocks(path: Path) -> Iterator[Block]:
                 raise ValueError(f"`{path}`: column `text` must hold strings")
             if large := [text for text in texts if len(text) > MAX_DOCUMENT_BYTES]:
                 raise ValueError(f"`{path}`: a row of {len(large[0]):,} characters, more than {MAX_DOCUMENT_BYTES:,}")
-            yield Block(path, first_row, texts, reached - position)
+            yield Block(path, first_row, texts, reached - position, first_row - 1, len(batch))
             first_row, position = last_row, reached
     except pyarrow.ArrowException as error:
         raise ValueError(f"cannot read `{path}`: {error}") from error

@@ -1,0 +1,1 @@
+"""Load on a server, and what comes of it: the command `bertline bench`."""

@@ -1,0 +1,1 @@
+"""What the command `bertline` can do, one function for each of its commands."""

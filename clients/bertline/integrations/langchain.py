@@ -1,0 +1,87 @@
+"""Embeddings of LangChain from a served model (needs langchain-core).
+
+from bertline import Client
+from bertline.integrations.langchain import BertlineEmbeddings
+embeddings = BertlineEmbeddings(Client("127.0.0.1:50051"))
+vector = embeddings.embed_query("Where is the owl?")
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from langchain_core.embeddings import Embeddings
+
+from bertline.async_client import AsyncClient
+from bertline.client import Client
+
+
+class BertlineEmbeddings(Embeddings):
+    """Vectors of a server, for any vector store of LangChain.
+
+    A store is searched with vectors of the model that filled it: name `model` and `version` where the server may get
+    others. The clients stay open, whoever opened them closes them.
+
+    Args:
+        client: for the methods that wait; without `async_client` the others use it too, in a thread.
+        async_client: for the methods to be awaited, of the event loop that they run in.
+        model: its name; empty for the only loaded model of task `embedding`.
+        version: empty for the highest loaded one.
+        query_prompt: what to put before queries, for models that were trained so.
+        document_prompt: what to put before documents.
+        **options: of `Client.embed`: `normalize`, `dimensions`, `windows`, `window_stride`, `truncate`. Without
+            `truncate` or `windows`, texts that are too long raise InvalidInput.
+
+    Raises:
+        TypeError: for other options.
+        ValueError: without any client.
+    """
+
+    def __init__(
+        self,
+        client: Client | None = None,
+        async_client: AsyncClient | None = None,
+        *,
+        model: str = "",
+        version: str = "",
+        query_prompt: str = "",
+        document_prompt: str = "",
+        **options: Any,
+    ) -> None:
+        if client is None and async_client is None:
+            raise ValueError("a client is needed: BertlineEmbeddings(Client(target))")
+        if unknown := set(options) - {"normalize", "dimensions", "windows", "window_stride", "truncate"}:
+            raise TypeError(f"unknown options: `{', '.join(sorted(unknown))}`; see `Client.embed`")
+        self._client = client
+        self._async_client = async_client
+        self._query_prompt = query_prompt
+        self._document_prompt = document_prompt
+        self._options = options | {"model": model, "version": version}
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        """Vectors of texts to be found."""
+        return self._embed([self._document_prompt + text for text in texts])
+
+    def embed_query(self, text: str) -> list[float]:
+        """The vector to search with."""
+        return self._embed([self._query_prompt + text])[0]
+
+    async def aembed_documents(self, texts: list[str]) -> list[list[float]]:
+        """See `embed_documents`."""
+        if self._async_client is None:
+            return await super().aembed_documents(texts)
+        return await self._aembed(self._async_client, [self._document_prompt + text for text in texts])
+
+    async def aembed_query(self, text: str) -> list[float]:
+        """See `embed_query`."""
+        if self._async_client is None:
+            return await super().aembed_query(text)
+        return (await self._aembed(self._async_client, [self._query_prompt + text]))[0]
+
+    def _embed(self, texts: list[str]) -> list[list[float]]:
+        if self._client is None:
+            raise ValueError("these embeddings have an `async_client` only: await `aembed_...`, or give a `client` too")
+        return self._client.embed(texts, **self._options).tolist()
+
+    async def _aembed(self, client: AsyncClient, texts: list[str]) -> list[list[float]]:
+        return (await client.embed(texts, **self._options)).tolist()

@@ -1,0 +1,123 @@
+"""A served model for the benchmark MTEB (needs mteb >= 2.20).
+
+import mteb
+from bertline import Client
+from bertline.integrations.mteb import BertlineEncoder
+results = mteb.evaluate(BertlineEncoder(Client("127.0.0.1:50051")), mteb.get_task("STSBenchmark"))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from mteb.models import ModelMeta
+from mteb.models.abs_encoder import AbsEncoder
+
+from bertline._models import model_of_task
+from bertline.client import Client
+from bertline.integrations.sentence_transformers import Encoder, SimilarityName
+from bertline.results import Model
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from mteb.abstasks.task_metadata import TaskMetadata
+    from mteb.types import PromptType
+
+
+class BertlineEncoder(AbsEncoder):
+    """The model of a server as MTEB evaluates it: one version, whatever is loaded meanwhile.
+
+    Args:
+        client: of the server; it stays open, whoever opened it closes it.
+        model: its name; empty for the only loaded model of task `embedding`.
+        version: empty for the one that is the highest now.
+        prompts: what is put before texts, by MTEB's names: a task, a type of task, `query`, `document`, `task-query`.
+        truncate_dim: keep so many numbers of each vector, the first ones.
+        truncate: False raises InvalidInput for texts that are too long instead of cutting them.
+        similarity_fn_name: `cosine` or `dot`.
+        metadata: fields of `mteb.ModelMeta` that a server does not know: `name` (`organization/model`), `languages`,
+            `license`, `training_datasets` and the like.
+
+    Raises:
+        ModelNotFound: when there is no such model.
+        ValueError: when MTEB refuses the metadata, or the similarity is unknown.
+    """
+
+    mteb_model_meta: ModelMeta
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        model: str = "",
+        version: str = "",
+        prompts: Mapping[str, str] | None = None,
+        truncate_dim: int | None = None,
+        truncate: bool = True,
+        similarity_fn_name: SimilarityName = "cosine",
+        metadata: Mapping[str, Any] | None = None,
+    ) -> None:
+        found = model_of_task(client.models(), "embedding", model, version)
+        self.model = Encoder(
+            client,
+            model=found.name,
+            version=found.version,
+            prompts=prompts,
+            truncate_dim=truncate_dim,
+            truncate=truncate,
+            similarity_fn_name=similarity_fn_name,
+        )
+        self.model_prompts = self.model.prompts
+        changes = {"prompts": dict(prompts or {}), "truncate_dim": truncate_dim}
+        known = _known(found) | {
+            "embed_dim": truncate_dim or found.dim,
+            "similarity_fn_name": similarity_fn_name,
+            "use_instructions": bool(prompts),
+            "experiment_kwargs": {name: value for name, value in changes.items() if value} or None,
+        }
+        self.mteb_model_meta = ModelMeta(**known | dict(metadata or {}))
+
+    def encode(
+        self,
+        inputs: Iterable[Mapping[str, Any]],
+        *,
+        task_metadata: TaskMetadata,
+        hf_split: str,
+        hf_subset: str,
+        prompt_type: PromptType | None = None,
+        **kwargs: Any,
+    ) -> np.ndarray:
+        """One vector for each text.
+
+        Args:
+            inputs: batches, each with a list of texts as `text`.
+            task_metadata: of the task; says which of the prompts is used.
+            hf_split: makes no difference.
+            hf_subset: makes no difference.
+            prompt_type: whether the texts are queries or documents; says which of the prompts is used.
+            **kwargs: of `Encoder.encode`: `batch_size`, `show_progress_bar` and the like.
+
+        Returns:
+            [texts, dim] float32.
+        """
+        texts = [text for batch in inputs for text in batch["text"]]
+        return self.model.encode(texts, prompt_name=self.get_prompt_name(task_metadata, prompt_type), **kwargs)
+
+
+def _known(model: Model) -> dict[str, Any]:
+    """What a server knows of the fields of ModelMeta; None for the others that have to be given.
+
+    The revision has the digest of the graph: MTEB takes results of the same name and revision from its cache.
+    """
+    unknown = ["release_date", "languages", "n_parameters", "memory_usage_mb", "license", "open_weights"]
+    unknown += ["public_training_code", "public_training_data", "training_datasets"]
+    return dict.fromkeys(unknown) | {
+        "loader": None,
+        "name": f"bertline/{model.name}",
+        "revision": f"{model.version}-{model.digest[:12]}",
+        "max_tokens": model.max_seq_length,
+        "framework": ["ONNX"],
+    }

@@ -1,0 +1,186 @@
+"""Chunks -> results, with several requests under way at one time, in order. What the server cannot use is set apart."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from threading import Event
+from typing import Any
+
+from bertline._batches import batches
+from bertline.errors import BertlineError, ConnectionFailed, InvalidInput, Overloaded, TimedOut
+from bertline.jobs.chunks import Chunk, text_bytes
+from bertline.results import Usage
+
+MAX_REQUEST_BYTES = 256 * 1024
+"""Text in one request: some thousand short texts, and far below what a server takes."""
+PAUSES_S = (0.2, 0.5, 1.0, 2.0)
+"""Before each further attempt; the last one for all that follow."""
+
+Ask = Callable[[list[Any], Usage], Sequence[Any]]
+"""Inputs -> results. Adds what it took."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """Why there is no result."""
+
+    reason: str
+
+
+@dataclass(slots=True)
+class Asked:
+    """A chunk, and what became of each of its rows."""
+
+    chunk: Chunk
+    results: list[Any]
+    """A result or Rejected for each row."""
+    num_tokens: int = 0
+
+
+@dataclass(frozen=True)
+class Part:
+    """Rows of a chunk that are sent together."""
+
+    asked: Asked
+    indices: Sequence[int]
+    """Of its rows."""
+    inputs: list[Any]
+    is_last: bool
+
+
+@dataclass(frozen=True)
+class Asker:
+    """Sends requests.
+
+    A server that is overloaded, or that cannot be reached, is asked again until it was out of reach for `patience_s`.
+    """
+
+    ask: Ask
+    batch_size: int
+    num_in_flight: int
+    patience_s: float
+    waiting: Callable[[str], None] = lambda message: None
+    """Is told why the job waits, and with nothing when it goes on."""
+    abandoned: Event = field(default_factory=Event)
+
+    def answered(
+        self,
+        asked: Iterable[Asked],
+        inputs: Callable[[Asked], Sequence[Any]],
+        progress: Callable[[int, int, Asked], None],
+    ) -> Iterator[Asked]:
+        """Ask about chunks, taking the next one when there is nothing left to send of those before.
+
+        Args:
+            asked: chunks, some of whose rows may be rejected already.
+            inputs: the inputs of a chunk, in order; None for a row that is rejected.
+            progress: is told rows, tokens, and the chunk they are of.
+
+        Yields:
+            The same chunks, in order, with their results.
+
+        Raises:
+            BertlineError: when the server fails, or is out of reach for too long.
+        """
+        under_way: deque[tuple[Part, Future[tuple[list[Any], int]]]] = deque()
+        threads = ThreadPoolExecutor(self.num_in_flight, thread_name_prefix="ask")
+        try:
+            for part in self._parts(asked, inputs):
+                under_way.append((part, threads.submit(self._results, part.inputs)))
+                if len(under_way) > 2 * self.num_in_flight:
+                    yield from _settle(*under_way.popleft(), progress)
+            while under_way:
+                yield from _settle(*under_way.popleft(), progress)
+        finally:
+            self.abandoned.set()
+            threads.shutdown(wait=False, cancel_futures=True)
+
+    def _parts(self, asked: Iterable[Asked], inputs: Callable[[Asked], Sequence[Any]]) -> Iterator[Part]:
+        for item in asked:
+            given = list(enumerate(inputs(item)))
+            good = [pair for index, pair in enumerate(given) if item.results[index] is None]
+            cut = batches(
+                good, lambda pair: text_bytes(pair[1]), max_items=self.batch_size, max_bytes=MAX_REQUEST_BYTES
+            )
+            previous: list[tuple[int, Any]] = []
+            for batch in cut:
+                if previous:
+                    yield _part(item, previous, is_last=False)
+                previous = batch
+            yield _part(item, previous, is_last=True)
+
+    def _results(self, inputs: list[Any]) -> tuple[list[Any], int]:
+        """The results of one request, Rejected where the server cannot use an input; and the tokens it took."""
+        if not inputs:
+            return [], 0
+        usage = Usage()
+        try:
+            results = list(self._patiently(inputs, usage))
+        except InvalidInput as error:
+            reasons = {item.index: f"{item.field}: {item.reason}" for item in error.items if item.index is not None}
+            if not reasons:
+                raise
+            return self._without(inputs, reasons)
+        except Overloaded as error:
+            if not error.is_final:
+                raise
+            return self._divided(inputs, error)
+        return results, sum(usage.num_tokens)
+
+    def _without(self, inputs: list[Any], reasons: dict[int, str]) -> tuple[list[Any], int]:
+        rest = [item for index, item in enumerate(inputs) if index not in reasons]
+        results, num_tokens = self._results(rest)
+        found = iter(results)
+        return [
+            Rejected(reasons[index]) if index in reasons else next(found) for index in range(len(inputs))
+        ], num_tokens
+
+    def _divided(self, inputs: list[Any], error: Overloaded) -> tuple[list[Any], int]:
+        """What the server will never take at once, in two halves."""
+        if len(inputs) == 1:
+            return [Rejected(str(error))], 0
+        middle = len(inputs) // 2
+        halves = [self._results(half) for half in (inputs[:middle], inputs[middle:])]
+        return halves[0][0] + halves[1][0], halves[0][1] + halves[1][1]
+
+    def _patiently(self, inputs: list[Any], usage: Usage) -> Sequence[Any]:
+        began_s, attempt = time.monotonic(), 0
+        while True:
+            try:
+                results = self.ask(inputs, usage)
+            except (Overloaded, ConnectionFailed, TimedOut) as error:
+                pause_s = PAUSES_S[min(attempt, len(PAUSES_S) - 1)]
+                if _is_final(error) or time.monotonic() + pause_s > began_s + self.patience_s:
+                    raise
+                attempt += 1
+                self.waiting(str(error))
+                if self.abandoned.wait(pause_s):
+                    raise
+            else:
+                if attempt:
+                    self.waiting("")
+                return results
+
+
+def _is_final(error: BertlineError) -> bool:
+    return isinstance(error, Overloaded) and error.is_final
+
+
+def _part(asked: Asked, pairs: Sequence[tuple[int, Any]], *, is_last: bool) -> Part:
+    return Part(asked, [index for index, _ in pairs], [item for _, item in pairs], is_last)
+
+
+def _settle(
+    part: Part, future: Future[tuple[list[Any], int]], progress: Callable[[int, int, Asked], None]
+) -> Iterator[Asked]:
+    results, num_tokens = future.result()
+    for index, result in zip(part.indices, results, strict=True):
+        part.asked.results[index] = result
+    part.asked.num_tokens += num_tokens
+    progress(len(results), num_tokens, part.asked)
+    if part.is_last:
+        yield part.asked

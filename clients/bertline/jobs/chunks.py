@@ -1,0 +1,81 @@
+"""Rows -> chunks: what is asked about, written and, after an interruption, passed over together."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bertline.jobs.sources import Block, Given, Row, Source
+
+CHUNK_ROWS = 8192
+CHUNK_BYTES = 16 << 20
+"""Text in a chunk, after which the next one begins."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Consecutive rows of a file. Its bounds depend on nothing but what the file holds."""
+
+    source: Source | Given
+    file: int
+    """Number of the file, from 0."""
+    number: int
+    """Of the chunk in its file, from 0."""
+    blocks: Sequence[Block]
+
+    @property
+    def rows(self) -> list[Row]:
+        """All its rows."""
+        return [row for block in self.blocks for row in block.rows]
+
+    @property
+    def share(self) -> float:
+        """Of the file, that was read with it."""
+        return self.blocks[-1].share
+
+    @property
+    def digest(self) -> str:
+        """Of what was read, 12 hexadecimal digits."""
+        return hashlib.blake2b(b"".join(block.digest for block in self.blocks), digest_size=6).hexdigest()
+
+    def place(self, row: Row) -> str:
+        """Where a row stands, for messages."""
+        return f"{self.source.name}, {row.place}"
+
+
+def chunks_of(
+    source: Source | Given,
+    file: int,
+    wanted: Sequence[str],
+    needed: Sequence[str],
+    num_bytes: Callable[[Row], int],
+    max_rows: int | None = None,
+) -> Iterator[Chunk]:
+    """Cut a file into chunks.
+
+    Args:
+        file: its number.
+        wanted: as for `Source.blocks`, like `needed`.
+        num_bytes: of a row's text.
+        max_rows: after which the next chunk begins, rounded up to whole blocks; None for CHUNK_ROWS.
+    """
+    blocks: list[Block] = []
+    rows = size = number = 0
+    for block in source.blocks(wanted, needed):
+        blocks.append(block)
+        rows += len(block.rows)
+        size += sum(map(num_bytes, block.rows))
+        if rows >= (max_rows or CHUNK_ROWS) or size >= CHUNK_BYTES:
+            yield Chunk(source, file, number, blocks)
+            blocks, rows, size, number = [], 0, 0, number + 1
+    if blocks:
+        yield Chunk(source, file, number, blocks)
+
+
+def text_bytes(value: Any) -> int:
+    """Bytes of the strings in a value, roughly."""
+    if isinstance(value, str):
+        return len(value)
+    return sum(map(text_bytes, value)) if isinstance(value, list | tuple) else 0

@@ -1,0 +1,98 @@
+"""A job on a Ray cluster: a file at a time, by workers that ask a server, or each one of its own."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+
+from bertline.jobs.asking import Asked, Rejected
+from bertline.jobs.job import Job
+from bertline.jobs.order import Order
+from bertline.jobs.parts import Parts
+from bertline.jobs.progress import Progress
+from bertline.jobs.ray_pool import map_partitions
+from bertline.jobs.sources import Source
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What came of a file."""
+
+    num_rows: int
+    num_tokens: int
+
+
+def run_on_ray(
+    order: Order, progress: Progress, *, address: str, num_workers: int, force: bool = False, restart: bool = False
+) -> int:
+    """Do a job, or what an earlier run left of it. All nodes have to see the files, and the output, under their paths.
+
+    Args:
+        order: the job; it has files and an output.
+        progress: is told how far it is.
+        address: of the cluster, as `map_partitions` has it.
+        num_workers: files that are under way at one time.
+        force: replace an output that exists.
+        restart: forget what an earlier run did.
+
+    Returns:
+        How many rows were rejected, in earlier runs too.
+
+    Raises:
+        ValueError: when an option is wrong, or Ray is not installed.
+        RayFailed: when the cluster fails.
+        FileError: when a file cannot be used.
+        BertlineError: when a server fails, or is out of reach for too long.
+    """
+    if not order.output or not all(isinstance(source, Source) and source.is_file for source in order.sources):
+        raise ValueError("--ray takes files, and writes to --output")
+    with order.connected() as client:
+        order = order.pinned(client)
+        parts = order.parts()
+        with parts.opened(force=force, restart=restart) as has_work:
+            if has_work:
+                _settle_columns(order.job(client, progress), parts)
+                done = _Counter(progress, len(order.sources))
+                numbers = range(len(order.sources))
+                map_partitions(
+                    numbers, partial(_Worker, order), address=address, num_workers=num_workers, progress=done
+                )
+                parts.join_in()
+                parts.finish()
+        return parts.num_rejected
+
+
+def _settle_columns(job: Job, parts: Parts) -> None:
+    """All workers have to write the same ones."""
+    for chunk in islice(job.chunks(0), 1):
+        parts.settle(Asked(chunk, [Rejected(row.reason) if row.reason else None for row in chunk.rows]))
+
+
+class _Counter:
+    """Tells of files that are done."""
+
+    def __init__(self, progress: Progress, num_files: int) -> None:
+        self._progress, self._num_files, self._num_done = progress, num_files, 0
+
+    def __call__(self, number: int, done: Done) -> None:
+        self._num_done += 1
+        self._progress.add(done.num_rows, done.num_tokens, self._num_done / self._num_files)
+
+
+class _Worker:
+    """Does files, one after the other, on some node."""
+
+    def __init__(self, order: Order) -> None:
+        self._order = order
+        self._stack = ExitStack()
+        self._client = self._stack.enter_context(order.connected())
+        self._parts = order.parts()
+
+    def __call__(self, number: int) -> Done:
+        self._parts.join_in()  # another worker may have begun with this file
+        progress = Progress(shown=False)
+        for asked in self._order.job(self._client, progress).answered([number], self._parts.has):
+            self._parts.write(asked)
+        return Done(progress.num_rows, progress.num_tokens)

@@ -1,0 +1,53 @@
+"""A server that is started for a job, on this machine, and ends with it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TextIO
+
+from bertline.jobs.storage import FileError
+
+_READY = re.compile(r" on (\S+:\d+), metrics ")
+_START = """
+import ctypes, runpy, signal, sys
+if sys.platform == "linux":
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG: end with the job, also where that is killed
+runpy.run_module("serving", run_name="__main__", alter_sys=True)
+"""
+
+
+@contextmanager
+def engine(models: str) -> Iterator[str]:
+    """Serve a folder of models.
+
+    Yields:
+        The target.
+
+    Raises:
+        FileError: when it cannot be served.
+    """
+    command = [sys.executable, "-c", _START, models, "--port", "0", "--metrics-port", "0", "--log-level", "error"]
+    with tempfile.TemporaryFile("w+") as log:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+        try:
+            yield _target(process, models, log)
+        finally:
+            process.terminate()
+            process.communicate()
+
+
+def _target(process: subprocess.Popen[str], models: str, log: TextIO) -> str:
+    assert process.stdout
+    if found := _READY.search(process.stdout.readline()):
+        return found[1]
+    process.wait()
+    log.seek(0)
+    last = (log.read().strip().splitlines() or ["it ended"])[-1]
+    if "No module named" in last:
+        last = "Bertline's `serving` is not here; run this in its repository, or put that on PYTHONPATH"
+    raise FileError(f"cannot serve `{models}`: {last.removeprefix('error: ')}")

@@ -1,0 +1,187 @@
+"""What the command can ask about rows: the columns that are read, the method of the client, the columns that come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from bertline.results import Answer, Choice, Classification, LabelScore, MaskFill, Span, TaggedWord, Tagging, TokenScore
+
+STRING, LIST, STRINGS = "a string", "a list of strings", "a string or a list of strings"
+"""What a column may hold."""
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One thing to ask about each row."""
+
+    method: str
+    """Of the client."""
+    task: str
+    """Of the models that can do it."""
+    needed: Mapping[str, str]
+    """Columns that a row must have, and what they hold."""
+    optional: Mapping[str, str]
+    """Columns that it may have."""
+    input: Callable[[Mapping[str, Any]], Any]
+    """Makes an input of the method out of those columns."""
+    result: Callable[[Any], dict[str, Any]]
+    """Makes the columns of JSONL out of one result."""
+    types: Mapping[str, Any] = field(default_factory=dict)
+    """Types of those columns for Parquet, as `arrow.typed` understands them."""
+
+    def columns(self, names: Mapping[str, str]) -> list[str]:
+        """All that it reads, under the names that rows have them by."""
+        return [names.get(name, name) for name in (*self.needed, *self.optional)]
+
+    def read(self, row: Mapping[str, Any], names: Mapping[str, str]) -> Any:
+        """The input of a row.
+
+        Args:
+            names: under which name a row has a column, where it is another.
+
+        Raises:
+            ValueError: when a column is missing or holds something else.
+        """
+        columns = {}
+        for column, kind in {**self.needed, **self.optional}.items():
+            name = names.get(column, column)
+            value = row.get(name)
+            if value is None and column in self.optional:
+                continue
+            if name not in row:
+                raise ValueError(f"missing key `{name}`")
+            if not _is(value, kind):
+                raise ValueError(f"`{name}` must be {kind}")
+            columns[column] = value
+        return self.input(columns)
+
+
+def _is(value: Any, kind: str) -> bool:
+    if isinstance(value, str):
+        return kind != LIST
+    return kind != STRING and isinstance(value, list) and all(isinstance(item, str) for item in value)
+
+
+def _text_or_pair(columns: Mapping[str, Any]) -> Any:
+    return (columns["text"], columns["text_pair"]) if "text_pair" in columns else columns["text"]
+
+
+def _choice_input(columns: Mapping[str, Any]) -> Any:
+    return columns.get("context", ""), columns["question"], columns["choices"]
+
+
+def _classification(result: Classification) -> dict[str, Any]:
+    return {"label": result.label, "score": _short(result.score), "labels": _scored(result.labels)}
+
+
+def _answer(result: Answer) -> dict[str, Any]:
+    return {
+        "answer": result.text,
+        "score": _short(result.score),
+        "has_answer": result.has_answer,
+        "no_answer_score": _short(result.no_answer_score),
+        "spans": _scored(result.spans),
+    }
+
+
+def _tagging(result: Tagging) -> dict[str, Any]:
+    return {"entities": _scored(result.entities), **({"words": _scored(result.words)} if result.words else {})}
+
+
+def _choice(result: Choice) -> dict[str, Any]:
+    scores = [_short(score) for score in result.scores]
+    return {"choice": result.choice, "score": scores[result.choice], "scores": scores}
+
+
+def _value(result: float) -> dict[str, Any]:
+    return {"value": _short(result)}
+
+
+def _masks(result: tuple[MaskFill, ...]) -> dict[str, Any]:
+    return {"masks": [_scored(mask.tokens) for mask in result]}
+
+
+def _scored(items: Iterable[LabelScore | Span | TokenScore | TaggedWord | Any]) -> list[dict[str, Any]]:
+    return [asdict(item) | {"score": _short(item.score)} for item in items]
+
+
+def _short(score: float) -> float:
+    """A float32 with as few digits as tell it from its neighbours."""
+    return float(str(np.float32(score)))
+
+
+def _vector(vector: np.ndarray) -> dict[str, Any]:
+    return {"vector": [float(number) for number in vector.astype(str).tolist()]}
+
+
+VECTOR = "vector"
+_LABELS = [{"label": str, "score": float}]
+_SPANS = [{"start": int, "end": int, "text": str, "score": float, "context": int}]
+_ENTITIES = [{"start": int, "end": int, "text": str, "label": str, "score": float}]
+_WORDS = [{"start": int, "end": int, "tag": str, "score": float}]
+_TEXT, _PAIR = {"text": STRING}, {"text_pair": STRING}
+
+OPERATIONS = {
+    operation.method: operation
+    for operation in (
+        Operation("embed", "embedding", _TEXT, {}, lambda columns: columns["text"], _vector),
+        Operation(
+            "classify",
+            "classification",
+            _TEXT,
+            _PAIR,
+            _text_or_pair,
+            _classification,
+            {"label": str, "score": float, "labels": _LABELS},
+        ),
+        Operation(
+            "regress",
+            "regression",
+            _TEXT,
+            _PAIR,
+            _text_or_pair,
+            _value,
+            {"value": float},
+        ),
+        Operation(
+            "answer",
+            "spans",
+            {"question": STRING, "context": STRINGS},
+            {},
+            lambda columns: (columns["question"], columns["context"]),
+            _answer,
+            {"answer": str, "score": float, "has_answer": bool, "no_answer_score": float, "spans": _SPANS},
+        ),
+        Operation(
+            "tag",
+            "tagging",
+            {"text": STRINGS},
+            {},
+            lambda columns: columns["text"],
+            _tagging,
+            {"entities": _ENTITIES, "words": _WORDS},
+        ),
+        Operation(
+            "choose",
+            "multiple-choice",
+            {"question": STRING, "choices": LIST},
+            {"context": STRING},
+            _choice_input,
+            _choice,
+            {"choice": int, "score": float, "scores": [float]},
+        ),
+        Operation(
+            "fill_mask",
+            "masked-lm",
+            _TEXT,
+            {},
+            lambda columns: columns["text"],
+            _masks,
+            {"masks": [[{"token": str, "score": float}]]},
+        ),
+    )
+}

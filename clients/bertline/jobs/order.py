@@ -1,0 +1,172 @@
+"""A job as it was asked for: all that another process needs to do a part of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from bertline._models import model_of_task
+from bertline.client import Client
+from bertline.errors import ModelNotFound
+from bertline.jobs.asking import Asker
+from bertline.jobs.engine import engine
+from bertline.jobs.job import Job
+from bertline.jobs.kept import Kept
+from bertline.jobs.operations import OPERATIONS, VECTOR, Operation
+from bertline.jobs.parts import Parts, rejects_of
+from bertline.jobs.progress import Progress
+from bertline.jobs.sinks import Jsonl, Npy, Parquet, Sink, sink_suffix
+from bertline.jobs.sources import Given, Source
+from bertline.jobs.storage import File, file_of
+from bertline.results import Model
+
+
+@dataclass(frozen=True)
+class Access:
+    """What a server may ask for."""
+
+    token: str | None = field(default=None, repr=False)
+    tls_ca: str | None = None
+    tls_cert: str | None = None
+    tls_key: str | None = None
+
+    def credentials(self) -> grpc.ChannelCredentials | None:
+        """Of TLS; None without it."""
+        if not self.tls_ca:
+            return None
+        return grpc.ssl_channel_credentials(*map(_read, (self.tls_ca, self.tls_key, self.tls_cert)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """What to ask about which rows, and where to write. Can be pickled."""
+
+    method: str
+    """Of the client."""
+    options: Mapping[str, Any]
+    """Of the method."""
+    sources: Sequence[Source | Given]
+    names: Mapping[str, str]
+    """Under which name a row has a column of the operation, where it is another."""
+    keep: Sequence[str]
+    """Columns that are kept; none of them: all that are not read."""
+    output: str | None
+    """Path or URL, with / at its end for a folder; None for standard output."""
+    output_format: str
+    """Of a folder's parts."""
+    rejects: str | None
+    dtype: str
+    """Of vectors in Parquet and .npy."""
+    target: str
+    engine: str | None
+    """Folder of models that is served for the job, instead of asking `target`."""
+    access: Access
+    model_name: str
+    model_version: str
+    timeout_s: float
+    batch_size: int
+    num_in_flight: int
+    patience_s: float
+    model: Model | None = None
+    """The version that answers from the start to the end; None where the server chooses."""
+
+    @property
+    def operation(self) -> Operation:
+        """What it is that is asked."""
+        return OPERATIONS[self.method]
+
+    @contextmanager
+    def connected(self) -> Iterator[Client]:
+        """A client of the server, or of one that is started here for it.
+
+        Raises:
+            ValueError: when the target, or another option of the client, is wrong.
+        """
+        with engine(self.engine) if self.engine else _no_engine(self.target) as target:
+            access = Access() if self.engine else self.access
+            options = {"timeout": self.timeout_s, "batch_size": self.batch_size, "token": access.token}
+            with Client(target, credentials=access.credentials(), **options) as client:  # type: ignore[arg-type]
+                yield client
+
+    def pinned(self, client: Client) -> Order:
+        """The same, of the version that answers now, so that no other one answers later rows."""
+        try:
+            model = model_of_task(client.models(), self.operation.task, self.model_name, self.model_version)
+        except ModelNotFound:
+            return self
+        return replace(self, model=model, model_name=model.name, model_version=model.version)
+
+    def job(self, client: Client, progress: Progress) -> Job:
+        """What is done with a client."""
+        method = getattr(client, self.method)
+        options = {**self.options, "model": self.model_name, "version": self.model_version}
+        asker = Asker(
+            lambda inputs, usage: method(inputs, usage=usage, **options),
+            self.batch_size,
+            self.num_in_flight,
+            self.patience_s,
+            progress.wait,
+        )
+        return Job(self.operation, self.names, self.sources, asker, progress)
+
+    def parts(self) -> Parts:
+        """Where the results go, of a job with an output.
+
+        Raises:
+            ValueError: when the format cannot hold them.
+        """
+        assert self.output
+        output = file_of(self.output)
+        return Parts(output, self.output.endswith("/"), self._sink(), self._about(), self.rejects_file() or output)
+
+    def stream(self) -> Jsonl:
+        """How results are written, of a job without one."""
+        return Jsonl(self.operation, self._kept())
+
+    def rejects_file(self) -> File | None:
+        """Where rows are told that cannot be used; None for on standard error."""
+        if self.rejects:
+            return file_of(self.rejects)
+        return rejects_of(file_of(self.output)) if self.output else None
+
+    def _kept(self) -> Kept:
+        results = [VECTOR] if self.method == "embed" else list(self.operation.types)
+        return Kept(self.keep, self.operation.columns(self.names), results)
+
+    def _sink(self) -> Sink:
+        assert self.output
+        suffix = sink_suffix(f"part.{self.output_format}" if self.output.endswith("/") else self.output)
+        if suffix == ".jsonl":
+            return self.stream()
+        dim = int(self.options.get("dimensions") or (self.model.dim if self.model else 0))
+        if suffix == ".parquet":
+            return Parquet(self.operation, self._kept(), dim, self.dtype)
+        if self.method != "embed":
+            raise ValueError(".npy holds vectors only: write .parquet or .jsonl")
+        return Npy(dim, self.dtype)
+
+    def _about(self) -> dict[str, Any]:
+        """What makes the output what it is."""
+        return {
+            "command": self.method,
+            "options": {**self.options, "dtype": self.dtype},
+            "columns": dict(self.names),
+            "keep": list(self.keep),
+            "inputs": [source.name.strip("`") for source in self.sources],
+            "model": f"{self.model_name}/{self.model_version}",
+            "digest": self.model.digest if self.model else "",
+        }
+
+
+@contextmanager
+def _no_engine(target: str) -> Iterator[str]:
+    yield target
+
+
+def _read(path: str | None) -> bytes | None:
+    return Path(path).read_bytes() if path else None

@@ -1,0 +1,209 @@
+"""How the results of a chunk are written, and how what was written of all chunks becomes one file."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, BinaryIO, Protocol
+
+import numpy as np
+
+from bertline.jobs.asking import Asked, Rejected
+from bertline.jobs.kept import Kept
+from bertline.jobs.operations import Operation
+from bertline.jobs.sources import parquet_library
+from bertline.jobs.storage import File, FileError, open_read
+
+
+class Sink(Protocol):
+    """One format."""
+
+    suffix: str
+    """Of its files."""
+
+    def settle(self, asked: Asked) -> None:
+        """Reject rows that the format cannot hold."""
+
+    def write(self, asked: Asked, stream: BinaryIO) -> None:
+        """Write the rows of a chunk that have results."""
+
+    def join(self, parts: Sequence[File], stream: BinaryIO, about: Mapping[str, Any]) -> None:
+        """Write one file out of those of the chunks.
+
+        Args:
+            about: what is told in the file of where it comes from, where the format has a place for it.
+        """
+
+
+def good(asked: Asked) -> list[int]:
+    """Rows that have results."""
+    return [index for index, result in enumerate(asked.results) if not isinstance(result, Rejected)]
+
+
+@dataclass
+class Jsonl:
+    """An object of JSON for each row."""
+
+    operation: Operation
+    kept: Kept
+    suffix: str = ".jsonl"
+
+    def settle(self, asked: Asked) -> None:
+        """It holds everything."""
+
+    def write(self, asked: Asked, stream: BinaryIO) -> None:
+        """See Sink."""
+        indices = good(asked)
+        for row, index in zip(self.kept.rows(asked.chunk, indices), indices, strict=True):
+            stream.write(json_line({**row, **self.operation.result(asked.results[index])}))
+
+    def join(self, parts: Sequence[File], stream: BinaryIO, about: Mapping[str, Any]) -> None:
+        """See Sink."""
+        copy(parts, stream)
+
+
+@dataclass
+class Npy:
+    """The vectors as one array: that of row i in row i, of NaN where it was rejected."""
+
+    dim: int
+    """Length of the vectors; 0 for that of the first one."""
+    dtype: str
+    suffix: str = ".npy"
+
+    def settle(self, asked: Asked) -> None:
+        """It has a row for each row."""
+
+    def write(self, asked: Asked, stream: BinaryIO) -> None:
+        """See Sink."""
+        indices = good(asked)
+        self.dim = length_of_vectors(self.dim, [asked.results[index] for index in indices])
+        array = np.full((len(asked.results), self.dim), np.nan, dtype=self.dtype)
+        if indices:
+            array[indices] = np.stack([asked.results[index] for index in indices])
+        np.lib.format.write_array(stream, array)
+
+    def join(self, parts: Sequence[File], stream: BinaryIO, about: Mapping[str, Any]) -> None:
+        """See Sink."""
+        num_rows = 0
+        for part in parts:
+            with open_read(part) as (read, _):
+                num_rows += _npy_rows(read)
+        header = {"descr": np.dtype(self.dtype).str, "fortran_order": False, "shape": (num_rows, self.dim)}
+        np.lib.format.write_array_header_1_0(stream, header)  # type: ignore[arg-type]
+        for part in parts:
+            with open_read(part) as (read, _):
+                _npy_rows(read)
+                stream.write(read.read())
+
+
+class Parquet:
+    """A table, vectors as lists of a fixed size."""
+
+    suffix = ".parquet"
+
+    def __init__(self, operation: Operation, kept: Kept, dim: int, dtype: str, schema: Any = None) -> None:
+        """Make it.
+
+        Args:
+            schema: kept columns and their types; None for those of the first chunk.
+        """
+        self._operation, self._kept, self._dim, self._dtype = operation, kept, dim, dtype
+        self.schema = schema
+        parquet_library()
+
+    def settle(self, asked: Asked) -> None:
+        """Reject rows whose kept columns do not fit into those of the first rows."""
+        from bertline.jobs import arrow
+
+        indices, chunk = good(asked), asked.chunk
+        if chunk.blocks[0].table is not None:
+            if self.schema is None:
+                self.schema = self._kept.table(chunk, []).schema
+            return
+        rows = self._kept.rows(chunk, indices)
+        if self.schema is None:
+            self.schema = arrow.infer(rows)
+        if arrow.rows_table(rows, self.schema) is None:
+            for index, row in zip(indices, rows, strict=True):
+                if reason := arrow.misfit(row, self.schema):
+                    asked.results[index] = Rejected(reason)
+
+    def write(self, asked: Asked, stream: BinaryIO) -> None:
+        """See Sink."""
+        from bertline.jobs import arrow
+
+        indices, chunk = good(asked), asked.chunk
+        if chunk.blocks[0].table is not None:
+            kept = arrow.fitted(self._kept.table(chunk, indices), self.schema, chunk.source.name)
+        else:
+            kept = arrow.rows_table(self._kept.rows(chunk, indices), self.schema)
+        results = [asked.results[index] for index in indices]
+        if self._operation.method == "embed":
+            self._dim = length_of_vectors(self._dim, results)
+        found = arrow.results_table(self._operation, results, self._dim, self._dtype)
+        with arrow.writer(stream, table := arrow.beside(kept, found)) as writer:
+            writer.write_table(table)
+
+    def join(self, parts: Sequence[File], stream: BinaryIO, about: Mapping[str, Any]) -> None:
+        """See Sink."""
+        from bertline.jobs import arrow
+
+        tables = (_read_table(part) for part in parts)
+        if (first := next(tables, None)) is None:
+            raise FileError("there is not one row: Parquet needs one to know its columns; write JSONL")
+        metadata = {"bertline": json.dumps(about, sort_keys=True)}
+        with arrow.writer(stream, first.replace_schema_metadata(metadata)) as writer:
+            for table in chain([first], tables):
+                writer.write_table(table.replace_schema_metadata(metadata))
+
+
+def length_of_vectors(known: int, vectors: Sequence[np.ndarray]) -> int:
+    """Of the first vector, where it is not known.
+
+    Raises:
+        FileError: when there is none.
+    """
+    if not known and not vectors:
+        raise FileError("the length of the vectors is not known, as none came; name the model with --model")
+    return known or len(vectors[0])
+
+
+def _read_table(part: File) -> Any:
+    with open_read(part) as (read, _):
+        return parquet_library().read_table(read)
+
+
+def _npy_rows(stream: BinaryIO) -> int:
+    np.lib.format.read_magic(stream)
+    shape, _, _ = np.lib.format.read_array_header_1_0(stream)
+    return int(shape[0])
+
+
+def copy(parts: Iterable[File], stream: BinaryIO) -> None:
+    """Write the bytes of files one after the other."""
+    for part in parts:
+        with open_read(part) as (read, _):
+            while data := read.read(1 << 20):
+                stream.write(data)
+
+
+def json_line(row: Mapping[str, Any]) -> bytes:
+    """A lone surrogate, possible in what is kept, is written as the JSON escape that it came as."""
+    return json.dumps(row, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
+
+
+def sink_suffix(name: str) -> str:
+    """The format that an output's name says: `.parquet`, `.npy`, or `.jsonl`, which is that of a name without a suffix.
+
+    Raises:
+        FileError: when it is none of these.
+    """
+    suffix = os.path.splitext(name.lower())[1]
+    known = {"": ".jsonl", ".ndjson": ".jsonl", ".jsonl": ".jsonl", ".parquet": ".parquet", ".npy": ".npy"}
+    if suffix not in known:
+        raise FileError(f"unknown format: `{name}`; its name ends in .parquet, .jsonl or .npy")
+    return known[suffix]

@@ -1,0 +1,190 @@
+"""Files wherever they are: on this machine, or in an object store through fsspec."""
+
+from __future__ import annotations
+
+import io
+import os
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+import fsspec
+from fsspec.compression import compr
+from fsspec.implementations.local import LocalFileSystem
+from fsspec.utils import infer_compression
+
+_MAGIC = set("*?[")
+
+
+class FileError(Exception):
+    """A file cannot be used; the message names the file, and the line where one is to blame."""
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file or folder, there or not."""
+
+    system: Any
+    """fsspec's file system."""
+    path: str
+    """In it."""
+    url: str
+    """As it was given, for messages."""
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it lies on this machine."""
+        return isinstance(self.system, LocalFileSystem)
+
+    @property
+    def name(self) -> str:
+        """The last part of its path."""
+        return self.path.rstrip("/").rpartition("/")[2]
+
+    @property
+    def suffixes(self) -> tuple[str, str]:
+        """That of its content and that of its compression, in lower case: (`.jsonl`, `.gz`) of `a.jsonl.gz`."""
+        stem, suffix = os.path.splitext(self.name.lower())
+        if infer_compression(self.name) is None:
+            return suffix, ""
+        return os.path.splitext(stem)[1], suffix
+
+    def beside(self, suffix: str) -> File:
+        """The file whose path has something more at its end."""
+        return File(self.system, self.path.rstrip("/") + suffix, self.url.rstrip("/") + suffix)
+
+    def within(self, name: str) -> File:
+        """A file in this folder."""
+        return self.beside(f"/{name}")
+
+    def exists(self) -> bool:
+        """Whether it is there."""
+        return bool(self.system.exists(self.path))
+
+    def is_folder(self) -> bool:
+        """Whether it is there, and a folder."""
+        return bool(self.system.isdir(self.path))
+
+    def names(self) -> list[str]:
+        """Names of what is in this folder; none if there is no folder."""
+        if not self.is_folder():
+            return []
+        return [str(path).rstrip("/").rpartition("/")[2] for path in self.system.ls(self.path, detail=False)]
+
+    def remove(self) -> None:
+        """Remove it with all that is in it; gone already is fine."""
+        with suppress(FileNotFoundError):
+            self.system.rm(self.path, recursive=True)
+
+    def read(self) -> bytes:
+        """All of it."""
+        with told(f"cannot read `{self.url}`"):
+            return bytes(self.system.cat_file(self.path))
+
+    def move(self, target: File) -> None:
+        """Give it another path, of which nothing else is left."""
+        with told(f"cannot write `{target.url}`"):
+            if self.is_local:
+                os.replace(self.path, target.path)
+            else:
+                self.system.mv(self.path, target.path)
+
+
+def file_of(url: str) -> File:
+    """A path, or the URL of an object store: `s3://bucket/path`.
+
+    Raises:
+        FileError: when fsspec does not know that kind of URL, or the library for it is missing.
+    """
+    try:
+        system, path = fsspec.core.url_to_fs(url)
+    except (ImportError, ValueError) as error:
+        raise FileError(f"cannot use `{url}`: {' '.join(str(error).split())}") from error
+    if isinstance(system, LocalFileSystem):
+        path = os.path.realpath(path)  # a link stays, the file that it names is replaced
+    return File(system, path, url)
+
+
+def find_files(patterns: Sequence[str]) -> list[File]:
+    """The files that patterns stand for, each pattern's in the order of their names.
+
+    Raises:
+        FileError: when a pattern stands for none.
+    """
+    return [file for pattern in patterns for file in _matching(pattern)]
+
+
+def _matching(pattern: str) -> list[File]:
+    file = file_of(pattern)
+    if not _MAGIC & set(pattern) or file.exists():
+        return [file]
+    paths = [path for path in sorted(file.system.glob(pattern.rpartition("://")[2])) if file.system.isfile(path)]
+    if not paths:
+        raise FileError(f"no file matches `{pattern}`")
+    return [File(file.system, path, _url(path, pattern)) for path in paths]
+
+
+def _url(path: str, pattern: str) -> str:
+    """How a user would have written a path that was found."""
+    protocol, mark, _ = pattern.rpartition("://")
+    if mark:
+        return f"{protocol}{mark}{path.lstrip('/')}"
+    return path if pattern.startswith("/") else os.path.relpath(path)
+
+
+@contextmanager
+def told(what: str) -> Iterator[None]:
+    """Turn errors of the system into one that says what could not be done."""
+    try:
+        yield
+    except OSError as error:
+        raise FileError(f"{what}: {error.strerror or ' '.join(str(error).split()) or type(error).__name__}") from error
+
+
+@contextmanager
+def open_read(file: File) -> Iterator[tuple[BinaryIO, Callable[[], float]]]:
+    """Open a file, decompressed where its name says that it is compressed.
+
+    Yields:
+        The stream, and a function that tells which share of the file was read.
+    """
+    with told(f"cannot read `{file.url}`"):
+        raw = file.system.open(file.path, "rb")
+        size = file.system.size(file.path) or 1
+    with raw:
+        compression = infer_compression(file.name)
+        stream = compr[compression](raw, mode="rb") if compression else raw
+        # What is local is buffered as it is.
+        plain = stream if compression or file.is_local else io.BufferedReader(stream, 1 << 20)
+        yield plain, lambda: min(1.0, raw.tell() / size)
+
+
+@contextmanager
+def open_write(file: File, temporary: File | None = None) -> Iterator[BinaryIO]:
+    """Write a file that is whole, or as it was before.
+
+    Args:
+        temporary: what is written first, in the same file system; beside the file if not given.
+    """
+    unfinished = temporary or file.beside(f".{uuid.uuid4().hex[:8]}.tmp")
+    try:
+        with told(f"cannot write `{file.url}`"), unfinished.system.open(unfinished.path, "wb") as stream:
+            yield stream
+            stream.flush()
+            if file.is_local:
+                os.fsync(stream.fileno())
+        unfinished.move(file)
+    except BaseException:
+        unfinished.remove()
+        raise
+
+
+def make_folder(folder: File) -> None:
+    """Make a folder, not those above it; there already is fine."""
+    if not folder.is_local:
+        folder.system.makedirs(folder.path, exist_ok=True)
+        return
+    with suppress(FileExistsError):
+        os.mkdir(folder.path)

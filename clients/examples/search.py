@@ -1,0 +1,113 @@
+"""Search the lines of a text file by meaning: fill a faiss index with the vectors of a served model, and ask it.
+
+pip install bertline faiss-cpu
+python search.py index notes.txt notes.index --model my-model
+python search.py query notes.index "Where do owls sleep?" --top-k 3
+
+The server is named by BERTLINE_TARGET, 127.0.0.1:50051 unless it is set.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from itertools import islice
+from pathlib import Path
+
+import faiss
+import numpy as np
+
+from bertline import BertlineError, Client
+
+LINES = 4096
+"""Texts that are sent at one time while an index is filled."""
+
+
+class Index:
+    """A folder with vectors (`vectors.faiss`), their texts, and which model made the vectors (`index.json`)."""
+
+    def __init__(self, folder: Path) -> None:
+        about = json.loads((folder / "index.json").read_text(encoding="utf-8"))
+        self.texts: list[str] = about["texts"]
+        self.model: dict[str, str] = about["model"]
+        """Name and version, as the methods of the client take them: queries must be asked of the same."""
+        self._vectors = faiss.read_index(str(folder / "vectors.faiss"))
+
+    def search(self, vector: np.ndarray, top_k: int) -> list[tuple[float, str]]:
+        """The nearest texts, each with its cosine.
+
+        Args:
+            vector: [dim] float32 of length 1.
+            top_k: most texts to return.
+        """
+        scores, rows = self._vectors.search(vector[None], min(top_k, len(self.texts)))
+        return [(float(score), self.texts[row]) for score, row in zip(scores[0], rows[0], strict=True) if row >= 0]
+
+
+def build(client: Client, file: Path, folder: Path, name: str = "") -> int:
+    """Write an index of the lines of a file; returns how many there are."""
+    if folder.exists():
+        raise ValueError(f"there is something already: `{folder}`")
+    info = client.model(name)
+    if info.task != "embedding":
+        raise ValueError(f"`{info.name}` is a model of task `{info.task}`; name one of task `embedding`: --model NAME")
+    model = {"model": info.name, "version": info.version}  # one version for all, whatever is loaded meanwhile
+    vectors = faiss.IndexHNSWFlat(info.dim, 32, faiss.METRIC_INNER_PRODUCT)
+    texts: list[str] = []
+    with file.open(encoding="utf-8") as lines:
+        stripped = filter(None, map(str.strip, lines))
+        while part := list(islice(stripped, LINES)):
+            vectors.add(client.embed(part, normalize=True, truncate=True, **model))
+            texts += part
+    if not texts:
+        raise ValueError(f"no text in `{file}`")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent) as unfinished:  # the index is whole or absent
+        new = Path(unfinished, "index")
+        new.mkdir()
+        faiss.write_index(vectors, str(new / "vectors.faiss"))
+        about = {"model": model, "texts": texts}
+        (new / "index.json").write_text(json.dumps(about, ensure_ascii=False), encoding="utf-8")
+        new.rename(folder)
+    return len(texts)
+
+
+def query(client: Client, index: Index, text: str, top_k: int) -> list[tuple[float, str]]:
+    """The texts of an index that are nearest to a text."""
+    return index.search(client.embed([text], normalize=True, truncate=True, **index.model)[0], top_k)
+
+
+def read_arguments() -> argparse.Namespace:
+    """What the command was called with."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    indexing = commands.add_parser("index", help="write an index of the lines of a file")
+    indexing.add_argument("file", type=Path)
+    indexing.add_argument("folder", type=Path)
+    indexing.add_argument("--model", default="", help="name of the model, where the server has several")
+    asking = commands.add_parser("query", help="print the nearest lines")
+    asking.add_argument("folder", type=Path)
+    asking.add_argument("text")
+    asking.add_argument("--top-k", type=int, default=5, choices=range(1, 1001), metavar="1..1000")
+    return parser.parse_args()
+
+
+def main() -> None:
+    """The command; see the top of this file."""
+    arguments = read_arguments()
+    try:
+        with Client(os.environ.get("BERTLINE_TARGET", "127.0.0.1:50051")) as client:
+            if arguments.command == "index":
+                print(f"{build(client, arguments.file, arguments.folder, arguments.model)} texts")
+                return
+            for score, text in query(client, Index(arguments.folder), arguments.text, arguments.top_k):
+                print(f"{score:.3f}  {text}")
+    except (BertlineError, OSError, ValueError) as error:
+        sys.exit(f"search: {error}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,66 @@
+"""The command, run in this process or as one of its own."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+
+from bertline import cli
+from tests.clients.fake_server import vector
+
+
+class Result(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+Run = Callable[..., Result]
+
+
+def numbers(text: str) -> list[float]:
+    """The vector of a text with as few digits as tell its float32 from others."""
+    return [float(str(value)) for value in vector(text)]
+
+
+@pytest.fixture
+def run(target: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
+    """Runs the command in this process, against the fake server."""
+    monkeypatch.setenv("BERTLINE_TARGET", target)
+
+    def run(*arguments: str, stdin: bytes = b"") -> Result:
+        monkeypatch.setattr(sys, "argv", ["bertline", *arguments])
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        with pytest.raises(SystemExit) as exit:
+            cli.main()
+        return Result(exit.value.code or 0, *capfd.readouterr())  # type: ignore[arg-type]
+
+    return run
+
+
+def command(*arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    """Runs the command as a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "bertline.cli", *arguments], input=stdin, capture_output=True, check=False
+    )
+
+
+def fails(result: Result, message: str, code: int = 1) -> bool:
+    """Whether there was nothing on stdout, and one line on stderr with the message."""
+    return (
+        result.code == code
+        and not result.out
+        and result.err.startswith("bertline: ")
+        and result.err.count("\n") == 1
+        and message in result.err
+    )

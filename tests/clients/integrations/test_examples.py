@@ -1,0 +1,265 @@
+"""The examples of clients/examples over a real server: the index as a command, the service through its HTTP."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("faiss", reason="faiss-cpu is not installed; it is in the group `integrations`")
+
+EXAMPLES = Path(__file__).parents[3] / "clients" / "examples"
+LINES = ["Owls sleep in the old oak.", "A cat at night?", "the river", "owls near the river", "the old tree"]
+
+
+@pytest.fixture(scope="module")
+def search(served):
+    """Run search.py; returns the finished process."""
+    environment = os.environ | {"BERTLINE_TARGET": served.target}
+
+    def run(*arguments, **changes):
+        command = [sys.executable, str(EXAMPLES / "search.py"), *map(str, arguments)]
+        return subprocess.run(command, env=environment | changes, capture_output=True, text=True, check=False)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def index(search, tmp_path_factory):
+    """A folder with the index of a file, blank lines in it."""
+    folder = tmp_path_factory.mktemp("search")
+    (folder / "notes.txt").write_text("\n\n".join(LINES) + "\n  \n", encoding="utf-8")
+    result = search("index", folder / "notes.txt", folder / "notes.index", "--model", "plain")
+    assert (result.returncode, result.stdout, result.stderr) == (0, f"{len(LINES)} texts\n", "")
+    return folder / "notes.index"
+
+
+def nearest(reference, query):
+    """LINES in the order that the reference model gives them, with their cosines."""
+    vectors = reference.encode([query, *LINES], normalize_embeddings=True)
+    cosines = vectors[1:] @ vectors[0]
+    return [(float(cosines[row]), LINES[row]) for row in np.argsort(-cosines)]
+
+
+def test_the_index_is_searched_by_another_process(search, index, served):
+    """What was written is read again; texts and cosines are those of the reference model."""
+    result = search("query", index, "the owl in a tree", "--top-k", "3")
+
+    printed = [line.split("  ", 1) for line in result.stdout.splitlines()]
+    expected = nearest(served.plain, "the owl in a tree")[:3]
+    assert result.returncode == 0
+    assert [text for _, text in printed] == [text for _, text in expected]
+    assert [float(score) for score, _ in printed] == pytest.approx([score for score, _ in expected], abs=6e-4)
+
+
+def test_more_texts_may_be_asked_for_than_there_are(search, index):
+    """All of them are found."""
+    assert len(search("query", index, "the owl", "--top-k", "50").stdout.splitlines()) == len(LINES)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["index", "{notes}", "{index}", "--model", "plain"], "there is something already"),
+        (["index", "{notes}", "{new}", "--model", "labels"], "`labels` is a model of task `classification`"),
+        (["index", "{notes}", "{new}"], "name one of the models"),
+        (["index", "{empty}", "{new}", "--model", "plain"], "no text in"),
+        (["index", "{new}", "{new}", "--model", "plain"], "No such file"),
+        (["query", "{new}", "owl"], "No such file"),
+    ],
+    ids=str,
+)
+def test_mistakes_of_the_command(search, index, tmp_path, arguments, message):
+    """One line that says what is wrong, and nothing is written."""
+    (tmp_path / "empty.txt").write_text("\n \n")
+    paths = {
+        "notes": index.with_suffix(".txt"),
+        "index": index,
+        "new": tmp_path / "new",
+        "empty": tmp_path / "empty.txt",
+    }
+
+    result = search(*(argument.format(**paths) for argument in arguments))
+
+    assert result.returncode == 1
+    assert re.fullmatch(rf"search: .*{message}.*\n", result.stderr)
+    assert [path.name for path in tmp_path.iterdir()] == ["empty.txt"]
+
+
+def test_without_a_server(search, index, dead_target):
+    """The command says so."""
+    result = search("query", index, "owl", BERTLINE_TARGET=dead_target)
+
+    assert (result.returncode, result.stderr.startswith("search: ")) == (1, True)
+
+
+@pytest.fixture
+def start(served, index, monkeypatch):
+    """Start the service with some variables; returns a client of its HTTP."""
+    pytest.importorskip("fastapi", reason="fastapi is not installed; it is in the group `integrations`")
+    from fastapi.testclient import TestClient
+
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    spec = importlib.util.spec_from_file_location("app", EXAMPLES / "app.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+
+    def make(**variables):
+        for name, value in ({"BERTLINE_TARGET": served.target, "BERTLINE_INDEX": str(index)} | variables).items():
+            monkeypatch.setenv(name, value)
+        return TestClient(module.app)
+
+    yield make
+    sys.modules.pop("search", None)
+
+
+@pytest.fixture
+def http(start):
+    with start() as client:
+        yield client
+
+
+def test_vectors_over_http(http, served):
+    """`/embed` gives the vectors of the reference model, one request after the other on one connection."""
+    for texts in (LINES[:1], LINES):
+        reply = http.post("/embed", json={"texts": texts, "model": "unit"})
+
+        assert reply.status_code == 200
+        np.testing.assert_allclose(reply.json()["vectors"], served.unit.encode(texts), atol=1e-5)
+
+
+def test_labels_over_http(http, served_client):
+    """`/classify` gives what the client gives."""
+    texts = ["the cat", "the dog sees the bird"]
+
+    results = http.post("/classify", json={"texts": texts}).json()["results"]
+
+    expected = [[(item.label, item.score) for item in result.labels] for result in served_client.classify(texts)]
+    assert [[(item["label"], item["score"]) for item in result] for result in results] == expected
+
+
+def test_search_over_http(http, served):
+    """`/search` finds what the reference model finds in the index that the command wrote."""
+    results = http.post("/search", json={"text": "the owl in a tree", "top_k": 2}).json()["results"]
+
+    expected = nearest(served.plain, "the owl in a tree")[:2]
+    assert [item["text"] for item in results] == [text for _, text in expected]
+    assert [item["score"] for item in results] == pytest.approx([score for score, _ in expected], abs=1e-5)
+
+
+def test_health_over_http(http):
+    """The models that answer."""
+    reply = http.get("/health")
+
+    assert (reply.status_code, reply.json()) == (200, {"models": ["labels/1", "plain/1", "unit/1"]})
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "detail"),
+    [
+        ("/embed", {"texts": ["owl", " "], "model": "plain"}, 422, "input 1, text: empty text"),
+        ("/embed", {"texts": ["owl " * 99], "model": "plain"}, 422, "input 0, text: "),
+        ("/embed", {"texts": ["owl"], "model": "other"}, 404, "other"),
+        ("/embed", {"texts": ["owl"]}, 422, "name one of the models"),
+        ("/embed", {"texts": []}, 422, "at least 1 item"),
+        ("/embed", {"texts": "owl"}, 422, "valid list"),
+        ("/search", {"text": "owl", "top_k": 0}, 422, "greater than or equal to 1"),
+        ("/search", {"text": ""}, 422, "input 0, text: empty text"),
+    ],
+    ids=str,
+)
+def test_mistakes_over_http(http, path, body, status, detail):
+    """Each has its status, and the reason."""
+    reply = http.post(path, json=body)
+
+    assert reply.status_code == status
+    assert detail in reply.text
+
+
+def test_which_texts_are_wrong(http):
+    """The reply says it by their place in the list."""
+    reply = http.post("/embed", json={"texts": ["owl", "", "cat", " "], "model": "plain"})
+
+    assert [item["index"] for item in reply.json()["items"]] == [1, 3]
+
+
+def test_without_a_server_over_http(start, dead_target):
+    """Every path answers 503, with when to try again; health too."""
+    with start(BERTLINE_TARGET=dead_target) as http:
+        replies = [http.get("/health"), http.post("/embed", json={"texts": ["owl"]})]
+
+    assert [(reply.status_code, reply.headers["Retry-After"]) for reply in replies] == [(503, "1")] * 2
+
+
+def test_an_index_of_a_model_that_is_gone(start, index, tmp_path):
+    """Its texts cannot be searched any more; the caller, who named no model, is told 503."""
+    shutil.copytree(index, tmp_path / "index")
+    about = json.loads((index / "index.json").read_text()) | {"model": {"model": "plain", "version": "9"}}
+    (tmp_path / "index/index.json").write_text(json.dumps(about))
+
+    with start(BERTLINE_INDEX=str(tmp_path / "index")) as http:
+        reply = http.post("/search", json={"text": "owl"})
+
+    assert (reply.status_code, "made anew" in reply.text) == (503, True)
+
+
+def test_without_an_index_over_http(start):
+    """`/search` says what to start the service with."""
+    with start(BERTLINE_INDEX="") as http:
+        reply = http.post("/search", json={"text": "owl"})
+
+    assert (reply.status_code, "BERTLINE_INDEX" in reply.text) == (404, True)
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        ("InvalidInput", 422),
+        ("ModelNotFound", 404),
+        ("Overloaded", 503),
+        ("ConnectionFailed", 503),
+        ("TimedOut", 504),
+        ("Unauthenticated", 502),
+        ("PermissionDenied", 502),
+        ("ServerError", 502),
+    ],
+)
+def test_every_error_has_a_status(http, monkeypatch, error, status):
+    """What is no business of the caller's is 502, and its message stays here."""
+    import bertline
+
+    async def fail(*texts, **options):
+        raise getattr(bertline, error)("secret")
+
+    monkeypatch.setattr(http.app.state.client, "embed", fail)
+    reply = http.post("/embed", json={"texts": ["owl"]})
+
+    assert reply.status_code == status
+    assert ("secret" in reply.text) == (status != 502)
+
+
+def test_the_service_runs_as_its_first_lines_say(served):
+    """uvicorn finds app.py and search.py beside it, and the service answers."""
+    pytest.importorskip("uvicorn", reason="uvicorn is not installed; it is in the group `integrations`")
+    command = [sys.executable, "-m", "uvicorn", "app:app", "--app-dir", str(EXAMPLES), "--port", "0"]
+    environment = os.environ | {"BERTLINE_TARGET": served.target, "BERTLINE_INDEX": ""}
+    service = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+    try:
+        address = next(found[0] for line in service.stderr if (found := re.search(r"http://\S+:\d+", line)))
+        with urllib.request.urlopen(f"{address}/health", timeout=10) as reply:
+            health = json.load(reply)
+    finally:
+        service.send_signal(signal.SIGINT)
+        service.communicate(timeout=30)
+
+    assert health["models"] == ["labels/1", "plain/1", "unit/1"]

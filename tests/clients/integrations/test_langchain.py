@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+import pytest
+
+pytest.importorskip("langchain_core", reason="langchain-core is not installed; it is in the group `integrations`")
+
+from langchain_core.documents import Document
+from langchain_core.vectorstores import InMemoryVectorStore
+
+from bertline import AsyncClient, InvalidInput
+from bertline.integrations.langchain import BertlineEmbeddings
+from tests.clients.integrations.conftest import TEXTS
+
+
+@pytest.fixture
+def embeddings(served_client):
+    return BertlineEmbeddings(served_client, model="plain", truncate=True)
+
+
+def cosines(reference, query):
+    """Of each of TEXTS to a query, as sentence-transformers computes them."""
+    vectors = reference.encode([query, *TEXTS], normalize_embeddings=True)
+    return vectors[1:] @ vectors[0]
+
+
+def test_a_vector_store_searches_with_the_embeddings(served, embeddings):
+    """LangChain's store finds the texts in the order, and with the scores, of the reference model."""
+    store = InMemoryVectorStore(embeddings)
+    store.add_documents([Document(text, metadata={"number": number}) for number, text in enumerate(TEXTS)])
+
+    found = store.similarity_search_with_score("the old owl", k=len(TEXTS))
+
+    expected = cosines(served.plain, "the old owl")
+    assert [document.metadata["number"] for document, _ in found] == list(np.argsort(-expected))
+    np.testing.assert_allclose([score for _, score in found], sorted(expected, reverse=True), atol=1e-5)
+
+
+def test_a_retriever_finds_documents(embeddings):
+    """The store as a retriever, the piece that chains are made of."""
+    store = InMemoryVectorStore.from_texts(TEXTS, embeddings)
+
+    documents = store.as_retriever(search_kwargs={"k": 1}).invoke(TEXTS[2])
+
+    assert [document.page_content for document in documents] == [TEXTS[2]]
+
+
+def test_the_awaited_methods_use_the_async_client(served):
+    """A store that is awaited searches by AsyncClient alone."""
+
+    async def search():
+        async with AsyncClient(served.target) as client:
+            embeddings = BertlineEmbeddings(async_client=client, model="plain", truncate=True)
+            store = await InMemoryVectorStore.afrom_texts(TEXTS, embeddings)
+            with pytest.raises(ValueError, match="have an `async_client` only"):
+                embeddings.embed_query("owl")
+            return await store.asimilarity_search("the old owl", k=1)
+
+    expected = TEXTS[int(np.argmax(cosines(served.plain, "the old owl")))]
+    assert [document.page_content for document in asyncio.run(search())] == [expected]
+
+
+def test_the_awaited_methods_without_an_async_client(embeddings):
+    """They use the other client, in a thread."""
+
+    async def both():
+        return await embeddings.aembed_query(TEXTS[0]), await embeddings.aembed_documents(TEXTS)
+
+    query, documents = asyncio.run(both())
+
+    assert query == embeddings.embed_query(TEXTS[0])
+    assert documents == embeddings.embed_documents(TEXTS)
+
+
+def test_vectors_are_lists_of_numbers(embeddings):
+    """As LangChain's stores expect them."""
+    vectors = embeddings.embed_documents(TEXTS)
+
+    assert [len(vector) for vector in vectors] == [32] * len(TEXTS)
+    assert {type(number) for vector in vectors for number in vector} == {float}
+    assert embeddings.embed_documents([]) == []
+
+
+def test_prompts_and_options(served, served_client):
+    """Queries and documents get their prompts; options of `Client.embed` go along."""
+    options = {"normalize": True, "dimensions": 8, "truncate": True}
+    embeddings = BertlineEmbeddings(
+        served_client, model="plain", query_prompt="owl: ", document_prompt="the tree: ", **options
+    )
+    expected = {"normalize_embeddings": True, "truncate_dim": 8}
+
+    query = served.plain.encode(TEXTS[0], prompt="owl: ", **expected)
+    documents = served.plain.encode(TEXTS, prompt="the tree: ", **expected)
+
+    np.testing.assert_allclose(embeddings.embed_query(TEXTS[0]), query, atol=1e-5)
+    np.testing.assert_allclose(embeddings.embed_documents(TEXTS), documents, atol=1e-5)
+
+
+def test_long_texts(served_client):
+    """They are refused, unless they are to be cut or read in windows."""
+    long = TEXTS[4]
+
+    with pytest.raises(InvalidInput, match="input 0, text"):
+        BertlineEmbeddings(served_client, model="plain").embed_documents([long])
+
+    windows = BertlineEmbeddings(served_client, model="plain", windows=True).embed_query(long)
+    np.testing.assert_allclose(windows, served_client.embed([long], model="plain", windows=True)[0])
+
+
+def test_mistakes(served_client):
+    """No client, and options that `Client.embed` does not have."""
+    with pytest.raises(ValueError, match="a client is needed"):
+        BertlineEmbeddings()
+    with pytest.raises(TypeError, match="unknown options: `chunk_size`"):
+        BertlineEmbeddings(served_client, chunk_size=1)

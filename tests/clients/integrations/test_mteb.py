@@ -1,0 +1,113 @@
+"""The benchmark itself, on small tasks that are made here: nothing is downloaded."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.stats import spearmanr
+
+from tests.clients.integrations.benchmark import OTHERS, SCORES, TEXTS
+
+pytestmark = pytest.mark.slow  # importing mteb takes seconds
+
+
+def make_encoder(client, **arguments):
+    from bertline.integrations.mteb import BertlineEncoder
+
+    return BertlineEncoder(client, model="plain", **arguments)
+
+
+def test_the_library_takes_it_for_an_encoder(mteb, served_client):
+    """By the protocol that its tasks look at."""
+    from mteb.models import EncoderProtocol
+
+    assert isinstance(make_encoder(served_client), EncoderProtocol)
+
+
+def evaluate(mteb, model, task, **arguments):
+    """The scores of a task."""
+    result = mteb.evaluate(model, task, cache=None, co2_tracker=False, show_progress_bar=False, **arguments)
+    return result.task_results[0].scores["test"][0]
+
+
+def test_pairs_are_scored(mteb, sts, served, served_client):
+    """An STS task, evaluated by MTEB through the server: the correlation that the reference model has."""
+    scores = evaluate(mteb, make_encoder(served_client), sts)
+
+    left, right = (served.plain.encode(texts, normalize_embeddings=True) for texts in (TEXTS, OTHERS))
+    assert scores["main_score"] == pytest.approx(spearmanr((left * right).sum(axis=1), SCORES)[0], abs=1e-6)
+
+
+@pytest.mark.parametrize("encode_kwargs", [{}, {"batch_size": 2, "show_progress_bar": True, "precision": "float32"}])
+def test_documents_are_found(mteb, retrieval, served, served_client, encode_kwargs):
+    """A retrieval task, evaluated by MTEB through the server: the score that the reference model has."""
+    scores = evaluate(mteb, make_encoder(served_client), retrieval, encode_kwargs=encode_kwargs)
+
+    queries, corpus = (served.plain.encode(texts, normalize_embeddings=True) for texts in (OTHERS, TEXTS))
+    cosines = queries @ corpus.T
+    ranks = (cosines > np.diag(cosines)[:, None]).sum(axis=1)
+    assert scores["ndcg_at_10"] == pytest.approx(np.mean(1 / np.log2(ranks + 2)), abs=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:mteb")  # which it raises and calls for itself
+def test_the_library_scores_its_own_model_alike(mteb, sts, retrieval, served, served_client):
+    """MTEB with the SentenceTransformer that the served model was made from: the same scores, all of them."""
+    for task in (sts, retrieval):
+        ours, theirs = (evaluate(mteb, model, task) for model in (make_encoder(served_client), served.plain))
+        numbers = {name: value for name, value in theirs.items() if isinstance(value, float)}
+
+        assert {name: ours[name] for name in numbers} == pytest.approx(numbers, abs=1e-5, nan_ok=True)
+
+
+def test_prompts_by_the_librarys_names(mteb, retrieval, served, served_client):
+    """`query` and `document` are put before the texts of a retrieval task."""
+    prompts = {"query": "near the old tree: ", "document": "the river "}
+    with_prompts = make_encoder(served_client, prompts=prompts)
+
+    scores = evaluate(mteb, with_prompts, retrieval)
+
+    queries = served.plain.encode(OTHERS, prompt=prompts["query"], normalize_embeddings=True)
+    corpus = served.plain.encode(TEXTS, prompt=prompts["document"], normalize_embeddings=True)
+    cosines = queries @ corpus.T
+    ranks = (cosines > np.diag(cosines)[:, None]).sum(axis=1)
+    assert scores["ndcg_at_10"] == pytest.approx(np.mean(1 / np.log2(ranks + 2)), abs=1e-4)
+    assert with_prompts.mteb_model_meta.use_instructions
+
+
+def test_metadata(mteb, served_client):
+    """What the server knows, and what is given beside it."""
+    given = {"name": "owls/plain", "languages": ["eng-Latn"], "license": "apache-2.0", "training_datasets": {"NQ"}}
+    (model,) = [item for item in served_client.models() if item.name == "plain"]
+
+    known = make_encoder(served_client).mteb_model_meta
+    meta = make_encoder(served_client, truncate_dim=8, metadata=given).mteb_model_meta
+
+    assert (known.name, known.embed_dim, known.max_tokens) == ("bertline/plain", 32, model.max_seq_length)
+    assert known.revision == f"1-{model.digest[:12]}"
+    assert known.framework == ["ONNX"]
+    assert known.experiment_kwargs is None
+    assert {name: getattr(meta, name) for name in given} == given
+    assert (meta.embed_dim, meta.experiment_kwargs) == (8, {"truncate_dim": 8})
+
+
+def test_what_cannot_be_honoured_is_refused(mteb, sts, served_client):
+    """Arguments of `encode` that a server cannot be asked for fail the evaluation, and do not change it silently."""
+    with pytest.raises(ValueError, match="`precision` cannot be `int8`"):
+        evaluate(mteb, make_encoder(served_client), sts, encode_kwargs={"precision": "int8"})
+
+
+def test_results_are_kept_and_found_again(mteb, sts, served_client, tmp_path):
+    """MTEB's own cache of results keeps them under the model's name and revision."""
+    cache = mteb.ResultCache(tmp_path)
+    encoder = make_encoder(served_client)
+
+    first, again = (
+        mteb.evaluate(
+            encoder, sts, cache=cache, overwrite_strategy=strategy, co2_tracker=False, show_progress_bar=False
+        )
+        for strategy in ("always", "only-cache")
+    )
+
+    scores = first.task_results[0].get_score()
+    assert scores == pytest.approx(again.task_results[0].get_score(), abs=1e-5)
+    assert list(tmp_path.rglob(f"bertline__plain/{encoder.mteb_model_meta.revision}*/OwlSTS.json"))

@@ -1,0 +1,189 @@
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+import torch
+from sentence_transformers import util
+
+from bertline import InvalidInput, ModelNotFound
+from bertline.integrations.sentence_transformers import Encoder
+from tests.clients.integrations.conftest import MAX_SEQ_LENGTH, TEXTS
+
+
+@pytest.fixture(params=["plain", "unit"])
+def both(request, served, served_client):
+    """An encoder and the SentenceTransformer that its model was made from."""
+    return Encoder(served_client, model=request.param), getattr(served, request.param)
+
+
+@pytest.fixture
+def encoder(served_client):
+    return Encoder(served_client, model="plain")
+
+
+@pytest.mark.parametrize("sentences", [TEXTS, TEXTS[0], TEXTS[:1], tuple(TEXTS), np.array(TEXTS)])
+def test_vectors_are_those_of_the_library(both, sentences):
+    """A text, a list, a tuple and an array: shape, type and numbers to 1e-5, also of a text that is cut."""
+    encoder, reference = both
+
+    vectors, expected = encoder.encode(sentences), reference.encode(sentences)
+
+    assert vectors.dtype == expected.dtype == np.float32
+    assert vectors.shape == expected.shape
+    np.testing.assert_allclose(vectors, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"normalize_embeddings": True},
+        {"normalize_embeddings": True, "truncate_dim": 8},
+        {"batch_size": 2},
+        {"batch_size": 2, "show_progress_bar": True},
+        {"show_progress_bar": True},
+        {"prompt": "the owl: "},
+        {"output_value": "sentence_embedding", "precision": "float32", "device": None, "task": "query"},
+    ],
+    ids=str,
+)
+def test_arguments_do_what_they_do_in_the_library(both, arguments):
+    """Each argument that can be honoured gives the library's vectors to 1e-5."""
+    encoder, reference = both
+
+    np.testing.assert_allclose(encoder.encode(TEXTS, **arguments), reference.encode(TEXTS, **arguments), atol=1e-5)
+
+
+def test_the_first_numbers_of_vectors(served, encoder):
+    """`truncate_dim` keeps the first numbers, as the library does for a model that does not normalise."""
+    vectors = encoder.encode(TEXTS, truncate_dim=8)
+
+    np.testing.assert_allclose(vectors, served.plain.encode(TEXTS, truncate_dim=8), atol=1e-5)
+
+
+def test_tensors(served, encoder):
+    """`convert_to_tensor` gives one tensor, `convert_to_numpy=False` a list of them."""
+    tensor = encoder.encode(TEXTS, convert_to_tensor=True)
+    tensors = encoder.encode(TEXTS, convert_to_numpy=False)
+    single = encoder.encode(TEXTS[0], convert_to_tensor=True)
+
+    torch.testing.assert_close(tensor, served.plain.encode(TEXTS, convert_to_tensor=True), atol=1e-5, rtol=0)
+    assert [item.shape for item in tensors] == [
+        item.shape for item in served.plain.encode(TEXTS, convert_to_numpy=False)
+    ]
+    assert single.shape == (32,)
+
+
+def test_prompts(served_client, served):
+    """Prompts by name, the default one, and those of queries and documents."""
+    prompts = {"query": "owl: ", "document": "the tree: "}
+    encoder = Encoder(served_client, model="plain", prompts=prompts, default_prompt_name="document")
+    texts = TEXTS[:2]
+
+    np.testing.assert_allclose(encoder.encode(texts), served.plain.encode(texts, prompt="the tree: "), atol=1e-5)
+    np.testing.assert_allclose(
+        encoder.encode(texts, prompt_name="query"), served.plain.encode(texts, prompt="owl: "), atol=1e-5
+    )
+    np.testing.assert_array_equal(encoder.encode_query(texts), encoder.encode(texts, prompt_name="query"))
+    np.testing.assert_array_equal(encoder.encode_document(texts), encoder.encode(texts))
+    np.testing.assert_array_equal(encoder.encode_query(texts, prompt="owl "), encoder.encode(texts, prompt="owl "))
+
+
+@pytest.mark.parametrize("name", ["cosine", "dot"])
+def test_similarity(served, served_client, name):
+    """`similarity` and `similarity_pairwise` give the library's numbers, as arrays."""
+    encoder = Encoder(served_client, model="plain", similarity_fn_name=name)
+    left, right = encoder.encode(TEXTS[:2]), encoder.encode(TEXTS[2:4])
+    function = {"cosine": (util.cos_sim, util.pairwise_cos_sim), "dot": (util.dot_score, util.pairwise_dot_score)}[name]
+
+    np.testing.assert_allclose(encoder.similarity(left, right), function[0](left, right), rtol=1e-5)
+    np.testing.assert_allclose(encoder.similarity_pairwise(left, right), function[1](left, right), rtol=1e-5)
+    assert encoder.similarity(left[0], right).shape == (1, 2)
+
+
+def test_the_library_searches_with_the_encoder(served, encoder):
+    """`semantic_search` and `paraphrase_mining`, which call `encode`, find the same as with the library's model."""
+
+    def found(model):
+        queries, corpus = (model.encode(texts, convert_to_tensor=True) for texts in (TEXTS[:2], TEXTS))
+        hits = [[hit["corpus_id"] for hit in hits] for hits in util.semantic_search(queries, corpus, top_k=3)]
+        return hits, [pair[1:] for pair in util.paraphrase_mining(model, TEXTS)]
+
+    assert found(encoder) == found(served.plain)
+
+
+def test_what_the_model_is(served, encoder):
+    """Length of vectors and texts, as the library tells them."""
+    assert encoder.get_sentence_embedding_dimension() == served.plain.get_sentence_embedding_dimension() == 32
+    assert encoder.max_seq_length == served.plain.max_seq_length == MAX_SEQ_LENGTH
+
+
+def test_no_texts(encoder):
+    """An empty list gives no vectors, without asking the server."""
+    assert encoder.encode([]).shape == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"output_value": "token_embeddings"}, "`output_value` cannot be `token_embeddings`: the server returns one"),
+        ({"precision": "int8"}, "quantize_embeddings"),
+        ({"device": "cuda"}, "`device` cannot be `cuda`: the server computes"),
+        ({"pool": {}}, "`pool` cannot be"),
+        ({"chunk_size": 8}, "`chunk_size` cannot be `8`"),
+        ({"batch_size": 0}, "`batch_size` must be at least 1: `0`"),
+        ({"prompt_name": "query"}, "unknown prompt: `query` .prompts of this encoder: there are none"),
+    ],
+    ids=str,
+)
+def test_what_a_server_cannot_do_is_refused(encoder, arguments, message):
+    """No argument is ignored."""
+    with pytest.raises(ValueError, match=message):
+        encoder.encode(TEXTS, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("library", "arguments"),
+    [
+        ("torch", {"convert_to_tensor": True}),
+        ("torch", {"convert_to_numpy": False}),
+        ("tqdm", {"show_progress_bar": True}),
+    ],
+    ids=str,
+)
+def test_libraries_that_are_missing(encoder, monkeypatch, library, arguments):
+    """What needs a library says which one, where it is not installed; nothing else needs any."""
+    for name in (library, f"{library}.auto"):
+        monkeypatch.setitem(sys.modules, name, None)
+
+    with pytest.raises(ValueError, match=f"needs? `{library}`: pip install {library}"):
+        encoder.encode(TEXTS, **arguments)
+
+    assert encoder.encode(TEXTS).shape == (len(TEXTS), 32)
+
+
+def test_mistakes_of_the_encoder(served_client):
+    """Unknown defaults are refused before anything is encoded."""
+    with pytest.raises(ValueError, match="unknown similarity: `euclid`"):
+        Encoder(served_client, similarity_fn_name="euclid")
+    with pytest.raises(ValueError, match="unknown prompt: `query`"):
+        Encoder(served_client, default_prompt_name="query")
+
+
+def test_long_texts_can_be_refused(served_client):
+    """`truncate=False` raises instead of cutting, and says which text it is in the whole list."""
+    encoder = Encoder(served_client, model="plain", truncate=False)
+
+    with pytest.raises(InvalidInput, match=r"^input 4, text: ") as caught:
+        encoder.encode(TEXTS, batch_size=2)
+
+    assert [item.index for item in caught.value.items] == [4]
+
+
+def test_a_model_must_be_named_where_there_are_several(served_client):
+    """The message lists what is loaded."""
+    with pytest.raises(ModelNotFound, match="are loaded: `plain/1`, `unit/1`"):
+        Encoder(served_client).get_sentence_embedding_dimension()
+    with pytest.raises(ModelNotFound, match="`other/2`"):
+        Encoder(served_client, model="other", version="2").encode(TEXTS, batch_size=1)

@@ -1,0 +1,590 @@
+"""`bertline bench` against a fake server in this process."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from rich.console import Console
+
+from bertline.bench.inputs import make_payloads, read_inputs, rpc
+from bertline.bench.load import Load, Samples, Usage, due_times
+from bertline.bench.report import Latency, Medians, Report, Run, histogram
+from bertline.bench.run import bench
+from bertline.bench.settings import BenchSettings, read_numbers
+from bertline.bench.texts import SENTENCES
+from bertline.bench.view import BenchProgress, print_report
+from bertline.errors import ConnectionFailed, ModelNotFound
+from bertline.jobs.sources import Format
+from bertline.jobs.storage import FileError
+from bertline.v1 import encoder_pb2 as pb
+from tests.clients.fake_server import INFO, FakeEncoder, serve
+
+METHODS = {
+    "embedding": "Embed",
+    "classification": "Classify",
+    "regression": "Regress",
+    "multiple-choice": "Choose",
+    "spans": "Answer",
+    "tagging": "Tag",
+    "masked-lm": "FillMask",
+}
+
+
+class Encoder(FakeEncoder):
+    """Serves one model, whose task can be chosen; every `fail_each`-th call of Embed fails, the first stalls."""
+
+    def __init__(self, task: str = "embedding") -> None:
+        super().__init__()
+        self.info = pb.ModelInfo(model=INFO.model, task=task, precision="fp32", max_seq_length=128)
+        self.fail_each = 0
+        self.failure = (grpc.StatusCode.RESOURCE_EXHAUSTED, "the queue [of 3] is full")
+        self.stall_s = 0.0
+        self.embed_s = 0.0
+        self.peers: set[str] = set()
+        self.num_embed = 0
+        self._turn = threading.Lock()
+
+    def GetModel(self, request: pb.GetModelRequest, context: grpc.ServicerContext) -> pb.ModelInfo:
+        super().GetModel(request, context)
+        return self.info
+
+    def Embed(self, request: pb.EmbedRequest, context: grpc.ServicerContext) -> pb.EmbedReply:
+        with self._turn:
+            self.num_embed += 1
+            number = self.num_embed
+        self.peers.add(context.peer())
+        time.sleep(self.embed_s + (self.stall_s if number == 1 else 0))
+        if self.fail_each and number % self.fail_each == 0:
+            context.abort(*self.failure)
+        return super().Embed(request, context)
+
+
+SettingsFor = Callable[..., BenchSettings]
+
+
+@pytest.fixture
+def harmless_ctrl_c() -> Iterator[None]:
+    """What comes after the end of a bench does not end the tests."""
+    before = signal.signal(signal.SIGINT, lambda *_: None)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
+def settings_for() -> Iterator[SettingsFor]:
+    """Serves an encoder; gives settings for it, without a warm-up."""
+    with ExitStack() as stack:
+
+        def start(encoder: FakeEncoder, **options: Any) -> BenchSettings:
+            target = stack.enter_context(serve(encoder))
+            return BenchSettings(target=target, **{"warm_up_s": 0.0, **options})
+
+        yield start
+
+
+def only(report: Report) -> Run:
+    (run,) = report.runs
+    return run
+
+
+def printed(report: Report, **options: Any) -> str:
+    console = Console(file=io.StringIO(), width=80, **options)
+    print_report(report, console)
+    return console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_calls_texts_and_tokens_are_counted(settings_for: SettingsFor) -> None:
+    """As many calls as were asked for reach the server, and the report counts them, their texts and tokens."""
+    encoder = Encoder()
+    report = bench(settings_for(encoder, num_requests=50, concurrency=(4,), batch_size=3))
+    run = only(report)
+    texts = [text for request in encoder.requests[1:] for text in request.texts]
+
+    assert encoder.num_embed == run.num_calls == run.num_ok == 50
+    assert len(texts) == run.num_texts == 150
+    assert run.num_tokens == sum(map(len, texts))
+    assert run.num_cut == sum(len(text) > 10 for text in texts)
+    assert run.models == {"fake/1": 50}
+    assert run.texts_per_s == pytest.approx(150 / run.seconds)
+    assert sum(bar.num_calls for bar in run.histogram) == 50
+    assert encoder.max_in_flight <= 4
+    assert report.exit_code() == 0
+
+
+@pytest.mark.parametrize("status", [grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNAVAILABLE])
+def test_failed_calls_are_counted_by_status(settings_for: SettingsFor, status: grpc.StatusCode) -> None:
+    """Each failure counts once, with the first message of its status; none is sent again."""
+    encoder = Encoder()
+    encoder.fail_each, encoder.failure = 3, (status, "the queue [of 3]\nis full")
+    report = bench(settings_for(encoder, num_requests=60, concurrency=(4,)))
+    run = only(report)
+    by_status = {item.status: (item.num_calls, item.message) for item in run.statuses}
+
+    assert by_status == {"OK": (40, ""), status.name: (20, "the queue [of 3] is full")}
+    assert (encoder.num_embed, run.num_calls, run.num_ok, run.num_failed) == (60, 60, 40, 20)
+    assert (report.exit_code(), report.exit_code(allow_failures=True)) == (1, 0)
+    assert f"20 of 60 calls failed with {status.name}, the first: the queue [of 3] is full" in printed(report)
+
+
+def test_a_server_that_answers_nothing_is_no_success(settings_for: SettingsFor) -> None:
+    """Without an answered call there are no latencies, the report is whole, and failures allowed or not, it failed."""
+    encoder = Encoder()
+    encoder.fail_each = 1
+    report = bench(settings_for(encoder, num_requests=5))
+    run = only(report)
+
+    assert (run.latency_s, run.server_medians, run.histogram, run.texts_per_s) == (None, None, [], 0)
+    assert (report.exit_code(), report.exit_code(allow_failures=True)) == (1, 1)
+    assert "5 of 5 calls failed" in printed(report)
+
+
+def test_calls_have_the_deadline(settings_for: SettingsFor) -> None:
+    """What takes longer than --timeout fails with DEADLINE_EXCEEDED; finding the model may take longer."""
+    encoder = Encoder()
+    encoder.embed_s = 0.3
+    run = only(bench(settings_for(encoder, num_requests=4, concurrency=(4,), timeout_s=0.05)))
+
+    assert {item.status: item.num_calls for item in run.statuses} == {"DEADLINE_EXCEEDED": 4}
+
+
+def test_the_warm_up_is_left_out(settings_for: SettingsFor) -> None:
+    """Calls of the warm-up reach the server, and no figure."""
+    encoder = Encoder()
+    encoder.stall_s = 0.8
+    run = only(bench(settings_for(encoder, num_requests=10, concurrency=(1,), warm_up_s=0.1)))
+
+    assert run.num_calls == run.num_ok == 10
+    assert encoder.num_embed == 11
+    assert run.seconds < 0.8
+
+
+def test_a_duration_ends_a_run(settings_for: SettingsFor) -> None:
+    """No call begins after the duration, and those under way are awaited."""
+    encoder = Encoder()
+    encoder.embed_s = 0.05
+    run = only(bench(settings_for(encoder, duration_s=0.2, concurrency=(2,))))
+
+    assert run.num_calls == run.num_ok == encoder.num_embed
+    assert 2 <= run.num_calls <= 8
+    assert run.seconds >= 0.2
+
+
+def test_a_sweep_has_a_run_for_each_number(settings_for: SettingsFor) -> None:
+    """Runs come in the order asked for, each a line of the table, which fits into 80 columns."""
+    report = bench(settings_for(Encoder(), num_requests=8, concurrency=(1, 4, 2)))
+    lines = printed(report).splitlines()
+
+    assert [(run.concurrency, run.num_ok) for run in report.runs] == [(1, 8), (4, 8), (2, 8)]
+    assert [line.split()[0] for line in lines[2:5]] == ["1", "4", "2"]
+    assert lines[1].split() == "in flight texts/s tokens/s p50 ms p90 p99 max queue inference failed".split()
+
+
+def test_calls_go_over_all_channels(settings_for: SettingsFor) -> None:
+    """Each channel is a connection of its own."""
+    encoder = Encoder()
+    bench(settings_for(encoder, num_requests=12, channels=3))
+
+    assert len(encoder.peers) == 3
+
+
+@pytest.mark.parametrize("task", METHODS)
+def test_the_model_chooses_the_call(settings_for: SettingsFor, task: str) -> None:
+    """The built-in texts are sent by the RPC of the model's task, and answered."""
+    report = bench(settings_for(Encoder(task), num_requests=20))
+
+    assert report.method == METHODS[task]
+    assert only(report).num_ok == 20
+
+
+def test_an_unknown_task_is_one_line(settings_for: SettingsFor) -> None:
+    """A model of a task that this client does not know cannot be called."""
+    with pytest.raises(ValueError, match="no call is known for models of task `summary`; update the client"):
+        bench(settings_for(Encoder("summary")))
+
+
+def test_a_named_model_is_asked(settings_for: SettingsFor) -> None:
+    """Calls name the model and version that were given; one that is not there is told before any call."""
+    encoder = Encoder()
+    settings = settings_for(encoder, num_requests=2, model="fake", version="1")
+    bench(settings)
+
+    assert {(request.model.name, request.model.version) for request in encoder.requests} == {("fake", "1")}
+    with pytest.raises(ModelNotFound):
+        bench(BenchSettings(target=settings.target, model="other"))
+
+
+def test_no_server_is_an_error(dead_target: str) -> None:
+    """Without a server nothing is measured."""
+    with pytest.raises(ConnectionFailed):
+        bench(BenchSettings(target=dead_target))
+
+
+def test_latency_counts_from_when_a_call_was_due(settings_for: SettingsFor) -> None:
+    """A stall of the server shows in every call that was due in it, not only in the one that was sent before it."""
+    encoder = Encoder()
+    encoder.stall_s = 0.8
+    open_loop = {"rate": (100.0,), "arrivals": "constant", "num_requests": 30, "max_in_flight": 1}
+    run = only(bench(settings_for(encoder, **open_loop)))
+
+    assert run.num_ok == 30
+    assert run.latency_s
+    assert run.service_s
+    assert run.latency_s.min > 0.4  # the last was due at 0.29 s, and nothing was answered before 0.8 s
+    assert run.service_s.p50 < run.latency_s.p50 / 2
+    assert run.max_late_s > 0.4
+    assert any("after they were due" in warning for warning in run.warnings)
+
+
+def test_an_open_loop_does_not_wait_for_replies(settings_for: SettingsFor) -> None:
+    """While the server stalls, calls are sent as they are due."""
+    encoder = Encoder()
+    encoder.embed_s = 0.5
+    run = only(bench(settings_for(encoder, rate=(100.0,), arrivals="constant", num_requests=8)))
+
+    assert run.num_ok == 8
+    assert run.seconds < 4 * 0.5
+
+
+def test_an_open_loop_keeps_its_rate(settings_for: SettingsFor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls due in the duration are all sent, and the run lasts as long."""
+    monkeypatch.setattr("bertline.bench.load._MAX_LATE_S", 30.0)  # whatever else the machine does
+    encoder = Encoder()
+    run = only(bench(settings_for(encoder, rate=(50.0,), arrivals="constant", duration_s=0.99)))
+
+    assert (run.num_calls, run.num_ok, encoder.num_embed, run.num_unsent) == (50, 50, 50, 0)
+    assert run.seconds >= 0.99
+
+
+def test_what_was_not_sent_is_told(settings_for: SettingsFor) -> None:
+    """An open loop that cannot keep its rate ends, and says how many calls that were due it did not send."""
+    encoder = Encoder()
+    encoder.embed_s = 0.1
+    report = bench(settings_for(encoder, rate=(500.0,), arrivals="constant", duration_s=0.3, max_in_flight=2))
+    run = only(report)
+
+    assert run.num_calls + run.num_unsent == pytest.approx(150, abs=2)
+    assert run.num_unsent > 100
+    assert report.exit_code() == 1
+    assert "calls that were due were never sent" in run.warnings[0]
+
+
+def test_poisson_arrivals_are_those_of_the_seed() -> None:
+    """Gaps are exponential with the mean of the rate; the same seed gives the same."""
+    load = Load(rate=200.0, num_calls=20_000, seed=1)
+    times = np.fromiter(due_times(load, 200.0, 5.0), float)
+    gaps = np.diff(times)
+
+    assert len(times) == 20_000
+    assert times[0] == 5
+    assert gaps.mean() == pytest.approx(1 / 200, rel=0.05)
+    assert gaps.std() == pytest.approx(1 / 200, rel=0.05)
+    assert list(due_times(load, 200.0, 5.0)) == list(times)
+    assert list(due_times(Load(rate=200.0, num_calls=20_000, seed=2), 200.0, 5.0)) != list(times)
+
+
+def test_constant_arrivals_are_evenly_spaced() -> None:
+    """At 4 calls a second one is due every quarter of a second."""
+    load = Load(rate=4.0, arrivals="constant", num_calls=5)
+
+    assert list(due_times(load, 4.0, 1.0)) == [1.0, 1.25, 1.5, 1.75, 2.0]
+
+
+def test_percentiles_are_latencies_of_calls() -> None:
+    """Of 1 to 1000 ms, p50 is 500 ms, which half of the calls did not exceed; p99.9 is 999 ms."""
+    values = [number / 1000 for number in range(1, 1001)]
+    random.Random(0).shuffle(values)
+    latency = Latency.of(values)
+
+    assert latency == Latency(
+        mean=pytest.approx(0.5005), min=0.001, p50=0.5, p90=0.9, p95=0.95, p99=0.99, p99_9=0.999, max=1.0
+    )
+    assert Latency.of([]) is None
+
+
+def test_percentiles_agree_with_numpy() -> None:
+    """Those of a long-tailed sample are numpy's, of the definition without interpolation."""
+    values = np.random.default_rng(0).lognormal(size=1237)
+    latency = Latency.of(list(values))
+
+    assert latency
+    found = [latency.p50, latency.p90, latency.p95, latency.p99, latency.p99_9]
+    assert found == list(np.quantile(values, [0.5, 0.9, 0.95, 0.99, 0.999], method="inverted_cdf"))
+
+
+@pytest.mark.parametrize(
+    "values", [[0.25], [0.5] * 7, [0.001, 1.0], list(np.random.default_rng(1).lognormal(size=999))]
+)
+def test_histograms_hold_every_call(values: list[float]) -> None:
+    """Bars follow each other from the least latency to the greatest, and hold all calls, each in its range."""
+    bars = histogram(values)
+    ends = [(bar.from_s, bar.to_s) for bar in bars]
+
+    assert sum(bar.num_calls for bar in bars) == len(values)
+    assert (ends[0][0], ends[-1][1]) == (min(values), max(values))
+    assert [a for _, a in ends[:-1]] == [b for b, _ in ends[1:]]
+    for bar in bars[1:]:
+        assert bar.num_calls == sum(bar.from_s < value <= bar.to_s for value in values)
+
+
+def test_the_servers_timings_are_told(settings_for: SettingsFor) -> None:
+    """Medians of what replies carry; replies without timings are told, as they come out of a cache."""
+    told = only(bench(settings_for(Encoder(), num_requests=6)))
+    untold = only(bench(settings_for(Encoder("classification"), num_requests=6)))
+
+    assert isinstance(told.server_medians, Medians)
+    assert (told.server_medians.tokenize_s, told.server_medians.queue_s, told.server_medians.inference_s) == (
+        0.25,
+        0.5,
+        1.0,
+    )
+    assert told.warnings == []
+    assert untold.server_medians is None
+    assert "6 of 6 replies carry no timings" in untold.warnings[0]
+
+
+def test_a_busy_client_is_told() -> None:
+    """Figures of a client that had no time are doubtful."""
+    samples = Samples()
+    busy = Run.of(Load(concurrency=1), samples, Usage(seconds=10, cpu_s=9, busy_s=9.5), interrupted=False)
+    idle = Run.of(Load(concurrency=1), samples, Usage(seconds=10, cpu_s=9, busy_s=5), interrupted=False)
+
+    assert "the client was the bottleneck: its event loop was busy 95% of the time" in busy.warnings[0]
+    assert (busy.client_busy, busy.client_cores) == pytest.approx((0.95, 0.9))
+    assert idle.warnings == []
+
+
+def test_the_event_loop_is_watched(settings_for: SettingsFor) -> None:
+    """A client that waits for a slow server has little to do."""
+    encoder = Encoder()
+    encoder.embed_s = 0.5
+    run = only(bench(settings_for(encoder, num_requests=2, concurrency=(1,))))
+
+    assert 0 < run.client_busy < 0.5
+    assert run.client_cores > 0
+
+
+@pytest.mark.usefixtures("harmless_ctrl_c")
+def test_ctrl_c_tells_what_was_measured(settings_for: SettingsFor) -> None:
+    """Ctrl-C, once or more often, ends the runs; the calls that were answered until then are reported."""
+    encoder = Encoder()
+    encoder.embed_s = 0.02
+    settings = settings_for(encoder, concurrency=(4, 8), duration_s=60.0)
+
+    def interrupt() -> None:
+        while encoder.num_embed < 20:
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    before = signal.getsignal(signal.SIGINT)
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    report = bench(settings)
+    thread.join()
+    run = only(report)
+
+    assert signal.getsignal(signal.SIGINT) is before
+    assert report.interrupted
+    assert run.interrupted
+    assert run.num_ok >= 16
+    assert 0 < run.num_abandoned <= 4
+    assert run.num_calls == run.num_ok + run.num_abandoned
+    assert run.seconds < 30
+    assert (report.exit_code(), report.exit_code(allow_failures=True)) == (130, 130)
+    assert "ended by Ctrl-C" in printed(report)
+
+
+@pytest.mark.usefixtures("harmless_ctrl_c")
+def test_ctrl_c_in_the_warm_up(settings_for: SettingsFor) -> None:
+    """When nothing was measured there is nothing to report, which the report says."""
+    encoder = Encoder()
+    settings = settings_for(encoder, warm_up_s=60.0)
+
+    def interrupt() -> None:
+        while encoder.num_embed < 3:
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    report = bench(settings)
+    thread.join()
+
+    assert report.runs == []
+    assert report.exit_code() == 130
+    assert "ended by Ctrl-C before anything was measured" in printed(report)
+
+
+def test_the_json_holds_everything(settings_for: SettingsFor) -> None:
+    """Every field of the report and its runs is there under its name, and nothing that JSON cannot hold."""
+    report = bench(settings_for(Encoder(), num_requests=5, rate=(100.0,)))
+    found = json.loads(json.dumps(report.to_dict(), allow_nan=False))
+
+    assert set(found) == {field.name for field in fields(Report)}
+    assert set(found["runs"][0]) == {field.name for field in fields(Run)}
+    assert set(found["runs"][0]["latency_s"]) == {"mean", "min", "p50", "p90", "p95", "p99", "p99_9", "max"}
+    assert set(found["runs"][0]["server_medians"]) == {"tokenize_s", "queue_s", "inference_s", "rest_s"}
+    assert set(found["runs"][0]["histogram"][0]) == {"from_s", "to_s", "num_calls"}
+    assert found["runs"][0]["statuses"] == [{"status": "OK", "num_calls": 5, "message": ""}]
+    assert (found["format"], found["model"], found["method"], found["num_requests"]) == (1, "fake/1", "Embed", 5)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"concurrency": (1,), "rate": (1.0,)}, "--concurrency"),
+        ({"duration_s": 1.0, "num_requests": 1}, "--duration or --requests, not both"),
+        ({"concurrency": (4, 0)}, "--concurrency must be at least 1: `0`"),
+        ({"batch_size": 0}, "--batch-size must be at least 1: `0`"),
+        ({"channels": -1}, "--channels must be at least 1: `-1`"),
+        ({"num_requests": 0}, "--requests must be at least 1: `0`"),
+        ({"max_in_flight": 0}, "--max-in-flight must be at least 1: `0`"),
+        ({"rate": (0.0,)}, "--rate must be above 0, and finite: `0`"),
+        ({"rate": (float("nan"),)}, "--rate must be above 0, and finite: `nan`"),
+        ({"duration_s": float("inf")}, "--duration must be above 0, and finite: `inf`"),
+        ({"timeout_s": -1.0}, "--timeout must be above 0, and finite: `-1`"),
+        ({"warm_up_s": -1.0}, "--warm-up must be 0 or more seconds: `-1`"),
+        ({"arrivals": "bursts"}, "--arrivals is one of poisson, constant: `bursts`"),
+    ],
+)
+def test_bad_options_are_one_line(options: dict[str, Any], message: str) -> None:
+    """What is out of range is told by the option's name, with what came."""
+    with pytest.raises(ValueError, match=r"^[^\n]+$") as error:
+        BenchSettings(**options)
+
+    assert message in str(error.value)
+
+
+def test_numbers_with_commas() -> None:
+    """Options of a sweep are numbers with commas between them."""
+    assert read_numbers("--concurrency", "1,2, 16", int) == (1, 2, 16)
+    assert read_numbers("--rate", "0.5", float) == (0.5,)
+    for text in ("", "1,,2", "1;2", "2.5"):
+        with pytest.raises(ValueError, match=r"--concurrency is a whole number, or several with commas between them"):
+            read_numbers("--concurrency", text, int)
+
+
+def test_inputs_of_a_file_are_sent_in_turn(settings_for: SettingsFor, tmp_path: Path) -> None:
+    """Texts of a file go out in order, from the first again after the last; empty lines are passed over."""
+    path = tmp_path / "texts.txt"
+    path.write_text("one\n\ntwo\nthree\n", encoding="utf-8")
+    encoder = Encoder()
+    report = bench(settings_for(encoder, input_path=str(path), batch_size=2, num_requests=4, concurrency=(1,)))
+
+    sent = [list(request.texts) for request in encoder.requests[1:]]
+    assert sent == [["one", "two"], ["three", "one"], ["two", "three"], ["one", "two"]]
+    assert report.num_inputs == 3
+
+
+@pytest.mark.parametrize(
+    ("task", "row", "sent"),
+    [
+        ("embedding", {"text": "a"}, pb.EmbedRequest(texts=["a"])),
+        (
+            "classification",
+            {"text": "a", "text_pair": "b"},
+            pb.ClassifyRequest(inputs=[pb.TextInput(text="a", text_pair="b")]),
+        ),
+        (
+            "spans",
+            {"question": "a?", "context": "b"},
+            pb.AnswerRequest(inputs=[pb.AnswerInput(question="a?", contexts=["b"])], top_k=1),
+        ),
+        (
+            "multiple-choice",
+            {"question": "a?", "choices": ["b", "c"]},
+            pb.ChooseRequest(inputs=[pb.ChooseInput(question="a?", choices=["b", "c"])]),
+        ),
+    ],
+)
+def test_inputs_of_jsonl(task: str, row: dict[str, Any], sent: Any, tmp_path: Path) -> None:
+    """JSONL has the keys that a task needs; a line that lacks one is named."""
+    path = tmp_path / "inputs.jsonl"
+    path.write_text(json.dumps(row) + "\n", encoding="utf-8")
+    payloads = make_payloads(task, read_inputs(task, str(path), Format.jsonl), batch_size=1, truncate=False)
+
+    found = type(sent).FromString(payloads.items[0].body)
+    found.ClearField("model")
+
+    assert found == sent
+    path.write_text("{}\n", encoding="utf-8")
+    with pytest.raises(FileError, match="line 1"):
+        read_inputs(task, str(path), Format.jsonl)
+
+
+def test_an_empty_file_is_refused(tmp_path: Path) -> None:
+    """A file without text cannot be sent."""
+    path = tmp_path / "texts.txt"
+    path.write_text("\n \n", encoding="utf-8")
+    with pytest.raises(FileError, match="holds no input; give a file with a text a line"):
+        read_inputs("embedding", str(path))
+
+
+def test_every_call_is_full() -> None:
+    """Calls hold as many texts as asked for, whatever number of texts there is, and are not all the same."""
+    for batch_size in (1, 5, 16, 64, 100):
+        payloads = make_payloads("embedding", SENTENCES, batch_size=batch_size)
+        assert {item.num_texts for item in payloads.items} == {batch_size}
+        assert len(payloads.items) * batch_size % len(SENTENCES) == 0
+
+
+def test_masks_are_put_where_there_are_none() -> None:
+    """Texts for FillMask get a mask in their middle unless they have one."""
+    path, reply = rpc("FillMask")
+
+    assert read_inputs("masked-lm", None, False)[1] == "how do I [MASK] my password"
+    assert (path, reply) == ("/bertline.v1.Encoder/FillMask", pb.FillMaskReply)
+
+
+def test_the_built_in_texts_vary() -> None:
+    """They are as long as queries, sentences and paragraphs are."""
+    lengths = [len(text.split()) for text in SENTENCES]
+
+    assert min(lengths) <= 2
+    assert max(lengths) >= 100
+    assert len(set(SENTENCES)) == len(SENTENCES)
+
+
+def test_the_report_of_one_run(settings_for: SettingsFor) -> None:
+    """A single run tells throughput, percentiles, a histogram and where the time went, on any terminal."""
+    report = bench(settings_for(Encoder(), num_requests=40, batch_size=2, rate=(1000.0,)))
+    text = printed(report)
+    ascii_console = Console(file=io.TextIOWrapper(io.BytesIO(), encoding="ascii"), width=80)
+    print_report(report, ascii_console)
+
+    assert text.startswith("fake/1 (embedding, fp32) at 127.0.0.1:")
+    assert "Embed, 2 texts a call" in text
+    assert "1000 calls/s due: 40 calls in" in text
+    assert all(word in text for word in ("texts/s", "tokens/s", "p99.9", "from sending", "█"))
+    assert "where the time goes (medians, ms): tokenize 250, queue 500, inference 1,000, elsewhere" in text
+    assert "event loop busy" in text
+
+
+def test_progress_is_shown_on_a_terminal_only(settings_for: SettingsFor) -> None:
+    """A terminal sees what is measured, texts a second and failures; nothing is written elsewhere."""
+    encoder = Encoder()
+    encoder.embed_s, encoder.fail_each = 0.01, 2
+    settings = settings_for(encoder, duration_s=0.8, warm_up_s=0.1, concurrency=(2,))
+    for is_terminal in (True, False):
+        console = Console(file=io.StringIO(), force_terminal=is_terminal, width=100)
+        with BenchProgress(console) as progress:
+            bench(settings, progress)
+        shown = console.file.getvalue()  # type: ignore[attr-defined]
+
+        assert ("2 in flight, warm-up" in shown) is is_terminal
+        assert ("texts/s, " in shown) is is_terminal
+        assert bool(shown) is is_terminal

@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.clients.command import Run, fails
+from tests.serving.models import write_model
+
+
+def servers_of(models: Path) -> int:
+    """Processes that serve a folder."""
+    commands = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            commands.append(path.read_bytes().split(b"\0"))
+        except OSError:  # it has just ended
+            continue
+    return sum(command[1:2] == [b"-c"] and str(models).encode() in command for command in commands)
+
+
+def wait_for_servers(models: Path, count: int) -> None:
+    end = time.monotonic() + 30
+    while servers_of(models) != count:
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Path:
+    write_model(tmp_path / "models")
+    return tmp_path / "models"
+
+
+def test_a_job_serves_its_own_models(run: Run, models: Path, tmp_path: Path) -> None:
+    """With --engine no server is needed; the one that the job has started ends with it."""
+    (tmp_path / "in.txt").write_text("the cat\nthe dog\n" * 200)
+    output = tmp_path / "out.npy"
+
+    assert run("embed", "-i", f"{tmp_path}/in.txt", "-o", str(output), "--engine", str(models)).code == 0
+    assert np.load(output).shape == (400, 8)
+    assert servers_of(models) == 0
+
+
+def test_a_server_does_not_outlive_its_job(models: Path, tmp_path: Path) -> None:
+    """Not even when that is killed."""
+    arguments = ["embed", "-i", "-", "-o", str(tmp_path / "out.npy"), "--engine", str(models)]
+    with subprocess.Popen([sys.executable, "-m", "bertline.cli", *arguments], stdin=subprocess.PIPE) as process:
+        wait_for_servers(models, 1)
+        process.kill()
+        wait_for_servers(models, 0)
+
+
+def test_models_that_cannot_be_served(run: Run, tmp_path: Path) -> None:
+    """One line says why."""
+    assert fails(run("embed", "text", "--engine", str(tmp_path / "none")), "no directory of models")

@@ -1,0 +1,374 @@
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from bertline.jobs.storage import file_of
+from tests.clients.command import Result, Run, fails, numbers
+from tests.clients.fake_server import DIM, FakeEncoder, vector
+
+WORDS = ["red", "green", "blue", "owl", "oak"]
+
+
+def texts(count: int, seed: int = 0) -> list[str]:
+    """Texts of which no two are the same."""
+    source = random.Random(seed)
+    return [f"{number} {' '.join(source.choices(WORDS, k=source.randint(1, 6)))}" for number in range(count)]
+
+
+def write_jsonl(path: Path, rows: list[Any]) -> str:
+    path.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows))
+    return str(path)
+
+
+def read_jsonl(path: Path) -> list[Any]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.fixture
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks of 256 rows, so that a job has many of them."""
+    monkeypatch.setattr("bertline.jobs.chunks.CHUNK_ROWS", 256)
+
+
+def test_parquet_keeps_columns_and_their_types(run: Run, tmp_path: Path) -> None:
+    """Out of Parquet all columns but the text come as they are, with vectors as lists of a fixed size beside them."""
+    given = texts(3000)
+    table = pa.table(
+        {
+            "id": pa.array(range(3000), pa.uint16()),
+            "body": given,
+            "when": pa.array(range(3000), pa.timestamp("ns", "UTC")),
+            "tags": [["a", str(number)] for number in range(3000)],
+        }
+    )
+    pq.write_table(table, tmp_path / "in.parquet", row_group_size=700)
+    output = tmp_path / "out.parquet"
+
+    assert run("embed", "-i", f"{tmp_path}/in.parquet", "--column", "text=body", "-o", str(output)) == Result(0, "", "")
+    found = pq.read_table(output)
+    assert found.select(["id", "when", "tags"]).equals(table.select(["id", "when", "tags"]))
+    assert found.column_names == ["id", "when", "tags", "vector"]
+    assert found.schema.field("vector").type == pa.list_(pa.float32(), DIM)
+    assert np.array_equal(np.stack(found["vector"].to_numpy()), np.stack([vector(text) for text in given]))
+    assert json.loads(found.schema.metadata[b"bertline"])["command"] == "embed"
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "jsonl.gz", "csv", "tsv", "parquet", "txt"])
+def test_every_format_gives_the_same(run: Run, tmp_path: Path, suffix: str) -> None:
+    """The format of the input follows from its name; quotes and line feeds in CSV are kept."""
+    given = [*texts(300), 'a "quoted", text', "tab\tbed"] + ([] if suffix == "txt" else ["two\nlines"])
+    path = tmp_path / f"in.{suffix}"
+    if suffix == "parquet":
+        pq.write_table(pa.table({"text": given}), path)
+    elif suffix in ("csv", "tsv"):
+        with open(path, "w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file, delimiter="\t" if suffix == "tsv" else ",")
+            writer.writerows([["text"], *([text] for text in given)])
+    else:
+        lines = [text if suffix == "txt" else json.dumps({"text": text}) for text in given]
+        data = "".join(line + "\n" for line in lines).encode()
+        path.write_bytes(gzip.compress(data) if suffix.endswith("gz") else data)
+
+    assert [row["vector"] for row in run("embed", "-i", str(path)).rows] == [numbers(text) for text in given]
+
+
+def test_jsonl_keeps_other_columns(run: Run, tmp_path: Path) -> None:
+    """All keys but those that are read stand in the rows as they came; one with the name of a result is renamed."""
+    rows = [{"id": "a\ud800", "text": "x", "label": "gold", "more": {"a": [1]}}, {"text": "y", "text_pair": "z"}]
+    output = tmp_path / "out.jsonl"
+    run("classify", "-i", write_jsonl(tmp_path / "in.jsonl", rows), "-o", str(output))
+
+    first, second = read_jsonl(output)
+    assert {name: first[name] for name in ("id", "input_label", "more")} == {
+        "id": "a\ud800",
+        "input_label": "gold",
+        "more": {"a": [1]},
+    }
+    assert first["label"] == "neutral"
+    assert set(second) == {"label", "score", "labels"}
+
+
+def test_columns_to_keep_can_be_chosen(run: Run, tmp_path: Path) -> None:
+    """--keep names them; the text may be among them."""
+    path = write_jsonl(tmp_path / "in.jsonl", [{"id": 1, "text": "x", "more": 2}])
+
+    assert set(run("embed", "-i", path, "--keep", "id", "--keep", "text").rows[0]) == {"id", "text", "vector"}
+
+
+def test_npy_has_a_row_for_each_row(run: Run, tmp_path: Path) -> None:
+    """Row i is the vector of row i, and NaN where that was rejected."""
+    given = [*texts(3000), "refuse", "last"]
+    (tmp_path / "in.txt").write_text("\n".join(given))
+    output = tmp_path / "out.npy"
+    result = run("embed", "-i", f"{tmp_path}/in.txt", "-o", str(output), "--dtype", "float16")
+
+    found = np.load(output)
+    assert (result.code, found.dtype, found.shape) == (3, np.float16, (3002, DIM))
+    assert np.isnan(found[3000]).all()
+    wanted = np.stack([vector(text) for text in given]).astype(np.float16)
+    assert np.array_equal(np.delete(found, 3000, 0), np.delete(wanted, 3000, 0))
+
+
+def test_bad_rows_are_told_with_their_reasons(run: Run, tmp_path: Path) -> None:
+    """Rows that cannot be used go to a file of their own; all others have results, in order; the exit code says so."""
+    rows = [{"text": "a", "id": 0}, {"txt": "b"}, "{", {"text": "refuse", "id": 3}, {"text": 5}, {"text": "f", "id": 5}]
+    output = tmp_path / "out.jsonl"
+    path = write_jsonl(tmp_path / "in.jsonl", rows)
+    result = run("embed", "-i", path, "-o", str(output))
+
+    assert result == Result(3, "", f"bertline: 4 rows were rejected; `{output}.rejects.jsonl` tells why\n")
+    assert [row["id"] for row in read_jsonl(output)] == [0, 5]
+    told = read_jsonl(tmp_path / "out.jsonl.rejects.jsonl")
+    assert [item["place"] for item in told] == [f"`{path}`, line {number}" for number in (2, 3, 4, 5)]
+    assert [item["reason"] for item in told] == [
+        "missing key `text`",
+        "not JSON (Expecting property name enclosed in double quotes at column 2)",
+        "text: refused",
+        "`text` must be a string",
+    ]
+    assert told[2]["row"] == {"text": "refuse", "id": 3}
+
+
+def test_rows_of_other_types_do_not_spoil_parquet(run: Run, tmp_path: Path) -> None:
+    """What does not fit into the columns of the first rows is rejected, and says which column."""
+    rows = [{"text": "a", "n": 1}, {"text": "b"}, {"text": "c", "n": "one"}, {"text": "d", "n": 2, "new": 1}]
+    output = tmp_path / "out.parquet"
+    result = run("embed", "-i", write_jsonl(tmp_path / "in.jsonl", rows), "-o", str(output))
+
+    assert result.code == 3
+    assert pq.read_table(output).drop_columns("vector").to_pylist()[:2] == [
+        {"n": 1, "new": None},
+        {"n": None, "new": None},
+    ]
+    assert "`n` is not a int64" in (tmp_path / "out.parquet.rejects.jsonl").read_text()
+
+
+def test_a_folder_of_parts(run: Run, tmp_path: Path, small_chunks: None) -> None:
+    """An output that ends with / is a folder of Parquet files, which together hold all rows in order."""
+    given = texts(1500)
+    for number in range(3):
+        (tmp_path / f"in{number}.txt").write_text("\n".join(given[number * 500 : number * 500 + 500]))
+    output = tmp_path / "out"
+    result = run("embed", "-i", f"{tmp_path}/in*.txt", "-o", f"{output}/")
+
+    assert result.code == 0
+    assert (output / "_SUCCESS").exists()
+    parts = sorted(output.glob("*.parquet"))
+    assert len(parts) == 6
+    found = pa.concat_tables(pq.read_table(part) for part in parts)
+    assert np.array_equal(np.stack(found["vector"].to_numpy()), np.stack([vector(text) for text in given]))
+    assert fails(run("embed", "-i", f"{tmp_path}/in*.txt", "-o", f"{output}/"), "already exists")
+
+
+def test_object_stores(run: Run, tmp_path: Path) -> None:
+    """URLs are read and written through fsspec, patterns included."""
+    system = file_of("memory://x").system
+    for number in range(2):
+        system.pipe_file(f"/jobs/in{number}.jsonl", f'{{"text": "text {number}"}}\n'.encode())
+    result = run("embed", "-i", "memory://jobs/in*.jsonl", "-o", "memory://jobs/out.jsonl")
+
+    assert result == Result(0, "", "")
+    rows = [json.loads(line) for line in system.cat_file("/jobs/out.jsonl").splitlines()]
+    assert [row["vector"] for row in rows] == [numbers("text 0"), numbers("text 1")]
+    assert sorted(path.rpartition("/")[2] for path in system.ls("/jobs", detail=False)) == [
+        "in0.jsonl",
+        "in1.jsonl",
+        "out.jsonl",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["-i", "none*.txt"], "no file matches `none*.txt`"),
+        (["-i", "in.csv", "--column", "text=body"], "`in.csv` has no column `body` (it has: `id`, `text`)"),
+        (["-i", "in.parquet"], "cannot read `in.parquet`: "),
+        (["-i", "in.csv", "-o", "out.xls"], "unknown format: `out.xls`; its name ends in .parquet, .jsonl or .npy"),
+        (["-i", "bogus://x/y"], "cannot use `bogus://x/y`: Protocol not known: bogus"),
+        (["-i", "in.csv", "-o", "none/out.jsonl"], "cannot write `none/out.jsonl`: No such file or directory"),
+    ],
+)
+def test_files_that_cannot_be_used(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
+) -> None:
+    """One line names the file and what is wrong with it, and nothing is left behind."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "in.csv").write_text("id,text\n1,a\n")
+    (tmp_path / "in.parquet").write_bytes(b"not parquet")
+
+    assert fails(run("embed", *arguments), message)
+    assert {path.name for path in tmp_path.iterdir()} == {"in.csv", "in.parquet"}
+
+
+def test_rows_with_the_wrong_number_of_values(run: Run, tmp_path: Path) -> None:
+    """A row of CSV with more or fewer values than the header, or bytes that are not UTF-8, is rejected."""
+    (tmp_path / "in.csv").write_bytes(b"id,text\n1,a\n2\n3,b,c\n4,\xff\n5,d\n")
+    result = run("embed", "-i", f"{tmp_path}/in.csv")
+
+    assert result.code == 3
+    assert [row["id"] for row in result.rows] == ["1", "5"]
+    assert [line.rpartition("`, ")[2] for line in result.err.splitlines()] == [
+        "line 3: 1 values came, the header has 2",
+        "line 4: 3 values came, the header has 2",
+        "line 5: not UTF-8; convert the file",
+    ]
+
+
+def test_an_interrupted_job_goes_on(run: Run, encoder: FakeEncoder, tmp_path: Path, small_chunks: None) -> None:
+    """What was done when the server failed is not asked again, and the output is the same in the end."""
+    rows = [{"text": text, "id": number} for number, text in enumerate(texts(2000))]
+    rows[700] = {"text": "refuse", "id": 700}
+    path, wanted, output = (
+        write_jsonl(tmp_path / "in.jsonl", rows),
+        tmp_path / "wanted.parquet",
+        tmp_path / "out.parquet",
+    )
+    run("embed", "-i", path, "-o", str(wanted))
+    encoder.requests.clear()
+    encoder.fail_after = 12
+    failed = run("embed", "-i", path, "-o", str(output), "--in-flight", "1")
+    num_parts = len(list((tmp_path / "out.parquet.job").glob("part-*")))
+    encoder.fail_after = None
+    encoder.requests.clear()
+
+    assert (failed.code, output.exists()) == (1, False)
+    assert "run the same again to go on" in failed.err
+    assert 0 < num_parts < 8
+    assert run("embed", "-i", path, "-o", str(output), "--in-flight", "1").code == 3
+    asked = {text for request in encoder.requests for text in request.texts}
+    assert len(asked) <= 2000 - 256 * num_parts
+    assert output.read_bytes() == wanted.read_bytes().replace(b"wanted", b"out")
+    assert (tmp_path / "out.parquet.rejects.jsonl").read_text() == (
+        tmp_path / "wanted.parquet.rejects.jsonl"
+    ).read_text()
+    assert not (tmp_path / "out.parquet.job").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (["--truncate"], "is of another job (options differ)"),
+        (["-i", "more.txt"], "is of another job (inputs differ)"),
+        ([], "`in.txt` has changed since `out.jsonl.job` was begun; begin anew with --restart"),
+    ],
+)
+def test_another_job_does_not_go_on(
+    run: Run,
+    encoder: FakeEncoder,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    small_chunks: None,
+    change: list[str],
+    message: str,
+) -> None:
+    """With other options, files or rows than before, a job is refused; --restart begins it anew."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "more.txt").write_text("more")
+    (tmp_path / "in.txt").write_text("\n".join(texts(2000)))
+    encoder.fail_after = 20
+    run("embed", "-i", "in.txt", "-o", "out.jsonl", "--in-flight", "1")
+    encoder.fail_after = None
+    if not change:
+        (tmp_path / "in.txt").write_text("\n".join(texts(2000, seed=1)))
+    result = run("embed", "-i", "in.txt", "-o", "out.jsonl", *change)
+
+    assert (result.code, result.out) == (1, "")
+    assert message in result.err
+    assert run("embed", "-i", "in.txt", "-o", "out.jsonl", *change, "--restart").code == 0
+
+
+def test_rows_that_are_gone(run: Run, encoder: FakeEncoder, tmp_path: Path, small_chunks: None) -> None:
+    """A file that has become shorter since the job was begun is refused, as one with other rows."""
+    path = tmp_path / "in.txt"
+    path.write_text("\n".join(texts(2000)))
+    encoder.fail_after = 20
+    run("embed", "-i", str(path), "-o", f"{tmp_path}/out.jsonl", "--in-flight", "1")
+    encoder.fail_after = None
+    path.write_text("\n".join(texts(2000)[:256]) + "\n")
+
+    result = run("embed", "-i", str(path), "-o", f"{tmp_path}/out.jsonl")
+
+    assert result.code == 1
+    assert "the input has changed since" in result.err
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_a_busy_server_is_waited_for(run: Run, encoder: FakeEncoder, tmp_path: Path) -> None:
+    """A server that refuses for a while costs no row; one that refuses for longer than --patience ends the job."""
+    (tmp_path / "in.txt").write_text("\n".join(texts(500)))
+    encoder.refuse_first = 5
+    result = run("embed", "-i", f"{tmp_path}/in.txt")
+    encoder.status = (grpc.StatusCode.RESOURCE_EXHAUSTED, "full")
+
+    assert (result.code, len(result.rows)) == (0, 500)
+    assert fails(run("embed", "text", "--patience", "0"), "is overloaded (full)")
+
+
+def test_two_runs_do_not_share_a_folder(run: Run, encoder: FakeEncoder, target: str, tmp_path: Path) -> None:
+    """A second run of a job that is at work is refused."""
+    (tmp_path / "in.txt").write_text("text")
+    encoder.delay = 3
+    arguments = ("embed", "-i", f"{tmp_path}/in.txt", "-o", f"{tmp_path}/out.jsonl")
+    with subprocess.Popen([sys.executable, "-m", "bertline.cli", *arguments, "-t", target]) as first:
+        while not encoder.requests:
+            time.sleep(0.02)
+        encoder.delay = 0
+        second = run(*arguments)
+        first.wait()
+
+    assert "another run is at work" in second.err
+    assert read_jsonl(tmp_path / "out.jsonl") == [{"vector": numbers("text")}]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet", "npy"])
+def test_kill_at_any_moment(target: str, tmp_path: Path, suffix: str) -> None:
+    """A job that is killed again and again gives the same bytes as one that is not, and each row once."""
+    rows = [{"text": text, "id": number} for number, text in enumerate(texts(60_000))]
+    for number in range(0, 60_000, 9_999):
+        rows[number] = {"text": "refuse", "id": number}
+    path = write_jsonl(tmp_path / "in.jsonl", rows)
+    source = random.Random(suffix)
+
+    def start(output: Path) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "bertline.cli", "embed", "-i", path, "-o", str(output), "-t", target]
+        return subprocess.Popen(command, stderr=subprocess.DEVNULL)
+
+    wanted, output = tmp_path / f"wanted.{suffix}", tmp_path / f"out.{suffix}"
+    assert start(wanted).wait() == 3
+    codes = []
+    while not output.exists() or (tmp_path / f"out.{suffix}.job").exists():
+        with start(output) as process:
+            try:
+                codes.append(process.wait(source.uniform(1.0, 6.0)))
+            except subprocess.TimeoutExpired:
+                os.kill(process.pid, signal.SIGKILL)
+                codes.append(process.wait())
+
+    assert len(codes) > 1
+    assert set(codes) <= {-signal.SIGKILL, 3}
+    assert output.read_bytes() == wanted.read_bytes()
+    told = [tmp_path / f"{name}.{suffix}.rejects.jsonl" for name in ("wanted", "out")]
+    assert told[0].read_bytes() == told[1].read_bytes()
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "in.jsonl",
+        wanted.name,
+        output.name,
+        *(item.name for item in told),
+    }

@@ -1,0 +1,96 @@
+"""Partitions on a Ray cluster of two nodes: each is done, whatever dies, and errors are those of the workers."""
+
+import importlib.util
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from bertline.jobs.ray_pool import MAX_ATTEMPTS, RayFailed, map_partitions
+from tests.ray_cluster import NODE, kill_a_node, two_nodes
+
+HAS_RAY = importlib.util.find_spec("ray") is not None
+needs_ray = pytest.mark.skipif(not HAS_RAY, reason="pip install 'ray[data]'")
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with two_nodes() as cluster:
+        yield cluster
+
+
+def start(cluster, folder, partitions):
+    """A process that prints `[index, stats]` for each partition as it ends, or `[error, message]`."""
+    arguments = ["tests.clients.ray_workers", cluster.address, str(folder), json.dumps(partitions)]
+    return subprocess.Popen(
+        [sys.executable, "-m", *arguments], stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]
+    )
+
+
+@needs_ray
+@pytest.mark.slow
+def test_partitions_of_a_dead_node_are_done_by_others(cluster, tmp_path):
+    """Each is told of once, as it ends, and what the workers wrote is all there."""
+    told = []
+    with start(cluster, tmp_path, list(range(20))) as process:
+        for line in process.stdout:
+            told.append(json.loads(line))
+            if len(told) == 5:
+                workers_before = len(list(tmp_path.glob("worker-*")))
+                kill_a_node(cluster)
+    cluster.add_node(**NODE)
+
+    assert workers_before == 2
+    assert sorted(told) == [[number, number**2] for number in range(20)]
+    assert {path.read_text() for path in tmp_path.glob("part-*")} == {str(number**2) for number in range(20)}
+    assert len(list(tmp_path.glob("worker-*"))) <= 4
+
+
+@needs_ray
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("folder", "partitions", "last"),
+    [
+        (None, [1, "mistake", *range(2, 40)], ["KeyError", "'no such column'"]),
+        ("nowhere", [1, 2], ["FileNotFoundError", "no such folder: nowhere"]),
+        (
+            None,
+            ["killer"],
+            ["RayFailed", f"workers died {MAX_ATTEMPTS} times at partition 0; have they enough memory?"],
+        ),
+    ],
+)
+def test_what_cannot_be_mended_is_one_line(cluster, tmp_path, folder, partitions, last):
+    """As the worker raised it; one that dies each time is not begun for ever. Not all of the rest is done first."""
+    output, _ = start(cluster, folder or tmp_path, partitions).communicate()
+    told = [json.loads(line) for line in output.splitlines()]
+
+    assert told[-1] == last
+    assert len(told) < 39
+
+
+@needs_ray
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [
+        ("127.0.0.1:1", r"no Ray cluster at `127.0.0.1:1` \(.*refused\); start one with `ray start --head`"),
+        ("ray://a:1", "not `auto`, `local` or host:port of a Ray cluster: `ray://a:1`"),
+    ],
+)
+def test_no_cluster_is_one_line(address, message):
+    """At once, where Ray tries for minutes."""
+    began = time.monotonic()
+    with pytest.raises(RayFailed, match=message):
+        map_partitions([1], print, address=address, num_workers=1, progress=print)
+
+    assert time.monotonic() - began < 60
+
+
+@pytest.mark.skipif(HAS_RAY, reason="Ray is installed")
+def test_without_ray_the_extra_is_named():
+    """It is not installed with the package."""
+    with pytest.raises(ValueError, match=r"pip install 'bertline\[ray\]'"):
+        map_partitions([1], print, address="local", num_workers=1, progress=print)

@@ -1,0 +1,64 @@
+"""A place gives the documents that the blocks there have, on whatever machine it is read."""
+
+import gzip
+import json
+import lzma
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.toy import make_text
+from training.text.documents import read_blocks
+from training.text.places import places_of
+
+TEXTS = make_text(60, seed=3).split("\n\n")
+
+
+def write(path):
+    if path.suffix == ".parquet":
+        pq.write_table(pa.table({"text": [*TEXTS, "", None, *TEXTS * 9]}), path, row_group_size=50)
+        return
+    lines = "\n\n".join(TEXTS) if "txt" in path.name else "".join(json.dumps({"text": text}) + "\n" for text in TEXTS)
+    pack = {".gz": gzip.compress, ".xz": lzma.compress}.get(path.suffix, bytes)
+    path.write_bytes(pack(lines.encode()))
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.txt.xz", "a.jsonl", "a.jsonl.gz", "a.parquet"])
+def test_places_hold_the_documents_of_their_blocks(name, tmp_path):
+    """Wherever a file is cut; blocks that follow each other are one place."""
+    write(tmp_path / name)
+    blocks = list(read_blocks(tmp_path / name, 2000))
+    first, second = blocks[: len(blocks) // 2], blocks[len(blocks) // 2 :]
+    expected = [[document for block in half for document in block.documents()] for half in (first, second)]
+    (first_place,), (second_place,) = places_of(first), places_of(second)
+
+    assert all(expected)
+    assert list(first_place.documents()) == expected[0]
+    assert list(second_place.documents()) == expected[1]
+
+
+def test_places_of_several_files_stay_apart(tmp_path):
+    """In the order in which they came."""
+    for name in ("a.txt", "b.txt"):
+        write(tmp_path / name)
+    blocks = [block for name in ("a.txt", "b.txt") for block in read_blocks(tmp_path / name, 2000)]
+
+    assert [place.path.name for place in places_of(blocks)] == ["a.txt", "b.txt"]
+
+
+def test_other_text_than_where_it_was_cut_is_refused(tmp_path):
+    """As on a node that has another file of the same name; and the line of a mistake is that of the file."""
+    write(tmp_path / "a.txt")
+    _, *rest = read_blocks(tmp_path / "a.txt", 2000)
+    (place,) = places_of(rest)
+    text = (tmp_path / "a.txt").read_bytes()
+    (tmp_path / "a.txt").write_bytes(text[:-3] + b"zq\n")
+
+    with pytest.raises(ChildProcessError, match=r"a.txt` has other text here than where the command was started"):
+        list(place.documents())
+    (tmp_path / "a.txt").write_bytes(text + b"\n\n\xff\n")
+    (place,) = places_of(list(read_blocks(tmp_path / "a.txt", 2000))[1:])
+    num_lines = text.count(b"\n")
+    with pytest.raises(ValueError, match=f"line {num_lines + 3}: not UTF-8"):
+        list(place.documents())
