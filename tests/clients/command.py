@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from bertline import cli
-from tests.clients.fake_server import vector
+from bertline.testing import FakeServer, vector
+from bertline.v1 import encoder_pb2 as pb
 
 
 class Result(NamedTuple):
@@ -31,6 +32,17 @@ Run = Callable[..., Result]
 def numbers(text: str) -> list[float]:
     """The vector of a text with as few digits as tell its float32 from others."""
     return [float(str(value)) for value in vector(text)]
+
+
+def label_as(server: FakeServer, scores: dict[str, float]) -> None:
+    """Let a server give every text the same labels."""
+    result = pb.Classification(labels=[pb.LabelScore(label=label, score=score) for label, score in scores.items()])
+    server.reply("Classify", lambda request: pb.ClassifyReply(results=[result] * len(request.inputs)))
+
+
+def asked(server: FakeServer, method: str = "Embed") -> list[Any]:
+    """The requests of an RPC that came."""
+    return [call.request for call in server.calls if call.method == method]
 
 
 @pytest.fixture

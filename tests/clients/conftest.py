@@ -8,24 +8,25 @@ import pytest
 from bertline import Client
 from bertline.testing import FakeServer
 from tests.clients.command import run  # noqa: F401
-from tests.clients.fake_server import FakeEncoder, serve
-
-
-@pytest.fixture
-def encoder() -> FakeEncoder:
-    return FakeEncoder()
-
-
-@pytest.fixture
-def target(encoder: FakeEncoder) -> Iterator[str]:
-    with serve(encoder) as target:
-        yield target
+from tests.clients.encoder import FakeEncoder
 
 
 @pytest.fixture
 def server() -> Iterator[FakeServer]:
     with FakeServer() as server:
         yield server
+
+
+@pytest.fixture
+def target(server: FakeServer) -> str:
+    """Where the fake server is, which refuses the text `refuse`."""
+    server.refuse("refuse", "refused")
+    return server.target
+
+
+@pytest.fixture
+def encoder(server: FakeServer) -> FakeEncoder:
+    return FakeEncoder(server)
 
 
 @pytest.fixture

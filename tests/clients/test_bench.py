@@ -9,13 +9,11 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-import grpc
 import numpy as np
 import pytest
 from rich.console import Console
@@ -30,8 +28,10 @@ from bertline.bench.view import BenchProgress, print_report
 from bertline.errors import ConnectionFailed, ModelNotFound
 from bertline.jobs.sources import Format
 from bertline.jobs.storage import FileError
+from bertline.testing import FakeModel, FakeServer, vector
+from bertline.testing._answers import tokens
 from bertline.v1 import encoder_pb2 as pb
-from tests.clients.fake_server import INFO, FakeEncoder, serve
+from tests.clients.command import asked
 
 METHODS = {
     "embedding": "Embed",
@@ -42,38 +42,8 @@ METHODS = {
     "tagging": "Tag",
     "masked-lm": "FillMask",
 }
-
-
-class Encoder(FakeEncoder):
-    """Serves one model, whose task can be chosen; every `fail_each`-th call of Embed fails, the first stalls."""
-
-    def __init__(self, task: str = "embedding") -> None:
-        super().__init__()
-        self.info = pb.ModelInfo(model=INFO.model, task=task, precision="fp32", max_seq_length=128)
-        self.fail_each = 0
-        self.failure = (grpc.StatusCode.RESOURCE_EXHAUSTED, "the queue [of 3] is full")
-        self.stall_s = 0.0
-        self.embed_s = 0.0
-        self.peers: set[str] = set()
-        self.num_embed = 0
-        self._turn = threading.Lock()
-
-    def GetModel(self, request: pb.GetModelRequest, context: grpc.ServicerContext) -> pb.ModelInfo:
-        super().GetModel(request, context)
-        return self.info
-
-    def Embed(self, request: pb.EmbedRequest, context: grpc.ServicerContext) -> pb.EmbedReply:
-        with self._turn:
-            self.num_embed += 1
-            number = self.num_embed
-        self.peers.add(context.peer())
-        time.sleep(self.embed_s + (self.stall_s if number == 1 else 0))
-        if self.fail_each and number % self.fail_each == 0:
-            context.abort(*self.failure)
-        return super().Embed(request, context)
-
-
-SettingsFor = Callable[..., BenchSettings]
+TIMINGS = pb.Timings(tokenize_s=0.25, queue_s=0.5, inference_s=1.0)
+FULL = "the queue [of 3] is full"
 
 
 @pytest.fixture
@@ -84,16 +54,25 @@ def harmless_ctrl_c() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
-@pytest.fixture
-def settings_for() -> Iterator[SettingsFor]:
-    """Serves an encoder; gives settings for it, without a warm-up."""
-    with ExitStack() as stack:
+def settings_for(server: FakeServer, **options: Any) -> BenchSettings:
+    """Settings without a warm-up."""
+    return BenchSettings(target=server.target, **{"warm_up_s": 0.0, **options})
 
-        def start(encoder: FakeEncoder, **options: Any) -> BenchSettings:
-            target = stack.enter_context(serve(encoder))
-            return BenchSettings(target=target, **{"warm_up_s": 0.0, **options})
 
-        yield start
+def fail_each(server: FakeServer, number: int, num_failures: int, **failure: str) -> None:
+    """Let every call of that number fail, so many times."""
+    for _ in range(num_failures):
+        server.fail(**{"status": "RESOURCE_EXHAUSTED", "details": FULL, **failure}, method="Embed", after=number - 1)
+
+
+def answer_with(server: FakeServer, timings: pb.Timings | None) -> None:
+    """Let it say where its time went."""
+
+    def embed(request: pb.EmbedRequest) -> pb.EmbedReply:
+        vectors = b"".join(vector(text).tobytes() for text in request.texts)
+        return pb.EmbedReply(model=server.models[0].ref, vectors=vectors, dim=server.models[0].dim, timings=timings)
+
+    server.reply("Embed", embed)
 
 
 def only(report: Report) -> Run:
@@ -107,44 +86,43 @@ def printed(report: Report, **options: Any) -> str:
     return console.file.getvalue()  # type: ignore[attr-defined]
 
 
-def test_calls_texts_and_tokens_are_counted(settings_for: SettingsFor) -> None:
+def test_calls_texts_and_tokens_are_counted(server: FakeServer) -> None:
     """As many calls as were asked for reach the server, and the report counts them, their texts and tokens."""
-    encoder = Encoder()
-    report = bench(settings_for(encoder, num_requests=50, concurrency=(4,), batch_size=3))
+    server.models = [FakeModel(max_seq_length=12)]
+    report = bench(settings_for(server, num_requests=50, concurrency=(4,), batch_size=3))
     run = only(report)
-    texts = [text for request in encoder.requests[1:] for text in request.texts]
+    texts = [text for request in asked(server) for text in request.texts]
 
-    assert encoder.num_embed == run.num_calls == run.num_ok == 50
+    assert len(asked(server)) == run.num_calls == run.num_ok == 50
     assert len(texts) == run.num_texts == 150
-    assert run.num_tokens == sum(map(len, texts))
-    assert run.num_cut == sum(len(text) > 10 for text in texts)
+    num_tokens = [2 + len(tokens(text)) for text in texts]  # with [CLS] and [SEP]
+    assert run.num_tokens == sum(min(12, number) for number in num_tokens)
+    assert 0 < run.num_cut == sum(number > 12 for number in num_tokens) < 150
     assert run.models == {"fake/1": 50}
     assert run.texts_per_s == pytest.approx(150 / run.seconds)
     assert sum(bar.num_calls for bar in run.histogram) == 50
-    assert encoder.max_in_flight <= 4
+    assert server.max_in_flight <= 4
     assert report.exit_code() == 0
 
 
-@pytest.mark.parametrize("status", [grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNAVAILABLE])
-def test_failed_calls_are_counted_by_status(settings_for: SettingsFor, status: grpc.StatusCode) -> None:
+@pytest.mark.parametrize("status", ["RESOURCE_EXHAUSTED", "UNAVAILABLE"])
+def test_failed_calls_are_counted_by_status(server: FakeServer, status: str) -> None:
     """Each failure counts once, with the first message of its status; none is sent again."""
-    encoder = Encoder()
-    encoder.fail_each, encoder.failure = 3, (status, "the queue [of 3]\nis full")
-    report = bench(settings_for(encoder, num_requests=60, concurrency=(4,)))
+    fail_each(server, 3, 20, status=status, details="the queue [of 3]\nis full")
+    report = bench(settings_for(server, num_requests=60, concurrency=(4,)))
     run = only(report)
     by_status = {item.status: (item.num_calls, item.message) for item in run.statuses}
 
-    assert by_status == {"OK": (40, ""), status.name: (20, "the queue [of 3] is full")}
-    assert (encoder.num_embed, run.num_calls, run.num_ok, run.num_failed) == (60, 60, 40, 20)
+    assert by_status == {"OK": (40, ""), status: (20, "the queue [of 3] is full")}
+    assert (len(asked(server)), run.num_calls, run.num_ok, run.num_failed) == (60, 60, 40, 20)
     assert (report.exit_code(), report.exit_code(allow_failures=True)) == (1, 0)
-    assert f"20 of 60 calls failed with {status.name}, the first: the queue [of 3] is full" in printed(report)
+    assert f"20 of 60 calls failed with {status}, the first: the queue [of 3] is full" in printed(report)
 
 
-def test_a_server_that_answers_nothing_is_no_success(settings_for: SettingsFor) -> None:
+def test_a_server_that_answers_nothing_is_no_success(server: FakeServer) -> None:
     """Without an answered call there are no latencies, the report is whole, and failures allowed or not, it failed."""
-    encoder = Encoder()
-    encoder.fail_each = 1
-    report = bench(settings_for(encoder, num_requests=5))
+    server.fail("INTERNAL", method="Embed", times=None)
+    report = bench(settings_for(server, num_requests=5))
     run = only(report)
 
     assert (run.latency_s, run.server_medians, run.histogram, run.texts_per_s) == (None, None, [], 0)
@@ -152,40 +130,37 @@ def test_a_server_that_answers_nothing_is_no_success(settings_for: SettingsFor) 
     assert "5 of 5 calls failed" in printed(report)
 
 
-def test_calls_have_the_deadline(settings_for: SettingsFor) -> None:
+def test_calls_have_the_deadline(server: FakeServer) -> None:
     """What takes longer than --timeout fails with DEADLINE_EXCEEDED; finding the model may take longer."""
-    encoder = Encoder()
-    encoder.embed_s = 0.3
-    run = only(bench(settings_for(encoder, num_requests=4, concurrency=(4,), timeout_s=0.05)))
+    server.delay(0.3, method="Embed")
+    run = only(bench(settings_for(server, num_requests=4, concurrency=(4,), timeout_s=0.05)))
 
     assert {item.status: item.num_calls for item in run.statuses} == {"DEADLINE_EXCEEDED": 4}
 
 
-def test_the_warm_up_is_left_out(settings_for: SettingsFor) -> None:
+def test_the_warm_up_is_left_out(server: FakeServer) -> None:
     """Calls of the warm-up reach the server, and no figure."""
-    encoder = Encoder()
-    encoder.stall_s = 0.8
-    run = only(bench(settings_for(encoder, num_requests=10, concurrency=(1,), warm_up_s=0.1)))
+    server.delay(0.8, method="Embed", times=1)
+    run = only(bench(settings_for(server, num_requests=10, concurrency=(1,), warm_up_s=0.1)))
 
     assert run.num_calls == run.num_ok == 10
-    assert encoder.num_embed == 11
+    assert len(asked(server)) == 11
     assert run.seconds < 0.8
 
 
-def test_a_duration_ends_a_run(settings_for: SettingsFor) -> None:
+def test_a_duration_ends_a_run(server: FakeServer) -> None:
     """No call begins after the duration, and those under way are awaited."""
-    encoder = Encoder()
-    encoder.embed_s = 0.05
-    run = only(bench(settings_for(encoder, duration_s=0.2, concurrency=(2,))))
+    server.delay(0.05, method="Embed")
+    run = only(bench(settings_for(server, duration_s=0.2, concurrency=(2,))))
 
-    assert run.num_calls == run.num_ok == encoder.num_embed
+    assert run.num_calls == run.num_ok == len(asked(server))
     assert 2 <= run.num_calls <= 8
     assert run.seconds >= 0.2
 
 
-def test_a_sweep_has_a_run_for_each_number(settings_for: SettingsFor) -> None:
+def test_a_sweep_has_a_run_for_each_number(server: FakeServer) -> None:
     """Runs come in the order asked for, each a line of the table, which fits into 80 columns."""
-    report = bench(settings_for(Encoder(), num_requests=8, concurrency=(1, 4, 2)))
+    report = bench(settings_for(server, num_requests=8, concurrency=(1, 4, 2)))
     lines = printed(report).splitlines()
 
     assert [(run.concurrency, run.num_ok) for run in report.runs] == [(1, 8), (4, 8), (2, 8)]
@@ -193,36 +168,36 @@ def test_a_sweep_has_a_run_for_each_number(settings_for: SettingsFor) -> None:
     assert lines[1].split() == "in flight texts/s tokens/s p50 ms p90 p99 max queue inference failed".split()
 
 
-def test_calls_go_over_all_channels(settings_for: SettingsFor) -> None:
+def test_calls_go_over_all_channels(server: FakeServer) -> None:
     """Each channel is a connection of its own."""
-    encoder = Encoder()
-    bench(settings_for(encoder, num_requests=12, channels=3))
+    bench(settings_for(server, num_requests=12, channels=3))
 
-    assert len(encoder.peers) == 3
+    assert len({call.peer for call in server.calls if call.method == "Embed"}) == 3
 
 
 @pytest.mark.parametrize("task", METHODS)
-def test_the_model_chooses_the_call(settings_for: SettingsFor, task: str) -> None:
+def test_the_model_chooses_the_call(server: FakeServer, task: str) -> None:
     """The built-in texts are sent by the RPC of the model's task, and answered."""
-    report = bench(settings_for(Encoder(task), num_requests=20))
+    server.models = [FakeModel(task=task)]
+    report = bench(settings_for(server, num_requests=20))
 
     assert report.method == METHODS[task]
     assert only(report).num_ok == 20
 
 
-def test_an_unknown_task_is_one_line(settings_for: SettingsFor) -> None:
+def test_an_unknown_task_is_one_line(server: FakeServer) -> None:
     """A model of a task that this client does not know cannot be called."""
+    server.reply("GetModel", lambda request: pb.ModelInfo(model=server.models[0].ref, task="summary"))
     with pytest.raises(ValueError, match="no call is known for models of task `summary`; update the client"):
-        bench(settings_for(Encoder("summary")))
+        bench(settings_for(server))
 
 
-def test_a_named_model_is_asked(settings_for: SettingsFor) -> None:
+def test_a_named_model_is_asked(server: FakeServer) -> None:
     """Calls name the model and version that were given; one that is not there is told before any call."""
-    encoder = Encoder()
-    settings = settings_for(encoder, num_requests=2, model="fake", version="1")
+    settings = settings_for(server, num_requests=2, model="fake", version="1")
     bench(settings)
 
-    assert {(request.model.name, request.model.version) for request in encoder.requests} == {("fake", "1")}
+    assert {(request.model.name, request.model.version) for request in server.requests} == {("fake", "1")}
     with pytest.raises(ModelNotFound):
         bench(BenchSettings(target=settings.target, model="other"))
 
@@ -233,12 +208,11 @@ def test_no_server_is_an_error(dead_target: str) -> None:
         bench(BenchSettings(target=dead_target))
 
 
-def test_latency_counts_from_when_a_call_was_due(settings_for: SettingsFor) -> None:
+def test_latency_counts_from_when_a_call_was_due(server: FakeServer) -> None:
     """A stall of the server shows in every call that was due in it, not only in the one that was sent before it."""
-    encoder = Encoder()
-    encoder.stall_s = 0.8
+    server.delay(0.8, method="Embed", times=1)
     open_loop = {"rate": (100.0,), "arrivals": "constant", "num_requests": 30, "max_in_flight": 1}
-    run = only(bench(settings_for(encoder, **open_loop)))
+    run = only(bench(settings_for(server, **open_loop)))
 
     assert run.num_ok == 30
     assert run.latency_s
@@ -249,31 +223,28 @@ def test_latency_counts_from_when_a_call_was_due(settings_for: SettingsFor) -> N
     assert any("after they were due" in warning for warning in run.warnings)
 
 
-def test_an_open_loop_does_not_wait_for_replies(settings_for: SettingsFor) -> None:
+def test_an_open_loop_does_not_wait_for_replies(server: FakeServer) -> None:
     """While the server stalls, calls are sent as they are due."""
-    encoder = Encoder()
-    encoder.embed_s = 0.5
-    run = only(bench(settings_for(encoder, rate=(100.0,), arrivals="constant", num_requests=8)))
+    server.delay(0.5, method="Embed")
+    run = only(bench(settings_for(server, rate=(100.0,), arrivals="constant", num_requests=8)))
 
     assert run.num_ok == 8
     assert run.seconds < 4 * 0.5
 
 
-def test_an_open_loop_keeps_its_rate(settings_for: SettingsFor, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_open_loop_keeps_its_rate(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Calls due in the duration are all sent, and the run lasts as long."""
     monkeypatch.setattr("bertline.bench.load._MAX_LATE_S", 30.0)  # whatever else the machine does
-    encoder = Encoder()
-    run = only(bench(settings_for(encoder, rate=(50.0,), arrivals="constant", duration_s=0.99)))
+    run = only(bench(settings_for(server, rate=(50.0,), arrivals="constant", duration_s=0.99)))
 
-    assert (run.num_calls, run.num_ok, encoder.num_embed, run.num_unsent) == (50, 50, 50, 0)
+    assert (run.num_calls, run.num_ok, len(asked(server)), run.num_unsent) == (50, 50, 50, 0)
     assert run.seconds >= 0.99
 
 
-def test_what_was_not_sent_is_told(settings_for: SettingsFor) -> None:
+def test_what_was_not_sent_is_told(server: FakeServer) -> None:
     """An open loop that cannot keep its rate ends, and says how many calls that were due it did not send."""
-    encoder = Encoder()
-    encoder.embed_s = 0.1
-    report = bench(settings_for(encoder, rate=(500.0,), arrivals="constant", duration_s=0.3, max_in_flight=2))
+    server.delay(0.1, method="Embed")
+    report = bench(settings_for(server, rate=(500.0,), arrivals="constant", duration_s=0.3, max_in_flight=2))
     run = only(report)
 
     assert run.num_calls + run.num_unsent == pytest.approx(150, abs=2)
@@ -340,10 +311,12 @@ def test_histograms_hold_every_call(values: list[float]) -> None:
         assert bar.num_calls == sum(bar.from_s < value <= bar.to_s for value in values)
 
 
-def test_the_servers_timings_are_told(settings_for: SettingsFor) -> None:
+def test_the_servers_timings_are_told(server: FakeServer) -> None:
     """Medians of what replies carry; replies without timings are told, as they come out of a cache."""
-    told = only(bench(settings_for(Encoder(), num_requests=6)))
-    untold = only(bench(settings_for(Encoder("classification"), num_requests=6)))
+    answer_with(server, TIMINGS)
+    told = only(bench(settings_for(server, num_requests=6)))
+    answer_with(server, None)
+    untold = only(bench(settings_for(server, num_requests=6)))
 
     assert isinstance(told.server_medians, Medians)
     assert (told.server_medians.tokenize_s, told.server_medians.queue_s, told.server_medians.inference_s) == (
@@ -367,25 +340,23 @@ def test_a_busy_client_is_told() -> None:
     assert idle.warnings == []
 
 
-def test_the_event_loop_is_watched(settings_for: SettingsFor) -> None:
+def test_the_event_loop_is_watched(server: FakeServer) -> None:
     """A client that waits for a slow server has little to do."""
-    encoder = Encoder()
-    encoder.embed_s = 0.5
-    run = only(bench(settings_for(encoder, num_requests=2, concurrency=(1,))))
+    server.delay(0.5, method="Embed")
+    run = only(bench(settings_for(server, num_requests=2, concurrency=(1,))))
 
     assert 0 < run.client_busy < 0.5
     assert run.client_cores > 0
 
 
 @pytest.mark.usefixtures("harmless_ctrl_c")
-def test_ctrl_c_tells_what_was_measured(settings_for: SettingsFor) -> None:
+def test_ctrl_c_tells_what_was_measured(server: FakeServer) -> None:
     """Ctrl-C, once or more often, ends the runs; the calls that were answered until then are reported."""
-    encoder = Encoder()
-    encoder.embed_s = 0.02
-    settings = settings_for(encoder, concurrency=(4, 8), duration_s=60.0)
+    server.delay(0.02, method="Embed")
+    settings = settings_for(server, concurrency=(4, 8), duration_s=60.0)
 
     def interrupt() -> None:
-        while encoder.num_embed < 20:
+        while len(asked(server)) < 20:
             time.sleep(0.01)
         os.kill(os.getpid(), signal.SIGINT)
         os.kill(os.getpid(), signal.SIGINT)
@@ -409,13 +380,12 @@ def test_ctrl_c_tells_what_was_measured(settings_for: SettingsFor) -> None:
 
 
 @pytest.mark.usefixtures("harmless_ctrl_c")
-def test_ctrl_c_in_the_warm_up(settings_for: SettingsFor) -> None:
+def test_ctrl_c_in_the_warm_up(server: FakeServer) -> None:
     """When nothing was measured there is nothing to report, which the report says."""
-    encoder = Encoder()
-    settings = settings_for(encoder, warm_up_s=60.0)
+    settings = settings_for(server, warm_up_s=60.0)
 
     def interrupt() -> None:
-        while encoder.num_embed < 3:
+        while len(asked(server)) < 3:
             time.sleep(0.01)
         os.kill(os.getpid(), signal.SIGINT)
 
@@ -429,9 +399,9 @@ def test_ctrl_c_in_the_warm_up(settings_for: SettingsFor) -> None:
     assert "ended by Ctrl-C before anything was measured" in printed(report)
 
 
-def test_the_json_holds_everything(settings_for: SettingsFor) -> None:
+def test_the_json_holds_everything(server: FakeServer) -> None:
     """Every field of the report and its runs is there under its name, and nothing that JSON cannot hold."""
-    report = bench(settings_for(Encoder(), num_requests=5, rate=(100.0,)))
+    report = bench(settings_for(server, num_requests=5, rate=(100.0,)))
     found = json.loads(json.dumps(report.to_dict(), allow_nan=False))
 
     assert set(found) == {field.name for field in fields(Report)}
@@ -478,14 +448,13 @@ def test_numbers_with_commas() -> None:
             read_numbers("--concurrency", text, int)
 
 
-def test_inputs_of_a_file_are_sent_in_turn(settings_for: SettingsFor, tmp_path: Path) -> None:
+def test_inputs_of_a_file_are_sent_in_turn(server: FakeServer, tmp_path: Path) -> None:
     """Texts of a file go out in order, from the first again after the last; empty lines are passed over."""
     path = tmp_path / "texts.txt"
     path.write_text("one\n\ntwo\nthree\n", encoding="utf-8")
-    encoder = Encoder()
-    report = bench(settings_for(encoder, input_path=str(path), batch_size=2, num_requests=4, concurrency=(1,)))
+    report = bench(settings_for(server, input_path=str(path), batch_size=2, num_requests=4, concurrency=(1,)))
 
-    sent = [list(request.texts) for request in encoder.requests[1:]]
+    sent = [list(request.texts) for request in asked(server)]
     assert sent == [["one", "two"], ["three", "one"], ["two", "three"], ["one", "two"]]
     assert report.num_inputs == 3
 
@@ -559,9 +528,10 @@ def test_the_built_in_texts_vary() -> None:
     assert len(set(SENTENCES)) == len(SENTENCES)
 
 
-def test_the_report_of_one_run(settings_for: SettingsFor) -> None:
+def test_the_report_of_one_run(server: FakeServer) -> None:
     """A single run tells throughput, percentiles, a histogram and where the time went, on any terminal."""
-    report = bench(settings_for(Encoder(), num_requests=40, batch_size=2, rate=(1000.0,)))
+    answer_with(server, TIMINGS)
+    report = bench(settings_for(server, num_requests=40, batch_size=2, rate=(1000.0,)))
     text = printed(report)
     ascii_console = Console(file=io.TextIOWrapper(io.BytesIO(), encoding="ascii"), width=80)
     print_report(report, ascii_console)
@@ -574,11 +544,11 @@ def test_the_report_of_one_run(settings_for: SettingsFor) -> None:
     assert "event loop busy" in text
 
 
-def test_progress_is_shown_on_a_terminal_only(settings_for: SettingsFor) -> None:
+def test_progress_is_shown_on_a_terminal_only(server: FakeServer) -> None:
     """A terminal sees what is measured, texts a second and failures; nothing is written elsewhere."""
-    encoder = Encoder()
-    encoder.embed_s, encoder.fail_each = 0.01, 2
-    settings = settings_for(encoder, duration_s=0.8, warm_up_s=0.1, concurrency=(2,))
+    server.delay(0.01, method="Embed")
+    fail_each(server, 2, 500)
+    settings = settings_for(server, duration_s=0.8, warm_up_s=0.1, concurrency=(2,))
     for is_terminal in (True, False):
         console = Console(file=io.StringIO(), force_terminal=is_terminal, width=100)
         with BenchProgress(console) as progress:

@@ -8,16 +8,16 @@ import time
 from importlib.metadata import version
 from pathlib import Path
 
-import grpc
 import pytest
 
-from bertline.testing import FakeServer
-from tests.clients.command import Result, Run, command, fails, numbers
-from tests.clients.fake_server import FakeEncoder
+from bertline import Client
+from bertline.testing import FakeModel, FakeServer
+from tests.clients.command import Result, Run, asked, command, fails, label_as, numbers
 
 
-def test_the_process_answers(target: str) -> None:
+def test_the_process_answers(target: str, server: FakeServer) -> None:
     """The command prints one row of JSON and leaves with 0."""
+    label_as(server, {"negative": 1.0})
     result = command("classify", "some text", "--target", target)
 
     assert (result.returncode, result.stderr) == (0, b"")
@@ -75,12 +75,12 @@ def test_closed_streams_are_told_in_one_line(target: str, redirection: str, mess
     assert result.stderr.count(b"\n") == 1
 
 
-def test_an_interruption_is_quiet(target: str, encoder: FakeEncoder, tmp_path: Path) -> None:
+def test_an_interruption_is_quiet(target: str, server: FakeServer, tmp_path: Path) -> None:
     """Ctrl-C ends the command without a traceback and leaves no file behind."""
-    encoder.delay = 2
+    server.delay(60, method="Embed")
     arguments = [sys.executable, "-m", "bertline.cli", "embed", "text", "-t", target, "-o", str(tmp_path / "out")]
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        while not encoder.requests:
+        while not asked(server) and process.poll() is None:
             time.sleep(0.02)
         process.send_signal(signal.SIGINT)
         output = process.communicate()
@@ -110,24 +110,31 @@ def test_texts_of_the_command_line(run: Run) -> None:
     assert [row["vector"] for row in result.rows] == [numbers("one"), numbers("two")]
 
 
-def test_scores_are_written_short(run: Run) -> None:
+def test_scores_are_written_short(run: Run, server: FakeServer) -> None:
     """A float32 score is not padded with the digits of its double."""
+    label_as(server, {"negative": 0.85, "positive": 0.15})
+
     assert '"score": 0.15}' in run("classify", "text").out
 
 
 def test_question_and_context_of_the_command_line(run: Run) -> None:
     """The answer stands first, its spans follow."""
-    (row,) = run("answer", "Where is Paris?", "In Paris it is.", "--top-k", "2").rows
+    (row,) = run("answer", "Where is Paris?", "In Paris it is, Paris.", "--top-k", "2").rows
 
-    assert (row["answer"], row["score"], row["has_answer"]) == ("Paris", 0.8, True)
-    assert row["spans"] == [{"start": 3, "end": 8, "text": "Paris", "score": 0.8, "context": 0}] * 2
+    assert (row["answer"], row["score"], row["has_answer"]) == ("Paris", 0.75, True)
+    assert row["spans"] == [
+        {"start": 3, "end": 8, "text": "Paris", "score": 0.75, "context": 0},
+        {"start": 16, "end": 21, "text": "Paris", "score": 0.375, "context": 0},
+    ]
 
 
-def test_masks_of_the_command_line(run: Run) -> None:
+def test_masks_of_the_command_line(run: Run, target: str) -> None:
     """Each [MASK] has its tokens."""
+    with Client(target) as client:
+        ((first, second),) = client.fill_mask(["[MASK] and [MASK]"], top_k=1)
     (row,) = run("fill-mask", "[MASK] and [MASK]", "--top-k", "1").rows
 
-    assert row["masks"] == [[{"token": "word0", "score": 0.5}]] * 2
+    assert row["masks"] == [[{"token": mask.tokens[0].token, "score": 0.5}] for mask in (first, second)]
 
 
 def test_a_text_file_gives_a_row_for_each_line(run: Run, tmp_path: Path) -> None:
@@ -139,14 +146,14 @@ def test_a_text_file_gives_a_row_for_each_line(run: Run, tmp_path: Path) -> None
     assert [row["vector"] for row in result.rows] == [numbers(text) for text in texts]
 
 
-def test_jsonl_keeps_ids_and_knows_pairs(run: Run, encoder: FakeEncoder, tmp_path: Path) -> None:
+def test_jsonl_keeps_ids_and_knows_pairs(run: Run, server: FakeServer, tmp_path: Path) -> None:
     """An `id` of any type goes into the row as it came."""
     rows = [{"id": "a\ud800", "text": "x", "more": 1}, {"id": 7, "text": "x", "text_pair": "y"}, {"text": "z"}]
     (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     result = run("classify", "-i", str(tmp_path / "in.jsonl"))
 
     assert [row.get("id", "none") for row in result.rows] == ["a\ud800", 7, "none"]
-    assert [item.text_pair for item in encoder.requests[0].inputs] == ["", "y", ""]
+    assert [item.text_pair for item in asked(server, "Classify")[0].inputs] == ["", "y", ""]
 
 
 def test_standard_input_of_either_format(run: Run) -> None:
@@ -172,10 +179,14 @@ def test_no_lines_give_no_rows(run: Run) -> None:
         (b"fine\n" * 2000 + b"refuse\n", ["line 2001: text: refused"]),
     ],
 )
-def test_bad_lines_of_text_are_named(run: Run, tmp_path: Path, content: bytes, messages: list[str]) -> None:
+def test_bad_lines_of_text_are_named(
+    run: Run, server: FakeServer, tmp_path: Path, content: bytes, messages: list[str]
+) -> None:
     """Each has a line on standard error, with file, line and reason; the others have results; the exit code is 3."""
     path = tmp_path / "texts.txt"
     path.write_bytes(content)
+    for text in ("refuse this", "refuse that"):
+        server.refuse(text, "refused")
     result = run("embed", "-i", str(path))
 
     assert result.code == 3
@@ -244,14 +255,14 @@ def test_output_files_are_whole_or_absent(run: Run, dead_target: str, tmp_path: 
     assert list(output.parent.iterdir()) == [output]
 
 
-def test_output_files_are_replaced_only_by_force(run: Run, encoder: FakeEncoder, tmp_path: Path) -> None:
+def test_output_files_are_replaced_only_by_force(run: Run, server: FakeServer, tmp_path: Path) -> None:
     """An existing file stays as it was, and nothing is computed in vain, unless --force is given."""
     output = tmp_path / "vectors.jsonl"
     output.write_text("precious")
     (tmp_path / "link").symlink_to(output)
 
     assert fails(run("embed", "one", "-o", str(output)), f"already exists: `{output}`")
-    assert (output.read_text(), encoder.requests) == ("precious", [])
+    assert (output.read_text(), asked(server)) == ("precious", [])
     assert run("embed", "one", "-m", "other", "-o", str(output), "--force").code == 1
     assert output.read_text() == "precious"
     assert run("embed", "one", "-o", str(tmp_path / "link"), "--force").code == 0
@@ -292,18 +303,19 @@ def test_wrong_calls_are_told_in_one_line(run: Run, arguments: tuple[str, ...], 
     assert "--help`" in result.err
 
 
-def test_what_the_server_says_is_told_in_one_line(run: Run, encoder: FakeEncoder) -> None:
+def test_what_the_server_says_is_told_in_one_line(run: Run, server: FakeServer) -> None:
     """Unknown models and statuses of the server are one line and exit code 1."""
-    assert fails(run("embed", "text", "--model", "other"), "no model `other`; loaded: `fake`")
-    encoder.status = (grpc.StatusCode.RESOURCE_EXHAUSTED, "the queue\nis full")
-    assert fails(run("embed", "text"), "is overloaded (the queue is full); try again later")
+    assert fails(run("embed", "text", "--model", "other"), "no model of that name: `other` (loaded: fake/1)")
+    server.fail("RESOURCE_EXHAUSTED", "the queue\nis full", method="Embed", times=None)
+    assert fails(run("embed", "text", "--patience", "0"), "is overloaded (the queue is full); try again later")
 
 
-def test_model_version_and_options_reach_the_server(run: Run, encoder: FakeEncoder) -> None:
+def test_model_version_and_options_reach_the_server(run: Run, server: FakeServer) -> None:
     """`--model NAME/VERSION` names a version."""
+    server.models.append(FakeModel(version="3"))
     run("embed", "text", "-m", "fake/3", "--pooling", "mean", "--no-normalize", "--truncate")
 
-    (request,) = encoder.requests
+    (request,) = asked(server)
     assert (request.model.name, request.model.version) == ("fake", "3")
     assert (request.pooling, request.normalize, request.HasField("normalize"), request.truncate) == (
         2,
@@ -323,16 +335,24 @@ def test_health(run: Run, server: FakeServer, dead_target: str) -> None:
     assert fails(run("health", "-t", dead_target), "no server is available")
 
 
-def test_models_are_jsonl_when_piped(run: Run) -> None:
+MODELS = [
+    FakeModel(task="classification", labels=("negative", "neutral", "[positive]"), manifest={"opset": 18}),
+    FakeModel(version="2", state="failed", error="`models/fake/2` holds no manifest"),
+]
+
+
+def test_models_are_jsonl_when_piped(run: Run, server: FakeServer) -> None:
     """Rows carry the manifest, or why there is none."""
+    server.models = MODELS
     row, broken = run("models").rows
 
     assert (row["name"], row["version"], row["manifest"]) == ("fake", "1", {"opset": 18})
     assert (broken["state"], broken["error"]) == ("failed", "`models/fake/2` holds no manifest")
 
 
-def test_models_are_a_table_on_a_terminal(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_are_a_table_on_a_terminal(run: Run, server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """A person sees names, states and labels, and below them what is wrong."""
+    server.models = MODELS
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "120")
 
@@ -342,7 +362,7 @@ def test_models_are_a_table_on_a_terminal(run: Run, monkeypatch: pytest.MonkeyPa
     assert run("models", "--json").rows[0]["name"] == "fake"
 
 
-def test_bench(run: Run, encoder: FakeEncoder) -> None:
+def test_bench(run: Run, server: FakeServer) -> None:
     """The command counts calls and prints figures for people, or as JSON; failed calls are told in its exit code."""
     options = ("--requests", "20", "--concurrency", "2,4", "--warm-up", "0")
     shown, told = run("bench", *options), json.loads(run("bench", *options, "--json").out)
@@ -350,7 +370,7 @@ def test_bench(run: Run, encoder: FakeEncoder) -> None:
     assert (shown.code, shown.err) == (0, "")
     assert "in flight" in shown.out
     assert [item["num_ok"] for item in told["runs"]] == [20, 20]
-    encoder.fail_after = 0
+    server.fail("INTERNAL", "broken", method="Embed", times=None)
     assert run("bench", *options).code == 1
 
 

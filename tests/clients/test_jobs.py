@@ -8,20 +8,22 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
-import grpc
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from bertline.jobs.storage import file_of
-from tests.clients.command import Result, Run, fails, numbers
-from tests.clients.fake_server import DIM, FakeEncoder, vector
+from bertline.testing import FakeModel, FakeServer, vector
+from bertline.v1 import encoder_pb2 as pb
+from tests.clients.command import Result, Run, asked, fails, label_as, numbers
 
+DIM = FakeModel().dim
 WORDS = ["red", "green", "blue", "owl", "oak"]
 
 
@@ -88,10 +90,11 @@ def test_every_format_gives_the_same(run: Run, tmp_path: Path, suffix: str) -> N
     assert [row["vector"] for row in run("embed", "-i", str(path)).rows] == [numbers(text) for text in given]
 
 
-def test_jsonl_keeps_other_columns(run: Run, tmp_path: Path) -> None:
+def test_jsonl_keeps_other_columns(run: Run, server: FakeServer, tmp_path: Path) -> None:
     """All keys but those that are read stand in the rows as they came; one with the name of a result is renamed."""
     rows = [{"id": "a\ud800", "text": "x", "label": "gold", "more": {"a": [1]}}, {"text": "y", "text_pair": "z"}]
     output = tmp_path / "out.jsonl"
+    label_as(server, {"neutral": 0.75, "negative": 0.25})
     run("classify", "-i", write_jsonl(tmp_path / "in.jsonl", rows), "-o", str(output))
 
     first, second = read_jsonl(output)
@@ -230,7 +233,7 @@ def test_rows_with_the_wrong_number_of_values(run: Run, tmp_path: Path) -> None:
     ]
 
 
-def test_an_interrupted_job_goes_on(run: Run, encoder: FakeEncoder, tmp_path: Path, small_chunks: None) -> None:
+def test_an_interrupted_job_goes_on(run: Run, server: FakeServer, tmp_path: Path, small_chunks: None) -> None:
     """What was done when the server failed is not asked again, and the output is the same in the end."""
     rows = [{"text": text, "id": number} for number, text in enumerate(texts(2000))]
     rows[700] = {"text": "refuse", "id": 700}
@@ -240,19 +243,19 @@ def test_an_interrupted_job_goes_on(run: Run, encoder: FakeEncoder, tmp_path: Pa
         tmp_path / "out.parquet",
     )
     run("embed", "-i", path, "-o", str(wanted))
-    encoder.requests.clear()
-    encoder.fail_after = 12
+    server.calls.clear()
+    server.fail("INTERNAL", "broken", method="Embed", after=12, times=None)
     failed = run("embed", "-i", path, "-o", str(output), "--in-flight", "1")
     num_parts = len(list((tmp_path / "out.parquet.job").glob("part-*")))
-    encoder.fail_after = None
-    encoder.requests.clear()
+    server.reset()
+    server.refuse("refuse", "refused")
 
     assert (failed.code, output.exists()) == (1, False)
     assert "run the same again to go on" in failed.err
     assert 0 < num_parts < 8
     assert run("embed", "-i", path, "-o", str(output), "--in-flight", "1").code == 3
-    asked = {text for request in encoder.requests for text in request.texts}
-    assert len(asked) <= 2000 - 256 * num_parts
+    again = {text for request in asked(server) for text in request.texts}
+    assert len(again) <= 2000 - 256 * num_parts
     assert output.read_bytes() == wanted.read_bytes().replace(b"wanted", b"out")
     assert (tmp_path / "out.parquet.rejects.jsonl").read_text() == (
         tmp_path / "wanted.parquet.rejects.jsonl"
@@ -270,7 +273,7 @@ def test_an_interrupted_job_goes_on(run: Run, encoder: FakeEncoder, tmp_path: Pa
 )
 def test_another_job_does_not_go_on(
     run: Run,
-    encoder: FakeEncoder,
+    server: FakeServer,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     small_chunks: None,
@@ -281,9 +284,9 @@ def test_another_job_does_not_go_on(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "more.txt").write_text("more")
     (tmp_path / "in.txt").write_text("\n".join(texts(2000)))
-    encoder.fail_after = 20
+    server.fail("INTERNAL", "broken", method="Embed", after=20, times=None)
     run("embed", "-i", "in.txt", "-o", "out.jsonl", "--in-flight", "1")
-    encoder.fail_after = None
+    server.reset()
     if not change:
         (tmp_path / "in.txt").write_text("\n".join(texts(2000, seed=1)))
     result = run("embed", "-i", "in.txt", "-o", "out.jsonl", *change)
@@ -293,13 +296,13 @@ def test_another_job_does_not_go_on(
     assert run("embed", "-i", "in.txt", "-o", "out.jsonl", *change, "--restart").code == 0
 
 
-def test_rows_that_are_gone(run: Run, encoder: FakeEncoder, tmp_path: Path, small_chunks: None) -> None:
+def test_rows_that_are_gone(run: Run, server: FakeServer, tmp_path: Path, small_chunks: None) -> None:
     """A file that has become shorter since the job was begun is refused, as one with other rows."""
     path = tmp_path / "in.txt"
     path.write_text("\n".join(texts(2000)))
-    encoder.fail_after = 20
+    server.fail("INTERNAL", "broken", method="Embed", after=20, times=None)
     run("embed", "-i", str(path), "-o", f"{tmp_path}/out.jsonl", "--in-flight", "1")
-    encoder.fail_after = None
+    server.reset()
     path.write_text("\n".join(texts(2000)[:256]) + "\n")
 
     result = run("embed", "-i", str(path), "-o", f"{tmp_path}/out.jsonl")
@@ -309,27 +312,33 @@ def test_rows_that_are_gone(run: Run, encoder: FakeEncoder, tmp_path: Path, smal
     assert not (tmp_path / "out.jsonl").exists()
 
 
-def test_a_busy_server_is_waited_for(run: Run, encoder: FakeEncoder, tmp_path: Path) -> None:
+def test_a_busy_server_is_waited_for(run: Run, server: FakeServer, tmp_path: Path) -> None:
     """A server that refuses for a while costs no row; one that refuses for longer than --patience ends the job."""
     (tmp_path / "in.txt").write_text("\n".join(texts(500)))
-    encoder.refuse_first = 5
+    server.overload(method="Embed", times=5, pushback_ms=None)
     result = run("embed", "-i", f"{tmp_path}/in.txt")
-    encoder.status = (grpc.StatusCode.RESOURCE_EXHAUSTED, "full")
+    server.fail("RESOURCE_EXHAUSTED", "full", method="Embed", times=None)
 
     assert (result.code, len(result.rows)) == (0, 500)
     assert fails(run("embed", "text", "--patience", "0"), "is overloaded (full)")
 
 
-def test_two_runs_do_not_share_a_folder(run: Run, encoder: FakeEncoder, target: str, tmp_path: Path) -> None:
+def test_two_runs_do_not_share_a_folder(run: Run, server: FakeServer, target: str, tmp_path: Path) -> None:
     """A second run of a job that is at work is refused."""
     (tmp_path / "in.txt").write_text("text")
-    encoder.delay = 3
+    goes_on = threading.Event()
+
+    def embed(request: pb.EmbedRequest) -> pb.EmbedReply:
+        goes_on.wait()
+        return pb.EmbedReply(vectors=vector("text").tobytes(), dim=DIM)
+
+    server.reply("Embed", embed)
     arguments = ("embed", "-i", f"{tmp_path}/in.txt", "-o", f"{tmp_path}/out.jsonl")
     with subprocess.Popen([sys.executable, "-m", "bertline.cli", *arguments, "-t", target]) as first:
-        while not encoder.requests:
+        while not asked(server) and first.poll() is None:
             time.sleep(0.02)
-        encoder.delay = 0
         second = run(*arguments)
+        goes_on.set()
         first.wait()
 
     assert "another run is at work" in second.err

@@ -61,9 +61,19 @@ class Fault:
     """Empty for every method."""
     times: int | None
     """For so many calls; None until `reset`."""
+    after: int = 0
+    """Calls that pass before it happens."""
     refusal: Refusal | None = None
     delay_s: float = 0.0
     drops: bool = False
+
+    def happens(self) -> bool:
+        """Count a call, and tell whether it happens to it."""
+        if self.after:
+            self.after -= 1
+            return False
+        self.times = None if self.times is None else self.times - 1
+        return True
 
 
 @dataclass
@@ -89,8 +99,6 @@ class Faults:
             fitting = [fault for fault in self._waiting if fault.method in ("", method)]
             delays = [fault for fault in fitting if fault.delay_s]
             failures = [fault for fault in fitting if not fault.delay_s]
-            taken = delays[:1] + failures[:1]
-            for fault in taken:
-                fault.times = None if fault.times is None else fault.times - 1
+            taken = [fault for fault in delays[:1] + failures[:1] if fault.happens()]
             self._waiting = [fault for fault in self._waiting if fault.times != 0]
             return taken

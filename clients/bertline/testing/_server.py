@@ -43,6 +43,8 @@ class FakeCall:
     metadata: dict[str, str]
     timeout: float | None
     """Seconds that the client would wait; None for ever."""
+    peer: str
+    """The connection that it came over: the same for all its calls, another for each other one."""
 
 
 class FakeServer:
@@ -113,6 +115,7 @@ class FakeServer:
         *,
         method: str = "",
         times: int | None = 1,
+        after: int = 0,
         pushback_ms: int | None = None,
     ) -> None:
         """Let the next calls end with a status.
@@ -121,6 +124,7 @@ class FakeServer:
             method: name of an RPC, as `Embed`; empty for all.
             times: how many; None for all until `reset`. Clients send a call again after UNAVAILABLE and
                 RESOURCE_EXHAUSTED, twice.
+            after: how many calls are answered before; those that fail by an earlier fault do not count.
             pushback_ms: when the client may try again; negative for never. 0, which lets gRPC's client wait for ever,
                 is refused.
         """
@@ -129,21 +133,24 @@ class FakeServer:
         name = status if isinstance(status, str) else status.name
         if name == "OK" or name not in grpc.StatusCode.__members__:
             raise ValueError(f"no status that a call can fail with: `{name}`; one of gRPC's, as UNAVAILABLE")
-        self._add(Fault(method, times, refusal=Refusal(name, details, pushback_ms=pushback_ms)))
+        self._add(Fault(method, times, after, refusal=Refusal(name, details, pushback_ms=pushback_ms)))
 
-    def overload(self, *, method: str = "", times: int | None = 1, pushback_ms: int = 100) -> None:
+    def overload(
+        self, *, method: str = "", times: int | None = 1, after: int = 0, pushback_ms: int | None = 100
+    ) -> None:
         """Let the next calls be refused since the queue is full, see `fail`."""
-        self.fail("RESOURCE_EXHAUSTED", "the queue is full", method=method, times=times, pushback_ms=pushback_ms)
+        details, name = "the queue is full", "RESOURCE_EXHAUSTED"
+        self.fail(name, details, method=method, times=times, after=after, pushback_ms=pushback_ms)
 
-    def delay(self, seconds: float, *, method: str = "", times: int | None = None) -> None:
+    def delay(self, seconds: float, *, method: str = "", times: int | None = None, after: int = 0) -> None:
         """Let the next calls wait before they are answered, or fail."""
         if seconds <= 0:
             raise ValueError(f"`seconds` must be above 0: `{seconds}`")
-        self._add(Fault(method, times, delay_s=seconds))
+        self._add(Fault(method, times, after, delay_s=seconds))
 
-    def drop(self, *, method: str = "", times: int | None = 1) -> None:
+    def drop(self, *, method: str = "", times: int | None = 1, after: int = 0) -> None:
         """Let the next calls lose their connection, and with it all other calls that are under way."""
-        self._add(Fault(method, times, drops=True))
+        self._add(Fault(method, times, after, drops=True))
 
     def silence(self) -> None:
         """Let nothing pass in either direction any more, until `reset`, as where a machine vanished."""
@@ -186,6 +193,8 @@ class FakeServer:
             _known(fault.method)
         if fault.times is not None and fault.times < 1:
             raise ValueError(f"`times` must be at least 1: `{fault.times}`")
+        if fault.after < 0:
+            raise ValueError(f"`after` must not be negative: `{fault.after}`")
         self._faults.add(fault)
 
     def _encoder(self) -> grpc.GenericRpcHandler:
@@ -200,7 +209,7 @@ class FakeServer:
         return grpc.method_handlers_generic_handler(SERVICE.full_name, handlers)
 
     def _call(self, method: str, request: Any, context: grpc.ServicerContext) -> Any:
-        call = FakeCall(method, request, dict(context.invocation_metadata()), context.time_remaining())
+        call = FakeCall(method, request, dict(context.invocation_metadata()), context.time_remaining(), context.peer())
         with self._lock:
             self.calls.append(call)
             self._in_flight += 1
