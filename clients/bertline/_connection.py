@@ -83,7 +83,7 @@ class Connection:
     check_health: bool | None
 
     def __post_init__(self) -> None:
-        if not self.target or self.target.startswith(("http://", "https://")):
+        if not isinstance(self.target, str) or not self.target or self.target.startswith(("http://", "https://")):
             raise ValueError(f"a target is `host:port`, without `http://`: `{self.target}`")
         if not 0 < self.timeout < math.inf:
             raise ValueError(f"`timeout` must be above 0 seconds, and finite: `{self.timeout}`")

@@ -58,7 +58,11 @@ _HINTS = (
         r"Socket closed",
         "if it speaks TLS, give `credentials`, or --tls-ca to the command (--tls-cert, too, if it asks for one)",
     ),
-    (r"", "start one with `python -m serving`, or name its address"),
+    (
+        r"Failed parsing HTTP/2|[Hh]ttp1|HTTP/1",
+        "what answers there speaks no gRPC: name the server's port, not that of its metrics",
+    ),
+    (r"", "start one with `python -m serving`, or name its `host:port`"),
 )
 """What to do about UNAVAILABLE: that of the first pattern in the details; gRPC tells of TLS in its own words."""
 
@@ -88,6 +92,8 @@ def client_error(
     if code is grpc.StatusCode.INVALID_ARGUMENT and items:
         return InvalidInput.of(items)
     error_type, message = ERRORS.get(code, _SERVER_ERROR)
+    if ":" not in target:
+        details += "; no port was given, which stands for 443"
     hint = next(hint for pattern, hint in _HINTS if re.search(pattern, details))
     found = error_type(message.format(target=target, timeout=timeout, code=code.name, details=details, hint=hint))
     if isinstance(found, Overloaded):

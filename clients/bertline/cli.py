@@ -18,6 +18,7 @@ from importlib.metadata import version
 from typing import Annotated, Any, NoReturn
 
 try:
+    import rich.box
     import rich.console
     import rich.table
     import typer
@@ -26,6 +27,7 @@ except ModuleNotFoundError as missing:
 
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # read when grpc is imported; errors are told in one line of our own
 
+from bertline.client import Client
 from bertline.commands import rows
 from bertline.commands.access import connect, set_access
 from bertline.commands.bench import bench
@@ -94,10 +96,13 @@ def models(
         found = client.models()
     if sys.stdout.isatty() and not as_json:
         console = rich.console.Console(markup=False, emoji=False)
-        console.print(_table(found, console.width))
+        table = _table(found, console.width)
+        console.width = 1000  # no name is cut: the terminal wraps what is wider than it
+        console.print(table)
         for model in found:
             if model.error:
-                console.print(f"{model.name}/{model.version} is {model.state}: {model.error}", highlight=False)
+                told = f"{model.name}/{model.version} is {model.state}: {model.error}"
+                console.print(told, highlight=False, soft_wrap=True)
         return
     with standard_output() as stream:
         for model in found:
@@ -110,8 +115,19 @@ def health(target: Target = TARGET, model: ModelName = "", timeout: Timeout = 5.
     name, _, version = model.partition("/")
     with connect(target, timeout) as client:
         is_serving = client.health(name, version)
-    print("serving" if is_serving else "not serving")
+        print("serving" if is_serving else f"not serving{_reason(client, name, version)}")
     raise typer.Exit(not is_serving)
+
+
+def _reason(client: Client, name: str, version: str) -> str:
+    """Why a model cannot be asked, where the server knows it."""
+    if not name:
+        return ""
+    try:
+        client.model(name, version)
+    except BertlineError as error:
+        return f": {error}"
+    return ""
 
 
 def _model_row(model: Model) -> dict[str, Any]:
@@ -121,13 +137,13 @@ def _model_row(model: Model) -> dict[str, Any]:
 
 
 def _table(found: Iterable[Model], width: int) -> rich.table.Table:
-    """A line each; labels get what width is left."""
-    table = rich.table.Table()
+    """A line each, as wide as names are; labels get what width is left."""
+    table = rich.table.Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
     for title in ("name", "version", "state", "task", "precision", "tokens", "dim", "labels"):
         table.add_column(title, no_wrap=True)
     for model in found:
         names = (model.name, model.version, model.state, model.task, model.precision)
-        labels = textwrap.shorten(", ".join(model.labels), max(5, width - 85), placeholder="...")
+        labels = textwrap.shorten(", ".join(model.labels), max(5, width - 80), placeholder="...")
         table.add_row(*names, str(model.max_seq_length or ""), str(model.dim or ""), labels)
     return table
 
@@ -138,7 +154,8 @@ def main() -> None:
         sys.exit(app(standalone_mode=False))
     except _UsageError as error:
         command = error.ctx.command_path if error.ctx else "bertline"
-        _fail(f"{error.format_message().rstrip('.')}{_place(error)}; see `{command} --help`", 2)
+        message = error.format_message().replace("Value error, ", "").rstrip(".")  # pydantic's, in newer typer
+        _fail(f"{message}{_place(error)}; see `{command} --help`", 2)
     except (BertlineError, FileError, RayFailed) as error:
         _fail(str(error), 1)
     except typer.Abort:  # Ctrl-C, with older versions of typer

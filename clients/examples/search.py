@@ -50,7 +50,7 @@ class Index:
 def build(client: Client, file: Path, folder: Path, name: str = "") -> int:
     """Write an index of the lines of a file; returns how many there are."""
     if folder.exists():
-        raise ValueError(f"there is something already: `{folder}`")
+        raise ValueError(f"there is something already: `{folder}`; name another folder, or remove it")
     info = client.model(name)
     if info.task != "embedding":
         raise ValueError(f"`{info.name}` is a model of task `{info.task}`; name one of task `embedding`: --model NAME")
@@ -105,7 +105,9 @@ def main() -> None:
                 return
             for score, text in query(client, Index(arguments.folder), arguments.text, arguments.top_k):
                 print(f"{score:.3f}  {text}")
-    except (BertlineError, OSError, ValueError) as error:
+    except OSError as error:
+        sys.exit(f"search: {error.strerror}: `{error.filename}`")
+    except (BertlineError, ValueError) as error:
         sys.exit(f"search: {error}")
 
 

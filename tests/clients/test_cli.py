@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from bertline import Client
+from bertline.jobs.progress import Progress
 from bertline.testing import FakeModel, FakeServer
 from tests.clients.command import Result, Run, asked, command, fails, label_as, numbers
 
@@ -144,6 +146,14 @@ def test_a_text_file_gives_a_row_for_each_line(run: Run, tmp_path: Path) -> None
     result = run("embed", "--input", str(tmp_path / "texts.txt"))
 
     assert [row["vector"] for row in result.rows] == [numbers(text) for text in texts]
+
+
+def test_a_dash_is_standard_output(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it is standard input; no file of that name comes about."""
+    monkeypatch.chdir(tmp_path)
+
+    assert len(run("embed", "-i", "-", "-o", "-", stdin=b"one\ntwo\n").rows) == 2
+    assert not list(tmp_path.iterdir())
 
 
 def test_jsonl_keeps_ids_and_knows_pairs(run: Run, server: FakeServer, tmp_path: Path) -> None:
@@ -292,6 +302,8 @@ def test_files_that_cannot_be_used_are_named(run: Run, tmp_path: Path) -> None:
         (("embed", "text", "-t", "http://localhost:1"), "without `http://`"),
         (("fill-mask", "text", "--top-k", "0"), "--top-k"),
         (("embed", "text", "--nonsense"), "--nonsense"),
+        (("embed", "-i", "a.csv", "b.csv"), "a pattern stands in quotes"),
+        (("embed", "text", "--pooling", "max"), "'--pooling': 'max' is not one of"),
         (("nonsense",), "nonsense"),
     ],
 )
@@ -331,7 +343,9 @@ def test_health(run: Run, server: FakeServer, dead_target: str) -> None:
 
     assert run("health", "-t", server.target) == Result(0, "serving\n", "")
     assert run("health", "-t", server.target, "-m", name).code == 0
-    assert run("health", "-t", server.target, "-m", "other") == Result(1, "not serving\n", "")
+    result = run("health", "-t", server.target, "-m", "other")
+    assert (result.code, result.err) == (1, "")
+    assert result.out == "not serving: no model of that name: `other` (loaded: fake/1)\n"
     assert fails(run("health", "-t", dead_target), "no server is available")
 
 
@@ -360,6 +374,16 @@ def test_models_are_a_table_on_a_terminal(run: Run, server: FakeServer, monkeypa
     assert "negative, neutral, [positive]" in shown
     assert shown.splitlines()[-1] == "fake/2 is failed: `models/fake/2` holds no manifest"
     assert run("models", "--json").rows[0]["name"] == "fake"
+
+
+def test_names_of_models_are_never_cut(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line that is wider than the terminal is left to it."""
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "30")
+
+    shown = run("models").out
+    assert "embedding" in shown
+    assert "…" not in shown
 
 
 def test_bench(run: Run, server: FakeServer) -> None:
@@ -399,3 +423,32 @@ def test_progress_is_shown_to_a_person_only(run: Run, tmp_path: Path, monkeypatc
 
     assert "100% 10 rows, " in result.err
     assert len(result.rows) == 10
+
+
+def test_progress_is_that_of_the_rows_that_came_back(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that were read and not answered yet are not counted."""
+    path, shares = tmp_path / "texts.txt", list[float]()
+    path.write_text("text\n" * 2000)
+    monkeypatch.setattr(Progress, "add", lambda self, num_rows, num_tokens, share: shares.append(share))
+    run("embed", "-i", str(path), "-i", str(path), "-o", str(tmp_path / "out.jsonl"))
+
+    assert shares == sorted(shares)
+    assert shares[0] < 0.1
+    assert (shares[len(shares) // 2 - 1], shares[-1]) == (0.5, 1.0)
+
+
+def test_progress_fits_into_narrow_terminals(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Time left is seen rather than tokens, and why a job waits stands above the bar."""
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    with Progress(shown=True) as progress:
+        progress.add(12_000, 500_000, 0.5)
+        progress.wait("the server is away")
+
+    told = capfd.readouterr().err
+    assert re.search(r"50% 12,000 rows, [\d,]+ rows/s, 0:00:00 left", told)
+    assert "tokens" not in told
+    assert "bertline: waiting: the server is away" in told

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import asyncio
+import http.server
 import itertools
 import pickle
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -85,6 +87,27 @@ def test_an_address_without_a_server_fails_at_once(
     assert min(took) < 2
     assert "\n" not in str(caught.value)
     assert isinstance(caught.value.__cause__, grpc.RpcError)
+
+
+class QuietHandler(http.server.BaseHTTPRequestHandler):
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@both_clients
+def test_a_port_of_another_protocol(embed: Embed) -> None:
+    """A port over HTTP, as that of the metrics, is no server that could be started."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), QuietHandler) as other:
+        threading.Thread(target=other.serve_forever, daemon=True).start()
+        with pytest.raises(errors.ConnectionFailed, match="speaks no gRPC: name the server's port"):
+            embed(f"127.0.0.1:{other.server_port}", ["text"])
+        other.shutdown()
+
+
+def test_a_target_without_a_port() -> None:
+    """gRPC takes 443 then, which nobody knows."""
+    with pytest.raises(errors.ConnectionFailed, match="no port was given, which stands for 443"):
+        embed_sync("no-such-host.invalid", ["text"])
 
 
 def test_a_server_that_comes_up_is_found(dead_target: str) -> None:

@@ -140,7 +140,7 @@ def test_bad_rows_are_told_with_their_reasons(run: Run, tmp_path: Path) -> None:
     told = read_jsonl(tmp_path / "out.jsonl.rejects.jsonl")
     assert [item["place"] for item in told] == [f"`{path}`, line {number}" for number in (2, 3, 4, 5)]
     assert [item["reason"] for item in told] == [
-        "missing key `text`",
+        "missing key `text`; name another one with --column",
         "not JSON (Expecting property name enclosed in double quotes at column 2)",
         "text: refused",
         "`text` must be a string",

@@ -143,12 +143,14 @@ class JobOptions:
         if num_rejected:
             if told := order.rejects_file():
                 rows = "rows were" if num_rejected > 1 else "row was"
-                print(f"bertline: {num_rejected} {rows} rejected; `{told.url}` tells why", file=sys.stderr)
+                print(f"bertline: {num_rejected:,} {rows} rejected; `{told.url}` tells why", file=sys.stderr)
             raise typer.Exit(REJECTED)
 
     def _sources(self, operation: Operation, given: list[dict[str, Any]] | None) -> list[Source | Given]:
         if bool(given) == bool(self.inputs):
-            raise typer.BadParameter("give either the input itself or --input FILE (`-` is standard input)")
+            raise typer.BadParameter(
+                "give either the input itself or --input FILE (`-` is standard input; a pattern stands in quotes)"
+            )
         if given:
             return [Given(given)]
         plain = Format.jsonl if operation.needed.keys() != {"text"} else None  # a text a line would not do
@@ -186,6 +188,8 @@ def asks(command: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(command)
     def run(**values: Any) -> None:
+        if values["output"] == "-":
+            values["output"] = None
         options = JobOptions(**{item.name: values.pop(item.name) for item in fields(JobOptions)})
         command(options, **values)
 

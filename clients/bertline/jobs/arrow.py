@@ -85,7 +85,10 @@ def fitted(table: pa.Table, schema: pa.Schema, place: str) -> pa.Table:
     """
     if set(table.column_names) != set(schema.names):
         there, wanted = (", ".join(names) for names in (table.column_names, schema.names))
-        raise FileError(f"{place} has other columns than the files before it ({there}; before: {wanted})")
+        raise FileError(
+            f"{place} has other columns than the files before it ({there}; before: {wanted}); "
+            "choose some that all have with --keep"
+        )
     try:
         return table.select(schema.names).cast(schema)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:

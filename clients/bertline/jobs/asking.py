@@ -39,6 +39,8 @@ class Asked:
     results: list[Any]
     """A result or Rejected for each row."""
     num_tokens: int = 0
+    num_settled: int = 0
+    """Rows, from the first on, of which is known what became of them."""
 
 
 @dataclass(frozen=True)
@@ -181,6 +183,7 @@ def _settle(
     for index, result in zip(part.indices, results, strict=True):
         part.asked.results[index] = result
     part.asked.num_tokens += num_tokens
+    part.asked.num_settled = len(part.asked.results) if part.is_last else part.indices[-1] + 1
     progress(len(results), num_tokens, part.asked)
     if part.is_last:
         yield part.asked

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 from bertline.jobs.sources import Block, Given, Row, Source
@@ -30,10 +31,10 @@ class Chunk:
         """All its rows."""
         return [row for block in self.blocks for row in block.rows]
 
-    @property
-    def share(self) -> float:
-        """Of the file, that was read with it."""
-        return self.blocks[-1].share
+    def share(self, num_rows: int) -> float:
+        """Of the file, that was read up to so many of its rows, to the block."""
+        ends = accumulate(len(block.rows) for block in self.blocks)
+        return next(block.share for block, end in zip(self.blocks, ends, strict=True) if end >= num_rows)
 
     @property
     def digest(self) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from bertline.jobs.asking import Asked, Asker, Rejected
 from bertline.jobs.chunks import Chunk, chunks_of, text_bytes
-from bertline.jobs.operations import Operation
+from bertline.jobs.operations import Missing, Operation
 from bertline.jobs.progress import Progress
 from bertline.jobs.sources import Given, Row, Source
 
@@ -57,7 +57,7 @@ class Job:
             for number in numbers:
                 for chunk in self.chunks(number, max_rows):
                     if is_done(chunk):
-                        self.progress.passed(self._share(chunk))
+                        self.progress.passed(self._share(chunk, len(chunk.rows)))
                     else:
                         yield Asked(chunk, [Rejected(row.reason) if row.reason else None for row in chunk.rows])
 
@@ -76,7 +76,8 @@ class Job:
                 try:
                     value = self.operation.read(row.fields, self.names)
                 except ValueError as error:
-                    asked.results[index] = Rejected(str(error))
+                    hint = "; name another one with --column" if isinstance(error, Missing) else ""
+                    asked.results[index] = Rejected(f"{error}{hint}")
             inputs.append(value)
         return inputs
 
@@ -84,7 +85,7 @@ class Job:
         return sum(text_bytes(row.fields.get(name)) for name in self.wanted)
 
     def _told(self, num_rows: int, num_tokens: int, asked: Asked) -> None:
-        self.progress.add(num_rows, num_tokens, self._share(asked.chunk))
+        self.progress.add(num_rows, num_tokens, self._share(asked.chunk, asked.num_settled))
 
-    def _share(self, chunk: Chunk) -> float:
-        return (chunk.file + chunk.share) / len(self.sources)
+    def _share(self, chunk: Chunk, num_rows: int) -> float:
+        return (chunk.file + chunk.share(num_rows)) / len(self.sources)

@@ -14,6 +14,10 @@ STRING, LIST, STRINGS = "a string", "a list of strings", "a string or a list of 
 """What a column may hold."""
 
 
+class Missing(ValueError):
+    """A row lacks what cannot be done without."""
+
+
 @dataclass(frozen=True)
 class Operation:
     """One thing to ask about each row."""
@@ -44,7 +48,7 @@ class Operation:
             names: under which name a row has a column, where it is another.
 
         Raises:
-            ValueError: when a column is missing or holds something else.
+            ValueError: when a column is missing (Missing) or holds something else.
         """
         columns = {}
         for column, kind in {**self.needed, **self.optional}.items():
@@ -53,7 +57,7 @@ class Operation:
             if value is None and column in self.optional:
                 continue
             if name not in row:
-                raise ValueError(f"missing key `{name}`")
+                raise Missing(f"missing key `{name}`")
             if not _is(value, kind):
                 raise ValueError(f"`{name}` must be {kind}")
             columns[column] = value

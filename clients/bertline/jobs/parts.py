@@ -175,7 +175,7 @@ class Parts:
         if self.is_folder or not self.output.exists():
             return
         if self.output.is_local and not os.path.isfile(self.output.path):
-            raise FileError(f"not a regular file: `{self.output.url}`; leave out --output to write to standard output")
+            raise FileError(f"not a regular file: `{self.output.url}`; with / at its end it is a folder of parts")
 
     def _output_exists(self) -> bool:
         return bool(set(self.output.names()) - {JOB}) if self.is_folder else self.output.exists()

@@ -9,6 +9,10 @@ from typing import Any
 
 import rich.console
 import rich.progress
+from rich.text import Text
+
+WIDE = 90
+"""Columns of a terminal that has room for all of a line."""
 
 
 class Progress:
@@ -61,8 +65,12 @@ class Progress:
 
     def wait(self, message: str) -> None:
         """Tell why nothing happens; empty when it goes on."""
-        if message and message != self._message and not self._bar:
-            print(f"bertline: waiting: {message}", file=sys.stderr)
+        if message and message != self._message:
+            told = f"bertline: waiting: {message}"
+            if self._bar:
+                self._bar.console.print(Text(told), soft_wrap=True)
+            else:
+                print(told, file=sys.stderr)
         self._message = message
         if self._bar:
             self._bar.update(self._task, description="waiting" if message else "bertline")
@@ -74,13 +82,18 @@ class Progress:
 
     def rates(self) -> str:
         """Rows, and how fast they came."""
+        return ", ".join(self._rates())
+
+    def _rates(self) -> list[str]:
         rows_per_s, tokens_per_s = (count / max(self.seconds, 1e-9) for count in (self.num_rows, self.num_tokens))
-        return f"{self.num_rows:,} rows, {rows_per_s:,.0f} rows/s, {tokens_per_s:,.0f} tokens/s"
+        return [f"{self.num_rows:,} rows", f"{rows_per_s:,.0f} rows/s", f"{tokens_per_s:,.0f} tokens/s"]
 
     def _show(self, share: float) -> None:
         if self._bar:
-            told = f"{self.rates()}, {self._left(share)}" if self.num_rows else ""
-            self._bar.update(self._task, completed=share, told=told)
+            told = [*self._rates(), self._left(share)] if self.num_rows else []
+            if self._bar.console.width < WIDE:
+                del told[2:3]  # tokens: what is cut is the line's end, which people look at
+            self._bar.update(self._task, completed=share, told=", ".join(told))
 
     def _left(self, share: float) -> str:
         done = share - self._passed

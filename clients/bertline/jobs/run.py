@@ -62,7 +62,8 @@ def _to_stream(job: Job, sink: Jsonl, rejects: File | None) -> int:
                 tell(num_rejected, row)
     if rejects is None and num_rejected > MAX_TOLD:
         print(
-            f"bertline: {num_rejected - MAX_TOLD} more rows were rejected; name a file with --rejects", file=sys.stderr
+            f"bertline: {num_rejected - MAX_TOLD:,} more rows were rejected; name a file with --rejects",
+            file=sys.stderr,
         )
     return num_rejected
 
