@@ -88,15 +88,17 @@ class Npy:
 
     def join(self, parts: Sequence[File], stream: BinaryIO, about: Mapping[str, Any]) -> None:
         """See Sink."""
-        num_rows = 0
+        shapes = []
         for part in parts:
             with open_read(part) as (read, _):
-                num_rows += _npy_rows(read)
-        header = {"descr": np.dtype(self.dtype).str, "fortran_order": False, "shape": (num_rows, self.dim)}
+                shapes.append(_npy_shape(read))
+        dim = shapes[0][1] if shapes else self.dim  # also where no part is of this run
+        shape = (sum(num_rows for num_rows, _ in shapes), dim)
+        header = {"descr": np.dtype(self.dtype).str, "fortran_order": False, "shape": shape}
         np.lib.format.write_array_header_1_0(stream, header)  # type: ignore[arg-type]
         for part in parts:
             with open_read(part) as (read, _):
-                _npy_rows(read)
+                _npy_shape(read)
                 stream.write(read.read())
 
 
@@ -177,18 +179,25 @@ def _read_table(part: File) -> Any:
         return parquet_library().read_table(read)
 
 
-def _npy_rows(stream: BinaryIO) -> int:
+def _npy_shape(stream: BinaryIO) -> tuple[int, int]:
     np.lib.format.read_magic(stream)
-    shape, _, _ = np.lib.format.read_array_header_1_0(stream)
-    return int(shape[0])
+    (num_rows, dim), _, _ = np.lib.format.read_array_header_1_0(stream)
+    return num_rows, dim
 
 
-def copy(parts: Iterable[File], stream: BinaryIO) -> None:
-    """Write the bytes of files one after the other."""
+def copy(parts: Iterable[File], stream: BinaryIO) -> int:
+    """Write the bytes of files one after the other.
+
+    Returns:
+        How many lines they have.
+    """
+    num_lines = 0
     for part in parts:
         with open_read(part) as (read, _):
             while data := read.read(1 << 20):
                 stream.write(data)
+                num_lines += data.count(b"\n")
+    return num_lines
 
 
 def json_line(row: Mapping[str, Any]) -> bytes:
