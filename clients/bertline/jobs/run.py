@@ -37,6 +37,7 @@ def run(order: Order, progress: Progress, *, force: bool = False, restart: bool 
         BertlineError: when the server fails, or is out of reach for too long. What was done till then stays.
         ValueError: when an option is wrong.
     """
+    order.refuse_clashes()
     with order.connected() as client:
         order = order.pinned(client)
         job = order.job(client, progress)

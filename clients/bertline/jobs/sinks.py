@@ -128,6 +128,8 @@ class Parquet:
             return
         rows = self._kept.rows(chunk, indices)
         if self.schema is None:
+            if not rows:
+                return  # those of the next chunk tell what columns there are
             self.schema = arrow.infer(rows)
         if arrow.rows_table(rows, self.schema) is None:
             for index, row in zip(indices, rows, strict=True):
@@ -142,7 +144,7 @@ class Parquet:
         if chunk.blocks[0].table is not None:
             kept = arrow.fitted(self._kept.table(chunk, indices), self.schema, chunk.source.name)
         else:
-            kept = arrow.rows_table(self._kept.rows(chunk, indices), self.schema)
+            kept = arrow.rows_table(self._kept.rows(chunk, indices), self.schema or arrow.infer([]))
         results = [asked.results[index] for index in indices]
         if self._operation.method == "embed":
             self._dim = length_of_vectors(self._dim, results)
@@ -154,13 +156,24 @@ class Parquet:
         """See Sink."""
         from bertline.jobs import arrow
 
-        tables = (_read_table(part) for part in parts)
+        tables = (table for part in parts if (table := _read_table(part)).num_rows)
         if (first := next(tables, None)) is None:
-            raise FileError("there is not one row: Parquet needs one to know its columns; write JSONL")
+            first = self._empty(parts)
         metadata = {"bertline": json.dumps(about, sort_keys=True)}
         with arrow.writer(stream, first.replace_schema_metadata(metadata)) as writer:
             for table in chain([first], tables):
                 writer.write_table(table.replace_schema_metadata(metadata))
+
+    def _empty(self, parts: Sequence[File]) -> Any:
+        """A table without rows."""
+        from bertline.jobs import arrow
+
+        if parts:
+            return _read_table(parts[0])
+        if self._operation.method == "embed":
+            self._dim = length_of_vectors(self._dim, [])
+        found = arrow.results_table(self._operation, [], self._dim, self._dtype)
+        return arrow.beside((self.schema or arrow.infer([])).empty_table(), found)
 
 
 def length_of_vectors(known: int, vectors: Sequence[np.ndarray]) -> int:
@@ -202,7 +215,13 @@ def copy(parts: Iterable[File], stream: BinaryIO) -> int:
 
 def json_line(row: Mapping[str, Any]) -> bytes:
     """A lone surrogate, possible in what is kept, is written as the JSON escape that it came as."""
-    return json.dumps(row, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
+    return json.dumps(row, ensure_ascii=False, default=_of_parquet).encode("utf-8", "backslashreplace") + b"\n"
+
+
+def _of_parquet(value: Any) -> Any:
+    from bertline.jobs.plain import plain_json
+
+    return plain_json(value)
 
 
 def sink_suffix(name: str) -> str:

@@ -41,6 +41,10 @@ SUFFIXES = {
 """Formats by the end of a file's name; anything else is text, a text a line."""
 
 
+_PARQUET_ERRORS = (OSError, ValueError, NotImplementedError, KeyError)
+"""Those of pyarrow's are of these kinds."""
+
+
 @dataclass(slots=True)
 class Row:
     """One row of a file."""
@@ -80,6 +84,11 @@ class Source:
         return "standard input" if self.file is STANDARD_INPUT else f"`{self.file.url}`"
 
     @property
+    def how(self) -> str:
+        """In which way it is read."""
+        return f"{self.format} without empty lines" if self.skip_empty else str(self.format)
+
+    @property
     def is_file(self) -> bool:
         """Whether another process can read it as well."""
         return self.file is not STANDARD_INPUT
@@ -97,7 +106,7 @@ class Source:
         if self.format is Format.parquet:
             yield from self._parquet(wanted, needed)
             return
-        with self._open() as (stream, share):
+        with told(f"cannot read {self.name}"), self._open() as (stream, share):
             if self.format is Format.csv:
                 yield from _blocks(self._csv_rows(stream, needed), share)
             else:
@@ -131,13 +140,23 @@ class Source:
 
     def _parquet(self, wanted: Sequence[str], needed: Sequence[str]) -> Iterator[Block]:
         library = parquet_library()
+        import pyarrow
+
+        from bertline.jobs import plain
+
+        if not self.is_file:
+            raise FileError("cannot read Parquet from standard input, as its end is read first; name the file")
+        if self.file.suffixes[1]:
+            raise FileError(f"cannot read {self.name}: Parquet is compressed inside; unpack it")
         with told(f"cannot read {self.name}"), open_read(self.file) as (stream, _):
             file = self._parquet_file(library, stream)
             self._check(file.schema_arrow.names, needed)
             number, total = 0, max(1, file.metadata.num_rows)
             footer = _footer(stream, file.metadata.serialized_size)  # tells of a change in any column
-            for batch in file.iter_batches(BLOCK_ROWS):
-                fields = batch.select([name for name in wanted if name in batch.schema.names]).to_pylist()
+            there = [name for name in wanted if name in file.schema_arrow.names]
+            for batch in self._batches(file):
+                texts = pyarrow.Table.from_batches([batch]).select(there)
+                fields = plain.to_inputs(texts, self.name)
                 rows = [Row(f"row {number + index}", values) for index, values in enumerate(fields, start=1)]
                 number += len(rows)
                 yield Block(
@@ -147,8 +166,17 @@ class Source:
     def _parquet_file(self, library: Any, stream: BinaryIO) -> Any:
         try:
             return library.ParquetFile(stream)
-        except (OSError, ValueError) as error:  # as pyarrow's own are
-            raise FileError(f"cannot read {self.name}: {str(error).splitlines()[0]}") from error
+        except _PARQUET_ERRORS as error:
+            raise self._unreadable(error) from error
+
+    def _batches(self, file: Any) -> Iterator[Any]:
+        try:
+            yield from file.iter_batches(BLOCK_ROWS)
+        except _PARQUET_ERRORS as error:
+            raise self._unreadable(error) from error
+
+    def _unreadable(self, error: Exception) -> FileError:
+        return FileError(f"cannot read {self.name}: {(str(error).splitlines() or [type(error).__name__])[0]}")
 
     def _check(self, names: Sequence[str], needed: Sequence[str]) -> None:
         for column in needed:
@@ -166,6 +194,7 @@ class Given:
 
     rows: Sequence[dict[str, Any]]
     name: str = "command line"
+    how: str = "as it is"
 
     def blocks(self, wanted: Sequence[str], needed: Sequence[str]) -> Iterator[Block]:
         """All of them, as `Source.blocks`."""
