@@ -7,6 +7,8 @@ import gzip
 import json
 import lzma
 import os
+import subprocess
+import sys
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -200,3 +202,36 @@ def test_no_rows(run: Run, folder: Path) -> None:
         assert run("classify", "-i", name, "-o", "out.parquet", "--force").code == 0
 
         assert pq.read_table("out.parquet").num_rows == 0
+
+
+def shell(line: str, target: str) -> subprocess.CompletedProcess[str]:
+    """Run a line of bash, in which `bertline` is the command."""
+    line = line.replace("bertline ", f"{sys.executable} -m bertline.cli ")
+    environment = os.environ | {"BERTLINE_TARGET": target, "PYTHONPATH": os.pathsep.join(sys.path)}
+    return subprocess.run(
+        ["bash", "-o", "pipefail", "-c", line], capture_output=True, text=True, check=False, env=environment
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "message"),
+    [
+        ("bertline embed -i in.txt --rejects r.jsonl | head -1 > first", 1, ""),
+        ("bertline embed -i in.txt --rejects r.jsonl > /dev/full", 1, "No space left on device: `standard output`"),
+        ("bertline embed -i in.txt >&-", 1, "cannot write standard output: it is closed"),
+        ("bertline models >&-", 1, "cannot write standard output: it is closed"),
+        ("bertline embed -i none.txt 2>&-", 1, ""),
+        ("bertline embed -i in.txt -o out.jsonl 2>&-", 0, ""),
+        ("bertline embed -i in.txt -o out.jsonl <&- >&- 2>&-", 0, ""),
+    ],
+)
+def test_streams_that_are_closed_or_full(folder: Path, target: str, line: str, code: int, message: str) -> None:
+    """Each is told of as what it is, and none gets what is meant for another, or for a file."""
+    (folder / "in.txt").write_text("text\n" * 20_000 if "|" in line else "text\n")
+    result = shell(line, target)
+
+    assert (result.returncode, result.stdout) == (code, "")
+    assert result.stderr.count("\n") == (1 if message else 0)
+    assert message in result.stderr
+    assert not (folder / "r.jsonl").exists()
+    assert not (folder / "out.jsonl").exists() or len((folder / "out.jsonl").read_text().splitlines()) == 1

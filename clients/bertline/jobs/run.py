@@ -55,7 +55,7 @@ def run(order: Order, progress: Progress, *, force: bool = False, restart: bool 
 def _to_stream(job: Job, sink: Jsonl, rejects: File | None) -> int:
     """Write results to standard output as they come."""
     num_rejected = 0
-    with standard_output() as stream, _telling(rejects) as tell:
+    with _telling(rejects) as tell, standard_output() as stream:  # each tells of its own errors
         for asked in job.answered(range(len(job.sources)), max_rows=BLOCK_ROWS):
             sink.write(asked, stream)
             for row in rejected_rows(asked):
@@ -76,9 +76,11 @@ def standard_output() -> Iterator[BinaryIO]:
     try:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
-    except BrokenPipeError:  # the reader has seen enough, as `head` does: what is still buffered goes nowhere
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still buffered goes nowhere
+        if isinstance(error, BrokenPipeError):  # the reader has seen enough, as `head` does
+            sys.exit(1)
+        raise FileError(f"{error.strerror}: `standard output`") from error
 
 
 @contextmanager
