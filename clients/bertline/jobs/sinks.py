@@ -180,11 +180,15 @@ def length_of_vectors(known: int, vectors: Sequence[np.ndarray]) -> int:
     """Of the first vector, where it is not known.
 
     Raises:
-        FileError: when there is none.
+        FileError: when there is none, or they are of several lengths.
     """
     if not known and not vectors:
         raise FileError("the length of the vectors is not known, as none came; name the model with --model")
-    return known or len(vectors[0])
+    lengths = dict.fromkeys([*([known] if known else []), *map(len, vectors)])
+    if len(lengths) > 1:
+        told = " and ".join(map(str, lengths))
+        raise FileError(f"vectors of {told} numbers came, of several models; name one with --model NAME/VERSION")
+    return next(iter(lengths))
 
 
 def _read_table(part: File) -> Any:

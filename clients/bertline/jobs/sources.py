@@ -43,6 +43,7 @@ SUFFIXES = {
 
 _PARQUET_ERRORS = (OSError, ValueError, NotImplementedError, KeyError)
 """Those of pyarrow's are of these kinds."""
+_UNCLOSED = "a quote opens a value here, and none closes it; mend it, as all lines after it are read as one value"
 
 
 @dataclass(slots=True)
@@ -126,13 +127,18 @@ class Source:
     def _csv_rows(self, stream: BinaryIO, needed: Sequence[str]) -> Iterator[tuple[Row, bytes]]:
         csv.field_size_limit(sys.maxsize)
         text = io.TextIOWrapper(stream, "utf-8-sig", errors="surrogateescape", newline="")
-        reader = csv.reader(text, delimiter="\t" if self.file.suffixes[0] == ".tsv" else ",")
+        lines = _LinesOfRow(text)
+        delimiter = "\t" if self.file.suffixes[0] == ".tsv" else ","
+        reader = csv.reader(lines, delimiter=delimiter)
         try:
             header = next(reader, [])
             self._check(header, needed)
-            for values in reader:
+            while (values := next(reader, None)) is not None:
+                if lines.is_unclosed(delimiter):
+                    raise FileError(f"{self.name}, line {reader.line_num - len(lines.taken) + 1}: {_UNCLOSED}")
                 if values or not self.skip_empty:
                     yield _csv_row(reader.line_num, header, values), repr(values).encode("utf-8", "surrogatepass")
+                lines.taken.clear()
         except csv.Error as error:
             raise FileError(f"{self.name}, line {reader.line_num}: {error}") from error
         finally:
@@ -232,6 +238,36 @@ def _open_standard_input() -> Iterator[tuple[BinaryIO, Callable[[], float]]]:
     if sys.stdin is None:
         raise FileError("cannot read standard input: it is closed")
     yield sys.stdin.buffer, lambda: 0.0
+
+
+class _LinesOfRow:
+    """Lines of CSV, and which of them the row took that is read."""
+
+    def __init__(self, lines: Iterable[str]) -> None:
+        self._lines = iter(lines)
+        self._is_ended = False
+        self.taken: list[str] = []
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        line = next(self._lines, None)
+        if line is None:
+            self._is_ended = True
+            raise StopIteration
+        self.taken.append(line)
+        return line
+
+    def is_unclosed(self, delimiter: str) -> bool:
+        """Whether the file ended within a quoted value, of which csv says nothing."""
+        if not self._is_ended:
+            return False
+        try:
+            list(csv.reader(self.taken, delimiter=delimiter, strict=True))
+        except csv.Error as error:
+            return "unexpected end of data" in str(error)
+        return False
 
 
 def _footer(stream: BinaryIO, num_bytes: int) -> bytes:
