@@ -194,6 +194,15 @@ def test_names_of_results_that_are_taken(run: Run, folder: Path) -> None:
         assert {**pq.read_table("out.parquet").to_pylist()[0], "vector": numbers("x")} == wanted
 
 
+@pytest.mark.parametrize("name", ["in.csv", "in.parquet"])
+def test_columns_to_keep_have_to_be_there(run: Run, folder: Path, name: str) -> None:
+    """A misspelt --keep is told, where a file has columns."""
+    (folder / "in.csv").write_text("id,text\n1,x\n")
+    pq.write_table(pa.table({"id": [1], "text": ["x"]}), "in.parquet")
+
+    assert fails(run("embed", "-i", name, "--keep", "idd"), f"`{name}` has no column `idd` (it has: `id`, `text`)")
+
+
 def test_no_rows(run: Run, folder: Path) -> None:
     """Files without rows give an output without rows."""
     Path("in.jsonl").write_text("")

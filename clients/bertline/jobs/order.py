@@ -118,7 +118,7 @@ class Order:
             self.patience_s,
             progress.wait,
         )
-        return Job(self.operation, self.names, self.sources, asker, progress)
+        return Job(self.operation, self.names, self.sources, asker, progress, self.keep)
 
     def parts(self) -> Parts:
         """Where the results go, of a job with an output.

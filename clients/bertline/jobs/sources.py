@@ -188,7 +188,9 @@ class Source:
         for column in needed:
             if column not in names:
                 there = ", ".join(f"`{name}`" for name in names) or "none"
-                raise FileError(f"{self.name} has no column `{column}` (it has: {there}); name one with --column")
+                raise FileError(
+                    f"{self.name} has no column `{column}` (it has: {there}); name one with --column or --keep"
+                )
         for name in names:
             if list(names).count(name) > 1:
                 raise FileError(f"{self.name} has more than one column `{name}`")
