@@ -94,7 +94,7 @@ def models(
     """What the server has, and why it cannot load what it has not; --json says all of it."""
     with connect(target, timeout) as client:
         found = client.models()
-    if sys.stdout.isatty() and not as_json:
+    if sys.stdout and sys.stdout.isatty() and not as_json:
         console = rich.console.Console(markup=False, emoji=False)
         table = _table(found, console.width)
         console.width = 1000  # no name is cut: the terminal wraps what is wider than it
@@ -150,6 +150,7 @@ def _table(found: Iterable[Model], width: int) -> rich.table.Table:
 
 def main() -> None:
     """Run the command: exit code 0, 1 with one line on stderr, or 2 when it was called wrongly."""
+    _fill_closed_streams()
     try:
         sys.exit(app(standalone_mode=False))
     except _UsageError as error:
@@ -162,6 +163,17 @@ def main() -> None:
         sys.exit(130)
     except OSError as error:
         _fail(f"{error.strerror}: `{error.filename or 'standard output'}`", 1)
+
+
+def _fill_closed_streams() -> None:
+    """Nobody reads standard error that is closed; a file must not get its number, and its messages."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
 
 
 def _place(error: Any) -> str:

@@ -74,7 +74,7 @@ class JobOptions:
     timeout: Timeout = 30.0
     truncate: Annotated[bool, typer.Option("--truncate", help="Cut what is too long instead of rejecting it.")] = False
     batch_size: Annotated[int, typer.Option(min=1, help="Most rows in one request.")] = 64
-    in_flight: Annotated[int, typer.Option(min=1, help="Requests that are under way at one time.")] = 8
+    in_flight: Annotated[int, typer.Option(min=1, max=1024, help="Requests that are under way at one time.")] = 8
     patience: Annotated[float, typer.Option(min=0, help="Seconds that a server may be out of reach, or too busy.")] = (
         60.0
     )
@@ -116,13 +116,15 @@ class JobOptions:
         self, operation: Operation, given: list[dict[str, Any]] | None, options: Mapping[str, Any], dtype: str
     ) -> Order:
         name, _, version = self.model.partition("/")
+        if self.output == "":
+            raise typer.BadParameter("--output is empty; name a file, or leave it out to write to standard output")
         return Order(
             method=operation.method,
             options={**options, "truncate": self.truncate},
             sources=self._sources(operation, given),
             names=self._names(operation),
             keep=self.keep or (),
-            output=self.output,
+            output=None if self.output == "-" else self.output,
             output_format=self.output_format,
             rejects=self.rejects,
             dtype=dtype,
@@ -138,7 +140,7 @@ class JobOptions:
         )
 
     def _tell(self, order: Order, progress: Progress, num_rejected: int) -> None:
-        if self.output and sys.stderr.isatty():
+        if order.output and sys.stderr.isatty():
             print(f"bertline: {progress.rates()}", file=sys.stderr)
         if num_rejected:
             if told := order.rejects_file():
@@ -153,6 +155,8 @@ class JobOptions:
             )
         if given:
             return [Given(given)]
+        if (self.inputs or ()).count("-") > 1:
+            raise typer.BadParameter("standard input can be read once only: `-i -`")
         plain = Format.jsonl if operation.needed.keys() != {"text"} else None  # a text a line would not do
         sources: list[Source | Given] = []
         for pattern in self.inputs or ():
@@ -167,12 +171,14 @@ class JobOptions:
             if not sign or name not in {**operation.needed, **operation.optional}:
                 known = ", ".join({**operation.needed, **operation.optional})
                 raise typer.BadParameter(f"--column is NAME=COLUMN, where NAME is one of {known}: `{item}`")
+            if not column or name in names:
+                raise typer.BadParameter(f"--column names one column for `{name}`, once: `{item}`")
             names[name] = column
         return names
 
     def _progress(self) -> Progress:
         """Shown where a person sees it, and no results stand in between."""
-        is_clear = bool(self.output or not sys.stdout or not sys.stdout.isatty())
+        is_clear = bool(self.output not in (None, "-") or not sys.stdout or not sys.stdout.isatty())
         return Progress(shown=bool(self.inputs) and sys.stderr.isatty() and is_clear)
 
 

@@ -40,19 +40,42 @@ def results_table(operation: Operation, results: Sequence[Any], dim: int, dtype:
     return pa.Table.from_pylist([operation.result(result) for result in results], schema=schema)
 
 
+_MISFITS = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError, ValueError, RecursionError)
+"""What pyarrow raises about a value that a type cannot hold."""
+_MAX_DEPTH = 30
+"""Of lists and objects in each other; Parquet ends at about 100."""
+
+
 def infer(rows: Sequence[Mapping[str, Any]]) -> pa.Schema:
     """Columns and types of rows; strings where nothing is known."""
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    fields = [(name, _type([row.get(name) for row in rows])) for name in names]
-    return pa.schema(fields)
+    names = [name for name in dict.fromkeys(name for row in rows for name in row) if _is_unicode(name)]
+    return pa.schema([(name, _type([row.get(name) for row in rows])) for name in names])
+
+
+def _is_unicode(name: str) -> bool:
+    return not any("\ud800" <= char <= "\udfff" for char in name)
 
 
 def _type(values: Sequence[Any]) -> pa.DataType:
-    try:
-        found = pa.array(values).type
-    except (pa.ArrowInvalid, pa.ArrowTypeError):  # of several types: what most rows have is what the first have
-        found = pa.array([next(value for value in values if value is not None)]).type
-    return pa.string() if pa.types.is_null(found) else found
+    """That of all values, or of the first ones, where they are of several: what most rows have is what those have."""
+    for some in ([values], ([value] for value in values if value is not None)):
+        for tried in some:
+            try:
+                return _known(pa.array(tried).type)
+            except _MISFITS:
+                continue
+    return pa.string()
+
+
+def _known(kind: pa.DataType, depth: int = 0) -> pa.DataType:
+    """A type without what is not known in it, nor what Parquet does not have: objects without keys, and any depth."""
+    if depth > _MAX_DEPTH:
+        return pa.string()
+    if pa.types.is_list(kind):
+        return pa.list_(_known(kind.value_type, depth + 1))
+    if pa.types.is_struct(kind) and kind.num_fields:
+        return pa.struct([(field.name, _known(field.type, depth + 1)) for field in kind])
+    return pa.string() if pa.types.is_null(kind) or pa.types.is_struct(kind) else kind
 
 
 def misfit(row: Mapping[str, Any], schema: pa.Schema) -> str:
@@ -60,20 +83,43 @@ def misfit(row: Mapping[str, Any], schema: pa.Schema) -> str:
     for name, value in row.items():
         if name not in schema.names:
             return f"`{name}` is a column that the first rows have not; leave it out with --keep, or write JSONL"
+        kind = schema.field(name).type
         try:
-            pa.array([value], schema.field(name).type)
-        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError, ValueError):
-            return f"`{name}` is not a {schema.field(name).type}, as in the first rows; mend it, or write JSONL"
+            pa.array([value], kind)
+            fits = _holds(kind, value)
+        except _MISFITS:
+            fits = False
+        if not fits:
+            return f"`{name}` is not a {kind}, as in the first rows; mend it, or write JSONL"
     return ""
+
+
+def _holds(kind: pa.DataType, value: Any) -> bool:
+    """Whether pyarrow, that takes it, does so without a loss: it leaves keys out that are not known, makes a list of a
+    string's letters, and 1.0 of true."""
+    if value is None:
+        return True
+    if pa.types.is_list(kind):
+        return isinstance(value, list) and all(_holds(kind.value_type, item) for item in value)
+    if pa.types.is_struct(kind):
+        known = {field.name: field.type for field in kind}
+        return isinstance(value, Mapping) and all(
+            name in known and _holds(known[name], item) for name, item in value.items()
+        )
+    return not (pa.types.is_floating(kind) and isinstance(value, bool))
 
 
 def rows_table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table | None:
     """Rows as a table; None where one of them is a misfit."""
-    if any(name not in schema.names for row in rows for name in row):
+    kinds = {field.name: field.type for field in schema}
+    if any(name not in kinds for row in rows for name in row):
+        return None
+    careful = [name for name, kind in kinds.items() if pa.types.is_nested(kind) or pa.types.is_floating(kind)]
+    if not all(_holds(kinds[name], row.get(name)) for name in careful for row in rows):
         return None
     try:
         return pa.Table.from_pylist(list(rows), schema=schema)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError, ValueError):
+    except _MISFITS:
         return None
 
 

@@ -48,6 +48,7 @@ def run_on_ray(
     """
     if not order.output or not all(isinstance(source, Source) and source.is_file for source in order.sources):
         raise ValueError("--ray takes files, and writes to --output")
+    order.refuse_clashes()
     with order.connected() as client:
         order = order.pinned(client)
         parts = order.parts()

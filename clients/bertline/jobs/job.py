@@ -23,6 +23,8 @@ class Job:
     sources: Sequence[Source | Given]
     asker: Asker
     progress: Progress
+    keep: Sequence[str] = ()
+    """Columns that were named to be kept."""
 
     @property
     def wanted(self) -> list[str]:
@@ -32,9 +34,8 @@ class Job:
     @property
     def needed(self) -> list[str]:
         """Those that have to be there: what the operation cannot do without, and what was named."""
-        return [self.names.get(name, name) for name in self.operation.needed] + [
-            self.names[name] for name in self.operation.optional if name in self.names
-        ]
+        read = [self.names.get(name, name) for name in self.operation.needed]
+        return [*read, *(self.names[name] for name in self.operation.optional if name in self.names), *self.keep]
 
     def answered(
         self,

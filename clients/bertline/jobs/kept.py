@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import base64
-import datetime
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,43 +23,36 @@ class Kept:
     def names(self, there: Iterable[str]) -> dict[str, str]:
         """Of the columns that are there, those that are kept, and the names that they get."""
         kept = [name for name in there if (name in self.asked_for if self.asked_for else name not in self.inputs)]
-        return {name: f"input_{name}" if name in self.results else name for name in kept}
+        return {name: self._free(name, kept) if name in self.results else name for name in kept}
+
+    def _free(self, name: str, taken: Collection[str]) -> str:
+        while name in taken or name in self.results:
+            name = f"input_{name}"
+        return name
 
     def rows(self, chunk: Chunk, indices: Sequence[int]) -> list[dict[str, Any]]:
         """The kept columns of some rows of a chunk, as objects of JSONL."""
         if chunk.blocks[0].table is not None:
+            from bertline.jobs import plain
+
             table = self.table(chunk, indices)  # which without columns has no rows
-            return [_plain(row) for row in table.to_pylist()] if table.column_names else [{} for _ in indices]
-        rows, renamed = chunk.rows, dict[str, str]()
-        for row in rows:
-            if not renamed.keys() >= row.fields.keys():
-                renamed |= dict.fromkeys(row.fields) | self.names(row.fields)  # type: ignore[arg-type]
-        return [
-            {renamed[name]: value for name, value in rows[index].fields.items() if renamed[name]} for index in indices
-        ]
+            return plain.to_rows(table, chunk.source.name) if table.column_names else [{} for _ in indices]
+        rows, known = chunk.rows, dict[tuple[str, ...], dict[str, str]]()
+        return [self._row(rows[index].fields, known) for index in indices]
+
+    def _row(self, fields: dict[str, Any], known: dict[tuple[str, ...], dict[str, str]]) -> dict[str, Any]:
+        there = tuple(fields)
+        if there not in known:
+            known[there] = self.names(there)
+        return {name: fields[of] for of, name in known[there].items()}
 
     def table(self, chunk: Chunk, indices: Sequence[int]) -> Any:
         """The same of a chunk of Parquet, as a pyarrow.Table, of the types they have there."""
         import pyarrow
 
+        from bertline.jobs import plain
+
         table = pyarrow.Table.from_batches([block.table for block in chunk.blocks])
         names = self.names(table.column_names)
-        return (
-            table.select(list(names)).rename_columns(list(names.values())).take(pyarrow.array(indices, pyarrow.int64()))
-        )
-
-
-def _plain(value: Any) -> Any:
-    """What JSON can hold of what Parquet can."""
-    if isinstance(value, Mapping):
-        return {str(name): _plain(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    known: tuple[tuple[Any, Callable[[Any], Any]], ...] = (
-        (bytes, lambda data: base64.b64encode(data).decode("ascii")),
-        ((datetime.date, datetime.time), lambda moment: moment.isoformat()),
-        (datetime.timedelta, lambda span: span.total_seconds()),
-    )
-    return next((write(value) for kind, write in known if isinstance(value, kind)), str(value))
+        table = plain.without_views(table.select(list(names)).rename_columns(list(names.values())))
+        return table.take(pyarrow.array(indices, pyarrow.int64()))

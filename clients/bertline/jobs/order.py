@@ -19,6 +19,7 @@ from bertline.jobs.job import Job
 from bertline.jobs.kept import Kept
 from bertline.jobs.operations import OPERATIONS, VECTOR, Operation
 from bertline.jobs.parts import Parts, rejects_of
+from bertline.jobs.places import refuse_clashes
 from bertline.jobs.progress import Progress
 from bertline.jobs.sinks import Jsonl, Npy, Parquet, Sink, sink_suffix
 from bertline.jobs.sources import Given, Source
@@ -93,6 +94,11 @@ class Order:
             with Client(target, credentials=access.credentials(), **options) as client:  # type: ignore[arg-type]
                 yield client
 
+    def refuse_clashes(self) -> None:
+        """Raise a FileError when the output, or the file of rejected rows, would replace something that is needed."""
+        inputs = [source.file for source in self.sources if isinstance(source, Source) and source.is_file]
+        refuse_clashes(inputs, file_of(self.output) if self.output else None, self.rejects_file())
+
     def pinned(self, client: Client) -> Order:
         """The same, of the version that answers now, so that no other one answers later rows."""
         try:
@@ -112,7 +118,7 @@ class Order:
             self.patience_s,
             progress.wait,
         )
-        return Job(self.operation, self.names, self.sources, asker, progress)
+        return Job(self.operation, self.names, self.sources, asker, progress, self.keep)
 
     def parts(self) -> Parts:
         """Where the results go, of a job with an output.
@@ -138,9 +144,12 @@ class Order:
         results = [VECTOR] if self.method == "embed" else list(self.operation.types)
         return Kept(self.keep, self.operation.columns(self.names), results)
 
-    def _sink(self) -> Sink:
+    def _suffix(self) -> str:
         assert self.output
-        suffix = sink_suffix(f"part.{self.output_format}" if self.output.endswith("/") else self.output)
+        return sink_suffix(f"part.{self.output_format}" if self.output.endswith("/") else self.output)
+
+    def _sink(self) -> Sink:
+        suffix = self._suffix()
         if suffix == ".jsonl":
             return self.stream()
         dim = int(self.options.get("dimensions") or (self.model.dim if self.model else 0))
@@ -154,10 +163,11 @@ class Order:
         """What makes the output what it is."""
         return {
             "command": self.method,
-            "options": {**self.options, "dtype": self.dtype},
+            "options": {**self.options, "dtype": self.dtype, "output_format": self._suffix()},
             "columns": dict(self.names),
             "keep": list(self.keep),
             "inputs": [source.name.strip("`") for source in self.sources],
+            "format": sorted({source.how for source in self.sources}),
             "model": f"{self.model_name}/{self.model_version}",
             "digest": self.model.digest if self.model else "",
         }

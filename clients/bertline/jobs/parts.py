@@ -14,7 +14,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -23,16 +22,31 @@ from typing import Any, BinaryIO
 
 from bertline.jobs.asking import Asked, Rejected
 from bertline.jobs.chunks import Chunk
+from bertline.jobs.names import (
+    JOB,
+    LOCK,
+    REJECTS,
+    SCHEMA,
+    SUCCESS,
+    WHOLE,
+    is_ours,
+    is_unfinished,
+    part_name,
+    parts_in,
+    rejects_in,
+    rejects_name,
+)
 from bertline.jobs.sinks import Parquet, Sink, copy, json_line
 from bertline.jobs.storage import File, FileError, make_folder, open_write, told
 
-_PART = re.compile(r"part-(\d{5})-(\d{5})-([0-9a-f]{12})\.\w+")
-JOB, SCHEMA, SUCCESS, WHOLE = "_job.json", "_schema", "_SUCCESS", "_whole"
+
+class Changed(FileError):
+    """The input is another than that of the parts that are there."""
 
 
 def rejects_of(output: File) -> File:
     """Where the rejected rows of an output are told, unless another file is named."""
-    return output.within("_rejects.jsonl") if output.url.endswith("/") else output.beside(".rejects.jsonl")
+    return output.within(REJECTS) if output.url.endswith("/") else output.beside(".rejects.jsonl")
 
 
 @dataclass
@@ -54,6 +68,10 @@ class Parts:
     _seen: set[tuple[int, int]] = field(default_factory=set)
     """Those that this run has come across."""
     _lock: BinaryIO | None = None
+    _is_made: bool = False
+    """Whether this run made the folder."""
+    _is_begun: bool = False
+    """Whether the folder is of this job."""
 
     @property
     def folder(self) -> File:
@@ -76,39 +94,72 @@ class Parts:
         """
         try:
             yield self._open(force=force, restart=restart)
-        except BaseException:
-            if self._known:
-                print(
-                    f"bertline: what is done lies in `{self.folder.url}`: run the same again to go on", file=sys.stderr
-                )
-            elif self._lock:  # there is nothing to go on with
-                self.folder.remove()
+        except BaseException as error:
+            self._leave(may_go_on=not isinstance(error, Changed))
             raise
         finally:
             if self._lock:
                 self._lock.close()
 
+    def _leave(self, *, may_go_on: bool) -> None:
+        """Tell of what is done; without any there is nothing to go on with."""
+        if self._is_begun and not parts_in(self.folder.names()):
+            self._clear()
+        elif self._is_begun and may_go_on:
+            print(f"bertline: what is done lies in `{self.folder.url}`: run the same again to go on", file=sys.stderr)
+        if self._is_made and not set(self.folder.names()) - {LOCK}:
+            self.folder.remove()
+
     def _open(self, *, force: bool, restart: bool) -> bool:
         self._refuse_odd_outputs()
-        unfinished = self.folder.within(JOB).exists() and not self.folder.within(SUCCESS).exists()
-        if self._was_finished():
-            return False
-        if not force and not unfinished and self._output_exists():
-            raise FileError(f"already exists: `{self.output.url}`; choose another file, or replace it with --force")
-        if self.folder.within(JOB).exists() and (restart or (self.is_folder and force and not unfinished)):
-            self.folder.remove()
-        with told(f"cannot write `{self.output.url}`"):
-            make_folder(self.folder)
+        if not force and self._output_exists() and not set(self.folder.names()) & {JOB, SUCCESS}:
+            raise self._exists()
+        self._refuse_other_files()
         self._take()
+        if self.folder.within(SUCCESS).exists():
+            if self._finished(force=force, restart=restart):
+                return False
+        elif restart:
+            self._clear()
         self._check()
+        self._is_begun = True
         self._know()
         return True
+
+    def _finished(self, *, force: bool, restart: bool) -> bool:
+        """Whether a run did all of this very job, but for its last steps, which are made up for here. What else a
+        finished job left goes."""
+        is_moved = self.is_folder or not self.folder.within(WHOLE).exists()
+        if not self.is_folder and not restart:
+            done = json.loads(self.folder.within(SUCCESS).read())
+            is_same = not self._differing(done.get("job", {}))
+            if not is_moved and not is_same:
+                raise self._of_another(self._differing(done.get("job", {})))
+            if is_same and (not is_moved or (self.output.exists() and not force)):
+                self.num_rejected = done["rejected"]
+                self._move()
+                return True
+        if is_moved and not force and self._output_exists():
+            if not self.is_folder:
+                self.folder.remove()
+            raise self._exists()
+        self._clear()
+        return False
+
+    def _exists(self) -> FileError:
+        return FileError(f"already exists: `{self.output.url}`; choose another file, or replace it with --force")
+
+    def _clear(self) -> None:
+        """Remove what a job made, but for what says that a run is at work."""
+        for name in self.folder.names():
+            if is_ours(name) and name != LOCK:
+                self.folder.within(name).remove()
 
     def has(self, chunk: Chunk) -> bool:
         """Whether a chunk is done.
 
         Raises:
-            FileError: when other rows stood there when it was done.
+            Changed: when other rows stood there when it was done.
         """
         self._seen.add((chunk.file, chunk.number))
         digest = self._known.get((chunk.file, chunk.number))
@@ -118,9 +169,7 @@ class Parts:
 
     def join_in(self) -> None:
         """Know what others have done that work at the same job."""
-        for name in self.folder.names():
-            if found := _PART.fullmatch(name):
-                self._known[int(found[1]), int(found[2])] = found[3]
+        self._known |= {key: digest for key, (_, digest) in parts_in(self.folder.names()).items()}
         if isinstance(self.sink, Parquet) and (stored := self.folder.within(SCHEMA)).exists():
             self.sink.schema = read_schema(stored.read())
 
@@ -128,13 +177,13 @@ class Parts:
         """Write a chunk: first what was rejected, so that a part that is there has all that belongs to it."""
         self.settle(asked)
         chunk, rejected = asked.chunk, rejected_rows(asked)
-        name = f"_rejects-{chunk.file:05}-{chunk.number:05}.jsonl"
+        name = rejects_name(chunk.file, chunk.number)
         if rejected:
             with self._write(name) as stream:
                 stream.writelines(map(json_line, rejected))
         else:
             self.folder.within(name).remove()  # of a run that was killed before it wrote the part
-        with self._write(f"part-{chunk.file:05}-{chunk.number:05}-{chunk.digest}{self.sink.suffix}") as stream:
+        with self._write(part_name(chunk.file, chunk.number, chunk.digest, self.sink.suffix)) as stream:
             self.sink.write(asked, stream)
         self._known[chunk.file, chunk.number] = chunk.digest
 
@@ -142,7 +191,7 @@ class Parts:
         """Reject rows that the format cannot hold; the first ones settle the columns, for all runs and workers."""
         has_schema = isinstance(self.sink, Parquet) and self.sink.schema is not None
         self.sink.settle(asked)
-        if isinstance(self.sink, Parquet) and not has_schema:
+        if isinstance(self.sink, Parquet) and not has_schema and self.sink.schema is not None:
             with self._write(SCHEMA) as stream:
                 stream.write(self.sink.schema.serialize().to_pybytes())
 
@@ -150,26 +199,24 @@ class Parts:
         """Make the output of the parts.
 
         Raises:
-            FileError: when there are parts of rows that are gone.
+            Changed: when there are parts of rows that are gone.
         """
         if self._seen and self._known.keys() - self._seen:
             raise self._changed("the input")
-        names = sorted(self.folder.names())
-        self.num_rejected = self._tell_of_rejects(
-            [self.folder.within(name) for name in names if name.startswith("_rejects-")]
-        )
+        names = self.folder.names()
+        self.num_rejected = self._tell_of_rejects([self.folder.within(name) for name in rejects_in(names)])
         if not self.is_folder:
-            with open_write(self.folder.within(WHOLE)) as stream:
-                self.sink.join(
-                    [self.folder.within(name) for name in names if _PART.fullmatch(name)], stream, self.about
-                )
+            with self._write(WHOLE) as stream:
+                parts = [self.folder.within(name) for name, _ in parts_in(names).values()]
+                self.sink.join(parts, stream, self.about)
+        job = {} if self.is_folder else {"job": self.about}
         with self._write(SUCCESS) as stream:
-            stream.write(json_line({"rejected": self.num_rejected}))
+            stream.write(json_line({"rejected": self.num_rejected, **job}))
         if not self.is_folder:
             self._move()
 
-    def _changed(self, what: str) -> FileError:
-        return FileError(f"{what} has changed since `{self.folder.url}` was begun; begin anew with --restart")
+    def _changed(self, what: str) -> Changed:
+        return Changed(f"{what} has changed since `{self.folder.url}` was begun; begin anew with --restart")
 
     def _refuse_odd_outputs(self) -> None:
         if self.is_folder or not self.output.exists():
@@ -177,16 +224,16 @@ class Parts:
         if self.output.is_local and not os.path.isfile(self.output.path):
             raise FileError(f"not a regular file: `{self.output.url}`; with / at its end it is a folder of parts")
 
-    def _output_exists(self) -> bool:
-        return bool(set(self.output.names()) - {JOB}) if self.is_folder else self.output.exists()
+    def _refuse_other_files(self) -> None:
+        if others := sorted(name for name in self.folder.names() if not is_ours(name)):
+            raise FileError(
+                f"holds files that are of no job: `{self.folder.url}` (`{others[0]}`, for one); choose another output"
+            )
 
-    def _was_finished(self) -> bool:
-        """Whether a run was interrupted after all its work, and only the last steps are left."""
-        if self.is_folder or not (done := self.folder.within(SUCCESS)).exists():
-            return False
-        self.num_rejected = json.loads(done.read())["rejected"]
-        self._move()
-        return True
+    def _output_exists(self) -> bool:
+        if self.is_folder:
+            return any(name not in (JOB, LOCK) and not is_unfinished(name) for name in self.output.names())
+        return self.output.exists()
 
     def _move(self) -> None:
         if (whole := self.folder.within(WHOLE)).exists():
@@ -197,49 +244,58 @@ class Parts:
         self.folder.remove()
 
     def _take(self) -> None:
-        """Let no second run write into the folder."""
-        if not self.folder.is_local:
-            return
-        lock = open(os.path.join(self.folder.path, "_lock"), "wb")  # noqa: SIM115
+        """Make the folder, and let no second run write into it."""
+        with told(f"cannot write `{self.output.url}`"):
+            self._is_made = not self.folder.exists()
+            make_folder(self.folder)
+            if not self.folder.is_local:
+                return
+            lock = open(os.path.join(self.folder.path, LOCK), "wb")  # noqa: SIM115
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+            is_taken = not os.fstat(lock.fileno()).st_nlink  # the other run has just ended, and removed its folder
+        except OSError:
+            is_taken = True
+        if is_taken:
             lock.close()
-            raise FileError(f"another run is at work in `{self.folder.url}`; let it end") from error
+            self._is_made = False
+            raise FileError(f"another run is at work in `{self.folder.url}`; let it end")
         self._lock = lock
 
     def _check(self) -> None:
         """The folder has to be of this very job."""
         job = self.folder.within(JOB)
         if not job.exists():
-            if self.is_folder and set(self.folder.names()) - {"_lock"}:
-                raise FileError(f"not empty, and no unfinished job: `{self.output.url}`; choose another folder")
-            with open_write(job) as stream:
+            with self._write(JOB) as stream:
                 stream.write(json.dumps(self.about, indent=1).encode())
-            return
-        before = json.loads(job.read())
-        if changed := [name for name, value in self.about.items() if before.get(name) != json.loads(json.dumps(value))]:
-            raise FileError(
-                f"`{self.folder.url}` is of another job ({', '.join(changed)} differ); "
-                "run that again to go on with it, or begin anew with --restart"
-            )
+        elif differing := self._differing(json.loads(job.read())):
+            raise self._of_another(differing)
+
+    def _differing(self, before: Mapping[str, Any]) -> list[str]:
+        return [name for name, value in self.about.items() if before.get(name) != json.loads(json.dumps(value))]
+
+    def _of_another(self, differing: list[str]) -> FileError:
+        return FileError(
+            f"`{self.folder.url}` is of another job ({', '.join(differing)} differ); "
+            "run that again to go on with it, or begin anew with --restart"
+        )
 
     def _know(self) -> None:
-        for name in self.folder.names():
-            if name.startswith("."):  # of a run that was killed as it wrote
-                self.folder.within(name).remove()
+        for name in filter(is_unfinished, self.folder.names()):
+            self.folder.within(name).remove()
         self.join_in()
 
     def _write(self, name: str) -> Any:
         return open_write(self.folder.within(name), self.folder.within(f".{name}.{os.getpid()}"))
 
     def _tell_of_rejects(self, files: list[File]) -> int:
+        unfinished = self.rejects.beside(".tmp")  # the next run finds it again, if this one is killed
         if not files:
             self.rejects.remove()
+            unfinished.remove()
             return 0
-        with open_write(self.rejects) as stream:
-            copy(files, stream)
-        return self.rejects.read().count(b"\n")
+        with open_write(self.rejects, unfinished) as stream:
+            return copy(files, stream)
 
 
 def rejected_rows(asked: Asked) -> list[dict[str, Any]]:

@@ -37,6 +37,7 @@ def run(order: Order, progress: Progress, *, force: bool = False, restart: bool 
         BertlineError: when the server fails, or is out of reach for too long. What was done till then stays.
         ValueError: when an option is wrong.
     """
+    order.refuse_clashes()
     with order.connected() as client:
         order = order.pinned(client)
         job = order.job(client, progress)
@@ -54,7 +55,7 @@ def run(order: Order, progress: Progress, *, force: bool = False, restart: bool 
 def _to_stream(job: Job, sink: Jsonl, rejects: File | None) -> int:
     """Write results to standard output as they come."""
     num_rejected = 0
-    with standard_output() as stream, _telling(rejects) as tell:
+    with _telling(rejects) as tell, standard_output() as stream:  # each tells of its own errors
         for asked in job.answered(range(len(job.sources)), max_rows=BLOCK_ROWS):
             sink.write(asked, stream)
             for row in rejected_rows(asked):
@@ -76,9 +77,11 @@ def standard_output() -> Iterator[BinaryIO]:
     try:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
-    except BrokenPipeError:  # the reader has seen enough, as `head` does: what is still buffered goes nowhere
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still buffered goes nowhere
+        if isinstance(error, BrokenPipeError):  # the reader has seen enough, as `head` does
+            sys.exit(1)
+        raise FileError(f"{error.strerror}: `standard output`") from error
 
 
 @contextmanager

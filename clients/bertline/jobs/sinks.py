@@ -88,15 +88,17 @@ class Npy:
 
     def join(self, parts: Sequence[File], stream: BinaryIO, about: Mapping[str, Any]) -> None:
         """See Sink."""
-        num_rows = 0
+        shapes = []
         for part in parts:
             with open_read(part) as (read, _):
-                num_rows += _npy_rows(read)
-        header = {"descr": np.dtype(self.dtype).str, "fortran_order": False, "shape": (num_rows, self.dim)}
+                shapes.append(_npy_shape(read))
+        dim = shapes[0][1] if shapes else self.dim  # also where no part is of this run
+        shape = (sum(num_rows for num_rows, _ in shapes), dim)
+        header = {"descr": np.dtype(self.dtype).str, "fortran_order": False, "shape": shape}
         np.lib.format.write_array_header_1_0(stream, header)  # type: ignore[arg-type]
         for part in parts:
             with open_read(part) as (read, _):
-                _npy_rows(read)
+                _npy_shape(read)
                 stream.write(read.read())
 
 
@@ -126,6 +128,8 @@ class Parquet:
             return
         rows = self._kept.rows(chunk, indices)
         if self.schema is None:
+            if not rows:
+                return  # those of the next chunk tell what columns there are
             self.schema = arrow.infer(rows)
         if arrow.rows_table(rows, self.schema) is None:
             for index, row in zip(indices, rows, strict=True):
@@ -140,7 +144,7 @@ class Parquet:
         if chunk.blocks[0].table is not None:
             kept = arrow.fitted(self._kept.table(chunk, indices), self.schema, chunk.source.name)
         else:
-            kept = arrow.rows_table(self._kept.rows(chunk, indices), self.schema)
+            kept = arrow.rows_table(self._kept.rows(chunk, indices), self.schema or arrow.infer([]))
         results = [asked.results[index] for index in indices]
         if self._operation.method == "embed":
             self._dim = length_of_vectors(self._dim, results)
@@ -152,24 +156,39 @@ class Parquet:
         """See Sink."""
         from bertline.jobs import arrow
 
-        tables = (_read_table(part) for part in parts)
+        tables = (table for part in parts if (table := _read_table(part)).num_rows)
         if (first := next(tables, None)) is None:
-            raise FileError("there is not one row: Parquet needs one to know its columns; write JSONL")
+            first = self._empty(parts)
         metadata = {"bertline": json.dumps(about, sort_keys=True)}
         with arrow.writer(stream, first.replace_schema_metadata(metadata)) as writer:
             for table in chain([first], tables):
                 writer.write_table(table.replace_schema_metadata(metadata))
+
+    def _empty(self, parts: Sequence[File]) -> Any:
+        """A table without rows."""
+        from bertline.jobs import arrow
+
+        if parts:
+            return _read_table(parts[0])
+        if self._operation.method == "embed":
+            self._dim = length_of_vectors(self._dim, [])
+        found = arrow.results_table(self._operation, [], self._dim, self._dtype)
+        return arrow.beside((self.schema or arrow.infer([])).empty_table(), found)
 
 
 def length_of_vectors(known: int, vectors: Sequence[np.ndarray]) -> int:
     """Of the first vector, where it is not known.
 
     Raises:
-        FileError: when there is none.
+        FileError: when there is none, or they are of several lengths.
     """
     if not known and not vectors:
         raise FileError("the length of the vectors is not known, as none came; name the model with --model")
-    return known or len(vectors[0])
+    lengths = dict.fromkeys([*([known] if known else []), *map(len, vectors)])
+    if len(lengths) > 1:
+        told = " and ".join(map(str, lengths))
+        raise FileError(f"vectors of {told} numbers came, of several models; name one with --model NAME/VERSION")
+    return next(iter(lengths))
 
 
 def _read_table(part: File) -> Any:
@@ -177,23 +196,36 @@ def _read_table(part: File) -> Any:
         return parquet_library().read_table(read)
 
 
-def _npy_rows(stream: BinaryIO) -> int:
+def _npy_shape(stream: BinaryIO) -> tuple[int, int]:
     np.lib.format.read_magic(stream)
-    shape, _, _ = np.lib.format.read_array_header_1_0(stream)
-    return int(shape[0])
+    (num_rows, dim), _, _ = np.lib.format.read_array_header_1_0(stream)
+    return num_rows, dim
 
 
-def copy(parts: Iterable[File], stream: BinaryIO) -> None:
-    """Write the bytes of files one after the other."""
+def copy(parts: Iterable[File], stream: BinaryIO) -> int:
+    """Write the bytes of files one after the other.
+
+    Returns:
+        How many lines they have.
+    """
+    num_lines = 0
     for part in parts:
         with open_read(part) as (read, _):
             while data := read.read(1 << 20):
                 stream.write(data)
+                num_lines += data.count(b"\n")
+    return num_lines
 
 
 def json_line(row: Mapping[str, Any]) -> bytes:
     """A lone surrogate, possible in what is kept, is written as the JSON escape that it came as."""
-    return json.dumps(row, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
+    return json.dumps(row, ensure_ascii=False, default=_of_parquet).encode("utf-8", "backslashreplace") + b"\n"
+
+
+def _of_parquet(value: Any) -> Any:
+    from bertline.jobs.plain import plain_json
+
+    return plain_json(value)
 
 
 def sink_suffix(name: str) -> str:

@@ -41,6 +41,11 @@ SUFFIXES = {
 """Formats by the end of a file's name; anything else is text, a text a line."""
 
 
+_PARQUET_ERRORS = (OSError, ValueError, NotImplementedError, KeyError)
+"""Those of pyarrow's are of these kinds."""
+_UNCLOSED = "a quote opens a value here, and none closes it; mend it, as all lines after it are read as one value"
+
+
 @dataclass(slots=True)
 class Row:
     """One row of a file."""
@@ -80,6 +85,11 @@ class Source:
         return "standard input" if self.file is STANDARD_INPUT else f"`{self.file.url}`"
 
     @property
+    def how(self) -> str:
+        """In which way it is read."""
+        return f"{self.format} without empty lines" if self.skip_empty else str(self.format)
+
+    @property
     def is_file(self) -> bool:
         """Whether another process can read it as well."""
         return self.file is not STANDARD_INPUT
@@ -97,7 +107,7 @@ class Source:
         if self.format is Format.parquet:
             yield from self._parquet(wanted, needed)
             return
-        with self._open() as (stream, share):
+        with told(f"cannot read {self.name}"), self._open() as (stream, share):
             if self.format is Format.csv:
                 yield from _blocks(self._csv_rows(stream, needed), share)
             else:
@@ -117,13 +127,18 @@ class Source:
     def _csv_rows(self, stream: BinaryIO, needed: Sequence[str]) -> Iterator[tuple[Row, bytes]]:
         csv.field_size_limit(sys.maxsize)
         text = io.TextIOWrapper(stream, "utf-8-sig", errors="surrogateescape", newline="")
-        reader = csv.reader(text, delimiter="\t" if self.file.suffixes[0] == ".tsv" else ",")
+        lines = _LinesOfRow(text)
+        delimiter = "\t" if self.file.suffixes[0] == ".tsv" else ","
+        reader = csv.reader(lines, delimiter=delimiter)
         try:
             header = next(reader, [])
             self._check(header, needed)
-            for values in reader:
+            while (values := next(reader, None)) is not None:
+                if lines.is_unclosed(delimiter):
+                    raise FileError(f"{self.name}, line {reader.line_num - len(lines.taken) + 1}: {_UNCLOSED}")
                 if values or not self.skip_empty:
                     yield _csv_row(reader.line_num, header, values), repr(values).encode("utf-8", "surrogatepass")
+                lines.taken.clear()
         except csv.Error as error:
             raise FileError(f"{self.name}, line {reader.line_num}: {error}") from error
         finally:
@@ -131,13 +146,23 @@ class Source:
 
     def _parquet(self, wanted: Sequence[str], needed: Sequence[str]) -> Iterator[Block]:
         library = parquet_library()
+        import pyarrow
+
+        from bertline.jobs import plain
+
+        if not self.is_file:
+            raise FileError("cannot read Parquet from standard input, as its end is read first; name the file")
+        if self.file.suffixes[1]:
+            raise FileError(f"cannot read {self.name}: Parquet is compressed inside; unpack it")
         with told(f"cannot read {self.name}"), open_read(self.file) as (stream, _):
             file = self._parquet_file(library, stream)
             self._check(file.schema_arrow.names, needed)
             number, total = 0, max(1, file.metadata.num_rows)
             footer = _footer(stream, file.metadata.serialized_size)  # tells of a change in any column
-            for batch in file.iter_batches(BLOCK_ROWS):
-                fields = batch.select([name for name in wanted if name in batch.schema.names]).to_pylist()
+            there = [name for name in wanted if name in file.schema_arrow.names]
+            for batch in self._batches(file):
+                texts = pyarrow.Table.from_batches([batch]).select(there)
+                fields = plain.to_inputs(texts, self.name)
                 rows = [Row(f"row {number + index}", values) for index, values in enumerate(fields, start=1)]
                 number += len(rows)
                 yield Block(
@@ -147,14 +172,25 @@ class Source:
     def _parquet_file(self, library: Any, stream: BinaryIO) -> Any:
         try:
             return library.ParquetFile(stream)
-        except (OSError, ValueError) as error:  # as pyarrow's own are
-            raise FileError(f"cannot read {self.name}: {str(error).splitlines()[0]}") from error
+        except _PARQUET_ERRORS as error:
+            raise self._unreadable(error) from error
+
+    def _batches(self, file: Any) -> Iterator[Any]:
+        try:
+            yield from file.iter_batches(BLOCK_ROWS)
+        except _PARQUET_ERRORS as error:
+            raise self._unreadable(error) from error
+
+    def _unreadable(self, error: Exception) -> FileError:
+        return FileError(f"cannot read {self.name}: {(str(error).splitlines() or [type(error).__name__])[0]}")
 
     def _check(self, names: Sequence[str], needed: Sequence[str]) -> None:
         for column in needed:
             if column not in names:
                 there = ", ".join(f"`{name}`" for name in names) or "none"
-                raise FileError(f"{self.name} has no column `{column}` (it has: {there}); name one with --column")
+                raise FileError(
+                    f"{self.name} has no column `{column}` (it has: {there}); name one with --column or --keep"
+                )
         for name in names:
             if list(names).count(name) > 1:
                 raise FileError(f"{self.name} has more than one column `{name}`")
@@ -166,6 +202,7 @@ class Given:
 
     rows: Sequence[dict[str, Any]]
     name: str = "command line"
+    how: str = "as it is"
 
     def blocks(self, wanted: Sequence[str], needed: Sequence[str]) -> Iterator[Block]:
         """All of them, as `Source.blocks`."""
@@ -203,6 +240,36 @@ def _open_standard_input() -> Iterator[tuple[BinaryIO, Callable[[], float]]]:
     if sys.stdin is None:
         raise FileError("cannot read standard input: it is closed")
     yield sys.stdin.buffer, lambda: 0.0
+
+
+class _LinesOfRow:
+    """Lines of CSV, and which of them the row took that is read."""
+
+    def __init__(self, lines: Iterable[str]) -> None:
+        self._lines = iter(lines)
+        self._is_ended = False
+        self.taken: list[str] = []
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        line = next(self._lines, None)
+        if line is None:
+            self._is_ended = True
+            raise StopIteration
+        self.taken.append(line)
+        return line
+
+    def is_unclosed(self, delimiter: str) -> bool:
+        """Whether the file ended within a quoted value, of which csv says nothing."""
+        if not self._is_ended:
+            return False
+        try:
+            list(csv.reader(self.taken, delimiter=delimiter, strict=True))
+        except csv.Error as error:
+            return "unexpected end of data" in str(error)
+        return False
 
 
 def _footer(stream: BinaryIO, num_bytes: int) -> bytes:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import io
+import lzma
 import os
 import uuid
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 import fsspec
-from fsspec.compression import compr
 from fsspec.implementations.local import LocalFileSystem
-from fsspec.utils import infer_compression
 
 _MAGIC = set("*?[")
 
@@ -47,9 +49,7 @@ class File:
     def suffixes(self) -> tuple[str, str]:
         """That of its content and that of its compression, in lower case: (`.jsonl`, `.gz`) of `a.jsonl.gz`."""
         stem, suffix = os.path.splitext(self.name.lower())
-        if infer_compression(self.name) is None:
-            return suffix, ""
-        return os.path.splitext(stem)[1], suffix
+        return (os.path.splitext(stem)[1], suffix) if suffix in COMPRESSIONS else (suffix, "")
 
     def beside(self, suffix: str) -> File:
         """The file whose path has something more at its end."""
@@ -136,11 +136,12 @@ def _url(path: str, pattern: str) -> str:
 
 @contextmanager
 def told(what: str) -> Iterator[None]:
-    """Turn errors of the system into one that says what could not be done."""
+    """Turn errors of the system, and those about damaged files, into one that says what could not be done."""
     try:
         yield
-    except OSError as error:
-        raise FileError(f"{what}: {error.strerror or ' '.join(str(error).split()) or type(error).__name__}") from error
+    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
+        why = getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__
+        raise FileError(f"{what}: {why}") from error
 
 
 @contextmanager
@@ -149,16 +150,47 @@ def open_read(file: File) -> Iterator[tuple[BinaryIO, Callable[[], float]]]:
 
     Yields:
         The stream, and a function that tells which share of the file was read.
+
+    Raises:
+        FileError: when it cannot be opened, or is a kind of archive that is not known here.
     """
     with told(f"cannot read `{file.url}`"):
+        _refuse_unreadable(file)
         raw = file.system.open(file.path, "rb")
         size = file.system.size(file.path) or 1
     with raw:
-        compression = infer_compression(file.name)
-        stream = compr[compression](raw, mode="rb") if compression else raw
+        compression = file.suffixes[1]
+        with told(f"cannot read `{file.url}`"):
+            stream = COMPRESSIONS[compression](raw) if compression else raw
         # What is local is buffered as it is.
         plain = stream if compression or file.is_local else io.BufferedReader(stream, 1 << 20)
         yield plain, lambda: min(1.0, raw.tell() / size)
+
+
+def _zstd(raw: BinaryIO) -> BinaryIO:
+    """Arrow's reader: it goes on after the end of a frame, and tells of one that is cut off."""
+    import pyarrow
+
+    return io.BufferedReader(pyarrow.CompressedInputStream(raw, "zstd"), 1 << 20)  # type: ignore[return-value]
+
+
+COMPRESSIONS: dict[str, Callable[[BinaryIO], Any]] = {
+    ".gz": lambda raw: gzip.GzipFile(fileobj=raw, mode="rb"),
+    ".bz2": bz2.BZ2File,
+    ".xz": lzma.LZMAFile,
+    ".zst": _zstd,
+}
+"""How a file is decompressed, by the end of its name."""
+_ARCHIVES = (".zip", ".tar", ".tgz", ".7z", ".rar", ".lz4", ".br", ".lzma", ".z", ".sz", ".snappy")
+
+
+def _refuse_unreadable(file: File) -> None:
+    if set(file.suffixes) & set(_ARCHIVES):
+        raise FileError(f"cannot read `{file.url}`: unpack it, or compress it as .gz, .bz2, .xz or .zst")
+    if file.is_local and file.is_folder():
+        raise FileError(f"cannot read `{file.url}`: Is a directory; name the files in it with a pattern in quotes")
+    if file.is_local and os.path.exists(file.path) and not os.path.isfile(file.path):
+        raise FileError(f"cannot read `{file.url}`: not a regular file; give what is in it as standard input, `-i -`")
 
 
 @contextmanager

@@ -1,0 +1,246 @@
+"""Files that are damaged, odd, or in each other's way."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import json
+import lzma
+import os
+import subprocess
+import sys
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.clients.command import Run, fails, numbers
+
+TEXTS = ["one", "two", "three"]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def zstd(data: bytes) -> bytes:
+    return pa.compress(data, codec="zstd", asbytes=True)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("suffix", "compress"), [("gz", gzip.compress), ("bz2", bz2.compress), ("xz", lzma.compress), ("zst", zstd)]
+)
+def test_compressed_files(run: Run, folder: Path, suffix: str, compress: Any) -> None:
+    """All that was compressed one after the other is read; a file that is cut off, or no such file, is an error."""
+    pieces = [compress(os.urandom(3000).hex().encode() + b"\n") for _ in range(2)]
+    (folder / f"in.txt.{suffix}").write_bytes(b"".join(pieces))
+    (folder / f"cut.txt.{suffix}").write_bytes(pieces[0] + pieces[1][:-1000])
+    (folder / f"not.csv.{suffix}").write_bytes(b"text\nabc\n")
+
+    assert len(run("embed", "-i", f"in.txt.{suffix}", "--truncate").rows) == 2
+    for name in ("cut.txt", "not.csv"):
+        result = run("embed", "-i", f"{name}.{suffix}", "-o", "out.jsonl")
+        assert fails(result, f"cannot read `{name}.{suffix}`: ")
+    assert not list(folder.glob("out*"))
+
+
+@pytest.mark.parametrize("name", ["in.zip", "in.tar.gz", "in.jsonl.lz4"])
+def test_archives_are_refused(run: Run, folder: Path, name: str) -> None:
+    """Of an archive nothing is read, rather than its first file, or its bytes as text."""
+    (folder / name).write_bytes(b"PK\n")
+
+    assert fails(run("embed", "-i", name), f"cannot read `{name}`: unpack it")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["-o", "in.jsonl", "--force"], "is read and would be replaced: `in.jsonl`"),
+        (["-o", "link.jsonl", "--force"], "is read and would be replaced: `link.jsonl`"),
+        (["-o", "out.jsonl", "--rejects", "in.jsonl"], "is read and would be replaced by rejected rows: `in.jsonl`"),
+        (["--rejects", "in.jsonl"], "is read and would be replaced by rejected rows: `in.jsonl`"),
+        (["-o", "out.jsonl", "--rejects", "./out.jsonl"], "--rejects and --output are the same"),
+        (["-o", "out.jsonl", "--rejects", "mine"], "not a regular file: `mine`"),
+        (["-o", "out.jsonl", "--rejects", "/dev/null"], "not a regular file: `/dev/null`"),
+        (["-o", "out.jsonl", "-i", "fifo"], "cannot read `fifo`: not a regular file"),
+        (["-o", "out.jsonl", "-i", "mine"], "cannot read `mine`: Is a directory"),
+    ],
+)
+def test_files_in_the_way(run: Run, folder: Path, arguments: list[str], message: str) -> None:
+    """What is read, and what is no file, is never replaced or removed."""
+    (folder / "in.jsonl").write_text('{"text": "x"}\n')
+    (folder / "link.jsonl").symlink_to("in.jsonl")
+    (folder / "mine").mkdir()
+    (folder / "mine" / "precious").write_text("text")
+    os.mkfifo(folder / "fifo")
+
+    assert fails(run("embed", "-i", "in.jsonl", *arguments), message)
+    assert (folder / "in.jsonl").read_text() == '{"text": "x"}\n'
+    assert (folder / "mine" / "precious").exists()
+    assert Path("/dev/null").exists()
+    assert not list(folder.glob("out*"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["-o", ""], "--output is empty"),
+        (["--column", "text="], "--column names one column for `text`, once: `text=`"),
+        (["--column", "text=a", "--column", "text=b"], "--column names one column for `text`, once: `text=b`"),
+        (["-i", "-", "-i", "-"], "standard input can be read once only"),
+        (["--in-flight", "1000000"], "--in-flight"),
+    ],
+)
+def test_options_that_say_nothing(run: Run, folder: Path, arguments: list[str], message: str) -> None:
+    """Options that contradict themselves are the caller's mistake."""
+    (folder / "in.txt").write_text("text\n")
+
+    assert fails(run("embed", "-i", "in.txt", *arguments), message, code=2)
+
+
+def test_a_dash_is_standard_output(run: Run, folder: Path) -> None:
+    """As elsewhere; no file of that name is made."""
+    (folder / "in.txt").write_text("text\n")
+
+    assert [row["vector"] for row in run("embed", "-i", "in.txt", "-o", "-").rows] == [numbers("text")]
+    assert {path.name for path in folder.iterdir()} == {"in.txt"}
+
+
+def test_parquet_needs_a_plain_file(run: Run, folder: Path) -> None:
+    """Neither standard input nor a compressed file will do, and it says so."""
+    (folder / "in.parquet.gz").write_bytes(gzip.compress(b"PAR1"))
+
+    assert fails(run("embed", "-i", "-", "--format", "parquet"), "cannot read Parquet from standard input")
+    assert fails(run("embed", "-i", "in.parquet.gz"), "Parquet is compressed inside; unpack it")
+
+
+@pytest.mark.parametrize("output", ["out.jsonl", "out.parquet", "out.npy"])
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array(["a", "b", "a"]).dictionary_encode(),
+        pa.array([Decimal("1.10")] * 3),
+        pa.array([[("a", 1)]] * 3, pa.map_(pa.string(), pa.int64())),
+        pa.array([[{"a": 1}], None, []]),
+        pa.array(["a", "b", None], pa.large_string()),
+        pa.array(["a", "b", None], pa.string_view()),
+        pa.array([["a"], [], None], pa.list_(pa.string_view())),
+        pa.array([b"\xff"] * 3, pa.binary_view()),
+        pa.nulls(3),
+        pa.array([1, None, 2**62 + 1], pa.timestamp("ns")),
+        pa.array([[1], None, [2]], pa.list_(pa.timestamp("ns"))),
+        pa.array([1, None, 2**62 + 1], pa.duration("ns")),
+        pa.array([2**61] * 3, pa.timestamp("us")),
+        pa.array([-(10**6)] * 3, pa.date32()),
+        pa.array([1.5] * 3, pa.float16()),
+    ],
+    ids=lambda value: str(value.type) if isinstance(value, pa.Array) else str(value),
+)
+def test_columns_of_every_type_are_kept(run: Run, folder: Path, column: pa.Array, output: str) -> None:
+    """No type of a column that is kept stands in the way of a row, in any format."""
+    pq.write_table(pa.table({"text": TEXTS, "more": column}), "in.parquet")
+
+    assert run("embed", "-i", "in.parquet", "-o", output).code == 0
+    if output == "out.parquet":
+        assert pq.read_table(output)["more"].to_string() == column_of(column).to_string()
+    elif output == "out.jsonl":
+        rows = [json.loads(line) for line in Path(output).read_text().splitlines()]
+        assert [row["more"] is None for row in rows] == column.is_null().to_pylist()
+    else:
+        assert np.load(output).shape == (3, 4)
+
+
+def column_of(array: pa.Array) -> pa.ChunkedArray:
+    """As it is kept: views as what they view."""
+    kinds = {
+        pa.string_view(): pa.string(),
+        pa.binary_view(): pa.binary(),
+        pa.list_(pa.string_view()): pa.list_(pa.string()),
+    }
+    return pa.chunked_array([array.cast(kinds.get(array.type, array.type))])
+
+
+@pytest.mark.parametrize(
+    "column", [pa.array([b"a"] * 3), pa.array([Decimal("1")] * 3), pa.array([1] * 3, pa.timestamp("ns")), pa.nulls(3)]
+)
+def test_texts_of_other_types_are_rejected(run: Run, folder: Path, column: pa.Array) -> None:
+    """A column of something else than text rejects its rows, and tells what they hold."""
+    pq.write_table(pa.table({"text": column, "id": [1, 2, 3]}), "in.parquet")
+    result = run("embed", "-i", "in.parquet", "-o", "out.jsonl")
+
+    assert result.code == 3
+    assert Path("out.jsonl").read_text() == ""
+    told = [json.loads(line) for line in Path("out.jsonl.rejects.jsonl").read_text().splitlines()]
+    assert [item["reason"] for item in told] == ["`text` must be a string"] * 3
+
+
+def test_names_of_results_that_are_taken(run: Run, folder: Path) -> None:
+    """A column that has the name of a result is kept as `input_...`, with one more where that is taken, too."""
+    row = {"text": "x", "vector": 1, "input_vector": 2, "a.b": 3, "": 4, "ünï\n": 5}
+    Path("in.jsonl").write_text(json.dumps(row) + "\n")
+    pq.write_table(pa.table({name: [value] for name, value in row.items()}), "in.parquet")
+    wanted = {"input_input_vector": 1, "input_vector": 2, "a.b": 3, "": 4, "ünï\n": 5, "vector": numbers("x")}
+
+    assert run("embed", "-i", "in.jsonl").rows == run("embed", "-i", "in.parquet").rows == [wanted]
+    for name in ("in.jsonl", "in.parquet"):
+        assert run("embed", "-i", name, "-o", "out.parquet", "--force").code == 0
+        assert {**pq.read_table("out.parquet").to_pylist()[0], "vector": numbers("x")} == wanted
+
+
+@pytest.mark.parametrize("name", ["in.csv", "in.parquet"])
+def test_columns_to_keep_have_to_be_there(run: Run, folder: Path, name: str) -> None:
+    """A misspelt --keep is told, where a file has columns."""
+    (folder / "in.csv").write_text("id,text\n1,x\n")
+    pq.write_table(pa.table({"id": [1], "text": ["x"]}), "in.parquet")
+
+    assert fails(run("embed", "-i", name, "--keep", "idd"), f"`{name}` has no column `idd` (it has: `id`, `text`)")
+
+
+def test_no_rows(run: Run, folder: Path) -> None:
+    """Files without rows give an output without rows."""
+    Path("in.jsonl").write_text("")
+    pq.write_table(pa.table({"text": pa.array([], pa.string())}), "in.parquet")
+    for name in ("in.jsonl", "in.parquet"):
+        assert run("classify", "-i", name, "-o", "out.parquet", "--force").code == 0
+
+        assert pq.read_table("out.parquet").num_rows == 0
+
+
+def shell(line: str, target: str) -> subprocess.CompletedProcess[str]:
+    """Run a line of bash, in which `bertline` is the command."""
+    line = line.replace("bertline ", f"{sys.executable} -m bertline.cli ")
+    environment = os.environ | {"BERTLINE_TARGET": target, "PYTHONPATH": os.pathsep.join(sys.path)}
+    return subprocess.run(
+        ["bash", "-o", "pipefail", "-c", line], capture_output=True, text=True, check=False, env=environment
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "message"),
+    [
+        ("bertline embed -i in.txt --rejects r.jsonl | head -1 > first", 1, ""),
+        ("bertline embed -i in.txt --rejects r.jsonl > /dev/full", 1, "No space left on device: `standard output`"),
+        ("bertline embed -i in.txt >&-", 1, "cannot write standard output: it is closed"),
+        ("bertline models >&-", 1, "cannot write standard output: it is closed"),
+        ("bertline embed -i none.txt 2>&-", 1, ""),
+        ("bertline embed -i in.txt -o out.jsonl 2>&-", 0, ""),
+        ("bertline embed -i in.txt -o out.jsonl <&- >&- 2>&-", 0, ""),
+    ],
+)
+def test_streams_that_are_closed_or_full(folder: Path, target: str, line: str, code: int, message: str) -> None:
+    """Each is told of as what it is, and none gets what is meant for another, or for a file."""
+    (folder / "in.txt").write_text("text\n" * 20_000 if "|" in line else "text\n")
+    result = shell(line, target)
+
+    assert (result.returncode, result.stdout) == (code, "")
+    assert result.stderr.count("\n") == (1 if message else 0)
+    assert message in result.stderr
+    assert not (folder / "r.jsonl").exists()
+    assert not (folder / "out.jsonl").exists() or len((folder / "out.jsonl").read_text().splitlines()) == 1

@@ -1,0 +1,150 @@
+"""What a job may do to files that are there already, and how it ends when it was killed in its last steps."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from bertline.jobs import names
+from bertline.jobs.storage import File
+from tests.clients.command import Run, fails
+from tests.clients.fake_server import FakeEncoder
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, with a file of 1,000 rows, and chunks of 256."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("bertline.jobs.chunks.CHUNK_ROWS", 256)
+    (tmp_path / "in.txt").write_text("".join(f"text {number}\n" for number in range(1000)))
+    return tmp_path
+
+
+def test_a_folder_of_other_files_stays(run: Run, folder: Path) -> None:
+    """A folder that holds what no job made is no output, whatever is said, and nothing in it is touched."""
+    for name in ("mine", "out.jsonl.job"):
+        (folder / name).mkdir()
+        (folder / name / "precious").write_text("text")
+    message = "(`precious`, for one); choose another output"
+
+    assert fails(run("embed", "-i", "in.txt", "-o", "mine/"), "already exists")
+    for options in ([], ["--force"], ["--force", "--restart"]):
+        assert fails(run("embed", "-i", "in.txt", "-o", "out.jsonl", *options), message)
+        if options:
+            assert fails(run("embed", "-i", "in.txt", "-o", "mine/", *options), message)
+    assert [path.name for name in ("mine", "out.jsonl.job") for path in (folder / name).iterdir()] == ["precious"] * 2
+
+
+def test_a_finished_folder_with_other_files_stays(run: Run, folder: Path) -> None:
+    """--force replaces a folder that a job made, unless somebody put files of their own into it."""
+    run("embed", "-i", "in.txt", "-o", "out/")
+    (folder / "out" / "notes").write_text("text")
+    before = sorted(path.name for path in (folder / "out").iterdir())
+
+    assert fails(run("embed", "-i", "in.txt", "-o", "out/", "--force"), "(`notes`, for one); choose another output")
+    assert sorted(path.name for path in (folder / "out").iterdir()) == before
+    (folder / "out" / "notes").unlink()
+    assert run("embed", "-i", "in.txt", "-o", "out/", "--force").code == 0
+
+
+def test_a_mistake_costs_nothing_that_is_done(run: Run, encoder: FakeEncoder, folder: Path) -> None:
+    """A job that is refused, since it is another one, leaves the parts of the interrupted one as they are."""
+    encoder.fail_after = 14
+    run("embed", "-i", "in.txt", "-o", "out.jsonl", "--in-flight", "1")
+    encoder.fail_after = None
+    before = sorted((folder / "out.jsonl.job").glob("part-*"))
+    refused = run("embed", "-i", "in.txt", "-o", "out.jsonl", "--truncate")
+
+    assert before
+    assert fails(refused, "is of another job (options differ)")
+    assert sorted((folder / "out.jsonl.job").glob("part-*")) == before
+
+
+@pytest.mark.parametrize("output", ["out.jsonl", "out.npy", "out.parquet", "out/"])
+def test_killed_at_every_step(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch, output: str) -> None:
+    """Killed before any of the steps that move or remove a file, a job ends as if it had not been, without strays."""
+    (folder / "in.txt").write_text("".join(f"text {number}\n" for number in range(300)) + "refuse\n")
+    (folder / "wanted").mkdir()
+    run("embed", "-i", "in.txt", "-o", f"wanted/{output}")
+    wanted = _files(folder / "wanted")
+    left = 0
+    steps = {"move": File.move, "remove": File.remove}
+
+    def killing(name: str) -> Callable[..., None]:
+        def step(self: File, *arguments: File) -> None:
+            nonlocal left
+            left -= 1
+            if left < 0:  # nothing after it is done, as clean-up would be, either
+                raise Killed
+            steps[name](self, *arguments)
+
+        return step
+
+    for name in steps:
+        monkeypatch.setattr(File, name, killing(name))
+    for number in range(100):
+        (folder / "work").mkdir()
+        left = number
+        try:
+            run("embed", "-i", "in.txt", "-o", f"work/{output}")
+        except Killed:
+            left = 1000
+            result = run("embed", "-i", "in.txt", "-o", f"work/{output}")
+            assert result.code == 3 or "already exists" in result.err
+        found = _files(folder / "work")
+        shutil.rmtree(folder / "work")
+
+        assert found == wanted
+        if 0 < left < 900:
+            break
+    assert number > 5
+
+
+def _files(folder: Path) -> dict[str, bytes]:
+    """All files below, but for what an empty job folder is made of."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes().replace(str(folder.name).encode(), b"")
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+def test_what_a_finished_job_left_is_no_other_job(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that was killed between its output and its clean-up does not stand for the next one of that name."""
+    remove = File.remove
+
+    def killed(self: File) -> None:
+        if (folder / "out.jsonl").exists():
+            raise Killed
+        remove(self)
+
+    monkeypatch.setattr(File, "remove", killed)
+    with pytest.raises(Killed):
+        run("embed", "-i", "in.txt", "-o", "out.jsonl")
+    monkeypatch.setattr(File, "remove", remove)
+    (folder / "out.jsonl").unlink()
+    (folder / "other.txt").write_text("one\n")
+
+    assert (folder / "out.jsonl.job").exists()
+    assert run("embed", "-i", "other.txt", "-o", "out.jsonl").code == 0
+    assert len((folder / "out.jsonl").read_text().splitlines()) == 1
+    assert not (folder / "out.jsonl.job").exists()
+
+
+def test_names_of_many_parts_are_in_the_order_of_the_rows() -> None:
+    """Also where there are more files, or chunks of one, than five digits count."""
+    keys = [(99_999, 0), (99_999, 99_999), (99_999, 100_000), (100_000, 0)]
+    parts = [names.part_name(*key, "0" * 12, ".jsonl") for key in keys]
+    rejects = [names.rejects_name(*key) for key in keys]
+
+    assert list(names.parts_in(reversed(parts))) == keys
+    assert names.rejects_in(reversed(rejects)) == rejects
+    assert all(names.is_ours(name) for name in [*parts, *rejects, f".{parts[0]}.17"])
+    assert not any(map(names.is_ours, ["part.jsonl", ".hidden", "_rejects.txt", "data-00000.parquet"]))

@@ -1,0 +1,151 @@
+"""Rows of every kind: each has one result, or is rejected once, in order, in every format."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from bertline.jobs.sinks import length_of_vectors
+from bertline.jobs.storage import FileError
+from tests.clients.command import Run, fails, numbers
+
+ANYTHING = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.integers(-(2**70), 2**70)
+    | st.floats()
+    | st.text(st.characters(), max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=6,
+)
+NAMES = st.sampled_from(["text", "n", "vector", "input_vector", "row", "place", "", "ünï", "a.b", "\ud800"])
+ROWS = st.fixed_dictionaries({"text": st.sampled_from(["a", "b c", "refuse", " "])}, optional={"n": ANYTHING})
+LINES = st.lists(
+    ROWS.map(json.dumps)
+    | st.dictionaries(NAMES, ANYTHING, max_size=4).map(json.dumps)
+    | st.sampled_from(
+        ["", "{", "null", "[]", '"x"', '{"text": "a", "text": "b"}', '{"text": "a", "n": 1e999}', "\x00"]
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(lines=LINES, suffix=st.sampled_from(["jsonl", "parquet", "npy"]))
+def test_every_line_of_jsonl_is_accounted_for(run: Run, lines: list[str], suffix: str) -> None:
+    """Whatever stands in the lines, each has a result or is rejected, and both files are in the order of the input."""
+    lines = ['{"text": "first"}', *lines]
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "in.jsonl").write_text("\n".join(lines) + "\n")
+        result = run("embed", "-i", f"{name}/in.jsonl", "-o", f"{name}/out.{suffix}")
+        vectors = read_vectors(folder / f"out.{suffix}")
+        told = folder / f"out.{suffix}.rejects.jsonl"
+        rejected = [json.loads(line)["place"] for line in lines_of(told)] if told.exists() else []
+
+        assert result.code == (3 if rejected else 0), result
+        assert {path.name for path in folder.iterdir()} <= {"in.jsonl", f"out.{suffix}", told.name}
+    places = [int(place.rpartition(" ")[2]) for place in rejected]
+    good = [number for number in range(1, len(lines) + 1) if number not in places]
+    if suffix == "npy":
+        assert [number for number, vector in enumerate(vectors, start=1) if np.isnan(vector).any()] == places
+        vectors = [vector for vector in vectors if not np.isnan(vector).any()]
+    assert places == sorted(set(places))
+    assert [np.float32(vector).tolist() for vector in vectors] == [
+        np.float32(numbers(json.loads(lines[number - 1])["text"])).tolist() for number in good
+    ]
+
+
+def read_vectors(path: Path) -> list[Any]:
+    if path.suffix == ".npy":
+        return list(np.load(path))
+    if path.suffix == ".parquet":
+        return list(pq.read_table(path)["vector"].to_pylist())
+    return [json.loads(line)["vector"] for line in lines_of(path)]
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(texts=st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=8), min_size=1, max_size=8))
+def test_csv_gives_what_python_wrote(run: Run, tmp_path: Path, texts: list[str]) -> None:
+    """Quotes, line feeds, NUL and all else in the values of CSV come through, also after a byte order mark."""
+    stream = io.StringIO()
+    csv.writer(stream, quoting=csv.QUOTE_ALL).writerows([["id", "text"], *([text, "x"] for text in texts)])
+    (tmp_path / "in.csv").write_bytes(b"\xef\xbb\xbf" + stream.getvalue().encode())
+
+    run("embed", "-i", f"{tmp_path}/in.csv", "-o", f"{tmp_path}/out.jsonl", "--force")
+
+    assert [json.loads(line)["id"] for line in lines_of(tmp_path / "out.jsonl")] == texts
+
+
+def test_nothing_in_objects_is_left_out(run: Run, tmp_path: Path) -> None:
+    """Parquet takes rows whose objects and lists are like those of the first rows; others are rejected, not cut."""
+    rows = [
+        {"text": "a", "more": {"a": 1, "b": [{"c": "x"}]}, "list": [], "n": 1.5},
+        {"text": "b", "more": None, "list": ["y"], "n": 2},
+    ]
+    odd = [
+        {"more": {"z": 1}},
+        {"more": {"b": [{"z": 1}]}},
+        {"list": "xyz"},
+        {"n": True},
+        {"n": 2**70},
+        {"list": ["\ud800"]},
+    ]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows * 4100))
+    with open(tmp_path / "in.jsonl", "a") as file:
+        file.writelines(json.dumps({"text": "odd", **row}) + "\n" for row in odd)
+    run("embed", "-i", f"{tmp_path}/in.jsonl", "-o", f"{tmp_path}/out.parquet")
+
+    assert pq.read_table(tmp_path / "out.parquet").drop_columns("vector").to_pylist() == [
+        {name: value for name, value in row.items() if name != "text"} for row in rows * 4100
+    ]
+    told = (tmp_path / "out.parquet.rejects.jsonl").read_text().splitlines()
+    assert [json.loads(line)["row"] for line in told] == [{"text": "odd", **row} for row in odd]
+
+
+def test_first_rows_that_are_rejected_settle_no_columns(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The columns of Parquet are those of the first rows with results, also where a whole chunk before has none."""
+    monkeypatch.setattr("bertline.jobs.chunks.CHUNK_ROWS", 256)
+    (tmp_path / "in.jsonl").write_text("{\n" * 300 + '{"text": "a", "id": 1}\n' * 300)
+    arguments = ("classify", "-i", f"{tmp_path}/in.jsonl", "-o", f"{tmp_path}/out.parquet")
+
+    assert run(*arguments).code == 3
+    assert pq.read_table(tmp_path / "out.parquet")["id"].to_pylist() == [1] * 300
+
+
+def test_a_quote_that_is_not_closed(run: Run, tmp_path: Path) -> None:
+    """The rest of a CSV file is not taken for one text."""
+    (tmp_path / "in.csv").write_text('id,text\n1,a\n2,"b\n3,c\n4,d\n')
+    (tmp_path / "good.csv").write_text('id,text\n1,a\n2,"b\n3,c"')
+
+    assert fails(
+        run("embed", "-i", f"{tmp_path}/in.csv", "-o", f"{tmp_path}/out.jsonl"),
+        f"`{tmp_path}/in.csv`, line 3: a quote opens a value here, and none closes it",
+    )
+    assert len(run("embed", "-i", f"{tmp_path}/good.csv").rows) == 2
+
+
+@pytest.mark.parametrize(("known", "lengths"), [(0, [4, 2]), (8, [4, 4])])
+def test_vectors_of_several_lengths(known: int, lengths: list[int]) -> None:
+    """Vectors that cannot stand in one column are told as such."""
+    with pytest.raises(FileError, match=r"and [24] numbers came, of several models; name one with --model"):
+        length_of_vectors(known, [np.zeros(length) for length in lengths])
+
+
+def lines_of(path: Path) -> list[str]:
+    """Lines that end in a line feed, and no others that Python knows."""
+    return path.read_bytes().decode().split("\n")[:-1]
