@@ -8,7 +8,6 @@ import pytest
 from bertline import Client
 from bertline.testing import FakeServer
 from tests.clients.command import run  # noqa: F401
-from tests.clients.encoder import FakeEncoder
 
 
 @pytest.fixture
@@ -22,11 +21,6 @@ def target(server: FakeServer) -> str:
     """Where the fake server is, which refuses the text `refuse`."""
     server.refuse("refuse", "refused")
     return server.target
-
-
-@pytest.fixture
-def encoder(server: FakeServer) -> FakeEncoder:
-    return FakeEncoder(server)
 
 
 @pytest.fixture

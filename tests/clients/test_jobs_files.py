@@ -154,7 +154,7 @@ def test_columns_of_every_type_are_kept(run: Run, folder: Path, column: pa.Array
         rows = [json.loads(line) for line in Path(output).read_text().splitlines()]
         assert [row["more"] is None for row in rows] == column.is_null().to_pylist()
     else:
-        assert np.load(output).shape == (3, 4)
+        assert np.load(output).shape == (3, 8)
 
 
 def column_of(array: pa.Array) -> pa.ChunkedArray:

@@ -10,8 +10,8 @@ import pytest
 
 from bertline.jobs import names
 from bertline.jobs.storage import File
+from bertline.testing import FakeServer
 from tests.clients.command import Run, fails
-from tests.clients.fake_server import FakeEncoder
 
 
 class Killed(BaseException):
@@ -54,11 +54,11 @@ def test_a_finished_folder_with_other_files_stays(run: Run, folder: Path) -> Non
     assert run("embed", "-i", "in.txt", "-o", "out/", "--force").code == 0
 
 
-def test_a_mistake_costs_nothing_that_is_done(run: Run, encoder: FakeEncoder, folder: Path) -> None:
+def test_a_mistake_costs_nothing_that_is_done(run: Run, server: FakeServer, folder: Path) -> None:
     """A job that is refused, since it is another one, leaves the parts of the interrupted one as they are."""
-    encoder.fail_after = 14
+    server.fail("INTERNAL", "broken", method="Embed", after=14, times=None)
     run("embed", "-i", "in.txt", "-o", "out.jsonl", "--in-flight", "1")
-    encoder.fail_after = None
+    server.reset()
     before = sorted((folder / "out.jsonl.job").glob("part-*"))
     refused = run("embed", "-i", "in.txt", "-o", "out.jsonl", "--truncate")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import time
 from collections.abc import Callable
@@ -11,7 +12,7 @@ import grpc
 import numpy as np
 import pytest
 
-from bertline import Client, errors, testing
+from bertline import AsyncClient, Client, errors, testing
 from bertline.testing import FakeModel, FakeServer, vector
 from bertline.testing._answers import ANSWERS
 from bertline.testing._models import TASKS
@@ -222,3 +223,14 @@ def test_a_busy_port_is_told_of() -> None:
     """And nothing of the server stays."""
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(OSError, match="in use"):
         FakeServer(port=taken.getsockname()[1])
+
+
+def test_it_can_be_opened_where_an_event_loop_runs() -> None:
+    """As in tests that are coroutines."""
+
+    async def ask() -> int:
+        with FakeServer() as server:
+            async with AsyncClient(server.target) as client:
+                return len(await client.embed(["text"]))
+
+    assert asyncio.run(ask()) == 1

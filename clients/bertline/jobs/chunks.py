@@ -11,7 +11,7 @@ from typing import Any
 from bertline.jobs.sources import Block, Given, Row, Source
 
 CHUNK_ROWS = 8192
-CHUNK_BYTES = 16 << 20
+CHUNK_BYTES = 2 << 20
 """Text in a chunk, after which the next one begins."""
 
 

@@ -17,15 +17,14 @@ class Relay:
         """Both ends of all connections."""
         self.is_silent = False
         self.is_closing = False
-        try:
-            listening = self.loop.create_server(lambda: Side(self), "127.0.0.1", port)
-            self._server = self.loop.run_until_complete(listening)
-        except OSError:
-            self.loop.close()
-            raise
-        self.port: int = self._server.sockets[0].getsockname()[1]
         self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
         self._thread.start()
+        try:
+            self._server = asyncio.run_coroutine_threadsafe(self._listen(port), self.loop).result(10)
+        except OSError:
+            self._end_loop()
+            raise
+        self.port: int = self._server.sockets[0].getsockname()[1]
 
     def drop(self) -> None:
         """Cut all connections."""
@@ -40,9 +39,15 @@ class Relay:
         if self.loop.is_closed():
             return
         asyncio.run_coroutine_threadsafe(self._end(), self.loop).result(10)
+        self._end_loop()
+
+    def _end_loop(self) -> None:
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
         self.loop.close()
+
+    async def _listen(self, port: int) -> asyncio.Server:
+        return await self.loop.create_server(lambda: Side(self), "127.0.0.1", port)
 
     def _abort(self) -> None:
         for side in self.sides:
