@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
-from bertline.jobs.sources import Block, Given, Row, Source
+from bertline.jobs.blocks import Block, Row
+from bertline.jobs.sources import Given, Source
 
 CHUNK_ROWS = 8192
 CHUNK_BYTES = 2 << 20

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from bertline.jobs.asking import Asked, Asker, Rejected
+from bertline.jobs.blocks import Row
 from bertline.jobs.chunks import Chunk, chunks_of, text_bytes
 from bertline.jobs.operations import Missing, Operation
 from bertline.jobs.progress import Progress
-from bertline.jobs.sources import Given, Row, Source
+from bertline.jobs.sources import Given, Source
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, BinaryIO
 
+from bertline.jobs.blocks import BLOCK_ROWS
 from bertline.jobs.job import Job
 from bertline.jobs.order import Order
 from bertline.jobs.parts import rejected_rows
 from bertline.jobs.progress import Progress
 from bertline.jobs.sinks import Jsonl, json_line
-from bertline.jobs.sources import BLOCK_ROWS
 from bertline.jobs.storage import File, FileError, open_write
 
 MAX_TOLD = 20

@@ -14,7 +14,7 @@ import numpy as np
 from bertline.jobs.asking import Asked, Rejected
 from bertline.jobs.kept import Kept
 from bertline.jobs.operations import Operation
-from bertline.jobs.sources import parquet_library
+from bertline.jobs.parquet import parquet_library
 from bertline.jobs.storage import File, FileError, open_read
 
 
