@@ -1,5 +1,6 @@
 """A small corpus, its tokenizer, and a checkpoint pretrained for a few steps."""
 
+import os
 import signal
 
 import pytest
@@ -9,6 +10,8 @@ from training.corpus import Corpus, CorpusRecipe, prepare_corpus
 from training.loop.distributed import CPU, World
 from training.pretrain import PretrainRecipe, pretrain
 from training.vocab import VocabRecipe, train_vocab
+
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # its notes on standard error are not of the commands under test
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -50,6 +50,7 @@ def test_all_replicas_are_asked(replicas: tuple[FakeServer, FakeServer]) -> None
     assert [len(server.calls) - count for server, count in zip(replicas, before, strict=True)] == [5, 5]
 
 
+@pytest.mark.slow
 def test_a_draining_replica_costs_no_call(replicas: tuple[FakeServer, FakeServer]) -> None:
     """What one server refuses since it drains, another answers, however often; a large request as well."""
     with Client(target_of(replicas)) as client:

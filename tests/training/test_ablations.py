@@ -78,6 +78,7 @@ def finished(data, tmp_path_factory, alone):
     return recipe, ablations(recipe, alone), killed
 
 
+@pytest.mark.slow
 def test_cells_are_means_over_seeds(finished):
     """As the task cards of the runs have the scores, with their sample deviation, and the baseline beside them."""
     recipe, (result,), _ = finished
@@ -108,6 +109,7 @@ def test_cells_are_means_over_seeds(finished):
     assert (recipe.run_dir / "table-5.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_rows_differ_in_what_they_say(finished):
     """Direction, next sentences and BiLSTM stand in the runs; all pretrainings have the same steps."""
     recipe, _, _ = finished
@@ -140,6 +142,7 @@ def test_maskings_are_the_papers(tmp_path):
     assert features.num_epochs == 3 * runs.finetunings(table.rows[0], table.columns[0])[0].num_epochs
 
 
+@pytest.mark.slow
 def test_again_only_looks_up(finished, alone, capsys, monkeypatch):
     """Nothing is trained twice."""
     recipe, results, _ = finished
@@ -157,6 +160,7 @@ def change(path, **fields):
     path.write_text(json.dumps(json.loads(path.read_text()) | fields))
 
 
+@pytest.mark.slow
 def test_refused_runs_stop_no_others(finished, alone, tmp_path, capsys):
     """They are named, and what builds on them is left out, too; the rest is done, and the tables are written."""
     recipe = replace(finished[0], run_dir=Path(shutil.copytree(finished[0].run_dir, tmp_path / "run")))
@@ -184,6 +188,7 @@ def test_refused_runs_stop_no_others(finished, alone, tmp_path, capsys):
     assert rows == ["| no NSP |  |  |"]
 
 
+@pytest.mark.slow
 def test_killed_run_goes_on(finished):
     """The report had what was known, with what was to come; and no finished run was done again."""
     recipe, _, (report, times) = finished
@@ -206,6 +211,7 @@ def test_steps_are_halved_from_both_starts(tmp_path):
     assert {row.pretraining.name for row in rows} & shared == {"bert", "left-to-right"}
 
 
+@pytest.mark.slow
 def test_another_scale_needs_another_directory(finished, alone):
     """And a file that is missing is named, with the way round it."""
     recipe, _, _ = finished

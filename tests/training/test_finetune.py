@@ -2,8 +2,6 @@
 
 import json
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -15,6 +13,7 @@ from tasks.batching import predict
 from tasks.features import Features
 from tasks.spans import SpanExample, SpanSettings
 from tasks.tokenizer import TOKENIZER_CONFIG_FILE, TOKENIZER_FILE, Tokenizer
+from tests.commands import call
 from tests.toy import write_classification, write_spans
 from training.checkpoint import read_task_card
 from training.data.examples import Examples
@@ -22,7 +21,7 @@ from training.data.finetuning import FinetuningData, label_examples
 from training.data.labelled import Columns, read_examples
 from training.evaluate import load_for_evaluation
 from training.evaluate import main as evaluate
-from training.finetune import FinetuneRecipe, finetune
+from training.finetune import FinetuneRecipe, finetune, main
 from training.loop.run import read_metrics
 from training.objectives import OBJECTIVES, Item, answer_positions
 
@@ -52,7 +51,7 @@ def test_classification_learns(checkpoint, tmp_path, alone):
     assert transformers.AutoModelForSequenceClassification.from_pretrained(path).config.id2label == {0: "no", 1: "yes"}
 
 
-@pytest.mark.parametrize("unanswerable", [False, True])
+@pytest.mark.parametrize("unanswerable", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_spans_learn(unanswerable, checkpoint, tmp_path, alone):
     """F1 on dev is high, over windows too, with and without unanswerable questions."""
     train, dev = (write_spans(tmp_path / f"{seed}.json", 300, seed, unanswerable=unanswerable) for seed in (0, 1))
@@ -189,10 +188,6 @@ def test_every_sequence_once_an_epoch(tokenizer_dir):
     assert orders[0] != orders[1]
 
 
-def run_command(*arguments):
-    return subprocess.run([sys.executable, "-m", *arguments], capture_output=True, text=True, check=False)
-
-
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
@@ -202,7 +197,7 @@ def run_command(*arguments):
         ("a.json", "[]", "is not in SQuAD's format"),
     ],
 )
-def test_malformed_data_is_one_line(name, content, message, checkpoint, tmp_path):
+def test_malformed_data_is_one_line(name, content, message, checkpoint, tmp_path, monkeypatch, capfd):
     """File and reason, no traceback, no run directory left."""
     (tmp_path / name).write_text(content)
     arguments = [
@@ -214,7 +209,7 @@ def test_malformed_data_is_one_line(name, content, message, checkpoint, tmp_path
         "--run-dir",
         str(tmp_path / "run"),
     ]
-    result = run_command("training.finetune", *arguments)
+    result = call(main, arguments, monkeypatch, capfd)
 
     assert result.returncode == 1
     assert message in result.stderr
@@ -305,7 +300,7 @@ def test_a_task_card_that_asks_for_too_much_is_refused(checkpoint, tmp_path):
         load_for_evaluation(edited)
 
 
-def test_evaluate_prints_scores_and_writes_predictions(checkpoint, tmp_path, alone):
+def test_evaluate_prints_scores_and_writes_predictions(checkpoint, tmp_path, alone, monkeypatch, capfd):
     """The command's table holds the scores of the task card."""
     train = write_classification(tmp_path / "train.jsonl", 64, 0)
     recipe = FinetuneRecipe(
@@ -315,7 +310,7 @@ def test_evaluate_prints_scores_and_writes_predictions(checkpoint, tmp_path, alo
 
     out = tmp_path / "predictions.jsonl"
     arguments = [str(path), "--data", str(train), "--train", str(train), "--predictions", str(out)]
-    result = run_command("training.evaluate", *arguments)
+    result = call(evaluate, arguments, monkeypatch, capfd)
 
     assert result.returncode == 0, result.stderr
     assert f"{100 * read_task_card(path).scores['dev']['accuracy']:.2f}" in result.stdout
@@ -325,7 +320,7 @@ def test_evaluate_prints_scores_and_writes_predictions(checkpoint, tmp_path, alo
     assert sum(rows[0]["scores"].values()) == pytest.approx(1, abs=1e-5)
 
     train.write_text('{"text": "x", "label": "maybe"}\n')
-    result = run_command("training.evaluate", str(path), "--data", str(train))
+    result = call(evaluate, [str(path), "--data", str(train)], monkeypatch, capfd)
     assert result.stderr == f"error: `{train}`, line 1: label `maybe` is none of the checkpoint's: no, yes\n"
 
 

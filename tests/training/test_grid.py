@@ -122,6 +122,7 @@ def test_changed_recipe_in_the_same_directory_is_refused(finished, checkpoint, d
         grid(recipe(checkpoint, data, finished[0], dropout=0.2), alone)
 
 
+@pytest.mark.slow
 def test_killed_grid_resumes(finished, trained, checkpoint, data, tmp_path, alone):
     """A half-finished run goes on from its state, and the report is that of a grid left alone."""
     asked, save_state = recipe(checkpoint, data, tmp_path / "run", checkpoint_every=8), Run.save_state

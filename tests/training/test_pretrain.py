@@ -10,6 +10,7 @@ import time
 import pytest
 import torch
 
+from tests.commands import call
 from tests.toy import TINY
 from tests.training.gradients import write_gradients
 from training.checkpoint import load_model, read_task_card
@@ -17,7 +18,7 @@ from training.data.pretraining import PretrainingExamples
 from training.launch import launch
 from training.loop.run import read_metrics
 from training.model.bert import BertForPreTraining
-from training.pretrain import IGNORED, PretrainRecipe, pretrain, pretraining_batch, recipe_from_arguments
+from training.pretrain import IGNORED, PretrainRecipe, main, pretrain, pretraining_batch, recipe_from_arguments
 
 
 def losses(run):
@@ -212,10 +213,10 @@ def test_published_shapes_are_first_words(tmp_path):
         (["--corpus", "nowhere"], "not a corpus: `nowhere`"),
     ],
 )
-def test_mistakes_get_one_line_and_a_non_zero_exit(corpus_dir, tmp_path, flags, message):
+def test_mistakes_get_one_line_and_a_non_zero_exit(corpus_dir, tmp_path, flags, message, monkeypatch, capfd):
     """No frame, no traceback."""
-    command_line = command(corpus_dir, tmp_path / "run", *flags)
-    result = subprocess.run(command_line, capture_output=True, text=True, check=False)
+    arguments = command(corpus_dir, tmp_path / "run", *flags)[3:]
+    result = call(main, arguments, monkeypatch, capfd)
 
     assert result.returncode == 1
     assert message in result.stderr

@@ -105,7 +105,7 @@ def test_a_finetuned_run(finetuned, task, baseline, says):
     assert "The pretraining before it" in page.text
 
 
-@pytest.mark.parametrize("direction", ["left-to-right", "concatenated"])
+@pytest.mark.parametrize("direction", ["left-to-right", pytest.param("concatenated", marks=pytest.mark.slow)])
 def test_a_language_model_fills_in_no_masks(direction, corpus_dir, tmp_path, alone):
     """Its page has no samples and says why, `training.evaluate` refuses it in one line."""
     recipe = PretrainRecipe(

@@ -17,9 +17,16 @@ def launch(act, *flags):
 @pytest.mark.parametrize(
     ("act", "message", "code"),
     [
-        ("refuse", "error: invalid literal for int() with base 10: 'what main cannot read'", 2),
+        pytest.param(
+            "refuse",
+            "error: invalid literal for int() with base 10: 'what main cannot read'",
+            2,
+            marks=pytest.mark.slow,
+        ),
         ("mistake", "error: what one cannot read", 2),
-        ("kill", "error: a process was ended by SIGKILL; is there enough memory?", 137),
+        pytest.param(
+            "kill", "error: a process was ended by SIGKILL; is there enough memory?", 137, marks=pytest.mark.slow
+        ),
     ],
 )
 def test_what_ends_one_process_is_said_once(act, message, code):

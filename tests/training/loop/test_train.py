@@ -377,7 +377,7 @@ def test_kill_while_a_state_is_written_leaves_the_one_before(corpus_dir, tmp_pat
     assert losses(tmp_path / "killed") == losses(tmp_path / "whole")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_interrupted_run_goes_on_from_its_last_step(number, corpus_dir, tmp_path):
     """Ctrl-C and SIGTERM end the run after its step, with a state and one line; then the losses are the same."""
     flags = ["--num-steps", "400", "--checkpoint-every", "0"]
@@ -417,6 +417,7 @@ def test_killed_worker_is_replaced(corpus_dir, tmp_path):
     assert (tmp_path / "run" / "checkpoint" / "model.safetensors").is_file()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")  # of the tracing
 def test_compiled_network_trains_alike(corpus_dir, tmp_path, alone, monkeypatch):
     """With `--compile on` the losses are those without; the checkpoint has plain names."""

@@ -180,7 +180,7 @@ def test_layers_that_nobody_reads_do_not_train():
     assert not any(value.requires_grad for value in model.bert.layers[1:].parameters())
 
 
-@pytest.mark.parametrize("task", ["classification", "tagging", "spans"])
+@pytest.mark.parametrize("task", ["classification", "tagging", pytest.param("spans", marks=pytest.mark.slow)])
 def test_features_of_a_frozen_encoder_learn(task, checkpoint, tmp_path, alone):
     """A BiLSTM over two layers beats the baseline; the encoder stays bit by bit; loading gives the same scores."""
     settings = recipe(task, checkpoint, tmp_path, frozen=True, layers=(-1, -2), bilstm=32, num_epochs=6)

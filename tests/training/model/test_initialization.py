@@ -73,6 +73,7 @@ def test_heads_of_an_odd_size_are_refused():
         local_model(BertConfig(vocab_size=300, hidden_size=6, num_attention_heads=2, num_hidden_layers=1))
 
 
+@pytest.mark.slow
 def test_local_initialization_learns_from_context_where_the_other_does_not_yet(tmp_path, alone):
     """Text in which the neighbours decide each word: after 80 steps one network reads them, the other only counts."""
     words = [first + second for first in "bcdfg" for second in "aeiou"]

@@ -1,0 +1,85 @@
+"""CSV -> rows."""
+
+from __future__ import annotations
+
+import csv
+import io
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import BinaryIO
+
+from bertline.jobs.blocks import Row
+from bertline.jobs.storage import FileError
+
+_UNCLOSED = "a quote opens a value here, and none closes it; mend it, as all lines after it are read as one value"
+
+
+def read_csv(
+    stream: BinaryIO, name: str, check: Callable[[Sequence[str]], None], *, delimiter: str, skip_empty: bool
+) -> Iterator[tuple[Row, bytes]]:
+    """A row a line, or more of them where values are quoted, with what was read. All values are strings.
+
+    Args:
+        name: of the file, for messages.
+        check: is given the names of the columns.
+
+    Raises:
+        FileError: where rows cannot be told from each other.
+    """
+    csv.field_size_limit(sys.maxsize)
+    text = io.TextIOWrapper(stream, "utf-8-sig", errors="surrogateescape", newline="")
+    lines = _LinesOfRow(text)
+    reader = csv.reader(lines, delimiter=delimiter)
+    try:
+        check(header := next(reader, []))
+        while (values := next(reader, None)) is not None:
+            if lines.is_unclosed(delimiter):
+                raise FileError(f"{name}, line {reader.line_num - len(lines.taken) + 1}: {_UNCLOSED}")
+            if values or not skip_empty:
+                yield _row(reader.line_num, header, values), repr(values).encode("utf-8", "surrogatepass")
+            lines.taken.clear()
+    except csv.Error as error:
+        raise FileError(f"{name}, line {reader.line_num}: {error}") from error
+    finally:
+        text.detach()  # who opened the stream closes it
+
+
+class _LinesOfRow:
+    """Lines of CSV, and which of them the row took that is read."""
+
+    def __init__(self, lines: Iterable[str]) -> None:
+        self._lines = iter(lines)
+        self._is_ended = False
+        self.taken: list[str] = []
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        line = next(self._lines, None)
+        if line is None:
+            self._is_ended = True
+            raise StopIteration
+        self.taken.append(line)
+        return line
+
+    def is_unclosed(self, delimiter: str) -> bool:
+        """Whether the file ended within a quoted value, of which csv says nothing."""
+        if not self._is_ended:
+            return False
+        try:
+            list(csv.reader(self.taken, delimiter=delimiter, strict=True))
+        except csv.Error as error:
+            return "unexpected end of data" in str(error)
+        return False
+
+
+def _row(number: int, header: Sequence[str], values: Sequence[str]) -> Row:
+    place, fields = f"line {number}", dict(zip(header, values, strict=False))
+    if not values:
+        return Row(place, fields, "the line is empty; mend it, or leave such lines out with --skip-empty")
+    if len(values) != len(header):
+        return Row(place, {"line": list(values)}, f"{len(values)} values came, the header has {len(header)}")
+    if any("\udc80" <= char <= "\udcff" for value in values if not value.isascii() for char in value):
+        return Row(place, fields, "not UTF-8; convert the file")
+    return Row(place, fields)

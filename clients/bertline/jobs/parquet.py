@@ -1,0 +1,81 @@
+"""Parquet -> rows."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, BinaryIO
+
+from bertline.jobs.blocks import BLOCK_ROWS, Block, Row, digest_of
+from bertline.jobs.storage import FileError
+
+_ERRORS = (OSError, ValueError, NotImplementedError, KeyError)
+"""Those of pyarrow's are of these kinds."""
+
+
+def parquet_library() -> Any:
+    """pyarrow.parquet.
+
+    Raises:
+        FileError: when it is not installed.
+    """
+    try:
+        import pyarrow.parquet
+    except ModuleNotFoundError as error:
+        raise FileError("Parquet needs `pyarrow`: pip install 'bertline[cli]'") from error
+    return pyarrow.parquet
+
+
+def read_parquet(
+    stream: BinaryIO, name: str, check: Callable[[Sequence[str]], None], wanted: Sequence[str]
+) -> Iterator[Block]:
+    """Rows with the columns that are wanted, as far as they are there; all others stay in the block's table.
+
+    Args:
+        name: of the file, for messages.
+        check: is given the names of the columns.
+
+    Raises:
+        FileError: when the file is damaged.
+    """
+    library = parquet_library()
+    import pyarrow
+
+    from bertline.jobs import plain
+
+    with _readable(name):
+        file = library.ParquetFile(stream)
+    check(file.schema_arrow.names)
+    number, total = 0, max(1, file.metadata.num_rows)
+    footer = _footer(stream, file.metadata.serialized_size)  # tells of a change in any column
+    there = [column for column in wanted if column in file.schema_arrow.names]
+    for batch in _batches(file, name):
+        fields = plain.to_inputs(pyarrow.Table.from_batches([batch]).select(there), name)
+        rows = [Row(f"row {number + index}", values) for index, values in enumerate(fields, start=1)]
+        number += len(rows)
+        yield Block(rows, digest_of([footer, repr(fields).encode("utf-8", "surrogatepass")]), number / total, batch)
+
+
+def _batches(file: Any, name: str) -> Iterator[Any]:
+    batches = file.iter_batches(BLOCK_ROWS)
+    while True:
+        with _readable(name):
+            batch = next(batches, None)
+        if batch is None:
+            return
+        yield batch
+
+
+@contextmanager
+def _readable(name: str) -> Iterator[None]:
+    try:
+        yield
+    except _ERRORS as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise FileError(f"cannot read {name}: {reason}") from error
+
+
+def _footer(stream: BinaryIO, num_bytes: int) -> bytes:
+    stream.seek(-8 - num_bytes, io.SEEK_END)
+    return stream.read(num_bytes)
