@@ -67,7 +67,10 @@ def test_a_mistake_costs_nothing_that_is_done(run: Run, server: FakeServer, fold
     assert sorted((folder / "out.jsonl.job").glob("part-*")) == before
 
 
-@pytest.mark.parametrize("output", ["out.jsonl", "out.npy", "out.parquet", "out/"])
+@pytest.mark.parametrize(
+    "output",
+    [*(pytest.param(name, marks=pytest.mark.slow) for name in ("out.jsonl", "out.npy")), "out.parquet", "out/"],
+)
 def test_killed_at_every_step(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch, output: str) -> None:
     """Killed before any of the steps that move or remove a file, a job ends as if it had not been, without strays."""
     (folder / "in.txt").write_text("".join(f"text {number}\n" for number in range(300)) + "refuse\n")

@@ -115,7 +115,10 @@ def test_loss_is_that_of_sentence_transformers(num_negatives):
     assert float(loss) / 6 == pytest.approx(float(expected), rel=1e-5)
 
 
-@pytest.mark.parametrize(("pooling", "num_epochs", "learning_rate"), [("cls", 15, 1e-2), ("mean", 4, 3e-3)])
+@pytest.mark.parametrize(
+    ("pooling", "num_epochs", "learning_rate"),
+    [("cls", 15, 1e-2), pytest.param("mean", 4, 3e-3, marks=pytest.mark.slow)],
+)
 def test_supervised_training_brings_topics_together(pooling, num_epochs, learning_rate, recipe, alone):
     """Spearman on dev rises far above that of the start, which the task card holds beside the baselines."""
     path = train_embedding(replace(recipe, pooling=pooling, num_epochs=num_epochs, learning_rate=learning_rate), alone)

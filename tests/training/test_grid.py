@@ -102,6 +102,7 @@ def trained(monkeypatch):
     return started
 
 
+@pytest.mark.slow
 def test_finished_runs_are_not_run_again(finished, trained, checkpoint, data, tmp_path, alone):
     """A run whose directory is lost is run again, to the same scores; a longer list runs only what is new."""
     run_dir, found = shutil.copytree(finished[0], tmp_path / "run"), finished[1]

@@ -223,6 +223,7 @@ def test_mistakes_get_one_line_and_a_non_zero_exit(corpus_dir, tmp_path, flags, 
     assert len(result.stderr.splitlines()) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("flag", "start", "end"),
     [

@@ -213,6 +213,7 @@ def test_frozen_alone_stays_a_bert(checkpoint, tmp_path, alone):
         )
 
 
+@pytest.mark.slow
 def test_checkpoint_passes_for_no_bert(checkpoint, tmp_path, alone):
     """transformers does not know it, the export refuses it; fine-tuning goes on from it, with or without its BiLSTM."""
     first = finetune(recipe("classification", checkpoint, tmp_path, 32, layers=(1, 2), combine="sum", bilstm=8), alone)
