@@ -11,7 +11,7 @@ from typing import Any
 from bertline.jobs.blocks import Block, Row
 from bertline.jobs.sources import Given, Source
 
-CHUNK_ROWS = 8192
+CHUNK_ROWS = 2048
 CHUNK_BYTES = 2 << 20
 """Text in a chunk, after which the next one begins."""
 
