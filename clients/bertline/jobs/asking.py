@@ -38,7 +38,6 @@ class Asked:
     chunk: Chunk
     results: list[Any]
     """A result or Rejected for each row."""
-    num_tokens: int = 0
     num_settled: int = 0
     """Rows, from the first on, of which is known what became of them."""
 
@@ -182,7 +181,6 @@ def _settle(
     results, num_tokens = future.result()
     for index, result in zip(part.indices, results, strict=True):
         part.asked.results[index] = result
-    part.asked.num_tokens += num_tokens
     part.asked.num_settled = len(part.asked.results) if part.is_last else part.indices[-1] + 1
     progress(len(results), num_tokens, part.asked)
     if part.is_last:
