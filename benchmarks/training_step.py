@@ -26,7 +26,7 @@ from training.loop.train import Batch
 from training.model import cpu
 from training.model.bert import BertConfig
 from training.model.flops import flops_per_token, measured_peak
-from training.pretrain import pretraining_losses
+from training.pretraining_objectives import MaskedLM
 
 Step = Callable[[], None]
 
@@ -64,7 +64,7 @@ def ours(arguments: Arguments, dropout: float) -> Step:
 
     def step() -> None:
         with torch.autocast("cpu", torch.bfloat16):
-            losses = pretraining_losses(model, batch)
+            losses = MaskedLM().losses(model, batch)
         sum(value / batch.counts[name] for name, value in losses.items()).backward()
         _update(model, optimizer)
 

@@ -14,32 +14,31 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Thread
 from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 import tyro
-from torch import Tensor, nn
+from torch import nn
 
-from tasks.features import Features, collate
 from tasks.masked_lm import MaskedLMSettings
 from training.baselines import no_context
 from training.checkpoint import TaskCard, create_model, load_model, load_tokenizer
 from training.command import command, parse
 from training.corpus import Corpus
-from training.data.pretraining import Masking, PretrainingExample, PretrainingExamples
+from training.data.pretraining import Masking, PretrainingExamples
+from training.data.pretraining_batches import PretrainingData
 from training.evaluate import format_scores
-from training.limits import COUNT, NOT_NEGATIVE, SHARE, TOKENS
+from training.limits import COUNT, NOT_NEGATIVE, POSITIVE, SHARE, TOKENS
 from training.loop.distributed import World, world
 from training.loop.recipe import Asked, recipe_fields
 from training.loop.result import write_result
 from training.loop.run import Run
-from training.loop.train import Batch, Evaluation, LoopSettings, Phase, autocast, train
+from training.loop.train import Evaluation, LoopSettings, Phase, train
 from training.loop.watch import Plateau, Watch
 from training.model.bert import BertConfig, BertForPreTraining, BertModel, Direction
 from training.model.initialization import initialize_local
+from training.pretraining_objectives import MaskedLM, ReplacedTokens, evaluate_pretraining, without_context
 from training.reports.model_card import score_rows
 
 
@@ -86,6 +85,14 @@ class PretrainRecipe(LoopSettings):
     """Share of documents that are cut into shorter examples."""
     next_sentences: bool = True
     """Whether next sentences are to be told from random ones; else a pair is always a run of text."""
+    objective: Literal["masked-lm", "replaced-tokens"] = "masked-lm"
+    """What is learnt: the masked tokens; or which tokens a smaller masked LM, the generator, has put in their place."""
+    generator_layers: Annotated[int, COUNT] = 1
+    """replaced-tokens: layers of the generator."""
+    detector_weight: Annotated[float, POSITIVE] = 50.0
+    """replaced-tokens: of the loss of telling the replaced tokens, beside the generator's."""
+    corrector_weight: Annotated[float, POSITIVE] = 1.0
+    """replaced-tokens: of the loss of telling what stood in their place, which keeps the network a masked LM."""
     direction: Direction = "both"
     """Where tokens look. Anything but `both` is for ablations: a language model predicts the next token instead."""
     eval_every: Annotated[int, NOT_NEGATIVE] = 1000
@@ -98,6 +105,8 @@ class PretrainRecipe(LoopSettings):
         assert self.masking  # or it says what is wrong
         if self.direction != "both" and self.next_sentences:
             raise ValueError(f"direction `{self.direction}` is trained without next sentences: --no-next-sentences")
+        if self.direction != "both" and self.objective != "masked-lm":
+            raise ValueError(f"direction `{self.direction}` is of language models: leave out --objective")
         if self.init and self.initialization != "bert":
             raise ValueError("initialization is of new weights; leave it out, or init")
         for name in ("max_seq_length", "long_seq_length"):
@@ -105,6 +114,17 @@ class PretrainRecipe(LoopSettings):
                 raise ValueError(
                     f"{name} `{getattr(self, name)}` is above max_position_embeddings `{self.max_position_embeddings}`"
                 )
+
+    @property
+    def learns(self) -> MaskedLM:
+        """The objective."""
+        if self.objective == "masked-lm":
+            return MaskedLM()
+        return ReplacedTokens(
+            generator_layers=self.generator_layers,
+            detector_weight=self.detector_weight,
+            corrector_weight=self.corrector_weight,
+        )
 
     @property
     def masking(self) -> Masking:
@@ -140,96 +160,6 @@ RECIPES = {
 Geiping and Goldstein 2022 and docs/experiments.md: no dropout, more masks, no next sentences, a large learning rate
 that falls with the time left."""
 
-IGNORED = -100
-"""Label of positions that are not to be predicted."""
-
-
-class PretrainingData:
-    """Global batches of pretraining examples; the rest of an epoch that does not fill a batch is left out."""
-
-    def __init__(self, examples: PretrainingExamples, global_batch_size: int) -> None:
-        self.examples = examples
-        self.global_batch_size = global_batch_size
-        self._drawn_ahead = 0  # epoch
-        if examples.num_examples(0) < global_batch_size:
-            raise ValueError(
-                f"the corpus gives {examples.num_examples(0)} examples, less than one batch of {global_batch_size}; "
-                "lower --global-batch-size or add text"
-            )
-
-    def num_batches(self, epoch: int) -> int:
-        """Whole batches in an epoch."""
-        return self.examples.num_examples(epoch) // self.global_batch_size
-
-    def batch(self, epoch: int, index: int, part: slice) -> Batch:
-        """The examples `part` of a global batch."""
-        if index >= self.num_batches(epoch) // 2 and self._drawn_ahead <= epoch:  # the next one, before it is needed
-            self._drawn_ahead = epoch + 1
-            Thread(target=self.examples.num_examples, args=(epoch + 1,), daemon=True).start()
-        first = index * self.global_batch_size
-        return self.examples_batch(epoch, range(first + part.start, first + part.stop))
-
-    def examples_batch(self, epoch: int, numbers: Sequence[int]) -> Batch:
-        """Some examples of an epoch as one batch."""
-        return pretraining_batch([self.examples.example(epoch, number) for number in numbers], of=self.examples)
-
-
-def pretraining_batch(examples: Sequence[PretrainingExample], *, of: PretrainingExamples) -> Batch:
-    """Pad examples; masked positions are flat (row * length + column), so that only they reach the vocabulary head.
-
-    All batches of a size have the same shape, the labels that fill it up being ignored: oneDNN compiles and keeps a
-    kernel for every shape it meets (a new one each step would make memory grow for hours), and so does torch.compile.
-
-    Args:
-        of: where the examples come from.
-    """
-    features = [Features(input_ids=x.input_ids, token_type_ids=x.token_type_ids) for x in examples]
-    arrays = collate(features, length=of.max_seq_length)
-    states_per_row = of.max_seq_length * (2 if of.direction == "concatenated" else 1)
-    positions = np.concatenate([row * states_per_row + x.masked_positions for row, x in enumerate(examples)])
-    labels = np.concatenate([x.masked_labels for x in examples])
-    counts = {"mlm": len(labels)} | ({"nsp": len(examples)} if of.next_sentences else {})
-    excess = len(examples) * of.max_predictions - len(labels)
-    inputs = {name: torch.from_numpy(array) for name, array in arrays.items()}
-    inputs["masked_positions_N"] = torch.from_numpy(np.pad(positions, (0, excess)))
-    targets = {
-        "mlm": torch.from_numpy(np.pad(labels, (0, excess), constant_values=IGNORED)),
-        "nsp": torch.tensor([x.nsp_label for x in examples]),
-    }
-    return Batch(inputs, targets, counts, int(arrays["attention_mask"].sum()))
-
-
-def pretraining_losses(network: nn.Module, batch: Batch) -> dict[str, Tensor]:
-    """Cross entropy of masked tokens and, where they count, of next sentences, each summed."""
-    outputs = network(**batch.inputs)
-    mlm = F.cross_entropy(outputs["logits"].float(), batch.targets["mlm"], ignore_index=IGNORED, reduction="sum")
-    nsp = F.cross_entropy(outputs["nsp_logits"].float(), batch.targets["nsp"], reduction="sum")
-    # Without next sentences their part stays in the graph: DDP asks that every weight has a gradient.
-    return {"mlm": mlm, "nsp": nsp} if "nsp" in batch.counts else {"mlm": mlm + 0.0 * nsp}
-
-
-@torch.inference_mode()
-def evaluate_pretraining(
-    model: nn.Module, examples: PretrainingExamples, *, num_examples: int, device: torch.device, dtype: Any = "fp32"
-) -> dict[str, float]:
-    """Mean MLM loss (nats), MLM accuracy and NSP accuracy on the first examples of epoch 0."""
-    model.eval()
-    totals = dict.fromkeys(("mlm_loss", "mlm_accuracy", "nsp_accuracy"), 0.0)
-    data, num_masks = PretrainingData(examples, 1), 0
-    last = min(num_examples, examples.num_examples(0))
-    for first in range(0, last, 32):
-        batch = data.examples_batch(0, range(first, min(first + 32, last))).to(device)
-        with autocast(dtype, device):
-            outputs = model(**batch.inputs)
-        labels, logits = batch.targets["mlm"], outputs["logits"].float()
-        totals["mlm_loss"] += float(F.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum"))
-        totals["mlm_accuracy"] += int((logits.argmax(-1) == labels).sum())
-        totals["nsp_accuracy"] += int((outputs["nsp_logits"].argmax(-1) == batch.targets["nsp"]).sum())
-        num_masks += batch.counts["mlm"]
-    if not examples.next_sentences:
-        del totals["nsp_accuracy"]
-    return {name: total / (last if name == "nsp_accuracy" else num_masks) for name, total in totals.items()}
-
 
 def pretrain(recipe: PretrainRecipe, world: World) -> Path:
     """Pretrain, or go on with it.
@@ -249,18 +179,20 @@ def _pretrain(recipe: PretrainRecipe, run: Run) -> Path:
     if not run.begin(asked(recipe, corpus, dev_corpus)):
         return run.checkpoint_path
     torch.manual_seed(recipe.seed)
-    model = _create(recipe, corpus)
+    objective = recipe.learns
+    model = objective.network(_create(recipe, corpus))
     if world.is_main:
         print(_describe(model, corpus), flush=True)
     dev = _dev_examples(recipe, dev_corpus) if dev_corpus else None
     evaluation = _evaluation(model, recipe, dev, world)
     position = train(
         model,
-        _phases(corpus, recipe),
-        pretraining_losses,
+        _phases(corpus, recipe, objective),
+        objective.losses,
         num_steps=recipe.num_steps,
         settings=recipe,
         run=run,
+        weights=objective.weights,
         evaluation=evaluation,
         watch=Watch(_plateau(corpus, recipe)),
         label="pretrain",
@@ -274,7 +206,7 @@ def _pretrain(recipe: PretrainRecipe, run: Run) -> Path:
             scores=_scores(evaluation, recipe, corpus, dev),
             provenance={"pretraining": provenance},
         )
-        write_result(run, model, tokenizer_from=recipe.corpus, card=card)
+        write_result(run, objective.result(model), tokenizer_from=recipe.corpus, card=card)
         if rows := score_rows(card.scores):
             print(format_scores(rows), flush=True)
     world.barrier()
@@ -292,7 +224,8 @@ def _scores(
     if recipe.next_sentences:
         share = float(np.mean([dev.example(0, number).nsp_label for number in range(count)]))
         baseline["nsp_accuracy"] = max(share, 1 - share)
-    return {"dev": evaluation.scores(), NO_CONTEXT: baseline, "num_dev_examples": count}
+    scores = evaluation.scores()
+    return {"dev": scores, NO_CONTEXT: baseline | without_context(scores), "num_dev_examples": count}
 
 
 NO_CONTEXT = "no context"
@@ -327,9 +260,10 @@ def asked(recipe: PretrainRecipe, corpus: Corpus, dev: Corpus | None) -> Asked:
     return Asked(recipe, found, places=("corpus", "dev_corpus"))
 
 
-def _create(recipe: PretrainRecipe, corpus: Corpus) -> BertModel:
+def _create(recipe: PretrainRecipe, corpus: Corpus) -> BertForPreTraining:
     if recipe.init:
         model = load_model(recipe.init, "masked-lm", new_head=True, dropout=recipe.dropout)
+        assert isinstance(model, BertForPreTraining)
         _check_init(recipe, corpus, model.config)
         return model
     config = BertConfig(
@@ -342,8 +276,8 @@ def _create(recipe: PretrainRecipe, corpus: Corpus) -> BertModel:
         direction=recipe.direction,
     )
     model = create_model("masked-lm", config, dropout=recipe.dropout)
+    assert isinstance(model, BertForPreTraining)
     if recipe.initialization == "local":
-        assert isinstance(model, BertForPreTraining)
         initialize_local(model, corpus.token_counts())
     return model
 
@@ -361,12 +295,13 @@ def _check_init(recipe: PretrainRecipe, corpus: Corpus, config: BertConfig) -> N
         )
 
 
-def _phases(corpus: Corpus, recipe: PretrainRecipe) -> list[Phase]:
+def _phases(corpus: Corpus, recipe: PretrainRecipe, objective: MaskedLM) -> list[Phase]:
     """Short examples, then long ones, fewer at a time."""
-    short = PretrainingData(_examples(corpus, recipe, recipe.max_seq_length), recipe.global_batch_size)
+    size, counts = recipe.global_batch_size, objective.counts
+    short = PretrainingData(_examples(corpus, recipe, recipe.max_seq_length), size, counts)
     if recipe.long_seq_length is None:
         return [Phase(data=short)]
-    long = PretrainingData(_examples(corpus, recipe, recipe.long_seq_length), recipe.global_batch_size)
+    long = PretrainingData(_examples(corpus, recipe, recipe.long_seq_length), size, counts)
     fewer = max(1, recipe.micro_batch_size * recipe.max_seq_length // recipe.long_seq_length)
     return [Phase(data=short, end=1 - recipe.long_share), Phase(data=long, micro_batch_size=fewer)]
 
@@ -399,7 +334,7 @@ def _evaluation(
     if examples is None:
         return None
     scores = lambda: evaluate_pretraining(  # noqa: E731
-        model, examples, num_examples=recipe.eval_examples, device=world.device, dtype=recipe.dtype
+        model, examples, recipe.learns, num_examples=recipe.eval_examples, device=world.device, dtype=recipe.dtype
     )
     return Evaluation(scores=scores, every=recipe.eval_every)
 
@@ -409,7 +344,7 @@ def _plateau(corpus: Corpus, recipe: PretrainRecipe) -> Plateau:
     counts, masking = corpus.token_counts(), _shown(recipe.direction, recipe.masking)
     is_local = recipe.initialization == "local" or recipe.init
     return Plateau(
-        loss="mlm",
+        loss=recipe.learns.context_loss,
         value=no_context(counts, counts, masking)["mlm_loss"],
         meaning="token frequencies alone",
         hint="no context is used yet; train longer"

@@ -12,12 +12,13 @@ from tests.toy import TINY
 from training.checkpoint import create_model
 from training.corpus import Corpus
 from training.data.pretraining import PretrainingExamples
+from training.data.pretraining_batches import PretrainingData
 from training.loop.distributed import world
 from training.loop.feed import Feed
 from training.loop.run import Position
 from training.loop.train import LoopSettings, Phase, StepTotals, backward
 from training.model.bert import BertConfig
-from training.pretrain import PretrainingData, pretraining_losses
+from training.pretraining_objectives import MaskedLM
 
 
 def write_gradients(corpus_dir, micro_batch_size, out):
@@ -32,7 +33,7 @@ def write_gradients(corpus_dir, micro_batch_size, out):
         data = PretrainingData(PretrainingExamples(corpus, max_seq_length=32), 8)
         with Feed([Phase(data=data)], settings, peers) as feed:
             batches, _ = feed.take(Position())
-            backward(network, batches, pretraining_losses, settings, peers, StepTotals())
+            backward(network, batches, MaskedLM().losses, settings, peers, StepTotals())
         del network  # before the processes part: it would wait for them
         if peers.is_main:
             torch.save({name: value.grad for name, value in model.named_parameters()}, out)

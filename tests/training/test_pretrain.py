@@ -6,19 +6,22 @@ import signal
 import subprocess
 import sys
 import time
+from statistics import mean
 
 import pytest
 import torch
+import transformers
 
 from tests.commands import call
 from tests.toy import TINY
 from tests.training.gradients import write_gradients
 from training.checkpoint import load_model, read_task_card
 from training.data.pretraining import PretrainingExamples
+from training.data.pretraining_batches import IGNORED, pretraining_batch
 from training.launch import launch
 from training.loop.run import read_metrics
 from training.model.bert import BertForPreTraining
-from training.pretrain import IGNORED, PretrainRecipe, main, pretrain, pretraining_batch, recipe_from_arguments
+from training.pretrain import PretrainRecipe, main, pretrain, recipe_from_arguments
 
 
 def losses(run):
@@ -160,6 +163,33 @@ def test_training_learns_and_reports(checkpoint):
     assert isinstance(load_model(checkpoint, "masked-lm"), BertForPreTraining)
 
 
+def test_replaced_tokens(corpus_dir, tmp_path, alone, monkeypatch):
+    """The other objective learns, resumes bit for bit, and leaves a BERT behind like any other."""
+    changes = {"objective": "replaced-tokens", "num_steps": 60, "dev_corpus": corpus_dir, "eval_every": 30}
+    changes |= {"initialization": "local", "log_every": 1}
+    pretrain(recipe(corpus_dir, tmp_path / "whole", **changes), alone)
+    with monkeypatch.context() as patch:
+        patch.setattr("training.pretrain.evaluate_pretraining", None)  # dies at step 30
+        with pytest.raises(TypeError):
+            pretrain(recipe(corpus_dir, tmp_path / "halted", **changes), alone)
+    pretrain(recipe(corpus_dir, tmp_path / "halted", **changes), alone)
+
+    lines = [line for line in read_metrics(tmp_path / "whole") if "detector" in line]
+    for name in ("generator", "detector", "corrector"):
+        assert mean(line[name] for line in lines[-10:]) < mean(line[name] for line in lines[:10]), name
+    parts = {"generator": 1, "detector": 50, "corrector": 1, "nsp": 1}
+    assert lines[0]["loss"] == pytest.approx(sum(weight * lines[0][name] for name, weight in parts.items()))
+    checkpoint = tmp_path / "whole" / "checkpoint"
+    weights = [load_model(tmp_path / name / "checkpoint", "masked-lm").state_dict() for name in ("whole", "halted")]
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+    _, loading = transformers.BertForPreTraining.from_pretrained(checkpoint, output_loading_info=True)
+    assert not loading["missing_keys"]
+    assert not loading["unexpected_keys"]
+    scores = read_task_card(checkpoint).scores
+    assert {"detector_loss", "detector_accuracy", "generator_loss", "mlm_loss"} <= scores["dev"].keys()
+    assert scores["no context"]["detector_accuracy"] == pytest.approx(1 - scores["dev"]["replaced"])
+
+
 @pytest.mark.parametrize("direction", ["both", "left-to-right", "concatenated"])
 def test_batches_have_one_shape(direction, corpus):
     """However long their examples; what fills them up has no part in losses and counts."""
@@ -206,6 +236,8 @@ def test_published_shapes_are_first_words(tmp_path):
         (["--num-steps", "0"], "--num-steps must be at least 1: `0`"),
         (["--max-seq-length", "3"], "--max-seq-length must be at least 8: `3`"),
         (["--masking-rate", "2"], "masking_rate lies above 0"),
+        (["--objective", "replaced-tokens", "--generator-layers", "5"], "above num_hidden_layers `2`"),
+        (["--direction", "left-to-right", "--no-next-sentences", "--objective", "replaced-tokens"], "leave out --obj"),
         (["--init", "c", "--initialization", "local"], "initialization is of new weights"),
         (["--dropout", "7"], "--dropout must be at least 0 and below 1: `7.0`"),
         (["--run-dir", __file__], "test_pretrain.py`: File exists"),

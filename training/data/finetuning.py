@@ -65,7 +65,7 @@ class FinetuningData:
         return Batch(inputs, targets, {"loss": count}, int(arrays["attention_mask"].sum()))
 
     def _padded_length(self, items: Sequence[Item]) -> int:
-        """Lengths are rounded up, so that shapes are few (see `training.pretrain.pretraining_batch`)."""
+        """Lengths are rounded up, so that shapes are few (see `training.data.pretraining_batches`)."""
         longest = max(item.length for item in items)
         return min(longest + -longest % LENGTH_STEP, int(self._lengths.max()))
 

@@ -13,6 +13,7 @@ from training.loop.pace import Pace
 from training.loop.run import Position
 from training.model.bert import BertModel
 from training.model.flops import flops_per_token, peak_flops
+from training.model.replaced_tokens import BertForReplacedTokens
 from training.progress import Progress
 
 if TYPE_CHECKING:
@@ -78,9 +79,14 @@ class Meter:
         """Attention is counted as if all sequences of a batch were of their mean length."""
         tokens = batch.num_tokens
         length = round(tokens / len(batch.inputs["input_ids"]))
-        predicted = batch.counts.get("mlm", 0) / tokens
-        frozen = self._model.bert.frozen
-        return tokens * flops_per_token(self._model.config, length=length, predicted=predicted, frozen=frozen)
+        predicted = batch.counts.get("mlm", batch.counts.get("generator", 0)) / tokens
+        return tokens * flops_per_token(
+            self._model.config,
+            length=length,
+            predicted=predicted,
+            frozen=self._model.bert.frozen,
+            generator_layers=len(self._model.generator.layers) if isinstance(self._model, BertForReplacedTokens) else 0,
+        )
 
     def report(self, loss: float) -> dict[str, float]:
         """Figures since the last report, for the metrics; the bar shows them, too."""

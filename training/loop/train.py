@@ -144,6 +144,7 @@ def train(
     num_steps: int,
     settings: LoopSettings,
     run: Run,
+    weights: Mapping[str, float] | None = None,
     evaluation: Evaluation | None = None,
     watch: Watch | None = None,
     label: str = "train",
@@ -153,6 +154,7 @@ def train(
     Args:
         phases: where global batches come from, in turn.
         objective: losses of a batch, summed over its targets.
+        weights: of losses in their sum, where they are not 1.
         evaluation: called on the main process.
         watch: what to look out for in the loss.
         label: of the progress bar.
@@ -187,6 +189,7 @@ def train(
         network=network,
         optimizer=optimizer,
         objective=objective,
+        weights=weights or {},
         settings=settings,
         run=run,
         evaluation=evaluation,
@@ -232,6 +235,7 @@ class _Training:
     """The model as it is called."""
     optimizer: torch.optim.Optimizer
     objective: Objective
+    weights: Mapping[str, float]
     settings: LoopSettings
     run: Run
     evaluation: Evaluation | None
@@ -249,7 +253,7 @@ class _Training:
         batches, wait_s = feed.take(position)
         self.network.train()
         own = StepTotals(elapsed_s=self.meter.elapsed_s if world.is_main else 0.0, interrupts=interrupt.is_asked)
-        losses, totals = backward(self.network, batches, self.objective, settings, world, own)
+        losses, totals = backward(self.network, batches, self.objective, settings, world, own, self.weights)
         drop_frozen(self.optimizer, position.step)
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), settings.clip_norm)
         self.optimizer.found_inf = self.watch.observe(position, losses, norm)  # type: ignore[attr-defined]
@@ -283,7 +287,8 @@ class _Training:
 
     def _log(self, step: _Step) -> None:
         position, values = self.position, {name: float(value) for name, value in step.losses.items()}
-        total, warning = sum(values.values()), self.watch.warning(position.step, values)
+        total = sum(self.weights.get(name, 1.0) * value for name, value in values.items())
+        warning = self.watch.warning(position.step, values)
         metrics: dict[str, Any] = {"step": position.step, "epoch": position.epoch, **values, "loss": total}
         metrics |= {"num_tokens": position.num_tokens, **self.meter.report(total)}
         metrics |= {"warning": warning} if warning else {}
@@ -339,6 +344,7 @@ def backward(
     settings: LoopSettings,
     world: World,
     own: StepTotals,
+    weights: Mapping[str, float] | None = None,
 ) -> tuple[dict[str, Tensor], StepTotals]:
     """Gradients of the mean losses over the global batch.
 
@@ -347,6 +353,7 @@ def backward(
 
     Args:
         own: this process's part, but for the tokens.
+        weights: of losses in their sum, where they are not 1.
 
     Returns:
         The mean losses of the global batch by name, on the device, and the totals.
@@ -357,6 +364,7 @@ def backward(
     parts = [*map(float, own_counts), float(own_tokens), own.elapsed_s, float(own.interrupts)]
     *counts, num_tokens, elapsed_s, interrupts = world.sum(torch.tensor(parts, dtype=torch.float64)).tolist()
     totals = torch.zeros(len(names), dtype=torch.float64, device=world.device)
+    shares = torch.tensor([(weights or {}).get(name, 1.0) for name in names], device=world.device)
     for number, batch in enumerate(batches):
         is_last = number == len(batches) - 1
         accumulate = (
@@ -366,7 +374,7 @@ def backward(
             with autocast(settings.dtype, world.device):
                 sums = objective(network, batch)
             losses = torch.stack([sums[name] / max(count, 1) for name, count in zip(names, counts, strict=True)])
-            (losses.sum() * world.size).backward()
+            (losses.dot(shares) * world.size).backward()
         totals += losses.detach().double()
     means = dict(zip(names, world.sum(totals).unbind(), strict=True))
     return means, StepTotals(int(num_tokens), elapsed_s, interrupts)

@@ -16,7 +16,9 @@ PEAKS = {"H200": 989e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12, "L4": 1
 """Dense bf16 (V100: fp16) FLOP/s out of NVIDIA's data sheets, by a part of the device's name, the first that fits."""
 
 
-def flops_per_token(config: BertConfig, *, length: int, predicted: float, frozen: bool = False) -> float:
+def flops_per_token(
+    config: BertConfig, *, length: int, predicted: float, frozen: bool = False, generator_layers: int = 0
+) -> float:
     """FLOPs of forward and backward for a token: 6 E + 12 L D S + 6 p (D V + D^2) + 6 R.
 
     E are the parameters of the layers' matrices (every one a multiplication and an addition forward, twice that
@@ -28,11 +30,15 @@ def flops_per_token(config: BertConfig, *, length: int, predicted: float, frozen
         length: S, tokens in a sequence.
         predicted: p, share of the tokens that reach the masked LM head; 0 in fine-tuning.
         frozen: whether the encoder does not train.
+        generator_layers: of replaced token detection, which count as the network's own do; the masked LM head counts
+            twice then, and the detector's with D^2.
     """
-    hidden, layers = config.hidden_size, max(config.states_read) * len(config.directions)
+    hidden, layers = config.hidden_size, max(config.states_read) * len(config.directions) + generator_layers
     weights = layers * (4 * hidden**2 + 2 * hidden * config.intermediate_size)
     encoder = 2 * weights + 4 * layers * hidden * length
     head = hidden * config.vocab_size + config.output_size * hidden
+    if generator_layers:
+        encoder, head = encoder + 2 * hidden**2, 2 * head
     return (1 if frozen else 3) * encoder + 6 * predicted * head + 6 * _bilstm_weights(config)
 
 

@@ -1,0 +1,170 @@
+"""Replaced token detection: what is drawn, what is judged, and against transformers' ELECTRA."""
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+from training.checkpoint import create_model, to_hugging_face
+from training.model.bert import BertConfig
+from training.model.replaced_tokens import BertForReplacedTokens, draw
+
+CONFIG = BertConfig(
+    vocab_size=50,
+    hidden_size=32,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    intermediate_size=64,
+    max_position_embeddings=16,
+    hidden_dropout_prob=0.0,
+    attention_probs_dropout_prob=0.0,
+)
+MASK = 3
+
+
+@pytest.fixture
+def network():
+    torch.manual_seed(0)
+    return BertForReplacedTokens.around(create_model("masked-lm", CONFIG), generator_layers=1)
+
+
+@pytest.fixture
+def batch():
+    """Three rows of 12, 9 and 7 tokens; two of them masked in each row but the last, and two positions that fill up."""
+    torch.manual_seed(1)
+    original = torch.randint(5, 50, (3, 12), dtype=torch.int32)
+    mask = torch.arange(12) < torch.tensor([[12], [9], [7]])
+    positions = torch.tensor([2, 5, 12 + 1, 12 + 8, 24 + 3, 0, 0])
+    labels = original.flatten()[positions].long()
+    labels[-2:] = -100
+    masked = original.flatten().clone()
+    masked[positions[:-2]] = MASK
+    inputs = {
+        "input_ids": masked.view_as(original),
+        "attention_mask": mask.int(),
+        "token_type_ids": torch.zeros_like(original),
+        "masked_positions_N": positions,
+        "masked_labels_N": labels,
+    }
+    return original, inputs
+
+
+def test_draws_follow_the_probabilities():
+    """Over 20,000 draws, each token is as frequent as it is likely; one that is impossible is never drawn."""
+    torch.manual_seed(0)
+    probabilities = torch.tensor([0.5, 0.0, 0.3, 0.15, 0.05])
+
+    drawn = draw(probabilities.log().expand(20_000, 5))
+
+    frequencies = np.bincount(drawn.numpy(), minlength=5) / len(drawn)
+    np.testing.assert_allclose(frequencies, probabilities, atol=0.015)
+    assert frequencies[1] == 0
+
+
+def test_only_masked_tokens_are_replaced(network, batch, monkeypatch):
+    """The network reads the text with what was drawn, and judges as replaced just what differs from the original."""
+    original, inputs = batch
+    read = []
+    network.bert.register_forward_hook(lambda module, arguments, output: read.append(arguments[0]))
+
+    outputs = network(**inputs)
+
+    differs = read[0] != original
+    places = {int(position) for position in inputs["masked_positions_N"][:-2]}
+    assert {int(place) for place in differs.flatten().nonzero()} <= places
+    assert torch.equal(outputs["is_replaced"], differs)
+    assert differs.any()
+
+
+def test_a_perfect_generator_replaces_nothing(network, batch):
+    """A token drawn that is the original one counts as original, as in ELECTRA."""
+    original, inputs = batch
+    with torch.no_grad():
+        network.generator.head.bias.fill_(-1e4)
+        network.generator.head.bias[7] = 1e4
+    ids = torch.where(inputs["input_ids"] == MASK, 7, original)
+    labels = torch.where(inputs["masked_labels_N"] >= 0, 7, -100)
+
+    outputs = network(**inputs | {"masked_labels_N": labels})
+
+    assert not outputs["is_replaced"].any()
+    expected = network.bert(ids, inputs["attention_mask"], inputs["token_type_ids"])
+    torch.testing.assert_close(network.detector(expected), outputs["detector_logits"])
+
+
+def test_generator_learns_nothing_from_the_detector(network, batch):
+    """Drawing has no gradient (section 2 of ELECTRA), and the network's layers have none of the generator's loss."""
+    _, inputs = batch
+    outputs = network(**inputs)
+
+    outputs["detector_logits"].sum().backward(retain_graph=True)
+    assert all(parameter.grad is None for parameter in network.generator.parameters())
+    network.zero_grad()
+    outputs["generator_logits"].sum().backward()
+    assert all(parameter.grad is None for parameter in network.bert.layers.parameters())
+    assert network.bert.embeddings.word.weight.grad is not None
+
+
+def test_generator_starts_as_the_lowest_layers(network, batch):
+    """So that a network that starts local, or was trained before, has a generator that does, too; as copies."""
+    _, inputs = batch
+    plain = network.alone()
+    plain.bert.layers = plain.bert.layers[:1]
+    plain.bert.states_read = (1,)
+    arguments = [inputs[name] for name in ("input_ids", "attention_mask", "token_type_ids", "masked_positions_N")]
+
+    outputs, expected = network(**inputs), plain(*arguments)
+
+    torch.testing.assert_close(outputs["generator_logits"], expected["logits"])
+    copies = network.generator.layers[0].qkv.weight, network.bert.layers[0].qkv.weight
+    assert copies[0].data_ptr() != copies[1].data_ptr()
+
+
+def test_what_is_left_is_the_same_bert(network, batch):
+    """Without labels, and alone, the network computes the same."""
+    _, inputs = batch
+    arguments = {name: value for name, value in inputs.items() if name != "masked_labels_N"}
+
+    alone = network.alone()
+
+    torch.testing.assert_close(alone(**arguments), network(**arguments))
+    assert not any("generator" in name or "detector" in name for name in alone.state_dict())
+
+
+def test_detector_equals_transformers(network, batch):
+    """The same weights in transformers' ELECTRA tell the same of the same text, and its loss is the same."""
+    original, inputs = batch
+    theirs = transformers.ElectraForPreTraining(
+        transformers.ElectraConfig(
+            **{name: getattr(CONFIG, name) for name in ("vocab_size", "hidden_size", "num_hidden_layers")},
+            **{name: getattr(CONFIG, name) for name in ("num_attention_heads", "intermediate_size")},
+            max_position_embeddings=16,
+            embedding_size=32,
+        )
+    ).eval()
+    weights = to_hugging_face(network.alone().state_dict())
+    named = {name.replace("bert.", "electra.", 1): value for name, value in weights.items() if name[:5] == "bert."}
+    for part, name in (("dense", "dense"), ("output", "dense_prediction")):
+        for kind in ("weight", "bias"):
+            value = network.detector.get_parameter(f"{part}.{kind}")
+            named[f"discriminator_predictions.{name}.{kind}"] = value
+    missing, _ = theirs.load_state_dict(named, strict=False)
+    is_replaced = torch.rand(original.shape) < 0.2
+    mask = inputs["attention_mask"]
+
+    expected = theirs(
+        input_ids=original, attention_mask=mask, token_type_ids=inputs["token_type_ids"], labels=is_replaced.long()
+    )
+    logits = network.detector(network.bert(original, mask, inputs["token_type_ids"]))
+
+    assert not missing
+    tokens = mask.bool()
+    torch.testing.assert_close(logits[tokens], expected.logits[tokens], atol=1e-5, rtol=1e-5)
+    loss = torch.nn.functional.binary_cross_entropy_with_logits(logits[tokens], is_replaced[tokens].float())
+    torch.testing.assert_close(loss, expected.loss, atol=1e-5, rtol=1e-5)
+
+
+def test_generator_of_more_layers_than_the_network_is_refused():
+    """It starts as the network's lowest layers."""
+    with pytest.raises(ValueError, match="generator_layers `3` is above num_hidden_layers `2`"):
+        BertForReplacedTokens.around(create_model("masked-lm", CONFIG), generator_layers=3)

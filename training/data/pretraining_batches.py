@@ -1,0 +1,83 @@
+"""Global batches of pretraining examples, of one shape."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from threading import Thread
+
+import numpy as np
+import torch
+
+from tasks.features import Features, collate
+from training.data.pretraining import PretrainingExample, PretrainingExamples
+from training.loop.train import Batch
+
+IGNORED = -100
+"""Label of positions that are not to be predicted."""
+
+
+class PretrainingData:
+    """Global batches of pretraining examples; the rest of an epoch that does not fill a batch is left out.
+
+    Args:
+        counts: the number of targets of each loss, where a batch's own are not what is learnt.
+    """
+
+    def __init__(
+        self,
+        examples: PretrainingExamples,
+        global_batch_size: int,
+        counts: Callable[[Batch], dict[str, int]] | None = None,
+    ) -> None:
+        self.examples = examples
+        self._counts = counts or (lambda batch: batch.counts)
+        self.global_batch_size = global_batch_size
+        self._drawn_ahead = 0  # epoch
+        if examples.num_examples(0) < global_batch_size:
+            raise ValueError(
+                f"the corpus gives {examples.num_examples(0)} examples, less than one batch of {global_batch_size}; "
+                "lower --global-batch-size or add text"
+            )
+
+    def num_batches(self, epoch: int) -> int:
+        """Whole batches in an epoch."""
+        return self.examples.num_examples(epoch) // self.global_batch_size
+
+    def batch(self, epoch: int, index: int, part: slice) -> Batch:
+        """The examples `part` of a global batch."""
+        if index >= self.num_batches(epoch) // 2 and self._drawn_ahead <= epoch:  # the next one, before it is needed
+            self._drawn_ahead = epoch + 1
+            Thread(target=self.examples.num_examples, args=(epoch + 1,), daemon=True).start()
+        first = index * self.global_batch_size
+        batch = self.examples_batch(epoch, range(first + part.start, first + part.stop))
+        return replace(batch, counts=self._counts(batch))
+
+    def examples_batch(self, epoch: int, numbers: Sequence[int]) -> Batch:
+        """Some examples of an epoch as one batch."""
+        return pretraining_batch([self.examples.example(epoch, number) for number in numbers], of=self.examples)
+
+
+def pretraining_batch(examples: Sequence[PretrainingExample], *, of: PretrainingExamples) -> Batch:
+    """Pad examples; masked positions are flat (row * length + column), so that only they reach the vocabulary head.
+
+    All batches of a size have the same shape, the labels that fill it up being ignored: oneDNN compiles and keeps a
+    kernel for every shape it meets (a new one each step would make memory grow for hours), and so does torch.compile.
+
+    Args:
+        of: where the examples come from.
+    """
+    features = [Features(input_ids=x.input_ids, token_type_ids=x.token_type_ids) for x in examples]
+    arrays = collate(features, length=of.max_seq_length)
+    states_per_row = of.max_seq_length * (2 if of.direction == "concatenated" else 1)
+    positions = np.concatenate([row * states_per_row + x.masked_positions for row, x in enumerate(examples)])
+    labels = np.concatenate([x.masked_labels for x in examples])
+    counts = {"mlm": len(labels)} | ({"nsp": len(examples)} if of.next_sentences else {})
+    excess = len(examples) * of.max_predictions - len(labels)
+    inputs = {name: torch.from_numpy(array) for name, array in arrays.items()}
+    inputs["masked_positions_N"] = torch.from_numpy(np.pad(positions, (0, excess)))
+    targets = {
+        "mlm": torch.from_numpy(np.pad(labels, (0, excess), constant_values=IGNORED)),
+        "nsp": torch.tensor([x.nsp_label for x in examples]),
+    }
+    return Batch(inputs, targets, counts, int(arrays["attention_mask"].sum()))
