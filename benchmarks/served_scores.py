@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bertline import Client
-from demo.served import score_predictions, served_predictions
+from demo.served import plain_values, score_predictions, served_predictions
 from training.command import command, parse
 from training.data.labelled import Columns, read_examples
 from training.evaluate import format_scores, load_for_evaluation, predict_with_progress
@@ -42,7 +42,7 @@ def main() -> None:
     start = time.monotonic()
     found = predict_with_progress(task, examples, run)
     rows, notes = {"PyTorch": task.score(examples, found)}, [_note("PyTorch", len(examples), start)]
-    evaluated = [prediction.label if task.name == "classification" else prediction.text for prediction in found]
+    evaluated = [value for pair in zip(examples, found, strict=True) for value in plain_values(task, *pair)]
     with Client(arguments.target, timeout=600) as client:
         for model in arguments.model:
             start = time.monotonic()

@@ -13,14 +13,13 @@ import argparse
 import os
 import shlex
 import shutil
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 from demo.models import MODELS, served_name
 from demo.scoreboard import Scoreboard
 from demo.server import Server
+from demo.stage import run_stage
 from training.command import command
 from training.reports.plot import plot_runs
 
@@ -63,19 +62,6 @@ def stages(out: Path) -> list[tuple[str, str]]:
             arguments = f"{paths} --task {model.task} --precision {wanted}"
             found.append((f"Export: {name}, {precision}", f"export {arguments}"))
     return found
-
-
-def run_stage(number: int, total: int, title: str, arguments: str) -> float:
-    """Run one command; returns its seconds.
-
-    Raises:
-        ValueError: when it fails; it has said why.
-    """
-    print(f"\n\033[1m[{number}/{total}] {title}\033[0m\n$ python -m {arguments}", flush=True)
-    start = time.monotonic()
-    if subprocess.run([sys.executable, "-m", *shlex.split(arguments)], check=False).returncode:
-        raise ValueError(f"`python -m {arguments.split()[0]}` failed; what it says stands above")
-    return time.monotonic() - start
 
 
 @command

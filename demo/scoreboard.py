@@ -14,9 +14,8 @@ import numpy as np
 
 from bertline import Client
 from demo.models import MODELS, served_name
-from demo.served import score_predictions, served_predictions
+from demo.served import plain_values, score_predictions, served_predictions
 from export import ort_run
-from tasks import AnyTask
 from tasks.batching import predict
 from tasks.manifest import read_model_directory
 from training.baselines import baseline
@@ -68,7 +67,7 @@ class Scoreboard:
         else:
             run = ort_run(directory.model_path, execution=directory.manifest.execution)
         found, seconds = _timed(lambda: predict(task, examples, run, max_batch_tokens=512, chunk_size=32))
-        return [value for pair in zip(examples, found, strict=True) for value in _plain(task, *pair)], seconds
+        return [value for pair in zip(examples, found, strict=True) for value in plain_values(task, *pair)], seconds
 
     def table(self) -> str:
         """The table of all scores, with sizes and times, in Markdown."""
@@ -122,16 +121,6 @@ class Scoreboard:
         if way == "PyTorch":
             return (self.out / "runs/answer/checkpoint/model.safetensors").stat().st_size / 1e6
         return (self.model_dir("answer", way.split()[1]) / "model.onnx").stat().st_size / 1e6
-
-
-def _plain(task: AnyTask, example: Any, prediction: Any) -> list[Any]:
-    """A prediction as `served_predictions` gives it."""
-    if task.name == "masked-lm":
-        ids = [task.tokenizer.token_id(token) for token in example.tokens]
-        return [(-float(row[i]), row.argmax() == i) for row, i in zip(prediction.log_probs, ids, strict=False)]
-    if task.name == "classification":
-        return [prediction.label]
-    return [prediction.text if task.name == "spans" else prediction]
 
 
 def _agreement_row(name: str, predictions: dict[str, list[Any]]) -> list[str]:

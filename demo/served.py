@@ -1,4 +1,8 @@
-"""What a served model predicts for labelled examples, asked through the client, and its scores."""
+"""What models predict for labelled examples, in values that a checkpoint, a graph and a server can be compared by.
+
+Of classification a label, of spans the answer's text, of tagging the tags, of multiple choice a number, of regression
+a number, of masked-lm a pair (loss, hit) for every mask; of embeddings vectors.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +12,41 @@ from typing import Any
 import numpy as np
 
 from bertline import Client
-from tasks.metrics import classification_scores, squad_scores
+from tasks import AnyTask
+from tasks.metrics import accuracy, classification_scores, regression_scores, squad_scores, tagging_scores
+
+
+def plain_values(task: AnyTask, example: Any, prediction: Any) -> list[Any]:
+    """What a task has predicted for one example: one value, or one for every mask."""
+    if task.name == "masked-lm":
+        ids = [task.tokenizer.token_id(token) for token in example.tokens]
+        return [(-float(row[i]), row.argmax() == i) for row, i in zip(prediction.log_probs, ids, strict=False)]
+    field = {"classification": "label", "spans": "text", "tagging": "tags", "multiple-choice": "choice"}.get(task.name)
+    return [getattr(prediction, field) if field else prediction]
 
 
 def served_predictions(client: Client, task: str, model: str, examples: Sequence[Any]) -> list[Any]:
-    """Labels for classification, answer texts for spans, pairs (loss, hit) of every mask for masked-lm, vectors."""
+    """The same, asked of a server; examples of embeddings are texts."""
     if task == "classification":
-        inputs = [e.text if e.text_pair is None else (e.text, e.text_pair) for e in examples]
-        return [result.label for result in client.classify(inputs, model=model, truncate=True)]
+        return [result.label for result in client.classify(_texts(examples), model=model, truncate=True)]
+    if task == "regression":
+        return client.regress(_texts(examples), model=model, truncate=True)
     if task == "spans":
         questions = [(example.question, example.context) for example in examples]
         return [result.text for result in client.answer(questions, model=model, truncate=True)]
+    if task == "tagging":
+        found = client.tag([example.words for example in examples], model=model, return_words=True, truncate=True)
+        return [tuple(word.tag for word in tagging.words) for tagging in found]
+    if task == "multiple-choice":
+        asked = [(example.context, example.question, example.choices) for example in examples]
+        return [result.choice for result in client.choose(asked, model=model, truncate=True)]
     if task == "masked-lm":
         return [pair for example in examples for pair in _fill(client, model, example)]
     return list(client.embed(examples, model=model, truncate=True))
+
+
+def _texts(examples: Sequence[Any]) -> list[str | tuple[str, str]]:
+    return [e.text if e.text_pair is None else (e.text, e.text_pair) for e in examples]
 
 
 def _fill(client: Client, model: str, example: Any) -> list[tuple[float, bool]]:
@@ -34,11 +59,17 @@ def _fill(client: Client, model: str, example: Any) -> list[tuple[float, bool]]:
 
 
 def score_predictions(task: str, examples: Sequence[Any], predictions: Sequence[Any]) -> dict[str, float]:
-    """The scores that `Task.score` gives, of predictions as `served_predictions` gives them."""
-    if task == "classification":
-        labels = [example.label for example in examples]
-        return classification_scores(labels, predictions, sorted(set(labels)))
+    """The scores that `Task.score` gives, of such values."""
+    if task == "masked-lm":
+        losses, hits = zip(*predictions, strict=True)
+        return {"loss": float(np.mean(losses)), "accuracy": float(np.mean(hits))}
     if task == "spans":
         return squad_scores(predictions, [example.answers for example in examples])
-    losses, hits = zip(*predictions, strict=True)
-    return {"loss": float(np.mean(losses)), "accuracy": float(np.mean(hits))}
+    if task == "tagging":
+        return tagging_scores([example.tags for example in examples], predictions)
+    labels = [example.label for example in examples]
+    if task == "regression":
+        return regression_scores(labels, predictions)
+    if task == "multiple-choice":
+        return {"accuracy": accuracy(labels, predictions)}
+    return classification_scores(labels, predictions, sorted(set(labels)))

@@ -1,0 +1,156 @@
+"""What of the data has to be made anew before the line can read it; everything else it reads as it lies.
+
+python -m mini.data DATA OUT
+
+wiki-rest.txt, wiki-dev.txt     the last Wikipedia file in two: text to pretrain on, and its last documents to score on
+trec-6/{train,dev}.jsonl        TREC-6 has no dev set: every eleventh question of train
+ag-news/test.jsonl              title and description as one text, as in train
+squad-v1.json                   both fragments of SQuAD's training sets and SQuADShifts; no question twice
+squad-v2.json                   the same, with questions that their paragraph does not answer
+pairs.jsonl                     texts that belong together, for contrastive training
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import lzma
+import random
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tasks.files import atomic_write
+from training.command import command
+
+DEV_DOCUMENTS = 60
+"""Documents of Wikipedia that are not trained on."""
+TREC_DEV = 11
+"""Every so many questions of TREC-6 are held out."""
+UNANSWERABLE = 0.5
+"""Made-up unanswerable questions for each answerable one; dev has 1.02, official training data 0.5."""
+SQUAD = ("squad/train-v1.1-part.json.xz", "squad/train-v2.0-part.json.xz")
+SHIFTS = tuple(f"squadshifts/{name}_v1.0.json.xz" for name in ("new_wiki", "reddit", "amazon_reviews"))
+
+Paragraph = dict[str, Any]
+
+
+@command
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(prog="python -m mini.data", description="Make what `make models` reads.")
+    parser.add_argument("data", type=Path, help="folder with glue/, squad/, pretrain/ ...")
+    parser.add_argument("out", type=Path, help="folder to write")
+    arguments = parser.parse_args()
+    for name, content in build(arguments.data):
+        atomic_write(arguments.out / name, content.encode())
+        print(f"{arguments.out / name}: {len(content):,} characters", flush=True)
+
+
+def build(data: Path) -> Iterator[tuple[str, str]]:
+    """The files, one after the other: name and text."""
+    rest, dev = split_documents(_text(data / "pretrain/wiki-06.txt.xz"))
+    yield "wiki-rest.txt", rest
+    yield "wiki-dev.txt", dev
+    train, held_out = split_questions(read_table(data / "topic/trec-6/train.tsv.xz"))
+    yield "trec-6/train.jsonl", _json_lines(train)
+    yield "trec-6/dev.jsonl", _json_lines(held_out)
+    news = read_table(data / "topic/ag_news-subset/test.tsv.xz")
+    yield "ag-news/test.jsonl", _json_lines({"text": f"{x['title']} {x['text']}", "label": x["label"]} for x in news)
+    paragraphs = merge([_json(data / name) for name in (*SQUAD, *SHIFTS)])
+    yield "squad-v1.json", _squad(paragraphs)
+    yield "squad-v2.json", _squad(with_unanswerable(paragraphs, random.Random(0)))
+
+
+def split_documents(text: str) -> tuple[str, str]:
+    """Text to train on, and the last documents of it."""
+    documents = text.strip().split("\n\n")
+    return tuple("\n\n".join(part) + "\n" for part in (documents[:-DEV_DOCUMENTS], documents[-DEV_DOCUMENTS:]))  # type: ignore[return-value]
+
+
+def split_questions(rows: Sequence[Mapping[str, str]]) -> tuple[list[Mapping[str, str]], list[Mapping[str, str]]]:
+    """Questions to train on, and those held out."""
+    return (
+        [row for number, row in enumerate(rows) if number % TREC_DEV],
+        [row for number, row in enumerate(rows) if number % TREC_DEV == 0],
+    )
+
+
+def merge(files: Iterable[Mapping[str, Any]]) -> list[tuple[str, Paragraph]]:
+    """Title and paragraph of SQuAD files, with the questions that have an answer, each question (by its id) once."""
+    found: dict[tuple[str, str], Paragraph] = {}
+    seen: set[str] = set()
+    for file in files:
+        for article in file["data"]:
+            for paragraph in article["paragraphs"]:
+                questions = [item for item in paragraph["qas"] if item["answers"] and item["id"] not in seen]
+                seen.update(item["id"] for item in questions)
+                context = paragraph["context"]
+                place = found.setdefault((article["title"], context), {"context": context, "qas": []})
+                place["qas"] += [{key: item[key] for key in ("id", "question", "answers")} for item in questions]
+    return [(title, paragraph) for (title, _), paragraph in found.items() if paragraph["qas"]]
+
+
+def with_unanswerable(paragraphs: Sequence[tuple[str, Paragraph]], rng: random.Random) -> list[tuple[str, Paragraph]]:
+    """With questions about other paragraphs of the same article, none of whose answers stands in this one.
+
+    The other paragraph is the one, out of eight drawn, that shares the most words: questions about something else
+    altogether would be told apart without reading.
+    """
+    by_title: dict[str, list[Paragraph]] = {}
+    for title, paragraph in paragraphs:
+        by_title.setdefault(title, []).append(paragraph)
+    made: list[tuple[str, Paragraph]] = []
+    for title, paragraph in paragraphs:
+        own, words = list(paragraph["qas"]), _words(paragraph["context"])
+        others = [other for other in by_title[title] if other is not paragraph]
+        near = sorted(rng.sample(others, min(8, len(others))), key=lambda other: -len(words & _words(other["context"])))
+        strange = [
+            {"id": f"{item['id']}-elsewhere-{len(made)}", "question": item["question"], "answers": []}
+            for other in near
+            for item in other["qas"]
+            if not any(answer["text"].lower() in paragraph["context"].lower() for answer in item["answers"])
+        ]
+        wanted = round(UNANSWERABLE * len(own) + rng.random() - 0.5)
+        chosen = [item | {"is_impossible": True} for item in strange[:wanted]]
+        made.append((title, {"context": paragraph["context"], "qas": own + chosen}))
+    return made
+
+
+def _words(text: str) -> set[str]:
+    return set(re.findall(r"\w{4,}", text.lower()))
+
+
+def _squad(paragraphs: Iterable[tuple[str, Paragraph]]) -> str:
+    articles: dict[str, list[Paragraph]] = {}
+    for title, paragraph in paragraphs:
+        articles.setdefault(title, []).append(paragraph)
+    data = [{"title": title, "paragraphs": found} for title, found in articles.items()]
+    return json.dumps({"version": "1", "data": data}, ensure_ascii=False) + "\n"
+
+
+def read_table(path: Path) -> list[dict[str, str]]:
+    """Rows of a TSV with a header, in which quotes are ordinary characters."""
+    return list(csv.DictReader(_text(path).splitlines(), delimiter="\t", quoting=csv.QUOTE_NONE))
+
+
+def _json(path: Path) -> Any:
+    return json.loads(_text(path))
+
+
+def _json_lines(rows: Iterable[Mapping[str, Any]]) -> str:
+    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+
+
+def _text(path: Path) -> str:
+    try:
+        with lzma.open(path, "rt", encoding="utf-8") as file:
+            return file.read()
+    except FileNotFoundError:
+        raise ValueError(f'no `{path}`; the data folder is that of docs/results.md, "Data"') from None
+
+
+if __name__ == "__main__":
+    main()

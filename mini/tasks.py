@@ -1,0 +1,190 @@
+"""The tasks of bertline-mini: their data, how each is fine-tuned, and under which name the model is shipped."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class MiniTask:
+    """A task; files with a `{data}` lie as they came, those with `{made}` come from `mini.data`."""
+
+    name: str
+    """Of its run directory."""
+    title: str
+    kind: str
+    """What `training.finetune` calls the task."""
+    train: Sequence[str]
+    dev: str
+    test: str | None = None
+    """Touched once, when everything is chosen."""
+    metric: str
+    """What it is judged by."""
+    learning_rates: Sequence[float]
+    epochs: float
+    seeds: Sequence[int] = (0, 1, 2)
+    flags: str = ""
+    shipped_as: str | None = None
+    """Name of the model that serves it."""
+
+
+_GLUE_PAIR = "--columns.text sentence1 --columns.text-pair sentence2"
+_SQUAD = "--max-seq-length 256 --doc-stride 96"
+
+TASKS = (
+    MiniTask(
+        name="sst-2",
+        title="SST-2, sentiment",
+        kind="classification",
+        train=["{data}/glue/SST-2/train.tsv.xz"],
+        dev="{data}/glue/SST-2/dev.tsv.xz",
+        test="{data}/glue/SST-2/test.tsv.xz",
+        metric="accuracy",
+        learning_rates=(3e-4,),
+        epochs=2,
+        flags="--columns.text sentence --max-seq-length 64",
+        shipped_as="sentiment",
+    ),
+    MiniTask(
+        name="cola",
+        title="CoLA, acceptability",
+        kind="classification",
+        train=["{data}/glue/CoLA/train.tsv.xz"],
+        dev="{data}/glue/CoLA/dev.tsv.xz",
+        metric="matthews_correlation",
+        learning_rates=(1e-4, 3e-4),
+        epochs=5,
+        flags="--columns.text sentence --max-seq-length 64",
+    ),
+    MiniTask(
+        name="mrpc",
+        title="MRPC, paraphrase",
+        kind="classification",
+        train=["{data}/glue/MRPC/train.tsv.xz"],
+        dev="{data}/glue/MRPC/dev.tsv.xz",
+        metric="f1",
+        learning_rates=(1e-4, 3e-4),
+        epochs=5,
+        seeds=(0, 1, 2, 3, 4),
+        flags=_GLUE_PAIR,
+    ),
+    MiniTask(
+        name="sts-b",
+        title="STS-B, similarity",
+        kind="regression",
+        train=["{data}/glue/STS-B/train.tsv.xz"],
+        dev="{data}/glue/STS-B/dev.tsv.xz",
+        metric="spearman",
+        learning_rates=(1e-4, 3e-4),
+        epochs=5,
+        flags=f"{_GLUE_PAIR} --columns.label score",
+    ),
+    MiniTask(
+        name="rte",
+        title="RTE, entailment",
+        kind="classification",
+        train=["{data}/glue/RTE/train.tsv.xz"],
+        dev="{data}/glue/RTE/dev.tsv.xz",
+        metric="accuracy",
+        learning_rates=(1e-4, 3e-4),
+        epochs=5,
+        seeds=(0, 1, 2, 3, 4),
+        flags=_GLUE_PAIR,
+    ),
+    MiniTask(
+        name="trec-6",
+        title="TREC-6, kind of question",
+        kind="classification",
+        train=["{made}/trec-6/train.jsonl"],
+        dev="{made}/trec-6/dev.jsonl",
+        test="{data}/topic/trec-6/test.tsv.xz",
+        metric="accuracy",
+        learning_rates=(3e-4,),
+        epochs=5,
+        flags="--max-seq-length 64",
+    ),
+    MiniTask(
+        name="ag-news",
+        title="AG News (13,462 of 120,000), topic",
+        kind="classification",
+        train=["{data}/topic/ag_news-subset/train.tsv.xz"],
+        dev="{data}/topic/ag_news-subset/dev.tsv.xz",
+        test="{made}/ag-news/test.jsonl",
+        metric="accuracy",
+        learning_rates=(3e-4,),
+        epochs=3,
+        shipped_as="topic",
+    ),
+    MiniTask(
+        name="squad-v1",
+        title="SQuAD v1.1 (32,727 other questions)",
+        kind="spans",
+        train=["{made}/squad-v1.json"],
+        dev="{data}/squad/dev-v1.1-part.json.xz",
+        metric="f1",
+        learning_rates=(5e-4,),
+        epochs=2,
+        seeds=(0, 1),
+        flags=_SQUAD,
+    ),
+    MiniTask(
+        name="squad-v2",
+        title="SQuAD v2.0 (the same, and made-up unanswerable ones)",
+        kind="spans",
+        train=["{made}/squad-v2.json"],
+        dev="{data}/squad/dev-v2.0-part.json.xz",
+        metric="f1",
+        learning_rates=(5e-4,),
+        epochs=2,
+        seeds=(0,),
+        flags=f"{_SQUAD} --null-threshold auto",
+        shipped_as="answer",
+    ),
+    MiniTask(
+        name="wnut-17",
+        title="WNUT-17, names in noisy text",
+        kind="tagging",
+        train=["{data}/ner/wnut17/train.conll.xz"],
+        dev="{data}/ner/wnut17/dev.conll.xz",
+        test="{data}/ner/wnut17/test.conll.xz",
+        metric="f1",
+        learning_rates=(5e-4,),
+        epochs=5,
+    ),
+    MiniTask(
+        name="wikiann",
+        title="WikiANN, names in titles and sentences",
+        kind="tagging",
+        train=["{data}/ner/wikiann-en/train.conll.xz"],
+        dev="{data}/ner/wikiann-en/dev.conll.xz",
+        test="{data}/ner/wikiann-en/test.conll.xz",
+        metric="f1",
+        learning_rates=(5e-4,),
+        epochs=3,
+        shipped_as="tag",
+    ),
+    MiniTask(
+        name="codah",
+        title="CODAH, completion of four",
+        kind="multiple-choice",
+        train=["{data}/multiple_choice/codah/train.jsonl.xz"],
+        dev="{data}/multiple_choice/codah/dev.jsonl.xz",
+        test="{data}/multiple_choice/codah/test.jsonl.xz",
+        metric="accuracy",
+        learning_rates=(3e-4,),
+        epochs=5,
+        flags="--max-seq-length 64",
+    ),
+    MiniTask(
+        name="commonsenseqa",
+        title="CommonsenseQA 1.0, answer of three",
+        kind="multiple-choice",
+        train=["{data}/multiple_choice/commonsenseqa-1.0/train.jsonl.xz"],
+        dev="{data}/multiple_choice/commonsenseqa-1.0/dev.jsonl.xz",
+        metric="accuracy",
+        learning_rates=(3e-4,),
+        epochs=3,
+        flags="--max-seq-length 64",
+    ),
+)

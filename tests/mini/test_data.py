@@ -1,0 +1,104 @@
+"""What is made of the data: nothing is lost, nothing stands twice, and unanswerable questions are unanswerable."""
+
+import json
+import lzma
+import random
+
+import pytest
+
+from mini.data import SHIFTS, SQUAD, main, merge, with_unanswerable
+from tests.commands import call
+from training.data.labelled import Columns, read_classification, read_spans
+
+
+def question(number, text, *answers):
+    return {"id": str(number), "question": text, "answers": [{"text": a, "answer_start": 0} for a in answers]}
+
+
+def squad(title, *paragraphs):
+    return {"data": [{"title": title, "paragraphs": [{"context": c, "qas": qas} for c, qas in paragraphs]}]}
+
+
+def test_questions_of_several_files_are_merged():
+    """A question in two files counts once; what has no answer is left out; a paragraph's questions come together."""
+    one = squad("a", ("red house", [question(1, "colour?", "red")]))
+    two = squad("a", ("red house", [question(1, "colour?", "red"), question(2, "what?", "house"), question(3, "who?")]))
+
+    (title, paragraph), *others = merge([one, two])
+
+    assert (title, [item["id"] for item in paragraph["qas"]]) == ("a", ["1", "2"])
+    assert not others
+
+
+def test_unanswerable_questions_are_of_other_paragraphs():
+    """Of the same article, with none of their answers here; half as many as there are answerable ones."""
+    paragraphs = merge(
+        [
+            squad(
+                title,
+                *(
+                    (
+                        f"place {n} of {title}",
+                        [question(f"{title}{n}{k}", f"{title}, {n}, {k}?", f"place {n}") for k in range(4)],
+                    )
+                    for n in range(5)
+                ),
+            )
+            for title in "ab"
+        ]
+    )
+
+    made = with_unanswerable(paragraphs, random.Random(0))
+
+    for title, paragraph in made:
+        strange = [item for item in paragraph["qas"] if not item["answers"]]
+        assert len(strange) == pytest.approx(2, abs=1)
+        for item in strange:
+            assert item["question"][0] == title
+            assert item["question"][3] != paragraph["context"][6]
+    ids = [item["id"] for _, paragraph in made for item in paragraph["qas"]]
+    assert len(set(ids)) == len(ids)
+
+
+def test_an_answer_that_stands_here_makes_a_question_answerable():
+    """It is not taken for a question that this paragraph does not answer."""
+    file = squad("a", ("a red house", [question(1, "colour?", "red")]), ("red too", [question(2, "which?", "red")]))
+
+    made = with_unanswerable(merge([file]), random.Random(0))
+
+    assert all(item["answers"] for _, paragraph in made for item in paragraph["qas"])
+
+
+def write(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with lzma.open(path, "wt", encoding="utf-8") as file:
+        file.write(text)
+
+
+def test_files_are_those_that_training_reads(tmp_path, monkeypatch, capfd):
+    """From a small folder of data: rows as they were, documents in two parts."""
+    data, out = tmp_path / "data", tmp_path / "out"
+    write(data / "pretrain/wiki-06.txt.xz", "\n\n".join(f"document {n}." for n in range(80)) + "\n")
+    write(data / "topic/trec-6/train.tsv.xz", "label\ttext\n" + "".join(f'LOC\tWhere is "{n}?\n' for n in range(22)))
+    write(data / "topic/ag_news-subset/test.tsv.xz", 'label\ttitle\ttext\nWorld\tA "title\tA text\n')
+    for name in (*SQUAD, *SHIFTS):
+        write(data / name, json.dumps(squad(name, ("the red house", [question(name, "which?", "red")]))))
+
+    result = call(main, [str(data), str(out)], monkeypatch, capfd)
+
+    assert result.returncode == 0, result.stderr
+    assert len((out / "wiki-rest.txt").read_text().split("\n\n")) == 20
+    assert (out / "wiki-dev.txt").read_text().startswith("document 20.\n\n")
+    texts = [e.text for name in ("train", "dev") for e in read_classification(out / f"trec-6/{name}.jsonl", Columns())]
+    assert sorted(texts) == sorted(f'Where is "{n}?' for n in range(22))
+    assert [e.text for e in read_classification(out / "ag-news/test.jsonl", Columns())] == ['A "title A text']
+    assert len(read_spans(out / "squad-v1.json")) == 5
+
+
+def test_missing_data_are_named(tmp_path, monkeypatch, capfd):
+    """One line with the file."""
+    result = call(main, [str(tmp_path), str(tmp_path / "out")], monkeypatch, capfd)
+
+    assert result.returncode == 1
+    assert "wiki-06.txt.xz" in result.stderr
+    assert len(result.stderr.splitlines()) == 1

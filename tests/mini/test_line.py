@@ -1,0 +1,35 @@
+"""The line of bertline-mini: every stage is a command that there is, with flags that it takes."""
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+import training.corpus
+import training.grid
+import training.pretrain
+import training.vocab
+from mini.__main__ import Line
+from mini.tasks import TASKS
+
+STAGES = list(Line(Path("the data"), Path("an out")).stages())
+
+
+def test_results_are_different():
+    """No stage hides another one's, and models are shipped under names of their own."""
+    assert len({stage.result for stage in STAGES}) == len(STAGES)
+    names = [task.shipped_as for task in TASKS if task.shipped_as]
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize("stage", STAGES, ids=lambda stage: stage.title)
+def test_stages_are_commands(stage, monkeypatch):
+    """Paths with spaces stay whole."""
+    module, *arguments = shlex.split(stage.arguments)
+    assert {"the data", "an out"} & {part for word in arguments for part in word.split("/")[:1]}
+    if module == "training.grid":
+        monkeypatch.setattr("sys.argv", ["grid", *arguments])
+        recipe = training.grid.parse(training.grid.GridRecipe, module, "")
+        assert recipe.run_dir == stage.result.parent
+    elif module == "training.pretrain":
+        assert training.pretrain.recipe_from_arguments(arguments).run_dir == stage.result.parent
