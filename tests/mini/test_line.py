@@ -9,10 +9,10 @@ import training.corpus
 import training.grid
 import training.pretrain
 import training.vocab
-from mini.__main__ import Line
+from mini.line import Arguments, Line
 from mini.tasks import TASKS
 
-STAGES = list(Line(Path("the data"), Path("an out")).stages())
+STAGES = list(Line(Arguments(data=Path("the data"), out=Path("an out"))).stages())
 
 
 def test_results_are_different():

@@ -1,0 +1,106 @@
+"""The stages of the line: what runs, in which order, and what is there when it is done."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from mini.tasks import TASKS, MiniTask
+
+VOCAB_SIZE = 8192
+VOCAB_FILES = "wiki-00 wiki-03 books-00"
+CORPUS_FILES = "wiki-00 wiki-01 wiki-02 wiki-03 wiki-04 wiki-05 books-00 books-01 books-02 books-03"
+PRETRAIN = (
+    "modern --max-minutes 150 --masking-rate 0.4 --learning-rate 2e-3 --eval-every 1000 --checkpoint-every 1000 "
+    "--log-every 50"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arguments:
+    """Make bertline-mini from the data."""
+
+    data: Path
+    """Folder with glue/, ner/, squad/ and the others that docs/results.md names."""
+    out: Path = Path("build/mini")
+    """Folder for all that is made on the way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A command, and what is there when it is done."""
+
+    title: str
+    arguments: str
+    """What comes after `python -m`."""
+    result: Path
+
+
+class Line:
+    """The stages over some data."""
+
+    def __init__(self, arguments: Arguments) -> None:
+        self.data = arguments.data
+        self.out = arguments.out
+
+    def path(self, pattern: str) -> Path:
+        """A file of a task."""
+        return Path(pattern.format(data=self.data, made=self.out / "data"))
+
+    def checkpoint(self, task: MiniTask) -> Path:
+        """The best of a task's runs."""
+        return self.out / task.name / "checkpoint"
+
+    def model(self, task: MiniTask, precision: str) -> Path:
+        """The model directory of a task; int8 has the plain name."""
+        name = task.model if precision == "int8" else f"{task.model}-{precision}"
+        return self.out / "models" / name / "1"
+
+    def stages(self) -> Iterator[Stage]:
+        """All of them in order."""
+        data, out = _quoted(self.data), _quoted(self.out)
+        yield Stage("Data", f"mini.data {data} {out}/data", self.out / "data/squad-v2.json")
+        yield from self._corpora(data, out)
+        corpora = f"--corpus {out}/corpus --dev-corpus {out}/corpus-dev"
+        result = self.out / "pretrain/checkpoint"
+        yield Stage("Pretraining", f"training.pretrain {PRETRAIN} {corpora} --run-dir {out}/pretrain", result)
+        for task in TASKS:
+            yield Stage(f"Fine-tuning: {task.title}", self._grid(task), self.checkpoint(task))
+        for task in TASKS:
+            for precision in ("fp32", "int8"):
+                result = self.model(task, precision)
+                arguments = f"export {_quoted(self.checkpoint(task))} {_quoted(result)} --precision {precision}"
+                yield Stage(f"Export: {task.title}, {precision}", arguments, result)
+        yield Stage("Scores", f"mini.scores --data {data} --out {out}", self.out / "scores.json")
+
+    def _corpora(self, data: str, out: str) -> Iterator[Stage]:
+        def files(names: str) -> str:
+            return " ".join(f"{data}/pretrain/{name}.txt.xz" for name in names.split())
+
+        vocab = f"training.vocab --data {files(VOCAB_FILES)} --out {out}/tokenizer --vocab-size {VOCAB_SIZE}"
+        yield Stage("Vocabulary", vocab, self.out / "tokenizer")
+        for name, texts in (
+            ("corpus", f"{files(CORPUS_FILES)} {out}/data/wiki-rest.txt"),
+            ("corpus-dev", f"{out}/data/wiki-dev.txt"),
+        ):
+            arguments = f"training.corpus --data {texts} --tokenizer {out}/tokenizer --out {out}/{name}"
+            yield Stage(f"Text as tokens: {name}", arguments, self.out / name)
+
+    def _grid(self, task: MiniTask) -> str:
+        train, dev = " ".join(_quoted(self.path(file)) for file in task.train), _quoted(self.path(task.dev))
+        return (
+            f"training.grid {task.kind} --checkpoint {_quoted(self.out)}/pretrain/checkpoint "
+            f"--train {train} --dev {dev} --run-dir {_quoted(self.out)}/{task.name} --metric {task.metric} "
+            f"--learning-rates {_words(task.learning_rates)} --epochs {task.epochs:g} --seeds {_words(task.seeds)} "
+            f"--checkpoint-every 0 {task.flags}"
+        ).strip()
+
+
+def _quoted(path: Path) -> str:
+    return shlex.quote(str(path))
+
+
+def _words(values: Iterable[object]) -> str:
+    return " ".join(map(str, values))
