@@ -12,10 +12,10 @@ from mini.tasks import TASKS, MiniTask
 VOCAB_SIZE = 8192
 VOCAB_FILES = "wiki-00 wiki-03 books-00"
 CORPUS_FILES = "wiki-00 wiki-01 wiki-02 wiki-03 wiki-04 wiki-05 books-00 books-01 books-02 books-03"
-PRETRAIN = (
-    "modern --max-minutes 150 --masking-rate 0.4 --learning-rate 2e-3 --eval-every 1000 --checkpoint-every 1000 "
-    "--log-every 50"
-)
+PRETRAIN = "modern --masking-rate 0.45 --eval-every 1000 --checkpoint-every 1000 --log-every 50"
+LEGS = ("--learning-rate 2e-3 --max-minutes 85", "--initialization bert --learning-rate 1e-3 --max-minutes 150 --long-seq-length 256")
+"""Each goes on from the weights of the one before."""
+NAME = "bertline-mini"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +49,11 @@ class Line:
         """A file of a task."""
         return Path(pattern.format(data=self.data, made=self.out / "data"))
 
+    @property
+    def pretrained(self) -> Path:
+        """The checkpoint that all tasks start from."""
+        return self.out / f"{NAME}-fp16"
+
     def checkpoint(self, task: MiniTask) -> Path:
         """The best of a task's runs."""
         return self.out / task.name / "checkpoint"
@@ -63,9 +68,7 @@ class Line:
         data, out = _quoted(self.data), _quoted(self.out)
         yield Stage("Data", f"mini.data {data} {out}/data", self.out / "data/squad-v2.json")
         yield from self._corpora(data, out)
-        corpora = f"--corpus {out}/corpus --dev-corpus {out}/corpus-dev"
-        result = self.out / "pretrain/checkpoint"
-        yield Stage("Pretraining", f"training.pretrain {PRETRAIN} {corpora} --run-dir {out}/pretrain", result)
+        yield from self._pretraining(out)
         for task in TASKS:
             yield Stage(f"Fine-tuning: {task.title}", self._grid(task), self.checkpoint(task))
         for task in TASKS:
@@ -88,10 +91,20 @@ class Line:
             arguments = f"training.corpus --data {texts} --tokenizer {out}/tokenizer --out {out}/{name}"
             yield Stage(f"Text as tokens: {name}", arguments, self.out / name)
 
+    def _pretraining(self, out: str) -> Iterator[Stage]:
+        corpora, last = f"--corpus {out}/corpus --dev-corpus {out}/corpus-dev", len(LEGS)
+        for number, flags in enumerate(LEGS, start=1):
+            run = f"{NAME}-{number}" if number < last else NAME
+            init = f" --init {out}/{NAME}-{number - 1}/checkpoint" if number > 1 else ""
+            arguments = f"training.pretrain {PRETRAIN} {flags}{init} {corpora} --run-dir {out}/{run}"
+            yield Stage(f"Pretraining, {number} of {last}", arguments, self.out / run / "checkpoint")
+        halve = f"mini.half {out}/{NAME}/checkpoint {out}/{NAME}-fp16"
+        yield Stage("The checkpoint in 16 bits", halve, self.pretrained)
+
     def _grid(self, task: MiniTask) -> str:
         train, dev = " ".join(_quoted(self.path(file)) for file in task.train), _quoted(self.path(task.dev))
         return (
-            f"training.grid {task.kind} --checkpoint {_quoted(self.out)}/pretrain/checkpoint "
+            f"training.grid {task.kind} --checkpoint {_quoted(self.pretrained)} "
             f"--train {train} --dev {dev} --run-dir {_quoted(self.out)}/{task.name} --metric {task.metric} "
             f"--learning-rates {_words(task.learning_rates)} --epochs {task.epochs:g} --seeds {_words(task.seeds)} "
             f"--checkpoint-every 0 {task.flags}"

@@ -340,7 +340,7 @@ def _weights_path(directory: Path) -> Path:
 def save_checkpoint(
     directory: str | Path, model: BertModel, *, tokenizer_from: str | Path, card: TaskCard, overwrite: bool = False
 ) -> None:
-    """Write a checkpoint directory, atomically.
+    """Write a checkpoint directory, atomically, with weights as they are: of a `model.half()` in 16 bits.
 
     Args:
         tokenizer_from: directory whose tokenizer files are copied.
@@ -358,7 +358,8 @@ def write_checkpoint(directory: Path, model: BertModel, *, tokenizer_from: str |
     """Write the files of a checkpoint into an existing directory."""
     labels = getattr(card.settings, "labels", ())
     config = {"architectures": [model.architecture], "model_type": "bert", **asdict(model.config)}
-    config |= {"position_embedding_type": "absolute", "torch_dtype": "float32"}
+    dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
+    config |= {"position_embedding_type": "absolute", "torch_dtype": dtype}
     ablated = {name: config.pop(name) for name in _ABLATED}
     if not model.config.is_plain:  # transformers would compute something else: it must not take it for BERT
         config |= {"model_type": ABLATION, **ablated}
