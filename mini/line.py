@@ -12,8 +12,11 @@ from mini.tasks import TASKS, MiniTask
 VOCAB_SIZE = 8192
 VOCAB_FILES = "wiki-00 wiki-03 books-00"
 CORPUS_FILES = "wiki-00 wiki-01 wiki-02 wiki-03 wiki-04 wiki-05 books-00 books-01 books-02 books-03"
-PRETRAIN = "modern --masking-rate 0.45 --eval-every 1000 --checkpoint-every 1000 --log-every 50"
-LEGS = ("--learning-rate 2e-3 --max-minutes 75", "--initialization bert --learning-rate 1e-3 --max-minutes 150 --long-seq-length 256")
+PRETRAIN = "modern --eval-every 1000 --checkpoint-every 1000 --log-every 50"
+LEGS = (
+    "--learning-rate 2e-3 --max-minutes 75",
+    "--initialization bert --learning-rate 1e-3 --max-minutes 150 --long-seq-length 256",
+)
 """Each goes on from the weights of the one before."""
 NAME = "bertline-mini"
 

@@ -151,7 +151,7 @@ RECIPES = {
     "large": _shape(24, 1024, 16),
     "modern": [
         *_shape(4, 256, 4),
-        *("--initialization", "local", "--dropout", "0", "--masking-rate", "0.3", "--no-next-sentences"),
+        *("--initialization", "local", "--dropout", "0", "--masking-rate", "0.45", "--no-next-sentences"),
         *("--learning-rate", "2e-3", "--betas", "0.9", "0.98", "--warmup-ratio", "0.06"),
         *("--max-minutes", "30", "--num-steps", "1000000"),
     ],
