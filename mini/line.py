@@ -61,6 +61,10 @@ class Line:
         """The best of a task's runs."""
         return self.out / task.name / "checkpoint"
 
+    def shipped(self) -> list[str]:
+        """Names of the models that are kept."""
+        return [task.model for task in TASKS if task.shipped_as]
+
     def model(self, task: MiniTask, precision: str) -> Path:
         """The model directory of a task; int8 has the plain name."""
         name = task.model if precision == "int8" else f"{task.model}-{precision}"

@@ -1,0 +1,63 @@
+"""Put the models that are good enough, and the checkpoint that they come from, where the repository keeps them.
+
+    python -m mini.ship --data DATA --out build/mini
+
+Writes models/: `bertline-mini/`, the checkpoint, and `<name>/1/`, int8. Each card gets what the data allow and forbid.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from mini.cards import PRETRAINED, notes
+from mini.line import NAME, Arguments, Line
+from tasks.files import atomic_directory
+from training.command import command, parse
+from training.reports.model_card import CARD_FILE
+
+MODELS = Path("models")
+MAX_BYTES = 40_000_000
+"""Of all that is kept."""
+LEFT_OUT = ("report.html",)
+"""What a server does not need, and a card says shorter."""
+
+
+@command
+def main() -> None:
+    """Command line."""
+    line = Line(parse(Arguments, "mini.ship", __doc__))
+    places = dict(shipped(line))
+    size = sum(file.stat().st_size for source in places for file in _files(source))
+    if size > MAX_BYTES:
+        raise ValueError(f"the models have {size:,} bytes, more than the {MAX_BYTES:,} that are kept")
+    for source, (place, note) in places.items():
+        _copy(source, place, note)
+        print(f"{source} -> {place}")
+    print(f"{size / 1e6:.1f} MB in all")
+
+
+def shipped(line: Line) -> Iterator[tuple[Path, tuple[Path, str]]]:
+    """What is kept: where it is, where it goes, and what its card says beside."""
+    yield line.pretrained, (MODELS / NAME, notes(PRETRAINED))
+    for name in line.shipped():
+        yield line.out / "models" / name / "1", (MODELS / name / "1", notes(name))
+
+
+def _files(source: Path) -> list[Path]:
+    return [file for file in sorted(source.iterdir()) if file.name not in LEFT_OUT]
+
+
+def _copy(source: Path, place: Path, note: str) -> None:
+    """One directory, whole or not at all."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_directory(place, replace=True) as temporary:
+        for file in _files(source):
+            shutil.copyfile(file, temporary / file.name)
+        card = temporary / CARD_FILE
+        card.write_text(f"{card.read_text(encoding='utf-8').rstrip()}\n\n{note}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
