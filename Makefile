@@ -69,7 +69,7 @@ test: $(READY)  ## the tests (8 minutes on 2 cores)
 	$(PY) -m pytest -m 'not slow'
 
 ## Retrain: each stage takes what the one before wrote; ARGS='...' adds flags, ARGS=--help lists them (--run-dir is RUN, --train and --data are DATA)
-.PHONY: vocab corpus pretrain finetune contrastive grid ablations evaluate report export serve
+.PHONY: vocab corpus pretrain finetune contrastive grid ablations evaluate report export serve models
 vocab: $(READY)  ## DATA='text files or folders' TOKENIZER=folder to write, VOCAB_SIZE=30522
 	$(NEED_DATA)$(PY) -m training.vocab --data $(DATA) --out $(TOKENIZER) --vocab-size $(VOCAB_SIZE) $(ARGS)
 corpus: $(READY)  ## DATA='text files or folders' TOKENIZER=folder CORPUS=folder to write
@@ -90,6 +90,8 @@ report: $(READY)  ## RUN=folder DATA='files to show predictions for' (default: t
 	$(PY) -m training.report $(RUN) $(if $(DATA),--data $(DATA)) $(ARGS)
 export: $(READY)  ## CHECKPOINT=folder MODEL=models/<name>/<version> PRECISION=fp32|fp16|int8
 	$(PY) -m export $(CHECKPOINT) $(MODEL) --precision $(PRECISION) $(ARGS)
+models: $(READY)  ## DATA=folder of text and labelled data: make bertline-mini anew, and all that comes of it (hours on 2 cores; goes on where it was)
+	$(NEED_DATA)$(PY) -m mini $(if $(DATA),--data $(DATA)) $(ARGS)
 serve: $(READY)  ## MODELS=folder of models (default: what the demo built) PORT=50051 METRICS_PORT=9090
 	$(PY) -m serving $(MODELS) --port $(PORT) --metrics-port $(METRICS_PORT) $(ARGS)
 

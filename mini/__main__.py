@@ -22,7 +22,7 @@ def main() -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     stages = list(Line(arguments).stages())
     for number, stage in enumerate(stages, start=1):
-        if stage.result.exists():
+        if stage.result and stage.result.exists():
             print(f"[{number}/{len(stages)}] {stage.title}: there is {stage.result}", flush=True)
         else:
             run_stage(number, len(stages), stage.title, stage.arguments)

@@ -24,6 +24,7 @@ from typing import Any
 
 from tasks.files import atomic_write
 from training.command import command
+from training.text.documents import split_sentences
 
 DEV_DOCUMENTS = 60
 """Documents of Wikipedia that are not trained on."""
@@ -33,6 +34,11 @@ UNANSWERABLE = 0.5
 """Made-up unanswerable questions for each answerable one; dev has 1.02, official training data 0.5."""
 SQUAD = ("squad/train-v1.1-part.json.xz", "squad/train-v2.0-part.json.xz")
 SHIFTS = tuple(f"squadshifts/{name}_v1.0.json.xz" for name in ("new_wiki", "reddit", "amazon_reviews"))
+
+PAIR_FILES = ("wiki-01", "wiki-04")
+NUM_PARAGRAPHS, PAIR_REPEATS = 60_000, 5
+DROPPED = 0.3
+"""Share of the words that are left out of a sentence."""
 
 Paragraph = dict[str, Any]
 
@@ -62,6 +68,7 @@ def build(data: Path) -> Iterator[tuple[str, str]]:
     paragraphs = merge([_json(data / name) for name in (*SQUAD, *SHIFTS)])
     yield "squad-v1.json", _squad(paragraphs)
     yield "squad-v2.json", _squad(with_unanswerable(paragraphs, random.Random(0)))
+    yield "pairs.jsonl", _json_lines({"text": one, "text_pair": other} for one, other in pairs(data))
 
 
 def split_documents(text: str) -> tuple[str, str]:
@@ -117,6 +124,27 @@ def with_unanswerable(paragraphs: Sequence[tuple[str, Paragraph]], rng: random.R
         chosen = [item | {"is_impossible": True} for item in strange[:wanted]]
         made.append((title, {"context": paragraph["context"], "qas": own + chosen}))
     return made
+
+
+def pairs(data: Path) -> Iterator[tuple[str, str]]:
+    """Pairs for contrastive training, none of STS-B: of a paragraph of Wikipedia, two sentences that follow each other,
+    and one sentence twice with other words left out; and the paraphrases of MRPC and entailments of RTE, repeated."""
+    rng = random.Random(0)
+    texts = "".join(_text(data / f"pretrain/{name}.txt.xz") for name in PAIR_FILES).split("\n")
+    for paragraph in rng.sample(texts, min(NUM_PARAGRAPHS, len(texts))):
+        sentences = [item for item in split_sentences(paragraph) if 5 <= len(item.split()) <= 40]
+        if len(sentences) > 1:
+            number = rng.randrange(len(sentences) - 1)
+            yield sentences[number], sentences[number + 1]
+            yield _shortened(sentences[number], rng), _shortened(sentences[number], rng)
+    for name, label in (("MRPC", "1"), ("RTE", "entailment")):
+        rows = read_table(data / f"glue/{name}/train.tsv.xz")
+        yield from [(row["sentence1"], row["sentence2"]) for row in rows if row["label"] == label] * PAIR_REPEATS
+
+
+def _shortened(sentence: str, rng: random.Random) -> str:
+    """A sentence without some of its words."""
+    return " ".join(word for word in sentence.split() if rng.random() > DROPPED) or sentence
 
 
 def _words(text: str) -> set[str]:

@@ -19,6 +19,10 @@ LEGS = (
 )
 """Each goes on from the weights of the one before."""
 NAME = "bertline-mini"
+EMBED = "embed"
+CONTRASTIVE = "--pooling cls --dropout 0 --learning-rate 5e-4 --global-batch-size 128 --train-seq-length 40"
+STS = "{data}/glue/STS-B/dev.tsv.xz"
+STS_COLUMNS = "--dev-columns.text sentence1 --dev-columns.text-pair sentence2 --dev-columns.label score"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +42,8 @@ class Stage:
     title: str
     arguments: str
     """What comes after `python -m`."""
-    result: Path
+    result: Path | None = None
+    """None for a stage that always runs."""
 
 
 class Line:
@@ -57,18 +62,17 @@ class Line:
         """The checkpoint that all tasks start from."""
         return self.out / f"{NAME}-fp16"
 
-    def checkpoint(self, task: MiniTask) -> Path:
+    def checkpoint(self, name: str) -> Path:
         """The best of a task's runs."""
-        return self.out / task.name / "checkpoint"
+        return self.out / name / "checkpoint"
 
     def shipped(self) -> list[str]:
         """Names of the models that are kept."""
-        return [task.model for task in TASKS if task.shipped_as]
+        return [EMBED, *(task.model for task in TASKS if task.shipped_as)]
 
-    def model(self, task: MiniTask, precision: str) -> Path:
+    def model(self, name: str, precision: str) -> Path:
         """The model directory of a task; int8 has the plain name."""
-        name = task.model if precision == "int8" else f"{task.model}-{precision}"
-        return self.out / "models" / name / "1"
+        return self.out / "models" / (name if precision == "int8" else f"{name}-{precision}") / "1"
 
     def stages(self) -> Iterator[Stage]:
         """All of them in order."""
@@ -77,13 +81,16 @@ class Line:
         yield from self._corpora(data, out)
         yield from self._pretraining(out)
         for task in TASKS:
-            yield Stage(f"Fine-tuning: {task.title}", self._grid(task), self.checkpoint(task))
-        for task in TASKS:
+            yield Stage(f"Fine-tuning: {task.title}", self._grid(task), self.checkpoint(task.name))
+        yield Stage("Vectors of texts", self._contrastive(), self.checkpoint(EMBED))
+        for name, model in [(task.name, task.model) for task in TASKS] + [(EMBED, EMBED)]:
             for precision in ("fp32", "int8"):
-                result = self.model(task, precision)
-                arguments = f"export {_quoted(self.checkpoint(task))} {_quoted(result)} --precision {precision}"
-                yield Stage(f"Export: {task.title}, {precision}", arguments, result)
+                result = self.model(model, precision)
+                arguments = f"export {_quoted(self.checkpoint(name))} {_quoted(result)} --precision {precision}"
+                yield Stage(f"Export: {model}, {precision}", arguments, result)
         yield Stage("Scores", f"mini.scores --data {data} --out {out}", self.out / "scores.json")
+        yield Stage("Keep what is good enough", f"mini.ship --data {data} --out {out}")
+        yield Stage("The page of results", f"mini.results --data {data} --out {out}")
 
     def _corpora(self, data: str, out: str) -> Iterator[Stage]:
         def files(names: str) -> str:
@@ -116,6 +123,13 @@ class Line:
             f"--learning-rates {_words(task.learning_rates)} --epochs {task.epochs:g} --seeds {_words(task.seeds)} "
             f"--checkpoint-every 0 {task.flags}"
         ).strip()
+
+    def _contrastive(self) -> str:
+        return (
+            f"training.contrastive supervised --checkpoint {_quoted(self.pretrained)} "
+            f"--train {_quoted(self.out)}/data/pairs.jsonl --dev {_quoted(self.path(STS))} {STS_COLUMNS} "
+            f"--run-dir {_quoted(self.out)}/{EMBED} --checkpoint-every 0 {CONTRASTIVE}"
+        )
 
 
 def _quoted(path: Path) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 
 import jinja2
 
-from mini.line import LEGS, NAME, Arguments, Line
+from mini.line import EMBED, LEGS, NAME, Arguments, Line
 from mini.tasks import TASKS, MiniTask
 from tasks.files import atomic_write
 from tasks.json_files import read_json
@@ -43,6 +43,7 @@ def main() -> None:
         dev=table(score_rows(found, "dev")),
         test=table(score_rows(found, "test")),
         same=table(same_rows(found)),
+        vectors=table(vector_rows(found[EMBED])),
         cost=table(cost_rows(line)),
     )
     atomic_write(PAGE, (page.rstrip() + "\n").encode())
@@ -120,6 +121,17 @@ def same_rows(found: Mapping[str, Any]) -> Iterable[Row]:
             *(f"{record[way]['same']:,}" for way in WAYS[1:]),
             *(f"{count / record[way]['seconds']:,.0f}" for way in WAYS),
         )
+
+
+def vector_rows(record: Mapping[str, Any]) -> Iterable[Row]:
+    """Spearman's correlation of cosines with STS-B's scores, each way."""
+    ways = ["word overlap", "before", *WAYS]
+    yield "", "pairs", *ways
+    yield (
+        "Spearman",
+        f"{record['num_examples']:,}",
+        *(percent(record[way]["spearman"]) for way in ways),
+    )
 
 
 def cost_rows(line: Line) -> Iterable[Row]:

@@ -17,20 +17,24 @@ from bertline import Client
 from demo.served import plain_values, score_predictions, served_predictions
 from demo.server import Server
 from export import ort_run
-from mini.line import Arguments, Line
+from mini.line import EMBED, STS, Arguments, Line
 from mini.tasks import TASKS, MiniTask
-from tasks.batching import predict
+from tasks import AnyTask
+from tasks.batching import Run, predict
+from tasks.embedding import EmbeddingSettings
 from tasks.files import atomic_write
 from tasks.json_files import read_json
 from tasks.manifest import read_model_directory
+from tasks.registry import create_task
 from training.baselines import baseline
-from training.checkpoint import read_task_card
+from training.checkpoint import load_model, load_tokenizer, read_task_card
 from training.command import command, parse
 from training.data.examples import Examples
-from training.data.labelled import columns_there, dev_columns, read_examples
-from training.evaluate import load_for_evaluation
+from training.data.labelled import Columns, columns_there, dev_columns, read_examples, read_similarities
+from training.evaluate import load_for_evaluation, torch_run
 from training.grid import REPORT_FILE
 from training.progress import Progress
+from training.similarity import vector_scores, word_overlap
 
 Predict = Callable[[Sequence[Any]], list[Any]]
 """Values of examples, as `demo.served` has them."""
@@ -42,40 +46,52 @@ def main() -> None:
     arguments = parse(Arguments, "mini.scores", __doc__)
     line = Line(arguments)
     with Server(line.out / "models") as server, Client(server.target, timeout=600) as client:
-        found = {task.name: score(line, task, client) for task in TASKS}
+        found = {task.name: score(line, task, client) for task in TASKS} | {EMBED: score_vectors(line, client)}
     atomic_write(line.out / "scores.json", (json.dumps(found, indent=2) + "\n").encode())
 
 
 def score(line: Line, task: MiniTask, client: Client) -> dict[str, Any]:
     """The scores of a task: of the grid's seeds, and of the best one's model each way on dev and test."""
-    card = read_task_card(line.checkpoint(task))
+    card = read_task_card(line.checkpoint(task.name))
     assert card
     grid = read_json(line.out / task.name / REPORT_FILE)
     found: dict[str, Any] = {"metric": task.metric, "grid": grid, "ways": {}}
-    ways = _ways(line, task, client)
+    ways = _ways(line, task.name, task.model, task.kind, client)
     for split, pattern in (("dev", task.dev), ("test", task.test)):
         if pattern is not None:
             found["ways"][split] = _score_split(line, task, line.path(pattern), card.provenance["recipe"], ways)
     return found
 
 
-def _ways(line: Line, task: MiniTask, client: Client) -> dict[str, tuple[Any, Predict]]:
-    """By name: the task as each way has it, and its predictions."""
-    torch_task, torch_run = load_for_evaluation(line.checkpoint(task))
-    ways: dict[str, tuple[Any, Predict]] = {"PyTorch": (torch_task, _local(torch_task, torch_run))}
+def score_vectors(line: Line, client: Client) -> dict[str, Any]:
+    """How well cosines agree with the scores of STS-B dev: of the vectors, before tuning, and of the words shared."""
+    tokenizer = load_tokenizer(line.pretrained)
+    columns = Columns(text="sentence1", text_pair="sentence2", label="score")
+    pairs = read_similarities([line.path(STS)], columns=columns, tokenizer=tokenizer)
+    before = create_task("embedding", tokenizer, EmbeddingSettings(max_seq_length=128, pooling="cls", normalize=True))
+    ways = {"before": _local(before, torch_run(load_model(line.pretrained, "embedding"), before))}
+    ways |= _ways(line, EMBED, EMBED, "embedding", client)
+    found: dict[str, Any] = {"num_examples": len(pairs), "word overlap": word_overlap(pairs, tokenizer)}
+    return found | {way: vector_scores(pairs, predictions) for way, predictions in ways.items()}
+
+
+def _ways(line: Line, name: str, model: str, kind: str, client: Client) -> dict[str, Predict]:
+    """What each way predicts.
+
+    Args:
+        name: of the run directory.
+        model: of the served model.
+        kind: what the task is called in the client.
+    """
+    ways = {"PyTorch": _local(*load_for_evaluation(line.checkpoint(name)))}
     for precision in ("fp32", "int8"):
-        directory = read_model_directory(line.model(task, precision))
+        directory = read_model_directory(line.model(model, precision))
         run = ort_run(directory.model_path, execution=directory.manifest.execution)
-        loaded = directory.load_task()
-        ways[f"ONNX {precision}"] = loaded, _local(loaded, run)
-    ways["served int8"] = (
-        torch_task,
-        lambda examples: served_predictions(client, task.kind, task.model, examples),
-    )
-    return ways
+        ways[f"ONNX {precision}"] = _local(directory.load_task(), run)
+    return ways | {"served int8": lambda examples: served_predictions(client, kind, model, examples)}
 
 
-def _local(task: Any, run: Any) -> Predict:
+def _local(task: AnyTask, run: Run) -> Predict:
     def predictions(examples: Sequence[Any]) -> list[Any]:
         found = predict(task, examples, run, max_batch_tokens=512, chunk_size=256)
         return [value for pair in zip(examples, found, strict=True) for value in plain_values(task, *pair)]
@@ -84,21 +100,21 @@ def _local(task: Any, run: Any) -> Predict:
 
 
 def _score_split(
-    line: Line, task: MiniTask, path: Path, recipe: Mapping[str, Any], ways: Mapping[str, tuple[Any, Predict]]
+    line: Line, task: MiniTask, path: Path, recipe: Mapping[str, Any], ways: Mapping[str, Predict]
 ) -> dict[str, Any]:
     """Scores, seconds, and on how many examples each way says what PyTorch says."""
-    reference, _ = ways["PyTorch"]
+    tokenizer = load_tokenizer(line.pretrained)
 
     def read(paths: Sequence[Path]) -> Examples:
         columns = columns_there(paths, dev_columns(recipe))
-        return read_examples(task.kind, paths, columns=columns, tokenizer=reference.tokenizer)
+        return read_examples(task.kind, paths, columns=columns, tokenizer=tokenizer)
 
     examples, known = read([path]), read([line.path(name) for name in task.train])
-    name, scores = baseline(task.kind, known, examples, reference.tokenizer)
+    name, scores = baseline(task.kind, known, examples, tokenizer)
     found: dict[str, Any] = {"num_examples": len(examples), "baseline": {"name": name, "scores": scores}}
     values: dict[str, list[Any]] = {}
     with Progress(f"{task.name}, {path.name}", unit="way", total=len(ways)) as bar:
-        for way, (_, predictions) in ways.items():
+        for way, predictions in ways.items():
             start = time.monotonic()
             values[way] = predictions(examples)
             seconds = time.monotonic() - start

@@ -42,7 +42,7 @@ def shipped(line: Line) -> Iterator[tuple[Path, tuple[Path, str]]]:
     """What is kept: where it is, where it goes, and what its card says beside."""
     yield line.pretrained, (MODELS / NAME, notes(PRETRAINED))
     for name in line.shipped():
-        yield line.out / "models" / name / "1", (MODELS / name / "1", notes(name))
+        yield line.model(name, "int8"), (MODELS / name / "1", notes(name))
 
 
 def _files(source: Path) -> list[Path]:
