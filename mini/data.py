@@ -22,6 +22,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from mini.cloze import questions
 from tasks.files import atomic_write
 from training.command import command
 from training.text.documents import split_sentences
@@ -35,6 +36,7 @@ UNANSWERABLE = 0.5
 SQUAD = ("squad/train-v1.1-part.json.xz", "squad/train-v2.0-part.json.xz")
 SHIFTS = tuple(f"squadshifts/{name}_v1.0.json.xz" for name in ("new_wiki", "reddit", "amazon_reviews"))
 
+CLOZE_FILES = tuple(f"wiki-{number:02}" for number in range(6))
 PAIR_FILES = ("wiki-01", "wiki-04")
 NUM_PARAGRAPHS, PAIR_REPEATS = 60_000, 5
 DROPPED = 0.3
@@ -68,6 +70,7 @@ def build(data: Path) -> Iterator[tuple[str, str]]:
     paragraphs = merge([_json(data / name) for name in (*SQUAD, *SHIFTS)])
     yield "squad-v1.json", _squad(paragraphs)
     yield "squad-v2.json", _squad(with_unanswerable(paragraphs, random.Random(0)))
+    yield "cloze.json", _squad(cloze_questions(data))
     yield "pairs.jsonl", _json_lines({"text": one, "text_pair": other} for one, other in pairs(data))
 
 
@@ -140,6 +143,16 @@ def pairs(data: Path) -> Iterator[tuple[str, str]]:
     for name, label in (("MRPC", "1"), ("RTE", "entailment")):
         rows = read_table(data / f"glue/{name}/train.tsv.xz")
         yield from [(row["sentence1"], row["sentence2"]) for row in rows if row["label"] == label] * PAIR_REPEATS
+
+
+def cloze_questions(data: Path) -> Iterator[tuple[str, Paragraph]]:
+    """One question about each paragraph of Wikipedia that says something twice; the title is that of its file."""
+    rng = random.Random(0)
+    for name in CLOZE_FILES:
+        for paragraph in _text(data / f"pretrain/{name}.txt.xz").split("\n"):
+            if found := questions(paragraph, rng):
+                context, (question,) = found
+                yield name, {"context": context, "qas": [question | {"id": str(rng.getrandbits(64))}]}
 
 
 def _shortened(sentence: str, rng: random.Random) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from mini.tasks import TASKS, MiniTask
+from mini.tasks import SQUAD, TASKS, MiniTask
 
 VOCAB_SIZE = 8192
 VOCAB_FILES = "wiki-00 wiki-03 books-00"
@@ -19,7 +19,7 @@ LEGS = (
 )
 """Each goes on from the weights of the one before."""
 NAME = "bertline-mini"
-EMBED = "embed"
+EMBED, CLOZE = "embed", "cloze"
 CONTRASTIVE = "--pooling cls --dropout 0 --learning-rate 5e-4 --global-batch-size 128 --train-seq-length 40"
 STS = "{data}/glue/STS-B/dev.tsv.xz"
 STS_COLUMNS = "--dev-columns.text sentence1 --dev-columns.text-pair sentence2 --dev-columns.label score"
@@ -80,6 +80,7 @@ class Line:
         yield Stage("Data", f"mini.data {data} {out}/data", self.out / "data/squad-v2.json")
         yield from self._corpora(data, out)
         yield from self._pretraining(out)
+        yield Stage("Questions that text asks of itself", self._cloze(), self.checkpoint(CLOZE))
         for task in TASKS:
             yield Stage(f"Fine-tuning: {task.title}", self._grid(task), self.checkpoint(task.name))
         yield Stage("Vectors of texts", self._contrastive(), self.checkpoint(EMBED))
@@ -116,13 +117,22 @@ class Line:
         yield Stage("The checkpoint in 16 bits", halve, self.pretrained)
 
     def _grid(self, task: MiniTask) -> str:
+        start = self.checkpoint(CLOZE) if task.after_cloze else self.pretrained
         train, dev = " ".join(_quoted(self.path(file)) for file in task.train), _quoted(self.path(task.dev))
         return (
-            f"training.grid {task.kind} --checkpoint {_quoted(self.pretrained)} "
+            f"training.grid {task.kind} --checkpoint {_quoted(start)} "
             f"--train {train} --dev {dev} --run-dir {_quoted(self.out)}/{task.name} --metric {task.metric} "
             f"--learning-rates {_words(task.learning_rates)} --epochs {task.epochs:g} --seeds {_words(task.seeds)} "
             f"--checkpoint-every 0 {task.flags}"
         ).strip()
+
+    def _cloze(self) -> str:
+        dev = next(task.dev for task in TASKS if task.after_cloze)
+        return (
+            f"training.finetune spans --checkpoint {_quoted(self.pretrained)} "
+            f"--train {_quoted(self.out)}/data/cloze.json --dev {_quoted(self.path(dev))} "
+            f"--run-dir {_quoted(self.out)}/{CLOZE} {SQUAD} --num-epochs 1 --learning-rate 5e-4 --dropout 0"
+        )
 
     def _contrastive(self) -> str:
         return (

@@ -25,6 +25,8 @@ class MiniTask:
     epochs: float
     seeds: Sequence[int] = (0, 1, 2)
     flags: str = ""
+    after_cloze: bool = False
+    """Whether it goes on from the questions that text asks of itself."""
     shipped_as: str | None = None
     """Name of the model in `models/`, where it is good enough to be there."""
 
@@ -35,7 +37,7 @@ class MiniTask:
 
 
 _GLUE_PAIR = "--columns.text sentence1 --columns.text-pair sentence2"
-_SQUAD = "--max-seq-length 256 --doc-stride 96"
+SQUAD = "--max-seq-length 256 --doc-stride 96"
 
 TASKS = (
     MiniTask(
@@ -131,7 +133,8 @@ TASKS = (
         learning_rates=(5e-4,),
         epochs=2,
         seeds=(0, 1),
-        flags=_SQUAD,
+        flags=SQUAD,
+        after_cloze=True,
     ),
     MiniTask(
         name="squad-v2",
@@ -143,7 +146,8 @@ TASKS = (
         learning_rates=(5e-4,),
         epochs=2,
         seeds=(0,),
-        flags=f"{_SQUAD} --null-threshold auto",
+        flags=f"{SQUAD} --null-threshold auto",
+        after_cloze=True,
         shipped_as="answer",
     ),
     MiniTask(

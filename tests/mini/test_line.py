@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import training.contrastive
+import training.finetune
 import training.grid
 import training.pretrain
 from mini.line import Arguments, Line
@@ -31,6 +32,9 @@ def test_stages_are_commands(stage, monkeypatch):
         monkeypatch.setattr("sys.argv", ["grid", *arguments])
         recipe = training.grid.parse(training.grid.GridRecipe, module, "")
         assert recipe.run_dir == stage.result.parent
+    elif module == "training.finetune":
+        monkeypatch.setattr("sys.argv", ["finetune", *arguments])
+        assert training.finetune.parse(training.finetune.FinetuneRecipe, module, "").run_dir == stage.result.parent
     elif module == "training.contrastive":
         monkeypatch.setattr("sys.argv", ["contrastive", *arguments])
         recipe = training.contrastive.parse(training.contrastive.ContrastiveRecipe, module, "")
