@@ -33,3 +33,5 @@ class Server:
     def __exit__(self, *_: object) -> None:
         self._process.terminate()
         self._process.wait(timeout=30)
+        assert self._process.stdout
+        self._process.stdout.close()

@@ -120,7 +120,7 @@ def _score_split(
             seconds = time.monotonic() - start
             same = sum(one == other for one, other in zip(values["PyTorch"], values[way], strict=True))
             scores = score_predictions(task.kind, examples, values[way])
-            found[way] = {"scores": scores, "seconds": round(seconds, 2), "same": same}
+            found[way] = {"scores": scores, "seconds": round(seconds, 4), "same": same}
             bar.update(1)
     return found
 

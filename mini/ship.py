@@ -46,7 +46,7 @@ def shipped(line: Line) -> Iterator[tuple[Path, tuple[Path, str]]]:
 
 
 def _files(source: Path) -> list[Path]:
-    return [file for file in sorted(source.iterdir()) if file.name not in LEFT_OUT]
+    return [path for path in sorted(source.rglob("*")) if path.is_file() and path.name not in LEFT_OUT]
 
 
 def _copy(source: Path, place: Path, note: str) -> None:
@@ -54,7 +54,9 @@ def _copy(source: Path, place: Path, note: str) -> None:
     place.parent.mkdir(parents=True, exist_ok=True)
     with atomic_directory(place, replace=True) as temporary:
         for file in _files(source):
-            shutil.copyfile(file, temporary / file.name)
+            copy = temporary / file.relative_to(source)
+            copy.parent.mkdir(exist_ok=True)
+            shutil.copyfile(file, copy)
         card = temporary / CARD_FILE
         card.write_text(f"{card.read_text(encoding='utf-8').rstrip()}\n\n{note}", encoding="utf-8")
 

@@ -1,0 +1,102 @@
+"""From a pretrained checkpoint to models that are kept and a page of results, on toy data."""
+
+import importlib
+import json
+import lzma
+import shlex
+
+import numpy as np
+import pytest
+
+from mini.line import Arguments, Line
+from mini.tasks import MiniTask
+from tasks.manifest import read_model_directory
+from tests.commands import call
+from tests.toy import WORDS, write_classification, write_spans
+from training.checkpoint import load_model
+
+TASKS = (
+    MiniTask(
+        name="pets",
+        title="Pets",
+        kind="classification",
+        train=["{made}/pets-train.jsonl"],
+        dev="{data}/pets-dev.jsonl",
+        test="{data}/pets-test.jsonl",
+        metric="accuracy",
+        learning_rates=(5e-3,),
+        epochs=4,
+        seeds=(0, 1),
+        shipped_as="sentiment",
+    ),
+    MiniTask(
+        name="colours",
+        title="Colours",
+        kind="spans",
+        train=["{made}/cloze.json"],
+        dev="{data}/spans.json",
+        metric="f1",
+        learning_rates=(5e-3,),
+        epochs=4,
+        seeds=(0,),
+        flags="--max-seq-length 48 --doc-stride 16 --max-query-length 16",
+        after_cloze=True,
+    ),
+)
+
+
+@pytest.fixture
+def line(tmp_path, checkpoint, monkeypatch):
+    """Everything that comes before fine-tuning."""
+    for module in ("line", "scores", "results"):
+        monkeypatch.setattr(f"mini.{module}.TASKS", TASKS)
+    monkeypatch.setattr("mini.line.SQUAD", "--max-seq-length 48 --doc-stride 16 --max-query-length 16")
+    monkeypatch.setattr("mini.line.LEGS", ("--max-minutes 1",))
+    monkeypatch.setattr("mini.results.LEGS", ("--max-minutes 1",))
+    for name, value in {"ship.MODELS": "models", "results.PAGE": "docs/a.md", "results.CURVES": "docs/a.png"}.items():
+        monkeypatch.setattr(f"mini.{name}", tmp_path / value)
+    line = Line(Arguments(data=tmp_path / "data", out=tmp_path / "out"))
+    for folder in (line.data / "glue/STS-B", line.out / "data", tmp_path / "docs"):
+        folder.mkdir(parents=True)
+    write_classification(line.out / "data/pets-train.jsonl", 400, 0)
+    write_classification(line.data / "pets-dev.jsonl", 60, 1)
+    write_classification(line.data / "pets-test.jsonl", 40, 2)
+    write_spans(line.out / "data/cloze.json", 40, 0)
+    write_spans(line.data / "spans.json", 20, 1)
+    rng = np.random.default_rng(0)
+    texts = [" ".join(rng.choice(WORDS, 6)) for _ in range(300)]
+    pairs = [json.dumps({"text": text, "text_pair": text[::-1]}) for text in texts]
+    (line.out / "data/pairs.jsonl").write_text("\n".join(pairs))
+    with lzma.open(line.path("{data}/glue/STS-B/dev.tsv.xz"), "wt") as file:
+        rows = [f"{one}\t{other}\t{rng.random():.3f}\n" for one, other in zip(texts[:50], texts[50:100], strict=True)]
+        file.write("sentence1\tsentence2\tscore\n" + "".join(rows))
+    (line.out / "bertline-mini").symlink_to(checkpoint.parent, target_is_directory=True)
+    return line
+
+
+@pytest.mark.slow
+def test_line_ends_with_models_and_a_page(line, monkeypatch, capfd):
+    """Every stage from the 16-bit checkpoint on; what is kept loads, and has its licences in its card."""
+    stages = list(line.stages())
+    first = next(number for number, stage in enumerate(stages) if "16 bits" in stage.title)
+    for stage in stages[first:]:
+        module, *arguments = shlex.split(stage.arguments)
+        name = f"{module}.__main__" if module == "export" else module
+        extra = ["--no-tune", "--max-drop", "100", "--min-cosine", "0"] if module == "export" else []
+        result = call(importlib.import_module(name).main, [*arguments, *extra], monkeypatch, capfd)
+        assert result.returncode == 0, (stage.title, result.stderr)
+        assert stage.result is None or stage.result.exists()
+
+    found = json.loads((line.out / "scores.json").read_text())
+    assert found["pets"]["ways"]["test"]["served int8"]["same"] >= 38
+    assert found["colours"]["ways"]["dev"]["ONNX fp32"]["same"] == 20
+    page = (line.out.parent / "docs/a.md").read_text()
+    assert "| Pets: accuracy | 60 |" in page
+    assert "| Colours: F1 | 20 |" in page
+    assert (line.out.parent / "docs/a.png").stat().st_size > 1000
+    models = line.out.parent / "models"
+    assert {path.name for path in models.iterdir()} == {"bertline-mini", "embed", "sentiment"}
+    assert load_model(models / "bertline-mini", "masked-lm").config.num_hidden_layers == 2
+    assert read_model_directory(models / "sentiment/1").manifest.task == "classification"
+    assert "SST-2" in (models / "sentiment/1/README.md").read_text()
+    assert not (models / "sentiment/1/report.html").exists()
