@@ -35,8 +35,8 @@ class AblationsRecipe:
     tables: tuple[TableName, ...] = ("5", "6", "8", "steps")
     """Pretraining tasks, model sizes, masking, and (figure 5) the number of steps."""
     scale: ScaleName = "small"
-    """Sizes of networks, corpus and runs: smoke only shows that everything works (minutes), small takes hours on 2 CPU
-    cores, full a day on a GPU."""
+    """Sizes of networks, corpus and runs: smoke only shows that everything works (minutes), small (L2 H128) and mini
+    (L4 H256) take hours on 2 CPU cores, full a day on a GPU."""
     tasks: tuple[TaskName, ...] | None = None
     """Columns; None for those of the scale."""
     seeds: tuple[int, ...] | None = None

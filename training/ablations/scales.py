@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 Shape = tuple[int, int, int]
 """Layers, hidden size, heads."""
-ScaleName = Literal["smoke", "small", "full"]
+ScaleName = Literal["smoke", "small", "mini", "full"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +79,22 @@ SCALES: dict[ScaleName, Scale] = {
         seeds=(0, 1),
         tasks=("SST-2", "MRPC", "RTE", "SQuAD", "NER"),
     ),
+    "mini": Scale(
+        num_text_files=None,
+        vocab_size=8192,
+        shape=(4, 256, 4),
+        shapes=((2, 128, 2), (2, 256, 4), (4, 256, 4), (6, 256, 4)),
+        bilstm={"bilstm": 256, "learning_rate": 1e-3},
+        bilstm_epochs=2,
+        pretraining={**_SHORT_OF_TIME, "num_steps": 1600, "global_batch_size": 32, "learning_rate": 2e-3}
+        | {"masking_rate": 0.45, "checkpoint_every": 200, "keep_last": 1, "eval_every": 0},
+        finetuning={"learning_rate": 3e-4, "eval_examples": 100, "checkpoint_every": 0, "max_seq_length": 128},
+        spans={"doc_stride": 64, "max_query_length": 32},
+        features={"learning_rate": 3e-3},
+        epochs=1,
+        seeds=(0,),
+        tasks=("SST-2", "MRPC", "SQuAD", "NER"),
+    ),
     "full": Scale(
         num_text_files=None,
         vocab_size=30522,
@@ -96,4 +112,4 @@ SCALES: dict[ScaleName, Scale] = {
         tasks=("SST-2", "MRPC", "RTE", "SQuAD", "NER"),
     ),
 }
-"""`smoke` shows that it runs (minutes), `small` takes 2 CPU cores some hours, `full` a GPU about a day."""
+"""`smoke` shows that it runs (minutes), `small` and `mini` take 2 CPU cores some hours, `full` a GPU about a day."""
