@@ -3,6 +3,7 @@ models are no good for."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -73,6 +74,15 @@ _NOTES = {
 }
 
 
+_UNKNOWN = re.compile(r"^- \*\*Data\.\*\*.*\n(?:  .*\n)*", re.MULTILINE)
+"""What a card says of data of which nothing is known."""
+
+
+def annotated(card: str, name: str) -> str:
+    """A card of training or export with what is known of the data behind a model."""
+    return f"{_UNKNOWN.sub('', card).rstrip()}\n\n{notes(name)}"
+
+
 def notes(name: str) -> str:
     """The last sections of a card, in Markdown."""
     note = _NOTES[name]
@@ -80,12 +90,12 @@ def notes(name: str) -> str:
     limits = [f"- {limit}" for limit in (*note.limits, *(() if name == PRETRAINED else _NOTES[PRETRAINED].limits))]
     return "\n".join(
         [
-            "## Data and their licences\n",
+            "## Sources and their licences\n",
             "| data | licence or terms |",
             "|---|---|",
             *rows,
             "\nWhere a licence forbids something, as commercial use, ask yourself whether that holds for this model.\n",
-            "## Limits\n",
+            "## Further limits\n",
             *limits,
             "",
         ]

@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from mini.cards import PRETRAINED, notes
+from mini.cards import PRETRAINED, annotated
 from mini.line import NAME, Arguments, Line
 from tasks.files import atomic_directory
 from training.command import command, parse
@@ -32,24 +32,24 @@ def main() -> None:
     size = sum(file.stat().st_size for source in places for file in _files(source))
     if size > MAX_BYTES:
         raise ValueError(f"the models have {size:,} bytes, more than the {MAX_BYTES:,} that are kept")
-    for source, (place, note) in places.items():
-        _copy(source, place, note)
+    for source, (place, about) in places.items():
+        _copy(source, place, about)
         print(f"{source} -> {place}")
     print(f"{size / 1e6:.1f} MB in all")
 
 
 def shipped(line: Line) -> Iterator[tuple[Path, tuple[Path, str]]]:
-    """What is kept: where it is, where it goes, and what its card says beside."""
-    yield line.pretrained, (MODELS / NAME, notes(PRETRAINED))
+    """What is kept: where it is, where it goes, and whose notes its card gets."""
+    yield line.pretrained, (MODELS / NAME, PRETRAINED)
     for name in line.shipped():
-        yield line.model(name, "int8"), (MODELS / name / "1", notes(name))
+        yield line.model(name, "int8"), (MODELS / name / "1", name)
 
 
 def _files(source: Path) -> list[Path]:
     return [path for path in sorted(source.rglob("*")) if path.is_file() and path.name not in LEFT_OUT]
 
 
-def _copy(source: Path, place: Path, note: str) -> None:
+def _copy(source: Path, place: Path, about: str) -> None:
     """One directory, whole or not at all."""
     place.parent.mkdir(parents=True, exist_ok=True)
     with atomic_directory(place, replace=True) as temporary:
@@ -58,7 +58,7 @@ def _copy(source: Path, place: Path, note: str) -> None:
             copy.parent.mkdir(exist_ok=True)
             shutil.copyfile(file, copy)
         card = temporary / CARD_FILE
-        card.write_text(f"{card.read_text(encoding='utf-8').rstrip()}\n\n{note}", encoding="utf-8")
+        card.write_text(annotated(card.read_text(encoding="utf-8"), about), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -98,5 +98,5 @@ def test_line_ends_with_models_and_a_page(line, monkeypatch, capfd):
     assert {path.name for path in models.iterdir()} == {"bertline-mini", "embed", "sentiment"}
     assert load_model(models / "bertline-mini", "masked-lm").config.num_hidden_layers == 2
     assert read_model_directory(models / "sentiment/1").manifest.task == "classification"
-    assert "SST-2" in (models / "sentiment/1/README.md").read_text()
+    assert "SST-2, 67,349 phrases" in (models / "sentiment/1/README.md").read_text()
     assert not (models / "sentiment/1/report.html").exists()
