@@ -123,7 +123,7 @@ class Line:
             f"training.grid {task.kind} --checkpoint {_quoted(start)} "
             f"--train {train} --dev {dev} --run-dir {_quoted(self.out)}/{task.name} --metric {task.metric} "
             f"--learning-rates {_words(task.learning_rates)} --epochs {task.epochs:g} --seeds {_words(task.seeds)} "
-            f"--checkpoint-every 0 {task.flags}"
+            f"--checkpoint-every 0 --dropout 0.1 {task.flags}"
         ).strip()
 
     def _cloze(self) -> str:
