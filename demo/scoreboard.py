@@ -23,6 +23,7 @@ from training.checkpoint import load_model
 from training.data.labelled import Columns, read_classification, read_cloze, read_spans
 from training.evaluate import torch_run
 from training.progress import Progress
+from training.reports.markdown import markdown_table
 
 WAYS = ("PyTorch", "ONNX fp32", "ONNX int8", "gRPC fp32", "gRPC int8")
 NUM_CLOZE = 300
@@ -92,7 +93,7 @@ class Scoreboard:
             rates = [f"{len(examples) / found[name][way][1]:,.0f}" for way in WAYS]
             rows.append([f"{MODELS[name].title}: examples/s", "", *rates])
         rows.append(["size of `answer` (MB)", "", *(f"{self._megabytes(way):.1f}" for way in WAYS)])
-        return _markdown(rows)
+        return markdown_table(rows)
 
     def samples(self) -> str:
         """A few questions with the answers that the server gives."""
@@ -142,13 +143,3 @@ def _mean_cosine(one: np.ndarray, two: np.ndarray) -> float:
 
 def _number(metric: str, value: float) -> str:
     return f"{value:.3f}" if metric == "loss" else f"{100 * value:.1f}"
-
-
-def _markdown(rows: list[list[str]]) -> str:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = []
-    for row in rows:
-        others = [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
-        lines.append("| " + " | ".join([row[0].ljust(widths[0]), *others]) + " |")
-    rule = "|" + "|".join("-" * (width + 1) + (":" if number else "-") for number, width in enumerate(widths)) + "|"
-    return "\n".join([lines[0], rule, *lines[1:]])

@@ -2,11 +2,12 @@
 
 python -m mini.data DATA OUT
 
-wiki-rest.txt, wiki-dev.txt     the last Wikipedia file in two: text to pretrain on, and its last documents to score on
+wiki-rest.txt, wiki-dev.txt     the last Wikipedia file in two: to pretrain on, and its last documents to score on
 trec-6/{train,dev}.jsonl        TREC-6 has no dev set: every eleventh question of train
 ag-news/test.jsonl              title and description as one text, as in train
 squad-v1.json                   both fragments of SQuAD's training sets and SQuADShifts; no question twice
 squad-v2.json                   the same, with questions that their paragraph does not answer
+cloze.json                      questions that Wikipedia asks of itself, as SQuAD has them
 pairs.jsonl                     texts that belong together, for contrastive training
 """
 
@@ -38,6 +39,8 @@ SHIFTS = tuple(f"squadshifts/{name}_v1.0.json.xz" for name in ("new_wiki", "redd
 
 CLOZE_FILES = tuple(f"wiki-{number:02}" for number in range(6))
 PAIR_FILES = ("wiki-01", "wiki-04")
+LAST_FILE = "pairs.jsonl"
+"""Of those that are written: all are there when it is."""
 NUM_PARAGRAPHS, PAIR_REPEATS = 60_000, 5
 DROPPED = 0.3
 """Share of the words that are left out of a sentence."""
@@ -71,13 +74,13 @@ def build(data: Path) -> Iterator[tuple[str, str]]:
     yield "squad-v1.json", _squad(paragraphs)
     yield "squad-v2.json", _squad(with_unanswerable(paragraphs, random.Random(0)))
     yield "cloze.json", _squad(cloze_questions(data))
-    yield "pairs.jsonl", _json_lines({"text": one, "text_pair": other} for one, other in pairs(data))
+    yield LAST_FILE, _json_lines({"text": one, "text_pair": other} for one, other in pairs(data))
 
 
 def split_documents(text: str) -> tuple[str, str]:
     """Text to train on, and the last documents of it."""
     documents = text.strip().split("\n\n")
-    return tuple("\n\n".join(part) + "\n" for part in (documents[:-DEV_DOCUMENTS], documents[-DEV_DOCUMENTS:]))  # type: ignore[return-value]
+    return "\n\n".join(documents[:-DEV_DOCUMENTS]) + "\n", "\n\n".join(documents[-DEV_DOCUMENTS:]) + "\n"
 
 
 def split_questions(rows: Sequence[Mapping[str, str]]) -> tuple[list[Mapping[str, str]], list[Mapping[str, str]]]:
@@ -95,11 +98,11 @@ def merge(files: Iterable[Mapping[str, Any]]) -> list[tuple[str, Paragraph]]:
     for file in files:
         for article in file["data"]:
             for paragraph in article["paragraphs"]:
-                questions = [item for item in paragraph["qas"] if item["answers"] and item["id"] not in seen]
-                seen.update(item["id"] for item in questions)
+                answered = [item for item in paragraph["qas"] if item["answers"] and item["id"] not in seen]
+                seen.update(item["id"] for item in answered)
                 context = paragraph["context"]
                 place = found.setdefault((article["title"], context), {"context": context, "qas": []})
-                place["qas"] += [{key: item[key] for key in ("id", "question", "answers")} for item in questions]
+                place["qas"] += [{key: item[key] for key in ("id", "question", "answers")} for item in answered]
     return [(title, paragraph) for (title, _), paragraph in found.items() if paragraph["qas"]]
 
 

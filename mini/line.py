@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from mini.data import LAST_FILE
 from mini.tasks import SQUAD, TASKS, MiniTask
 
 VOCAB_SIZE = 8192
@@ -15,9 +16,8 @@ CORPUS_FILES = "wiki-00 wiki-01 wiki-02 wiki-03 wiki-04 wiki-05 books-00 books-0
 PRETRAIN = "modern --eval-every 1000 --checkpoint-every 1000 --log-every 50"
 LEGS = (
     "--learning-rate 2e-3 --max-minutes 75",
-    "--initialization bert --learning-rate 1e-3 --max-minutes 150 --long-seq-length 256",
+    "--initialization bert --learning-rate 1e-3 --max-minutes 130 --long-seq-length 256",
 )
-"""Each goes on from the weights of the one before."""
 NAME = "bertline-mini"
 EMBED, CLOZE = "embed", "cloze"
 CONTRASTIVE = "--pooling cls --dropout 0 --learning-rate 5e-4 --global-batch-size 128 --train-seq-length 40"
@@ -33,6 +33,11 @@ class Arguments:
     """Folder with glue/, ner/, squad/ and the others that docs/results.md names."""
     out: Path = Path("build/mini")
     """Folder for all that is made on the way."""
+    only: tuple[str, ...] = ()
+    """Names of tasks, such as sst-2 or embed: go no further than what they need. Empty for all."""
+
+    def __post_init__(self) -> None:
+        check_names(self.only)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +51,21 @@ class Stage:
     """None for a stage that always runs."""
 
 
+@dataclass(frozen=True, slots=True)
+class Leg:
+    """A part of pretraining, which goes on from the weights of the one before."""
+
+    flags: str
+    run: Path
+
+
 class Line:
-    """The stages over some data."""
+    """The stages over some data. What belongs to a task is in the folder of its name."""
 
     def __init__(self, arguments: Arguments) -> None:
         self.data = arguments.data
         self.out = arguments.out
+        self.only = arguments.only
 
     def path(self, pattern: str) -> Path:
         """A file of a task."""
@@ -62,34 +76,45 @@ class Line:
         """The checkpoint that all tasks start from."""
         return self.out / f"{NAME}-fp16"
 
+    def legs(self) -> list[Leg]:
+        """Those of pretraining; the last one's run has the name of the network."""
+        names = [*(f"{NAME}-{number}" for number in range(1, len(LEGS))), NAME]
+        return [Leg(flags, self.out / name) for flags, name in zip(LEGS, names, strict=True)]
+
     def checkpoint(self, name: str) -> Path:
         """The best of a task's runs."""
         return self.out / name / "checkpoint"
 
-    def shipped(self) -> list[str]:
-        """Names of the models that are kept."""
-        return [EMBED, *(task.model for task in TASKS if task.shipped_as)]
+    def models(self, name: str, precision: str) -> Path:
+        """A folder of models with one in it: a task's, in a precision."""
+        return self.out / name / precision
 
     def model(self, name: str, precision: str) -> Path:
-        """The model directory of a task; int8 has the plain name."""
-        return self.out / "models" / (name if precision == "int8" else f"{name}-{precision}") / "1"
+        """The model directory of a task in a precision."""
+        return self.models(name, precision) / served_as(name) / "1"
+
+    def shipped(self) -> list[str]:
+        """Names of the tasks whose models are kept, as far as they are made."""
+        names = [*(task.name for task in TASKS if task.shipped_as), EMBED]
+        return [name for name in names if self.model(name, "int8").exists()]
+
+    def scores(self, name: str) -> Path:
+        """What `mini.scores` writes of a task."""
+        return self.out / name / "scores.json"
 
     def stages(self) -> Iterator[Stage]:
-        """All of them in order."""
+        """All of them in order. Of a task that has its scores, no other stage is asked for."""
         data, out = _quoted(self.data), _quoted(self.out)
-        yield Stage("Data", f"mini.data {data} {out}/data", self.out / "data/squad-v2.json")
+        yield Stage("Data", f"mini.data {data} {out}/data", self.out / "data" / LAST_FILE)
         yield from self._corpora(data, out)
         yield from self._pretraining(out)
-        yield Stage("Questions that text asks of itself", self._cloze(), self.checkpoint(CLOZE))
-        for task in TASKS:
-            yield Stage(f"Fine-tuning: {task.title}", self._grid(task), self.checkpoint(task.name))
-        yield Stage("Vectors of texts", self._contrastive(), self.checkpoint(EMBED))
-        for name, model in [(task.name, task.model) for task in TASKS] + [(EMBED, EMBED)]:
-            for precision in ("fp32", "int8"):
-                result = self.model(model, precision)
-                arguments = f"export {_quoted(self.checkpoint(name))} {_quoted(result)} --precision {precision}"
-                yield Stage(f"Export: {model}, {precision}", arguments, result)
-        yield Stage("Scores", f"mini.scores --data {data} --out {out}", self.out / "scores.json")
+        chosen = [task for task in TASKS if not self.only or task.name in self.only]
+        if any(task.after_cloze and not self.scores(task.name).exists() for task in chosen):
+            yield Stage("Questions that text asks of itself", self._cloze(), self.checkpoint(CLOZE))
+        for task in chosen:
+            yield from self._task(task.name, Stage(f"Fine-tuning: {task.title}", self._grid(task)))
+        if not self.only or EMBED in self.only:
+            yield from self._task(EMBED, Stage("Vectors of texts", self._contrastive()))
         yield Stage("Keep what is good enough", f"mini.ship --data {data} --out {out}")
         yield Stage("The page of results", f"mini.results --data {data} --out {out}")
 
@@ -107,14 +132,24 @@ class Line:
             yield Stage(f"Text as tokens: {name}", arguments, self.out / name)
 
     def _pretraining(self, out: str) -> Iterator[Stage]:
-        corpora, last = f"--corpus {out}/corpus --dev-corpus {out}/corpus-dev", len(LEGS)
-        for number, flags in enumerate(LEGS, start=1):
-            run = f"{NAME}-{number}" if number < last else NAME
-            init = f" --init {out}/{NAME}-{number - 1}/checkpoint" if number > 1 else ""
-            arguments = f"training.pretrain {PRETRAIN} {flags}{init} {corpora} --run-dir {out}/{run}"
-            yield Stage(f"Pretraining, {number} of {last}", arguments, self.out / run / "checkpoint")
-        halve = f"mini.half {out}/{NAME}/checkpoint {out}/{NAME}-fp16"
+        corpora, legs, init = f"--corpus {out}/corpus --dev-corpus {out}/corpus-dev", self.legs(), ""
+        for number, leg in enumerate(legs, start=1):
+            arguments = f"training.pretrain {PRETRAIN} {leg.flags}{init} {corpora} --run-dir {_quoted(leg.run)}"
+            yield Stage(f"Pretraining, {number} of {len(legs)}", arguments, leg.run / "checkpoint")
+            init = f" --init {_quoted(leg.run)}/checkpoint"
+        halve = f"mini.half {_quoted(legs[-1].run)}/checkpoint {_quoted(self.pretrained)}"
         yield Stage("The checkpoint in 16 bits", halve, self.pretrained)
+
+    def _task(self, name: str, training: Stage) -> Iterator[Stage]:
+        """Train, export twice, score."""
+        scores = f"mini.scores {name} --data {_quoted(self.data)} --out {_quoted(self.out)}"
+        if not self.scores(name).exists():
+            yield replace(training, result=self.checkpoint(name))
+            for precision in ("fp32", "int8"):
+                result = self.model(name, precision)
+                arguments = f"export {_quoted(self.checkpoint(name))} {_quoted(result)} --precision {precision}"
+                yield Stage(f"Export: {name}, {precision}", arguments, result)
+        yield Stage(f"Scores: {name}", scores, self.scores(name))
 
     def _grid(self, task: MiniTask) -> str:
         start = self.checkpoint(CLOZE) if task.after_cloze else self.pretrained
@@ -140,6 +175,18 @@ class Line:
             f"--train {_quoted(self.out)}/data/pairs.jsonl --dev {_quoted(self.path(STS))} {STS_COLUMNS} "
             f"--run-dir {_quoted(self.out)}/{EMBED} --checkpoint-every 0 {CONTRASTIVE}"
         )
+
+
+def check_names(names: Iterable[str]) -> None:
+    """Raise ValueError for what is no task's name."""
+    known = [*(task.name for task in TASKS), EMBED]
+    if unknown := [name for name in names if name not in known]:
+        raise ValueError(f"unknown task `{unknown[0]}`; there are {', '.join(known)}")
+
+
+def served_as(name: str) -> str:
+    """Name of the model of a task."""
+    return next((task.shipped_as for task in TASKS if task.name == name and task.shipped_as), name)
 
 
 def _quoted(path: Path) -> str:

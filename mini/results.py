@@ -1,74 +1,86 @@
-"""Write docs/results.md and its pictures from what the line has found.
+"""Keep what the line has found in docs/results/, and write docs/results.md and its pictures from that alone.
 
     python -m mini.results --data DATA --out build/mini
 
-The words are those of mini/results.md.j2; every number in a table is read from the runs and from OUT/scores.json.
+The words are those of mini/results.md.j2; every number in a table is read from docs/results/. What has not been made
+under OUT stays there as it is.
 """
 
 from __future__ import annotations
 
-import math
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jinja2
 
-from mini.line import EMBED, LEGS, NAME, Arguments, Line
-from mini.tasks import TASKS, MiniTask
+from mini.line import EMBED, Arguments, Line
+from mini.scores import last_position
+from mini.tasks import EMBED_AIM, TASKS, MiniTask
 from tasks.files import atomic_write
 from tasks.json_files import read_json
 from training.command import command, parse
-from training.loop.run import read_metrics
+from training.loop.run import METRICS_FILE, read_metrics
+from training.reports.markdown import markdown_table
 from training.reports.plot import plot_runs
 
-PAGE = Path("docs/results.md")
-CURVES = Path("docs/results/pretraining.png")
+PAGE, FOLDER = Path("docs/results.md"), Path("docs/results")
+CURVES = "pretraining.png"
 WAYS = ("PyTorch", "ONNX fp32", "ONNX int8", "served int8")
 Row = Sequence[str]
+Record = Mapping[str, Any]
 
 
 @command
 def main() -> None:
     """Command line."""
     line = Line(parse(Arguments, "mini.results", __doc__))
-    found = read_json(line.out / "scores.json")
-    CURVES.parent.mkdir(parents=True, exist_ok=True)
-    plot_runs({run.name: run for run in pretraining_runs(line)}, CURVES)
+    keep(line)
+    runs = [FOLDER / leg.run.name for leg in line.legs()]
+    records = {
+        name: read_json(file) for name in (*(task.name for task in TASKS), EMBED) if (file := _file(name)).is_file()
+    }
+    plot_runs({run.name: run for run in runs}, FOLDER / CURVES)
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent), undefined=jinja2.StrictUndefined, autoescape=False
     )
+    tables = {
+        "pretraining": pretraining_rows(runs),
+        "dev": score_rows(records, "dev"),
+        "test": score_rows(records, "test"),
+        "same": same_rows(records),
+        "vectors": vector_rows(records),
+        "cost": cost_rows(runs, records),
+    }
     page = environment.get_template("results.md.j2").render(
-        pretraining=table(pretraining_rows(line)),
-        dev=table(score_rows(found, "dev")),
-        test=table(score_rows(found, "test")),
-        same=table(same_rows(found)),
-        vectors=table(vector_rows(found[EMBED])),
-        cost=table(cost_rows(line)),
+        {name: markdown_table(rows) for name, rows in tables.items()}
     )
     atomic_write(PAGE, (page.rstrip() + "\n").encode())
-    print(f"{PAGE}, {CURVES}")
+    print(f"{PAGE}, {FOLDER / CURVES}")
 
 
-def table(rows: Iterable[Row]) -> str:
-    """Markdown; the first row is the heading, the first column left, the others right."""
-    heading, *others = rows
-    rule = ["---", *["---:"] * (len(heading) - 1)]
-    return "\n".join("| " + " | ".join(row) + " |" for row in (heading, rule, *others))
+def keep(line: Line) -> None:
+    """Copy the metrics of pretraining and the scores, as far as they are made, to `FOLDER`."""
+    for leg in line.legs():
+        if (metrics := leg.run / METRICS_FILE).is_file():
+            (FOLDER / leg.run.name).mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(metrics, FOLDER / leg.run.name / METRICS_FILE)
+    for name in (*(task.name for task in TASKS), EMBED):
+        if (scores := line.scores(name)).is_file():
+            shutil.copyfile(scores, _file(name))
 
 
-def pretraining_runs(line: Line) -> list[Path]:
-    """The legs of pretraining in order."""
-    return [line.out / (f"{NAME}-{n}" if n < len(LEGS) else NAME) for n in range(1, len(LEGS) + 1)]
+def _file(name: str) -> Path:
+    return FOLDER / f"{name}.json"
 
 
-def pretraining_rows(line: Line) -> Iterable[Row]:
+def pretraining_rows(runs: Iterable[Path]) -> Iterable[Row]:
     """A row a leg: tokens, time, speed, and the masked LM on dev in the end."""
     yield "", "tokens", "hours", "tokens/s", "loss on dev", "accuracy"
-    for run in pretraining_runs(line):
-        lines = read_metrics(run)
-        last = next(item for item in reversed(lines) if "num_tokens" in item)
-        dev = next(item for item in reversed(lines) if "eval_mlm_loss" in item)
+    for run in runs:
+        last = last_position(run)
+        dev = next(item for item in reversed(read_metrics(run)) if "eval_mlm_loss" in item)
         yield (
             run.name,
             f"{last['num_tokens'] / 1e6:.1f}M",
@@ -79,22 +91,24 @@ def pretraining_rows(line: Line) -> Iterable[Row]:
         )
 
 
-def score_rows(found: Mapping[str, Any], split: str) -> Iterable[Row]:
+def scored(records: Mapping[str, Record]) -> Iterable[tuple[MiniTask, Record]]:
+    """The tasks that there are scores of."""
+    return ((task, records[task.name]) for task in TASKS if task.name in records)
+
+
+def score_rows(records: Mapping[str, Record], split: str) -> Iterable[Row]:
     """A row a task: what does without pretraining, the seeds, and the best seed's model each way."""
-    yield (
-        *("task, score", "examples", "without a model", "not pretrained", "fine-tuned, seeds"),
-        *WAYS,
-    )
-    for task in TASKS:
-        record = found[task.name]["ways"].get(split)
-        if record is not None:
-            seeds = seed_cells(found[task.name]["grid"]) if split == "dev" else ["", ""]
+    seeds = ("not pretrained", "fine-tuned, seeds") if split == "dev" else ()
+    yield "task, score", "examples", "without a model", *seeds, "aim", *WAYS
+    for task, record in scored(records):
+        if found := record["ways"].get(split):
             yield (
                 f"{task.title}: {score_name(task)}",
-                f"{record['num_examples']:,}",
-                percent(record["baseline"]["scores"][task.metric]),
-                *seeds,
-                *(percent(record[way]["scores"][task.metric]) for way in WAYS),
+                f"{found['num_examples']:,}",
+                percent(found["baseline"]["scores"][task.metric]),
+                *(seed_cells(record["grid"]) if seeds else ()),
+                f"{task.aim[1]}" if task.aim and task.aim[0] == split else "",
+                *(percent(found[way]["scores"][task.metric]) for way in WAYS),
             )
 
 
@@ -109,42 +123,47 @@ def _mean(row: Mapping[str, Any]) -> str:
     return percent(row["mean"]) + ("" if deviation is None else f" ± {100 * deviation:.1f}") + f" ({row['num_seeds']})"
 
 
-def same_rows(found: Mapping[str, Any]) -> Iterable[Row]:
+def same_rows(records: Mapping[str, Record]) -> Iterable[Row]:
     """On how many dev examples each way says what PyTorch says, and how fast it is."""
     yield "task", "examples", *(f"{way}: same" for way in WAYS[1:]), *(f"{way}: examples/s" for way in WAYS)
-    for task in TASKS:
-        record = found[task.name]["ways"]["dev"]
-        count = record["num_examples"]
+    for task, record in scored(records):
+        found = record["ways"]["dev"]
+        count = found["num_examples"]
         yield (
             task.title,
             f"{count:,}",
-            *(f"{record[way]['same']:,}" for way in WAYS[1:]),
-            *(f"{count / record[way]['seconds']:,.0f}" for way in WAYS),
+            *(f"{found[way]['same']:,}" for way in WAYS[1:]),
+            *(f"{count / found[way]['seconds']:,.0f}" for way in WAYS),
         )
 
 
-def vector_rows(record: Mapping[str, Any]) -> Iterable[Row]:
+def vector_rows(records: Mapping[str, Record]) -> Iterable[Row]:
     """Spearman's correlation of cosines with STS-B's scores, each way."""
     ways = ["word overlap", "before", *WAYS]
-    yield "", "pairs", *ways
-    yield (
-        "Spearman",
-        f"{record['num_examples']:,}",
-        *(percent(record[way]["spearman"]) for way in ways),
-    )
+    yield "", "pairs", "aim", *ways
+    if record := records.get(EMBED):
+        scores = (percent(record[way]["spearman"]) for way in ways)
+        yield "Spearman", f"{record['num_examples']:,}", f"{EMBED_AIM}", *scores
 
 
-def cost_rows(line: Line) -> Iterable[Row]:
-    """Hours of the two cores for each stage's runs."""
-    yield "stage", "runs", "hours"
-    yield "pretraining", str(len(LEGS)), f"{sum(map(_hours, pretraining_runs(line))):.2f}"
-    for task in TASKS:
-        runs = [path.parent for path in sorted((line.out / task.name).glob("*/metrics.jsonl"))]
-        yield f"fine-tuning: {task.title}", str(len(runs)), f"{math.fsum(map(_hours, runs)):.2f}"
+def cost_rows(runs: Sequence[Path], records: Mapping[str, Record]) -> Iterable[Row]:
+    """Runs, hours and tokens of each stage."""
+    yield "stage", "runs", "hours", "tokens", "tokens/s"
+    legs = [last_position(run) for run in runs]
+    hours, tokens = sum(leg["elapsed_s"] for leg in legs) / 3600, sum(leg["num_tokens"] for leg in legs)
+    yield _cost_row("pretraining", {"num_runs": len(runs), "hours": hours, "num_tokens": tokens})
+    cloze = next((record["cloze"] for _, record in scored(records) if "cloze" in record), None)
+    if cloze:
+        yield _cost_row("questions that text asks of itself", cloze["cost"])
+    for task, record in scored(records):
+        yield _cost_row(f"fine-tuning: {task.title}", record["cost"])
+    if EMBED in records:
+        yield _cost_row("vectors of texts", records[EMBED]["cost"])
 
 
-def _hours(run: Path) -> float:
-    return max((item["elapsed_s"] for item in read_metrics(run) if "elapsed_s" in item), default=0.0) / 3600
+def _cost_row(stage: str, cost: Record) -> Row:
+    speed = cost["num_tokens"] / cost["hours"] / 3600 if cost["hours"] else 0
+    return stage, f"{cost['num_runs']}", f"{cost['hours']:.2f}", f"{cost['num_tokens'] / 1e6:.1f}M", f"{speed:,.0f}"
 
 
 def score_name(task: MiniTask) -> str:

@@ -1,23 +1,28 @@
-"""Score every model of the line five ways: unpretrained, PyTorch, ONNX fp32 and int8, and served over gRPC.
+"""Score the model of a task four ways: PyTorch, ONNX fp32 and int8, and served over gRPC.
 
-    python -m mini.scores --data DATA --out build/mini
+    python -m mini.scores sst-2 --data DATA --out build/mini
 
-Dev sets were chosen on; test sets are read here and nowhere else. Writes OUT/scores.json.
+Dev sets were chosen on; test sets are read here and nowhere else. Writes OUT/sst-2/scores.json, in which there is also
+what the grid has found, and what it all took.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import tyro
 
 from bertline import Client
 from demo.served import plain_values, score_predictions, served_predictions
 from demo.server import Server
 from export import ort_run
-from mini.line import EMBED, STS, Arguments, Line
+from mini.line import CLOZE, EMBED, STS, Arguments, Line, check_names, served_as
 from mini.tasks import TASKS, MiniTask
 from tasks import AnyTask
 from tasks.batching import Run, predict
@@ -27,12 +32,13 @@ from tasks.json_files import read_json
 from tasks.manifest import read_model_directory
 from tasks.registry import create_task
 from training.baselines import baseline
-from training.checkpoint import load_model, load_tokenizer, read_task_card
+from training.checkpoint import TaskCard, load_model, load_tokenizer, read_task_card
 from training.command import command, parse
 from training.data.examples import Examples
 from training.data.labelled import Columns, columns_there, dev_columns, read_examples, read_similarities
 from training.evaluate import load_for_evaluation, torch_run
 from training.grid import REPORT_FILE
+from training.loop.run import METRICS_FILE, read_metrics
 from training.progress import Progress
 from training.similarity import vector_scores, word_overlap
 
@@ -40,26 +46,41 @@ Predict = Callable[[Sequence[Any]], list[Any]]
 """Values of examples, as `demo.served` has them."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class ScoresArguments(Arguments):
+    """Score the model of a task."""
+
+    name: Annotated[str, tyro.conf.Positional]
+    """Of the task, such as sst-2 or embed."""
+    only: tyro.conf.Suppress[tuple[str, ...]] = ()
+
+    def __post_init__(self) -> None:
+        check_names([self.name])
+
+
 @command
 def main() -> None:
     """Command line."""
-    arguments = parse(Arguments, "mini.scores", __doc__)
-    line = Line(arguments)
-    with Server(line.out / "models") as server, Client(server.target, timeout=600) as client:
-        found = {task.name: score(line, task, client) for task in TASKS} | {EMBED: score_vectors(line, client)}
-    atomic_write(line.out / "scores.json", (json.dumps(found, indent=2) + "\n").encode())
+    arguments = parse(ScoresArguments, "mini.scores", __doc__)
+    line, name = Line(arguments), arguments.name
+    task = next((task for task in TASKS if task.name == name), None)
+    with Server(line.models(name, "int8")) as server, Client(server.target, timeout=600) as client:
+        found = score(line, task, client) if task else score_vectors(line, client)
+    found["cost"] = cost(sorted(line.out.glob(f"{name}/**/{METRICS_FILE}")))
+    if task and task.after_cloze:
+        found["cloze"] = of_cloze(line)
+    atomic_write(line.scores(name), (json.dumps(found, indent=2) + "\n").encode())
 
 
 def score(line: Line, task: MiniTask, client: Client) -> dict[str, Any]:
     """The scores of a task: of the grid's seeds, and of the best one's model each way on dev and test."""
-    card = read_task_card(line.checkpoint(task.name))
-    assert card
+    recipe = _card(line, task.name).provenance["recipe"]
     grid = read_json(line.out / task.name / REPORT_FILE)
     found: dict[str, Any] = {"metric": task.metric, "grid": grid, "ways": {}}
-    ways = _ways(line, task.name, task.model, task.kind, client)
+    ways = _ways(line, task.name, task.kind, client)
     for split, pattern in (("dev", task.dev), ("test", task.test)):
         if pattern is not None:
-            found["ways"][split] = _score_split(line, task, line.path(pattern), card.provenance["recipe"], ways)
+            found["ways"][split] = _score_split(line, task, line.path(pattern), recipe, ways)
     return found
 
 
@@ -70,25 +91,51 @@ def score_vectors(line: Line, client: Client) -> dict[str, Any]:
     pairs = read_similarities([line.path(STS)], columns=columns, tokenizer=tokenizer)
     before = create_task("embedding", tokenizer, EmbeddingSettings(max_seq_length=128, pooling="cls", normalize=True))
     ways = {"before": _local(before, torch_run(load_model(line.pretrained, "embedding"), before))}
-    ways |= _ways(line, EMBED, EMBED, "embedding", client)
+    ways |= _ways(line, EMBED, "embedding", client)
     found: dict[str, Any] = {"num_examples": len(pairs), "word overlap": word_overlap(pairs, tokenizer)}
     return found | {way: vector_scores(pairs, predictions) for way, predictions in ways.items()}
 
 
-def _ways(line: Line, name: str, model: str, kind: str, client: Client) -> dict[str, Predict]:
+def of_cloze(line: Line) -> dict[str, Any]:
+    """What fine-tuning on questions that text asks of itself has cost, and its score without a real question."""
+    return {"scores": _card(line, CLOZE).scores["dev"], "cost": cost([line.out / CLOZE / METRICS_FILE])}
+
+
+def cost(files: Sequence[Path]) -> dict[str, Any]:
+    """Runs, hours and tokens of training that metrics tell of."""
+    ends = [last_position(file.parent) for file in files]
+    return {
+        "num_runs": len(ends),
+        "hours": round(math.fsum(end["elapsed_s"] for end in ends) / 3600, 4),
+        "num_tokens": sum(end["num_tokens"] for end in ends),
+    }
+
+
+def last_position(run: Path) -> dict[str, Any]:
+    """The last line of a run's metrics that says how far it came."""
+    return next(line for line in reversed(read_metrics(run)) if "elapsed_s" in line and "num_tokens" in line)
+
+
+def _card(line: Line, name: str) -> TaskCard:
+    card = read_task_card(line.checkpoint(name))
+    if card is None:
+        raise ValueError(f"`{line.checkpoint(name)}` is none of ours; remove it to make it anew")
+    return card
+
+
+def _ways(line: Line, name: str, kind: str, client: Client) -> dict[str, Predict]:
     """What each way predicts.
 
     Args:
-        name: of the run directory.
-        model: of the served model.
-        kind: what the task is called in the client.
+        name: of the task.
+        kind: what it is called in the client.
     """
     ways = {"PyTorch": _local(*load_for_evaluation(line.checkpoint(name)))}
     for precision in ("fp32", "int8"):
-        directory = read_model_directory(line.model(model, precision))
+        directory = read_model_directory(line.model(name, precision))
         run = ort_run(directory.model_path, execution=directory.manifest.execution)
         ways[f"ONNX {precision}"] = _local(directory.load_task(), run)
-    return ways | {"served int8": lambda examples: served_predictions(client, kind, model, examples)}
+    return ways | {"served int8": lambda examples: served_predictions(client, kind, served_as(name), examples)}
 
 
 def _local(task: AnyTask, run: Run) -> Predict:

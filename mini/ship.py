@@ -3,17 +3,19 @@
     python -m mini.ship --data DATA --out build/mini
 
 Writes models/: `bertline-mini/`, the checkpoint, and `<name>/1/`, int8. Each card gets what the data allow and forbid.
+A model that has not been made stays there as it is.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from mini.cards import PRETRAINED, annotated
-from mini.line import NAME, Arguments, Line
+from mini.line import NAME, Arguments, Line, served_as
 from tasks.files import atomic_directory
+from tasks.manifest import MANIFEST_FILE
 from training.command import command, parse
 from training.reports.model_card import CARD_FILE
 
@@ -29,7 +31,7 @@ def main() -> None:
     """Command line."""
     line = Line(parse(Arguments, "mini.ship", __doc__))
     places = dict(shipped(line))
-    size = sum(file.stat().st_size for source in places for file in _files(source))
+    size = sum(file.stat().st_size for place in _kept(places) for file in _files(place))
     if size > MAX_BYTES:
         raise ValueError(f"the models have {size:,} bytes, more than the {MAX_BYTES:,} that are kept")
     for source, (place, about) in places.items():
@@ -42,7 +44,14 @@ def shipped(line: Line) -> Iterator[tuple[Path, tuple[Path, str]]]:
     """What is kept: where it is, where it goes, and whose notes its card gets."""
     yield line.pretrained, (MODELS / NAME, PRETRAINED)
     for name in line.shipped():
-        yield line.model(name, "int8"), (MODELS / name / "1", name)
+        model = served_as(name)
+        yield line.model(name, "int8"), (MODELS / model / "1", model)
+
+
+def _kept(places: Mapping[Path, tuple[Path, str]]) -> list[Path]:
+    """What will be kept: the new, and of the old what is not replaced."""
+    new = {place for place, _ in places.values()}
+    return [*places, *(file.parent for file in MODELS.glob(f"*/*/{MANIFEST_FILE}") if file.parent not in new)]
 
 
 def _files(source: Path) -> list[Path]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,6 +22,8 @@ class MiniTask:
     """Touched once, when everything is chosen."""
     metric: str
     """What it is judged by."""
+    aim: tuple[Literal["dev", "test"], float] | None = None
+    """What was to be reached, in percent, with 12 million parameters and two cores; and on which set."""
     learning_rates: Sequence[float]
     epochs: float
     seeds: Sequence[int] = (0, 1, 2)
@@ -30,13 +33,10 @@ class MiniTask:
     shipped_as: str | None = None
     """Name of the model in `models/`, where it is good enough to be there."""
 
-    @property
-    def model(self) -> str:
-        """Name of the model that serves it."""
-        return self.shipped_as or self.name
-
 
 _GLUE_PAIR = "--columns.text sentence1 --columns.text-pair sentence2"
+EMBED_AIM = 55
+"""Of Spearman's correlation on STS-B dev, in percent, for vectors that have seen none of its scores."""
 SQUAD = "--max-seq-length 256 --doc-stride 96"
 
 TASKS = (
@@ -48,6 +48,7 @@ TASKS = (
         dev="{data}/glue/SST-2/dev.tsv.xz",
         test="{data}/glue/SST-2/test.tsv.xz",
         metric="accuracy",
+        aim=("dev", 84),
         learning_rates=(3e-4,),
         epochs=2,
         flags="--columns.text sentence --max-seq-length 64",
@@ -71,6 +72,7 @@ TASKS = (
         train=["{data}/glue/MRPC/train.tsv.xz"],
         dev="{data}/glue/MRPC/dev.tsv.xz",
         metric="f1_1",
+        aim=("dev", 81),
         learning_rates=(1e-4, 3e-4),
         epochs=5,
         seeds=(0, 1, 2, 3, 4),
@@ -83,6 +85,7 @@ TASKS = (
         train=["{data}/glue/STS-B/train.tsv.xz"],
         dev="{data}/glue/STS-B/dev.tsv.xz",
         metric="spearman",
+        aim=("dev", 55),
         learning_rates=(1e-4, 3e-4),
         epochs=5,
         flags=f"{_GLUE_PAIR} --columns.label score",
@@ -119,6 +122,7 @@ TASKS = (
         dev="{data}/topic/ag_news-subset/dev.tsv.xz",
         test="{made}/ag-news/test.jsonl",
         metric="accuracy",
+        aim=("test", 88),
         learning_rates=(3e-4,),
         epochs=3,
         shipped_as="topic",
@@ -130,6 +134,7 @@ TASKS = (
         train=["{made}/squad-v1.json"],
         dev="{data}/squad/dev-v1.1-part.json.xz",
         metric="f1",
+        aim=("dev", 30),
         learning_rates=(5e-4,),
         epochs=2,
         seeds=(0, 1),
@@ -169,6 +174,7 @@ TASKS = (
         dev="{data}/ner/wikiann-en/dev.conll.xz",
         test="{data}/ner/wikiann-en/test.conll.xz",
         metric="f1",
+        aim=("test", 70),
         learning_rates=(5e-4,),
         epochs=3,
         shipped_as="tag",

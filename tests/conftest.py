@@ -4,6 +4,7 @@ import os
 import signal
 
 import pytest
+from hypothesis import settings
 
 from tests.toy import TINY, make_text
 from training.corpus import Corpus, CorpusRecipe, prepare_corpus
@@ -12,6 +13,8 @@ from training.pretrain import PretrainRecipe, pretrain
 from training.vocab import VocabRecipe, train_vocab
 
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # its notes on standard error are not of the commands under test
+settings.register_profile("bertline", deadline=None)  # other programs on the machine make a test slow, not wrong
+settings.load_profile("bertline")
 
 
 @pytest.fixture(scope="session", autouse=True)

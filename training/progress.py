@@ -8,7 +8,7 @@ from typing import Any
 from tqdm import tqdm
 
 WITHOUT_RATE = "{l_bar}{bar}| [{elapsed}<{remaining}{postfix}]"
-"""For a share of something: how much of it a second says nothing."""
+"""For a share of something: how much of it a second says nothing. What is left follows from all that was done."""
 BRIEF_S = 0.5
 """Work that lasts no longer gets no bar, unless a lasting one."""
 
@@ -32,6 +32,7 @@ class Progress:
             initial=initial,
             desc=f"{label:<12}",
             unit=unit,
+            smoothing=0 if unit == "%" else 0.3,
             unit_scale=unit in ("token", "byte"),
             bar_format=WITHOUT_RATE if unit == "%" else None,
             disable=not enabled,

@@ -195,7 +195,7 @@ def test_usage_counts_what_was_cut(client: Client, server: FakeServer) -> None:
     assert usage.timings == [Timings(2**-10, 2**-9, 2**-8)] * 2
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(texts=st.lists(words, max_size=40), batch_size=st.integers(1, 9), num_in_flight=st.integers(1, 5))
 def test_results_come_in_order(shared_target: str, texts: list[str], batch_size: int, num_in_flight: int) -> None:
     """However a list is split, result i belongs to text i; both clients agree."""

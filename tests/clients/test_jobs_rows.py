@@ -42,7 +42,7 @@ LINES = st.lists(
 )
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(lines=LINES, suffix=st.sampled_from(["jsonl", "parquet", "npy"]))
 def test_every_line_of_jsonl_is_accounted_for(run: Run, lines: list[str], suffix: str) -> None:
     """Whatever stands in the lines, each has a result or is rejected, and both files are in the order of the input."""
@@ -76,7 +76,7 @@ def read_vectors(path: Path) -> list[Any]:
     return [json.loads(line)["vector"] for line in lines_of(path)]
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(texts=st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=8), min_size=1, max_size=8))
 def test_csv_gives_what_python_wrote(run: Run, tmp_path: Path, texts: list[str]) -> None:
     """Quotes, line feeds, NUL and all else in the values of CSV come through, also after a byte order mark."""

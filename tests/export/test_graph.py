@@ -97,7 +97,7 @@ def test_every_task_predicts_from_its_model_directory(exported):
     assert found["masked-lm"].log_probs.shape == (1, exported["masked-lm"].manifest.vocab_size)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(rows=st.integers(1, 9), length=st.integers(1, 32), seed=st.integers(0, 99))
 def test_a_sequence_gets_the_same_outputs_alone_and_in_a_batch(exported, random_batch, rows, length, seed):
     """Neither its neighbours nor padding change what a sequence gets."""

@@ -50,7 +50,7 @@ def test_tokens_of_odd_texts_equal_those_of_transformers(tokenizer_pairs, text):
     check_tokens(tokenizer_pairs, text)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(text=st.text(max_size=40))
 def test_tokens_of_any_text_equal_those_of_transformers(tokenizer_pairs, text):
     """Whatever the text."""

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+import mini.scores
 import training.contrastive
 import training.finetune
 import training.grid
@@ -41,3 +42,28 @@ def test_stages_are_commands(stage, monkeypatch):
         assert recipe.run_dir == stage.result.parent
     elif module == "training.pretrain":
         assert training.pretrain.recipe_from_arguments(arguments).run_dir == stage.result.parent
+    elif module == "mini.scores":
+        monkeypatch.setattr("sys.argv", ["scores", *arguments])
+        found = mini.scores.parse(mini.scores.ScoresArguments, module, "")
+        assert Line(found).scores(found.name) == stage.result
+
+
+def test_only_some_tasks():
+    """What they need comes before them; questions that text asks of itself only where a task goes on from these."""
+    titles = [stage.title for stage in Line(Arguments(data=Path("data"), only=("sst-2",))).stages()]
+    assert titles[titles.index("The checkpoint in 16 bits") + 1 :] == [
+        "Fine-tuning: SST-2, sentiment",
+        "Export: sst-2, fp32",
+        "Export: sst-2, int8",
+        "Scores: sst-2",
+        "Keep what is good enough",
+        "The page of results",
+    ]
+    titles = [stage.title for stage in Line(Arguments(data=Path("data"), only=("squad-v1",))).stages()]
+    assert "Questions that text asks of itself" in titles
+
+
+def test_unknown_tasks_are_named():
+    """With those that there are."""
+    with pytest.raises(ValueError, match="unknown task `sst2`; there are sst-2, cola"):
+        Arguments(data=Path("data"), only=("sst2",))

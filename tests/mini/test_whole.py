@@ -3,6 +3,7 @@
 import importlib
 import json
 import lzma
+import re
 import shlex
 
 import numpy as np
@@ -52,11 +53,10 @@ def line(tmp_path, checkpoint, monkeypatch):
         monkeypatch.setattr(f"mini.{module}.TASKS", TASKS)
     monkeypatch.setattr("mini.line.SQUAD", "--max-seq-length 48 --doc-stride 16 --max-query-length 16")
     monkeypatch.setattr("mini.line.LEGS", ("--max-minutes 1",))
-    monkeypatch.setattr("mini.results.LEGS", ("--max-minutes 1",))
-    for name, value in {"ship.MODELS": "models", "results.PAGE": "docs/a.md", "results.CURVES": "docs/a.png"}.items():
+    for name, value in {"ship.MODELS": "models", "results.PAGE": "docs/a.md", "results.FOLDER": "docs/a"}.items():
         monkeypatch.setattr(f"mini.{name}", tmp_path / value)
     line = Line(Arguments(data=tmp_path / "data", out=tmp_path / "out"))
-    for folder in (line.data / "glue/STS-B", line.out / "data", tmp_path / "docs"):
+    for folder in (line.data / "glue/STS-B", line.out / "data"):
         folder.mkdir(parents=True)
     write_classification(line.out / "data/pets-train.jsonl", 400, 0)
     write_classification(line.data / "pets-dev.jsonl", 60, 1)
@@ -87,16 +87,24 @@ def test_line_ends_with_models_and_a_page(line, monkeypatch, capfd):
         assert result.returncode == 0, (stage.title, result.stderr)
         assert stage.result is None or stage.result.exists()
 
-    found = json.loads((line.out / "scores.json").read_text())
+    found = {name: json.loads(line.scores(name).read_text()) for name in ("pets", "colours", "embed")}
     assert found["pets"]["ways"]["test"]["served int8"]["same"] >= 38
+    assert found["pets"]["cost"]["num_runs"] == 4
     assert found["colours"]["ways"]["dev"]["ONNX fp32"]["same"] == 20
+    assert found["colours"]["cloze"]["cost"]["num_tokens"] > 0
     page = (line.out.parent / "docs/a.md").read_text()
-    assert "| Pets: accuracy | 60 |" in page
-    assert "| Colours: F1 | 20 |" in page
-    assert (line.out.parent / "docs/a.png").stat().st_size > 1000
+    assert re.search(r"^\| Pets: accuracy +\| +60 \|", page, re.MULTILINE)
+    assert re.search(r"^\| Colours: F1 +\| +20 \|", page, re.MULTILINE)
+    assert {path.name for path in (line.out.parent / "docs/a").iterdir()} == {
+        *("bertline-mini", "pets.json", "colours.json", "embed.json", "pretraining.png")
+    }
     models = line.out.parent / "models"
     assert {path.name for path in models.iterdir()} == {"bertline-mini", "embed", "sentiment"}
     assert load_model(models / "bertline-mini", "masked-lm").config.num_hidden_layers == 2
     assert read_model_directory(models / "sentiment/1").manifest.task == "classification"
     assert "SST-2, 67,349 phrases" in (models / "sentiment/1/README.md").read_text()
     assert not (models / "sentiment/1/report.html").exists()
+
+    rest = [stage.title for stage in line.stages() if stage.result is None or not stage.result.exists()]
+    assert rest[-2:] == ["Keep what is good enough", "The page of results"]
+    assert not any("Fine-tuning" in stage.title or "Export" in stage.title for stage in line.stages())

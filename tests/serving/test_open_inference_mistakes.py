@@ -209,7 +209,7 @@ tensors = st.tuples(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     model=st.sampled_from(["embedder", "classifier", "reader", "filler"]),
     inputs=st.lists(tensors, max_size=3),
@@ -228,7 +228,7 @@ def test_random_contents(server, model, inputs, extra, names):
     assert outcome.code() in {grpc.StatusCode.OK, grpc.StatusCode.INVALID_ARGUMENT}
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(raw=st.binary(max_size=200))
 def test_random_messages(server, raw):
     """Random bytes instead of a message never fail inside."""

@@ -152,7 +152,7 @@ def test_list_models(server, references):
     assert models["filler"].digest in models["filler"].manifest_json
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(requests=st.lists(st.lists(sentences, min_size=1, max_size=12), min_size=1, max_size=12))
 def test_concurrent_requests(server, references, requests):
     """Requests that share batches each get their own vectors."""
@@ -235,7 +235,7 @@ def test_tag_words(server, references):
     assert reply.num_windows[0] > 1
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     parts=st.lists(
         st.sampled_from([*WORDS, "🦉", "👩\u200d👧", "e\u0301", "a\u0327\u0301", "שלום", "\u202e", "中国", "!"])

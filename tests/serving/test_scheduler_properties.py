@@ -120,4 +120,4 @@ class SchedulerMachine(RuleBasedStateMachine):
 class TestScheduler(SchedulerMachine.TestCase):
     """No job is lost, none is computed twice, and nothing stays behind in the counts."""
 
-    settings = settings(max_examples=25, stateful_step_count=30, deadline=None)
+    settings = settings(max_examples=25, stateful_step_count=30)

@@ -109,7 +109,7 @@ def test_no_examples_no_predictions(case):
     assert run_features(task, [], run) == []
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(index=st.integers(0, 9), chunk_size=st.integers(1, 12))
 def test_invalid_examples_are_named_by_their_place_among_all(word_tokenizer, index, chunk_size):
     """Chunks do not show in the message."""

@@ -35,7 +35,7 @@ def slow(vocab, tmp_path_factory):
     return BertTokenizer(str(path))
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(num_first=st.integers(1, 20), num_second=st.integers(0, 20), max_seq_length=st.integers(8, 30))
 def test_truncated_pairs_equal_transformers(tokenizer, slow, num_first, num_second, max_seq_length):
     """A pair or a text too long is cut as transformers' `longest_first` cuts it, token types included."""

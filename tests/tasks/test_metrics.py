@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import pearsonr, spearmanr
 from seqeval.metrics import accuracy_score as seq_accuracy
@@ -36,14 +36,12 @@ ANSWERS = st.lists(WORDS, max_size=5).map(" ".join) | st.text(max_size=12)
 QUESTIONS = st.lists(st.tuples(ANSWERS, st.lists(ANSWERS, max_size=3)), min_size=1, max_size=6)
 
 
-@settings(deadline=None)
 @given(text=ANSWERS)
 def test_normalisation_equals_the_official_one(text):
     """Lower case, then punctuation, then articles, then white space."""
     assert normalize_answer(text) == squad_metrics.normalize_answer(text)
 
 
-@settings(deadline=None)
 @given(questions=QUESTIONS)
 def test_squad_scores_equal_the_official_ones(questions):
     """Over predictions and accepted answers of any kind, empty ones included (the v2.0 rule)."""
@@ -104,7 +102,6 @@ def test_token_f1_of_empty_texts():
 LABELS = st.lists(st.tuples(*[st.sampled_from(["no", "yes", "maybe", ""])] * 2), min_size=1, max_size=30)
 
 
-@settings(deadline=None)
 @given(pairs=LABELS)
 def test_classification_scores_equal_scikit_learn(pairs):
     """Accuracy and macro-averaged F1, whatever labels are missing from truth or prediction."""
@@ -118,7 +115,6 @@ def test_classification_scores_equal_scikit_learn(pairs):
         assert matthews_correlation(labels, predictions) == pytest.approx(matthews_corrcoef(labels, predictions))
 
 
-@settings(deadline=None)
 @given(pairs=st.lists(st.tuples(*[st.sampled_from(["no", "yes"])] * 2), min_size=1, max_size=30))
 def test_of_two_labels_the_f1_of_each_is_a_score(pairs):
     """GLUE's score of MRPC and QQP is that of the positive label."""
@@ -134,7 +130,6 @@ def test_of_two_labels_the_f1_of_each_is_a_score(pairs):
 NUMBERS = st.lists(st.tuples(*[st.integers(-9, 9).map(lambda number: number / 4)] * 2), min_size=2, max_size=30)
 
 
-@settings(deadline=None)
 @given(pairs=NUMBERS)
 def test_regression_scores_equal_scipy(pairs):
     """Pearson and Spearman, ties included; 0 where scipy knows none, as one side is constant."""
@@ -155,7 +150,6 @@ SENTENCES = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(sentences=SENTENCES)
 def test_tagging_scores_equal_seqeval(sentences):
     """Over tags of every scheme, also where they follow none."""
@@ -189,7 +183,6 @@ def official_scores_by_answerability(predictions, answers):
     ]
 
 
-@settings(deadline=None)
 @given(questions=QUESTIONS)
 def test_squad_scores_by_answerability_equal_the_official_ones(questions):
     """Present where some questions have answers and some have none."""

@@ -67,7 +67,7 @@ def make_case(tokenizer, num_words, seed, values):
     return task, example, windows, random_outputs(windows, seed)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(**CASES)
 def test_decode_equals_exhaustive_search(word_tokenizer, num_words, seed, values):
     """Spans, their order, their scores, the null margin and the verdict are those of trying every pair."""
@@ -129,7 +129,7 @@ def predict_with_transformers(task, example, windows, outputs):
     return predictions["q"]
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(**CASES)
 def test_answer_equals_transformers(word_tokenizer, num_words, seed, values):
     """With every position looked at (transformers wastes some of its n best on the question), the answers agree."""
@@ -141,7 +141,7 @@ def test_answer_equals_transformers(word_tokenizer, num_words, seed, values):
     assert prediction.text == predict_with_transformers(task, example, windows, outputs)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(num_words=st.integers(1, 40), seed=st.integers(0, 2**32 - 1), n_best_size=st.integers(1, 60))
 def test_equal_logits_are_ranked_the_same_every_time(word_tokenizer, num_words, seed, n_best_size):
     """With many equal logits the best ones still come first, and of equal ones kept, the earlier."""
@@ -157,7 +157,7 @@ def test_equal_logits_are_ranked_the_same_every_time(word_tokenizer, num_words, 
     assert task.decode(example, windows, outputs).spans == spans
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(
     context=st.text(
         st.sampled_from("aéÉe\u0301\u0308 👍🏽🙂中文각ハבשם.!-\u200d\n\u200bﬁ[MASK]"), min_size=1, max_size=50

@@ -44,7 +44,7 @@ def test_window_bounds_equal_the_reference_loop(num_tokens, capacity, doc_stride
     assert max(end - start for start, end in bounds) <= capacity
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @example(num_tokens=270, num_query=1, max_seq_length=260, doc_stride=128)
 @given(
     num_tokens=st.integers(1, 400),

@@ -82,7 +82,7 @@ def test_odd_texts_equal_both_of_transformers(loaded, reference, text):
     assert_ids_equal_slow(loaded, slow, text)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(text=st.text(max_size=60))
 def test_any_text_equals_the_fast_tokenizer(loaded, reference, text):
     """Whatever Unicode text comes, ids and offsets are those of transformers."""
@@ -95,14 +95,14 @@ FAMILIAR = st.text(
 )
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(text=FAMILIAR)
 def test_familiar_text_equals_the_slow_tokenizer(loaded, reference, text):
     """In scripts on which transformers agrees with itself, without control characters, ids are the slow tokenizer's."""
     assert_ids_equal_slow(loaded, reference[1], text)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(text=st.text(max_size=60))
 def test_offsets_are_code_points_in_order(tokenizer, text):
     """Every token stands for at least one code point of the text, and no token lies before the one before it."""

@@ -13,6 +13,7 @@ from tasks.files import atomic_write
 from training.ablations.runs import Runs
 from training.ablations.tables import LABELLED_DATA, Column, Row, Table
 from training.reports.grid import Outcome
+from training.reports.markdown import markdown_table
 from training.reports.plot import curve_name
 
 JSON_FILE = "ablations.json"
@@ -105,14 +106,14 @@ def markdown(results: Sequence[Result], heading: str) -> str:
 def _markdown_table(result: Result) -> str:
     table = result.table
     metrics = [f"{column.label}, {curve_name(LABELLED_DATA[column.task].metric)}" for column in table.columns]
-    lines = [["", LM_LOSS, *metrics], ["---", *["---:"] * (len(metrics) + 1)]]
+    lines = [["", LM_LOSS, *metrics]]
     for row, loss, cells in zip(table.rows, result.lm_losses, result.cells, strict=True):
         lines.append([row.label, "" if loss is None else f"{loss:.3f}", *map(format_cell, cells)])
     names = " / ".join(dict.fromkeys(item[0] for item in result.baselines if item))
     if names:
         lines.append([names, "", *(f"{100 * item[1]:.1f}" if item else "" for item in result.baselines)])
     name = "Figure 5" if table.name == "steps" else f"Table {table.name}"
-    return "\n".join([f"## {name}: {table.title}", "", *("| " + " | ".join(line) + " |" for line in lines)])
+    return f"## {name}: {table.title}\n\n{markdown_table(lines)}"
 
 
 def format_cell(cell: Cell) -> str:

@@ -87,7 +87,7 @@ def test_short_sequences_come_by_document(corpus):
     assert short.num_examples(0) > long.num_examples(0)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.integers(1, 60), st.integers(0, 2**32), st.floats(0.05, 0.9))
 def test_masking_rules(num_tokens, seed, rate):
     """round(length x rate) tokens, at least one, never a special one; what is not chosen stays."""
@@ -138,7 +138,7 @@ def test_impossible_masking_is_refused(wrong):
         Masking(**wrong)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=20), st.integers(0, 2**32), st.floats(0.05, 0.9))
 def test_whole_words_are_masked_whole(word_lengths, seed, rate):
     """All pieces of a word or none, no more than round(length x rate) tokens, and as many words as fit."""
@@ -214,7 +214,7 @@ def test_language_models_predict_the_next_token(direction, corpus):
     assert corpus.tokenizer.mask_id not in ids
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.integers(1, 40), st.integers(1, 40), st.integers(2, 60), st.integers(0, 2**32))
 def test_truncation_takes_from_the_longer_at_either_end(num_first, num_second, max_tokens, seed):
     """The pair fits, each part is a run of its original, and neither loses a token while the other is longer."""

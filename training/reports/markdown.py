@@ -1,0 +1,22 @@
+"""Tables in Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+
+def markdown_table(rows: Iterable[Sequence[str]]) -> str:
+    """Rows of as many cells each as a table that is one as plain text, too.
+
+    Args:
+        rows: the first is the heading; the first column stands to the left, the others to the right.
+    """
+    lines = list(rows)
+    widths = [max(3, *map(len, column)) for column in zip(*lines, strict=True)]
+    rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
+    return "\n".join("| " + " | ".join(_aligned(line, widths)) + " |" for line in (lines[0], rule, *lines[1:]))
+
+
+def _aligned(cells: Sequence[str], widths: Sequence[int]) -> list[str]:
+    others = zip(cells[1:], widths[1:], strict=True)
+    return [cells[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in others)]
