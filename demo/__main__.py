@@ -21,6 +21,7 @@ from demo.scoreboard import Scoreboard
 from demo.server import Server
 from demo.stage import run_stage
 from training.command import command
+from training.reports.markdown import markdown_table
 from training.reports.plot import plot_runs
 
 VOCAB = "--vocab-size 6000"
@@ -95,7 +96,7 @@ def _times(seconds: dict[str, float]) -> str:
     exports = sum(value for title, value in seconds.items() if title.startswith("Export"))
     rows = {title: value for title, value in seconds.items() if not title.startswith("Export")}
     rows = {**rows, "Export, fp32 and int8": exports, "All": sum(seconds.values())}
-    return "\n".join(["| stage | seconds |", "|---|---:|", *(f"| {title} | {s:.0f} |" for title, s in rows.items())])
+    return markdown_table([("stage", "seconds"), *((title, f"{s:.0f}") for title, s in rows.items())])
 
 
 if __name__ == "__main__":

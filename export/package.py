@@ -204,9 +204,7 @@ def _without_places(training: Mapping[str, Any]) -> dict[str, Any]:
     found = dict(training)
     if "recipe" in found:
         found["recipe"] = {key: _name(value) for key, value in found["recipe"].items()}
-    if "pretraining" in found:
-        found["pretraining"] = _without_places(found["pretraining"])
-    return found
+    return found | {key: _without_places(found[key]) for key in ("pretraining", "before") if key in found}
 
 
 def _name(value: Any) -> Any:

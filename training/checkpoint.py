@@ -72,7 +72,8 @@ class TaskCard:
     settings: TaskSettings
     scores: Mapping[str, Any] = field(default_factory=dict)
     provenance: Mapping[str, Any] = field(default_factory=dict)
-    """Recipe, data digests, checkpoint it started from, versions."""
+    """Recipe, data digests, checkpoint it started from, versions; `pretraining`, the same of that. Where a stage goes
+    on from one of its kind, `before` is that one's record."""
 
     def to_json(self) -> str:
         """The text of `task.json`."""
@@ -104,6 +105,7 @@ _RECORDS: dict[str, tuple[Callable[[Any], bool], str]] = {
         (
             *("scores", "provenance", "provenance.data", "provenance.recipe", "provenance.pretraining"),
             *("provenance.pretraining.recipe", "provenance.recipe.columns", "provenance.recipe.dev_columns"),
+            *("provenance.before", "provenance.pretraining.before"),
         ),
         (lambda value: isinstance(value, dict), "an object"),
     ),

@@ -311,9 +311,12 @@ def provenance(
         found: the `digests` of all of it.
         text_pairs: whether each example is a pair of texts.
     """
-    before = read_task_card(checkpoint)
+    card = read_task_card(checkpoint)
+    before = dict(card.provenance) if card else {}
+    pretraining = before.pop("pretraining", None)
     return {
-        **(before.provenance if before else {}),
+        **({"pretraining": pretraining} if pretraining else {}),
+        **({"before": before} if before else {}),
         "checkpoint": {"name": checkpoint.resolve().parent.name, "sha256": found["checkpoint_sha256"]},
         "data": dict(zip(map(source_name, data), [*found["data"]["train"], *found["data"]["dev"]], strict=True)),
         "text_pairs": text_pairs,

@@ -23,7 +23,7 @@ from torch import nn
 
 from tasks.masked_lm import MaskedLMSettings
 from training.baselines import no_context
-from training.checkpoint import TaskCard, create_model, load_model, load_tokenizer
+from training.checkpoint import TaskCard, create_model, load_model, load_tokenizer, read_task_card
 from training.command import command, parse
 from training.corpus import Corpus
 from training.data.pretraining import Masking, PretrainingExamples
@@ -185,6 +185,7 @@ def _pretrain(recipe: PretrainRecipe, run: Run) -> Path:
         print(_describe(model, corpus), flush=True)
     dev = _dev_examples(recipe, dev_corpus) if dev_corpus else None
     evaluation = _evaluation(model, recipe, dev, world)
+    before = _pretraining_before(recipe)
     position = train(
         model,
         _phases(corpus, recipe, objective),
@@ -198,8 +199,8 @@ def _pretrain(recipe: PretrainRecipe, run: Run) -> Path:
         label="pretrain",
     )
     if world.is_main:
-        provenance: dict[str, Any] = {"recipe": recipe_fields(recipe)}
-        provenance |= {"corpus": corpus.digest, "num_tokens": position.num_tokens, "torch": torch.__version__}
+        provenance = before | {"recipe": recipe_fields(recipe), "corpus": corpus.digest}
+        provenance |= {"num_steps": position.step, "num_tokens": position.num_tokens, "torch": torch.__version__}
         card = TaskCard(
             task="masked-lm",
             settings=MaskedLMSettings(max_seq_length=recipe.long_seq_length or recipe.max_seq_length),
@@ -280,6 +281,12 @@ def _create(recipe: PretrainRecipe, corpus: Corpus) -> BertForPreTraining:
     if recipe.initialization == "local":
         initialize_local(model, corpus.token_counts())
     return model
+
+
+def _pretraining_before(recipe: PretrainRecipe) -> dict[str, Any]:
+    """The record of what `init` comes from, as far as there is one."""
+    card = read_task_card(recipe.init) if recipe.init else None
+    return {"before": card.provenance["pretraining"]} if card and "pretraining" in card.provenance else {}
 
 
 def _check_init(recipe: PretrainRecipe, corpus: Corpus, config: BertConfig) -> None:

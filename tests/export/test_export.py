@@ -190,7 +190,9 @@ def test_manifests_name_no_places_of_the_training(tmp_path, checkpoints):
         "checkpoint": "/secret/mini/checkpoint",
         "columns": {"text": "a/b"},
     }
-    card = TaskCard(task="classification", settings=settings, provenance={"recipe": recipe, "pretraining": before})
+    earlier = {"recipe": {"train": ["/secret/other.tsv"]}}
+    provenance = {"recipe": recipe, "pretraining": before | {"before": before}, "before": earlier}
+    card = TaskCard(task="classification", settings=settings, provenance=provenance)
     model = load_model(checkpoints["classification"], "classification")
     save_our_checkpoint(tmp_path / "ours", model, tokenizer_from=checkpoints["classification"], card=card)
 
@@ -200,6 +202,8 @@ def test_manifests_name_no_places_of_the_training(tmp_path, checkpoints):
     assert training["recipe"]["train"] == ["train.tsv", "hf:a/b"]
     assert training["recipe"]["columns"] == {"text": "a/b"}
     assert training["pretraining"]["recipe"] == {"corpus": "corpus", "run_dir": "mini", "learning_rate": 1e-4}
+    assert training["pretraining"]["before"]["recipe"] == training["pretraining"]["recipe"]
+    assert training["before"] == {"recipe": {"train": ["other.tsv"]}}
     assert not [path for path in exported.path.iterdir() if path.is_file() and b"/secret" in path.read_bytes()]
     assert "fine-tuned from `mini`" in (exported.path / "README.md").read_text()
 

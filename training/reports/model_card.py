@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -72,6 +72,7 @@ HUB_METRICS = {"macro_f1": "f1", "micro_f1": "f1", "weighted_f1": "f1"}
 """Our names of scores -> the hub's, where they differ."""
 MAIN_SETTINGS = {
     "mode": "training",
+    "max_minutes": "minutes",
     "num_steps": "steps",
     "num_epochs": "epochs",
     "global_batch_size": "global batch, sequences",
@@ -146,7 +147,7 @@ def training_record(task: str, provenance: Mapping[str, Any], direction: str = "
         "stages": _stages(provenance),
         "base": base_model(provenance),
         "direction": direction,
-        "pretraining_tokens": provenance.get("pretraining", {}).get("num_tokens"),
+        "pretraining_tokens": sum(stage.get("num_tokens", 0) for stage in _chain(provenance.get("pretraining"))),
     }
 
 
@@ -238,20 +239,38 @@ def _result(card: TaskCard, pipeline_tag: str, dev: Mapping[str, float]) -> dict
 
 def _stages(provenance: Mapping[str, Any]) -> list[dict[str, Any]]:
     """What made the weights, as far as there are records: title, settings and data digests of each stage."""
-    stages = []
-    from_scratch = provenance.get("recipe", {}).get("from_scratch", False)
-    if (before := provenance.get("pretraining")) and not from_scratch:
-        data = {"corpus (its corpus.json)": before["corpus"]} if "corpus" in before else {}
-        stages.append(_stage("Pretraining", before.get("recipe", {}), data, before.get("torch")))
-    if recipe := provenance.get("recipe"):
-        stages.append(_stage("Fine-tuning", recipe, provenance.get("data", {}), provenance.get("torch")))
-    return stages
+    recipe = provenance.get("recipe", {})
+    if recipe.get("from_scratch"):
+        return [_stage("Fine-tuning", provenance)]
+    finetunings = _numbered("Fine-tuning", _chain(provenance) if recipe else [])
+    return _numbered("Pretraining", _chain(provenance.get("pretraining"))) + finetunings
 
 
-def _stage(title: str, recipe: Mapping[str, Any], data: Mapping[str, str], torch: str | None) -> dict[str, Any]:
-    settings = {label: recipe[key] for key, label in MAIN_SETTINGS.items() if recipe.get(key) is not None}
-    from_scratch = recipe.get("from_scratch", False)
-    return {"title": title, "settings": settings, "data": data, "torch": torch, "from_scratch": from_scratch}
+def _numbered(title: str, records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    return [
+        _stage(f"{title}, {number} of {len(records)}" if len(records) > 1 else title, record)
+        for number, record in enumerate(records, start=1)
+    ]
+
+
+def _chain(record: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:
+    """Records of stages of one kind, the first that ran first."""
+    return [*_chain(record.get("before")), record] if record else []
+
+
+def _stage(title: str, record: Mapping[str, Any]) -> dict[str, Any]:
+    recipe = record.get("recipe", {})
+    values = recipe | {key: record[key] for key in ("num_steps",) if key in record}
+    data = record.get("data", {})
+    if "corpus" in record:
+        data = {"corpus (its corpus.json)": record["corpus"]}
+    return {
+        "title": title,
+        "settings": {label: values[key] for key, label in MAIN_SETTINGS.items() if values.get(key) is not None},
+        "data": data,
+        "torch": record.get("torch"),
+        "from_scratch": recipe.get("from_scratch", False),
+    }
 
 
 def _yaml(values: Mapping[str, Any]) -> Iterator[str]:

@@ -83,6 +83,25 @@ def test_a_pretrained_checkpoint_has_a_card(checkpoint):
     assert f"{num_tokens:,} tokens went through the network" in card.content
 
 
+def test_all_stages_are_told(finetuned, checkpoint, corpus_dir, tmp_path, alone):
+    """What goes on from a checkpoint tells of the pretraining and the fine-tuning before its own, the first first."""
+    recipe = PretrainRecipe(**TINY, init=checkpoint, corpus=corpus_dir, run_dir=tmp_path / "more", num_steps=3)
+    pretrained = pretrain(recipe, alone)
+    train = write_classification(tmp_path / "train.jsonl", 24, seed=1)
+    again = FinetuneRecipe(
+        task="classification", checkpoint=finetuned, train=(train,), run_dir=tmp_path / "again", num_epochs=2
+    )
+    before, after = (read_task_card(path).provenance["pretraining"] for path in (checkpoint, pretrained))
+    text = (pretrained / CARD_FILE).read_text()
+    finetuned_again = (finetune(again, alone) / CARD_FILE).read_text()
+
+    assert text.index("### Pretraining, 1 of 2") < text.index("### Pretraining, 2 of 2")
+    assert f"{before['num_tokens'] + after['num_tokens']:,} tokens went through the network" in text
+    assert "| steps | 3 |" in text
+    assert finetuned_again.index("### Pretraining\n") < finetuned_again.index("### Fine-tuning, 1 of 2")
+    assert finetuned_again.index("| epochs | 1 |") < finetuned_again.index("| epochs | 2 |")
+
+
 def test_random_weights_are_not_passed_off_as_pretrained(finetuned):
     """A run from scratch names no base model and no pretraining."""
     card = read_task_card(finetuned)
