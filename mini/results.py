@@ -28,6 +28,7 @@ from training.reports.plot import plot_runs
 PAGE, FOLDER = Path("docs/results.md"), Path("docs/results")
 CURVES = "pretraining.png"
 WAYS = ("PyTorch", "ONNX fp32", "ONNX int8", "served int8")
+_ENDS = (WAYS[0], WAYS[-1])
 Row = Sequence[str]
 Record = Mapping[str, Any]
 
@@ -46,6 +47,7 @@ def main() -> None:
         loader=jinja2.FileSystemLoader(Path(__file__).parent), undefined=jinja2.StrictUndefined, autoescape=False
     )
     tables = {
+        "aims": aim_rows(records),
         "pretraining": pretraining_rows(runs),
         "dev": score_rows(records, "dev"),
         "test": score_rows(records, "test"),
@@ -91,6 +93,23 @@ def pretraining_rows(runs: Iterable[Path]) -> Iterable[Row]:
         )
 
 
+def aim_rows(records: Mapping[str, Record]) -> Iterable[Row]:
+    """A row for each score that was to be reached: of the best model, as PyTorch computes it and as it is served."""
+    yield "score", "aim", "reached", "served, int8", ""
+    for task, record in scored(records):
+        if task.aim:
+            split, aim = task.aim
+            found = [record["ways"][split][way]["scores"][task.metric] for way in _ENDS]
+            yield _aim_row(f"{task.title}: {score_name(task)} on {split}", aim, found)
+    if EMBED in records:
+        found = [records[EMBED][way]["spearman"] for way in _ENDS]
+        yield _aim_row("vectors of texts: Spearman on STS-B dev, of which nothing was learnt", EMBED_AIM, found)
+
+
+def _aim_row(name: str, aim: float, scores: Sequence[float]) -> Row:
+    return name, f"{aim:g}", *map(percent, scores), "yes" if 100 * scores[0] >= aim else "**no**"
+
+
 def scored(records: Mapping[str, Record]) -> Iterable[tuple[MiniTask, Record]]:
     """The tasks that there are scores of."""
     return ((task, records[task.name]) for task in TASKS if task.name in records)
@@ -99,7 +118,7 @@ def scored(records: Mapping[str, Record]) -> Iterable[tuple[MiniTask, Record]]:
 def score_rows(records: Mapping[str, Record], split: str) -> Iterable[Row]:
     """A row a task: what does without pretraining, the seeds, and the best seed's model each way."""
     seeds = ("not pretrained", "fine-tuned, seeds") if split == "dev" else ()
-    yield "task, score", "examples", "without a model", *seeds, "aim", *WAYS
+    yield "task, score", "examples", "without a model", *seeds, *WAYS
     for task, record in scored(records):
         if found := record["ways"].get(split):
             yield (
@@ -107,7 +126,6 @@ def score_rows(records: Mapping[str, Record], split: str) -> Iterable[Row]:
                 f"{found['num_examples']:,}",
                 percent(found["baseline"]["scores"][task.metric]),
                 *(seed_cells(record["grid"]) if seeds else ()),
-                f"{task.aim[1]}" if task.aim and task.aim[0] == split else "",
                 *(percent(found[way]["scores"][task.metric]) for way in WAYS),
             )
 
@@ -140,10 +158,10 @@ def same_rows(records: Mapping[str, Record]) -> Iterable[Row]:
 def vector_rows(records: Mapping[str, Record]) -> Iterable[Row]:
     """Spearman's correlation of cosines with STS-B's scores, each way."""
     ways = ["word overlap", "before", *WAYS]
-    yield "", "pairs", "aim", *ways
+    yield "", "pairs", *ways
     if record := records.get(EMBED):
         scores = (percent(record[way]["spearman"]) for way in ways)
-        yield "Spearman", f"{record['num_examples']:,}", f"{EMBED_AIM}", *scores
+        yield "Spearman", f"{record['num_examples']:,}", *scores
 
 
 def cost_rows(runs: Sequence[Path], records: Mapping[str, Record]) -> Iterable[Row]:

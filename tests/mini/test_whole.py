@@ -25,6 +25,7 @@ TASKS = (
         dev="{data}/pets-dev.jsonl",
         test="{data}/pets-test.jsonl",
         metric="accuracy",
+        aim=("test", 101),
         learning_rates=(5e-3,),
         epochs=4,
         seeds=(0, 1),
@@ -93,6 +94,9 @@ def test_line_ends_with_models_and_a_page(line, monkeypatch, capfd):
     assert found["colours"]["ways"]["dev"]["ONNX fp32"]["same"] == 20
     assert found["colours"]["cloze"]["cost"]["num_tokens"] > 0
     page = (line.out.parent / "docs/a.md").read_text()
+    assert re.search(
+        r"^\| Pets: accuracy on test +\| +101 \| +\d+\.\d \| +\d+\.\d \| \*\*no\*\* \|", page, re.MULTILINE
+    )
     assert re.search(r"^\| Pets: accuracy +\| +60 \|", page, re.MULTILINE)
     assert re.search(r"^\| Colours: F1 +\| +20 \|", page, re.MULTILINE)
     assert {path.name for path in (line.out.parent / "docs/a").iterdir()} == {
