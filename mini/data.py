@@ -19,6 +19,7 @@ import json
 import lzma
 import random
 import re
+from bisect import bisect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -74,7 +75,7 @@ def build(data: Path) -> Iterator[tuple[str, str]]:
     yield "squad-v1.json", _squad(paragraphs)
     yield "squad-v2.json", _squad(with_unanswerable(paragraphs, random.Random(0)))
     yield "cloze.json", _squad(cloze_questions(data))
-    yield LAST_FILE, _json_lines({"text": one, "text_pair": other} for one, other in pairs(data))
+    yield LAST_FILE, _json_lines({"text": one, "text_pair": other} for one, other in pairs(data, paragraphs))
 
 
 def split_documents(text: str) -> tuple[str, str]:
@@ -132,10 +133,21 @@ def with_unanswerable(paragraphs: Sequence[tuple[str, Paragraph]], rng: random.R
     return made
 
 
-def pairs(data: Path) -> Iterator[tuple[str, str]]:
-    """Pairs for contrastive training, none of STS-B: of a paragraph of Wikipedia, two sentences that follow each other,
-    and one sentence twice with other words left out; and the paraphrases of MRPC and entailments of RTE, repeated."""
-    rng = random.Random(0)
+def pairs(data: Path, paragraphs: Sequence[tuple[str, Paragraph]]) -> Iterator[tuple[str, str]]:
+    """Pairs for contrastive training, none of STS-B.
+
+    Args:
+        paragraphs: with questions, of SQuAD.
+    """
+    yield from sentence_pairs(data, random.Random(0))
+    yield from question_pairs(paragraphs)
+    for name, label in (("MRPC", "1"), ("RTE", "entailment")):
+        rows = read_table(data / f"glue/{name}/train.tsv.xz")
+        yield from [(row["sentence1"], row["sentence2"]) for row in rows if row["label"] == label] * PAIR_REPEATS
+
+
+def sentence_pairs(data: Path, rng: random.Random) -> Iterator[tuple[str, str]]:
+    """Of a paragraph of Wikipedia two sentences that follow each other, and one twice with other words left out."""
     texts = "".join(_text(data / f"pretrain/{name}.txt.xz") for name in PAIR_FILES).split("\n")
     for paragraph in rng.sample(texts, min(NUM_PARAGRAPHS, len(texts))):
         sentences = [item for item in split_sentences(paragraph) if 5 <= len(item.split()) <= 40]
@@ -143,9 +155,19 @@ def pairs(data: Path) -> Iterator[tuple[str, str]]:
             number = rng.randrange(len(sentences) - 1)
             yield sentences[number], sentences[number + 1]
             yield _shortened(sentences[number], rng), _shortened(sentences[number], rng)
-    for name, label in (("MRPC", "1"), ("RTE", "entailment")):
-        rows = read_table(data / f"glue/{name}/train.tsv.xz")
-        yield from [(row["sentence1"], row["sentence2"]) for row in rows if row["label"] == label] * PAIR_REPEATS
+
+
+def question_pairs(paragraphs: Iterable[tuple[str, Paragraph]]) -> Iterator[tuple[str, str]]:
+    """A question, and the sentence that answers it."""
+    for _, paragraph in paragraphs:
+        sentences = split_sentences(paragraph["context"])
+        starts, end = [], 0
+        for sentence in sentences:
+            starts.append(paragraph["context"].index(sentence, end))
+            end = starts[-1] + len(sentence)
+        for item in paragraph["qas"]:
+            number = bisect(starts, item["answers"][0]["answer_start"]) - 1
+            yield item["question"], sentences[max(0, number)]
 
 
 def cloze_questions(data: Path) -> Iterator[tuple[str, Paragraph]]:

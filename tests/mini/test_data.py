@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from mini.data import CLOZE_FILES, PAIR_FILES, SHIFTS, SQUAD, main, merge, with_unanswerable
+from mini.data import CLOZE_FILES, PAIR_FILES, SHIFTS, SQUAD, main, merge, question_pairs, with_unanswerable
 from tests.commands import call
 from training.data.labelled import Columns, read_classification, read_spans
 
@@ -69,6 +69,15 @@ def test_an_answer_that_stands_here_makes_a_question_answerable():
     assert all(item["answers"] for _, paragraph in made for item in paragraph["qas"])
 
 
+def test_questions_are_paired_with_the_sentence_that_answers_them():
+    """Also where a sentence stands there twice."""
+    context = " It is red. It was not blue. It is red. What a house, Mr. Smith."
+    questions = [{"question": str(n), "answers": [{"answer_start": n}]} for n in (0, 4, 15, 33, 61)]
+    pairs = dict(question_pairs([("a", {"context": context, "qas": questions})]))
+
+    assert list(pairs.values()) == ["It is red."] * 2 + ["It was not blue.", "It is red.", "What a house, Mr. Smith."]
+
+
 def write(path, text):
     path.parent.mkdir(parents=True, exist_ok=True)
     with lzma.open(path, "wt", encoding="utf-8") as file:
@@ -106,6 +115,7 @@ def test_files_are_those_that_training_reads(tmp_path, monkeypatch, capfd):
     assert ("The first sentence of this text.", "The second sentence of this text.") in pairs
     assert pairs.count(("one MRPC", "other")) == pairs.count(("one RTE", "other")) > 1
     assert ("x", "y") not in pairs
+    assert pairs.count(("which?", "the red house")) == 5
     assert any(0 < len(one.split()) < 6 and set(one.split()) <= set(paragraph.split()) for one, _ in pairs)
 
 
