@@ -16,6 +16,18 @@ def run_stage(number: int, total: int, title: str, arguments: str) -> float:
     """
     print(f"\n\033[1m[{number}/{total}] {title}\033[0m\n$ python -m {arguments}", flush=True)
     start = time.monotonic()
-    if subprocess.run([sys.executable, "-m", *shlex.split(arguments)], check=False).returncode:
+    if _run([sys.executable, "-m", *shlex.split(arguments)]):
         raise ValueError(f"`python -m {arguments.split()[0]}` failed; what it says stands above")
     return time.monotonic() - start
+
+
+def _run(command: list[str]) -> int:
+    """The exit code of a command, which may end in its own way when this process is to end."""
+    process = subprocess.Popen(command)
+    try:
+        return process.wait()
+    except KeyboardInterrupt as interrupt:
+        if type(interrupt) is not KeyboardInterrupt:  # a terminal tells the command of Ctrl-C, too
+            process.terminate()
+        process.wait()
+        raise

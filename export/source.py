@@ -28,6 +28,7 @@ from training.checkpoint import (
     read_task_card,
 )
 from training.model.bert import BertModel
+from training.reports.model_card import checkpoint_name
 
 TaskName = Literal["embedding", "classification", "regression", "multiple-choice", "tagging", "spans", "masked-lm"]
 
@@ -127,9 +128,7 @@ def read_source(checkpoint: str | Path, *, task: str | None = None, settings: Se
             values |= embedding_settings(checkpoint, tokenizer)
     known_task = create_task(task, tokenizer, settings_from_dict(task, values | dict(settings or {})))
     _check_sizes(directory, known_task)
-    path = checkpoint.resolve()
-    name = path.parent.name if path.name == "checkpoint" else path.name
-    return Source(name=name, directory=directory, task=known_task, card=card)
+    return Source(name=checkpoint_name(checkpoint.resolve()), directory=directory, task=known_task, card=card)
 
 
 def _refuse_ablations(directory: Path) -> None:

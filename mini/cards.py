@@ -31,20 +31,24 @@ _TEXT = (
     Source("English Wikipedia of 2015, 21 million words", "CC BY-SA"),
     Source("171 books in English from before 1926, 14 million words", "public domain"),
 )
+_QUESTIONS = (
+    Source("SQuAD v1.1 and v2.0, 5,449 training questions at most", "CC BY-SA 4.0"),
+    Source("SQuADShifts, 27,626 questions", "none stated; its authors publish it as CC BY 4.0"),
+)
+_LIMITS = (
+    "English, lower case. It has read 35 million words, a hundredth of what BERT has.",
+    "It knows how words go together, and little about the world; nothing after 2015.",
+    "Its books speak as their century did, with its prejudices.",
+)
+"""Of all of them."""
 _NOTES = {
-    PRETRAINED: Note(
-        (),
-        (
-            "English, lower case. It has read 35 million words, a hundredth of what BERT has.",
-            "It knows how words go together, and little about the world; nothing after 2015.",
-            "Its books speak as their century did, with its prejudices.",
-        ),
-    ),
+    PRETRAINED: Note((), ("Its scores were taken before its weights were rounded to 16 bits.",)),
     "embed": Note(
         (
             Source("pairs made of the same text", "as above"),
             Source("paraphrases of MRPC", "Microsoft Research terms"),
             Source("entailments of RTE", "none stated"),
+            *_QUESTIONS,
         ),
         ("Vectors tell what texts are about, better for sentences than for words or pages.",),
     ),
@@ -58,8 +62,8 @@ _NOTES = {
     ),
     "answer": Note(
         (
-            Source("SQuAD v1.1 and v2.0, 5,449 training questions", "CC BY-SA 4.0"),
-            Source("SQuADShifts, 27,626 questions", "none stated; its authors publish it as CC BY 4.0"),
+            *_QUESTIONS,
+            Source("questions that Wikipedia's text asks of itself", "CC BY-SA"),
             Source("unanswerable questions made of these", "as above"),
         ),
         (
@@ -80,14 +84,16 @@ _UNKNOWN = re.compile(r"^- \*\*Data\.\*\*.*\n(?:  .*\n)*", re.MULTILINE)
 
 def annotated(card: str, name: str) -> str:
     """A card of training or export with what is known of the data behind a model."""
-    return f"{_UNKNOWN.sub('', card).rstrip()}\n\n{notes(name)}"
+    known, count = _UNKNOWN.subn("", card)
+    assert count == 1, "the template of cards calls it otherwise now"
+    return f"{known.rstrip()}\n\n{notes(name)}"
 
 
 def notes(name: str) -> str:
     """The last sections of a card, in Markdown."""
     note = _NOTES[name]
     rows = [f"| {source.what} | {source.licence} |" for source in (*_TEXT, *note.sources)]
-    limits = [f"- {limit}" for limit in (*note.limits, *(() if name == PRETRAINED else _NOTES[PRETRAINED].limits))]
+    limits = [f"- {limit}" for limit in (*note.limits, *_LIMITS)]
     return "\n".join(
         [
             "## Sources and their licences\n",

@@ -3,10 +3,10 @@
 python -m mini.data DATA OUT
 
 wiki-rest.txt, wiki-dev.txt     the last Wikipedia file in two: to pretrain on, and its last documents to score on
-trec-6/{train,dev}.jsonl        TREC-6 has no dev set: every eleventh question of train
-ag-news/test.jsonl              title and description as one text, as in train
+trec-6/{train,dev}.jsonl        TREC-6 has no dev set: every eleventh question of train, of which no copy stays there
+ag-news/test.jsonl              title and description as one text, as in a third of train
 squad-v1.json                   both fragments of SQuAD's training sets and SQuADShifts; no question twice
-squad-v2.json                   the same, with questions that their paragraph does not answer
+squad-v2.json                   the same, with questions that their paragraph does not answer: SQuAD's, and made-up ones
 cloze.json                      questions that Wikipedia asks of itself, as SQuAD has them
 pairs.jsonl                     texts that belong together, for contrastive training
 """
@@ -34,7 +34,7 @@ DEV_DOCUMENTS = 60
 TREC_DEV = 11
 """Every so many questions of TREC-6 are held out."""
 UNANSWERABLE = 0.5
-"""Made-up unanswerable questions for each answerable one; dev has 1.02, official training data 0.5."""
+"""Unanswerable questions for each answerable one; dev has 1.02, official training data 0.5."""
 SQUAD = ("squad/train-v1.1-part.json.xz", "squad/train-v2.0-part.json.xz")
 SHIFTS = tuple(f"squadshifts/{name}_v1.0.json.xz" for name in ("new_wiki", "reddit", "amazon_reviews"))
 
@@ -42,6 +42,7 @@ CLOZE_FILES = tuple(f"wiki-{number:02}" for number in range(6))
 PAIR_FILES = ("wiki-01", "wiki-04")
 LAST_FILE = "pairs.jsonl"
 """Of those that are written: all are there when it is."""
+STS_DEV = "glue/STS-B/dev.tsv.xz"
 NUM_PARAGRAPHS, PAIR_REPEATS = 60_000, 5
 DROPPED = 0.3
 """Share of the words that are left out of a sentence."""
@@ -72,10 +73,13 @@ def build(data: Path) -> Iterator[tuple[str, str]]:
     news = read_table(data / "topic/ag_news-subset/test.tsv.xz")
     yield "ag-news/test.jsonl", _json_lines({"text": f"{x['title']} {x['text']}", "label": x["label"]} for x in news)
     paragraphs = merge([_json(data / name) for name in (*SQUAD, *SHIFTS)])
-    yield "squad-v1.json", _squad(paragraphs)
+    yield "squad-v1.json", _squad(answerable(paragraphs))
     yield "squad-v2.json", _squad(with_unanswerable(paragraphs, random.Random(0)))
     yield "cloze.json", _squad(cloze_questions(data))
-    yield LAST_FILE, _json_lines({"text": one, "text_pair": other} for one, other in pairs(data, paragraphs))
+    yield (
+        LAST_FILE,
+        _json_lines({"text": one, "text_pair": other} for one, other in pairs(data, answerable(paragraphs))),
+    )
 
 
 def split_documents(text: str) -> tuple[str, str]:
@@ -85,30 +89,41 @@ def split_documents(text: str) -> tuple[str, str]:
 
 
 def split_questions(rows: Sequence[Mapping[str, str]]) -> tuple[list[Mapping[str, str]], list[Mapping[str, str]]]:
-    """Questions to train on, and those held out."""
-    return (
-        [row for number, row in enumerate(rows) if number % TREC_DEV],
-        [row for number, row in enumerate(rows) if number % TREC_DEV == 0],
-    )
+    """Questions to train on, and those held out; what is asked in both is left out of the former."""
+    held_out = [row for number, row in enumerate(rows) if number % TREC_DEV == 0]
+    asked = {row["text"] for row in held_out}
+    return [row for row in rows if row["text"] not in asked], held_out
 
 
 def merge(files: Iterable[Mapping[str, Any]]) -> list[tuple[str, Paragraph]]:
-    """Title and paragraph of SQuAD files, with the questions that have an answer, each question (by its id) once."""
+    """Title and paragraph of SQuAD files, each question (by its id) once."""
     found: dict[tuple[str, str], Paragraph] = {}
     seen: set[str] = set()
     for file in files:
         for article in file["data"]:
             for paragraph in article["paragraphs"]:
-                answered = [item for item in paragraph["qas"] if item["answers"] and item["id"] not in seen]
-                seen.update(item["id"] for item in answered)
+                new = [item for item in paragraph["qas"] if item["id"] not in seen]
+                seen.update(item["id"] for item in new)
                 context = paragraph["context"]
                 place = found.setdefault((article["title"], context), {"context": context, "qas": []})
-                place["qas"] += [{key: item[key] for key in ("id", "question", "answers")} for item in answered]
+                place["qas"] += [_question(item) for item in new]
     return [(title, paragraph) for (title, _), paragraph in found.items() if paragraph["qas"]]
 
 
+def _question(item: Mapping[str, Any]) -> dict[str, Any]:
+    question = {key: item[key] for key in ("id", "question", "answers")}
+    return question if item["answers"] else question | {"is_impossible": True}
+
+
+def answerable(paragraphs: Iterable[tuple[str, Paragraph]]) -> list[tuple[str, Paragraph]]:
+    """With the questions that have an answer."""
+    found = [(title, p | {"qas": [item for item in p["qas"] if item["answers"]]}) for title, p in paragraphs]
+    return [(title, paragraph) for title, paragraph in found if paragraph["qas"]]
+
+
 def with_unanswerable(paragraphs: Sequence[tuple[str, Paragraph]], rng: random.Random) -> list[tuple[str, Paragraph]]:
-    """With questions about other paragraphs of the same article, none of whose answers stands in this one.
+    """With enough questions that have no answer: beside its own, some about other paragraphs of the same article, none
+    of whose answers stands in this one.
 
     The other paragraph is the one, out of eight drawn, that shares the most words: questions about something else
     altogether would be told apart without reading.
@@ -118,32 +133,36 @@ def with_unanswerable(paragraphs: Sequence[tuple[str, Paragraph]], rng: random.R
         by_title.setdefault(title, []).append(paragraph)
     made: list[tuple[str, Paragraph]] = []
     for title, paragraph in paragraphs:
-        own, words = list(paragraph["qas"]), _words(paragraph["context"])
+        own, words = paragraph["qas"], _words(paragraph["context"])
         others = [other for other in by_title[title] if other is not paragraph]
         near = sorted(rng.sample(others, min(8, len(others))), key=lambda other: -len(words & _words(other["context"])))
         strange = [
             {"id": f"{item['id']}-elsewhere-{len(made)}", "question": item["question"], "answers": []}
             for other in near
             for item in other["qas"]
-            if not any(answer["text"].lower() in paragraph["context"].lower() for answer in item["answers"])
+            if item["answers"]
+            and not any(answer["text"].lower() in paragraph["context"].lower() for answer in item["answers"])
         ]
-        wanted = round(UNANSWERABLE * len(own) + rng.random() - 0.5)
+        num_answerable = sum(bool(item["answers"]) for item in own)
+        wanted = max(0, round(UNANSWERABLE * num_answerable + rng.random() - 0.5) - (len(own) - num_answerable))
         chosen = [item | {"is_impossible": True} for item in strange[:wanted]]
         made.append((title, {"context": paragraph["context"], "qas": own + chosen}))
     return made
 
 
 def pairs(data: Path, paragraphs: Sequence[tuple[str, Paragraph]]) -> Iterator[tuple[str, str]]:
-    """Pairs for contrastive training, none of STS-B.
+    """Pairs for contrastive training, of which no text stands in STS-B dev: part of that is MRPC's.
 
     Args:
         paragraphs: with questions, of SQuAD.
     """
     yield from sentence_pairs(data, random.Random(0))
     yield from question_pairs(paragraphs)
+    held_out = {_plain(row[key]) for row in read_table(data / STS_DEV) for key in ("sentence1", "sentence2")}
     for name, label in (("MRPC", "1"), ("RTE", "entailment")):
         rows = read_table(data / f"glue/{name}/train.tsv.xz")
-        yield from [(row["sentence1"], row["sentence2"]) for row in rows if row["label"] == label] * PAIR_REPEATS
+        alike = [(row["sentence1"], row["sentence2"]) for row in rows if row["label"] == label]
+        yield from [pair for pair in alike if held_out.isdisjoint(map(_plain, pair))] * PAIR_REPEATS
 
 
 def sentence_pairs(data: Path, rng: random.Random) -> Iterator[tuple[str, str]]:
@@ -183,6 +202,11 @@ def cloze_questions(data: Path) -> Iterator[tuple[str, Paragraph]]:
 def _shortened(sentence: str, rng: random.Random) -> str:
     """A sentence without some of its words."""
     return " ".join(word for word in sentence.split() if rng.random() > DROPPED) or sentence
+
+
+def _plain(text: str) -> str:
+    """Without what differs between copies: case, spaces, punctuation."""
+    return "".join(re.findall(r"\w", text.lower()))
 
 
 def _words(text: str) -> set[str]:

@@ -1,6 +1,6 @@
 """A checkpoint with its weights in 16 bits: half the size to keep.
 
-    python -m mini.half build/mini/bertline-mini/checkpoint build/mini/bertline-mini-fp16
+    python -m mini.half build/mini/bertline-mini/checkpoint build/mini/fp16/bertline-mini
 
 What is fine-tuned starts from these weights, so that anybody who has them can repeat it.
 """

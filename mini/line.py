@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mini.data import LAST_FILE
+from mini.data import LAST_FILE, STS_DEV
 from mini.tasks import SQUAD, TASKS, MiniTask
 
 VOCAB_SIZE = 8192
@@ -21,7 +21,7 @@ LEGS = (
 NAME = "bertline-mini"
 EMBED, CLOZE = "embed", "cloze"
 CONTRASTIVE = "--pooling cls --dropout 0 --learning-rate 5e-4 --global-batch-size 128 --train-seq-length 40"
-STS = "{data}/glue/STS-B/dev.tsv.xz"
+STS = f"{{data}}/{STS_DEV}"
 STS_COLUMNS = "--dev-columns.text sentence1 --dev-columns.text-pair sentence2 --dev-columns.label score"
 
 
@@ -74,7 +74,7 @@ class Line:
     @property
     def pretrained(self) -> Path:
         """The checkpoint that all tasks start from."""
-        return self.out / f"{NAME}-fp16"
+        return self.out / "fp16" / NAME
 
     def legs(self) -> list[Leg]:
         """Those of pretraining; the last one's run has the name of the network."""
@@ -94,9 +94,9 @@ class Line:
         return self.models(name, precision) / served_as(name) / "1"
 
     def shipped(self) -> list[str]:
-        """Names of the tasks whose models are kept, as far as they are made."""
+        """Names of the tasks whose models are kept, as far as they are made and scored."""
         names = [*(task.name for task in TASKS if task.shipped_as), EMBED]
-        return [name for name in names if self.model(name, "int8").exists()]
+        return [name for name in names if self.model(name, "int8").exists() and self.scores(name).exists()]
 
     def scores(self, name: str) -> Path:
         """What `mini.scores` writes of a task."""
@@ -115,7 +115,7 @@ class Line:
             yield from self._task(task.name, Stage(f"Fine-tuning: {task.title}", self._grid(task)))
         if not self.only or EMBED in self.only:
             yield from self._task(EMBED, Stage("Vectors of texts", self._contrastive()))
-        yield Stage("Keep what is good enough", f"mini.ship --data {data} --out {out}")
+        yield Stage("Keep the models", f"mini.ship --data {data} --out {out}")
         yield Stage("The page of results", f"mini.results --data {data} --out {out}")
 
     def _corpora(self, data: str, out: str) -> Iterator[Stage]:
@@ -147,7 +147,8 @@ class Line:
             yield replace(training, result=self.checkpoint(name))
             for precision in ("fp32", "int8"):
                 result = self.model(name, precision)
-                arguments = f"export {_quoted(self.checkpoint(name))} {_quoted(result)} --precision {precision}"
+                wanted = "int8 --mixed" if precision == "int8" else precision
+                arguments = f"export {_quoted(self.checkpoint(name))} {_quoted(result)} --precision {wanted}"
                 yield Stage(f"Export: {name}, {precision}", arguments, result)
         yield Stage(f"Scores: {name}", scores, self.scores(name))
 

@@ -15,11 +15,13 @@ from typing import Any
 
 import jinja2
 
-from mini.line import EMBED, Arguments, Line
+from mini import ship
+from mini.line import EMBED, NAME, Arguments, Line
 from mini.scores import last_position
 from mini.tasks import EMBED_AIM, TASKS, MiniTask
 from tasks.files import atomic_write
 from tasks.json_files import read_json
+from training.checkpoint import checkpoint_digest
 from training.command import command, parse
 from training.loop.run import METRICS_FILE, read_metrics
 from training.reports.markdown import markdown_table
@@ -39,9 +41,7 @@ def main() -> None:
     line = Line(parse(Arguments, "mini.results", __doc__))
     keep(line)
     runs = [FOLDER / leg.run.name for leg in line.legs()]
-    records = {
-        name: read_json(file) for name in (*(task.name for task in TASKS), EMBED) if (file := _file(name)).is_file()
-    }
+    records = read_records()
     plot_runs({run.name: run for run in runs}, FOLDER / CURVES)
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent), undefined=jinja2.StrictUndefined, autoescape=False
@@ -63,26 +63,40 @@ def main() -> None:
 
 
 def keep(line: Line) -> None:
-    """Copy the metrics of pretraining and the scores, as far as they are made, to `FOLDER`."""
+    """Copy the metrics of pretraining that has ended and the scores, as far as they are made, to `FOLDER`."""
     for leg in line.legs():
-        if (metrics := leg.run / METRICS_FILE).is_file():
+        if (leg.run / "checkpoint").exists():
             (FOLDER / leg.run.name).mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(metrics, FOLDER / leg.run.name / METRICS_FILE)
-    for name in (*(task.name for task in TASKS), EMBED):
+            shutil.copyfile(leg.run / METRICS_FILE, FOLDER / leg.run.name / METRICS_FILE)
+    for name, file in _files().items():
         if (scores := line.scores(name)).is_file():
-            shutil.copyfile(scores, _file(name))
+            shutil.copyfile(scores, file)
 
 
-def _file(name: str) -> Path:
-    return FOLDER / f"{name}.json"
+def read_records() -> Mapping[str, Record]:
+    """The scores in `FOLDER`, by task.
+
+    Raises:
+        ValueError: when some are of another checkpoint than that which is kept.
+    """
+    records = {name: read_json(file) for name, file in _files().items() if file.is_file()}
+    kept = checkpoint_digest(ship.MODELS / NAME)
+    if strange := [f"{_files()[name]}" for name, record in records.items() if record["pretrained"] != kept]:
+        raise ValueError(f"{', '.join(strange)}: of another checkpoint than `{ship.MODELS / NAME}`; remove them")
+    return records
+
+
+def _files() -> dict[str, Path]:
+    return {name: FOLDER / f"{name}.json" for name in (*(task.name for task in TASKS), EMBED)}
 
 
 def pretraining_rows(runs: Iterable[Path]) -> Iterable[Row]:
     """A row a leg: tokens, time, speed, and the masked LM on dev in the end."""
     yield "", "tokens", "hours", "tokens/s", "loss on dev", "accuracy"
     for run in runs:
-        last = last_position(run)
-        dev = next(item for item in reversed(read_metrics(run)) if "eval_mlm_loss" in item)
+        last, dev = _position(run), next((x for x in reversed(read_metrics(run)) if "eval_mlm_loss" in x), None)
+        if dev is None:
+            raise ValueError(f"`{run / METRICS_FILE}` has no scores on dev")
         yield (
             run.name,
             f"{last['num_tokens'] / 1e6:.1f}M",
@@ -95,7 +109,7 @@ def pretraining_rows(runs: Iterable[Path]) -> Iterable[Row]:
 
 def aim_rows(records: Mapping[str, Record]) -> Iterable[Row]:
     """A row for each score that was to be reached: of the best model, as PyTorch computes it and as it is served."""
-    yield "score", "aim", "reached", "served, int8", ""
+    yield "score", "aim", *_ENDS, "reached"
     for task, record in scored(records):
         if task.aim:
             split, aim = task.aim
@@ -107,7 +121,14 @@ def aim_rows(records: Mapping[str, Record]) -> Iterable[Row]:
 
 
 def _aim_row(name: str, aim: float, scores: Sequence[float]) -> Row:
-    return name, f"{aim:g}", *map(percent, scores), "yes" if 100 * scores[0] >= aim else "**no**"
+    return name, f"{aim:g}", *map(percent, scores), "yes" if 100 * min(scores) >= aim else "**no**"
+
+
+def _position(run: Path) -> Record:
+    """How far a run came."""
+    if found := last_position(run):
+        return found
+    raise ValueError(f"`{run / METRICS_FILE}` does not say how far it came")
 
 
 def scored(records: Mapping[str, Record]) -> Iterable[tuple[MiniTask, Record]]:
@@ -124,7 +145,7 @@ def score_rows(records: Mapping[str, Record], split: str) -> Iterable[Row]:
             yield (
                 f"{task.title}: {score_name(task)}",
                 f"{found['num_examples']:,}",
-                percent(found["baseline"]["scores"][task.metric]),
+                f"{percent(found['baseline']['scores'][task.metric])} ({found['baseline']['name']})",
                 *(seed_cells(record["grid"]) if seeds else ()),
                 *(percent(found[way]["scores"][task.metric]) for way in WAYS),
             )
@@ -142,7 +163,7 @@ def _mean(row: Mapping[str, Any]) -> str:
 
 
 def same_rows(records: Mapping[str, Record]) -> Iterable[Row]:
-    """On how many dev examples each way says what PyTorch says, and how fast it is."""
+    """On how many dev examples each way says what PyTorch says, or how far numbers differ; and how fast it is."""
     yield "task", "examples", *(f"{way}: same" for way in WAYS[1:]), *(f"{way}: examples/s" for way in WAYS)
     for task, record in scored(records):
         found = record["ways"]["dev"]
@@ -150,9 +171,13 @@ def same_rows(records: Mapping[str, Record]) -> Iterable[Row]:
         yield (
             task.title,
             f"{count:,}",
-            *(f"{found[way]['same']:,}" for way in WAYS[1:]),
+            *(_same(found[way]) for way in WAYS[1:]),
             *(f"{count / found[way]['seconds']:,.0f}" for way in WAYS),
         )
+
+
+def _same(found: Record) -> str:
+    return f"{found['same']:,}" if "same" in found else f"within {found['largest_difference']:.2g}"
 
 
 def vector_rows(records: Mapping[str, Record]) -> Iterable[Row]:
@@ -167,7 +192,7 @@ def vector_rows(records: Mapping[str, Record]) -> Iterable[Row]:
 def cost_rows(runs: Sequence[Path], records: Mapping[str, Record]) -> Iterable[Row]:
     """Runs, hours and tokens of each stage."""
     yield "stage", "runs", "hours", "tokens", "tokens/s"
-    legs = [last_position(run) for run in runs]
+    legs = [_position(run) for run in runs]
     hours, tokens = sum(leg["elapsed_s"] for leg in legs) / 3600, sum(leg["num_tokens"] for leg in legs)
     yield _cost_row("pretraining", {"num_runs": len(runs), "hours": hours, "num_tokens": tokens})
     cloze = next((record["cloze"] for _, record in scored(records) if "cloze" in record), None)

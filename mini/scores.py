@@ -32,7 +32,7 @@ from tasks.json_files import read_json
 from tasks.manifest import read_model_directory
 from tasks.registry import create_task
 from training.baselines import baseline
-from training.checkpoint import TaskCard, load_model, load_tokenizer, read_task_card
+from training.checkpoint import TaskCard, checkpoint_digest, load_model, load_tokenizer, read_task_card
 from training.command import command, parse
 from training.data.examples import Examples
 from training.data.labelled import Columns, columns_there, dev_columns, read_examples, read_similarities
@@ -64,8 +64,11 @@ def main() -> None:
     arguments = parse(ScoresArguments, "mini.scores", __doc__)
     line, name = Line(arguments), arguments.name
     task = next((task for task in TASKS if task.name == name), None)
+    _check_origins(line, name)
     with Server(line.models(name, "int8")) as server, Client(server.target, timeout=600) as client:
         found = score(line, task, client) if task else score_vectors(line, client)
+    found["pretrained"] = checkpoint_digest(line.pretrained)
+    found["recipe"] = _card(line, name).provenance["recipe"]
     found["cost"] = cost(sorted(line.out.glob(f"{name}/**/{METRICS_FILE}")))
     if task and task.after_cloze:
         found["cloze"] = of_cloze(line)
@@ -74,13 +77,12 @@ def main() -> None:
 
 def score(line: Line, task: MiniTask, client: Client) -> dict[str, Any]:
     """The scores of a task: of the grid's seeds, and of the best one's model each way on dev and test."""
-    recipe = _card(line, task.name).provenance["recipe"]
     grid = read_json(line.out / task.name / REPORT_FILE)
     found: dict[str, Any] = {"metric": task.metric, "grid": grid, "ways": {}}
     ways = _ways(line, task.name, task.kind, client)
     for split, pattern in (("dev", task.dev), ("test", task.test)):
         if pattern is not None:
-            found["ways"][split] = _score_split(line, task, line.path(pattern), recipe, ways)
+            found["ways"][split] = _score_split(line, task, line.path(pattern), ways)
     return found
 
 
@@ -96,6 +98,13 @@ def score_vectors(line: Line, client: Client) -> dict[str, Any]:
     return found | {way: vector_scores(pairs, predictions) for way, predictions in ways.items()}
 
 
+def _agreement(ours: Sequence[Any], others: Sequence[Any]) -> dict[str, Any]:
+    pairs = list(zip(ours, others, strict=True))
+    if isinstance(ours[0], float):
+        return {"largest_difference": max(abs(one - other) for one, other in pairs)}
+    return {"same": sum(one == other for one, other in pairs)}
+
+
 def of_cloze(line: Line) -> dict[str, Any]:
     """What fine-tuning on questions that text asks of itself has cost, and its score without a real question."""
     return {"scores": _card(line, CLOZE).scores["dev"], "cost": cost([line.out / CLOZE / METRICS_FILE])}
@@ -103,7 +112,7 @@ def of_cloze(line: Line) -> dict[str, Any]:
 
 def cost(files: Sequence[Path]) -> dict[str, Any]:
     """Runs, hours and tokens of training that metrics tell of."""
-    ends = [last_position(file.parent) for file in files]
+    ends = [end for file in files if (end := last_position(file.parent))]
     return {
         "num_runs": len(ends),
         "hours": round(math.fsum(end["elapsed_s"] for end in ends) / 3600, 4),
@@ -111,16 +120,33 @@ def cost(files: Sequence[Path]) -> dict[str, Any]:
     }
 
 
-def last_position(run: Path) -> dict[str, Any]:
-    """The last line of a run's metrics that says how far it came."""
-    return next(line for line in reversed(read_metrics(run)) if "elapsed_s" in line and "num_tokens" in line)
+def last_position(run: Path) -> dict[str, Any] | None:
+    """The last line of a run's metrics that says how far it came; None where none does."""
+    return next((line for line in reversed(read_metrics(run)) if {"elapsed_s", "num_tokens"} <= line.keys()), None)
 
 
 def _card(line: Line, name: str) -> TaskCard:
     card = read_task_card(line.checkpoint(name))
     if card is None:
-        raise ValueError(f"`{line.checkpoint(name)}` is none of ours; remove it to make it anew")
+        raise ValueError(f"`{line.checkpoint(name)}` is none of ours; remove `{line.out / name}` to make it anew")
     return card
+
+
+def _check_origins(line: Line, name: str) -> None:
+    """What is scored together belongs together: nothing of it was made anew alone.
+
+    Raises:
+        ValueError: when a model does not come from the checkpoint, or that not from the pretrained one.
+    """
+    made = checkpoint_digest(line.checkpoint(name))
+    for precision in ("fp32", "int8"):
+        manifest = read_model_directory(line.model(name, precision)).manifest
+        if manifest.provenance["checkpoint"]["sha256"] != made:
+            raise ValueError(f"`{line.model(name, precision)}` is no export of `{line.checkpoint(name)}`; remove it")
+    origin = _card(line, name).provenance
+    first = origin.get("before", origin)["checkpoint"]["sha256"]
+    if first != checkpoint_digest(line.pretrained):
+        raise ValueError(f"`{line.out / name}` does not come from `{line.pretrained}`; remove it to make it anew")
 
 
 def _ways(line: Line, name: str, kind: str, client: Client) -> dict[str, Predict]:
@@ -146,11 +172,9 @@ def _local(task: AnyTask, run: Run) -> Predict:
     return predictions
 
 
-def _score_split(
-    line: Line, task: MiniTask, path: Path, recipe: Mapping[str, Any], ways: Mapping[str, Predict]
-) -> dict[str, Any]:
-    """Scores, seconds, and on how many examples each way says what PyTorch says."""
-    tokenizer = load_tokenizer(line.pretrained)
+def _score_split(line: Line, task: MiniTask, path: Path, ways: Mapping[str, Predict]) -> dict[str, Any]:
+    """Scores, seconds, and on how many examples each way says what PyTorch says; of numbers the largest difference."""
+    tokenizer, recipe = load_tokenizer(line.pretrained), _card(line, task.name).provenance["recipe"]
 
     def read(paths: Sequence[Path]) -> Examples:
         columns = columns_there(paths, dev_columns(recipe))
@@ -165,9 +189,8 @@ def _score_split(
             start = time.monotonic()
             values[way] = predictions(examples)
             seconds = time.monotonic() - start
-            same = sum(one == other for one, other in zip(values["PyTorch"], values[way], strict=True))
             scores = score_predictions(task.kind, examples, values[way])
-            found[way] = {"scores": scores, "seconds": round(seconds, 4), "same": same}
+            found[way] = {"scores": scores, "seconds": round(seconds, 4), **_agreement(values["PyTorch"], values[way])}
             bar.update(1)
     return found
 

@@ -1,4 +1,4 @@
-"""Put the models that are good enough, and the checkpoint that they come from, where the repository keeps them.
+"""Put the models that are served, and the checkpoint that they come from, where the repository keeps them.
 
     python -m mini.ship --data DATA --out build/mini
 
@@ -22,8 +22,6 @@ from training.reports.model_card import CARD_FILE
 MODELS = Path("models")
 MAX_BYTES = 40_000_000
 """Of all that is kept."""
-LEFT_OUT = ("report.html",)
-"""What a server does not need, and a card says shorter."""
 
 
 @command
@@ -55,7 +53,7 @@ def _kept(places: Mapping[Path, tuple[Path, str]]) -> list[Path]:
 
 
 def _files(source: Path) -> list[Path]:
-    return [path for path in sorted(source.rglob("*")) if path.is_file() and path.name not in LEFT_OUT]
+    return [path for path in sorted(source.rglob("*")) if path.is_file()]
 
 
 def _copy(source: Path, place: Path, about: str) -> None:

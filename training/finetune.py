@@ -47,6 +47,7 @@ from training.model.bert import BertConfig, BertModel
 from training.model.hidden_states import Combination
 from training.objectives import OBJECTIVES, all_label_names, find_unknown_label
 from training.reports.grid import Outcome, Setting, metric_of
+from training.reports.model_card import checkpoint_name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -317,7 +318,7 @@ def provenance(
     return {
         **({"pretraining": pretraining} if pretraining else {}),
         **({"before": before} if before else {}),
-        "checkpoint": {"name": checkpoint.resolve().parent.name, "sha256": found["checkpoint_sha256"]},
+        "checkpoint": {"name": checkpoint_name(checkpoint.resolve()), "sha256": found["checkpoint_sha256"]},
         "data": dict(zip(map(source_name, data), [*found["data"]["train"], *found["data"]["dev"]], strict=True)),
         "text_pairs": text_pairs,
         "recipe": recipe_fields(recipe),

@@ -157,7 +157,7 @@ def evaluate_pretraining(
     counts: Counter[str] = Counter()
     data = PretrainingData(examples, 1)
     last = min(num_examples, examples.num_examples(0))
-    with torch.random.fork_rng():
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
         torch.manual_seed(0)
         for first in range(0, last, 32):
             batch = data.examples_batch(0, range(first, min(first + 32, last))).to(device)

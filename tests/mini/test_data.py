@@ -6,7 +6,19 @@ import random
 
 import pytest
 
-from mini.data import CLOZE_FILES, PAIR_FILES, SHIFTS, SQUAD, main, merge, question_pairs, with_unanswerable
+from mini.data import (
+    CLOZE_FILES,
+    PAIR_FILES,
+    SHIFTS,
+    SQUAD,
+    STS_DEV,
+    answerable,
+    main,
+    merge,
+    question_pairs,
+    split_questions,
+    with_unanswerable,
+)
 from tests.commands import call
 from training.data.labelled import Columns, read_classification, read_spans
 
@@ -20,14 +32,17 @@ def squad(title, *paragraphs):
 
 
 def test_questions_of_several_files_are_merged():
-    """A question in two files counts once; what has no answer is left out; a paragraph's questions come together."""
+    """A question in two files counts once; a paragraph's questions come together; those without an answer can be left
+    out."""
     one = squad("a", ("red house", [question(1, "colour?", "red")]))
     two = squad("a", ("red house", [question(1, "colour?", "red"), question(2, "what?", "house"), question(3, "who?")]))
 
-    (title, paragraph), *others = merge([one, two])
+    merged = merge([one, two, squad("b", ("blue house", [question(4, "who?")]))])
+    ((title, paragraph),) = answerable(merged)
 
+    assert [[item["id"] for item in found["qas"]] for _, found in merged] == [["1", "2", "3"], ["4"]]
+    assert merged[0][1]["qas"][2]["is_impossible"]
     assert (title, [item["id"] for item in paragraph["qas"]]) == ("a", ["1", "2"])
-    assert not others
 
 
 def test_unanswerable_questions_are_of_other_paragraphs():
@@ -60,6 +75,17 @@ def test_unanswerable_questions_are_of_other_paragraphs():
     assert len(set(ids)) == len(ids)
 
 
+def test_own_unanswerable_questions_count():
+    """None is made up where there are enough; a question without an answer is no question about another paragraph."""
+    questions = [question(1, "colour?", "red"), question(2, "who?"), question(3, "when?")]
+    file = squad("a", ("a red house", questions), ("a blue house", [question(4, "why?")]))
+
+    (_, paragraph), (_, other) = with_unanswerable(merge([file]), random.Random(0))
+
+    assert [item["id"] for item in paragraph["qas"]] == ["1", "2", "3"]
+    assert [item["id"] for item in other["qas"]] == ["4"]
+
+
 def test_an_answer_that_stands_here_makes_a_question_answerable():
     """It is not taken for a question that this paragraph does not answer."""
     file = squad("a", ("a red house", [question(1, "colour?", "red")]), ("red too", [question(2, "which?", "red")]))
@@ -67,6 +93,16 @@ def test_an_answer_that_stands_here_makes_a_question_answerable():
     made = with_unanswerable(merge([file]), random.Random(0))
 
     assert all(item["answers"] for _, paragraph in made for item in paragraph["qas"])
+
+
+def test_held_out_questions_are_not_trained_on():
+    """Nor is a copy of one."""
+    rows = [{"text": str(number % 12), "label": "A"} for number in range(24)]
+    train, held_out = split_questions(rows)
+
+    assert [row["text"] for row in held_out] == ["0", "11", "10"]
+    assert {row["text"] for row in train} == {str(number) for number in range(1, 10)}
+    assert len(train) == 18
 
 
 def test_questions_are_paired_with_the_sentence_that_answers_them():
@@ -96,7 +132,9 @@ def test_files_are_those_that_training_reads(tmp_path, monkeypatch, capfd):
         write(data / f"pretrain/{name}.txt.xz", f"{paragraph}\nOne sentence alone.\n\n{twice}\n")
     for name, yes, no in (("MRPC", "1", "0"), ("RTE", "entailment", "not_entailment")):
         rows = f"{yes}\tone {name}\tother\n{no}\tx\ty\n"
+        rows += f"{yes}\tOne  of STS-B dev.\tother\n"
         write(data / f"glue/{name}/train.tsv.xz", f"label\tsentence1\tsentence2\n{rows}")
+    write(data / STS_DEV, "sentence1\tsentence2\tscore\none of sts-b dev\tanother\t3\n")
     for name in (*SQUAD, *SHIFTS):
         write(data / name, json.dumps(squad(name, ("the red house", [question(name, "which?", "red")]))))
 
@@ -115,6 +153,7 @@ def test_files_are_those_that_training_reads(tmp_path, monkeypatch, capfd):
     assert ("The first sentence of this text.", "The second sentence of this text.") in pairs
     assert pairs.count(("one MRPC", "other")) == pairs.count(("one RTE", "other")) > 1
     assert ("x", "y") not in pairs
+    assert not [one for one, _ in pairs if "dev" in one]
     assert pairs.count(("which?", "the red house")) == 5
     assert any(0 < len(one.split()) < 6 and set(one.split()) <= set(paragraph.split()) for one, _ in pairs)
 

@@ -56,7 +56,7 @@ def test_only_some_tasks():
         "Export: sst-2, fp32",
         "Export: sst-2, int8",
         "Scores: sst-2",
-        "Keep what is good enough",
+        "Keep the models",
         "The page of results",
     ]
     titles = [stage.title for stage in Line(Arguments(data=Path("data"), only=("squad-v1",))).stages()]

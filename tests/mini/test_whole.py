@@ -9,6 +9,7 @@ import shlex
 import numpy as np
 import pytest
 
+import mini.scores
 from mini.line import Arguments, Line
 from mini.tasks import MiniTask
 from tasks.manifest import read_model_directory
@@ -95,8 +96,9 @@ def test_line_ends_with_models_and_a_page(line, monkeypatch, capfd):
     assert found["colours"]["cloze"]["cost"]["num_tokens"] > 0
     page = (line.out.parent / "docs/a.md").read_text()
     assert re.search(
-        r"^\| Pets: accuracy on test +\| +101 \| +\d+\.\d \| +\d+\.\d \| \*\*no\*\* \|", page, re.MULTILINE
+        r"^\| Pets: accuracy on test +\| +101 \| +\d+\.\d \| +\d+\.\d \| +\*\*no\*\* \|", page, re.MULTILINE
     )
+    assert "recipe" in found["pets"]
     assert re.search(r"^\| Pets: accuracy +\| +60 \|", page, re.MULTILINE)
     assert re.search(r"^\| Colours: F1 +\| +20 \|", page, re.MULTILINE)
     assert {path.name for path in (line.out.parent / "docs/a").iterdir()} == {
@@ -107,8 +109,14 @@ def test_line_ends_with_models_and_a_page(line, monkeypatch, capfd):
     assert load_model(models / "bertline-mini", "masked-lm").config.num_hidden_layers == 2
     assert read_model_directory(models / "sentiment/1").manifest.task == "classification"
     assert "SST-2, 67,349 phrases" in (models / "sentiment/1/README.md").read_text()
-    assert not (models / "sentiment/1/report.html").exists()
 
     rest = [stage.title for stage in line.stages() if stage.result is None or not stage.result.exists()]
-    assert rest[-2:] == ["Keep what is good enough", "The page of results"]
+    assert rest[-2:] == ["Keep the models", "The page of results"]
     assert not any("Fine-tuning" in stage.title or "Export" in stage.title for stage in line.stages())
+
+    (line.out / "pets/scores.json").unlink()
+    stage = next(stage for stage in line.stages() if stage.title == "Scores: pets")
+    monkeypatch.setattr("mini.line.Line.pretrained", line.out / "colours/checkpoint")
+    result = call(mini.scores.main, shlex.split(stage.arguments)[1:], monkeypatch, capfd)
+    assert result.returncode == 1
+    assert f"`{line.out}/pets` does not come from `{line.out}/colours/checkpoint`; remove it" in result.stderr

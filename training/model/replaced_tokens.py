@@ -114,12 +114,8 @@ class BertForReplacedTokens(BertForPreTraining):
             masked_positions_N,
             words_VD,
         )
-        counts = masked_labels_N >= 0
-        positions, labels = masked_positions_N[counts], masked_labels_N[counts]
-        drawn = draw(generator_logits.detach()[counts])
-        filled = input_ids.flatten().index_copy(0, positions, drawn.to(input_ids.dtype)).view_as(input_ids)
-        is_replaced = torch.zeros_like(input_ids, dtype=torch.bool).flatten()
-        is_replaced = is_replaced.index_copy(0, positions, drawn != labels).view_as(input_ids)
+        drawn_N = draw(generator_logits.detach())
+        filled, is_replaced = _filled(input_ids, masked_positions_N, masked_labels_N, drawn_N)
         hidden_BLD = self.bert(filled, attention_mask, token_type_ids)
         return {
             "generator_logits": generator_logits,
@@ -128,6 +124,19 @@ class BertForReplacedTokens(BertForPreTraining):
             "logits": self.mlm(hidden_BLD.flatten(0, 1)[masked_positions_N], words_VD),
             "nsp_logits": self.nsp(self.bert.pool(hidden_BLD, attention_mask)),
         }
+
+
+def _filled(input_ids: Tensor, positions_N: Tensor, labels_N: Tensor, drawn_N: Tensor) -> tuple[Tensor, Tensor]:
+    """The text with the tokens drawn [B, L], and where these are not those that stood there [B, L].
+
+    Rows that do not count are taken to a place behind the text, so that shapes do not depend on the data.
+    """
+    size = input_ids.numel()
+    places_N = torch.where(labels_N >= 0, positions_N, size)
+    filled = torch.cat([input_ids.flatten(), input_ids.new_zeros(1)])
+    filled = filled.index_copy(0, places_N, drawn_N.to(input_ids.dtype))
+    is_replaced = torch.zeros_like(filled, dtype=torch.bool).index_copy(0, places_N, drawn_N != labels_N)
+    return filled[:size].view_as(input_ids), is_replaced[:size].view_as(input_ids)
 
 
 def draw(logits_NV: Tensor) -> Tensor:

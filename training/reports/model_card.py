@@ -147,7 +147,7 @@ def training_record(task: str, provenance: Mapping[str, Any], direction: str = "
         "stages": _stages(provenance),
         "base": base_model(provenance),
         "direction": direction,
-        "pretraining_tokens": sum(stage.get("num_tokens", 0) for stage in _chain(provenance.get("pretraining"))),
+        "pretraining_tokens": sum(record.get("num_tokens", 0) for record in _records(provenance)[0]),
     }
 
 
@@ -187,7 +187,11 @@ def base_model(provenance: Mapping[str, Any]) -> str:
     recipe = provenance.get("recipe", {})
     if "checkpoint" not in recipe or recipe.get("from_scratch"):
         return ""
-    path = Path(recipe["checkpoint"])
+    return checkpoint_name(Path(recipe["checkpoint"]))
+
+
+def checkpoint_name(path: Path) -> str:
+    """What a checkpoint is called: by its folder, or where that is the `checkpoint` of a run, by the run's."""
     return path.parent.name if path.name == "checkpoint" else path.name
 
 
@@ -239,11 +243,17 @@ def _result(card: TaskCard, pipeline_tag: str, dev: Mapping[str, float]) -> dict
 
 def _stages(provenance: Mapping[str, Any]) -> list[dict[str, Any]]:
     """What made the weights, as far as there are records: title, settings and data digests of each stage."""
-    recipe = provenance.get("recipe", {})
-    if recipe.get("from_scratch"):
-        return [_stage("Fine-tuning", provenance)]
-    finetunings = _numbered("Fine-tuning", _chain(provenance) if recipe else [])
-    return _numbered("Pretraining", _chain(provenance.get("pretraining"))) + finetunings
+    pretrainings, finetunings = _records(provenance)
+    return _numbered("Pretraining", pretrainings) + _numbered("Fine-tuning", finetunings)
+
+
+def _records(provenance: Mapping[str, Any]) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
+    """Of pretraining and of fine-tuning, without what was before weights were drawn anew."""
+    finetunings = _chain(provenance) if "recipe" in provenance else []
+    anew = [n for n, record in enumerate(finetunings) if record.get("recipe", {}).get("from_scratch")]
+    if anew:
+        return [], finetunings[anew[-1] :]
+    return _chain(provenance.get("pretraining")), finetunings
 
 
 def _numbered(title: str, records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

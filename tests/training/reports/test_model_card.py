@@ -113,6 +113,15 @@ def test_random_weights_are_not_passed_off_as_pretrained(finetuned):
     assert "started from random weights" in text
     assert "### Pretraining" not in text
 
+    recipe = recipe | {"from_scratch": False}
+    after = dataclasses.replace(card, provenance=card.provenance | {"recipe": recipe, "before": changed.provenance})
+    text = model_card(after, read_config(finetuned), num_parameters=1000)
+
+    assert "### Fine-tuning, 2 of 2" in text
+    assert "started from random weights" in text
+    assert "### Pretraining" not in text
+    assert "tokens went through the network" not in text
+
 
 @pytest.mark.parametrize("task", sorted(TASKS))
 def test_every_task_has_a_card(task):
@@ -221,7 +230,7 @@ def test_limits_follow_the_settings():
     assert "may say that a text holds no answer" in texts[1]
 
 
-@given(st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs")), min_size=1))
+@given(st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs")), min_size=1).filter(str.strip))
 def test_whatever_names_are_the_metadata_is_yaml(name):
     """Names of runs, files and labels come from the user and break neither the metadata nor the tables."""
     recipe = {"run_dir": f"runs/{name}", "checkpoint": name, "dev": [name]}
