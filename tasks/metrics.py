@@ -9,6 +9,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tasks.tags import chunks
+
 
 def accuracy(labels: Sequence[object], predictions: Sequence[object]) -> float:
     """Share of predictions that equal their label."""
@@ -75,34 +77,6 @@ def _ranks(values: np.ndarray) -> np.ndarray:
     """Ranks from 0, equal values sharing the mean of theirs."""
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
     return (np.cumsum(counts) - (counts + 1) / 2)[inverse]
-
-
-def chunks(tags: Sequence[str]) -> list[tuple[str, int, int]]:
-    """The entities that tags spell, as (type, first word, last word), in order.
-
-    Tags are `O` or a prefix and a type, as `B-LOC`. By the rules of CoNLL, so that IOB1, IOB2 and IOBES are all read:
-    an entity goes on with `I` or `E` of its own type, unless it ended with `E` or `S`; any other tag starts a new one.
-    A tag without a prefix is read as `I` of that type.
-
-    Source: conlleval.pl of the CoNLL-2000 shared task, with `E` and `S` as in seqeval.
-    """
-    found: list[tuple[str, int, int]] = []
-    previous = ("O", "")
-    for index, tag in enumerate(tags):
-        prefix, kind = _split_tag(tag)
-        if prefix in "IE" and previous[0] in "BI" and kind == previous[1]:
-            found[-1] = (kind, found[-1][1], index)
-        elif prefix != "O":
-            found.append((kind, index, index))
-        previous = (prefix, kind)
-    return found
-
-
-def _split_tag(tag: str) -> tuple[str, str]:
-    prefix, dash, kind = tag.partition("-")
-    if tag == "O":
-        return "O", ""
-    return (prefix, kind) if dash and prefix in ("B", "I", "E", "S") else ("I", tag)
 
 
 def tagging_scores(tags: Sequence[Sequence[str]], predictions: Sequence[Sequence[str]]) -> dict[str, float]:

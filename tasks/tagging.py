@@ -17,7 +17,8 @@ from tasks._fit import check_length, raise_if_invalid, tokenize_texts
 from tasks.base import InvalidExample, Outputs, Task, TaskSettings, check_label_names
 from tasks.classification import softmax
 from tasks.features import Features
-from tasks.metrics import chunks, tagging_scores
+from tasks.metrics import tagging_scores
+from tasks.tags import best_tags, chunks
 from tasks.windows import max_context_owner
 
 
@@ -94,6 +95,9 @@ class TaggingSettings(TaskSettings):
     """In the order of the logits."""
     doc_stride: int = 0
     """Tokens from the start of one window to the start of the next; 0 for windows that do not overlap."""
+    strict: bool = False
+    """Whether `I-` and `E-` only go on with an entity of their type, as in IOB2 and IOBES. A sentence then gets the
+    likeliest such tags; otherwise each word gets its likeliest."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -159,10 +163,11 @@ class Tagging(Task[TaggingExample, WordWindow, TaggingPrediction, TaggingSetting
         for window, output in zip(features, outputs, strict=True):
             words, positions = window.tagged
             logits[words] = output["logits"][positions]
-        scores = softmax(logits)
-        tags = tuple(self.settings.labels[index] for index in scores.argmax(axis=-1))
-        best = scores.max(axis=-1)
-        return TaggingPrediction(tags=tags, scores=best, entities=entities(example, tags, best))
+        labels = self.settings.labels
+        numbers = best_tags(logits, labels) if self.settings.strict else logits.argmax(axis=-1)
+        scores = np.take_along_axis(softmax(logits), numbers[:, None], axis=-1)[:, 0]
+        tags = tuple(labels[number] for number in numbers)
+        return TaggingPrediction(tags=tags, scores=scores, entities=entities(example, tags, scores))
 
     def score(self, examples: Sequence[TaggingExample], predictions: Sequence[TaggingPrediction]) -> dict[str, float]:
         return tagging_scores([example.tags for example in examples], [item.tags for item in predictions])

@@ -22,6 +22,7 @@ from tasks.multiple_choice import MultipleChoiceExample, MultipleChoiceSettings
 from tasks.regression import RegressionExample, RegressionSettings
 from tasks.spans import SpanExample, SpanSettings, Window
 from tasks.tagging import TaggingExample, TaggingSettings, WordWindow
+from tasks.tags import is_strict
 from training.data.examples import Examples
 from training.loop.train import Batch
 
@@ -140,6 +141,7 @@ class TaggingObjective(Objective):
             max_seq_length=max_seq_length,
             labels=all_label_names(self, examples),
             doc_stride=min(recipe.doc_stride, max_seq_length // 2),
+            strict=is_strict(example.tags for example in examples),
         )
 
     def label_names(self, example: TaggingExample) -> Sequence[str]:

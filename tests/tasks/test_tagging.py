@@ -1,5 +1,7 @@
 """Every word gets a tag, in one window or several, and entities stand where they say."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -47,6 +49,23 @@ def test_every_word_gets_its_tag(tokenizer, data, words, doc_stride):
     assert task.score([example], [prediction])["accuracy"] == 1.0
     for entity in prediction.entities:
         assert example.text[entity.start : entity.end] == entity.text
+
+
+def test_strict_tags_go_on_with_an_entity(tokenizer):
+    """An `I-` that follows nothing becomes what is likeliest there; scores are those of the tags given."""
+    task = make_task(tokenizer, 16)
+    strict = Tagging(tokenizer, replace(task.settings, strict=True))
+    example = TaggingExample(("a", "b", "é"))
+    features = task.encode([example])[0]
+    logits = np.zeros((len(features[0]), 3), dtype=np.float32)
+    logits[features[0].positions] = [[0, 0, 3], [2, 2.5, 0], [0, 4, 0]]
+
+    free, found = (item.decode(example, features, [{"logits": logits}]) for item in (task, strict))
+
+    assert free.tags == ("O", "I-LOC", "I-LOC")
+    assert found.tags == ("O", "B-LOC", "I-LOC")
+    assert found.scores[1] == pytest.approx(np.exp(2) / (np.exp(2) + np.exp(2.5) + 1))
+    assert [(entity.start, entity.end) for entity in found.entities] == [(2, 5)]
 
 
 def test_the_first_token_of_a_word_carries_its_tag(tokenizer):

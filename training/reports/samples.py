@@ -16,11 +16,12 @@ from tasks.classification import ClassificationExample, ClassificationPrediction
 from tasks.embedding import Embedding
 from tasks.files import sha256
 from tasks.masked_lm import ClozeExample, MaskPrediction
-from tasks.metrics import chunks, squad_scores
+from tasks.metrics import squad_scores
 from tasks.multiple_choice import MultipleChoiceExample, MultipleChoicePrediction
 from tasks.regression import RegressionExample
 from tasks.spans import SpanExample, SpanPrediction
 from tasks.tagging import TaggingExample, TaggingPrediction
+from tasks.tags import chunks
 from training.checkpoint import read_task_card
 from training.corpus import Corpus
 from training.data.labelled import (
