@@ -20,7 +20,7 @@ LEGS = (
 )
 NAME = "bertline-mini"
 EMBED, CLOZE = "embed", "cloze"
-CONTRASTIVE = "--pooling cls --dropout 0 --learning-rate 5e-4 --global-batch-size 128 --train-seq-length 40"
+CONTRASTIVE = "--pooling cls --dropout 0.1 --learning-rate 3e-4 --global-batch-size 128 --train-seq-length 40"
 STS = f"{{data}}/{STS_DEV}"
 STS_COLUMNS = "--dev-columns.text sentence1 --dev-columns.text-pair sentence2 --dev-columns.label score"
 

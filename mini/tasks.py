@@ -175,8 +175,8 @@ TASKS = (
         test="{data}/ner/wikiann-en/test.conll.xz",
         metric="f1",
         aim=("test", 70),
-        learning_rates=(5e-4,),
-        epochs=3,
+        learning_rates=(7e-4,),
+        epochs=5,
         shipped_as="tag",
     ),
     MiniTask(
