@@ -178,11 +178,15 @@ class Line:
         )
 
 
+def task_names() -> list[str]:
+    """Of the tasks, and of the vectors."""
+    return [*(task.name for task in TASKS), EMBED]
+
+
 def check_names(names: Iterable[str]) -> None:
     """Raise ValueError for what is no task's name."""
-    known = [*(task.name for task in TASKS), EMBED]
-    if unknown := [name for name in names if name not in known]:
-        raise ValueError(f"unknown task `{unknown[0]}`; there are {', '.join(known)}")
+    if unknown := [name for name in names if name not in task_names()]:
+        raise ValueError(f"unknown task `{unknown[0]}`; there are {', '.join(task_names())}")
 
 
 def served_as(name: str) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 import jinja2
 
 from mini import ship
-from mini.line import EMBED, NAME, Arguments, Line
+from mini.line import EMBED, NAME, Arguments, Line, task_names
 from mini.scores import last_position
 from mini.tasks import EMBED_AIM, TASKS, MiniTask
 from tasks.files import atomic_write
@@ -87,7 +87,7 @@ def read_records() -> Mapping[str, Record]:
 
 
 def _files() -> dict[str, Path]:
-    return {name: FOLDER / f"{name}.json" for name in (*(task.name for task in TASKS), EMBED)}
+    return {name: FOLDER / f"{name}.json" for name in task_names()}
 
 
 def pretraining_rows(runs: Iterable[Path]) -> Iterable[Row]:

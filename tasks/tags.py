@@ -20,7 +20,7 @@ def chunks(tags: Sequence[str]) -> list[tuple[str, int, int]]:
     found: list[tuple[str, int, int]] = []
     previous = ("O", "")
     for index, tag in enumerate(tags):
-        prefix, kind = split_tag(tag)
+        prefix, kind = _split_tag(tag)
         if prefix in "IE" and previous[0] in "BI" and kind == previous[1]:
             found[-1] = (kind, found[-1][1], index)
         elif prefix != "O":
@@ -29,8 +29,7 @@ def chunks(tags: Sequence[str]) -> list[tuple[str, int, int]]:
     return found
 
 
-def split_tag(tag: str) -> tuple[str, str]:
-    """Prefix (`B`, `I`, `E`, `S` or `O`) and type."""
+def _split_tag(tag: str) -> tuple[str, str]:
     prefix, dash, kind = tag.partition("-")
     if tag == "O":
         return "O", ""
@@ -39,7 +38,7 @@ def split_tag(tag: str) -> tuple[str, str]:
 
 def is_strict(sentences: Iterable[Sequence[str]]) -> bool:
     """Whether no entity of some tagged sentences begins with `I` or `E`: so it is in IOB2 and IOBES."""
-    return all(split_tag(tags[first])[0] in "BS" for tags in sentences for _, first, _ in chunks(tags))
+    return all(_split_tag(tags[first])[0] in "BS" for tags in sentences for _, first, _ in chunks(tags))
 
 
 def best_tags(logits: np.ndarray, labels: Sequence[str]) -> np.ndarray:
@@ -72,7 +71,7 @@ def best_tags(logits: np.ndarray, labels: Sequence[str]) -> np.ndarray:
 @cache
 def _forbidden(labels: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
     """Which labels begin no sentence [labels], and which do not follow which [before, after]; bool."""
-    split = [split_tag(label) for label in labels]
+    split = [_split_tag(label) for label in labels]
     goes_on = np.array([prefix in "IE" for prefix, _ in split])
     open_before = [[one[0] in "BI" and one[1] == other[1] for other in split] for one in split]
     return goes_on, goes_on & ~np.array(open_before)
