@@ -87,9 +87,13 @@ class Execution:
 
     @property
     def session_config(self) -> dict[str, str]:
-        """Entries of ONNX Runtime's session configuration: idle threads leave the cores to others, and OpenVINO has to
-        compute all of the graph."""
-        entries = {"session.intra_op.allow_spinning": "0", "session.inter_op.allow_spinning": "0"}
+        """Entries of ONNX Runtime's session configuration: idle threads leave the cores to others, integer products are
+        the same on CPUs without VNNI, where sums would saturate, and OpenVINO has to compute all of the graph."""
+        entries = {
+            "session.intra_op.allow_spinning": "0",
+            "session.inter_op.allow_spinning": "0",
+            "session.x64quantprecision": "1",
+        }
         return entries | ({"session.disable_cpu_ep_fallback": "1"} if self.provider == OPENVINO else {})
 
 

@@ -8,9 +8,12 @@ from typing import get_args
 import numpy as np
 import onnx
 import pytest
+from onnx import TensorProto, helper
 
+from export.builder import GraphBuilder
 from export.calibrate import calibrate
 from export.graph import build_graph
+from export.linear import LinearLayers
 from export.network import Network, Range, Weights, to_int8
 from export.session import ort_run
 from export.source import read_source
@@ -92,6 +95,22 @@ def test_static_numbers_do_not_depend_on_the_batch(name, networks, random_batch)
 
     assert difference("static int8") < 1e-5
     assert difference("dynamic int8") > 1e-5
+
+
+@pytest.mark.parametrize("standard", [False, True], ids=["fused", "standard"])
+@pytest.mark.parametrize("products", ["dynamic int8", "static int8"])
+def test_sums_of_integers_are_exact_on_every_cpu(products, standard, networks):
+    """Two products of the largest integers do not fit into 16 bits, which is where CPUs without VNNI add them."""
+    weights = Weights({"layer.weight": np.ones((64, 32), np.float32), "layer.bias": np.zeros(32, np.float32)})
+    network = replace(networks["plain"], weights=weights, ranges={"layer": Range.between(0, 255)})
+    graph = GraphBuilder()
+    layers = LinearLayers(graph, network, Numbers(products=products), Form(standard=standard))
+    graph.output("y", layers.apply("layer", "x"))
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [None, None]) for name in "xy")
+
+    (sums,) = ort_run(graph.model([x], [y]))({"x": np.full((8, 64), 255, np.float32)}).values()
+
+    np.testing.assert_allclose(sums, 64 * 255, rtol=1e-5)
 
 
 def test_only_cls_saves_products(networks):
