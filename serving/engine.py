@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +15,18 @@ Arrays = dict[str, np.ndarray]
 
 _FATAL = 4
 """Severity: what goes wrong in a run comes as an exception and is logged once, by us."""
+
+
+class Run:
+    """A run of a graph, which may be told to end from another thread, even before it begins."""
+
+    def __init__(self) -> None:
+        self.options = ort.RunOptions()
+        self.options.log_severity_level = _FATAL
+
+    def abort(self) -> None:
+        """Let it end with an exception, after the operator that it is at."""
+        self.options.terminate = True
 
 
 class Engine:
@@ -43,24 +54,12 @@ class Engine:
         if missing := sorted(set(output_names) - set(outputs)):
             raise ValueError(f"`{self.path}` lacks the output `{missing[0]}` of its task; export the model again")
         self._input_names, self._output_names = inputs, list(output_names)
-        self._under_way: dict[int, ort.RunOptions] = {}
 
-    def run(self, arrays: Arrays) -> Arrays:
+    def run(self, arrays: Arrays, run: Run | None = None) -> Arrays:
         """Padded arrays by name, each [batch, length] int32 -> outputs by name."""
         feed = {name: arrays[name] for name in self._input_names}
-        options = ort.RunOptions()
-        options.log_severity_level = _FATAL
-        thread_id = threading.get_ident()
-        self._under_way[thread_id] = options
-        try:
-            return dict(zip(self._output_names, self._session.run(self._output_names, feed, options), strict=True))
-        finally:
-            del self._under_way[thread_id]
-
-    def abort(self, thread_id: int) -> None:
-        """Let the run in a thread, if there is one, end with an exception after the operator that it is at."""
-        if options := self._under_way.get(thread_id):
-            options.terminate = True
+        outputs = self._session.run(self._output_names, feed, (run or Run()).options)
+        return dict(zip(self._output_names, outputs, strict=True))
 
 
 def _load(path: Path, execution: Execution) -> ort.InferenceSession:

@@ -17,6 +17,13 @@ MAX_PATIENCE_S = 2.0
 """But no later than this, so that a stream of short ones cannot keep a long one waiting for ever."""
 
 
+class Run(Protocol):
+    """A computation that may be told to end."""
+
+    def abort(self) -> None:
+        """Let it end with an exception as soon as it can, or not begin."""
+
+
 class Model(Hashable, Protocol):
     """What batches are made for: computes the outputs of some sequences at once."""
 
@@ -32,11 +39,15 @@ class Model(Hashable, Protocol):
     def measured(self) -> Sequence[tuple[int, float]]:
         """Tokens of some batches, and the seconds of a core that each took when the model was loaded; at least one."""
 
-    def compute(self, sequences: Sequence[Any]) -> Sequence[Any]:
-        """One output for each sequence."""
+    def new_run(self) -> Run:
+        """For `compute`, once."""
 
-    def abort(self, thread_id: int) -> None:
-        """Make `compute` in that thread end with an exception, as soon as it can."""
+    def compute(self, sequences: Sequence[Any], run: Any) -> Sequence[Any]:
+        """One output for each sequence.
+
+        Args:
+            run: of `new_run`.
+        """
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from serving.engine import Arrays, Engine
+from serving.engine import Arrays, Engine, Run
 from serving.errors import InvalidRequestError, ModelNotFoundError, UnavailableError
 from tasks.base import AnyTask, Outputs
 from tasks.features import Features, collate, split_outputs
@@ -47,14 +47,14 @@ class Model:
     def __str__(self) -> str:
         return f"{self.manifest.name}/{self.manifest.version} ({self.manifest.task})"
 
-    def compute(self, sequences: Sequence[Features]) -> list[Outputs]:
-        """Run one batch; the outputs of each sequence, without padding."""
-        outputs = self.engine.run(collate(sequences, pad_id=self.task.tokenizer.pad_id))
-        return split_outputs(outputs, [len(item) for item in sequences], token_outputs=self.task.token_outputs)
+    def new_run(self) -> Run:
+        """For `compute`, once."""
+        return Run()
 
-    def abort(self, thread_id: int) -> None:
-        """Let `compute` in a thread end with an exception, as soon as it can."""
-        self.engine.abort(thread_id)
+    def compute(self, sequences: Sequence[Features], run: Run | None = None) -> list[Outputs]:
+        """Run one batch; the outputs of each sequence, without padding."""
+        outputs = self.engine.run(collate(sequences, pad_id=self.task.tokenizer.pad_id), run)
+        return split_outputs(outputs, [len(item) for item in sequences], token_outputs=self.task.token_outputs)
 
     def warm_up(self) -> list[tuple[int, float]]:
         """Run the longest and the smallest sequence, and check the shapes of what comes.

@@ -12,11 +12,11 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from serving.forecast import Forecast
-from serving.jobs import Done, Entry, Job, Model, due_s
+from serving.jobs import Done, Entry, Job, Model, Run, due_s
 from serving.queue import Queue
 
 logger = logging.getLogger(__name__)
@@ -82,14 +82,26 @@ class Observer(Protocol):
 
 
 @dataclass(eq=False)
+class _UnderWay:
+    """A batch that is being computed."""
+
+    batch: list[Entry]
+    run: Run
+    started_s: float
+    is_aborted: bool = False
+
+    @property
+    def model(self) -> Model:
+        """Computes it."""
+        return self.batch[0].model
+
+
+@dataclass(eq=False)
 class _Worker:
     """A thread that computes one batch after the other."""
 
     thread: threading.Thread | None = None
-    batch: list[Entry] = field(default_factory=list)
-    """Under way."""
-    started_s: float = 0.0
-    is_aborted: bool = False
+    under_way: _UnderWay | None = None
 
 
 class Scheduler:
@@ -177,7 +189,7 @@ class Scheduler:
             self._closed = True
             self._changed.notify_all()
         for worker in self._workers:
-            if worker.thread and not worker.is_aborted:
+            if worker.thread and not (worker.under_way and worker.under_way.is_aborted):
                 worker.thread.join()
         while batch := self._queue.pop_batch():
             for entry in batch:
@@ -194,20 +206,21 @@ class Scheduler:
         """
         now, problems = time.monotonic(), []
         for worker in list(self._workers):
-            thread, batch = worker.thread, worker.batch
+            thread, under_way = worker.thread, worker.under_way
             if thread and not thread.is_alive() and not self._closed:
                 problems.append("a worker has ended and was replaced")
                 self._replace(worker)
-            elif batch and thread and now - worker.started_s > self._max_run_s:
+            elif under_way and now - under_way.started_s > self._max_run_s:
                 problems.append(f"a batch takes longer than {self._max_run_s:g} s")
-                self._abort(worker, thread, batch)
-                if now - worker.started_s > self._max_run_s + ABORT_S:
+                self._abort(under_way)
+                if now - under_way.started_s > self._max_run_s + ABORT_S:
                     raise RuntimeError(f"a run did not end {ABORT_S:g} s after it was aborted")
         return "; ".join(problems)
 
     def _admit(self, work_s: float, now_s: float, due_s: float, deadline_s: float | None, headroom: float) -> None:
         """Refuse what cannot be done in time."""
-        under_way_s = sum(entry.work_s for worker in self._workers for entry in worker.batch)
+        batches = [under_way.batch for worker in self._workers if (under_way := worker.under_way)]
+        under_way_s = sum(entry.work_s for batch in batches for entry in batch)
         wait_s = (self._queue.work_before_s(due_s) + under_way_s) / self._num_cores
         own_s = work_s / self._num_cores
         if own_s > self._max_queue_s:
@@ -232,17 +245,18 @@ class Scheduler:
 
     def _replace(self, worker: _Worker) -> None:
         self._workers.remove(worker)
-        if worker.batch:
-            self._fail(worker.batch, "its worker ended")
-            self._release(worker.batch[0].model)
+        if worker.under_way:
+            self._fail(worker.under_way.batch, "its worker ended")
+            self._release(worker.under_way.model)
         self._start_worker()
 
-    def _abort(self, worker: _Worker, thread: threading.Thread, batch: list[Entry]) -> None:
-        if not worker.is_aborted and thread.ident:
-            worker.is_aborted = True
-            logger.error("a batch of %d sequences takes longer than %g s: aborted", len(batch), self._max_run_s)
-            self._fail(batch, "it did not end in time")
-            batch[0].model.abort(thread.ident)
+    def _abort(self, under_way: _UnderWay) -> None:
+        if not under_way.is_aborted:
+            under_way.is_aborted = True
+            count = len(under_way.batch)
+            logger.error("a batch of %d sequences takes longer than %g s: aborted", count, self._max_run_s)
+            self._fail(under_way.batch, "it did not end in time")
+            under_way.run.abort()
 
     def _work(self, worker: _Worker) -> None:
         while self._work_once(worker):
@@ -252,17 +266,18 @@ class Scheduler:
         """A call of its own, so that an idle worker keeps neither arrays nor a model that is to be unloaded."""
         if not (batch := self._next_batch()):
             return False
-        worker.batch, worker.started_s = batch, time.monotonic()
+        model = batch[0].model
+        worker.under_way = under_way = _UnderWay(batch, model.new_run(), time.monotonic())
         try:
-            self._run(batch)
-            core_s = (time.monotonic() - worker.started_s) * self._cores(batch[0].model)
-            self.forecast.batch_done(batch[0].model, sum(len(entry.sequence) for entry in batch), core_s)
+            self._run(under_way)
+            core_s = (time.monotonic() - under_way.started_s) * self._cores(model)
+            self.forecast.batch_done(model, sum(len(entry.sequence) for entry in batch), core_s)
         except BaseException as error:  # whatever it is, the next batch has a right to a worker
-            if not worker.is_aborted:
+            if not under_way.is_aborted:
                 logger.exception("a batch of %d sequences failed", len(batch))
             self._fail(batch, type(error).__name__)
-        worker.batch, worker.is_aborted = [], False
-        self._release(batch[0].model)
+        worker.under_way = None
+        self._release(model)
         return True
 
     def _fail(self, batch: list[Entry], reason: str) -> None:
@@ -303,12 +318,12 @@ class Scheduler:
             self._busy -= self._cores(model)
             self._changed.notify_all()
 
-    def _run(self, batch: list[Entry]) -> None:
-        model = batch[0].model
+    def _run(self, under_way: _UnderWay) -> None:
+        batch, model = under_way.batch, under_way.model
         started = time.monotonic()
         for job in {entry.job for entry in batch}:
             job.start(started)
-        outputs = model.compute([entry.sequence for entry in batch])
+        outputs = model.compute([entry.sequence for entry in batch], under_way.run)
         ended = time.monotonic()
         lengths = [len(entry.sequence) for entry in batch]
         waits = [started - entry.job.submitted_s for entry in batch]

@@ -200,4 +200,5 @@ def test_what_a_server_never_takes_is_sent_once(models) -> None:
         with pytest.raises(Overloaded, match="larger than max"):
             client.embed(["a text of some length"] * 60)
 
+        running.wait_for("grpc_server_handled_total", 1, grpc_code="ResourceExhausted")
         assert refusals(running) == 1

@@ -22,6 +22,19 @@ def test_compute(tmp_path):
         np.testing.assert_allclose(outputs["sentence_embedding"], expected, rtol=1e-5, atol=1e-6)
 
 
+def test_a_run_that_was_aborted_does_not_begin(tmp_path):
+    """An abort that comes before its run is not lost, and holds for that run alone."""
+    write_model(tmp_path)
+    model = load_model(tmp_path / "tiny" / "1")
+    sequences = model.task.encode(["cat"])[0]
+    run = model.new_run()
+    run.abort()
+
+    with pytest.raises(Exception, match="terminate flag"):
+        model.compute(sequences, run)
+    assert len(model.compute(sequences, model.new_run())) == 1
+
+
 def test_shared_tokenizer(tmp_path):
     """Models with the same tokenizer share it; it is read once."""
     for version in ("1", "2"):

@@ -117,16 +117,16 @@ def test_a_client_that_does_not_read_leaves(large_replies):
 
 def test_a_client_that_answers_no_ping(slow_models):
     """It loses its connection, and its calls leave the queue."""
-    settings = {"keepalive_time_s": 0.3, "keepalive_timeout_s": 0.3}
+    settings = {"keepalive_time_s": 0.3, "keepalive_timeout_s": 0.3, "max_queue_s": 600}
     with serve(slow_models, workers=1, max_batch_tokens=32, **settings) as server:
         with http2.Connection(server.target) as connection:
             for text in texts_of(30, 100):
                 connection.call(EMBED, pb.EmbedRequest(texts=[text]).SerializeToString())
-            server.wait_for("grpc_server_handled_total", 50, grpc_code="Cancelled")
+            server.wait_for("grpc_server_handled_total", 10, grpc_code="Cancelled")
 
         assert server.stub.Embed(pb.EmbedRequest(texts=["cat"])).num_tokens == [3]
         check_counts(server)
-        assert server.total("bertline_cancelled_total") >= 50
+        assert server.total("bertline_cancelled_total") >= 10
 
 
 def test_connections_that_grow_old(tmp_path):

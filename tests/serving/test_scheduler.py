@@ -4,6 +4,7 @@ import threading
 import time
 import weakref
 from concurrent.futures import CancelledError, wait
+from types import SimpleNamespace
 
 import pytest
 
@@ -37,7 +38,10 @@ class Echo:
     def measured(self):
         return [(tokens, tokens * self.seconds_per_token) for tokens in (1, 40)]
 
-    def compute(self, sequences):
+    def new_run(self):
+        return SimpleNamespace(abort=lambda: self.abort())
+
+    def compute(self, sequences, run):
         self.entered.release()
         assert self.gate.wait(10)
         self.during(sequences)
@@ -48,7 +52,7 @@ class Echo:
             raise RuntimeError("aborted")
         return [sum(sequence) for sequence in sequences]
 
-    def abort(self, thread_id):
+    def abort(self):
         self.aborted.set()
         self.gate.set()
 
@@ -292,12 +296,12 @@ def test_a_batch_that_hangs_is_aborted(log, model):
     time.sleep(0.1)
     model.gate.clear()
     stuck = model.abort
-    model.abort = lambda thread_id: model.aborted.set()
+    model.abort = model.aborted.set
 
     assert "longer than 0.05 s" in scheduler.look_after_workers()
     with pytest.raises(ComputeError, match="did not end in time"):
         hung.result(0)
-    stuck(0)
+    stuck()
     while scheduler.look_after_workers():
         time.sleep(0.005)
     model.aborted.clear()
@@ -310,7 +314,7 @@ def test_a_batch_that_cannot_be_aborted_is_reported(log, model, monkeypatch):
     monkeypatch.setattr("serving.scheduler.ABORT_S", 0.0)
     scheduler = Scheduler(workers=1, observer=log, max_run_s=0.01)
     occupy(scheduler, model)
-    model.abort = lambda thread_id: None
+    model.abort = lambda: None
     time.sleep(0.05)
 
     with pytest.raises(RuntimeError, match="did not end"):

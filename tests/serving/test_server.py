@@ -1,4 +1,5 @@
 import asyncio
+import queue
 import struct
 import threading
 import time
@@ -10,6 +11,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from bertline.v1 import encoder_pb2 as pb
+from serving.engine import Run
 from serving.offload import NUM_THREADS, SMALL_BYTES
 from serving.ports import MAX_STREAMS
 from tests.serving import http2
@@ -211,14 +213,19 @@ def test_drain_runs_out_of_grace(slow):
 
 def test_a_run_that_hangs_is_aborted(slow_models, monkeypatch):
     """Its calls are INTERNAL, health is NOT_SERVING while it lasts, and later calls are answered."""
+    aborted = queue.Queue()
+    abort = Run.abort
+    monkeypatch.setattr(Run, "abort", lambda run: aborted.put(run))  # so that it lasts until its health was seen
     monkeypatch.setattr("serving.server.WATCH_S", 0.001)
-    with serve(slow_models, workers=1, max_batch_tokens=8192) as running:
+    with serve(slow_models, workers=1, max_batch_tokens=8192, max_queue_s=600) as running:
         running.server._scheduler._max_run_s = 0.01
         watching = asyncio.run_coroutine_threadsafe(running.server.look_after_workers(), running.loop)
-        watch = health_pb2_grpc.HealthStub(running.channel).Watch(health_pb2.HealthCheckRequest(service=""))
+        watch = health_pb2_grpc.HealthStub(running.channel).Watch(health_pb2.HealthCheckRequest(service=""), timeout=20)
         states = [next(watch).status]
         hung = embed(running, *[LONG] * 256)
-        states += [next(watch).status, next(watch).status]
+        states.append(next(watch).status)
+        abort(aborted.get(timeout=10))
+        states.append(next(watch).status)
 
         assert hung.code() is grpc.StatusCode.INTERNAL
         assert states == [1, 2, 1]
