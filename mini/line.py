@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mini.data import LAST_FILE, STS_DEV
 from mini.tasks import SQUAD, TASKS, MiniTask
+from training.ablations.tables import TableName, picture_name
 
 VOCAB_SIZE = 8192
 VOCAB_FILES = "wiki-00 wiki-03 books-00"
@@ -17,10 +18,13 @@ PRETRAIN = "modern --eval-every 1000 --checkpoint-every 1000 --log-every 50"
 LEGS = (
     "--learning-rate 2e-3 --max-minutes 75",
     "--initialization bert --learning-rate 1e-3 --max-minutes 130 --long-seq-length 256",
+    "--initialization bert --learning-rate 5e-4 --max-minutes 105 --max-seq-length 256 --global-batch-size 16 --seed 1",
 )
 NAME = "bertline-mini"
-EMBED, CLOZE = "embed", "cloze"
+EMBED, CLOZE, ABLATIONS = "embed", "cloze", "ablations"
 CONTRASTIVE = "--pooling cls --dropout 0.1 --learning-rate 3e-4 --global-batch-size 128 --train-seq-length 40"
+TABLES: tuple[TableName, ...] = ("5", "8", "steps")
+"""Of the ablations: what is predicted, how it is masked, and for how long."""
 STS = f"{{data}}/{STS_DEV}"
 STS_COLUMNS = "--dev-columns.text sentence1 --dev-columns.text-pair sentence2 --dev-columns.label score"
 
@@ -34,10 +38,10 @@ class Arguments:
     out: Path = Path("build/mini")
     """Folder for all that is made on the way."""
     only: tuple[str, ...] = ()
-    """Names of tasks, such as sst-2 or embed: go no further than what they need. Empty for all."""
+    """Names of tasks, such as sst-2, embed, or ablations: go no further than what they need. Empty for all."""
 
     def __post_init__(self) -> None:
-        check_names(self.only)
+        check_names(self.only, [*task_names(), ABLATIONS])
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +102,11 @@ class Line:
         names = [*(task.name for task in TASKS if task.shipped_as), EMBED]
         return [name for name in names if self.model(name, "int8").exists() and self.scores(name).exists()]
 
+    @property
+    def ablations(self) -> Path:
+        """Run directory of the comparisons."""
+        return self.out / ABLATIONS
+
     def scores(self, name: str) -> Path:
         """What `mini.scores` writes of a task."""
         return self.out / name / "scores.json"
@@ -105,18 +114,25 @@ class Line:
     def stages(self) -> Iterator[Stage]:
         """All of them in order. Of a task that has its scores, no other stage is asked for."""
         data, out = _quoted(self.data), _quoted(self.out)
-        yield Stage("Data", f"mini.data {data} {out}/data", self.out / "data" / LAST_FILE)
-        yield from self._corpora(data, out)
-        yield from self._pretraining(out)
-        chosen = [task for task in TASKS if not self.only or task.name in self.only]
+        chosen = [task for task in TASKS if self._wanted(task.name)]
+        if chosen or self._wanted(EMBED):
+            yield Stage("Data", f"mini.data {data} {out}/data", self.out / "data" / LAST_FILE)
+            yield from self._corpora(data, out)
+            yield from self._pretraining(out)
         if any(task.after_cloze and not self.scores(task.name).exists() for task in chosen):
             yield Stage("Questions that text asks of itself", self._cloze(), self.checkpoint(CLOZE))
         for task in chosen:
             yield from self._task(task.name, Stage(f"Fine-tuning: {task.title}", self._grid(task)))
-        if not self.only or EMBED in self.only:
+        if self._wanted(EMBED):
             yield from self._task(EMBED, Stage("Vectors of texts", self._contrastive()))
+        if self._wanted(ABLATIONS):
+            result = self.ablations / picture_name(TABLES[-1])
+            yield Stage("What each part of BERT is worth", self._ablations(data), result)
         yield Stage("Keep the models", f"mini.ship --data {data} --out {out}")
         yield Stage("The page of results", f"mini.results --data {data} --out {out}")
+
+    def _wanted(self, name: str) -> bool:
+        return not self.only or name in self.only
 
     def _corpora(self, data: str, out: str) -> Iterator[Stage]:
         def files(names: str) -> str:
@@ -170,6 +186,11 @@ class Line:
             f"--run-dir {_quoted(self.out)}/{CLOZE} {SQUAD} --num-epochs 1 --learning-rate 5e-4 --dropout 0"
         )
 
+    def _ablations(self, data: str) -> str:
+        """The same shape and vocabulary, but each from new weights, and for a few minutes."""
+        tables = _words(TABLES)
+        return f"training.ablations --data {data} --run-dir {_quoted(self.ablations)} --scale mini --tables {tables}"
+
     def _contrastive(self) -> str:
         return (
             f"training.contrastive supervised --checkpoint {_quoted(self.pretrained)} "
@@ -183,10 +204,10 @@ def task_names() -> list[str]:
     return [*(task.name for task in TASKS), EMBED]
 
 
-def check_names(names: Iterable[str]) -> None:
+def check_names(names: Iterable[str], known: Sequence[str]) -> None:
     """Raise ValueError for what is no task's name."""
-    if unknown := [name for name in names if name not in task_names()]:
-        raise ValueError(f"unknown task `{unknown[0]}`; there are {', '.join(task_names())}")
+    if unknown := [name for name in names if name not in known]:
+        raise ValueError(f"unknown task `{unknown[0]}`; there are {', '.join(known)}")
 
 
 def served_as(name: str) -> str:

@@ -16,11 +16,13 @@ from typing import Any
 import jinja2
 
 from mini import ship
-from mini.line import EMBED, NAME, Arguments, Line, task_names
+from mini.line import ABLATIONS, EMBED, NAME, TABLES, Arguments, Line, task_names
 from mini.scores import last_position
 from mini.tasks import EMBED_AIM, TASKS, MiniTask
 from tasks.files import atomic_write
 from tasks.json_files import read_json
+from training.ablations.report import JSON_FILE, MARKDOWN_FILE
+from training.ablations.tables import picture_name
 from training.checkpoint import checkpoint_digest
 from training.command import command, parse
 from training.loop.run import METRICS_FILE, read_metrics
@@ -55,15 +57,17 @@ def main() -> None:
         "vectors": vector_rows(records),
         "cost": cost_rows(runs, records),
     }
+    pictures = [f"{ABLATIONS}/{picture_name(table)}" for table in TABLES]
     page = environment.get_template("results.md.j2").render(
-        {name: markdown_table(rows) for name, rows in tables.items()}
+        {name: markdown_table(rows) for name, rows in tables.items()},
+        ablations=[picture for picture in pictures if (FOLDER / picture).exists()],
     )
     atomic_write(PAGE, (page.rstrip() + "\n").encode())
     print(f"{PAGE}, {FOLDER / CURVES}")
 
 
 def keep(line: Line) -> None:
-    """Copy the metrics of pretraining that has ended and the scores, as far as they are made, to `FOLDER`."""
+    """Copy the metrics of pretraining that has ended, scores and ablations, as far as they are made, to `FOLDER`."""
     for leg in line.legs():
         if (leg.run / "checkpoint").exists():
             (FOLDER / leg.run.name).mkdir(parents=True, exist_ok=True)
@@ -71,6 +75,11 @@ def keep(line: Line) -> None:
     for name, file in _files().items():
         if (scores := line.scores(name)).is_file():
             shutil.copyfile(scores, file)
+    pictures = [picture_name(table) for table in TABLES]
+    if all((line.ablations / picture).exists() for picture in pictures):
+        (FOLDER / ABLATIONS).mkdir(parents=True, exist_ok=True)
+        for name in (JSON_FILE, MARKDOWN_FILE, *pictures):
+            shutil.copyfile(line.ablations / name, FOLDER / ABLATIONS / name)
 
 
 def read_records() -> Mapping[str, Record]:

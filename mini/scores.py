@@ -22,7 +22,7 @@ from bertline import Client
 from demo.served import plain_values, score_predictions, served_predictions
 from demo.server import Server
 from export import ort_run
-from mini.line import CLOZE, EMBED, STS, Arguments, Line, check_names, served_as
+from mini.line import CLOZE, EMBED, STS, Arguments, Line, check_names, served_as, task_names
 from mini.tasks import TASKS, MiniTask
 from tasks import AnyTask
 from tasks.batching import Run, predict
@@ -55,7 +55,7 @@ class ScoresArguments(Arguments):
     only: tyro.conf.Suppress[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
-        check_names([self.name])
+        check_names([self.name], task_names())
 
 
 @command

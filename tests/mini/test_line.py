@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import mini.scores
+import training.ablations.__main__
 import training.contrastive
 import training.finetune
 import training.grid
@@ -40,6 +41,10 @@ def test_stages_are_commands(stage, monkeypatch):
         monkeypatch.setattr("sys.argv", ["contrastive", *arguments])
         recipe = training.contrastive.parse(training.contrastive.ContrastiveRecipe, module, "")
         assert recipe.run_dir == stage.result.parent
+    elif module == "training.ablations":
+        monkeypatch.setattr("sys.argv", ["ablations", *arguments])
+        recipe = training.ablations.__main__.parse(training.ablations.__main__.AblationsRecipe, module, "")
+        assert stage.result in [recipe.run_dir / table.picture for table in recipe.chosen]
     elif module == "training.pretrain":
         assert training.pretrain.recipe_from_arguments(arguments).run_dir == stage.result.parent
     elif module == "mini.scores":
@@ -61,6 +66,16 @@ def test_only_some_tasks():
     ]
     titles = [stage.title for stage in Line(Arguments(data=Path("data"), only=("squad-v1",))).stages()]
     assert "Questions that text asks of itself" in titles
+
+
+def test_ablations_alone():
+    """They need nothing of bertline-mini's own."""
+    stages = list(Line(Arguments(data=Path("data"), only=("ablations",))).stages())
+    assert [stage.title for stage in stages] == [
+        "What each part of BERT is worth",
+        "Keep the models",
+        "The page of results",
+    ]
 
 
 def test_unknown_tasks_are_named():

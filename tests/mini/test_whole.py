@@ -57,9 +57,12 @@ def line(tmp_path, checkpoint, monkeypatch):
     monkeypatch.setattr("mini.line.LEGS", ("--max-minutes 1",))
     for name, value in {"ship.MODELS": "models", "results.PAGE": "docs/a.md", "results.FOLDER": "docs/a"}.items():
         monkeypatch.setattr(f"mini.{name}", tmp_path / value)
-    line = Line(Arguments(data=tmp_path / "data", out=tmp_path / "out"))
-    for folder in (line.data / "glue/STS-B", line.out / "data"):
+    only = ("pets", "colours", "embed")
+    line = Line(Arguments(data=tmp_path / "data", out=tmp_path / "out", only=only))
+    for folder in (line.data / "glue/STS-B", line.out / "data", line.ablations):
         folder.mkdir(parents=True)
+    for name in ("ablations.json", "ablations.md", *(f"table-{table}.png" for table in ("5", "8", "steps"))):
+        (line.ablations / name).write_text("as if they had been done before")
     write_classification(line.out / "data/pets-train.jsonl", 400, 0)
     write_classification(line.data / "pets-dev.jsonl", 60, 1)
     write_classification(line.data / "pets-test.jsonl", 40, 2)
@@ -102,8 +105,9 @@ def test_line_ends_with_models_and_a_page(line, monkeypatch, capfd):
     assert re.search(r"^\| Pets: accuracy +\| +60 \|", page, re.MULTILINE)
     assert re.search(r"^\| Colours: F1 +\| +20 \|", page, re.MULTILINE)
     assert {path.name for path in (line.out.parent / "docs/a").iterdir()} == {
-        *("bertline-mini", "pets.json", "colours.json", "embed.json", "pretraining.png")
+        *("ablations", "bertline-mini", "pets.json", "colours.json", "embed.json", "pretraining.png")
     }
+    assert "](results/ablations/table-steps.png)" in page
     models = line.out.parent / "models"
     assert {path.name for path in models.iterdir()} == {"bertline-mini", "embed", "sentiment"}
     assert load_model(models / "bertline-mini", "masked-lm").config.num_hidden_layers == 2

@@ -85,7 +85,7 @@ def ablations(recipe: AblationsRecipe, world: World) -> list[Result]:
     if world.is_main:
         write(found, recipe.run_dir, heading)
         for result in found:
-            plot_result(result, recipe.run_dir / f"table-{result.table.name}.png")
+            plot_result(result, recipe.run_dir / result.table.picture)
         print("\n" + markdown(found, heading), flush=True)
     world.barrier()
     if left_out:

@@ -103,6 +103,16 @@ class Table:
     rows: Sequence[Row]
     columns: Sequence[Column]
 
+    @property
+    def picture(self) -> str:
+        """Name of the file that shows it."""
+        return picture_name(self.name)
+
+
+def picture_name(table: TableName) -> str:
+    """Name of the file that shows a table."""
+    return f"table-{table}.png"
+
 
 BERT = Pretraining(name="bert", changes={})
 _LEFT_TO_RIGHT = Pretraining(name="left-to-right", changes={"next_sentences": False, "direction": "left-to-right"})
