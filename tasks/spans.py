@@ -220,17 +220,22 @@ class Spans(Task[SpanExample, Window, SpanPrediction, SpanSettings]):
         return bool(spans) and not (self.settings.unanswerable and null_margin > self.settings.null_threshold)
 
     def _candidates(self, window: Window, output: Outputs) -> Iterator[tuple[int, int, float]]:
-        """Spans of one window as (start, end, logit), start and end in code points."""
+        """The best spans of one window as (start, end, logit), each once, start and end in code points."""
         count = self.settings.n_best_size
         starts = _top(output["start_logits"], window.has_max_context, count)
         ends = _top(output["end_logits"], window.in_context, count)
         length = ends[None, :] - starts[:, None] + 1
         fits = (length >= 1) & (length <= self.settings.max_answer_length)
         logits = output["start_logits"][starts][:, None] + output["end_logits"][ends][None, :]
-        ranked = np.argsort(-np.where(fits, logits, -np.inf), axis=None, kind="stable")[: min(count, int(fits.sum()))]
+        ranked = np.argsort(-np.where(fits, logits, -np.inf), axis=None, kind="stable")[: int(fits.sum())]
+        found = set()
         for row, column in zip(*np.unravel_index(ranked, logits.shape), strict=True):
-            start, end = int(window.offsets[starts[row], 0]), int(window.offsets[ends[column], 1])
-            yield start, end, float(logits[row, column])
+            span = int(window.offsets[starts[row], 0]), int(window.offsets[ends[column], 1])
+            if span not in found:  # a character may be several tokens
+                found.add(span)
+                yield *span, float(logits[row, column])
+            if len(found) == count:
+                break
 
 
 def best_null_threshold(examples: Sequence[SpanExample], predictions: Sequence[SpanPrediction]) -> float:

@@ -2,6 +2,7 @@
 
 from types import SimpleNamespace
 
+import hypothesis
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
@@ -158,6 +159,7 @@ def test_equal_logits_are_ranked_the_same_every_time(word_tokenizer, num_words, 
 
 
 @settings(max_examples=100)
+@hypothesis.example(context="A각각AAAA", seed=178)  # three tokens a character
 @given(
     context=st.text(
         st.sampled_from("aéÉe\u0301\u0308 👍🏽🙂中文각ハבשם.!-\u200d\n\u200bﬁ[MASK]"), min_size=1, max_size=50
