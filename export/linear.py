@@ -2,7 +2,7 @@
 
 Integers: weights are int8 with a scale for each output channel, activations uint8 with one scale and zero point. ONNX
 Runtime's MatMulIntegerToFloat multiplies, scales and adds the bias at once, and one quantisation of an activation
-serves all products that take it. CPUs without VNNI compute the same sums, if slower (`Execution.session_config`).
+serves all products that take it. Sums are exact without VNNI, too, if slower (`Execution.session_config`).
 Standard graphs turn static integers back into floats before a product of floats (QDQ): runtimes join them.
 """
 
@@ -54,23 +54,24 @@ class LinearLayers:
         if self.in_floats(layer):
             return self._sum(self._graph.add("MatMul", x, self.weight(layer, part)), bias)
         activation = self.quantise(layer, x)
-        values, scales = self.int8_weight(layer, part)
         if self._is_standard:
-            num_outputs = len(self._weights.int8(f"{layer}.weight").scales[part])
-            return self._sum(self._standard_product(activation, values, scales, num_outputs), bias)
+            return self._sum(self._standard_product(activation, layer, part), bias)
+        values, scales = self.int8_weight(layer, part)
         return self._graph.add(
             "MatMulIntegerToFloat",
             *(activation.values, values, activation.scale, scales, activation.zero_point, "", bias),
             domain=CONTRIB,
         )
 
-    def _standard_product(self, activation: Int8Activation, values: str, scales: str, num_outputs: int) -> str:
+    def _standard_product(self, activation: Int8Activation, layer: str, part: slice) -> str:
         """Dynamic: a product of integers, to be scaled. Static: QDQ."""
+        values, scales = self.int8_weight(layer, part)
         if self._numbers.products == "dynamic int8":
             integers = self._graph.add("MatMulInteger", activation.values, values, activation.zero_point)
             scale = self._graph.add("Mul", activation.scale, scales)
             return self._graph.add("Mul", self._graph.add("Cast", integers, to=TensorProto.FLOAT), scale)
         # ONNX Runtime 1.31 rewrites zero points where there is no VNNI, and fails where none or a shared one is.
+        num_outputs = len(self._weights.int8(f"{layer}.weight").scales[part])
         zeros = self._graph.weight(f"{values}.zeros", np.zeros(num_outputs, np.int8))
         weights = self._graph.add("DequantizeLinear", values, scales, zeros, axis=1)
         return self._graph.add("MatMul", self._restore(activation), weights)

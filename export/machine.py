@@ -7,19 +7,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tasks.cpus import available_cpus
+from tasks.cpus import CPUINFO, available_cpus, cpu_flags, read_cpuinfo
 
 FEATURES = ("avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_int8", "amx_bf16", "asimddp", "i8mm")
 """What matters to matrix products, as Linux names it."""
 
 
-def machine(cpuinfo: Path = Path("/proc/cpuinfo")) -> dict[str, Any]:
+def machine(cpuinfo: Path = CPUINFO) -> dict[str, Any]:
     """Its CPU, with the features that matter to matrix products, and the cores that there are for us."""
-    lines = cpuinfo.read_text().splitlines() if cpuinfo.is_file() else []
-    values = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
-    flags = f"{values.get('flags', '')} {values.get('Features', '')}".split()
+    flags = cpu_flags(cpuinfo)
     return {
-        "cpu": values.get("model name", platform.machine()),
+        "cpu": read_cpuinfo(cpuinfo).get("model name", platform.machine()),
         "features": [name for name in FEATURES if name in flags],
         "cores": available_cpus(),
     }

@@ -1,10 +1,14 @@
-"""How many cores this process may use: its affinity, and the CPU quota of its cgroups."""
+"""How many cores this process may use, by its affinity and the CPU quota of its cgroups; and what these can do."""
 
 from __future__ import annotations
 
 import os
+from functools import cache
 from pathlib import Path
 
+CPUINFO = Path("/proc/cpuinfo")
+VNNI = frozenset({"avx512_vnni", "avx_vnni"})
+"""Either multiplies integers and adds them up in 32 bits."""
 _CGROUPS = Path("/sys/fs/cgroup")
 
 
@@ -41,3 +45,16 @@ def _own_cgroup() -> str:
     path = Path("/proc/self/cgroup")
     lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
     return next((line.removeprefix("0::") for line in lines if line.startswith("0::")), "/")
+
+
+def read_cpuinfo(path: Path = CPUINFO) -> dict[str, str]:
+    """What Linux says of a CPU, by its names; empty elsewhere."""
+    lines = path.read_text().splitlines() if path.is_file() else []
+    return {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
+
+
+@cache
+def cpu_flags(path: Path = CPUINFO) -> frozenset[str]:
+    """The instructions that a CPU has, as Linux names them; none where that is not known."""
+    found = read_cpuinfo(path)
+    return frozenset(f"{found.get('flags', '')} {found.get('Features', '')}".split())

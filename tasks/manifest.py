@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from tasks.base import AnyTask, TaskSettings
-from tasks.cpus import available_cpus
+from tasks.cpus import VNNI, available_cpus, cpu_flags
 from tasks.files import sha256
 from tasks.providers import CPU, CUDA, OPENVINO, TENSORRT, with_streams
 from tasks.registry import create_task, settings_from_dict, settings_to_dict
@@ -87,13 +87,11 @@ class Execution:
 
     @property
     def session_config(self) -> dict[str, str]:
-        """Entries of ONNX Runtime's session configuration: idle threads leave the cores to others, integer products are
-        the same on CPUs without VNNI, where sums would saturate, and OpenVINO has to compute all of the graph."""
-        entries = {
-            "session.intra_op.allow_spinning": "0",
-            "session.inter_op.allow_spinning": "0",
-            "session.x64quantprecision": "1",
-        }
+        """Entries of ONNX Runtime's session configuration: idle threads leave the cores to others, sums of integers do
+        not overflow where there is no VNNI (with it, the same entry would only be slow), and OpenVINO has to compute
+        all of the graph."""
+        entries = {"session.intra_op.allow_spinning": "0", "session.inter_op.allow_spinning": "0"}
+        entries |= {} if VNNI & cpu_flags() else {"session.x64quantprecision": "1"}
         return entries | ({"session.disable_cpu_ep_fallback": "1"} if self.provider == OPENVINO else {})
 
 

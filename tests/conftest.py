@@ -16,7 +16,7 @@ from training.vocab import VocabRecipe, train_vocab
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # its notes on standard error are not of the commands under test
 # Tiny networks gain nothing from threads, and wait for one another's where other programs take the cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+torch.set_num_threads(1)
 settings.register_profile("bertline", deadline=None)  # other programs on the machine make a test slow, not wrong
 settings.load_profile("bertline")
 

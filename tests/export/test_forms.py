@@ -20,6 +20,7 @@ from export.source import read_source
 from export.storage import save_graph
 from export.variant import Attention, Form, Numbers
 from tasks.features import Features
+from tasks.manifest import Execution
 from tests.export.conftest import SETTINGS
 
 WORDS = "bert.embeddings.word.weight"
@@ -111,6 +112,14 @@ def test_sums_of_integers_are_exact_on_every_cpu(products, standard, networks):
     (sums,) = ort_run(graph.model([x], [y]))({"x": np.full((8, 64), 255, np.float32)}).values()
 
     np.testing.assert_allclose(sums, 64 * 255, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("flags", "slower"), [({"avx2", "avx512f"}, True), ({"avx2", "avx_vnni"}, False)])
+def test_exact_sums_cost_nothing_where_there_is_vnni(flags, slower, monkeypatch):
+    """ONNX Runtime would take its slower products on every x86 CPU."""
+    monkeypatch.setattr("tasks.manifest.cpu_flags", lambda: frozenset(flags))
+
+    assert ("session.x64quantprecision" in Execution().session_config) == slower
 
 
 def test_only_cls_saves_products(networks):
