@@ -75,7 +75,6 @@ TASKS = (
         aim=("dev", 81),
         learning_rates=(1e-4, 3e-4),
         epochs=5,
-        seeds=(0, 1, 2, 3, 4),
         flags=_GLUE_PAIR,
     ),
     MiniTask(
@@ -99,7 +98,6 @@ TASKS = (
         metric="accuracy",
         learning_rates=(1e-4, 3e-4),
         epochs=5,
-        seeds=(0, 1, 2, 3, 4),
         flags=_GLUE_PAIR,
     ),
     MiniTask(

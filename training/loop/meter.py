@@ -46,7 +46,7 @@ class Meter:
         self._done = pace.done(position)
         self._bar = Progress(label, unit=pace.unit, total=pace.total, initial=self._done, enabled=world.is_main)
         self._start = time.monotonic() - position.elapsed_s
-        self._peak: float | None = None
+        self._peak = 0.0
         self._loss: float | None = None
         self._reset()
 
@@ -91,9 +91,9 @@ class Meter:
     def report(self, loss: float) -> dict[str, float]:
         """Figures since the last report, for the metrics; the bar shows them, too."""
         passed_s = time.perf_counter() - self._since
-        if self._peak is None:
-            self._peak = peak_flops(self._world.device, self._dtype)
         tokens_per_s, flops_per_s = self._num_tokens / passed_s, self._flops / passed_s
+        if not self._peak or flops_per_s > self._peak:  # measured at first, or while the CPU did something else, too
+            self._peak = max(self._peak, peak_flops(self._world.device, self._dtype))
         self._loss = loss if self._loss is None else 0.8 * self._loss + 0.2 * loss
         mfu, wait = flops_per_s / self._peak, self._wait_s / passed_s
         self._bar.note(f"loss {self._loss:.3f}, {tokens_per_s:,.0f} tokens/s, MFU {mfu:.0%}")

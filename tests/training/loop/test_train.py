@@ -322,6 +322,16 @@ def test_metrics_and_tensorboard_hold_the_same(tmp_path, alone):
     assert [line["num_tokens"] for line in lines] == [16 * line["step"] for line in lines]
 
 
+def test_rate_of_a_busy_processor_is_measured_again(tmp_path, alone, monkeypatch):
+    rates = iter([1.0, 1e18])
+    monkeypatch.setattr(meter_module, "peak_flops", lambda device, dtype: next(rates))
+    tiny_train(tmp_path, alone)
+    found = [line["mfu"] for line in read_metrics(tmp_path) if "mfu" in line]
+    assert len(found) > 1
+    assert found[0] > 1
+    assert max(found[1:]) < 1
+
+
 def test_feed_makes_the_next_batch_ahead(alone):
     """While one is in use; and starts over when another is asked for than the one it made."""
     data = Numbered()
