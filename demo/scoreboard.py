@@ -1,4 +1,4 @@
-"""The demo's models scored four ways: PyTorch, ONNX fp32, ONNX int8, and both of these served over gRPC.
+"""The demo's models scored five ways: PyTorch, ONNX fp32, ONNX int8, and both of these served over gRPC.
 
 One set of examples, one set of metrics. Predictions over gRPC come through the client, as an application gets them.
 """

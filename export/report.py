@@ -74,11 +74,13 @@ def outcome_in_words(manifest: Manifest, num_bytes: int) -> str:
 def speed_in_words(manifest: Manifest) -> str:
     """What was measured when the form was chosen."""
     graph = manifest.provenance["graph"]
+    if not graph["tried"]:
+        return "not measured"
+    texts = f"on sequences of {graph['tried'][-1]['mean_length']:.0f} tokens"
     if of_numbers := _speeds(graph["tried"], NUMBERS):
         own, floats = of_numbers[graph["name"]], of_numbers[Numbers().name]
-        return f"{own:,.0f} tokens/s, {own / floats:.1f} times fp32"
-    speeds = _speeds(graph["tried"], TOGETHER)
-    return f"{max(speeds.values()):,.0f} tokens/s" if speeds else "not measured"
+        return f"{own:,.0f} tokens/s, {own / floats:.1f} times fp32, {texts}"
+    return f"{max(_speeds(graph['tried'], TOGETHER).values()):,.0f} tokens/s {texts}"
 
 
 def _speeds(tried: Sequence[Mapping[str, Any]], name: str) -> dict[str, float]:

@@ -45,6 +45,8 @@ class Trial:
     """Of its speed to that of the fastest it was tried with."""
     tokens_per_s: float
     """Without padding, on all cores."""
+    mean_length: float
+    """Of the sequences that it was timed on, in tokens."""
 
 
 def tune(
@@ -117,7 +119,8 @@ def _try(watch: Stopwatch, name: str, passes: Mapping[Any, Callable[[], float]],
     with stages.bar(label, unit="round", total=ROUNDS) as bar:
         seconds = least(passes, ROUNDS, lost=LOST, progress=bar.update)
     best = min(seconds.values())
-    trials = [Trial(name, value, best / taken, watch.workload.num_tokens / taken) for value, taken in seconds.items()]
+    size, length = watch.workload.num_tokens, watch.workload.mean_length
+    trials = [Trial(name, value, best / taken, size / taken, length) for value, taken in seconds.items()]
     results = [f"{shown(trial.value)} {100 * trial.ratio:.0f}%" for trial in trials]
     stages.say("\n    ".join([f"{label}:", *results]) if name == TOGETHER else f"{label}: {', '.join(results)}")
     return trials

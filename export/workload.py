@@ -33,6 +33,11 @@ class Workload:
         """Without padding."""
         return sum(self.lengths)
 
+    @property
+    def mean_length(self) -> float:
+        """In tokens."""
+        return fmean(self.lengths)
+
     def scaled(self, times: float) -> Workload:
         """So many times as much, or a part of it, with lengths in the same proportions."""
         size = max(1, round(times * len(self.lengths)))

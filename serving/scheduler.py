@@ -184,16 +184,25 @@ class Scheduler:
         return job.future
 
     def close(self) -> None:
-        """Cancel what waits, finish the batches under way, and end the workers; again is fine."""
+        """Cancel what waits, abort what is under way, and end the workers; again is fine.
+
+        Raises:
+            RuntimeError: when a run does not end even when aborted.
+        """
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-        for worker in self._workers:
-            if worker.thread and not (worker.under_way and worker.under_way.is_aborted):
-                worker.thread.join()
+        for under_way in self._under_way():
+            self._abort(under_way)
         while batch := self._queue.pop_batch():
             for entry in batch:
                 entry.job.future.cancel()
+        threads = [worker.thread for worker in self._workers if worker.thread]
+        ends_s = time.monotonic() + ABORT_S
+        for thread in threads:
+            thread.join(max(0.0, ends_s - time.monotonic()))
+        if any(thread.is_alive() for thread in threads):
+            raise _stuck()
 
     def look_after_workers(self) -> str:
         """Abort what takes too long, and replace workers that have ended; to be called every now and then.
@@ -212,15 +221,17 @@ class Scheduler:
                 self._replace(worker)
             elif under_way and now - under_way.started_s > self._max_run_s:
                 problems.append(f"a batch takes longer than {self._max_run_s:g} s")
-                self._abort(under_way)
+                if not under_way.is_aborted:
+                    count = len(under_way.batch)
+                    logger.error("a batch of %d sequences takes longer than %g s: aborted", count, self._max_run_s)
+                    self._abort(under_way)
                 if now - under_way.started_s > self._max_run_s + ABORT_S:
-                    raise RuntimeError(f"a run did not end {ABORT_S:g} s after it was aborted")
+                    raise _stuck()
         return "; ".join(problems)
 
     def _admit(self, work_s: float, now_s: float, due_s: float, deadline_s: float | None, headroom: float) -> None:
         """Refuse what cannot be done in time."""
-        batches = [under_way.batch for worker in self._workers if (under_way := worker.under_way)]
-        under_way_s = sum(entry.work_s for batch in batches for entry in batch)
+        under_way_s = sum(entry.work_s for under_way in self._under_way() for entry in under_way.batch)
         wait_s = (self._queue.work_before_s(due_s) + under_way_s) / self._num_cores
         own_s = work_s / self._num_cores
         if own_s > self._max_queue_s:
@@ -237,6 +248,10 @@ class Scheduler:
                 f"the deadline cannot be met: about {total_s:.3g} s are needed, {left_s:.3g} s are left", retry_s=wait_s
             )
 
+    def _under_way(self) -> list[_UnderWay]:
+        """The batches that are being computed; workers begin and end theirs meanwhile."""
+        return [under_way for worker in list(self._workers) if (under_way := worker.under_way)]
+
     def _start_worker(self) -> None:
         worker = _Worker()
         worker.thread = threading.Thread(target=self._work, args=(worker,), name="worker", daemon=True)
@@ -251,12 +266,9 @@ class Scheduler:
         self._start_worker()
 
     def _abort(self, under_way: _UnderWay) -> None:
-        if not under_way.is_aborted:
-            under_way.is_aborted = True
-            count = len(under_way.batch)
-            logger.error("a batch of %d sequences takes longer than %g s: aborted", count, self._max_run_s)
-            self._fail(under_way.batch, "it did not end in time")
-            under_way.run.abort()
+        under_way.is_aborted = True
+        self._fail(under_way.batch, "it did not end in time")
+        under_way.run.abort()
 
     def _work(self, worker: _Worker) -> None:
         while self._work_once(worker):
@@ -266,14 +278,16 @@ class Scheduler:
         """A call of its own, so that an idle worker keeps neither arrays nor a model that is to be unloaded."""
         if not (batch := self._next_batch()):
             return False
-        model = batch[0].model
-        worker.under_way = under_way = _UnderWay(batch, model.new_run(), time.monotonic())
+        model, under_way = batch[0].model, None
         try:
+            worker.under_way = under_way = _UnderWay(batch, model.new_run(), time.monotonic())
+            if self._closed:  # which may not have seen that it is under way
+                self._abort(under_way)
             self._run(under_way)
             core_s = (time.monotonic() - under_way.started_s) * self._cores(model)
             self.forecast.batch_done(model, sum(len(entry.sequence) for entry in batch), core_s)
         except BaseException as error:  # whatever it is, the next batch has a right to a worker
-            if not under_way.is_aborted:
+            if not (under_way and under_way.is_aborted):
                 logger.exception("a batch of %d sequences failed", len(batch))
             self._fail(batch, type(error).__name__)
         worker.under_way = None
@@ -345,3 +359,7 @@ class Scheduler:
                 job.entries.clear()
             if count:
                 self._observer.sequences_dropped(job.model, count)
+
+
+def _stuck() -> RuntimeError:
+    return RuntimeError(f"a run did not end {ABORT_S:g} s after it was aborted")

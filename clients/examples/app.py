@@ -1,6 +1,6 @@
 """An HTTP service before a Bertline server: vectors, labels, and search in an index that search.py has written.
 
-pip install bertline fastapi uvicorn faiss-cpu
+pip install ./clients fastapi uvicorn faiss-cpu
 BERTLINE_INDEX=notes.index uvicorn app:app --app-dir clients/examples --port 8000
 curl localhost:8000/embed -H 'content-type: application/json' -d '{"texts": ["A first text."]}'
 curl localhost:8000/search -H 'content-type: application/json' -d '{"text": "Where do owls sleep?", "top_k": 3}'

@@ -1,6 +1,6 @@
 """Search the lines of a text file by meaning: fill a faiss index with the vectors of a served model, and ask it.
 
-pip install bertline faiss-cpu
+pip install ./clients faiss-cpu
 python search.py index notes.txt notes.index --model my-model
 python search.py query notes.index "Where do owls sleep?" --top-k 3
 

@@ -14,11 +14,11 @@ def test_what_was_tried_is_told_in_words_and_percent(exported):
     manifest = exported["embedding"].manifest
     graph = manifest.provenance["graph"]
     trials = [
-        Trial("max_batch_tokens", 128, 0.805, 1234.5),
-        Trial("max_batch_tokens", manifest.execution.max_batch_tokens, 1.0, 2000),
-        Trial("another_choice", True, 0.25, 500),
-        Trial("together", "default", 0.5, 2000),
-        Trial("together", "attention: Attention", 1.0, 4000),
+        Trial("max_batch_tokens", 128, 0.805, 1234.5, 25.0),
+        Trial("max_batch_tokens", manifest.execution.max_batch_tokens, 1.0, 2000, 25.0),
+        Trial("another_choice", True, 0.25, 500, 25.0),
+        Trial("together", "default", 0.5, 2000, 25.0),
+        Trial("together", "attention: Attention", 1.0, 4000, 25.0),
     ]
     tried = graph | {"tried": [asdict(trial) for trial in trials]}
 

@@ -269,12 +269,31 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-def test_a_run_that_hangs_for_good(tmp_path, monkeypatch):
-    """Its call fails, others are answered, and the process ends with an error for whoever is to start another."""
+@pytest.fixture
+def hanging(tmp_path, monkeypatch):
+    """Servers have a model whose runs of some texts never end."""
     write_model(tmp_path)
     monkeypatch.setattr(
         "tests.serving.processes.command", lambda *rest: [sys.executable, "-c", HANGING, *map(str, rest)]
     )
+
+
+@pytest.mark.usefixtures("hanging")
+def test_a_run_that_hangs_does_not_keep_the_process(tmp_path):
+    """Nor does it have to be noticed before the signal comes."""
+    with started(tmp_path, "--workers", 2, "--grace-s", 0.1) as (process, stub, _):
+        hung = stub.Embed.future(pb.EmbedRequest(texts=["dog"]))
+        time.sleep(0.3)
+        process.send_signal(signal.SIGTERM)
+
+        assert process.wait(30) == 1
+        assert hung.code() is not grpc.StatusCode.OK
+        assert "did not end 0.2 s after it was aborted" in process.stderr.read()
+
+
+@pytest.mark.usefixtures("hanging")
+def test_a_run_that_hangs_for_good(tmp_path):
+    """Its call fails, others are answered, and the process ends with an error for whoever is to start another."""
     with started(tmp_path, "--workers", 2, "--max-run-s", 0.1) as (process, stub, _):
         hung = stub.Embed.future(pb.EmbedRequest(texts=["dog"]))
         time.sleep(0.3)  # until a worker has taken it, alone

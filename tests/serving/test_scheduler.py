@@ -310,7 +310,7 @@ def test_a_batch_that_hangs_is_aborted(log, model):
 
 
 def test_a_batch_that_cannot_be_aborted_is_reported(log, model, monkeypatch):
-    """Whoever looks after the scheduler has to end the process; closing does not wait for it."""
+    """Whoever looks after the scheduler, or closes it, has to end the process."""
     monkeypatch.setattr("serving.scheduler.ABORT_S", 0.0)
     scheduler = Scheduler(workers=1, observer=log, max_run_s=0.01)
     occupy(scheduler, model)
@@ -319,7 +319,34 @@ def test_a_batch_that_cannot_be_aborted_is_reported(log, model, monkeypatch):
 
     with pytest.raises(RuntimeError, match="did not end"):
         scheduler.look_after_workers()
+    with pytest.raises(RuntimeError, match="did not end"):
+        scheduler.close()
+    model.gate.set()
+
+
+def test_closing_aborts_what_is_under_way(log, model):
+    """Nobody waits for it any more; what has not begun never does."""
+    scheduler = Scheduler(workers=1, observer=log)
+    running = occupy(scheduler, model)
+    waiting = scheduler.submit(model, [[[1]]], total)
+
     scheduler.close()
+    scheduler.close()
+    with pytest.raises(ComputeError, match="did not end in time"):
+        running.result(0)
+    assert waiting.cancelled()
+    assert len(model.batches) == 1
+
+
+def test_a_run_that_cannot_begin_fails_its_batch_alone(scheduler, model):
+    """Its worker and its core are free for the next one."""
+    new_run = model.new_run
+    model.new_run = lambda: 1 // 0
+    with pytest.raises(ComputeError, match="ZeroDivisionError"):
+        scheduler.submit(model, [[[1]]], total).result(10)
+
+    model.new_run = new_run
+    assert scheduler.submit(model, [[[1]]], total).result(10).results == [1]
     model.gate.set()
 
 
