@@ -13,21 +13,22 @@ pairs.jsonl                     texts that belong together, for contrastive trai
 
 from __future__ import annotations
 
-import argparse
-import csv
 import json
-import lzma
 import random
 import re
 from bisect import bisect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import tyro
 
 from mini.cloze import questions
 from tasks.files import atomic_write
-from training.command import command
-from training.text.documents import split_sentences
+from training.command import command, parse
+from training.data.tables import read_rows
+from training.text.documents import parse_json, read_lines, split_sentences
 
 DEV_DOCUMENTS = 60
 """Documents of Wikipedia that are not trained on."""
@@ -50,13 +51,20 @@ DROPPED = 0.3
 Paragraph = dict[str, Any]
 
 
+@dataclass(frozen=True, kw_only=True)
+class DataArguments:
+    """Make what `make models` reads."""
+
+    data: Annotated[Path, tyro.conf.Positional]
+    """Folder with glue/, squad/, pretrain/ ..."""
+    out: Annotated[Path, tyro.conf.Positional]
+    """Folder to write."""
+
+
 @command
 def main() -> None:
     """Command line."""
-    parser = argparse.ArgumentParser(prog="python -m mini.data", description="Make what `make models` reads.")
-    parser.add_argument("data", type=Path, help="folder with glue/, squad/, pretrain/ ...")
-    parser.add_argument("out", type=Path, help="folder to write")
-    arguments = parser.parse_args()
+    arguments = parse(DataArguments, "mini.data", __doc__)
     for name, content in build(arguments.data):
         atomic_write(arguments.out / name, content.encode())
         print(f"{arguments.out / name}: {len(content):,} characters", flush=True)
@@ -67,10 +75,10 @@ def build(data: Path) -> Iterator[tuple[str, str]]:
     rest, dev = split_documents(_text(data / "pretrain/wiki-06.txt.xz"))
     yield "wiki-rest.txt", rest
     yield "wiki-dev.txt", dev
-    train, held_out = split_questions(read_table(data / "topic/trec-6/train.tsv.xz"))
+    train, held_out = split_questions(read_table(data / "topic/trec-6/train.tsv.xz", "text", "label"))
     yield "trec-6/train.jsonl", _json_lines(train)
     yield "trec-6/dev.jsonl", _json_lines(held_out)
-    news = read_table(data / "topic/ag_news-subset/test.tsv.xz")
+    news = read_table(data / "topic/ag_news-subset/test.tsv.xz", "title", "text", "label")
     yield "ag-news/test.jsonl", _json_lines({"text": f"{x['title']} {x['text']}", "label": x["label"]} for x in news)
     paragraphs = merge([_json(data / name) for name in (*SQUAD, *SHIFTS)])
     yield "squad-v1.json", _squad(answerable(paragraphs))
@@ -158,9 +166,10 @@ def pairs(data: Path, paragraphs: Sequence[tuple[str, Paragraph]]) -> Iterator[t
     """
     yield from sentence_pairs(data, random.Random(0))
     yield from question_pairs(paragraphs)
-    held_out = {_plain(row[key]) for row in read_table(data / STS_DEV) for key in ("sentence1", "sentence2")}
+    both = ("sentence1", "sentence2")
+    held_out = {_plain(row[key]) for row in read_table(data / STS_DEV, *both) for key in both}
     for name, label in (("MRPC", "1"), ("RTE", "entailment")):
-        rows = read_table(data / f"glue/{name}/train.tsv.xz")
+        rows = read_table(data / f"glue/{name}/train.tsv.xz", *both, "label")
         alike = [(row["sentence1"], row["sentence2"]) for row in rows if row["label"] == label]
         yield from [pair for pair in alike if held_out.isdisjoint(map(_plain, pair))] * PAIR_REPEATS
 
@@ -221,13 +230,16 @@ def _squad(paragraphs: Iterable[tuple[str, Paragraph]]) -> str:
     return json.dumps({"version": "1", "data": data}, ensure_ascii=False) + "\n"
 
 
-def read_table(path: Path) -> list[dict[str, str]]:
-    """Rows of a TSV with a header, in which quotes are ordinary characters."""
-    return list(csv.DictReader(_text(path).splitlines(), delimiter="\t", quoting=csv.QUOTE_NONE))
+def read_table(path: Path, *columns: str) -> list[dict[str, str]]:
+    """Rows of a TSV that has some columns."""
+    rows = [row for _, row in read_rows(_there(path))]
+    if rows and (missing := [name for name in columns if name not in rows[0]]):
+        raise ValueError(f"`{path}` has no column `{missing[0]}`")
+    return rows
 
 
 def _json(path: Path) -> Any:
-    return json.loads(_text(path))
+    return parse_json(_text(path), f"`{path}`")
 
 
 def _json_lines(rows: Iterable[Mapping[str, Any]]) -> str:
@@ -235,11 +247,13 @@ def _json_lines(rows: Iterable[Mapping[str, Any]]) -> str:
 
 
 def _text(path: Path) -> str:
-    try:
-        with lzma.open(path, "rt", encoding="utf-8") as file:
-            return file.read()
-    except FileNotFoundError:
-        raise ValueError(f'no `{path}`; the data folder is that of docs/results.md, "Data"') from None
+    return "".join(f"{line}\n" for line in read_lines(_there(path)))
+
+
+def _there(path: Path) -> Path:
+    if not path.is_file():
+        raise ValueError(f'no `{path}`; the data folder is that of docs/results.md, "Data"')
+    return path
 
 
 if __name__ == "__main__":

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from mini.data import LAST_FILE, STS_DEV
 from mini.tasks import SQUAD, TASKS, MiniTask
-from training.ablations.tables import TableName, picture_name
+from tasks.json_files import read_json
+from training.ablations.tables import TableName
+from training.checkpoint import checkpoint_digest, read_task_card
+from training.data.labelled import Columns
 
 VOCAB_SIZE = 8192
 VOCAB_FILES = "wiki-00 wiki-03 books-00"
@@ -26,7 +29,7 @@ CONTRASTIVE = "--pooling cls --dropout 0.1 --learning-rate 3e-4 --global-batch-s
 TABLES: tuple[TableName, ...] = ("5", "8", "steps")
 """Of the ablations: what is predicted, how it is masked, and for how long."""
 STS = f"{{data}}/{STS_DEV}"
-STS_COLUMNS = "--dev-columns.text sentence1 --dev-columns.text-pair sentence2 --dev-columns.label score"
+STS_COLUMNS = Columns(text="sentence1", text_pair="sentence2", label="score")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,11 +40,15 @@ class Arguments:
     """Folder with glue/, ner/, squad/ and the others that docs/results.md names."""
     out: Path = Path("build/mini")
     """Folder for all that is made on the way."""
+    pretrained: Path | None = None
+    """A checkpoint of ours to start from, such as models/bertline-mini; without one, pretraining is done anew."""
     only: tuple[str, ...] = ()
     """Names of tasks, such as sst-2, embed, or ablations: go no further than what they need. Empty for all."""
 
     def __post_init__(self) -> None:
         check_names(self.only, [*task_names(), ABLATIONS])
+        if self.pretrained and read_task_card(self.pretrained) is None:
+            raise ValueError(f"no checkpoint of ours: `{self.pretrained}`")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +59,8 @@ class Stage:
     arguments: str
     """What comes after `python -m`."""
     result: Path | None = None
-    """None for a stage that always runs."""
+    """None for a stage that always runs: it is short, or sees by itself what is there, and whether that was made as it
+    is to be made now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +77,7 @@ class Line:
     def __init__(self, arguments: Arguments) -> None:
         self.data = arguments.data
         self.out = arguments.out
+        self.given = arguments.pretrained
         self.only = arguments.only
 
     def path(self, pattern: str) -> Path:
@@ -78,7 +87,7 @@ class Line:
     @property
     def pretrained(self) -> Path:
         """The checkpoint that all tasks start from."""
-        return self.out / "fp16" / NAME
+        return self.given or self.out / "fp16" / NAME
 
     def legs(self) -> list[Leg]:
         """Those of pretraining; the last one's run has the name of the network."""
@@ -97,10 +106,25 @@ class Line:
         """The model directory of a task in a precision."""
         return self.models(name, precision) / served_as(name) / "1"
 
-    def shipped(self) -> list[str]:
-        """Names of the tasks whose models are kept, as far as they are made and scored."""
-        names = [*(task.name for task in TASKS if task.shipped_as), EMBED]
-        return [name for name in names if self.model(name, "int8").exists() and self.scores(name).exists()]
+    def scored(self) -> list[str]:
+        """Names of the tasks whose models are made and scored.
+
+        Raises:
+            ValueError: when one comes from another checkpoint.
+        """
+        names = [name for name in task_names() if self.scores(name).exists()]
+        for name in names:
+            self.check_origin(name, read_json(self.scores(name))["pretrained"])
+        return names
+
+    def check_origin(self, name: str, digest: str) -> None:
+        """Whether what was made for a task comes from the pretrained checkpoint.
+
+        Raises:
+            ValueError: when it does not.
+        """
+        if digest != checkpoint_digest(self.pretrained):
+            raise ValueError(f"`{self.out / name}` does not come from `{self.pretrained}`; remove it to make it anew")
 
     @property
     def ablations(self) -> Path:
@@ -117,19 +141,25 @@ class Line:
         chosen = [task for task in TASKS if self._wanted(task.name)]
         if chosen or self._wanted(EMBED):
             yield Stage("Data", f"mini.data {data} {out}/data", self.out / "data" / LAST_FILE)
+        if (chosen or self._wanted(EMBED)) and not self.given:
             yield from self._corpora(data, out)
             yield from self._pretraining(out)
         if any(task.after_cloze and not self.scores(task.name).exists() for task in chosen):
-            yield Stage("Questions that text asks of itself", self._cloze(), self.checkpoint(CLOZE))
+            yield Stage("Questions that text asks of itself", self._cloze())
         for task in chosen:
             yield from self._task(task.name, Stage(f"Fine-tuning: {task.title}", self._grid(task)))
         if self._wanted(EMBED):
             yield from self._task(EMBED, Stage("Vectors of texts", self._contrastive()))
         if self._wanted(ABLATIONS):
-            result = self.ablations / picture_name(TABLES[-1])
-            yield Stage("What each part of BERT is worth", self._ablations(data), result)
-        yield Stage("Keep the models", f"mini.ship --data {data} --out {out}")
-        yield Stage("The page of results", f"mini.results --data {data} --out {out}")
+            yield Stage("What each part of BERT is worth", self._ablations(data))
+        yield Stage("Keep the models", f"mini.ship {self._flags}")
+        yield Stage("The page of results", f"mini.results {self._flags}")
+
+    @property
+    def _flags(self) -> str:
+        """Those of the commands of this package."""
+        given = f" --pretrained {_quoted(self.given)}" if self.given else ""
+        return f"--data {_quoted(self.data)} --out {_quoted(self.out)}{given}"
 
     def _wanted(self, name: str) -> bool:
         return not self.only or name in self.only
@@ -151,22 +181,21 @@ class Line:
         corpora, legs, init = f"--corpus {out}/corpus --dev-corpus {out}/corpus-dev", self.legs(), ""
         for number, leg in enumerate(legs, start=1):
             arguments = f"training.pretrain {PRETRAIN} {leg.flags}{init} {corpora} --run-dir {_quoted(leg.run)}"
-            yield Stage(f"Pretraining, {number} of {len(legs)}", arguments, leg.run / "checkpoint")
+            yield Stage(f"Pretraining, {number} of {len(legs)}", arguments)
             init = f" --init {_quoted(leg.run)}/checkpoint"
         halve = f"mini.half {_quoted(legs[-1].run)}/checkpoint {_quoted(self.pretrained)}"
-        yield Stage("The checkpoint in 16 bits", halve, self.pretrained)
+        yield Stage("The checkpoint in 16 bits", halve)
 
     def _task(self, name: str, training: Stage) -> Iterator[Stage]:
         """Train, export twice, score."""
-        scores = f"mini.scores {name} --data {_quoted(self.data)} --out {_quoted(self.out)}"
         if not self.scores(name).exists():
-            yield replace(training, result=self.checkpoint(name))
+            yield training
             for precision in ("fp32", "int8"):
                 result = self.model(name, precision)
                 wanted = "int8 --mixed" if precision == "int8" else precision
                 arguments = f"export {_quoted(self.checkpoint(name))} {_quoted(result)} --precision {wanted}"
                 yield Stage(f"Export: {name}, {precision}", arguments, result)
-        yield Stage(f"Scores: {name}", scores, self.scores(name))
+        yield Stage(f"Scores: {name}", f"mini.scores {name} {self._flags}", self.scores(name))
 
     def _grid(self, task: MiniTask) -> str:
         start = self.checkpoint(CLOZE) if task.after_cloze else self.pretrained
@@ -192,9 +221,11 @@ class Line:
         return f"training.ablations --data {data} --run-dir {_quoted(self.ablations)} --scale mini --tables {tables}"
 
     def _contrastive(self) -> str:
+        names = {"text": STS_COLUMNS.text, "text-pair": STS_COLUMNS.text_pair, "label": STS_COLUMNS.label}
+        columns = " ".join(f"--dev-columns.{flag} {name}" for flag, name in names.items())
         return (
             f"training.contrastive supervised --checkpoint {_quoted(self.pretrained)} "
-            f"--train {_quoted(self.out)}/data/pairs.jsonl --dev {_quoted(self.path(STS))} {STS_COLUMNS} "
+            f"--train {_quoted(self.out)}/data/pairs.jsonl --dev {_quoted(self.path(STS))} {columns} "
             f"--run-dir {_quoted(self.out)}/{EMBED} --checkpoint-every 0 {CONTRASTIVE}"
         )
 
@@ -208,6 +239,11 @@ def check_names(names: Iterable[str], known: Sequence[str]) -> None:
     """Raise ValueError for what is no task's name."""
     if unknown := [name for name in names if name not in known]:
         raise ValueError(f"unknown task `{unknown[0]}`; there are {', '.join(known)}")
+
+
+def is_kept(name: str) -> bool:
+    """Whether the model of a task is kept in the repository."""
+    return name == EMBED or any(task.shipped_as for task in TASKS if task.name == name)
 
 
 def served_as(name: str) -> str:

@@ -8,7 +8,6 @@ under OUT stays there as it is.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -69,17 +68,18 @@ def main() -> None:
 def keep(line: Line) -> None:
     """Copy the metrics of pretraining that has ended, scores and ablations, as far as they are made, to `FOLDER`."""
     for leg in line.legs():
-        if (leg.run / "checkpoint").exists():
-            (FOLDER / leg.run.name).mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(leg.run / METRICS_FILE, FOLDER / leg.run.name / METRICS_FILE)
-    for name, file in _files().items():
-        if (scores := line.scores(name)).is_file():
-            shutil.copyfile(scores, file)
+        if not line.given and (leg.run / "checkpoint").exists():
+            _copy(leg.run / METRICS_FILE, FOLDER / leg.run.name / METRICS_FILE)
+    for name in line.scored():
+        _copy(line.scores(name), _files()[name])
     pictures = [picture_name(table) for table in TABLES]
     if all((line.ablations / picture).exists() for picture in pictures):
-        (FOLDER / ABLATIONS).mkdir(parents=True, exist_ok=True)
         for name in (JSON_FILE, MARKDOWN_FILE, *pictures):
-            shutil.copyfile(line.ablations / name, FOLDER / ABLATIONS / name)
+            _copy(line.ablations / name, FOLDER / ABLATIONS / name)
+
+
+def _copy(source: Path, place: Path) -> None:
+    atomic_write(place, source.read_bytes())
 
 
 def read_records() -> Mapping[str, Record]:
@@ -167,8 +167,10 @@ def seed_cells(grid: Mapping[str, Any]) -> list[str]:
 
 
 def _mean(row: Mapping[str, Any]) -> str:
-    deviation = row["standard_deviation"]
-    return percent(row["mean"]) + ("" if deviation is None else f" ± {100 * deviation:.1f}") + f" ({row['num_seeds']})"
+    if row["mean"] is None:
+        return f"none of {row['num_seeds']} ended"
+    deviation, count = row["standard_deviation"], sum(run["score"] is not None for run in row["runs"])
+    return percent(row["mean"]) + ("" if deviation is None else f" ± {100 * deviation:.1f}") + f" ({count})"
 
 
 def same_rows(records: Mapping[str, Record]) -> Iterable[Row]:

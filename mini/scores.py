@@ -22,7 +22,7 @@ from bertline import Client
 from demo.served import plain_values, score_predictions, served_predictions
 from demo.server import Server
 from export import ort_run
-from mini.line import CLOZE, EMBED, STS, Arguments, Line, check_names, served_as, task_names
+from mini.line import CLOZE, EMBED, STS, STS_COLUMNS, Arguments, Line, check_names, served_as, task_names
 from mini.tasks import TASKS, MiniTask
 from tasks import AnyTask
 from tasks.batching import Run, predict
@@ -35,7 +35,7 @@ from training.baselines import baseline
 from training.checkpoint import TaskCard, checkpoint_digest, load_model, load_tokenizer, read_task_card
 from training.command import command, parse
 from training.data.examples import Examples
-from training.data.labelled import Columns, columns_there, dev_columns, read_examples, read_similarities
+from training.data.labelled import columns_there, dev_columns, read_examples, read_similarities
 from training.evaluate import load_for_evaluation, torch_run
 from training.grid import REPORT_FILE
 from training.loop.run import METRICS_FILE, read_metrics
@@ -55,6 +55,7 @@ class ScoresArguments(Arguments):
     only: tyro.conf.Suppress[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_names([self.name], task_names())
 
 
@@ -89,8 +90,7 @@ def score(line: Line, task: MiniTask, client: Client) -> dict[str, Any]:
 def score_vectors(line: Line, client: Client) -> dict[str, Any]:
     """How well cosines agree with the scores of STS-B dev: of the vectors, before tuning, and of the words shared."""
     tokenizer = load_tokenizer(line.pretrained)
-    columns = Columns(text="sentence1", text_pair="sentence2", label="score")
-    pairs = read_similarities([line.path(STS)], columns=columns, tokenizer=tokenizer)
+    pairs = read_similarities([line.path(STS)], columns=STS_COLUMNS, tokenizer=tokenizer)
     before = create_task("embedding", tokenizer, EmbeddingSettings(max_seq_length=128, pooling="cls", normalize=True))
     ways = {"before": _local(before, torch_run(load_model(line.pretrained, "embedding"), before))}
     ways |= _ways(line, EMBED, "embedding", client)
@@ -144,9 +144,7 @@ def _check_origins(line: Line, name: str) -> None:
         if manifest.provenance["checkpoint"]["sha256"] != made:
             raise ValueError(f"`{line.model(name, precision)}` is no export of `{line.checkpoint(name)}`; remove it")
     origin = _card(line, name).provenance
-    first = origin.get("before", origin)["checkpoint"]["sha256"]
-    if first != checkpoint_digest(line.pretrained):
-        raise ValueError(f"`{line.out / name}` does not come from `{line.pretrained}`; remove it to make it anew")
+    line.check_origin(name, origin.get("before", origin)["checkpoint"]["sha256"])
 
 
 def _ways(line: Line, name: str, kind: str, client: Client) -> dict[str, Predict]:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from mini.cards import PRETRAINED, annotated
-from mini.line import NAME, Arguments, Line, served_as
+from mini.line import NAME, Arguments, Line, is_kept, served_as
 from tasks.files import atomic_directory
 from tasks.manifest import MANIFEST_FILE
 from training.command import command, parse
@@ -39,11 +39,13 @@ def main() -> None:
 
 
 def shipped(line: Line) -> Iterator[tuple[Path, tuple[Path, str]]]:
-    """What is kept: where it is, where it goes, and whose notes its card gets."""
-    yield line.pretrained, (MODELS / NAME, PRETRAINED)
-    for name in line.shipped():
+    """What is kept, as far as it is made: where it is, where it goes, and whose notes its card gets."""
+    if line.pretrained.exists() and line.pretrained.resolve() != (MODELS / NAME).resolve():
+        yield line.pretrained, (MODELS / NAME, PRETRAINED)
+    for name in line.scored():
         model = served_as(name)
-        yield line.model(name, "int8"), (MODELS / model / "1", model)
+        if is_kept(name):
+            yield line.model(name, "int8"), (MODELS / model / "1", model)
 
 
 def _kept(places: Mapping[Path, tuple[Path, str]]) -> list[Path]:

@@ -6,8 +6,8 @@
 
 Unsupervised, the positive of a text is the text itself, seen through other dropout; supervised, it is the text's pair.
 The other texts of the global batch are negatives, and so is the column `negative` where there is one. The result is a
-checkpoint of the task `embedding`, which `python -m export` and `python -m serving` take as it is. The same command
-again resumes.
+checkpoint of the task `embedding`, which `python -m export` makes a model of that is served. The same command again
+resumes.
 """
 
 from __future__ import annotations

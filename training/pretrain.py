@@ -102,7 +102,7 @@ class PretrainRecipe(LoopSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        assert self.masking  # or it says what is wrong
+        _ = self.masking  # which says what is wrong
         if self.direction != "both" and self.next_sentences:
             raise ValueError(f"direction `{self.direction}` is trained without next sentences: --no-next-sentences")
         if self.direction != "both" and self.objective != "masked-lm":

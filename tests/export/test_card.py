@@ -82,7 +82,7 @@ def expected(task, model):
 @pytest.mark.parametrize("task", sorted(EXAMPLES))
 def test_onnxruntime_alone_says_what_the_task_says(task, exported):
     """From text to result, with nothing of ours."""
-    found = run(snippet(exported[task], "import onnxruntime"))
+    found = run(snippet(exported[task], "InferenceSession"))
 
     if task == "tagging":  # the first piece of each word
         found = [label for token, label in found if not token.startswith(("##", "[CLS]", "[SEP]"))]
@@ -115,7 +115,7 @@ def test_answers_are_left_out_as_the_task_leaves_them_out(unanswerable, null_thr
     settings = SETTINGS["spans"] | {"unanswerable": unanswerable, "null_threshold": null_threshold}
     model = export_checkpoint(checkpoints["spans"], tmp_path / "spans/1", UNTUNED, settings=settings)
 
-    found = run(snippet(model, "import onnxruntime"))
+    found = run(snippet(model, "InferenceSession"))
 
     assert found == expected("spans", model)
     assert bool(found) == (not unanswerable or null_threshold > 0)
@@ -136,6 +136,22 @@ def test_other_libraries_run_the_snippets(exported):
     np.testing.assert_allclose(logits["regression"][0, 0], expected("regression", exported["regression"]), atol=1e-4)
     assert logits["spans"].shape == (1, logits["spans"].shape[1])
     assert "optimum" not in text_of(exported["multiple-choice"])
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("name", "library"), [("plain", "sentence_transformers"), ("regression", "optimum")])
+def test_other_libraries_add_integers_exactly(name, library, tmp_path, checkpoints):
+    """As the server does, and ONNX Runtime alone: they give the same numbers, on every CPU."""
+    pytest.importorskip("optimum.onnxruntime")
+    pytest.importorskip("sentence_transformers")
+    wishes = Wishes(precision="int8", tune=False, limits=Limits(min_cosine=0))
+
+    model = export_checkpoint(checkpoints[name], tmp_path / "n/1", wishes)
+
+    code = snippet(model, library)
+    assert '("session.x64quantprecision", "1")' in code
+    found, alone = run(code), run(snippet(model, "InferenceSession"))
+    np.testing.assert_allclose(np.squeeze(found), np.squeeze(alone), atol=1e-4)
 
 
 def test_the_client_snippets_ask_a_server(exported, tmp_path):
@@ -177,7 +193,7 @@ def test_cards_of_pairs_ask_about_pairs(tmp_path, checkpoints):
 
     exported = export_checkpoint(tmp_path / "ours", tmp_path / "news/1", UNTUNED)
 
-    assert run(snippet(exported, "import onnxruntime"))[0] in settings.labels
+    assert run(snippet(exported, "InferenceSession"))[0] in settings.labels
     assert '"text_pair": "Its pair."' in text_of(exported)
     assert "--model news/1 " in text_of(exported)
     assert "| majority label | 0.5000 |" in text_of(exported)
@@ -222,7 +238,7 @@ def test_the_card_stays_true_when_the_directory_is_tuned(tmp_path, exported):
     assert f"the fastest of {len(trials)} trials" in text_of(after).replace("\n", " ")
     assert text_of(after) == render(after.manifest, after.model_path.stat().st_size)
     np.testing.assert_allclose(
-        run(snippet(after, "import onnxruntime")), expected("embedding", exported["embedding"]), atol=1e-4
+        run(snippet(after, "InferenceSession")), expected("embedding", exported["embedding"]), atol=1e-4
     )
 
 

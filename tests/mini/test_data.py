@@ -165,3 +165,19 @@ def test_missing_data_are_named(tmp_path, monkeypatch, capfd):
     assert result.returncode == 1
     assert "wiki-06.txt.xz" in result.stderr
     assert len(result.stderr.splitlines()) == 1
+
+
+def test_damaged_data_are_named(tmp_path, monkeypatch, capfd):
+    """A file cut short, and a table without a column that is needed."""
+    text = tmp_path / "pretrain/wiki-06.txt.xz"
+    write(text, "\n\n".join(f"document {n}." for n in range(8000)))
+    whole = text.read_bytes()
+    text.write_bytes(whole[:-100])
+    cut = call(main, [str(tmp_path), str(tmp_path / "out")], monkeypatch, capfd)
+    text.write_bytes(whole)
+    write(tmp_path / "topic/trec-6/train.tsv.xz", "label\tquestion\nLOC\tWhere?\n")
+    lacking = call(main, [str(tmp_path), str(tmp_path / "out")], monkeypatch, capfd)
+
+    assert (cut.returncode, lacking.returncode) == (1, 1)
+    assert [str(text) in line for line in cut.stderr.splitlines()] == [True]
+    assert "train.tsv.xz` has no column `text`" in lacking.stderr

@@ -1,18 +1,29 @@
 """The line of bertline-mini: every stage is a command that there is, with flags that it takes."""
 
+import json
 import shlex
 from pathlib import Path
 
 import pytest
 
+import export.__main__
+import mini.data
+import mini.half
 import mini.scores
+import mini.ship
 import training.ablations.__main__
 import training.contrastive
+import training.corpus
 import training.finetune
 import training.grid
 import training.pretrain
+import training.vocab
 from mini.line import Arguments, Line
 from mini.tasks import TASKS
+from tasks.files import atomic_write
+from tests.commands import call
+from training.checkpoint import checkpoint_digest
+from training.command import parse
 
 STAGES = list(Line(Arguments(data=Path("the data"), out=Path("an out"))).stages())
 
@@ -25,32 +36,34 @@ def test_results_are_different():
     assert len(set(names)) == len(names)
 
 
+COMMANDS = {
+    "training.vocab": (training.vocab.VocabRecipe, "out"),
+    "training.corpus": (training.corpus.CorpusRecipe, "out"),
+    "training.finetune": (training.finetune.FinetuneRecipe, "run_dir"),
+    "training.grid": (training.grid.GridRecipe, "run_dir"),
+    "training.contrastive": (training.contrastive.ContrastiveRecipe, "run_dir"),
+    "training.ablations": (training.ablations.__main__.AblationsRecipe, "run_dir"),
+    "export": (export.__main__.Arguments, "model_dir"),
+    "mini.data": (mini.data.DataArguments, "out"),
+    "mini.half": (mini.half.HalfArguments, "out"),
+    "mini.scores": (mini.scores.ScoresArguments, "out"),
+    "mini.ship": (Arguments, "out"),
+    "mini.results": (Arguments, "out"),
+}
+"""What takes a command's flags, and which of them says where it writes; pretraining has recipes by name."""
+
+
 @pytest.mark.parametrize("stage", STAGES, ids=lambda stage: stage.title)
-def test_stages_are_commands(stage, monkeypatch):
-    """Paths with spaces stay whole."""
+def test_stages_are_commands(stage):
+    """Flags are there, paths with spaces stay whole, and results come to lie where they are looked for."""
     module, *arguments = shlex.split(stage.arguments)
-    assert {"the data", "an out"} & {part for word in arguments for part in word.split("/")[:1]}
-    if module == "training.grid":
-        monkeypatch.setattr("sys.argv", ["grid", *arguments])
-        recipe = training.grid.parse(training.grid.GridRecipe, module, "")
-        assert recipe.run_dir == stage.result.parent
-    elif module == "training.finetune":
-        monkeypatch.setattr("sys.argv", ["finetune", *arguments])
-        assert training.finetune.parse(training.finetune.FinetuneRecipe, module, "").run_dir == stage.result.parent
-    elif module == "training.contrastive":
-        monkeypatch.setattr("sys.argv", ["contrastive", *arguments])
-        recipe = training.contrastive.parse(training.contrastive.ContrastiveRecipe, module, "")
-        assert recipe.run_dir == stage.result.parent
-    elif module == "training.ablations":
-        monkeypatch.setattr("sys.argv", ["ablations", *arguments])
-        recipe = training.ablations.__main__.parse(training.ablations.__main__.AblationsRecipe, module, "")
-        assert stage.result in [recipe.run_dir / table.picture for table in recipe.chosen]
-    elif module == "training.pretrain":
-        assert training.pretrain.recipe_from_arguments(arguments).run_dir == stage.result.parent
-    elif module == "mini.scores":
-        monkeypatch.setattr("sys.argv", ["scores", *arguments])
-        found = mini.scores.parse(mini.scores.ScoresArguments, module, "")
-        assert Line(found).scores(found.name) == stage.result
+    if module == "training.pretrain":
+        place = training.pretrain.recipe_from_arguments(arguments).run_dir
+    else:
+        recipe_type, name = COMMANDS[module]
+        place = getattr(parse(recipe_type, module, "", arguments), name)
+    assert place.parts[0] == "an out"
+    assert stage.result is None or stage.result.is_relative_to(place)
 
 
 def test_only_some_tasks():
@@ -68,14 +81,43 @@ def test_only_some_tasks():
     assert "Questions that text asks of itself" in titles
 
 
-def test_ablations_alone():
-    """They need nothing of bertline-mini's own."""
+def test_ablations_alone(tmp_path, monkeypatch, capfd):
+    """They need nothing of bertline-mini's own, nor do the stages after them."""
     stages = list(Line(Arguments(data=Path("data"), only=("ablations",))).stages())
     assert [stage.title for stage in stages] == [
         "What each part of BERT is worth",
         "Keep the models",
         "The page of results",
     ]
+    result = call(mini.ship.main, ["--data", str(tmp_path), "--out", str(tmp_path)], monkeypatch, capfd)
+    assert (result.returncode, result.stdout) == (0, "0.0 MB in all\n")
+
+
+def test_from_a_checkpoint_that_is_there(checkpoint):
+    """Nothing is pretrained, and every stage of this package knows of it."""
+    given = Arguments(data=Path("data"), pretrained=checkpoint, only=("sst-2",))
+    stages = list(Line(given).stages())
+    assert [stage.title for stage in stages][:2] == ["Data", "Fine-tuning: SST-2, sentiment"]
+    assert f"--checkpoint {checkpoint} " in stages[1].arguments
+    for stage in stages[-3:]:
+        assert f"--pretrained {checkpoint}" in stage.arguments
+
+
+def test_a_checkpoint_of_others_is_refused(tmp_path):
+    """Nobody knows how it came about."""
+    with pytest.raises(ValueError, match="no checkpoint of ours"):
+        Arguments(data=Path("data"), pretrained=tmp_path)
+
+
+def test_scores_of_another_checkpoint_are_refused(checkpoint, tmp_path, monkeypatch, capfd):
+    """Before anything is replaced; what to remove is named."""
+    monkeypatch.setattr("mini.ship.MODELS", tmp_path / "models")
+    flags = ["--data", str(tmp_path), "--out", str(tmp_path), "--pretrained", str(checkpoint)]
+    for digest, code in ((checkpoint_digest(checkpoint), 0), ("another", 1)):
+        atomic_write(tmp_path / "rte/scores.json", json.dumps({"pretrained": digest}).encode())
+        result = call(mini.ship.main, flags, monkeypatch, capfd)
+        assert result.returncode == code
+    assert f"`{tmp_path}/rte` does not come from `{checkpoint}`; remove it to make it anew" in result.stderr
 
 
 def test_unknown_tasks_are_named():

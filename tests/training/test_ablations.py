@@ -78,6 +78,11 @@ def finished(data, tmp_path_factory, alone):
     return recipe, ablations(recipe, alone), killed
 
 
+def plain(path):
+    """Text without the spaces that align tables."""
+    return " ".join(path.read_text().split())
+
+
 @pytest.mark.slow
 def test_cells_are_means_over_seeds(finished):
     """As the task cards of the runs have the scores, with their sample deviation, and the baseline beside them."""
@@ -104,7 +109,7 @@ def test_cells_are_means_over_seeds(finished):
         assert row["scores"]["NER"]["standard_deviation"] == pytest.approx(np.std(scores, ddof=1))
         assert table["baselines"]["NER"] == {"commonest tag": cards[0].scores["commonest tag"]["f1"]}
         line = f"| {row['label']} | {row['lm_loss'] or 0:.3f} | {100 * np.mean(scores):.1f} ± "
-        assert line.replace(" 0.000 ", "  ") in (recipe.run_dir / "ablations.md").read_text()
+        assert line.replace(" 0.000 ", " ") in plain(recipe.run_dir / "ablations.md")
     assert result.lm_losses[-1] is None  # not pretrained
     assert (recipe.run_dir / "table-5.png").read_bytes().startswith(b"\x89PNG")
 
@@ -162,7 +167,8 @@ def change(path, **fields):
 
 @pytest.mark.slow
 def test_refused_runs_stop_no_others(finished, alone, tmp_path, capsys):
-    """They are named, and what builds on them is left out, too; the rest is done, and the tables are written."""
+    """They are named, and what builds on them is left out, too; the rest is done, and the tables are written, but not
+    drawn."""
     recipe = replace(finished[0], run_dir=Path(shutil.copytree(finished[0].run_dir, tmp_path / "run")))
     change(recipe.run_dir / "pretrain/no-nsp/recipe.json", dropout=0.5)
     change(recipe.run_dir / "finetune/bert/NER-seed0/recipe.json", data={"train": ["another"]})
@@ -171,6 +177,7 @@ def test_refused_runs_stop_no_others(finished, alone, tmp_path, capsys):
     with pytest.raises(ValueError, match="4 runs were left out, for the reasons above; remove their directories in"):
         ablations(recipe, alone)
 
+    assert not list(recipe.run_dir.glob("table-*.png"))
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("left out: ")]
     for line, reason in zip(
         sorted(lines),
@@ -184,8 +191,7 @@ def test_refused_runs_stop_no_others(finished, alone, tmp_path, capsys):
     ):
         assert re.search(reason, line)
     assert (recipe.run_dir / "finetune/left-to-right/NER-seed1/checkpoint/task.json").is_file()
-    rows = [line for line in (recipe.run_dir / "ablations.md").read_text().splitlines() if line.startswith("| no NSP")]
-    assert rows == ["| no NSP |  |  |"]
+    assert "| no NSP | | | |" in plain(recipe.run_dir / "ablations.md")
 
 
 @pytest.mark.slow

@@ -5,8 +5,9 @@
 
 The data folder holds text to pretrain on, `pretrain/*.txt`, and labelled data: glue/SST-2/{train,dev}.tsv, the same of
 MRPC and RTE, squad/{train,dev}-v1.1*.json, ner/wnut17/{train,dev}.conll; packed with xz or gzip or not. Each
-pretraining sees the same number of examples. Killed, the same command goes on. `ablations.md` and `ablations.json` in
-the run directory hold what is known so far, `table-*.png` draw it in the end.
+pretraining sees the same number of examples, but for the table of steps. Killed, the same command goes on.
+`ablations.md` and `ablations.json` in the run directory hold what is known so far, `table-*.png` draw it when all runs
+are done.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class AblationsRecipe:
             values = getattr(self, name)
             if values is not None and (not values or len(set(values)) < len(values)):
                 raise ValueError(f"{name} must be one or more different values: `{' '.join(map(str, values))}`")
-        assert self.chosen  # or it says what is wrong
+        _ = self.chosen  # which says what is wrong
 
     @property
     def sizes(self) -> Scale:
@@ -85,7 +86,11 @@ def ablations(recipe: AblationsRecipe, world: World) -> list[Result]:
     if world.is_main:
         write(found, recipe.run_dir, heading)
         for result in found:
-            plot_result(result, recipe.run_dir / result.table.picture)
+            picture = recipe.run_dir / result.table.picture
+            if left_out:
+                picture.unlink(missing_ok=True)  # of before, when more was there
+            else:
+                plot_result(result, picture)
         print("\n" + markdown(found, heading), flush=True)
     world.barrier()
     if left_out:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tasks.files import atomic_write
+from tasks.files import MADE_FROM_FILE, atomic_write
 from tasks.json_files import read_json
 from training.ablations.scales import Scale
 from training.ablations.tables import LABELLED_DATA, TaskName
@@ -16,7 +16,6 @@ from training.corpus import CorpusRecipe, prepare_corpus
 from training.loop.recipe import check_no_run
 from training.vocab import VocabRecipe, train_vocab
 
-MADE_FROM_FILE = "made_from.json"
 SAMPLE_BYTES = 50_000_000
 """Of text to learn the vocabulary from."""
 

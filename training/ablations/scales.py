@@ -26,7 +26,7 @@ class Scale:
     bilstm_epochs: float
     """Times as many with one."""
     pretraining: Mapping[str, Any]
-    """Fields of every pretraining recipe: the same number of tokens for all."""
+    """Fields of every pretraining recipe: the same number of steps for all, but in the table of steps."""
     finetuning: Mapping[str, Any]
     """Fields of every fine-tuning recipe."""
     spans: Mapping[str, Any]
