@@ -29,7 +29,7 @@ RUN ?= runs/$(@F)
 CHECKPOINT ?= runs/pretrain/checkpoint
 MODEL ?= models/my-model/1
 PRECISION ?= fp32
-MODELS ?= build/demo/models
+MODELS ?= models
 PORT ?= 50051
 METRICS_PORT ?= 9090
 NPROC ?= 1
@@ -92,7 +92,7 @@ export: $(READY)  ## CHECKPOINT=folder MODEL=models/<name>/<version> PRECISION=f
 	$(PY) -m export $(CHECKPOINT) $(MODEL) --precision $(PRECISION) $(ARGS)
 models: $(READY)  ## DATA=folder of text and labelled data: make bertline-mini anew, and all that comes of it (hours on 2 cores; goes on where it was)
 	$(NEED_DATA)$(PY) -m mini $(if $(DATA),--data $(DATA)) $(ARGS)
-serve: $(READY)  ## MODELS=folder of models (default: what the demo built) PORT=50051 METRICS_PORT=9090
+serve: $(READY)  ## MODELS=folder of models (default: those of bertline-mini, which are here) PORT=50051 METRICS_PORT=9090
 	$(PY) -m serving $(MODELS) --port $(PORT) --metrics-port $(METRICS_PORT) $(ARGS)
 
 ## Develop

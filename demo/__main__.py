@@ -89,7 +89,7 @@ def main() -> None:
     seconds["Serving and scoring"] = time.monotonic() - start - sum(seconds.values())
     report = f"{table}\n\n{_times(seconds)}\n"
     (out / "scores.md").write_text(report, encoding="utf-8")
-    print(f"\n{report}\ntraining curves -> {curves}\nserve these models with: make serve")
+    print(f"\n{report}\ntraining curves -> {curves}\nserve these models with: make serve MODELS={out / 'models'}")
 
 
 def _times(seconds: dict[str, float]) -> str:
