@@ -25,4 +25,5 @@ def machine(cpuinfo: Path = CPUINFO) -> dict[str, Any]:
 
 def machine_in_words(found: Mapping[str, Any]) -> str:
     """What `machine` gives, in a line."""
-    return f"{found['cpu']} ({', '.join([str(found['cores']) + ' cores', *found['features']])})"
+    cores = f"{found['cores']} core{'s' * (found['cores'] != 1)}"
+    return f"{found['cpu']} ({', '.join([cores, *found['features']])})"

@@ -14,12 +14,15 @@ from typing import Any
 
 import jinja2
 
+from export.machine import machine_in_words
+from export.report import speed_in_words
 from mini import ship
 from mini.line import ABLATIONS, EMBED, NAME, TABLES, Arguments, Line, task_names
 from mini.scores import last_position
 from mini.tasks import EMBED_AIM, TASKS, MiniTask
 from tasks.files import atomic_write
 from tasks.json_files import read_json
+from tasks.manifest import MANIFEST_FILE, read_model_directory
 from training.ablations.report import JSON_FILE, MARKDOWN_FILE
 from training.ablations.tables import picture_name
 from training.checkpoint import checkpoint_digest
@@ -53,6 +56,7 @@ def main() -> None:
         "dev": score_rows(records, "dev"),
         "test": score_rows(records, "test"),
         "same": same_rows(records),
+        "speed": speed_rows(ship.MODELS),
         "vectors": vector_rows(records),
         "cost": cost_rows(runs, records),
     }
@@ -174,21 +178,26 @@ def _mean(row: Mapping[str, Any]) -> str:
 
 
 def same_rows(records: Mapping[str, Record]) -> Iterable[Row]:
-    """On how many dev examples each way says what PyTorch says, or how far numbers differ; and how fast it is."""
-    yield "task", "examples", *(f"{way}: same" for way in WAYS[1:]), *(f"{way}: examples/s" for way in WAYS)
+    """On how many dev examples each way says what PyTorch says, or how far numbers differ."""
+    yield "task", "examples", *WAYS[1:]
     for task, record in scored(records):
         found = record["ways"]["dev"]
-        count = found["num_examples"]
-        yield (
-            task.title,
-            f"{count:,}",
-            *(_same(found[way]) for way in WAYS[1:]),
-            *(f"{count / found[way]['seconds']:,.0f}" for way in WAYS),
-        )
+        yield task.title, f"{found['num_examples']:,}", *(_same(found[way]) for way in WAYS[1:])
 
 
 def _same(found: Record) -> str:
     return f"{found['same']:,}" if "same" in found else f"within {found['largest_difference']:.2g}"
+
+
+def speed_rows(models: Path) -> Iterable[Row]:
+    """A row for each model that is kept: what is measured when its form is chosen."""
+    yield "model", "graph", "MB", "speed", "measured on"
+    for file in sorted(models.glob(f"*/*/{MANIFEST_FILE}")):
+        manifest = read_model_directory(file.parent).manifest
+        made = manifest.provenance
+        size = sum(item.stat().st_size for item in file.parent.rglob("*") if item.is_file()) / 1e6
+        machine = machine_in_words(made["machine"])
+        yield str(manifest.name), made["graph"]["name"], f"{size:.1f}", speed_in_words(manifest), machine
 
 
 def vector_rows(records: Mapping[str, Record]) -> Iterable[Row]:

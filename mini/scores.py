@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -171,7 +170,7 @@ def _local(task: AnyTask, run: Run) -> Predict:
 
 
 def _score_split(line: Line, task: MiniTask, path: Path, ways: Mapping[str, Predict]) -> dict[str, Any]:
-    """Scores, seconds, and on how many examples each way says what PyTorch says; of numbers the largest difference."""
+    """Scores, and on how many examples each way says what PyTorch says; of numbers the largest difference."""
     tokenizer, recipe = load_tokenizer(line.pretrained), _card(line, task.name).provenance["recipe"]
 
     def read(paths: Sequence[Path]) -> Examples:
@@ -184,11 +183,9 @@ def _score_split(line: Line, task: MiniTask, path: Path, ways: Mapping[str, Pred
     values: dict[str, list[Any]] = {}
     with Progress(f"{task.name}, {path.name}", unit="way", total=len(ways)) as bar:
         for way, predictions in ways.items():
-            start = time.monotonic()
             values[way] = predictions(examples)
-            seconds = time.monotonic() - start
             scores = score_predictions(task.kind, examples, values[way])
-            found[way] = {"scores": scores, "seconds": round(seconds, 4), **_agreement(values["PyTorch"], values[way])}
+            found[way] = {"scores": scores, **_agreement(values["PyTorch"], values[way])}
             bar.update(1)
     return found
 
