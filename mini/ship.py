@@ -51,7 +51,8 @@ def shipped(line: Line) -> Iterator[tuple[Path, tuple[Path, str]]]:
 def _kept(places: Mapping[Path, tuple[Path, str]]) -> list[Path]:
     """What will be kept: the new, and of the old what is not replaced."""
     new = {place for place, _ in places.values()}
-    return [*places, *(file.parent for file in MODELS.glob(f"*/*/{MANIFEST_FILE}") if file.parent not in new)]
+    old = [MODELS / NAME, *(file.parent for file in MODELS.glob(f"*/*/{MANIFEST_FILE}"))]
+    return [*places, *(place for place in old if place not in new)]
 
 
 def _files(source: Path) -> list[Path]:

@@ -89,6 +89,7 @@ def test_ablations_alone(tmp_path, monkeypatch, capfd):
         "Keep the models",
         "The page of results",
     ]
+    monkeypatch.setattr("mini.ship.MODELS", tmp_path / "models")
     result = call(mini.ship.main, ["--data", str(tmp_path), "--out", str(tmp_path)], monkeypatch, capfd)
     assert (result.returncode, result.stdout) == (0, "0.0 MB in all\n")
 
