@@ -67,6 +67,11 @@ class Forecast:
         """Of a request that is so large; 0 before one was seen."""
         return int(num_bytes * self._tokens_per_byte.get(model, 0.0))
 
+    def forget(self, model: Model) -> None:
+        """Go by what was measured when it was loaded, as if it had done nothing since."""
+        self._lines.pop(model, None)
+        self._seconds_per_token.pop(model, None)
+
     def batch_done(self, model: Model, num_tokens: int, core_s: float) -> None:
         """Learn from a batch."""
         if model not in self._lines:

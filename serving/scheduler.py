@@ -141,9 +141,21 @@ class Scheduler:
         Raises:
             RefusedError: as `submit`.
         """
-        work_s, now_s = num_tokens * self.forecast.seconds_per_token(model), time.monotonic()
-        with self._changed:
+        now_s = time.monotonic()
+
+        def admit() -> None:
+            work_s = num_tokens * self.forecast.seconds_per_token(model)
             self._admit(work_s, now_s, due_s(now_s, work_s), deadline_s, HEADROOM)
+
+        with self._changed:
+            try:
+                admit()
+            except RefusedError:
+                if self._busy or self._queue.first():
+                    raise
+                # Nothing is done from which it could learn that it can do better now.
+                self.forecast.forget(model)
+                admit()
 
     def submit(
         self,

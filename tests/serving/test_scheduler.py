@@ -324,6 +324,26 @@ def test_a_batch_that_cannot_be_aborted_is_reported(log, model, monkeypatch):
     model.gate.set()
 
 
+def test_what_was_learnt_in_bad_times_is_forgotten_when_idle(scheduler, model):
+    """As long as all is refused nothing is computed, and nothing new would be learnt."""
+    model.seconds_per_token = 0.001
+    for _ in range(200):  # the machine did something else
+        scheduler.forecast.batch_done(model, 40, 0.4)
+    assert 5000 * scheduler.forecast.seconds_per_token(model) > 10
+
+    running = occupy(scheduler, model)
+    with pytest.raises(TooLargeError):
+        scheduler.check(model, 5000)
+    model.gate.set()
+    running.result(10)
+    while scheduler.look_after_workers() or scheduler._busy:
+        time.sleep(0.001)
+    scheduler.check(model, 5000)
+    scheduler.check(model, 500, deadline_s=time.monotonic() + 1)
+    with pytest.raises(TooLargeError):
+        scheduler.check(model, 20_000)
+
+
 def test_closing_aborts_what_is_under_way(log, model):
     """Nobody waits for it any more; what has not begun never does."""
     scheduler = Scheduler(workers=1, observer=log)
