@@ -63,6 +63,7 @@ def main() -> None:
     pictures = [f"{ABLATIONS}/{picture_name(table)}" for table in TABLES]
     page = environment.get_template("results.md.j2").render(
         {name: markdown_table(rows) for name, rows in tables.items()},
+        missing=[task.title for task in TASKS if task.name not in records],
         ablations=[picture for picture in pictures if (FOLDER / picture).exists()],
     )
     atomic_write(PAGE, (page.rstrip() + "\n").encode())
@@ -211,22 +212,25 @@ def vector_rows(records: Mapping[str, Record]) -> Iterable[Row]:
 
 def cost_rows(runs: Sequence[Path], records: Mapping[str, Record]) -> Iterable[Row]:
     """Runs, hours and tokens of each stage."""
-    yield "stage", "runs", "hours", "tokens", "tokens/s"
+    yield "stage", "runs", "hours", "tokens", "tokens/s", "on"
     legs = [_position(run) for run in runs]
     hours, tokens = sum(leg["elapsed_s"] for leg in legs) / 3600, sum(leg["num_tokens"] for leg in legs)
-    yield _cost_row("pretraining", {"num_runs": len(runs), "hours": hours, "num_tokens": tokens})
-    cloze = next((record["cloze"] for _, record in scored(records) if "cloze" in record), None)
+    yield _cost_row("pretraining", {"num_runs": len(runs), "hours": hours, "num_tokens": tokens}, "see above")
+    cloze = next((record for _, record in scored(records) if "cloze" in record), None)
     if cloze:
-        yield _cost_row("questions that text asks of itself", cloze["cost"])
+        machine = machine_in_words(cloze["machine"])
+        yield _cost_row("questions that text asks of itself", cloze["cloze"]["cost"], machine)
     for task, record in scored(records):
-        yield _cost_row(f"fine-tuning: {task.title}", record["cost"])
+        yield _cost_row(f"fine-tuning: {task.title}", record["cost"], machine_in_words(record["machine"]))
     if EMBED in records:
-        yield _cost_row("vectors of texts", records[EMBED]["cost"])
+        record = records[EMBED]
+        yield _cost_row("vectors of texts", record["cost"], machine_in_words(record["machine"]))
 
 
-def _cost_row(stage: str, cost: Record) -> Row:
+def _cost_row(stage: str, cost: Record, machine: str) -> Row:
     speed = cost["num_tokens"] / cost["hours"] / 3600 if cost["hours"] else 0
-    return stage, f"{cost['num_runs']}", f"{cost['hours']:.2f}", f"{cost['num_tokens'] / 1e6:.1f}M", f"{speed:,.0f}"
+    tokens = f"{cost['num_tokens'] / 1e6:.1f}M"
+    return stage, f"{cost['num_runs']}", f"{cost['hours']:.2f}", tokens, f"{speed:,.0f}", machine
 
 
 def score_name(task: MiniTask) -> str:

@@ -21,6 +21,7 @@ from bertline import Client
 from demo.served import plain_values, score_predictions, served_predictions
 from demo.server import Server
 from export import ort_run
+from export.machine import machine
 from mini.line import CLOZE, EMBED, STS, STS_COLUMNS, Arguments, Line, check_names, served_as, task_names
 from mini.tasks import TASKS, MiniTask
 from tasks import AnyTask
@@ -69,6 +70,7 @@ def main() -> None:
         found = score(line, task, client) if task else score_vectors(line, client)
     found["pretrained"] = checkpoint_digest(line.pretrained)
     found["recipe"] = _card(line, name).provenance["recipe"]
+    found["machine"] = machine()
     found["cost"] = cost(sorted(line.out.glob(f"{name}/**/{METRICS_FILE}")))
     if task and task.after_cloze:
         found["cloze"] = of_cloze(line)
