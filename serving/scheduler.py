@@ -150,7 +150,7 @@ class Scheduler:
         with self._changed:
             try:
                 admit()
-            except RefusedError:
+            except (TooLargeError, HopelessError):
                 if self._busy or self._queue.first():
                     raise
                 # Nothing is done from which it could learn that it can do better now.
