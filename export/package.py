@@ -30,7 +30,7 @@ from training.checkpoint import checkpoint_digest
 from training.data.hub import is_hub
 from training.data.labelled import source_name
 from training.model.bert import BertConfig
-from training.reports.model_card import CARD_FILE
+from training.reports.model_card import CARD_FILE, with_notes
 
 _LIBRARIES = ("torch", "onnx", "tokenizers")
 _NUM_NAMED = 3
@@ -113,11 +113,13 @@ def write_package(
     name: str,
     version: str,
     precision: Precision,
+    notes: str = "",
 ) -> None:
     """Write tokenizer and manifest beside the graph in a directory.
 
     Args:
         config: shape of the network.
+        notes: of the model card.
     """
     source.task.tokenizer.backend.save(str(directory / TOKENIZER_FILE))
     write_for_others(directory, source, config.hidden_size)
@@ -139,12 +141,16 @@ def write_package(
         provenance=_provenance(source, config, made),
         scores=_checkpoint_scores(source) | _scores(made),
     )
-    write_manifest(directory, manifest)
+    write_manifest(directory, manifest, notes)
 
 
-def write_manifest(directory: Path, manifest: Manifest) -> None:
-    """Write the manifest, and what it says as pages for people."""
-    for name, text in pages(manifest, graph_bytes(directory)).items():
+def write_manifest(directory: Path, manifest: Manifest, notes: str) -> None:
+    """Write the manifest, and what it says as pages for people.
+
+    Args:
+        notes: that the model card ends with.
+    """
+    for name, text in pages(manifest, graph_bytes(directory), notes).items():
         atomic_write(directory / name, text.encode())
 
 
@@ -154,16 +160,17 @@ def graph_bytes(directory: Path) -> int:
     return sum(path.stat().st_size for path in paths if path.is_file())
 
 
-def pages(manifest: Manifest, num_bytes: int) -> dict[str, str]:
+def pages(manifest: Manifest, num_bytes: int, notes: str = "") -> dict[str, str]:
     """All files that tell what a manifest does, by name.
 
     Args:
         num_bytes: size of the graph with its weights.
+        notes: that the model card ends with.
     """
     return {
         MANIFEST_FILE: manifest.to_json(),
         REPORT_FILE: report.render(manifest, num_bytes),
-        CARD_FILE: card.render(manifest, num_bytes),
+        CARD_FILE: with_notes(card.render(manifest, num_bytes), notes),
     }
 
 

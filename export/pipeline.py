@@ -42,6 +42,7 @@ from tasks.manifest import (
 from training.evaluate import torch_run
 from training.limits import check_numbers
 from training.model.bert import BertModel
+from training.reports.model_card import read_notes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +92,7 @@ def export_checkpoint(
         task: None for the task that the checkpoint was trained for.
         settings: settings to use instead of what the checkpoint says.
         data: what the graph is judged and timed on.
-        replace: overwrite an existing model directory.
+        replace: overwrite an existing model directory, but for the notes in its card.
         stages: is told what is done.
 
     Raises:
@@ -109,11 +110,22 @@ def export_checkpoint(
     source = read_source(checkpoint, task=task, settings=settings)
     model = source.load_model()
     check_record(source, model.config, data.files)
+    if notes := read_notes(model_dir):
+        stages.say(f"the notes in the model card of `{model_dir}` are kept; see that they are true of the new graph")
     stages.say(_describe(source, model))
     there = model_dir.absolute()  # when the current directory is replaced, what is relative to it is gone
     with atomic_directory(model_dir, replace=replace) as directory:
         made = _make_graph(source, model, directory, wishes, data, stages)
-        write_package(directory, source, model.config, made, name=name, version=version, precision=wishes.precision)
+        write_package(
+            directory,
+            source,
+            model.config,
+            made,
+            name=name,
+            version=version,
+            precision=wishes.precision,
+            notes=notes,
+        )
     return read_model_directory(there)
 
 

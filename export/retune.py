@@ -29,6 +29,7 @@ from tasks.cpus import available_cpus
 from tasks.files import atomic_directory
 from tasks.manifest import DATA_FILE, MODEL_FILE, Manifest, ModelDirectory, Precision, read_model_directory
 from training.model.bert import BertConfig
+from training.reports.model_card import read_notes
 
 MAX_CHANGE: Mapping[Precision, float] = {"fp32": 1e-8, "fp16": 1e-4, "int8": 5e-2}
 """Mean squared difference of an output from the old graph's in a batch, to its mean square in all: sums in another
@@ -38,13 +39,14 @@ _MAX_COMPARED = 1024
 
 
 def retune(model_dir: str | Path, workload: Workload, *, stages: Stages = SILENT) -> list[Trial]:
-    """Choose form and execution of a model directory, and write them into it, all at once.
+    """Choose form and execution of a model directory, and write them into it, all at once. The notes of its card stay.
 
     Raises:
         ValueError: when it is no model directory, its graph is not one of `export.graph`, or its execution provider is
             missing.
     """
     directory = read_model_directory(model_dir)
+    notes = read_notes(directory.path)
     target = target_of(directory.manifest.execution)
     check_provider(directory.manifest.execution)
     with atomic_directory(directory.path, replace=True) as new:
@@ -55,7 +57,8 @@ def retune(model_dir: str | Path, workload: Workload, *, stages: Stages = SILENT
         before = ort_run(directory.model_path, execution=on_all_cores(directory.manifest.execution))
         after = ort_run(new / MODEL_FILE, execution=on_all_cores(choice.execution))
         check_same(network.task, before, after, MAX_CHANGE[directory.manifest.precision])
-        write_manifest(new, _manifest(directory, digests(new), graph_record(numbers, choice, trials), choice))
+        manifest = _manifest(directory, digests(new), graph_record(numbers, choice, trials), choice)
+        write_manifest(new, manifest, notes)
     return trials
 
 

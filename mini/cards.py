@@ -3,7 +3,6 @@ models are no good for."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -81,19 +80,8 @@ _NOTES = {
 }
 
 
-_UNKNOWN = re.compile(r"^- \*\*Data\.\*\*.*\n(?:  .*\n)*", re.MULTILINE)
-"""What a card says of data of which nothing is known."""
-
-
-def annotated(card: str, name: str) -> str:
-    """A card of training or export with what is known of the data behind a model."""
-    known, count = _UNKNOWN.subn("", card)
-    assert count == 1, "the template of cards calls it otherwise now"
-    return f"{known.rstrip()}\n\n{notes(name)}"
-
-
 def notes(name: str) -> str:
-    """The last sections of a card, in Markdown."""
+    """Those of a card, in Markdown."""
     note = _NOTES[name]
     rows = [f"| {source.what} | {source.licence} |" for source in (*_TEXT, *note.sources)]
     limits = [f"- {limit}" for limit in (*note.limits, *_LIMITS)]

@@ -12,12 +12,12 @@ import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from mini.cards import PRETRAINED, annotated
+from mini.cards import PRETRAINED, notes
 from mini.line import NAME, Arguments, Line, is_kept, served_as
 from tasks.files import atomic_directory
 from tasks.manifest import MANIFEST_FILE
 from training.command import command, parse
-from training.reports.model_card import CARD_FILE
+from training.reports.model_card import CARD_FILE, with_notes
 
 MODELS = Path("models")
 MAX_BYTES = 40_000_000
@@ -68,7 +68,7 @@ def _copy(source: Path, place: Path, about: str) -> None:
             copy.parent.mkdir(exist_ok=True)
             shutil.copyfile(file, copy)
         card = temporary / CARD_FILE
-        card.write_text(annotated(card.read_text(encoding="utf-8"), about), encoding="utf-8")
+        card.write_text(with_notes(card.read_text(encoding="utf-8"), notes(about)), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from export import Limits, Wishes, export_checkpoint, ort_run, report
 from export.card import render
 from export.data import Data
 from export.retune import retune
+from export.stages import Stages
 from export.workload import Workload
 from tasks import TASKS
 from tasks.batching import predict
@@ -31,7 +32,7 @@ from tests.export.conftest import SETTINGS, UNTUNED
 from tests.serving.conftest import serve
 from training.checkpoint import TaskCard, load_model
 from training.checkpoint import save_checkpoint as save_our_checkpoint
-from training.reports.model_card import CARD_FILE
+from training.reports.model_card import CARD_FILE, with_notes
 
 CHOICES = ("One answer.", "Another answer.")
 EXAMPLES = {
@@ -236,10 +237,36 @@ def test_the_card_stays_true_when_the_directory_is_tuned(tmp_path, exported):
     after = read_model_directory(directory)
     assert "what is often fast" in before
     assert f"the fastest of {len(trials)} trials" in text_of(after).replace("\n", " ")
-    assert text_of(after) == render(after.manifest, after.model_path.stat().st_size)
+    assert text_of(after) == with_notes(render(after.manifest, after.model_path.stat().st_size), "")
     np.testing.assert_allclose(
         run(snippet(after, "InferenceSession")), expected("embedding", exported["embedding"]), atol=1e-4
     )
+
+
+def test_notes_in_the_card_stay_when_the_rest_is_written_anew(tmp_path, exported, checkpoints):
+    """What people know of the data, no command does."""
+    directory = shutil.copytree(exported["embedding"].path, tmp_path / "plain/1")
+    card, notes, said = directory / CARD_FILE, "## Licence\n\nCC0, says *Müller*.", []
+    card.write_text(with_notes(card.read_text(), notes))
+
+    retune(directory, Workload((3, 9), 65))
+    tuned = card.read_text()
+    export_checkpoint(checkpoints["plain"], directory, UNTUNED, replace=True, stages=Stages(said.append))
+    exported_again = card.read_text()
+
+    for text in (tuned, exported_again):
+        assert text.endswith(f"-->\n\n{notes}\n")
+        assert text.count("<!--") == 1
+    assert tuned != exported_again
+    assert any("are kept" in line for line in said)
+
+
+def test_a_card_that_cannot_be_read_is_named_before_the_work(tmp_path, exported):
+    directory = shutil.copytree(exported["embedding"].path, tmp_path / "plain/1")
+    (directory / CARD_FILE).write_bytes(b"\xff")
+
+    with pytest.raises(ValueError, match=r"README.md` is not UTF-8, so that its notes cannot be kept"):
+        retune(directory, Workload((3, 9), 65))
 
 
 @given(st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs"))).filter(str.strip))

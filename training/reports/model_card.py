@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from training.checkpoint import TaskCard
 
 CARD_FILE = "README.md"
+NOTES_BEGIN = "<!-- Notes (data, licences, limits) go below: a new export or tuning leaves them here. -->"
 TEMPLATE = "model_card.md.j2"
 FOLDER = Path(__file__).parent
 
@@ -117,14 +118,36 @@ def model_card(card: TaskCard, config: Mapping[str, Any], *, num_parameters: int
 
 
 def render_card(template: str, *, metadata: Mapping[str, Any], folder: Path = FOLDER, **values: Any) -> str:
-    """A model card as Markdown.
+    """A model card as Markdown, with room for notes.
 
     Args:
         template: file in `folder`; it may use `card_parts.md.j2`.
         metadata: for the hub, which reads it above the text.
         values: what the card tells.
     """
-    return _environment(folder).get_template(template).render(metadata=list(_yaml(metadata)), **values)
+    text = _environment(folder).get_template(template).render(metadata=list(_yaml(metadata)), **values)
+    return f"{text.rstrip()}\n\n{NOTES_BEGIN}\n"
+
+
+def with_notes(card: str, notes: str) -> str:
+    """A card with notes (Markdown) in the place of those that it has."""
+    before, begin, _ = card.partition(NOTES_BEGIN)
+    return f"{before}{begin}\n" + (f"\n{notes.strip()}\n" if notes.strip() else "")
+
+
+def read_notes(directory: Path) -> str:
+    """The notes of the card in a directory, as Markdown; empty where there are none.
+
+    Raises:
+        ValueError: naming the card, when it is not UTF-8.
+    """
+    path = directory / CARD_FILE
+    if not path.is_file():
+        return ""
+    try:
+        return path.read_text(encoding="utf-8").partition(NOTES_BEGIN)[2].strip()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"`{path}` is not UTF-8, so that its notes cannot be kept; mend or remove it") from error
 
 
 def usage_of(task: str) -> Usage:
