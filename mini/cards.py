@@ -53,10 +53,7 @@ _NOTES = {
     ),
     "sentiment": Note(
         (Source("SST-2, 67,349 phrases of film reviews", "none stated; research use"),),
-        (
-            "Its labels are those of the data: 0 is negative, 1 is positive.",
-            "It has read film reviews alone. What is neutral gets a label all the same: look at the score.",
-        ),
+        ("It has read film reviews alone. What is neutral gets a label all the same: look at the score.",),
     ),
     "topic": Note(
         (Source("AG News, 13,462 of 120,000 articles of 2004", "research and non-commercial use"),),

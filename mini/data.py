@@ -4,6 +4,7 @@ python -m mini.data DATA OUT
 
 wiki-rest.txt, wiki-dev.txt     the last Wikipedia file in two: to pretrain on, and its last documents to score on
 trec-6/{train,dev}.jsonl        TREC-6 has no dev set: every eleventh question of train, of which no copy stays there
+sst-2/{train,dev,test}.jsonl    with labels in words
 ag-news/test.jsonl              title and description as one text, as in a third of train
 squad-v1.json                   both fragments of SQuAD's training sets and SQuADShifts; no question twice
 squad-v2.json                   the same, with questions that their paragraph does not answer: SQuAD's, and made-up ones
@@ -32,6 +33,8 @@ from training.text.documents import parse_json, read_lines, split_sentences
 
 DEV_DOCUMENTS = 60
 """Documents of Wikipedia that are not trained on."""
+SENTIMENTS = {"0": "negative", "1": "positive"}
+"""In the order of the numbers that stand for them, so that they are the network's numbers, too."""
 TREC_DEV = 11
 """Every so many questions of TREC-6 are held out."""
 UNANSWERABLE = 0.5
@@ -78,6 +81,12 @@ def build(data: Path) -> Iterator[tuple[str, str]]:
     train, held_out = split_questions(read_table(data / "topic/trec-6/train.tsv.xz", "text", "label"))
     yield "trec-6/train.jsonl", _json_lines(train)
     yield "trec-6/dev.jsonl", _json_lines(held_out)
+    for split in ("train", "dev", "test"):
+        rows = read_table(data / f"glue/SST-2/{split}.tsv.xz", "sentence", "label")
+        yield (
+            f"sst-2/{split}.jsonl",
+            _json_lines({"text": x["sentence"], "label": _sentiment(x["label"])} for x in rows),
+        )
     news = read_table(data / "topic/ag_news-subset/test.tsv.xz", "title", "text", "label")
     yield "ag-news/test.jsonl", _json_lines({"text": f"{x['title']} {x['text']}", "label": x["label"]} for x in news)
     paragraphs = merge([_json(data / name) for name in (*SQUAD, *SHIFTS)])
@@ -88,6 +97,17 @@ def build(data: Path) -> Iterator[tuple[str, str]]:
         LAST_FILE,
         _json_lines({"text": one, "text_pair": other} for one, other in pairs(data, answerable(paragraphs))),
     )
+
+
+def _sentiment(label: str) -> str:
+    """In words.
+
+    Raises:
+        ValueError: when there is none for it.
+    """
+    if label not in SENTIMENTS:
+        raise ValueError(f"SST-2's labels are {' and '.join(SENTIMENTS)}, not `{label}`")
+    return SENTIMENTS[label]
 
 
 def split_documents(text: str) -> tuple[str, str]:

@@ -125,6 +125,8 @@ def test_files_are_those_that_training_reads(tmp_path, monkeypatch, capfd):
     data, out = tmp_path / "data", tmp_path / "out"
     write(data / "pretrain/wiki-06.txt.xz", "\n\n".join(f"document {n}." for n in range(80)) + "\n")
     write(data / "topic/trec-6/train.tsv.xz", "label\ttext\n" + "".join(f'LOC\tWhere is "{n}?\n' for n in range(22)))
+    for split in ("train", "dev", "test"):
+        write(data / f"glue/SST-2/{split}.tsv.xz", f'sentence\tlabel\na "fine {split}\t1\ndull\t0\n')
     write(data / "topic/ag_news-subset/test.tsv.xz", 'label\ttitle\ttext\nWorld\tA "title\tA text\n')
     paragraph = "The first sentence of this text. The second sentence of this text."
     for name in {*PAIR_FILES, *CLOZE_FILES}:
@@ -145,6 +147,8 @@ def test_files_are_those_that_training_reads(tmp_path, monkeypatch, capfd):
     assert (out / "wiki-dev.txt").read_text().startswith("document 20.\n\n")
     texts = [e.text for name in ("train", "dev") for e in read_classification(out / f"trec-6/{name}.jsonl", Columns())]
     assert sorted(texts) == sorted(f'Where is "{n}?' for n in range(22))
+    sentiments = [(e.text, e.label) for e in read_classification(out / "sst-2/dev.jsonl", Columns())]
+    assert sentiments == [('a "fine dev', "positive"), ("dull", "negative")]
     assert [e.text for e in read_classification(out / "ag-news/test.jsonl", Columns())] == ['A "title A text']
     assert len(read_spans(out / "squad-v1.json")) == 5
     assert {answer for e in read_spans(out / "cloze.json") for answer in e.answers} == {"Thames"}
@@ -168,7 +172,7 @@ def test_missing_data_are_named(tmp_path, monkeypatch, capfd):
 
 
 def test_damaged_data_are_named(tmp_path, monkeypatch, capfd):
-    """A file cut short, and a table without a column that is needed."""
+    """A file cut short, a table without a column that is needed, and a label of which nobody knows what it means."""
     text = tmp_path / "pretrain/wiki-06.txt.xz"
     write(text, "\n\n".join(f"document {n}." for n in range(8000)))
     whole = text.read_bytes()
@@ -177,7 +181,11 @@ def test_damaged_data_are_named(tmp_path, monkeypatch, capfd):
     text.write_bytes(whole)
     write(tmp_path / "topic/trec-6/train.tsv.xz", "label\tquestion\nLOC\tWhere?\n")
     lacking = call(main, [str(tmp_path), str(tmp_path / "out")], monkeypatch, capfd)
+    write(tmp_path / "topic/trec-6/train.tsv.xz", "label\ttext\nLOC\tWhere?\n")
+    write(tmp_path / "glue/SST-2/train.tsv.xz", "sentence\tlabel\nfine\t2\n")
+    strange = call(main, [str(tmp_path), str(tmp_path / "out")], monkeypatch, capfd)
 
-    assert (cut.returncode, lacking.returncode) == (1, 1)
+    assert [result.returncode for result in (cut, lacking, strange)] == [1, 1, 1]
     assert [str(text) in line for line in cut.stderr.splitlines()] == [True]
     assert "train.tsv.xz` has no column `text`" in lacking.stderr
+    assert "SST-2's labels are 0 and 1, not `2`" in strange.stderr
