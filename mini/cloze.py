@@ -1,25 +1,36 @@
-"""Questions that running text asks of itself: a sentence with a gap, which another sentence of its paragraph fills.
+"""Questions that running text asks of itself: a sentence with a gap, which its own paragraph fills.
 
-What a paragraph says twice (a name, a number, a term) is left out of one sentence, `what` standing in its place; the
-rest of the paragraph has the answer. That teaches a network to look for what fits the words of a question before it
-sees any real ones. After Ram et al. 2021 ("Few-shot question answering by pretraining span selection"), who do it
-while pretraining, and Lewis et al. 2019 ("Unsupervised question answering by cloze translation").
+A name, a number or a term is taken out of a sentence; what is left, with some words lost and a question word in the
+place of the gap or before all else, asks for it. The paragraph still has the sentence, so that a network learns to find
+the words of a question in a text and what stands among them, before it sees any real question. After Lewis et al. 2019
+("Unsupervised question answering by cloze translation", noisy clozes); another sentence that says the same (Ram et al.
+2021, "Few-shot question answering by pretraining span selection") taught this small network less: docs/experiments.md.
 """
 
 from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from training.text.documents import split_sentences
 
 MAX_WORDS = 5
 """Of an answer."""
-MIN_SENTENCES, MAX_CHARACTERS = 3, 1200
+MIN_SENTENCES, MAX_CHARACTERS = 2, 1200
 """Of a paragraph that is asked about."""
-_WORD = re.compile(r"\w+(?:[-'’.]\w+)*")
+SENTENCE_WORDS = 6, 40
+"""Fewest and most of a sentence that becomes a question."""
+AROUND = 4, 14
+"""Fewest and most words of a question, from both sides of the gap."""
+DROPPED = 0.3
+"""Share of these words that are left out."""
+TO_FRONT = 0.7
+"""Share of the questions that begin with their question word."""
+NAME_WEIGHT = 3
+"""How much sooner names and numbers are asked for than other words."""
+_WORD = re.compile(r"\w+(?:[-'’.,]\w+)*")
 _COMMON = frozenset(
     "a about after all also an and any are as at be been before being between both but by can could did do does during "
     "each first for from had has have he her him his how i if in into is it its later made many may more most much new "
@@ -30,64 +41,56 @@ _COMMON = frozenset(
 
 
 def questions(paragraph: str, rng: random.Random) -> tuple[str, list[dict[str, Any]]] | None:
-    """A context and one question about it as SQuAD has them, without `id`; None where nothing is said twice."""
+    """A context and one question about it as SQuAD has them, without `id`; None where there is nothing to ask for."""
     sentences = split_sentences(paragraph)
     if len(sentences) < MIN_SENTENCES or len(paragraph) > MAX_CHARACTERS:
         return None
-    order = rng.sample(range(len(sentences)), len(sentences))
-    for number in order:
-        sentence = sentences[number]
-        if not 6 <= len(sentence.split()) <= 40:
-            continue
-        context = " ".join(sentences[:number] + sentences[number + 1 :])
-        if found := _gap(sentence, context, rng):
-            start, end = found
-            question = f"{sentence[:start]}what{sentence[end:]}".rstrip(" .!?;:") + "?"
-            text = sentence[start:end]
-            answers = [{"text": text, "answer_start": place} for place in _places(text, context)]
-            return context, [{"question": question, "answers": answers}]
+    context = " ".join(sentences)
+    for number in rng.sample(range(len(sentences)), len(sentences)):
+        words = list(_WORD.finditer(sentences[number]))
+        if SENTENCE_WORDS[0] <= len(words) <= SENTENCE_WORDS[1] and (gaps := list(_gaps(sentences[number], words))):
+            weights = [NAME_WEIGHT if _is_name(words, gap) else 1 for gap in gaps]
+            gap = rng.choices(gaps, weights)[0]
+            start = sum(len(sentence) + 1 for sentence in sentences[:number]) + words[gap.start].start()
+            end = start + words[gap.stop - 1].end() - words[gap.start].start()
+            answer = {"text": context[start:end], "answer_start": start}
+            return context, [{"question": _question([word[0] for word in words], gap, rng), "answers": [answer]}]
     return None
 
 
-def _gap(sentence: str, context: str, rng: random.Random) -> tuple[int, int] | None:
-    """Where something stands in the sentence that stands in the context, too: one of the longest that there are."""
-    words = list(_WORD.finditer(sentence))
-    known = set(_WORD.findall(context))
-    spans = []
-    for first, last in _runs([word[0] in known for word in words]):
-        for one, other in _within(first, last):
-            start, end = words[one].start(), words[other].end()
-            edges = (words[one][0].lower(), words[other][0].lower())
-            text = sentence[start:end]
-            if not _COMMON.intersection(edges) and _is_telling(text) and _places(text, context):
-                spans.append((start, end))
-                break
-    return rng.choice(spans) if spans else None
+def _gaps(sentence: str, words: Sequence[re.Match[str]]) -> Iterator[range]:
+    """What may be asked for, as places of words: runs between common words and punctuation."""
+    first = 0
+    for place in range(len(words) + 1):
+        ends = place == len(words) or words[place][0].lower() in _COMMON
+        if ends or (place > first and sentence[words[place - 1].end() : words[place].start()].strip()):
+            if first < place <= first + MAX_WORDS:
+                yield range(first, place)
+            first = place + ends
 
 
-def _places(text: str, context: str) -> list[int]:
-    """Where it stands in the context, as whole words."""
-    return [match.start() for match in re.finditer(rf"(?<!\w){re.escape(text)}(?!\w)", context)]
+def _is_name(words: Sequence[re.Match[str]], gap: range) -> bool:
+    """Or a number; a sentence's first word has a capital anyway."""
+    return any(words[place][0][0].isdigit() or (place and words[place][0][0].isupper()) for place in gap)
 
 
-def _runs(flags: list[bool]) -> Iterator[tuple[int, int]]:
-    """First and last place of each unbroken run of true flags."""
-    first = None
-    for place, flag in enumerate([*flags, False]):
-        if flag and first is None:
-            first = place
-        elif not flag and first is not None:
-            yield first, place - 1
-            first = None
+def _question(words: Sequence[str], gap: range, rng: random.Random) -> str:
+    """What is left of a sentence, not all of it, and a question word."""
+    num_left = rng.randint(0, AROUND[1])
+    left = [*words[max(0, gap.start - num_left) : gap.start]]
+    right = [*words[gap.stop : gap.stop + max(AROUND[1] - len(left), AROUND[0])]]
+    left, right = ([word for word in side if rng.random() > DROPPED] for side in (left, right))
+    asked = rng.choice(_question_words([words[place] for place in gap], words[gap.start - 1] if gap.start else ""))
+    parts = [asked, *left, *right] if rng.random() < TO_FRONT else [*left, asked, *right]
+    return " ".join(parts) + "?"
 
 
-def _within(first: int, last: int) -> Iterator[tuple[int, int]]:
-    """Spans of at most MAX_WORDS words in a run, longest first."""
-    for length in range(min(MAX_WORDS, last - first + 1), 0, -1):
-        for one in range(first, last - length + 2):
-            yield one, one + length - 1
-
-
-def _is_telling(text: str) -> bool:
-    """A name, a number, several words, or a long one."""
-    return bool(re.search(r"[A-Z0-9]|\s", text)) or len(text) > 6
+def _question_words(answer: Sequence[str], before: str) -> Sequence[str]:
+    """Those that may ask for words."""
+    if re.fullmatch(r"1\d{3}|20\d\d", answer[-1]):
+        return "when", "what year", "in what year"
+    if answer[0][0].isdigit():
+        return "how many", "how much", "what"
+    if answer[0][0].isupper():
+        return ("where", "what", "which") if before in {"in", "at", "from", "near", "to"} else ("who", "what", "which")
+    return "what", "what", "which", "how"

@@ -14,6 +14,13 @@ from tests.serving.reliability import wait_until
 GROUPS = st.lists(st.lists(st.integers(6, 12), min_size=1, max_size=4), max_size=6)
 
 
+class NeverEndsEarly:
+    """A run that is over before it could be aborted."""
+
+    def abort(self):
+        pass
+
+
 class EchoModel:
     """Gives back what it is given, and counts it; fails once when told to."""
 
@@ -25,7 +32,7 @@ class EchoModel:
         self.fails = False
 
     def new_run(self):
-        return None  # to be aborted never
+        return NeverEndsEarly()
 
     def compute(self, sequences, run):
         time.sleep(0.0005)
