@@ -1,10 +1,11 @@
 """Questions that running text asks of itself: a sentence with a gap, which its own paragraph fills.
 
-A name, a number or a term is taken out of a sentence; what is left, with some words lost and a question word in the
-place of the gap or before all else, asks for it. The paragraph still has the sentence, so that a network learns to find
-the words of a question in a text and what stands among them, before it sees any real question. After Lewis et al. 2019
-("Unsupervised question answering by cloze translation", noisy clozes); another sentence that says the same (Ram et al.
-2021, "Few-shot question answering by pretraining span selection") taught this small network less: docs/experiments.md.
+A name, a number or a term is taken out of a sentence; what is left, with some words lost, moved or changed and a
+question word in the place of the gap or before all else, asks for it. The paragraph still has the sentence, so that a
+network learns to find the words of a question in a text and what stands among them, before it sees any real question.
+After Lewis et al. 2019 ("Unsupervised question answering by cloze translation", noisy clozes). Another sentence that
+says the same (Ram et al. 2021, "Few-shot question answering by pretraining span selection") taught this small network
+less: docs/experiments.md.
 """
 
 from __future__ import annotations
@@ -22,10 +23,12 @@ MIN_SENTENCES, MAX_CHARACTERS = 2, 1200
 """Of a paragraph that is asked about."""
 SENTENCE_WORDS = 6, 40
 """Fewest and most of a sentence that becomes a question."""
-AROUND = 4, 14
-"""Fewest and most words of a question, from both sides of the gap."""
-DROPPED = 0.3
-"""Share of these words that are left out."""
+AROUND = 14
+"""Words on both sides of the gap that become a question."""
+DROPPED, REPLACED = 0.35, 0.15
+"""Shares of these words that are left out, and in whose place another word of the paragraph stands."""
+MOVED = 3
+"""Places that a word may be from where it was."""
 TO_FRONT = 0.7
 """Share of the questions that begin with their question word."""
 NAME_WEIGHT = 3
@@ -54,7 +57,8 @@ def questions(paragraph: str, rng: random.Random) -> tuple[str, list[dict[str, A
             start = sum(len(sentence) + 1 for sentence in sentences[:number]) + words[gap.start].start()
             end = start + words[gap.stop - 1].end() - words[gap.start].start()
             answer = {"text": context[start:end], "answer_start": start}
-            return context, [{"question": _question([word[0] for word in words], gap, rng), "answers": [answer]}]
+            question = _question([word[0] for word in words], gap, _WORD.findall(context), rng)
+            return context, [{"question": question, "answers": [answer]}]
     return None
 
 
@@ -74,15 +78,24 @@ def _is_name(words: Sequence[re.Match[str]], gap: range) -> bool:
     return any(words[place][0][0].isdigit() or (place and words[place][0][0].isupper()) for place in gap)
 
 
-def _question(words: Sequence[str], gap: range, rng: random.Random) -> str:
-    """What is left of a sentence, not all of it, and a question word."""
-    num_left = rng.randint(0, AROUND[1])
-    left = [*words[max(0, gap.start - num_left) : gap.start]]
-    right = [*words[gap.stop : gap.stop + max(AROUND[1] - len(left), AROUND[0])]]
-    left, right = ([word for word in side if rng.random() > DROPPED] for side in (left, right))
+def _question(words: Sequence[str], gap: range, others: Sequence[str], rng: random.Random) -> str:
+    """What is left of a sentence, changed, and a question word."""
+    num_left = rng.randint(max(0, AROUND - (len(words) - gap.stop)), AROUND)
+    left = words[max(0, gap.start - num_left) : gap.start]
+    right = words[gap.stop : gap.stop + AROUND - len(left)]
+    left, right = (_changed(side, others, rng) for side in (left, right))
     asked = rng.choice(_question_words([words[place] for place in gap], words[gap.start - 1] if gap.start else ""))
     parts = [asked, *left, *right] if rng.random() < TO_FRONT else [*left, asked, *right]
     return " ".join(parts) + "?"
+
+
+def _changed(words: Sequence[str], others: Sequence[str], rng: random.Random) -> list[str]:
+    """Without some of the words, with others in the place of some, and not quite in their order: as people ask."""
+    found: list[tuple[float, str]] = []
+    for place, word in enumerate(words):
+        if (luck := rng.random()) >= DROPPED:
+            found.append((place + rng.uniform(0, MOVED), rng.choice(others) if luck > 1 - REPLACED else word))
+    return [word for _, word in sorted(found)]
 
 
 def _question_words(answer: Sequence[str], before: str) -> Sequence[str]:

@@ -219,7 +219,7 @@ def question_pairs(paragraphs: Iterable[tuple[str, Paragraph]]) -> Iterator[tupl
 
 
 def cloze_questions(data: Path) -> Iterator[tuple[str, Paragraph]]:
-    """One question about each paragraph of Wikipedia that says something twice; the title is that of its file."""
+    """One question about each paragraph of Wikipedia that can be asked about; the title is that of its file."""
     rng = random.Random(0)
     for name in CLOZE_FILES:
         for paragraph in _text(data / f"pretrain/{name}.txt.xz").split("\n"):

@@ -208,7 +208,7 @@ class Line:
         ).strip()
 
     def _cloze(self) -> str:
-        dev = next(task.dev for task in TASKS if task.after_cloze)
+        dev = next(task.dev for task in TASKS if task.after_cloze and task.kind == "spans")
         return (
             f"training.finetune spans --checkpoint {_quoted(self.pretrained)} "
             f"--train {_quoted(self.out)}/data/cloze.json --dev {_quoted(self.path(dev))} "

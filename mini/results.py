@@ -64,6 +64,7 @@ def main() -> None:
     page = environment.get_template("results.md.j2").render(
         {name: markdown_table(rows) for name, rows in tables.items()},
         missing=[task.title for task in TASKS if task.name not in records],
+        cloze=percent(cloze["cloze"]["scores"]["f1"]) if (cloze := with_cloze(records)) else "",
         ablations=[picture for picture in pictures if (FOLDER / picture).exists()],
     )
     atomic_write(PAGE, (page.rstrip() + "\n").encode())
@@ -150,6 +151,11 @@ def scored(records: Mapping[str, Record]) -> Iterable[tuple[MiniTask, Record]]:
     return ((task, records[task.name]) for task in TASKS if task.name in records)
 
 
+def with_cloze(records: Mapping[str, Record]) -> Record | None:
+    """A record that tells of the questions that text asks of itself."""
+    return next((record for _, record in scored(records) if "cloze" in record), None)
+
+
 def score_rows(records: Mapping[str, Record], split: str) -> Iterable[Row]:
     """A row a task: what does without pretraining, the seeds, and the best seed's model each way."""
     seeds = ("not pretrained", "fine-tuned, seeds") if split == "dev" else ()
@@ -216,8 +222,7 @@ def cost_rows(runs: Sequence[Path], records: Mapping[str, Record]) -> Iterable[R
     legs = [_position(run) for run in runs]
     hours, tokens = sum(leg["elapsed_s"] for leg in legs) / 3600, sum(leg["num_tokens"] for leg in legs)
     yield _cost_row("pretraining", {"num_runs": len(runs), "hours": hours, "num_tokens": tokens}, "see above")
-    cloze = next((record for _, record in scored(records) if "cloze" in record), None)
-    if cloze:
+    if cloze := with_cloze(records):
         machine = machine_in_words(cloze["machine"])
         yield _cost_row("questions that text asks of itself", cloze["cloze"]["cost"], machine)
     for task, record in scored(records):

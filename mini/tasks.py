@@ -29,7 +29,8 @@ class MiniTask:
     seeds: Sequence[int] = (0, 1, 2)
     flags: str = ""
     after_cloze: bool = False
-    """Whether it goes on from the questions that text asks of itself."""
+    """Whether it goes on from the questions that text asks of itself, which teach to look from one text into another:
+    pretraining on single texts does not."""
     shipped_as: str | None = None
     """Name of the model in `models/`, where it is good enough to be there."""
 
@@ -76,6 +77,7 @@ TASKS = (
         learning_rates=(1e-4, 3e-4),
         epochs=5,
         flags=_GLUE_PAIR,
+        after_cloze=True,
     ),
     MiniTask(
         name="sts-b",
@@ -88,6 +90,7 @@ TASKS = (
         learning_rates=(1e-4, 3e-4),
         epochs=5,
         flags=f"{_GLUE_PAIR} --columns.label score",
+        after_cloze=True,
     ),
     MiniTask(
         name="rte",
@@ -99,6 +102,7 @@ TASKS = (
         learning_rates=(1e-4, 3e-4),
         epochs=5,
         flags=_GLUE_PAIR,
+        after_cloze=True,
     ),
     MiniTask(
         name="trec-6",

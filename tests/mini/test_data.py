@@ -3,6 +3,7 @@
 import json
 import lzma
 import random
+from collections import Counter
 
 import pytest
 
@@ -129,9 +130,9 @@ def test_files_are_those_that_training_reads(tmp_path, monkeypatch, capfd):
         write(data / f"glue/SST-2/{split}.tsv.xz", f'sentence\tlabel\na "fine {split}\t1\ndull\t0\n')
     write(data / "topic/ag_news-subset/test.tsv.xz", 'label\ttitle\ttext\nWorld\tA "title\tA text\n')
     paragraph = "The first sentence of this text. The second sentence of this text."
+    river = "She saw the river Thames. They saw it. The Thames is a long and winding river."
     for name in {*PAIR_FILES, *CLOZE_FILES}:
-        twice = "She saw the river Thames. They saw it. The Thames is a long and winding river."
-        write(data / f"pretrain/{name}.txt.xz", f"{paragraph}\nOne sentence alone.\n\n{twice}\n")
+        write(data / f"pretrain/{name}.txt.xz", f"{paragraph}\nOne sentence alone.\n\n{river}\n")
     for name, yes, no in (("MRPC", "1", "0"), ("RTE", "entailment", "not_entailment")):
         rows = f"{yes}\tone {name}\tother\n{no}\tx\ty\n"
         rows += f"{yes}\tOne  of STS-B dev.\tother\n"
@@ -151,8 +152,9 @@ def test_files_are_those_that_training_reads(tmp_path, monkeypatch, capfd):
     assert sentiments == [('a "fine dev', "positive"), ("dull", "negative")]
     assert [e.text for e in read_classification(out / "ag-news/test.jsonl", Columns())] == ['A "title A text']
     assert len(read_spans(out / "squad-v1.json")) == 5
-    assert {answer for e in read_spans(out / "cloze.json") for answer in e.answers} == {"Thames"}
-    assert len(read_spans(out / "cloze.json")) == len(CLOZE_FILES)
+    asked = read_spans(out / "cloze.json")
+    assert Counter(e.context for e in asked) == {paragraph: len(CLOZE_FILES), river: len(CLOZE_FILES)}
+    assert all(e.answers[0] in e.context for e in asked)
     pairs = [tuple(json.loads(line).values()) for line in (out / "pairs.jsonl").read_text().splitlines()]
     assert ("The first sentence of this text.", "The second sentence of this text.") in pairs
     assert pairs.count(("one MRPC", "other")) == pairs.count(("one RTE", "other")) > 1
