@@ -113,7 +113,7 @@ def write_package(
     name: str,
     version: str,
     precision: Precision,
-    notes: str = "",
+    notes: str,
 ) -> None:
     """Write tokenizer and manifest beside the graph in a directory.
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from training.checkpoint import TaskCard
 
 CARD_FILE = "README.md"
-NOTES_BEGIN = "<!-- Notes (data, licences, limits) go below: a new export or tuning leaves them here. -->"
+NOTES_BEGIN = "<!-- Notes on data, licences and limits go below; `export` keeps those of a model directory. -->"
 TEMPLATE = "model_card.md.j2"
 FOLDER = Path(__file__).parent
 
@@ -126,13 +126,13 @@ def render_card(template: str, *, metadata: Mapping[str, Any], folder: Path = FO
         values: what the card tells.
     """
     text = _environment(folder).get_template(template).render(metadata=list(_yaml(metadata)), **values)
-    return f"{text.rstrip()}\n\n{NOTES_BEGIN}\n"
+    return with_notes(text, "")
 
 
 def with_notes(card: str, notes: str) -> str:
     """A card with notes (Markdown) in the place of those that it has."""
-    before, begin, _ = card.partition(NOTES_BEGIN)
-    return f"{before}{begin}\n" + (f"\n{notes.strip()}\n" if notes.strip() else "")
+    parts = (card.partition(NOTES_BEGIN)[0], NOTES_BEGIN, notes)
+    return "\n\n".join(stripped for part in parts if (stripped := part.strip())) + "\n"
 
 
 def read_notes(directory: Path) -> str:
