@@ -8,7 +8,7 @@ sst-2/{train,dev,test}.jsonl    with labels in words
 ag-news/test.jsonl              title and description as one text, as in a third of train
 squad-v1.json                   both fragments of SQuAD's training sets and SQuADShifts; no question twice
 squad-v2.json                   the same, with questions that their paragraph does not answer: SQuAD's, and made-up ones
-cloze.json                      questions that Wikipedia asks of itself, as SQuAD has them
+cloze.json                      questions that Wikipedia asks of itself, as SQuAD has them; none of its dev sets' text
 pairs.jsonl                     texts that belong together, for contrastive training
 """
 
@@ -28,6 +28,7 @@ import tyro
 from mini.cloze import questions
 from tasks.files import atomic_write
 from training.command import command, parse
+from training.data.labelled import read_spans
 from training.data.tables import read_rows
 from training.text.documents import parse_json, read_lines, split_sentences
 
@@ -40,12 +41,11 @@ TREC_DEV = 11
 UNANSWERABLE = 0.5
 """Unanswerable questions for each answerable one; dev has 1.02, official training data 0.5."""
 SQUAD = ("squad/train-v1.1-part.json.xz", "squad/train-v2.0-part.json.xz")
+SQUAD_DEV = ("squad/dev-v1.1-part.json.xz", "squad/dev-v2.0-part.json.xz")
 SHIFTS = tuple(f"squadshifts/{name}_v1.0.json.xz" for name in ("new_wiki", "reddit", "amazon_reviews"))
 
 CLOZE_FILES = tuple(f"wiki-{number:02}" for number in range(6))
 PAIR_FILES = ("wiki-01", "wiki-04")
-LAST_FILE = "pairs.jsonl"
-"""Of those that are written: all are there when it is."""
 STS_DEV = "glue/STS-B/dev.tsv.xz"
 NUM_PARAGRAPHS, PAIR_REPEATS = 28_000, 5
 DROPPED = 0.3
@@ -89,12 +89,12 @@ def build(data: Path) -> Iterator[tuple[str, str]]:
         )
     news = read_table(data / "topic/ag_news-subset/test.tsv.xz", "title", "text", "label")
     yield "ag-news/test.jsonl", _json_lines({"text": f"{x['title']} {x['text']}", "label": x["label"]} for x in news)
-    paragraphs = merge([_json(data / name) for name in (*SQUAD, *SHIFTS)])
+    paragraphs = merge(_squad_file(data / name) for name in (*SQUAD, *SHIFTS))
     yield "squad-v1.json", _squad(answerable(paragraphs))
     yield "squad-v2.json", _squad(with_unanswerable(paragraphs, random.Random(0)))
     yield "cloze.json", _squad(cloze_questions(data))
     yield (
-        LAST_FILE,
+        "pairs.jsonl",
         _json_lines({"text": one, "text_pair": other} for one, other in pairs(data, answerable(paragraphs))),
     )
 
@@ -132,10 +132,11 @@ def merge(files: Iterable[Mapping[str, Any]]) -> list[tuple[str, Paragraph]]:
             for paragraph in article["paragraphs"]:
                 new = [item for item in paragraph["qas"] if item["id"] not in seen]
                 seen.update(item["id"] for item in new)
-                context = paragraph["context"]
-                place = found.setdefault((article["title"], context), {"context": context, "qas": []})
-                place["qas"] += [_question(item) for item in new]
-    return [(title, paragraph) for (title, _), paragraph in found.items() if paragraph["qas"]]
+                if new:
+                    title, context = article.get("title", ""), paragraph["context"]
+                    place = found.setdefault((title, context), {"context": context, "qas": []})
+                    place["qas"] += [_question(item) for item in new]
+    return [(title, paragraph) for (title, _), paragraph in found.items()]
 
 
 def _question(item: Mapping[str, Any]) -> dict[str, Any]:
@@ -219,11 +220,17 @@ def question_pairs(paragraphs: Iterable[tuple[str, Paragraph]]) -> Iterator[tupl
 
 
 def cloze_questions(data: Path) -> Iterator[tuple[str, Paragraph]]:
-    """One question about each paragraph of Wikipedia that can be asked about; the title is that of its file."""
+    """One question about each paragraph of Wikipedia that can be asked about; the title is that of its file.
+
+    Paragraphs that have a sentence of SQuAD's dev sets, which are of Wikipedia, too, are left out.
+    """
+    contexts = {paragraph["context"] for _, paragraph in merge(_squad_file(data / name) for name in SQUAD_DEV)}
+    held_out = {_plain(sentence) for context in contexts for sentence in split_sentences(context)}
     rng = random.Random(0)
     for name in CLOZE_FILES:
         for paragraph in _text(data / f"pretrain/{name}.txt.xz").split("\n"):
-            if found := questions(paragraph, rng):
+            found = questions(paragraph, rng)
+            if found and held_out.isdisjoint(_plain(sentence) for sentence in split_sentences(paragraph)):
                 context, (question,) = found
                 yield name, {"context": context, "qas": [question | {"id": str(rng.getrandbits(64))}]}
 
@@ -258,8 +265,11 @@ def read_table(path: Path, *columns: str) -> list[dict[str, str]]:
     return rows
 
 
-def _json(path: Path) -> Any:
-    return parse_json(_text(path), f"`{path}`")
+def _squad_file(path: Path) -> Mapping[str, Any]:
+    """As it is, when the reader that training uses finds nothing wrong with it."""
+    text = _text(path)
+    read_spans(path)
+    return parse_json(text, f"`{path}`")
 
 
 def _json_lines(rows: Iterable[Mapping[str, Any]]) -> str:

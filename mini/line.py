@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from mini.data import LAST_FILE, STS_DEV
+from mini.data import STS_DEV
 from mini.tasks import SQUAD, TASKS, MiniTask
 from tasks.json_files import read_json
 from training.ablations.tables import TableName
@@ -110,12 +111,19 @@ class Line:
         """Names of the tasks whose models are made and scored.
 
         Raises:
-            ValueError: when one comes from another checkpoint.
+            ValueError: when one comes from another checkpoint, or by other commands than those of now.
         """
         names = [name for name in task_names() if self.scores(name).exists()]
         for name in names:
-            self.check_origin(name, read_json(self.scores(name))["pretrained"])
+            record = read_json(self.scores(name))
+            self.check_origin(name, record["pretrained"])
+            check_commands(self.out / name, name, record)
         return names
+
+    def start(self, name: str) -> Path:
+        """The checkpoint that a task starts from."""
+        after_cloze = any(task.after_cloze for task in TASKS if task.name == name)
+        return self.checkpoint(CLOZE) if after_cloze else self.pretrained
 
     def check_origin(self, name: str, digest: str) -> None:
         """Whether what was made for a task comes from the pretrained checkpoint.
@@ -123,8 +131,19 @@ class Line:
         Raises:
             ValueError: when it does not.
         """
-        if digest != checkpoint_digest(self.pretrained):
-            raise ValueError(f"`{self.out / name}` does not come from `{self.pretrained}`; remove it to make it anew")
+        self._check_origin(name, digest, self.pretrained)
+
+    def check_start(self, name: str, digest: str) -> None:
+        """Whether what was made for a task comes from the checkpoint that it starts from.
+
+        Raises:
+            ValueError: when it does not.
+        """
+        self._check_origin(name, digest, self.start(name))
+
+    def _check_origin(self, name: str, digest: str, checkpoint: Path) -> None:
+        if digest != checkpoint_digest(checkpoint):
+            raise ValueError(f"`{self.out / name}` does not come from `{checkpoint}`; remove it to make it anew")
 
     @property
     def ablations(self) -> Path:
@@ -140,16 +159,16 @@ class Line:
         data, out = _quoted(self.data), _quoted(self.out)
         chosen = [task for task in TASKS if self._wanted(task.name)]
         if chosen or self._wanted(EMBED):
-            yield Stage("Data", f"mini.data {data} {out}/data", self.out / "data" / LAST_FILE)
+            yield Stage("Data", f"mini.data {data} {out}/data")
         if (chosen or self._wanted(EMBED)) and not self.given:
             yield from self._corpora(data, out)
             yield from self._pretraining(out)
         if any(task.after_cloze and not self.scores(task.name).exists() for task in chosen):
-            yield Stage("Questions that text asks of itself", self._cloze())
+            yield Stage("Questions that text asks of itself", self.training(CLOZE))
         for task in chosen:
-            yield from self._task(task.name, Stage(f"Fine-tuning: {task.title}", self._grid(task)))
+            yield from self._task(task.name, f"Fine-tuning: {task.title}")
         if self._wanted(EMBED):
-            yield from self._task(EMBED, Stage("Vectors of texts", self._contrastive()))
+            yield from self._task(EMBED, "Vectors of texts")
         if self._wanted(ABLATIONS):
             yield Stage("What each part of BERT is worth", self._ablations(data))
         yield Stage("Keep the models", f"mini.ship {self._flags}")
@@ -186,10 +205,10 @@ class Line:
         halve = f"mini.half {_quoted(legs[-1].run)}/checkpoint {_quoted(self.pretrained)}"
         yield Stage("The checkpoint in 16 bits", halve)
 
-    def _task(self, name: str, training: Stage) -> Iterator[Stage]:
+    def _task(self, name: str, title: str) -> Iterator[Stage]:
         """Train, export twice, score."""
         if not self.scores(name).exists():
-            yield training
+            yield Stage(title, self.training(name))
             for precision in ("fp32", "int8"):
                 result = self.model(name, precision)
                 wanted = "int8 --mixed" if precision == "int8" else precision
@@ -197,11 +216,16 @@ class Line:
                 yield Stage(f"Export: {name}, {precision}", arguments, result)
         yield Stage(f"Scores: {name}", f"mini.scores {name} {self._flags}", self.scores(name))
 
+    def training(self, name: str) -> str:
+        """What trains the model of a task, or that which some tasks start from; comes after `python -m`."""
+        if name in (CLOZE, EMBED):
+            return self._cloze() if name == CLOZE else self._contrastive()
+        return self._grid(next(task for task in TASKS if task.name == name))
+
     def _grid(self, task: MiniTask) -> str:
-        start = self.checkpoint(CLOZE) if task.after_cloze else self.pretrained
         train, dev = " ".join(_quoted(self.path(file)) for file in task.train), _quoted(self.path(task.dev))
         return (
-            f"training.grid {task.kind} --checkpoint {_quoted(start)} "
+            f"training.grid {task.kind} --checkpoint {_quoted(self.start(task.name))} "
             f"--train {train} --dev {dev} --run-dir {_quoted(self.out)}/{task.name} --metric {task.metric} "
             f"--learning-rates {_words(task.learning_rates)} --epochs {task.epochs:g} --seeds {_words(task.seeds)} "
             f"--checkpoint-every 0 --dropout 0.1 {task.flags}"
@@ -233,6 +257,22 @@ class Line:
 def task_names() -> list[str]:
     """Of the tasks, and of the vectors."""
     return [*(task.name for task in TASKS), EMBED]
+
+
+def commands_of(name: str) -> list[str]:
+    """What trains the model of a task, and before it what it starts from, in a folder OUT from a folder DATA.
+
+    A task's scores are those of its commands, and of no others.
+    """
+    line = Line(Arguments(data=Path("DATA"), out=Path("OUT")))
+    names = [name] if line.start(name) == line.pretrained else [CLOZE, name]
+    return [f"python -m {line.training(each)}" for each in names]
+
+
+def check_commands(place: Path, name: str, record: Mapping[str, Any]) -> None:
+    """Raise ValueError where scores of a task come from other commands than those of now."""
+    if record.get("commands") != commands_of(name):
+        raise ValueError(f"`{place}` was made with other settings than those of now; remove it to make it anew")
 
 
 def check_names(names: Iterable[str], known: Sequence[str]) -> None:

@@ -22,28 +22,28 @@ from demo.served import plain_values, score_predictions, served_predictions
 from demo.server import Server
 from export import ort_run
 from export.machine import machine
-from mini.line import CLOZE, EMBED, STS, STS_COLUMNS, Arguments, Line, check_names, served_as, task_names
+from mini.line import CLOZE, EMBED, STS, STS_COLUMNS, Arguments, Line, check_names, commands_of, served_as, task_names
 from mini.tasks import TASKS, MiniTask
 from tasks import AnyTask
 from tasks.batching import Run, predict
-from tasks.embedding import EmbeddingSettings
 from tasks.files import atomic_write
 from tasks.json_files import read_json
 from tasks.manifest import read_model_directory
-from tasks.registry import create_task
 from training.baselines import baseline
-from training.checkpoint import TaskCard, checkpoint_digest, load_model, load_tokenizer, read_task_card
+from training.checkpoint import TaskCard, checkpoint_digest, load_tokenizer, read_task_card
 from training.command import command, parse
 from training.data.examples import Examples
 from training.data.labelled import columns_there, dev_columns, read_examples, read_similarities
-from training.evaluate import load_for_evaluation, torch_run
+from training.evaluate import load_for_evaluation
 from training.grid import REPORT_FILE
 from training.loop.run import METRICS_FILE, read_metrics
 from training.progress import Progress
-from training.similarity import vector_scores, word_overlap
+from training.similarity import vector_scores
 
 Predict = Callable[[Sequence[Any]], list[Any]]
 """Values of examples, as `demo.served` has them."""
+BEFORE = ("word overlap", "mean of word embeddings", "before, cls", "before, mean")
+"""What vectors are held against, as contrastive training names it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +69,7 @@ def main() -> None:
     with Server(line.models(name, "int8")) as server, Client(server.target, timeout=600) as client:
         found = score(line, task, client) if task else score_vectors(line, client)
     found["pretrained"] = checkpoint_digest(line.pretrained)
+    found["commands"] = commands_of(name)
     found["recipe"] = _card(line, name).provenance["recipe"]
     found["machine"] = machine()
     found["cost"] = cost(sorted(line.out.glob(f"{name}/**/{METRICS_FILE}")))
@@ -89,14 +90,12 @@ def score(line: Line, task: MiniTask, client: Client) -> dict[str, Any]:
 
 
 def score_vectors(line: Line, client: Client) -> dict[str, Any]:
-    """How well cosines agree with the scores of STS-B dev: of the vectors, before tuning, and of the words shared."""
-    tokenizer = load_tokenizer(line.pretrained)
-    pairs = read_similarities([line.path(STS)], columns=STS_COLUMNS, tokenizer=tokenizer)
-    before = create_task("embedding", tokenizer, EmbeddingSettings(max_seq_length=128, pooling="cls", normalize=True))
-    ways = {"before": _local(before, torch_run(load_model(line.pretrained, "embedding"), before))}
-    ways |= _ways(line, EMBED, "embedding", client)
-    found: dict[str, Any] = {"num_examples": len(pairs), "word overlap": word_overlap(pairs, tokenizer)}
-    return found | {way: vector_scores(pairs, predictions) for way, predictions in ways.items()}
+    """How well cosines agree with the scores of STS-B dev: of the vectors, and of what was there before tuning."""
+    pairs = read_similarities([line.path(STS)], columns=STS_COLUMNS, tokenizer=load_tokenizer(line.pretrained))
+    before = {name: _card(line, EMBED).scores[name] for name in BEFORE}
+    ways = _ways(line, EMBED, "embedding", client)
+    after = {way: vector_scores(pairs, predictions) for way, predictions in ways.items()}
+    return {"num_examples": len(pairs)} | before | after
 
 
 def _agreement(ours: Sequence[Any], others: Sequence[Any]) -> dict[str, Any]:
@@ -144,8 +143,9 @@ def _check_origins(line: Line, name: str) -> None:
         manifest = read_model_directory(line.model(name, precision)).manifest
         if manifest.provenance["checkpoint"]["sha256"] != made:
             raise ValueError(f"`{line.model(name, precision)}` is no export of `{line.checkpoint(name)}`; remove it")
-    origin = _card(line, name).provenance
-    line.check_origin(name, origin.get("before", origin)["checkpoint"]["sha256"])
+    line.check_start(name, _card(line, name).provenance["checkpoint"]["sha256"])
+    if line.start(name) != line.pretrained:
+        line.check_origin(CLOZE, _card(line, CLOZE).provenance["checkpoint"]["sha256"])
 
 
 def _ways(line: Line, name: str, kind: str, client: Client) -> dict[str, Predict]:

@@ -3,7 +3,8 @@
     python -m mini.ship --data DATA --out build/mini
 
 Writes models/: `bertline-mini/`, the checkpoint, and `<name>/1/`, int8. Each card gets what the data allow and forbid.
-A model that has not been made stays there as it is.
+A model that has not been made stays there as it is, and so does one of the same checkpoint: `python -m export tune` may
+have found a faster form of it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from pathlib import Path
 from mini.cards import PRETRAINED, notes
 from mini.line import NAME, Arguments, Line, is_kept, served_as
 from tasks.files import atomic_directory
-from tasks.manifest import MANIFEST_FILE
+from tasks.manifest import MANIFEST_FILE, read_model_directory
+from training.checkpoint import checkpoint_digest
 from training.command import command, parse
 from training.reports.model_card import CARD_FILE, with_notes
 
@@ -44,8 +46,16 @@ def shipped(line: Line) -> Iterator[tuple[Path, tuple[Path, str]]]:
         yield line.pretrained, (MODELS / NAME, PRETRAINED)
     for name in line.scored():
         model = served_as(name)
-        if is_kept(name):
-            yield line.model(name, "int8"), (MODELS / model / "1", model)
+        place = MODELS / model / "1"
+        if is_kept(name) and _origin(place) != checkpoint_digest(line.checkpoint(name)):
+            yield line.model(name, "int8"), (place, model)
+
+
+def _origin(place: Path) -> str | None:
+    """Digest of the checkpoint that a model comes from; None where there is no model."""
+    if not place.exists():
+        return None
+    return str(read_model_directory(place).manifest.provenance["checkpoint"]["sha256"])
 
 
 def _kept(places: Mapping[Path, tuple[Path, str]]) -> list[Path]:

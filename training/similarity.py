@@ -88,14 +88,14 @@ def uniformity(vectors: np.ndarray) -> float:
 
 
 def word_overlap(pairs: Sequence[RegressionExample], tokenizer: Tokenizer) -> dict[str, float]:
-    """Correlations of the share of tokens that both texts have (Jaccard's index of the sets)."""
+    """Correlations of the share of tokens that both texts have (Jaccard's index of the sets); texts without a second
+    one share nothing."""
     first, second = (
         [set(item.ids.tolist()) for item in tokenizer.tokenize(texts)]
         for texts in ([pair.text for pair in pairs], [pair.text_pair or "" for pair in pairs])
     )
     shares = [len(one & other) / max(1, len(one | other)) for one, other in zip(first, second, strict=True)]
-    correlations = regression_scores([pair.label or 0.0 for pair in pairs], shares)
-    return {"spearman": correlations["spearman"], "pearson": correlations["pearson"]}
+    return regression_scores([pair.label or 0.0 for pair in pairs], shares)
 
 
 def mean_of_words(word_embeddings: np.ndarray, tokenizer: Tokenizer) -> Embed:

@@ -12,6 +12,7 @@ from mini.data import (
     PAIR_FILES,
     SHIFTS,
     SQUAD,
+    SQUAD_DEV,
     STS_DEV,
     answerable,
     main,
@@ -131,8 +132,9 @@ def test_files_are_those_that_training_reads(tmp_path, monkeypatch, capfd):
     write(data / "topic/ag_news-subset/test.tsv.xz", 'label\ttitle\ttext\nWorld\tA "title\tA text\n')
     paragraph = "The first sentence of this text. The second sentence of this text."
     river = "She saw the river Thames. They saw it. The Thames is a long and winding river."
+    known = "Here is a sentence that SQuAD has. It asks what Anna saw in Rome."
     for name in {*PAIR_FILES, *CLOZE_FILES}:
-        write(data / f"pretrain/{name}.txt.xz", f"{paragraph}\nOne sentence alone.\n\n{river}\n")
+        write(data / f"pretrain/{name}.txt.xz", f"{paragraph}\nOne sentence alone.\n\n{river}\n{known}\n")
     for name, yes, no in (("MRPC", "1", "0"), ("RTE", "entailment", "not_entailment")):
         rows = f"{yes}\tone {name}\tother\n{no}\tx\ty\n"
         rows += f"{yes}\tOne  of STS-B dev.\tother\n"
@@ -140,6 +142,11 @@ def test_files_are_those_that_training_reads(tmp_path, monkeypatch, capfd):
     write(data / STS_DEV, "sentence1\tsentence2\tscore\none of sts-b dev\tanother\t3\n")
     for name in (*SQUAD, *SHIFTS):
         write(data / name, json.dumps(squad(name, ("the red house", [question(name, "which?", "red")]))))
+    for name in SQUAD_DEV:
+        write(
+            data / name,
+            json.dumps(squad(name, (known.replace("Here is", "Here is,"), [question(name, "who?", "Here")]))),
+        )
 
     result = call(main, [str(data), str(out)], monkeypatch, capfd)
 
@@ -186,8 +193,14 @@ def test_damaged_data_are_named(tmp_path, monkeypatch, capfd):
     write(tmp_path / "topic/trec-6/train.tsv.xz", "label\ttext\nLOC\tWhere?\n")
     write(tmp_path / "glue/SST-2/train.tsv.xz", "sentence\tlabel\nfine\t2\n")
     strange = call(main, [str(tmp_path), str(tmp_path / "out")], monkeypatch, capfd)
+    for split in ("train", "dev", "test"):
+        write(tmp_path / f"glue/SST-2/{split}.tsv.xz", "sentence\tlabel\nfine\t1\n")
+    write(tmp_path / "topic/ag_news-subset/test.tsv.xz", "label\ttitle\ttext\nWorld\tA title\tA text\n")
+    write(tmp_path / SQUAD[0], json.dumps({"data": [{"paragraphs": [{"qas": [{"id": 1}]}]}]}))
+    no_squad = call(main, [str(tmp_path), str(tmp_path / "out")], monkeypatch, capfd)
 
-    assert [result.returncode for result in (cut, lacking, strange)] == [1, 1, 1]
+    assert [result.returncode for result in (cut, lacking, strange, no_squad)] == [1, 1, 1, 1]
     assert [str(text) in line for line in cut.stderr.splitlines()] == [True]
     assert "train.tsv.xz` has no column `text`" in lacking.stderr
     assert "SST-2's labels are 0 and 1, not `2`" in strange.stderr
+    assert [SQUAD[0] in line for line in no_squad.stderr.splitlines()] == [True], no_squad.stderr

@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import shutil
 from pathlib import Path
 
 import pytest
@@ -18,10 +19,13 @@ import training.finetune
 import training.grid
 import training.pretrain
 import training.vocab
-from mini.line import Arguments, Line
+from mini.cards import notes
+from mini.line import Arguments, Line, commands_of
 from mini.tasks import TASKS
 from tasks.files import atomic_write
+from tasks.manifest import read_model_directory
 from tests.commands import call
+from tests.serving.models import write_model
 from training.checkpoint import checkpoint_digest
 from training.command import parse
 
@@ -114,11 +118,58 @@ def test_scores_of_another_checkpoint_are_refused(checkpoint, tmp_path, monkeypa
     """Before anything is replaced; what to remove is named."""
     monkeypatch.setattr("mini.ship.MODELS", tmp_path / "models")
     flags = ["--data", str(tmp_path), "--out", str(tmp_path), "--pretrained", str(checkpoint)]
-    for digest, code in ((checkpoint_digest(checkpoint), 0), ("another", 1)):
-        atomic_write(tmp_path / "rte/scores.json", json.dumps({"pretrained": digest}).encode())
-        result = call(mini.ship.main, flags, monkeypatch, capfd)
-        assert result.returncode == code
-    assert f"`{tmp_path}/rte` does not come from `{checkpoint}`; remove it to make it anew" in result.stderr
+    own, commands = checkpoint_digest(checkpoint), commands_of("rte")
+    results = []
+    for record in ({"pretrained": own, "commands": commands}, {"pretrained": "another"}, {"pretrained": own}):
+        atomic_write(tmp_path / "rte/scores.json", json.dumps(record).encode())
+        results.append(call(mini.ship.main, flags, monkeypatch, capfd))
+
+    assert [result.returncode for result in results] == [0, 1, 1]
+    assert f"`{tmp_path}/rte` does not come from `{checkpoint}`; remove it to make it anew" in results[1].stderr
+    assert f"`{tmp_path}/rte` was made with other settings than those of now; remove it" in results[2].stderr
+
+
+def test_commands_of_a_task():
+    """What it starts from comes first; where things lie makes no difference."""
+    (alone,), (before, after) = commands_of("sst-2"), commands_of("rte")
+
+    assert alone.startswith(
+        "python -m training.grid classification --checkpoint OUT/fp16/bertline-mini --train OUT/data/"
+    )
+    assert before.startswith("python -m training.finetune spans --checkpoint OUT/fp16/bertline-mini")
+    assert "--checkpoint OUT/cloze/checkpoint --train DATA/glue/RTE/train.tsv.xz" in after
+
+
+@pytest.mark.parametrize("name", ["pretrained", "embed", *(task.shipped_as for task in TASKS if task.shipped_as)])
+def test_cards_tell_licences(name):
+    """Of every model that is kept."""
+    assert "## Sources and their licences" in notes(name)
+    assert "Wikipedia" in notes(name)
+
+
+def test_models_of_the_same_checkpoint_stay(checkpoint, tmp_path, monkeypatch, capfd):
+    """They may have been tuned since; one of another checkpoint is put in their place, and too much is refused."""
+    out, kept = tmp_path / "out", tmp_path / "models"
+    shutil.copytree(checkpoint, out / "embed/checkpoint")
+    record = {"pretrained": checkpoint_digest(checkpoint), "commands": commands_of("embed")}
+    atomic_write(out / "embed/scores.json", json.dumps(record).encode())
+    for models, digest in ((out / "embed/int8", checkpoint_digest(checkpoint)), (kept, "another")):
+        write_model(models, "embed", provenance={"checkpoint": {"sha256": digest}})
+        (models / "embed/1/README.md").write_text("# embed\n")
+    monkeypatch.setattr("mini.ship.MODELS", kept)
+    flags = ["--data", str(tmp_path), "--out", str(out), "--pretrained", str(checkpoint)]
+    monkeypatch.setattr("mini.ship.MAX_BYTES", 1000)
+    refused = call(mini.ship.main, flags, monkeypatch, capfd)
+    assert read_model_directory(kept / "embed/1").manifest.provenance["checkpoint"]["sha256"] == "another"
+    monkeypatch.undo()
+    monkeypatch.setattr("mini.ship.MODELS", kept)
+    replaced, same = (call(mini.ship.main, flags, monkeypatch, capfd) for _ in range(2))
+
+    assert (refused.returncode, replaced.returncode, same.returncode) == (1, 0, 0), (replaced.stderr, same.stderr)
+    assert "more than the 1,000 that are kept" in refused.stderr
+    assert f"{out}/embed/int8/embed/1 -> {kept}/embed/1" in replaced.stdout
+    assert "MRPC" in (kept / "embed/1/README.md").read_text()
+    assert "->" not in same.stdout.replace(f"{checkpoint} -> {kept}/bertline-mini", "")
 
 
 def test_unknown_tasks_are_named():
