@@ -22,6 +22,7 @@ from export.variant import Numbers, Products
 from tasks.batching import Run
 from tasks.embedding import Embedding
 from tasks.manifest import Precision
+from tasks.masked_lm import MaskedLM
 from training.limits import NOT_NEGATIVE, POSITIVE, SHARE
 
 _NUM_SCANNED = 64
@@ -45,16 +46,20 @@ class Limits:
     max_drop: Annotated[float, NOT_NEGATIVE] = 0.5
     """int8 and fp16: points that the first of the task's scores may lose."""
     min_cosine: Annotated[float, SHARE] = 0.99
-    """int8 and fp16, of embeddings and where there are no labels: lowest mean cosine to PyTorch."""
+    """int8 and fp16, of embeddings and masked LM and where there are no labels: lowest mean cosine to PyTorch."""
 
-    def shortfall(self, quality: Quality, reference: Quality, *, of_vectors: bool) -> str:
-        """How quality is below the limits, in words; empty where it is not."""
+    def shortfall(self, quality: Quality, reference: Quality, *, by_cosine: bool) -> str:
+        """How quality is below the limits, in words; empty where it is not.
+
+        Args:
+            by_cosine: whether outputs are looked at beside scores, too.
+        """
         if reference.headline:
             name, before = reference.headline
             drop = round(100 * (before - quality.scores[name]), 6)  # 0.3775 - 0.3725 is more than half a point
             if not drop <= self.max_drop:
                 return f"{name} falls by {drop:.2f} points (--max-drop {self.max_drop})"
-        if (of_vectors or not reference.headline) and not quality.mean_cosine >= self.min_cosine:
+        if (by_cosine or not reference.headline) and not quality.mean_cosine >= self.min_cosine:
             return f"the mean cosine to PyTorch is {quality.mean_cosine:.4f} (--min-cosine {self.min_cosine})"
         return ""
 
@@ -163,7 +168,8 @@ class Gate:
     def shortfall(self, numbers: Numbers) -> str:
         """How numbers are below the limits, in words; empty where they are not."""
         quality, reference = self.qualities[numbers.name], self.qualities["PyTorch"]
-        return self.limits.shortfall(quality, reference, of_vectors=isinstance(self.evidence.task, Embedding))
+        used_as_they_are = isinstance(self.evidence.task, Embedding | MaskedLM)
+        return self.limits.shortfall(quality, reference, by_cosine=used_as_they_are)
 
     def dearest_parts(self, products: Products) -> list[str]:
         """All that can be of integers by what it loses when it alone is, the greatest loss first."""

@@ -12,6 +12,7 @@ from export.evidence import Evidence
 from tasks.base import Outputs
 from tasks.batching import Run, run_features
 from tasks.embedding import Embedding
+from tasks.metrics import headline
 
 _CHUNK = 32
 """Examples whose outputs are held at one time; those of masked-lm are large."""
@@ -41,8 +42,8 @@ class Quality:
 
     @property
     def headline(self) -> tuple[str, float] | None:
-        """The first of the scores."""
-        return next(iter(self.scores.items()), None)
+        """What the gate goes by."""
+        return headline(self.scores)
 
 
 class Expected:

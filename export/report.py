@@ -12,6 +12,7 @@ from export.targets import target_of
 from export.tune import NUMBERS, TOGETHER
 from export.variant import Numbers
 from tasks.manifest import MODEL_FILE, Manifest
+from tasks.metrics import headline, is_loss
 from training.reports.page import render_page
 
 REPORT_FILE = "report.html"
@@ -47,7 +48,7 @@ def render(manifest: Manifest, num_bytes: int) -> str:
         facts=_facts(manifest, num_bytes),
         judged_on=manifest.scores["judged_on"],
         differences=manifest.scores["fp32_difference"],
-        metrics=[name for name in qualities["PyTorch"]["scores"] if not name.endswith("loss")][:MAX_METRICS],
+        metrics=[name for name in qualities["PyTorch"]["scores"] if not is_loss(name)][:MAX_METRICS],
         qualities=qualities,
         worst=qualities[numbers]["worst"] if manifest.precision != "fp32" else [],
         tried=_by_choice(tried, numbers),
@@ -64,8 +65,8 @@ def outcome_in_words(manifest: Manifest, num_bytes: int) -> str:
     """
     numbers, qualities = manifest.provenance["graph"]["name"], manifest.scores["quality"]
     own, found = qualities[numbers], [numbers, f"{num_bytes / 1e6:.1f} MB"]
-    if own["scores"]:
-        metric, score = next(iter(own["scores"].items()))
+    if judged := headline(own["scores"]):
+        metric, score = judged
         before = qualities["PyTorch"]["scores"][metric]
         found.append(f"{metric} {100 * score:.2f} (PyTorch {100 * before:.2f})")
     return ", ".join([*found, f"mean cosine to PyTorch {own['mean_cosine']:.4f}"])

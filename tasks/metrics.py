@@ -5,11 +5,21 @@ from __future__ import annotations
 import re
 import string
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from tasks.tags import chunks
+
+
+def is_loss(name: str) -> bool:
+    """Whether less of a score is better."""
+    return name.endswith("loss")
+
+
+def headline(scores: Mapping[str, float]) -> tuple[str, float] | None:
+    """The first of scores that is no loss: what a model is judged by; None where there are none."""
+    return next(((name, score) for name, score in scores.items() if not is_loss(name)), None)
 
 
 def accuracy(labels: Sequence[object], predictions: Sequence[object]) -> float:

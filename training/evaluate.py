@@ -24,6 +24,7 @@ from tasks import AnyTask, create_task
 from tasks.batching import Run, predict
 from tasks.embedding import Embedding
 from tasks.files import atomic_write
+from tasks.metrics import is_loss
 from training.baselines import baseline
 from training.checkpoint import load_model, load_tokenizer, read_task_card
 from training.command import command, parse
@@ -135,7 +136,7 @@ def format_scores(rows: Mapping[str, Mapping[str, float]]) -> str:
 def _cell(name: str, scores: Mapping[str, float]) -> str:
     if name not in scores:
         return "-"
-    return f"{scores[name]:.3f}" if name.endswith("loss") else f"{100 * scores[name]:.2f}"
+    return f"{scores[name]:.3f}" if is_loss(name) else f"{100 * scores[name]:.2f}"
 
 
 def evaluate_predictions(recipe: EvaluateRecipe, task: AnyTask, run: Run) -> tuple[int, dict[str, dict[str, float]]]:

@@ -30,7 +30,7 @@ from training.loop.run import read_metrics
 from training.pretrain import NO_CONTEXT, PretrainRecipe, no_context_scores
 from training.reports.model_card import base_model, format_number, score_rows
 from training.reports.page import render_page
-from training.reports.plot import curve_name, is_loss, legend, panels, svg
+from training.reports.plot import curve_name, legend, panels, shows_loss, svg
 from training.reports.samples import format_percent, sample_predictions
 
 REPORT_FILE = "report.html"
@@ -80,7 +80,7 @@ def render(run: Path, data: Sequence[Path] = ()) -> str:
     return render_page(
         TEMPLATE,
         filters={"percent": format_percent, "score": _score},
-        tests={"loss": is_loss},
+        tests={"loss": shows_loss},
         name=run.resolve().name,
         facts=facts(run, settings, lines, card),
         step=lines[-1]["step"] if lines else 0,
@@ -280,7 +280,7 @@ def _leaves(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]
 
 
 def _score(value: float, key: str) -> str:
-    return f"{value:.3f}" if is_loss(key) else f"{100 * value:.1f}"
+    return f"{value:.3f}" if shows_loss(key) else f"{100 * value:.1f}"
 
 
 @command

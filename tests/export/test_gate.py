@@ -24,20 +24,23 @@ def quality(cosine=1.0, **scores):
 
 
 @pytest.mark.parametrize(
-    ("found", "of_vectors", "message"),
+    ("found", "by_cosine", "message"),
     [
         (quality(accuracy=0.796), False, ""),
         (quality(accuracy=0.8 - 0.005), False, ""),
         (quality(accuracy=0.794), False, r"accuracy falls by 0.60 points \(--max-drop 0.5\)"),
+        (quality(loss=9.0, accuracy=0.8), False, ""),
+        (quality(loss=0.1, accuracy=0.79), False, "accuracy falls by 1.00 points"),
         (quality(accuracy=float("nan")), False, "accuracy falls by nan points"),
         (quality(0.5, accuracy=0.8), False, ""),
         (quality(0.989, accuracy=0.8), True, r"mean cosine to PyTorch is 0.9890 \(--min-cosine 0.99\)"),
         (quality(0.99, accuracy=0.81), True, ""),
     ],
 )
-def test_limits_of_scores_and_vectors(found, of_vectors, message):
-    """Labels decide where there are any; vectors must also be near PyTorch's."""
-    shortfall = Limits().shortfall(found, quality(accuracy=0.8), of_vectors=of_vectors)
+def test_limits_of_scores_and_vectors(found, by_cosine, message):
+    """Labels decide where there are any, and of scores the first that is no loss; vectors must also be near
+    PyTorch's."""
+    shortfall = Limits().shortfall(found, quality(loss=1.0, accuracy=0.8), by_cosine=by_cosine)
 
     assert bool(shortfall) == bool(message)
     assert re.search(message, shortfall)
@@ -45,8 +48,8 @@ def test_limits_of_scores_and_vectors(found, of_vectors, message):
 
 def test_without_labels_the_cosine_decides():
     """There is nothing else."""
-    assert Limits().shortfall(quality(0.98), quality(), of_vectors=False)
-    assert not Limits().shortfall(quality(0.992), quality(), of_vectors=False)
+    assert Limits().shortfall(quality(0.98), quality(), by_cosine=False)
+    assert not Limits().shortfall(quality(0.992), quality(), by_cosine=False)
 
 
 @pytest.fixture

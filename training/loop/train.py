@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from tasks.metrics import is_loss
 from training.limits import BELOW_ONE, COUNT, NOT_NEGATIVE, POSITIVE, RATE, SHARE, Limits, check_numbers
 from training.loop.distributed import World
 from training.loop.feed import Feed
@@ -319,7 +320,7 @@ def _network(model: nn.Module, settings: LoopSettings, world: World) -> nn.Modul
 def _is_best(scores: Mapping[str, float], position: Position) -> bool:
     """Whether the first score is the best so far, which is noted."""
     name, value = next(iter(scores.items()))
-    score = -value if name.endswith("loss") else value
+    score = -value if is_loss(name) else value
     if not math.isfinite(score) or (position.best_score is not None and score <= position.best_score):
         return False
     position.best_score = score

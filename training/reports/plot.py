@@ -26,6 +26,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import Formatter, MaxNLocator
 
 from tasks.files import atomic_write
+from tasks.metrics import is_loss
 from training.command import command
 from training.loop.run import read_metrics
 
@@ -88,8 +89,8 @@ class Panel:
 def panels(lines: Sequence[Mapping[str, Any]]) -> list[Panel]:
     """What there is to draw: loss, scores on dev, then each other number that the lines hold, the best known first."""
     keys = list(dict.fromkeys(key for line in lines for key, value in line.items() if isinstance(value, int | float)))
-    losses = [key for key in LOSSES if key in keys] + [key for key in keys if is_loss(key) and key not in LOSSES]
-    scores = [key for key in keys if key.startswith("eval_") and not is_loss(key)]
+    losses = [key for key in LOSSES if key in keys] + [key for key in keys if shows_loss(key) and key not in LOSSES]
+    scores = [key for key in keys if key.startswith("eval_") and not shows_loss(key)]
     others = [key for key in keys if key not in (*POSITIONS, *losses, *scores)]
     known = [key for key in ("learning_rate", "grad_norm", *NAMES) if key in others]
     found = [Panel(LOSS, tuple(losses)), Panel(DEV_SCORES, tuple(scores))]
@@ -97,9 +98,9 @@ def panels(lines: Sequence[Mapping[str, Any]]) -> list[Panel]:
     return [panel for panel in found if panel.keys]
 
 
-def is_loss(key: str) -> bool:
+def shows_loss(key: str) -> bool:
     """Whether a key of metrics or scores is a loss, and not a fraction."""
-    return key in LOSSES or key.endswith("loss")
+    return key in LOSSES or is_loss(key)
 
 
 def curve_name(key: str) -> str:
@@ -252,7 +253,7 @@ def legend(panel: Panel) -> list[tuple[str, str]]:
     """Label and colour of each curve of a panel."""
     labels = [
         f"{curve_name(key.removesuffix('_loss'))} on dev"
-        if key.startswith("eval_") and is_loss(key)
+        if key.startswith("eval_") and shows_loss(key)
         else curve_name(key)
         for key in panel.keys
     ]
