@@ -1,4 +1,4 @@
-"""Files and directories that are whole or absent, and their digests."""
+"""Files and directories that are whole or absent, also after a power cut, and their digests."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+from tasks.json_files import read_json
 
 PARTIAL_SUFFIX = ".partial"
 MADE_FROM_FILE = "made_from.json"
@@ -99,7 +101,7 @@ def resumable_directory(path: str | Path, *, made_from: dict[str, Any], replace:
 
 def _begin(partial: Path, made_from: dict[str, Any], *, replace: bool) -> None:
     record = partial / MADE_FROM_FILE
-    begun_with = json.loads(record.read_bytes()) if record.is_file() else None
+    begun_with = read_json(record) if record.is_file() else None
     if begun_with == made_from:
         for item in partial.glob(".*"):  # half-written by a process that was killed
             item.unlink()
@@ -151,11 +153,15 @@ _NO_LOCKS = (errno.EBADF, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 def _put_in_place(temporary: Path, path: Path, *, replace: bool) -> None:
     """One after the other, as there is no call for both: what was there comes back if the new one does not come."""
     check_free(path, replace=replace)
+    for item in (temporary, *temporary.rglob("*")):
+        if not item.is_symlink() and (item.is_file() or item.is_dir()):
+            _sync(item)
     old = temporary.with_name(temporary.name + ".old")
     try:
         if path.exists():
             os.rename(path, old)
         os.rename(temporary, path)
+        _sync(path.parent)
     finally:
         if old.exists() and not path.exists():
             os.rename(old, path)
@@ -197,10 +203,29 @@ def atomic_write(path: str | Path, data: bytes) -> None:
             with os.fdopen(descriptor, "wb") as file:
                 file.write(data)
             os.chmod(temporary, 0o644)
+            _sync(Path(temporary))
             os.replace(temporary, path)
+            _sync(path.parent)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def _sync(path: Path) -> None:
+    """Wait until a file's content, or a folder's names, are on the disk: a new name may get there sooner than what it
+    stands for."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in _NO_SYNC:
+            raise
+    finally:
+        os.close(descriptor)
+
+
+_NO_SYNC = (errno.EINVAL, errno.EBADF, errno.ENOSYS, errno.EOPNOTSUPP)
+"""What file systems say that cannot, some of folders alone."""
 
 
 def sha256(path: str | Path) -> str:

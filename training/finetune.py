@@ -37,7 +37,7 @@ from training.data.examples import Examples, encode_examples
 from training.data.finetuning import FinetuningData, label_examples
 from training.data.labelled import Columns, read_examples, source_digest, source_name, to_number
 from training.evaluate import format_scores, predict_with_progress, torch_run
-from training.limits import COUNT, EPOCHS, NOT_NEGATIVE, RATE, TOKENS
+from training.limits import COUNT, EPOCHS, NOT_NEGATIVE, RATE, TOKENS, refuse_unused
 from training.loop.distributed import World, world
 from training.loop.recipe import Asked, recipe_fields
 from training.loop.result import write_result
@@ -48,6 +48,10 @@ from training.model.hidden_states import Combination
 from training.objectives import OBJECTIVES, all_label_names, find_unknown_label
 from training.reports.grid import Outcome, Setting, metric_of
 from training.reports.model_card import checkpoint_name
+
+_OF_SPANS = ("max_query_length", "max_answer_length", "null_threshold")
+_OF_TASKS = {"doc_stride": ("spans", "tagging"), **dict.fromkeys(_OF_SPANS, ("spans",))}
+"""Settings that some tasks have."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,6 +112,9 @@ class FinetuneRecipe(LoopSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        for name, tasks in _OF_TASKS.items():
+            if self.task not in tasks:
+                refuse_unused(self, name, f"is of {' and '.join(tasks)}")
         if self.frozen and (self.unfreeze_every or self.layer_decay != 1):
             raise ValueError("a frozen encoder has no layers that train: leave out unfreeze_every and layer_decay")
 
@@ -248,9 +255,15 @@ def task_settings(recipe: FinetuneRecipe, examples: Examples, dev: Examples) -> 
 
 
 def _note_known(examples: Examples, dev: Examples) -> None:
-    known = set(examples)
-    if num_known := sum(example in known for example in dev):
+    """By what the network reads: labels and numbers of questions may be others."""
+    known = {_input_of(example) for example in examples}
+    if num_known := sum(_input_of(example) in known for example in dev):
         print(f"note: {num_known:,} of {len(dev):,} dev examples are in the training data, too", flush=True)
+
+
+def _input_of(example: Any) -> Any:
+    unread = {"id": "", "label": None, "tags": (), "answers": (), "answer_start": -1}
+    return replace(example, **{name: value for name, value in unread.items() if hasattr(example, name)})
 
 
 def _note_new_positions(recipe: FinetuneRecipe, settings: TaskSettings) -> None:

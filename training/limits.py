@@ -1,4 +1,4 @@
-"""What numbers the fields of a recipe may hold: said in their types, checked in one place.
+"""What the fields of a recipe may hold: of numbers said in their types, checked in one place.
 
 num_epochs: Annotated[float, Limits(above=0)] = 3.0
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, get_args, get_type_hints
 
 
@@ -67,3 +67,10 @@ def _limits(hint: Any) -> Limits:
         if isinstance(item, Limits) and item != Limits():
             return item
     return Limits()
+
+
+def refuse_unused(recipe: Any, name: str, why: str) -> None:
+    """Raise ValueError where a field that would have no effect is not as it is by default."""
+    default = next(item.default for item in fields(recipe) if item.name == name)
+    if getattr(recipe, name) != default:
+        raise ValueError(f"{_flag(name)} `{getattr(recipe, name)}` has no effect here: it {why}")

@@ -191,8 +191,8 @@ class SpanObjective(Objective):
     def is_usable(self, example: SpanExample) -> bool:
         if not example.answers:
             return True
-        answer = example.answers[0]
-        return bool(answer) and example.context[example.answer_start : example.answer_start + len(answer)] == answer
+        answer, start = example.answers[0], example.answer_start
+        return bool(answer.strip()) and example.context[start : start + len(answer)] == answer
 
     def label(self, task: AnyTask, example: SpanExample, features: Sequence[Window]) -> list[Item]:
         return [Item((window,), answer_positions(example, window)) for window in features]
@@ -230,13 +230,16 @@ def find_unknown_label(objective: Objective, examples: Examples, known: Sequence
 
 
 def answer_positions(example: SpanExample, window: Window) -> tuple[int, int]:
-    """First and last token of the answer; (0, 0), that is [CLS], when the window does not show all of it.
+    """First and last token of the answer, without white space around it; (0, 0), that is [CLS], when the window does
+    not show all of it.
 
     Source: convert_examples_to_features of google-research/bert run_squad.py.
     """
     if not example.answers:
         return 0, 0
-    start, end = example.answer_start, example.answer_start + len(example.answers[0])
+    answer = example.answers[0]
+    start = example.answer_start + len(answer) - len(answer.lstrip())
+    end = start + len(answer.strip())
     inside = window.in_context & (window.offsets[:, 1] > start) & (window.offsets[:, 0] < end)
     tokens = np.flatnonzero(inside)
     if not len(tokens) or window.offsets[tokens[0], 0] > start or window.offsets[tokens[-1], 1] < end:

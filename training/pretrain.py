@@ -29,7 +29,7 @@ from training.corpus import Corpus
 from training.data.pretraining import Masking, PretrainingExamples
 from training.data.pretraining_batches import PretrainingData
 from training.evaluate import format_scores
-from training.limits import COUNT, NOT_NEGATIVE, POSITIVE, SHARE, TOKENS
+from training.limits import COUNT, NOT_NEGATIVE, POSITIVE, SHARE, TOKENS, refuse_unused
 from training.loop.distributed import World, world
 from training.loop.recipe import Asked, recipe_fields
 from training.loop.result import write_result
@@ -107,6 +107,11 @@ class PretrainRecipe(LoopSettings):
             raise ValueError(f"direction `{self.direction}` is trained without next sentences: --no-next-sentences")
         if self.direction != "both" and self.objective != "masked-lm":
             raise ValueError(f"direction `{self.direction}` is of language models: leave out --objective")
+        if self.objective == "masked-lm":
+            for name in ("generator_layers", "detector_weight", "corrector_weight"):
+                refuse_unused(self, name, "is of --objective replaced-tokens")
+        if not self.long_seq_length:
+            refuse_unused(self, "long_share", "needs --long-seq-length")
         if self.init and self.initialization != "bert":
             raise ValueError("initialization is of new weights; leave it out, or init")
         for name in ("max_seq_length", "long_seq_length"):

@@ -151,6 +151,20 @@ def test_answer_positions_are_those_of_the_reference(tokenizer_dir):
     assert {answer_positions(SpanExample("the house", context), window) for window in windows} == {(0, 0)}
 
 
+@pytest.mark.parametrize("answer", ["big red", " big red", "big red ", " big red "])
+def test_white_space_around_an_answer_is_none_of_it(answer, tokenizer_dir):
+    """As tools for annotation have it; an answer of nothing else is none."""
+    task = create_task("spans", Tokenizer.load(tokenizer_dir), SpanSettings(max_seq_length=32, max_query_length=4))
+    context = "the big red cat"
+    example = SpanExample("the house", context, (answer,), context.index(answer))
+
+    (window,) = task.encode([example])[0]
+    first, last = answer_positions(example, window)
+
+    assert context[window.offsets[first, 0] : window.offsets[last, 1]] == "big red"
+    assert not OBJECTIVES["spans"].is_usable(SpanExample("the house", context, (" ",), 3))
+
+
 def test_answers_may_end_with_an_accent(tokenizer_dir):
     """One that the tokenizer drops does not make a question unanswerable."""
     task = create_task("spans", Tokenizer.load(tokenizer_dir), SpanSettings(max_seq_length=32, max_query_length=4))
@@ -370,14 +384,18 @@ def test_shapes_of_batches_are_few():
 
 
 def test_it_says_what_was_read_and_what_came_of_it(checkpoint, tmp_path, alone, capsys):
-    """Kind of texts and labels, dev data that are known, a score no better than its baseline, no dev data, and a run
-    that was done."""
+    """Kind of texts and labels, dev data that are known (under whatever label), a score no better than its baseline, no
+    dev data, and a run that was done."""
     train = write_classification(tmp_path / "train.jsonl", 24, seed=1)
+    dev = tmp_path / "dev.jsonl"
+    rows = [json.loads(line) for line in train.read_text().splitlines()]
+    rows[0] |= {"label": "yes" if rows[0]["label"] == "no" else "no"}
+    dev.write_text("".join(json.dumps(row) + "\n" for row in rows))
     recipe = FinetuneRecipe(
         task="classification",
         checkpoint=checkpoint,
         train=(train,),
-        dev=(train,),
+        dev=(dev,),
         run_dir=tmp_path / "run",
         num_epochs=0.1,
         learning_rate=1e-9,
@@ -392,6 +410,21 @@ def test_it_says_what_was_read_and_what_came_of_it(checkpoint, tmp_path, alone, 
     assert f"`{recipe.run_dir}` was finished before" in capsys.readouterr().out
     finetune(replace(recipe, dev=(), run_dir=tmp_path / "other"), alone)
     assert "nothing will be scored: there are no dev data" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("task", "changes"),
+    [
+        ("classification", {"doc_stride": 7}),
+        ("tagging", {"max_answer_length": 3}),
+        ("regression", {"null_threshold": 1}),
+    ],
+)
+def test_settings_of_other_tasks_are_refused(task, changes, tmp_path):
+    """They would do nothing."""
+    (name,) = changes
+    with pytest.raises(ValueError, match=rf"--{name.replace('_', '-')} .* has no effect here: it is of spans"):
+        FinetuneRecipe(task=task, checkpoint=tmp_path, train=(tmp_path,), run_dir=tmp_path, **changes)
 
 
 @pytest.mark.parametrize(("labels", "is_warned"), [(["0", "1"], False), (["0.5", "1.0"], True), (range(60), True)])

@@ -124,6 +124,19 @@ def test_run_started_differently_is_refused(corpus_dir, tmp_path, alone):
     assert losses(tmp_path / "run") == before
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"generator_layers": 3}, "--generator-layers `3` has no effect here: it is of --objective replaced-tokens"),
+        ({"long_share": 0.5}, "--long-share `0.5` has no effect here: it needs --long-seq-length"),
+    ],
+)
+def test_settings_without_effect_are_refused(changes, message, corpus_dir, tmp_path):
+    """Somebody thinks they have one."""
+    with pytest.raises(ValueError, match=message):
+        recipe(corpus_dir, tmp_path, **changes)
+
+
 def test_mistake_may_be_mended_before_there_is_a_state(corpus_dir, tmp_path, alone):
     """Nothing is lost, so that the corrected command starts the run anew."""
     with pytest.raises(ValueError, match="less than one batch"):

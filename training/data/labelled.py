@@ -47,9 +47,9 @@ class Columns:
     tags: str = "tags"
     """Tagging: a tag for each word."""
     context: str = "context"
-    """Multiple choice: what the choices go on from; left out as `text_pair` is."""
+    """Multiple choice: what the choices go on from; left out as `text_pair` is. Spans: where answers stand."""
     question: str = "question"
-    """Multiple choice: what stands before each choice; left out as `text_pair` is."""
+    """Multiple choice: what stands before each choice; left out as `text_pair` is. Spans: what is asked."""
     choices: str = "choices"
     """Multiple choice: a list of texts."""
     header: bool = True
@@ -107,6 +107,9 @@ def read_examples(
             another does; or files without examples.
     """
     if task in READERS:
+        kinds = WITH_LISTS if task in ("spans", "tagging") else TABLES
+        if columns.given and not any(kind_of(path) in kinds for path in paths):
+            raise ValueError(f"`{paths[0]}` has no columns, of which `{columns.given[0]}` could be one (--columns...)")
         return _all_of(paths, lambda path: _read(task, path, columns))
     if task != "masked-lm":
         raise ValueError(f"task `{task}` has no labelled data")
@@ -292,7 +295,7 @@ def _number(place: str, row: Mapping[str, Any], name: str) -> float:
     value = _filled(place, row, name)
     number = to_number(value)
     if not math.isfinite(number):
-        raise ValueError(f"{place}: `{name}` must be a number: `{value}`")
+        raise ValueError(f"{place}: `{name}` must be a number: `{str(value)[:60]}`")
     if abs(number) > MAX_NUMBER:
         raise ValueError(f"{place}: `{name}` is beyond ±{MAX_NUMBER:g}: `{value}`; scale all of them down")
     return number
@@ -304,6 +307,8 @@ def to_number(value: Any) -> float:
         return math.nan if isinstance(value, bool) or "_" in str(value) else float(value)
     except (TypeError, ValueError):
         return math.nan
+    except OverflowError:  # a whole number with more digits than a float can have
+        return math.inf
 
 
 def _filled(place: str, row: Mapping[str, Any], name: str) -> Any:
@@ -326,10 +331,11 @@ def _strings(place: str, row: Mapping[str, Any], name: str) -> tuple[str, ...]:
     return tuple(values)
 
 
-def read_spans(path: Path) -> Examples:
+def read_spans(path: Path, columns: Columns | None = None) -> Examples:
     """Questions of a SQuAD v1.1 or v2.0 JSON file, or of a table with SQuAD's columns as the hub has them."""
+    named = columns or Columns()
     if kind_of(path) in WITH_LISTS:
-        return Examples((place, _span_row(place, row)) for place, row in read_rows(path))
+        return Examples((place, _span_row(place, row, named)) for place, row in _rows(path, named))
     data = parse_json("\n".join(read_lines(path)), f"`{path}`, which should be in SQuAD's format")
     try:
         examples = [
@@ -343,14 +349,15 @@ def read_spans(path: Path) -> Examples:
     return Examples((f"`{path}`, question `{example.id}`", example) for example in examples)
 
 
-def _span_row(place: str, row: dict[str, Any]) -> SpanExample:
+def _span_row(place: str, row: Mapping[str, Any], columns: Columns) -> SpanExample:
     """A question whose answers are an object of two lists, `text` and `answer_start`."""
     try:
         texts, starts = (_value(_value(row, "answers", dict), name, list) for name in ("text", "answer_start"))
         if len(texts) != len(starts):
             raise ValueError(f"{len(texts)} answers, but {len(starts)} 'answer_start'")
         answers = [{"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=True)]
-        return _span_example(row, row | {"answers": answers})
+        context, question = (_value(row, name, str) for name in (columns.context, columns.question))
+        return _span_example({"context": context}, {**row, "question": question, "answers": answers})
     except ValueError as error:
         raise ValueError(f"{place} is not in SQuAD's format: {error}") from error
 
@@ -436,7 +443,7 @@ def _passages(path: Path, tokenizer: Tokenizer, max_tokens: int) -> Iterator[str
 
 READERS: dict[str, Callable[[Path, Columns], Examples]] = {
     "classification": read_classification,
-    "spans": lambda path, columns: read_spans(path),
+    "spans": read_spans,
     "regression": read_regression,
     "multiple-choice": read_multiple_choice,
     "tagging": read_tagging,

@@ -195,6 +195,9 @@ class Run:
         if step:
             print(f"going on after step {step:,}", flush=True)
             self._note_if_gone(step)
+        if not step:  # of another attempt, perhaps with other settings
+            for directory in self.states("best"):
+                shutil.rmtree(directory)
         kept = [line for line in read_metrics(self.path) if line["step"] <= step]
         atomic_write(self.path / METRICS_FILE, "".join(json.dumps(line) + "\n" for line in kept).encode())
         self._open_events(step)
@@ -208,6 +211,7 @@ class Run:
         self.finish_writing()
         directory = self.states("best")[-1]
         state = self._read_state(directory)
+        self._asked.check(state["recipe"], self.path)
         try:
             model.load_state_dict(state["model"])
             return int(state["position"]["step"])

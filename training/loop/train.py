@@ -41,9 +41,10 @@ class LoopSettings:
     """How to train, whatever is trained."""
 
     global_batch_size: Annotated[int, COUNT] = 32
-    """Sequences in a step, over all processes and micro-batches."""
+    """Sequences in a step, over all processes and micro-batches; in multiple choice questions, each with all its
+    choices."""
     micro_batch_size: Annotated[int, COUNT] = 32
-    """Sequences that go through the network at one time in one process; more are accumulated."""
+    """As many of these go through the network at one time in one process; more are accumulated."""
     learning_rate: Annotated[float, RATE] = 1e-4
     """Peak of the learning rate."""
     warmup_ratio: Annotated[float, SHARE] = 0.1
@@ -289,7 +290,7 @@ class _Training:
     def _log(self, step: _Step) -> None:
         position, values = self.position, {name: float(value) for name, value in step.losses.items()}
         total = sum(self.weights.get(name, 1.0) * value for name, value in values.items())
-        warning = self.watch.warning(position.step, values)
+        warning = self.watch.warning(self.pace.step(position), values)
         metrics: dict[str, Any] = {"step": position.step, "epoch": position.epoch, **values, "loss": total}
         metrics |= {"num_tokens": position.num_tokens, **self.meter.report(total)}
         metrics |= {"warning": warning} if warning else {}

@@ -88,8 +88,12 @@ class Watch:
                 )
         self._places.clear()
 
-    def warning(self, step: int, losses: Mapping[str, float]) -> str:
-        """A remark on the losses of a step, empty if there is none; each kind is made once."""
+    def warning(self, step: float, losses: Mapping[str, float]) -> str:
+        """A remark on the losses of a step, empty if there is none; each kind is made once.
+
+        Args:
+            step: of the schedule, which goes by time where time is limited.
+        """
         for name, value in {**losses, "": sum(losses.values())}.items():
             self._smoothed[name] = 0.9 * self._smoothed.get(name, value) + 0.1 * value
         self._lowest = min(self._lowest, self._smoothed[""])
@@ -101,7 +105,7 @@ class Watch:
             return ""
         return f"the loss has risen from {self._lowest:.3f} to {now:.3f}; lower --learning-rate if it stays there"
 
-    def _stuck(self, step: int) -> str:
+    def _stuck(self, step: float) -> str:
         plateau = self._plateau
         if plateau is None or step < self.PATIENCE * self._num_steps:
             return ""

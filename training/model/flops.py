@@ -6,14 +6,18 @@ whatever is computed beside them (padding, recomputation), over what the hardwar
 
 from __future__ import annotations
 
+import re
 import time
 
 import torch
 
 from training.model.bert import BertConfig
 
-PEAKS = {"H200": 989e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12, "L4": 121e12, "A10": 125e12, "V100": 125e12}
-"""Dense bf16 (V100: fp16) FLOP/s out of NVIDIA's data sheets, by a part of the device's name, the first that fits."""
+PEAKS = {
+    **{"H200": 989e12, "H100 PCIe": 756e12, "H100 NVL": 835e12, "H100": 989e12, "A100": 312e12},
+    **{"L40S": 362e12, "L40": 181e12, "L4": 121e12, "A10": 125e12, "V100": 125e12},
+}
+"""Dense bf16 (V100: fp16) FLOP/s out of NVIDIA's data sheets, by words of the device's name, the first that fit."""
 
 
 def flops_per_token(
@@ -53,7 +57,7 @@ def peak_flops(device: torch.device, dtype: torch.dtype) -> float:
     """FLOP/s of matrix products: the data sheet's where it is known, else what large products reach here and now."""
     if device.type == "cuda" and dtype == torch.bfloat16:
         name = torch.cuda.get_device_name(device)
-        if peak := next((value for part, value in PEAKS.items() if part in name), None):
+        if peak := next((value for part, value in PEAKS.items() if re.search(rf"\b{part}\b", name)), None):
             return peak
     return measured_peak(device, dtype)
 

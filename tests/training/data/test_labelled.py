@@ -166,6 +166,9 @@ def test_numbers_are_read_out_of_tables(tmp_path):
         assert read_regression(tmp_path / name, columns) == PAIRS
 
 
+NONE = {"text": [], "answer_start": []}
+
+
 @pytest.mark.parametrize(
     ("read", "columns", "rows", "message"),
     [
@@ -173,6 +176,7 @@ def test_numbers_are_read_out_of_tables(tmp_path):
         (read_regression, Columns(text_pair="premise"), [{"text": "a", "label": 0}], "premise"),
         (read_multiple_choice, Columns(question="q"), [{"choices": ["a", "b"], "label": 0}], "q"),
         (read_positives, Columns(negative="hard"), [{"text": "a", "text_pair": "b"}], "hard"),
+        (read_spans, Columns(context="body"), [{"id": 1, "question": "a", "context": "b", "answers": NONE}], "body"),
     ],
 )
 def test_columns_that_were_named_must_be_there(read, columns, rows, message, tmp_path):
@@ -291,6 +295,7 @@ def test_sentences_are_read_out_of_lists(tmp_path):
         (read_regression, {"text": "x", "label": "nan"}, "must be a number: `nan`"),
         (read_regression, {"text": "x", "label": "1_000"}, "must be a number: `1_000`"),
         (read_regression, {"text": "x", "label": "inf"}, "must be a number: `inf`"),
+        (read_regression, {"text": "x", "label": 10**400}, "line 1: `label` must be a number: `10{59}`$"),
         (read_regression, {"text": "x", "label": "-1e39"}, "line 1: `label` is beyond ±1e[+]12: `-1e39`; scale all"),
         (read_regression, {"text": "x", "label": True}, "must be a number: `True`"),
         (read_regression, {"text": "x"}, "no `label`"),
@@ -332,7 +337,22 @@ def test_questions_are_read_out_of_tables(tmp_path):
 
     found = read_spans(tmp_path / "a.parquet")
 
+    renamed = [
+        {"body": row["context"], "q": row["question"], **row, "context": "other", "question": ""} for row in rows
+    ]
+    (tmp_path / "b.jsonl").write_text("".join(json.dumps(row) + "\n" for row in renamed))
+    assert read_spans(tmp_path / "b.jsonl", Columns(context="body", question="q")) == found
     assert found == [SpanExample("Where?", "here", ("here",), 0, "1"), SpanExample("Who?", "here", (), -1, "2")]
+
+
+@pytest.mark.parametrize(("task", "name"), [("spans", "a.json"), ("tagging", "a.conll"), ("tagging", "a.tsv")])
+def test_columns_of_files_without_any_are_refused(task, name, tmp_path):
+    """SQuAD's JSON and CoNLL have none that could be named."""
+    (tmp_path / name).write_text(json.dumps(squad()) if task == "spans" else "York\tB-LOC\n\n")
+
+    assert len(read_examples(task, [tmp_path / name], columns=Columns(), tokenizer=None)) == 1
+    with pytest.raises(ValueError, match=rf"{name}` has no columns, of which `w` could be one"):
+        read_examples(task, [tmp_path / name], columns=Columns(context="w", tokens="w"), tokenizer=None)
 
 
 def squad(**changes):

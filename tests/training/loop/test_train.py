@@ -4,6 +4,7 @@ import itertools
 import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -65,7 +66,7 @@ def begun(path, alone):
         yield run
 
 
-def tiny_train(path, alone, *, num_steps=12, phases=None, loss=objective, **changes):
+def tiny_train(path, alone, *, num_steps=12, phases=None, loss=objective, watch=None, **changes):
     torch.manual_seed(0)
     model = create_model("embedding", SHAPE, dropout=0.0)
     settings = LoopSettings(
@@ -74,7 +75,7 @@ def tiny_train(path, alone, *, num_steps=12, phases=None, loss=objective, **chan
     )
     phases = phases or [Phase(data=Numbered())]
     with begun(path, alone) as run:
-        position = train(model, phases, loss, num_steps=num_steps, settings=settings, run=run)
+        position = train(model, phases, loss, num_steps=num_steps, settings=settings, run=run, watch=watch)
     return model, position, run
 
 
@@ -99,10 +100,14 @@ def test_phases_follow_each_other(tmp_path, alone):
 
 
 def test_time_budget_ends_a_run(tmp_path, alone, monkeypatch, capsys):
-    """When the time is up, with the learning rate at its end, long before the last step; the bar shows its share."""
+    """When the time is up, with the learning rate at its end, long before the last step; the bar shows its share, and
+    what is said after half of the run is said after half of the time."""
     ticks = (0.1 * number for number in itertools.count())
     monkeypatch.setattr(meter_module, "time", SimpleNamespace(monotonic=ticks.__next__, perf_counter=time.perf_counter))
-    _, position, run = tiny_train(tmp_path / "run", alone, num_steps=1_000_000, max_minutes=0.2, warmup_ratio=0.25)
+    watch = Watch(Plateau(loss="loss", value=-1.0, meaning="what cannot be", hint="give more time"))
+    _, position, run = tiny_train(
+        *(tmp_path / "run", alone), num_steps=1_000_000, max_minutes=0.2, warmup_ratio=0.25, watch=watch
+    )
 
     assert 50 < position.step < 200
     assert 12 <= position.elapsed_s < 13
@@ -112,6 +117,8 @@ def test_time_budget_ends_a_run(tmp_path, alone, monkeypatch, capsys):
     bar = capsys.readouterr().err
     assert "100%|" in bar
     assert "%/s" not in bar
+    assert bar.count("no better than what cannot be") == 1
+    assert [line["step"] > position.step / 3 for line in read_metrics(run.path) if "warning" in line] == [True]
 
 
 def test_schedule_by_time_is_that_by_steps():
@@ -264,6 +271,21 @@ def test_lower_layers_learn_slower_and_later():
     assert {name for name, value in model.named_parameters() if value.grad is not None} == {
         name for name in found if found[name]["first_step"] <= 10
     }
+
+
+def test_best_state_of_an_abandoned_attempt_is_forgotten(tmp_path, alone):
+    """It died before its first state to go on from; what it found best may have been of other settings."""
+    scores = iter([0.9, 0.1, 0.2])
+    settings = LoopSettings(global_batch_size=4, dtype="fp32", checkpoint_every=100)
+    for num_steps in (8, 4):
+        evaluation = Evaluation(scores=lambda: {"f1": next(scores)}, every=num_steps)
+        model = create_model("embedding", SHAPE, dropout=0.0)
+        with begun(tmp_path / "run", alone) as run:
+            phases = [Phase(data=Numbered())]
+            train(model, phases, objective, num_steps=num_steps, settings=settings, run=run, evaluation=evaluation)
+        assert [path.name for path in run.states("best")] == [f"best-0000000{num_steps}"]
+        for state in run.states():
+            shutil.rmtree(state)
 
 
 def test_best_state_is_kept_and_can_be_loaded(tmp_path, alone):

@@ -8,7 +8,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from training.checkpoint import create_model
 from training.model.bert import BertConfig
-from training.model.flops import flops_per_token, measured_peak
+from training.model.flops import flops_per_token, measured_peak, peak_flops
 
 
 def test_flops_are_those_pytorch_counts():
@@ -70,3 +70,30 @@ def test_paper_example():
 def test_peak_is_measured_where_it_is_unknown():
     """Some GFLOP/s."""
     assert measured_peak(torch.device("cpu"), torch.float32, size=256) > 1e9
+
+
+@pytest.mark.parametrize(
+    ("name", "tera"),
+    [
+        *(
+            ("NVIDIA H200", 989),
+            ("NVIDIA H100 80GB HBM3", 989),
+            ("NVIDIA H100 PCIe", 756),
+            ("NVIDIA A100-SXM4-80GB", 312),
+        ),
+        *(
+            ("NVIDIA L4", 121),
+            ("NVIDIA L40", 181),
+            ("NVIDIA L40S", 362),
+            ("NVIDIA A10", 125),
+            ("Tesla V100-SXM2-16GB", 125),
+        ),
+        *(("NVIDIA A10G", 1), ("NVIDIA RTX A1000", 1)),
+    ],
+)
+def test_peaks_are_of_the_device_itself(name, tera, monkeypatch):
+    """And not of one whose name is part of its; of those that are not known it is measured."""
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda device: name)
+    monkeypatch.setattr("training.model.flops.measured_peak", lambda device, dtype: 1e12)
+
+    assert peak_flops(torch.device("cuda"), torch.bfloat16) == tera * 1e12

@@ -59,7 +59,8 @@ DATA = {
 def recipe(task, checkpoint, folder, num_rows=200, **changes):
     write, name, _ = DATA[task]
     train, dev = (write(folder / f"{seed}-{name}", num_rows, seed) for seed in (0, 1))
-    fields = {"max_seq_length": 32, "max_query_length": 8, "num_epochs": 1, **FAST, **changes}
+    of_task = {"max_query_length": 8} if task == "spans" else {}
+    fields = {"max_seq_length": 32, "num_epochs": 1, **of_task, **FAST, **changes}
     run_dir = folder / "run"
     return FinetuneRecipe(task=task, checkpoint=checkpoint, train=(train,), dev=(dev,), run_dir=run_dir, **fields)
 
