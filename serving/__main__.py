@@ -14,6 +14,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 signal.signal(signal.SIGINT, signal.SIG_DFL)  # while the imports below take their time, Ctrl-C just ends it
 signal.signal(signal.SIGHUP, signal.SIG_IGN)  # asks to look for new models, which the first load does anyway
@@ -60,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     except RuntimeError as error:
         logger.critical("%s", error)
-        os._exit(1)  # whatever else waits for a thread that does not end would wait for ever
+        _exit(1)
     return 0
 
 
@@ -101,6 +102,15 @@ async def run(settings: Settings) -> None:
         await draining
         if first.done():
             logger.info("ended")
+            if server.is_loading:
+                _exit(0)
+
+
+def _exit(code: int) -> NoReturn:
+    """At once: a thread that computes or loads would be waited for, perhaps for ever."""
+    logging.shutdown()
+    sys.stdout.flush()
+    os._exit(code)
 
 
 def _warn_of_unknown_variables() -> None:

@@ -8,6 +8,8 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, TypeVar
 
+from serving.errors import UnavailableError
+
 T = TypeVar("T")
 
 
@@ -19,7 +21,11 @@ class Arrivals:
         self._is_woken = False
 
     async def wait(self, future: Future[T]) -> T:
-        """The result of a future, which is cancelled when the caller is."""
+        """The result of a future, which is cancelled when the caller is.
+
+        Raises:
+            UnavailableError: when it was cancelled because the server ends.
+        """
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[None] = loop.create_future()
         future.add_done_callback(lambda _: self._arrived(loop, waiter))
@@ -28,6 +34,8 @@ class Arrivals:
         except asyncio.CancelledError:
             future.cancel()
             raise
+        if future.cancelled():
+            raise UnavailableError("the server ends; send it to another")
         return future.result()
 
     def _arrived(self, loop: asyncio.AbstractEventLoop, waiter: asyncio.Future[Any]) -> None:

@@ -42,9 +42,11 @@ class Encoder:
         request: Any = parse(rpc.request_type, incoming.raw)
         model = self._servicer.models.find(request.model.name, request.model.version, rpc.task)
         task = rpc.specialise(model, request)
-        self._servicer.intake.admit(incoming, model, len(getattr(request, rpc.inputs)))
+        num_inputs, most_tokens = len(getattr(request, rpc.inputs)), rpc.most_tokens(request, task)
+        self._servicer.intake.admit(incoming, model, num_inputs, most_tokens=most_tokens)
         for what, count in rpc.parts(request).items():
-            self._servicer.intake.limits.check_count(count, what)
+            field = what if what in request.DESCRIPTOR.fields_by_name else rpc.inputs
+            self._servicer.intake.limits.check_count(count, what, field=field)
         return partial(self._encode, rpc, request, model, task, incoming)
 
     def _encode(self, rpc: Rpc, request: Any, model: Model, task: AnyTask, incoming: Incoming) -> Work:
@@ -67,7 +69,7 @@ class Encoder:
     def _tokens(self, incoming: Incoming) -> bytes:
         request = parse(pb.TokenizeRequest, incoming.raw)
         model = self._servicer.models.find(request.model.name, request.model.version)
-        self._servicer.intake.admit(incoming, model, len(request.inputs))
+        self._servicer.intake.receive(incoming, model, len(request.inputs))
         texts = {f"inputs[{index}].text": item.text for index, item in enumerate(request.inputs)}
         pairs = {f"inputs[{index}].text_pair": item.text_pair for index, item in enumerate(request.inputs)}
         self._servicer.intake.limits.check_chars(texts | pairs)

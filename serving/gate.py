@@ -32,6 +32,8 @@ REASONS: dict[type[Exception], str] = {
 """Why a call may not come in, as metrics have it."""
 MAX_UNREAD_BYTES = 128 * 2**20
 """Of replies that a connection has not read; then it is answered no more, as it could ask for all memory."""
+ROUNDED_S = 0.02
+"""By which, beside a hundredth, a client's deadline may come sooner than the server knows of it."""
 _HEALTH = f"/{health.SERVICE_NAME}/"
 
 Behaviour = Callable[[Any, Any], Any]
@@ -121,13 +123,14 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         call.peer = context.peer().rpartition(":")[0]
         context.set_trailing_metadata(((REQUEST_ID, call.request_id),))
         self._metrics.started(call.path)
+        given_s = context.time_remaining()
         try:
             reply = await self._answer(call, behaviour, request, context)
             call.request_bytes, call.reply_bytes = _size(request), _size(reply)
             self._unread.add(context.peer(), call.reply_bytes)
             return reply
         except asyncio.CancelledError:
-            call.code = _code_of_cancellation(context)
+            call.code = _code_of_cancellation(given_s, context.time_remaining())
             raise
         except Exception:
             call.code, call.details = context.code() or grpc.StatusCode.UNKNOWN, context.details()
@@ -203,7 +206,13 @@ def _size(message: Any) -> int:
     return len(message) if isinstance(message, bytes) else 0
 
 
-def _code_of_cancellation(context: Any) -> grpc.StatusCode:
-    remaining_s = context.time_remaining()
-    expired = remaining_s is not None and remaining_s <= 0
+def _code_of_cancellation(given_s: float | None, remaining_s: float | None) -> grpc.StatusCode:
+    """DEADLINE_EXCEEDED also where the client saw its deadline pass a little sooner than the server knows: what gRPC
+    sends is rounded up, by a hundredth at most.
+
+    Args:
+        given_s: what remained when the call began; None for a call without a deadline.
+        remaining_s: what remains now.
+    """
+    expired = given_s is not None and remaining_s is not None and remaining_s <= 0.01 * given_s + ROUNDED_S
     return grpc.StatusCode.DEADLINE_EXCEEDED if expired else grpc.StatusCode.CANCELLED

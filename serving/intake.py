@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -42,16 +43,28 @@ class Intake:
         self._scheduler = scheduler
         self._metrics = metrics
 
-    def admit(self, incoming: Incoming, model: Model, num_inputs: int) -> None:
-        """Refuse a request before it is looked at further.
+    def receive(self, incoming: Incoming, model: Model, num_inputs: int) -> None:
+        """Note what came, and refuse too much of it.
+
+        Raises:
+            InvalidRequestError: when it has too many inputs.
+        """
+        note_model(incoming.call, model, num_inputs)
+        self.limits.check_count(num_inputs)
+
+    def admit(self, incoming: Incoming, model: Model, num_inputs: int, *, most_tokens: float = math.inf) -> None:
+        """Refuse a request for a model before it is looked at further.
+
+        Args:
+            most_tokens: that the model may get to read of it, however large it is.
 
         Raises:
             InvalidRequestError: when it has too many inputs.
             RefusedError: when it would not be computed in time.
         """
-        note_model(incoming.call, model, num_inputs)
-        self.limits.check_count(num_inputs)
-        num_tokens = max(self._scheduler.forecast.tokens(model, len(incoming.raw)), MIN_TOKENS * num_inputs)
+        self.receive(incoming, model, num_inputs)
+        expected = max(self._scheduler.forecast.tokens(model, len(incoming.raw)), MIN_TOKENS * num_inputs)
+        num_tokens = int(min(expected, most_tokens))
         with self.rejections(model):
             self._scheduler.check(model, num_tokens, incoming.deadline_s)
 

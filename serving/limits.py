@@ -22,10 +22,15 @@ class Limits:
     max_texts: int
     max_chars: int
 
-    def check_count(self, count: int, what: str = "inputs") -> None:
-        """Raise InvalidRequestError where a request has too many inputs, or parts of inputs."""
+    def check_count(self, count: int, what: str = "inputs", *, field: str = "inputs") -> None:
+        """Raise InvalidRequestError where a request has too many inputs, or parts of inputs.
+
+        Args:
+            field: of the request, which holds them.
+        """
         if count > self.max_texts:
-            raise InvalidRequestError(f"{count} {what} came, a request takes {self.max_texts}; send several requests")
+            reason = f"{count} {what} came, a request takes {self.max_texts}; send several requests"
+            raise InvalidRequestError(reason, [Violation(field, reason)])
 
     def check_chars(self, texts: Mapping[str, str]) -> None:
         """Raise InvalidRequestError, naming each text (by its path in the request) of more than `max_chars`."""

@@ -101,6 +101,13 @@ class Repository:
         self._unloaded: list[tuple[Key, weakref.ref[Model]]] = []
         self._woken = asyncio.Event()
         self._complaint = ""
+        self._loading: set[Path] = set()
+        """What threads load."""
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether a model is being loaded, be it that nobody waits for it any more."""
+        return bool(self._loading)
 
     def states(self) -> dict[Key, State]:
         """Of all versions, those included that are gone but for the requests that began with them."""
@@ -216,10 +223,14 @@ class Repository:
 
     def _load_unchanged(self, slot: _Slot, content: Content) -> Model:
         """Load a directory of which nothing is replaced meanwhile, so that manifest and graph belong together."""
-        model = self._load_model(slot.path, loaded=slot.model)
-        if _content(slot.path) != content:
-            raise ValueError(f"`{slot.path}` was written to while it was loaded; write it elsewhere and rename it")
-        return model
+        self._loading.add(slot.path)
+        try:
+            model = self._load_model(slot.path, loaded=slot.model)
+            if _content(slot.path) != content:
+                raise ValueError(f"`{slot.path}` was written to while it was loaded; write it elsewhere and rename it")
+            return model
+        finally:
+            self._loading.discard(slot.path)
 
     def _tell(self, key: Key, slot: _Slot) -> None:
         slot.told = True
@@ -234,8 +245,11 @@ class Repository:
             self._observer.model_unloaded(model)
 
     def _changed(self) -> None:
-        self.models = Models([slot.version() for slot in self._slots.values()])
-        self._publish(self.models)
+        """Publish what there is, where it is not what there was."""
+        models = Models([slot.version() for slot in self._slots.values()])
+        if models.versions != self.models.versions:
+            self.models = models
+            self._publish(models)
 
     def _complain(self, complaint: str) -> None:
         """Log what is the same at every look once."""

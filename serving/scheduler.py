@@ -206,7 +206,7 @@ class Scheduler:
             self._changed.notify_all()
         for under_way in self._under_way():
             self._abort(under_way)
-        while batch := self._queue.pop_batch():
+        while batch := self._pop_batch():
             for entry in batch:
                 entry.job.future.cancel()
         threads = [worker.thread for worker in self._workers if worker.thread]
@@ -215,6 +215,11 @@ class Scheduler:
             thread.join(max(0.0, ends_s - time.monotonic()))
         if any(thread.is_alive() for thread in threads):
             raise _stuck()
+
+    def _pop_batch(self) -> list[Entry]:
+        """While callers may take theirs out of the queue."""
+        with self._changed:
+            return self._queue.pop_batch()
 
     def look_after_workers(self) -> str:
         """Abort what takes too long, and replace workers that have ended; to be called every now and then.

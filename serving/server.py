@@ -114,7 +114,7 @@ class Server:
         services = (SERVICE, open_inference.SERVICE, HEALTH_SERVICE, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(services, self._grpc)
         self._grpc.add_generic_rpc_handlers(
-            (Encoder(self._servicer).handlers(), OpenInference(self._servicer).handlers())
+            (Encoder(self._servicer).handlers(), OpenInference(self._servicer, self._is_healthy).handlers())
         )
         self.port = listen(self._grpc, self.settings)
         self.metrics_port = self._serve_metrics(self.settings.metrics_port)
@@ -144,6 +144,11 @@ class Server:
                 self._trouble = trouble
                 logger.log(logging.ERROR if trouble else logging.INFO, "workers: %s", trouble or "all is well again")
                 self._publish(self._servicer.models)
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether a thread loads a model: nothing can end that before it is done."""
+        return self._repository.is_loading
 
     def reload(self) -> None:
         """Look at once for what changed in the directory of models."""
@@ -198,6 +203,9 @@ class Server:
             for service in ("", SERVICE, open_inference.SERVICE, f"{SERVICE}/{item.name}", f"{SERVICE}/{item}"):
                 healthy[service] = healthy.get(service, False) or serves
         self._health.publish({service: SERVING if serves else NOT_SERVING for service, serves in healthy.items()})
+
+    def _is_healthy(self, model: str) -> bool:
+        return self._health.serving.get(f"{SERVICE}/{model}" if model else "", False)
 
     def _close(self) -> None:
         self._scheduler.close()

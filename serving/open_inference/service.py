@@ -10,9 +10,8 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from serving.errors import ModelNotFoundError
 from serving.intake import Incoming
-from serving.models import Model
+from serving.models import Model, Models
 from serving.open_inference import token_ids
 from serving.open_inference.forms import FORMS
 from serving.open_inference.tensors import BYTES, TensorSpec, wrong
@@ -34,8 +33,14 @@ HEALTH = ("ServerLive", "ServerReady", "ModelReady")
 class OpenInference:
     """Answers the protocol's calls with the models, the scheduler and the counting of our own service."""
 
-    def __init__(self, servicer: Servicer) -> None:
+    def __init__(self, servicer: Servicer, is_healthy: Callable[[str], bool]) -> None:
+        """Answer with what a servicer has.
+
+        Args:
+            is_healthy: what health says of a model, by `name` or `name/version`; empty for the server.
+        """
         self._servicer = servicer
+        self._is_healthy = is_healthy
 
     def handlers(self) -> Any:
         """What a server needs to route calls here; health is told whatever the state, in the protocol's own words."""
@@ -52,21 +57,16 @@ class OpenInference:
         return self._servicer.route(SERVICE, behaviours, always=HEALTH)
 
     def _find(self, name: str, version: str, field: str = "name") -> Model:
-        if not name:
-            raise wrong(field, f"empty; name a model (loaded: {', '.join(self._servicer.models.names)})")
+        _check_named(name, self._servicer.models, field)
         return self._servicer.models.find(name, version)
 
     def _server_ready(self, request: pb.ServerReadyRequest) -> Message:
-        return pb.ServerReadyResponse(ready=not self._servicer.unavailable)
+        return pb.ServerReadyResponse(ready=self._is_healthy(""))
 
     def _model_ready(self, request: pb.ModelReadyRequest) -> Message:
-        if self._servicer.unavailable:
-            return pb.ModelReadyResponse(ready=False)
-        try:
-            self._find(request.name, request.version)
-        except ModelNotFoundError:
-            return pb.ModelReadyResponse(ready=False)
-        return pb.ModelReadyResponse(ready=True)
+        _check_named(request.name, self._servicer.models)
+        name = f"{request.name}/{request.version}" if request.version else request.name
+        return pb.ModelReadyResponse(ready=self._is_healthy(name))
 
     def _model_metadata(self, request: pb.ModelMetadataRequest) -> Message:
         model = self._find(request.name, request.version)
@@ -97,9 +97,8 @@ class OpenInference:
     def _prepare(self, incoming: Incoming) -> Callable[[], Computable]:
         request = parse(pb.ModelInferRequest, incoming.raw)
         model = self._find(request.model_name, request.model_version, "model_name")
-        self._servicer.intake.admit(
-            incoming, model, max((item.shape[0] for item in request.inputs if item.shape), default=0)
-        )
+        num_inputs = max((item.shape[0] for item in request.inputs if item.shape), default=0)
+        self._servicer.intake.admit(incoming, model, num_inputs, most_tokens=_most_tokens(request, model))
         for item in request.inputs:
             if item.datatype == BYTES:
                 self._servicer.intake.limits.check_count(math.prod(item.shape), "elements")
@@ -109,6 +108,20 @@ class OpenInference:
         if sent & {spec.name for spec in FORMS[model.task.name].inputs}:
             raise wrong("inputs", "texts and token ids came; send one or the other")
         return partial(TokenIdWork.of, request, model)
+
+
+def _check_named(name: str, models: Models, field: str = "name") -> None:
+    if not name:
+        raise wrong(field, f"empty; name a model (loaded: {', '.join(models.names)})")
+
+
+def _most_tokens(request: pb.ModelInferRequest, model: Model) -> float:
+    """That the model may get to read of a request; infinite where it reads all there is, in windows."""
+    sizes = {item.name: math.prod(item.shape) for item in request.inputs}
+    if sizes.keys() & set(INPUT_NAMES):
+        return max(sizes.values())
+    length = model.task.settings.max_seq_length
+    return math.inf if FORMS[model.task.name].windowed else length * max(sizes.values(), default=0)
 
 
 def _answering(request_type: type[Any], answer: Callable[[Any], Message]) -> Behaviour:

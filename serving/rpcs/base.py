@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -48,6 +49,14 @@ class Rpc:
     def windowed(self, request: Any) -> frozenset[str]:
         """Fields of its examples that may be of any length, since they are read in windows."""
         return frozenset()
+
+    def num_sequences(self, request: Any) -> int:
+        """How many its inputs become, where none is read in windows."""
+        return len(getattr(request, self.inputs))
+
+    def most_tokens(self, request: Any, task: AnyTask) -> float:
+        """That the model may get to read of a request; infinite where it reads all there is, in windows."""
+        return math.inf if self.windowed(request) else self.num_sequences(request) * task.settings.max_seq_length
 
     def check_windows(self, windows: Sequence[Sequence[Features]], request: Any, task: Any) -> None:
         """Raise InvalidRequestError when the reply to these features would be too large."""

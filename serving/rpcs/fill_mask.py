@@ -81,7 +81,8 @@ def check_scores(windows: Sequence[Sequence[Features]], task: MaskedLM, top_k: i
     num_masks = sum(int((window.input_ids == mask_id).sum()) for items in windows for window in items)
     count = num_masks * (min(top_k, vocab_size) + num_targets)
     if count > MAX_SCORES:
-        raise InvalidRequestError(
+        reason = (
             f"{count} tokens were asked for at {num_masks} [MASK]s, a reply holds {MAX_SCORES}; "
             "send fewer texts per call, a smaller top_k or fewer targets"
         )
+        raise InvalidRequestError(reason, [Violation("texts", reason)])

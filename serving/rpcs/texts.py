@@ -57,7 +57,10 @@ class Choose(Rpc):
     request_type = pb.ChooseRequest
 
     def parts(self, request: pb.ChooseRequest) -> Mapping[str, int]:
-        return {"choices": sum(len(item.choices) for item in request.inputs)}
+        return {"choices": self.num_sequences(request)}
+
+    def num_sequences(self, request: pb.ChooseRequest) -> int:
+        return sum(len(item.choices) for item in request.inputs)
 
     def examples(self, request: pb.ChooseRequest, task: MultipleChoice) -> list[MultipleChoiceExample]:
         return [MultipleChoiceExample(tuple(item.choices), item.context, item.question) for item in request.inputs]

@@ -1,5 +1,6 @@
 """Replies that are sent again to who asks the same."""
 
+import asyncio
 from collections import OrderedDict
 
 import grpc
@@ -123,6 +124,19 @@ def test_both_services_have_it(cached):
 
     assert infer(request) == infer(request)
     assert cached.total("bertline_cache_requests_total", result="hit", **EMBED) == 1
+
+
+def test_a_look_that_finds_nothing_new_leaves_it_as_it_is(all_tasks):
+    """However often the directory of models is looked at."""
+    request = pb.EmbedRequest(texts=["the cat"])
+    with serve(all_tasks[0], cache_bytes=10_000, poll_s=0.02) as server:
+        server.stub.Embed(request)
+        looks = server.server._repository.refresh
+        for _ in range(3):
+            asyncio.run_coroutine_threadsafe(looks(), server.loop).result(10)
+        server.stub.Embed(request)
+
+        assert server.total("bertline_cache_requests_total", result="hit", **EMBED) == 1
 
 
 def test_a_change_of_the_models_empties_it(tmp_path):

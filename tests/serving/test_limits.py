@@ -108,19 +108,25 @@ def test_limits_come_before_work(limited, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("method", "request_", "came"),
+    ("method", "request_", "came", "field"),
     [
-        ("Answer", pb.AnswerRequest(inputs=[pb.AnswerInput(question="who", contexts=["cat"] * 2)] * 2), "4 contexts"),
-        ("Choose", pb.ChooseRequest(inputs=[pb.ChooseInput(choices=["cat"] * 2)] * 2), "4 choices"),
-        ("FillMask", pb.FillMaskRequest(texts=["[MASK]"], targets=["cat"] * 4), "4 targets"),
+        (
+            "Answer",
+            pb.AnswerRequest(inputs=[pb.AnswerInput(question="a", contexts=["b"] * 2)] * 2),
+            "contexts",
+            "inputs",
+        ),
+        ("Choose", pb.ChooseRequest(inputs=[pb.ChooseInput(choices=["cat"] * 2)] * 2), "choices", "inputs"),
+        ("FillMask", pb.FillMaskRequest(texts=["[MASK]"], targets=["cat"] * 4), "targets", "targets"),
     ],
 )
-def test_parts_of_inputs(limited, method, request_, came):
+def test_parts_of_inputs(limited, method, request_, came, field):
     """What inputs may hold any number of is limited as inputs are: each part is work of its own."""
-    error, _ = refused(getattr(limited.stub, method), request_)
+    error, violations = refused(getattr(limited.stub, method), request_)
 
     assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
-    assert error.details() == f"{came} came, a request takes 3; send several requests"
+    assert error.details() == f"4 {came} came, a request takes 3; send several requests"
+    assert violations == {field: error.details()}
 
 
 def test_elements_of_a_tensor(limited):

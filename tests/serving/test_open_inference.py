@@ -1,3 +1,4 @@
+import asyncio
 import json
 import threading
 
@@ -6,6 +7,7 @@ import numpy as np
 import pytest
 
 from bertline.v1 import encoder_pb2 as bertline
+from serving.models import Models, Version
 from serving.offload import SMALL_BYTES
 from serving.open_inference import tensors
 from serving.open_inference.forms import FORMS
@@ -223,6 +225,26 @@ def test_model_ready(server, name, version, ready):
     assert call(server, "ModelReady", name=name, version=version).ready == ready
 
 
+def test_what_health_says_is_what_readiness_is(tmp_path):
+    """A version that is being loaded is not ready, and nothing is while the workers are in trouble."""
+    write_model(tmp_path)
+    with serve(tmp_path) as running:
+        server = running.server
+        loading = Models([*server._repository.models.versions, Version("tiny", "2")])
+
+        async def publish(trouble):
+            server._trouble = trouble
+            server._publish(loading)
+
+        asyncio.run_coroutine_threadsafe(publish(""), running.loop).result(10)
+        found = [call(running, "ModelReady", name="tiny", version=version).ready for version in ("", "1", "2", "3")]
+        asyncio.run_coroutine_threadsafe(publish("a batch takes long"), running.loop).result(10)
+
+        assert found == [True, True, False, False]
+        assert not call(running, "ModelReady", name="tiny").ready
+        assert not call(running, "ServerReady").ready
+
+
 def test_highest_version(tmp_path):
     """Without a version the highest by number computes, and metadata lists all."""
     for version in ("9", "10"):
@@ -270,7 +292,8 @@ def test_limits(slow_models, monkeypatch):
     rows = np.full((8, 32), 8)
     with serve(slow_models, workers=1, max_batch_tokens=32, max_queue_s=5.12001) as running:
         monkeypatch.setattr("serving.forecast.Forecast.seconds_per_token", lambda self, model: 1e-9)
-        late = stub(running, "ModelInfer").future(infer_request("slow", input_ids=rows), timeout=0.1)
+        many = infer_request("slow", input_ids=np.repeat(rows, 8, axis=0))
+        late = stub(running, "ModelInfer").future(many, timeout=0.5)
         running.wait_for("bertline_queue_tokens", 1)
         monkeypatch.setattr("serving.forecast.Forecast.seconds_per_token", lambda self, model: 0.01)
         full = stub(running, "ModelInfer").future(infer_request("slow", input_ids=np.repeat(rows, 3, axis=0)))

@@ -269,6 +269,30 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
+LOADING = """
+import sys, time
+import serving.server
+from serving.__main__ import main
+serving.server.load_model = lambda *_, **options: print("loading", file=sys.stderr, flush=True) or time.sleep(1000)
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_a_model_that_loads_does_not_keep_the_process(tmp_path):
+    """Threads cannot be ended, but the process can."""
+    write_model(tmp_path)
+    command = [sys.executable, "-c", LOADING, tmp_path, "--port", "0", "--metrics-port", "0"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert "loading\n" in iter(process.stderr.readline, "")
+            process.send_signal(signal.SIGTERM)
+
+            assert process.wait(20) == 0
+            assert process.stderr.read().endswith("ended\n")
+        finally:
+            process.kill()
+
+
 @pytest.fixture
 def hanging(tmp_path, monkeypatch):
     """Servers have a model whose runs of some texts never end."""

@@ -165,7 +165,12 @@ def test_connections_that_grow_old(tmp_path):
 def test_a_call_that_outlives_its_connection(slow_models):
     """It is cancelled when the grace of the connection is over."""
     with serve(
-        slow_models, workers=1, max_batch_tokens=32, max_connection_age_s=0.1, max_connection_grace_s=0.1
+        slow_models,
+        workers=1,
+        max_batch_tokens=32,
+        max_connection_age_s=0.1,
+        max_connection_grace_s=0.1,
+        max_queue_s=1000,
     ) as server:
         call = server.stub.Embed.future(pb.EmbedRequest(texts=texts_of(30, 100)))
 

@@ -1,3 +1,4 @@
+import asyncio
 import gc
 import random
 import threading
@@ -8,6 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from serving.arrivals import Arrivals
+from serving.errors import UnavailableError
 from serving.scheduler import (
     ComputeError,
     ExpiredError,
@@ -420,6 +423,40 @@ def test_close(log, model):
     assert busy.done()
     with pytest.raises(CancelledError):
         waiting.result(0)
+
+
+def test_closing_while_callers_give_up(log, model):
+    """Each job is cancelled, by whichever comes first."""
+    for _ in range(10):
+        scheduler = Scheduler(workers=1, observer=log, max_queue_s=1000)
+        busy = occupy(scheduler, model)
+        waiting = [scheduler.submit(model, [[[number]]], total) for number in range(1000)]
+        giving_up = threading.Thread(target=lambda futures=waiting: [future.cancel() for future in futures])
+        giving_up.start()
+        closing = threading.Thread(target=scheduler.close)
+        closing.start()
+        giving_up.join(10)
+        closing.join(10)
+
+        assert not closing.is_alive()
+        assert all(future.cancelled() for future in waiting)
+        assert busy.done()
+        model.aborted.clear()
+
+
+def test_what_the_end_cancels_is_unavailable(log, model):
+    """To who waits for it in an event loop."""
+    scheduler = Scheduler(workers=1, observer=log)
+    occupy(scheduler, model)
+
+    async def ask():
+        waiting = asyncio.create_task(Arrivals().wait(scheduler.submit(model, [[[1]]], total)))
+        await asyncio.sleep(0)
+        await asyncio.to_thread(scheduler.close)
+        await waiting
+
+    with pytest.raises(UnavailableError, match="the server ends"):
+        asyncio.run(ask())
 
 
 def test_models_of_several_threads_share_the_cores(log):

@@ -12,10 +12,12 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from bertline.v1 import encoder_pb2 as pb
 from serving.engine import Run
+from serving.models import Model
 from serving.offload import NUM_THREADS, SMALL_BYTES
 from serving.ports import MAX_STREAMS
 from tests.serving import http2
 from tests.serving.conftest import serve
+from tests.serving.open_inference import infer_request, stub
 
 SERVICE = "bertline.v1.Encoder"
 LONG = "the cat " * 15  # 32 tokens
@@ -124,6 +126,24 @@ def test_request_larger_than_the_queue(slow):
     assert slow.total("bertline_encode_seconds_count") == 1
 
 
+def test_what_a_model_does_not_read_does_not_count(slow):
+    """After short texts, long ones that are cut, token ids and texts of which only the tokens are asked are judged by
+    what there is to compute."""
+    for _ in range(50):
+        embed(slow, "cat dog").result(10)
+
+    def embed_cut(count):
+        request = pb.EmbedRequest(texts=["the cat " * 4000] * count, truncate=True)
+        return slow.stub.Embed.future(request)
+
+    assert len(embed_cut(15).result(20).num_tokens) == 15
+    rows = np.full((15, 32), 5, dtype=np.int64)
+    assert stub(slow, "ModelInfer")(infer_request("slow", input_ids=rows)).model_version == "1"
+    tokens = slow.stub.Tokenize(pb.TokenizeRequest(inputs=[pb.TextInput(text="the cat " * 4000)] * 15))
+    assert tokens.num_tokens[0] > 8000
+    assert embed_cut(17).code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
 def test_a_refusal_waits_for_no_tokenizing(slow):
     """What is too much is refused while all threads that turn texts into tokens are busy with other requests."""
     release = threading.Event()
@@ -174,6 +194,18 @@ def test_deadline(slow, monkeypatch):
     slow.wait_for("grpc_server_handled_total", 1, grpc_code="DeadlineExceeded")
     assert slow.total("bertline_cancelled_total") > 0
     assert slow.total("bertline_queue_tokens") == 0
+
+
+@pytest.mark.parametrize("timeout", [1.0, 1.5])
+def test_deadlines_of_seconds_are_no_cancellations(slow, monkeypatch, timeout):
+    """gRPC tells the server a later time than the client goes by."""
+    monkeypatch.setattr("serving.forecast.Forecast.seconds_per_token", lambda self, model: 1e-9)
+    compute = Model.compute
+    monkeypatch.setattr(Model, "compute", lambda *arguments: time.sleep(0.1) or compute(*arguments))
+    calls = [embed(slow, *[LONG] * 20, timeout=timeout) for _ in range(5)]
+
+    assert {call.code() for call in calls} == {grpc.StatusCode.DEADLINE_EXCEEDED}
+    slow.wait_for("grpc_server_handled_total", 5, grpc_code="DeadlineExceeded")
 
 
 def test_drain(slow):
