@@ -174,6 +174,7 @@ def test_a_folder_of_parts(run: Run, tmp_path: Path, small_chunks: None) -> None
     assert (output / "_SUCCESS").exists()
     parts = sorted(output.glob("*.parquet"))
     assert len(parts) == 6
+    assert all(json.loads(pq.read_schema(part).metadata[b"bertline"])["command"] == "embed" for part in parts)
     found = pa.concat_tables(pq.read_table(part) for part in parts)
     assert np.array_equal(np.stack(found["vector"].to_numpy()), np.stack([vector(text) for text in given]))
     assert fails(run("embed", "-i", f"{tmp_path}/in*.txt", "-o", f"{output}/"), "already exists")

@@ -63,7 +63,12 @@ def test_archives_are_refused(run: Run, folder: Path, name: str) -> None:
     ("arguments", "message"),
     [
         (["-o", "in.jsonl", "--force"], "is read and would be replaced: `in.jsonl`"),
-        (["-o", "link.jsonl", "--force"], "is read and would be replaced: `link.jsonl`"),
+        (["-o", "link.jsonl", "--force"], "is read and would be replaced: `in.jsonl`"),
+        (
+            ["-o", "mine/", "-i", "mine/part-0.parquet", "--force"],
+            "would be replaced: `mine/part",
+        ),
+        (["-o", "out.jsonl", "--rejects", "notes.jsonl"], "already exists: `notes.jsonl`"),
         (["-o", "out.jsonl", "--rejects", "in.jsonl"], "is read and would be replaced by rejected rows: `in.jsonl`"),
         (["--rejects", "in.jsonl"], "is read and would be replaced by rejected rows: `in.jsonl`"),
         (["-o", "out.jsonl", "--rejects", "./out.jsonl"], "--rejects and --output are the same"),
@@ -79,11 +84,15 @@ def test_files_in_the_way(run: Run, folder: Path, arguments: list[str], message:
     (folder / "link.jsonl").symlink_to("in.jsonl")
     (folder / "mine").mkdir()
     (folder / "mine" / "precious").write_text("text")
+    (folder / "mine" / "part-0.parquet").touch()
+    (folder / "notes.jsonl").write_text("mine")
     os.mkfifo(folder / "fifo")
 
     assert fails(run("embed", "-i", "in.jsonl", *arguments), message)
     assert (folder / "in.jsonl").read_text() == '{"text": "x"}\n'
     assert (folder / "mine" / "precious").exists()
+    assert (folder / "mine" / "part-0.parquet").exists()
+    assert (folder / "notes.jsonl").read_text() == "mine"
     assert Path("/dev/null").exists()
     assert not list(folder.glob("out*"))
 

@@ -15,8 +15,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from bertline.errors import InvalidInput, InvalidItem
+from bertline.jobs.asking import Asker, Rejected
 from bertline.jobs.sinks import length_of_vectors
 from bertline.jobs.storage import FileError
+from bertline.results import Usage
 from tests.clients.command import Run, fails, numbers
 
 ANYTHING = st.recursive(
@@ -149,3 +152,20 @@ def test_vectors_of_several_lengths(known: int, lengths: list[int]) -> None:
 def lines_of(path: Path) -> list[str]:
     """Lines that end in a line feed, and no others that Python knows."""
     return path.read_bytes().decode().split("\n")[:-1]
+
+
+def test_too_much_for_one_request() -> None:
+    """What the inputs have together is divided; what is wrong with another field ends the job."""
+
+    def ask(inputs: list[int], usage: Usage) -> list[int]:
+        if sum(inputs) > 3:
+            raise InvalidInput.of([InvalidItem(None, "inputs", f"{sum(inputs)} contexts came")])
+        if 0 in inputs:
+            raise InvalidInput.of([InvalidItem(None, "top_k", "must be less")])
+        return inputs
+
+    asker = Asker(ask, batch_size=64, num_in_flight=1, patience_s=0)
+
+    assert asker._results([1, 2, 9, 3, 1])[0] == [1, 2, Rejected("inputs: 9 contexts came"), 3, 1]
+    with pytest.raises(InvalidInput, match="top_k: must be less"):
+        asker._results([1, 0])

@@ -20,6 +20,9 @@ MAX_REQUEST_BYTES = 256 * 1024
 PAUSES_S = (0.2, 0.5, 1.0, 2.0)
 """Before each further attempt; the last one for all that follow."""
 
+ALL_INPUTS = ("inputs", "texts")
+"""Fields that hold all inputs of a request: what is wrong with one is that there is too much in it."""
+
 Ask = Callable[[list[Any], Usage], Sequence[Any]]
 """Inputs -> results. Adds what it took."""
 
@@ -123,9 +126,11 @@ class Asker:
             results = list(self._patiently(inputs, usage))
         except InvalidInput as error:
             reasons = {item.index: f"{item.field}: {item.reason}" for item in error.items if item.index is not None}
-            if not reasons:
+            if reasons:
+                return self._without(inputs, reasons)
+            if not any(item.field in ALL_INPUTS for item in error.items):
                 raise
-            return self._without(inputs, reasons)
+            return self._divided(inputs, error)
         except Overloaded as error:
             if not error.is_final:
                 raise
@@ -140,7 +145,7 @@ class Asker:
             Rejected(reasons[index]) if index in reasons else next(found) for index in range(len(inputs))
         ], num_tokens
 
-    def _divided(self, inputs: list[Any], error: Overloaded) -> tuple[list[Any], int]:
+    def _divided(self, inputs: list[Any], error: BertlineError) -> tuple[list[Any], int]:
         """What the server will never take at once, in two halves."""
         if len(inputs) == 1:
             return [Rejected(str(error))], 0

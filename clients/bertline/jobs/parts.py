@@ -112,8 +112,11 @@ class Parts:
 
     def _open(self, *, force: bool, restart: bool) -> bool:
         self._refuse_odd_outputs()
-        if not force and self._output_exists() and not set(self.folder.names()) & {JOB, SUCCESS}:
-            raise self._exists()
+        is_new = not set(self.folder.names()) & {JOB, SUCCESS}
+        if not force and is_new and self._output_exists():
+            raise self._exists(self.output)
+        if not force and is_new and self.rejects.url != rejects_of(self.output).url and self.rejects.exists():
+            raise self._exists(self.rejects)
         self._refuse_other_files()
         self._take()
         if self.folder.within(SUCCESS).exists():
@@ -142,12 +145,12 @@ class Parts:
         if is_moved and not force and self._output_exists():
             if not self.is_folder:
                 self.folder.remove()
-            raise self._exists()
+            raise self._exists(self.output)
         self._clear()
         return False
 
-    def _exists(self) -> FileError:
-        return FileError(f"already exists: `{self.output.url}`; choose another file, or replace it with --force")
+    def _exists(self, file: File) -> FileError:
+        return FileError(f"already exists: `{file.url}`; choose another file, or replace it with --force")
 
     def _clear(self) -> None:
         """Remove what a job made, but for what says that a run is at work."""
@@ -184,7 +187,7 @@ class Parts:
         else:
             self.folder.within(name).remove()  # of a run that was killed before it wrote the part
         with self._write(part_name(chunk.file, chunk.number, chunk.digest, self.sink.suffix)) as stream:
-            self.sink.write(asked, stream)
+            self.sink.write(asked, stream, self.about)
         self._known[chunk.file, chunk.number] = chunk.digest
 
     def settle(self, asked: Asked) -> None:

@@ -57,7 +57,7 @@ def _to_stream(job: Job, sink: Jsonl, rejects: File | None) -> int:
     num_rejected = 0
     with _telling(rejects) as tell, standard_output() as stream:  # each tells of its own errors
         for asked in job.answered(range(len(job.sources)), max_rows=BLOCK_ROWS):
-            sink.write(asked, stream)
+            sink.write(asked, stream, {})
             for row in rejected_rows(asked):
                 num_rejected += 1
                 tell(num_rejected, row)

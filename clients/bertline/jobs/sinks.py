@@ -27,8 +27,12 @@ class Sink(Protocol):
     def settle(self, asked: Asked) -> None:
         """Reject rows that the format cannot hold."""
 
-    def write(self, asked: Asked, stream: BinaryIO) -> None:
-        """Write the rows of a chunk that have results."""
+    def write(self, asked: Asked, stream: BinaryIO, about: Mapping[str, Any]) -> None:
+        """Write the rows of a chunk that have results.
+
+        Args:
+            about: as for `join`.
+        """
 
     def join(self, parts: Sequence[File], stream: BinaryIO, about: Mapping[str, Any]) -> None:
         """Write one file out of those of the chunks.
@@ -54,7 +58,7 @@ class Jsonl:
     def settle(self, asked: Asked) -> None:
         """It holds everything."""
 
-    def write(self, asked: Asked, stream: BinaryIO) -> None:
+    def write(self, asked: Asked, stream: BinaryIO, about: Mapping[str, Any]) -> None:
         """See Sink."""
         indices = good(asked)
         for row, index in zip(self.kept.rows(asked.chunk, indices), indices, strict=True):
@@ -77,7 +81,7 @@ class Npy:
     def settle(self, asked: Asked) -> None:
         """It has a row for each row."""
 
-    def write(self, asked: Asked, stream: BinaryIO) -> None:
+    def write(self, asked: Asked, stream: BinaryIO, about: Mapping[str, Any]) -> None:
         """See Sink."""
         indices = good(asked)
         self.dim = length_of_vectors(self.dim, [asked.results[index] for index in indices])
@@ -136,7 +140,7 @@ class Parquet:
                 if reason := arrow.misfit(row, self.schema):
                     asked.results[index] = Rejected(reason)
 
-    def write(self, asked: Asked, stream: BinaryIO) -> None:
+    def write(self, asked: Asked, stream: BinaryIO, about: Mapping[str, Any]) -> None:
         """See Sink."""
         from bertline.jobs import arrow
 
@@ -149,7 +153,8 @@ class Parquet:
         if self._operation.method == "embed":
             self._dim = length_of_vectors(self._dim, results)
         found = arrow.results_table(self._operation, results, self._dim, self._dtype)
-        with arrow.writer(stream, table := arrow.beside(kept, found)) as writer:
+        table = arrow.beside(kept, found).replace_schema_metadata(_metadata(about))
+        with arrow.writer(stream, table) as writer:
             writer.write_table(table)
 
     def join(self, parts: Sequence[File], stream: BinaryIO, about: Mapping[str, Any]) -> None:
@@ -159,7 +164,7 @@ class Parquet:
         tables = (table for part in parts if (table := _read_table(part)).num_rows)
         if (first := next(tables, None)) is None:
             first = self._empty(parts)
-        metadata = {"bertline": json.dumps(about, sort_keys=True)}
+        metadata = _metadata(about)
         with arrow.writer(stream, first.replace_schema_metadata(metadata)) as writer:
             for table in chain([first], tables):
                 writer.write_table(table.replace_schema_metadata(metadata))
@@ -174,6 +179,10 @@ class Parquet:
             self._dim = length_of_vectors(self._dim, [])
         found = arrow.results_table(self._operation, [], self._dim, self._dtype)
         return arrow.beside((self.schema or arrow.infer([])).empty_table(), found)
+
+
+def _metadata(about: Mapping[str, Any]) -> dict[str, str]:
+    return {"bertline": json.dumps(about, sort_keys=True)}
 
 
 def length_of_vectors(known: int, vectors: Sequence[np.ndarray]) -> int:
