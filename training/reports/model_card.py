@@ -78,6 +78,8 @@ MAIN_SETTINGS = {
     "num_epochs": "epochs",
     "global_batch_size": "global batch, sequences",
     "max_seq_length": "longest sequence, tokens",
+    "long_seq_length": "longest sequence in the end, tokens",
+    "long_share": "share of the steps that is the end",
     "train_seq_length": "longest sequence in training, tokens",
     "temperature": "temperature",
     "learning_rate": "learning rate, peak",
@@ -294,6 +296,8 @@ def _chain(record: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:
 def _stage(title: str, record: Mapping[str, Any]) -> dict[str, Any]:
     recipe = record.get("recipe", {})
     values = recipe | {key: record[key] for key in ("num_steps",) if key in record}
+    if not values.get("long_seq_length"):
+        values.pop("long_share", None)
     data = record.get("data", {})
     if "corpus" in record:
         data = {"corpus (its corpus.json)": record["corpus"]}

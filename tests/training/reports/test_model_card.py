@@ -85,7 +85,8 @@ def test_a_pretrained_checkpoint_has_a_card(checkpoint):
 
 def test_all_stages_are_told(finetuned, checkpoint, corpus_dir, tmp_path, alone):
     """What goes on from a checkpoint tells of the pretraining and the fine-tuning before its own, the first first."""
-    recipe = PretrainRecipe(**TINY, init=checkpoint, corpus=corpus_dir, run_dir=tmp_path / "more", num_steps=3)
+    changes = {"init": checkpoint, "num_steps": 3, "long_seq_length": 64}
+    recipe = PretrainRecipe(**TINY | changes, corpus=corpus_dir, run_dir=tmp_path / "more")
     pretrained = pretrain(recipe, alone)
     train = write_classification(tmp_path / "train.jsonl", 24, seed=1)
     again = FinetuneRecipe(
@@ -98,6 +99,8 @@ def test_all_stages_are_told(finetuned, checkpoint, corpus_dir, tmp_path, alone)
     assert text.index("### Pretraining, 1 of 2") < text.index("### Pretraining, 2 of 2")
     assert f"{before['num_tokens'] + after['num_tokens']:,} tokens went through the network" in text
     assert "| steps | 3 |" in text
+    assert text.count("| longest sequence in the end, tokens | 64 |\n| share of the steps that is the end | 0.1 |") == 1
+    assert text.count("that is the end") == 1
     assert finetuned_again.index("### Pretraining\n") < finetuned_again.index("### Fine-tuning, 1 of 2")
     assert finetuned_again.index("| epochs | 1 |") < finetuned_again.index("| epochs | 2 |")
 
