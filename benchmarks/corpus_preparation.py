@@ -3,7 +3,7 @@
     python -m benchmarks.corpus_preparation --small wiki-00.txt --large texts/ --tokenizer build/tokenizer
 
 Prepares a small and a large corpus from plain text and lets the peer tokenise the same files: `datasets.map` over lines
-with transformers' `BertTokenizerFast`, as run_mlm.py of transformers does (`pip install datasets`; without it,
+with transformers' `BertTokenizerFast`, as run_mlm.py of transformers does (group `hub`; without it,
 `encode_batch` of `tokenizers` alone, in one process, on one file at a time). Memory is the proportional set size of all
 processes together, which counts shared pages once; file pages that are mapped belong to it.
 """
@@ -141,7 +141,8 @@ def main() -> None:
     num_cores = arguments.num_workers or len(os.sched_getaffinity(0))
     has_datasets = importlib.util.find_spec("datasets") is not None
     if not has_datasets:
-        print("datasets is not installed (pip install datasets): the peer is tokenizers.encode_batch in one process")
+        hint = ".venv/bin/pip install --group hub -c constraints.txt"
+        print(f"datasets is not installed ({hint}): the peer is tokenizers.encode_batch in one process")
     peer, peer_cores = ("datasets.map", num_cores) if has_datasets else ("encode_batch", 1)
     print(f"{'':<24}{'MB':>8}{'tokens':>13}{'s':>9}{'tokens/s/core':>16}{'peak MiB':>10}")
     for name, paths in (("small", arguments.small), ("large", arguments.large)):

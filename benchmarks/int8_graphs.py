@@ -142,7 +142,7 @@ def openvino_run(graph: bytes, cores: int, floats: str | None = None) -> Run:
 
 
 def _static(graph: Path, features: list[Any], task: Embedding, directory: Path) -> Path:
-    """The graph with the products in QDQ form, activations by percentiles."""
+    """The graph with the products in QDQ form, the ranges of activations from least to most."""
     from onnxruntime.quantization import CalibrationDataReader, CalibrationMethod, QuantFormat, quantize_static
 
     class Reader(CalibrationDataReader):

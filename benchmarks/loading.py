@@ -20,10 +20,10 @@ import grpc
 import tyro
 
 from benchmarks.load import Client, Load, percentile
-from benchmarks.server import Served, served
+from benchmarks.server import Served, embedding_model, served
 from bertline.v1 import encoder_pb2 as pb
 from bertline.v1.encoder_pb2_grpc import EncoderStub
-from tasks.manifest import MANIFEST_FILE, model_versions
+from tasks.manifest import MANIFEST_FILE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,19 +73,19 @@ def _is_ready(stub: EncoderStub, model: pb.ModelRef) -> bool:
 def main() -> None:
     """Command line."""
     arguments = tyro.cli(Arguments, description=__doc__)
-    ((name, paths),) = model_versions(arguments.models).items()
+    source = embedding_model(arguments.models)
     client = Client()
     with tempfile.TemporaryDirectory() as folder:
         models = Path(folder) / "models"
         models.mkdir()
-        copy_model(paths[-1], models, 1)
+        copy_model(source, models, 1)
         with served(models, ["--poll-s", "0", "--max-versions", "2"]) as server:
             load = Load(target=server.target, texts=arguments.texts, seconds=arguments.seconds, max_words=8)
             client.run(replace(load, seconds=1.0))
             quiet = client.run(load).latencies
             client.start(load)
             end = time.perf_counter() + arguments.seconds
-            taken = load_until(end, server, lambda number: copy_model(paths[-1], models, number), name)
+            taken = load_until(end, server, lambda number: copy_model(source, models, number), source.parent.name)
             loading = client.result().latencies
     client.close()
     print(f"{len(taken)} models loaded, {min(taken):.2f} to {max(taken):.2f} s each")

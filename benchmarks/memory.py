@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.load import Client, Load
-from benchmarks.server import Served, served
-from tasks.manifest import model_versions, read_model_directory
+from benchmarks.server import Served, embedding_model, served
+from tasks.manifest import read_model_directory
 from tasks.tokenizer import Tokenizer
 
 LIMIT = 1.15
@@ -84,8 +84,7 @@ class Watch:
 
     def _write_texts(self, warm_up: Path, loaded: Path) -> int:
         """Returns how many texts the warm-up has."""
-        (paths,) = model_versions(self.models).values()
-        task, rng = read_model_directory(paths[-1]).load_task(), random.Random(0)
+        task, rng = read_model_directory(embedding_model(self.models)).load_task(), random.Random(0)
         cutter = _Cutter(task.tokenizer, self.texts.read_text(encoding="utf-8"), rng)
         longest = task.settings.max_seq_length - 2  # [CLS] and [SEP]
         lengths = [length for length in range(1, longest + 1) for _ in range(ROWS)]

@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tasks.manifest import model_versions, read_model_directory
+
 
 @dataclass(frozen=True)
 class Served:
@@ -27,6 +29,15 @@ class Served:
         found = re.search(r"VmRSS:\s+(\d+) kB", status)
         assert found
         return int(found[1]) / 1024
+
+
+def embedding_model(models: Path) -> Path:
+    """The highest version of the only model of vectors."""
+    highest = [read_model_directory(versions[-1]) for versions in model_versions(models).values()]
+    found = [directory for directory in highest if directory.manifest.task == "embedding"]
+    if len(found) != 1:
+        raise SystemExit(f"`{models}` has {len(found)} models of vectors; this needs a folder with one")
+    return found[0].path
 
 
 @contextmanager

@@ -24,11 +24,11 @@ import tyro
 
 from benchmarks.load import Client, Load, percentile
 from benchmarks.memory import Watch, plot
-from benchmarks.server import served
+from benchmarks.server import embedding_model, served
 from serving.engine import Engine
 from tasks.batching import predict
 from tasks.cpus import available_cpus
-from tasks.manifest import model_versions, read_model_directory
+from tasks.manifest import read_model_directory
 
 CHUNK = 256
 """Texts that a thread of the engine takes at a time."""
@@ -61,8 +61,7 @@ class Arguments:
 
 def engine_texts_per_s(models: Path, texts: Sequence[str], seconds: float) -> float:
     """Texts -> vectors in this process, as fast as it goes: a thread a core, each with texts of its own."""
-    (paths,) = model_versions(models).values()
-    directory = read_model_directory(paths[-1])
+    directory = read_model_directory(embedding_model(models))
     task, execution = directory.load_task(), directory.manifest.execution
     engine = Engine(directory, task.output_names, execution)
     chunks = itertools.batched(itertools.cycle(texts), CHUNK) if sys.version_info >= (3, 12) else _chunks(texts)

@@ -11,7 +11,8 @@ from __future__ import annotations
 import os
 
 from demo.stage import run_stage
-from mini.line import Arguments, Line
+from mini.line import ABLATIONS, NAME, Arguments, Line
+from mini.ship import MODELS
 from training.command import command, parse
 
 
@@ -19,6 +20,9 @@ from training.command import command, parse
 def main() -> None:
     """Command line."""
     arguments = parse(Arguments, "mini", __doc__)
+    kept = MODELS / NAME
+    if set(arguments.only) - {ABLATIONS} and not arguments.pretrained and kept.exists():
+        raise ValueError(f"--only would begin with new pretraining, and what else is kept is of `{kept}`: --pretrained")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     stages = list(Line(arguments).stages())
     for number, stage in enumerate(stages, start=1):

@@ -56,7 +56,7 @@ class Traces:
         except ModuleNotFoundError as error:
             raise ValueError(
                 f"traces (--trace-endpoint, OTEL_EXPORTER_OTLP_ENDPOINT) need the package `{error.name}`: "
-                "pip install --group tracing -c constraints.txt"
+                "python -m pip install --group tracing -c constraints.txt"
             ) from error
         self._trace = trace
         self._propagator = TraceContextTextMapPropagator()

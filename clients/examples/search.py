@@ -4,7 +4,7 @@ pip install ./clients faiss-cpu
 python search.py index notes.txt notes.index --model my-model
 python search.py query notes.index "Where do owls sleep?" --top-k 3
 
-The server is named by BERTLINE_TARGET, 127.0.0.1:50051 unless it is set.
+BERTLINE_TARGET (127.0.0.1:50051 unless it is set) and BERTLINE_TOKEN name the server.
 """
 
 from __future__ import annotations
@@ -99,7 +99,8 @@ def main() -> None:
     """The command; see the top of this file."""
     arguments = read_arguments()
     try:
-        with Client(os.environ.get("BERTLINE_TARGET", "127.0.0.1:50051")) as client:
+        target = os.environ.get("BERTLINE_TARGET", "127.0.0.1:50051")
+        with Client(target, token=os.environ.get("BERTLINE_TOKEN")) as client:
             if arguments.command == "index":
                 print(f"{build(client, arguments.file, arguments.folder, arguments.model)} texts")
                 return

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import export.__main__
+import mini.__main__
 import mini.data
 import mini.half
 import mini.scores
@@ -83,6 +84,16 @@ def test_only_some_tasks():
     ]
     titles = [stage.title for stage in Line(Arguments(data=Path("data"), only=("squad-v1",))).stages()]
     assert "Questions that text asks of itself" in titles
+
+
+def test_a_task_alone_is_not_of_other_pretraining_than_what_is_kept(tmp_path, monkeypatch, capfd):
+    """It would replace the checkpoint that the other models come from."""
+    monkeypatch.setattr("mini.__main__.MODELS", tmp_path)
+    (tmp_path / "bertline-mini").mkdir()
+    result = call(mini.__main__.main, ["--data", str(tmp_path), "--only", "sst-2"], monkeypatch, capfd)
+
+    assert result.returncode == 1
+    assert f"what else is kept is of `{tmp_path}/bertline-mini`: --pretrained" in result.stderr
 
 
 def test_ablations_alone(tmp_path, monkeypatch, capfd):

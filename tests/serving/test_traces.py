@@ -125,5 +125,5 @@ def test_not_installed(monkeypatch):
     """Without OpenTelemetry's packages, asking for traces is one line that says what to install."""
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
 
-    with pytest.raises(ValueError, match=r"`opentelemetry`: pip install --group tracing"):
+    with pytest.raises(ValueError, match=r"`opentelemetry`: python -m pip install --group tracing"):
         Traces("http://127.0.0.1:4317", 1.0)

@@ -52,7 +52,7 @@ def _load(source: str) -> Any:
         import datasets
     except ImportError:
         raise ValueError(
-            f"`{source}` needs the library `datasets`: pip install --group hub -c constraints.txt"
+            f"`{source}` needs the library `datasets`: python -m pip install --group hub -c constraints.txt"
         ) from None
     try:
         return datasets.load_dataset(

@@ -86,7 +86,7 @@ def test_without_the_library_the_line_says_how_to_install_it(monkeypatch):
     """It is no part of what training needs."""
     monkeypatch.setitem(sys.modules, "datasets", None)
 
-    with pytest.raises(ValueError, match="needs the library `datasets`: pip install --group hub"):
+    with pytest.raises(ValueError, match="needs the library `datasets`: python -m pip install --group hub"):
         read_classification(Path("hf:glue,split=train"), Columns())
 
 
