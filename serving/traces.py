@@ -71,27 +71,25 @@ class Traces:
 
     def __call__(self, call: Call) -> None:
         """Trace a call that has ended."""
-        epoch_s = time.time() - time.monotonic()
+        epoch_ns = time.time_ns() - time.monotonic_ns()
         span = self._tracer.start_span(
             call.path[1:],
             context=self._propagator.extract(call.trace_context),
             kind=self._trace.SpanKind.SERVER,
-            start_time=_ns(epoch_s + call.started_s),
+            start_time=epoch_ns + _ns(call.started_s),
             attributes=_attributes(call),
         )
         if span.is_recording():
-            self._add_stages(span, call, epoch_s)
+            self._add_stages(span, call, epoch_ns)
         if call.code in FAULTS:
             span.set_status(self._trace.Status(self._trace.StatusCode.ERROR, call.details))
-        span.end(_ns(epoch_s + call.started_s + call.seconds))
+        span.end(epoch_ns + _ns(call.started_s + call.seconds))
 
-    def _add_stages(self, span: Any, call: Call, epoch_s: float) -> None:
+    def _add_stages(self, span: Any, call: Call, epoch_ns: int) -> None:
         context = self._trace.set_span_in_context(span)
         for stage in call.stages:
-            start_s = epoch_s + stage.started_s
-            self._tracer.start_span(stage.name, context=context, start_time=_ns(start_s)).end(
-                _ns(start_s + stage.seconds)
-            )
+            start_ns, end_ns = (epoch_ns + _ns(s) for s in (stage.started_s, stage.started_s + stage.seconds))
+            self._tracer.start_span(stage.name, context=context, start_time=start_ns).end(end_ns)
 
     def close(self) -> None:
         """Send what is left, for CLOSE_S at most, and end; again is fine."""
@@ -141,4 +139,5 @@ def _attributes(call: Call) -> dict[str, str | int]:
 
 
 def _ns(seconds: float) -> int:
+    """Of seconds since the machine started: those since 1970 have too many digits for a float to tell microseconds."""
     return int(seconds * 1e9)

@@ -141,11 +141,13 @@ def test_calls_have_the_deadline(server: FakeServer) -> None:
 def test_the_warm_up_is_left_out(server: FakeServer) -> None:
     """Calls of the warm-up reach the server, and no figure."""
     server.delay(0.8, method="Embed", times=1)
+    started = time.monotonic()
     run = only(bench(settings_for(server, num_requests=10, concurrency=(1,), warm_up_s=0.1)))
+    took_s = time.monotonic() - started
 
     assert run.num_calls == run.num_ok == 10
     assert len(asked(server)) == 11
-    assert run.seconds < 0.8
+    assert run.seconds < took_s - 0.8
 
 
 def test_a_duration_ends_a_run(server: FakeServer) -> None:
@@ -229,7 +231,7 @@ def test_an_open_loop_does_not_wait_for_replies(server: FakeServer) -> None:
     run = only(bench(settings_for(server, rate=(100.0,), arrivals="constant", num_requests=8)))
 
     assert run.num_ok == 8
-    assert run.seconds < 4 * 0.5
+    assert server.max_in_flight > 2
 
 
 def test_an_open_loop_keeps_its_rate(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:

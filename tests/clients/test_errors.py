@@ -266,12 +266,13 @@ def test_a_closed_client_says_so(server: FakeServer) -> None:
 
 def test_cancelling_an_async_call_cancels_its_requests(server: FakeServer) -> None:
     """After a cancellation nothing more is sent."""
-    server.delay(0.2)
+    server.delay(2)
 
     async def use() -> None:
         async with AsyncClient(server.target, batch_size=1, num_in_flight=2) as client:
             task = asyncio.create_task(client.embed([str(number) for number in range(20)]))
-            await asyncio.sleep(0.1)
+            while len(server.requests) < 2:
+                await asyncio.sleep(0.005)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task

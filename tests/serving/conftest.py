@@ -54,7 +54,7 @@ class Running:
 
     def wait_for(self, name, minimum, **labels):
         """Wait until the samples of a name reach a sum."""
-        end = time.monotonic() + 10
+        end = time.monotonic() + 60
         while self.total(name, **labels) < minimum:
             assert time.monotonic() < end, f"{name} {labels} stays below {minimum}"
             time.sleep(0.005)

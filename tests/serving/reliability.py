@@ -47,7 +47,7 @@ def client_process(source, *arguments):
         process.wait()
 
 
-def wait_until(condition, message, limit_s=10):
+def wait_until(condition, message, limit_s=60):
     """Wait for something to become true."""
     end = time.monotonic() + limit_s
     while not condition():

@@ -133,7 +133,8 @@ def test_graph_that_fails(tmp_path):
 def test_speed_is_that_of_the_fastest_run(tmp_path, monkeypatch):
     """When a model is loaded, the machine may have other things to do."""
     write_model(tmp_path)
-    run, pauses = Engine.run, iter([0.3, 0.05])
+    monkeypatch.setattr("serving.models.ENOUGH_S", 60)
+    run, pauses = Engine.run, iter([0.6, 0.4])
 
     def slow(*arguments):
         time.sleep(next(pauses, 0.0))
@@ -143,4 +144,4 @@ def test_speed_is_that_of_the_fastest_run(tmp_path, monkeypatch):
     model = load_model(tmp_path / "tiny" / "1")
 
     assert [tokens for tokens, _ in model.measured] == [2 * model.task.settings.max_seq_length, 6]
-    assert max(seconds for _, seconds in model.measured) < 0.05
+    assert max(seconds for _, seconds in model.measured) < 0.4

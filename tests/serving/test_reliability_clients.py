@@ -38,7 +38,7 @@ time.sleep(60)
 def test_a_client_is_killed(slow_models):
     """What waits of its many calls is dropped, and calls of others that shared batches with them are answered right."""
     texts = texts_of(30, 6)
-    with serve(slow_models, workers=1, max_batch_tokens=96) as server:
+    with serve(slow_models, workers=1, max_batch_tokens=96, max_queue_s=1000) as server:
         alone = [vectors(server.stub.Embed(pb.EmbedRequest(texts=[text])))[0] for text in texts]
         with client_process(MANY_CALLS, server.target, 100) as client:
             server.wait_for("bertline_queue_sequences", 50)
@@ -47,7 +47,7 @@ def test_a_client_is_killed(slow_models):
                 calls.append(server.stub.Embed.future(pb.EmbedRequest(texts=[text])))
                 time.sleep(0.02)
             client.kill()
-            assert all(is_vector(vectors(call.result(10)), one) for call, one in zip(calls, alone, strict=True))
+            assert all(is_vector(vectors(call.result(120)), one) for call, one in zip(calls, alone, strict=True))
 
         check_counts(server)
         assert server.total("grpc_server_started_total") == 100 + 2 * len(texts)
@@ -87,8 +87,8 @@ def test_a_client_that_does_not_read(large_replies, monkeypatch, caplog):
                 reply = encoder_pb2_grpc.EncoderStub(channel).Embed(request, timeout=10)
                 assert is_vector(vectors(reply)[-1], alone)
         started = time.monotonic()
-        server.stop(0.5).result(10)
-        assert time.monotonic() - started < 2
+        server.stop(0.5).result(60)
+        assert time.monotonic() - started < 10  # the system would keep trying for minutes
     check_log(caplog.records)
 
 
@@ -117,7 +117,7 @@ def test_a_client_that_does_not_read_leaves(large_replies):
 
 def test_a_client_that_answers_no_ping(slow_models):
     """It loses its connection, and its calls leave the queue."""
-    settings = {"keepalive_time_s": 0.3, "keepalive_timeout_s": 0.3, "max_queue_s": 600}
+    settings = {"keepalive_time_s": 0.3, "keepalive_timeout_s": 2, "max_queue_s": 1000}
     with serve(slow_models, workers=1, max_batch_tokens=32, **settings) as server:
         with http2.Connection(server.target) as connection:
             for text in texts_of(30, 100):
@@ -141,9 +141,9 @@ def test_connections_that_grow_old(tmp_path):
             with open_channel(server.target) as channel:
                 channel.subscribe(lambda state: connections.append(state is grpc.ChannelConnectivity.READY))
                 stub, end = encoder_pb2_grpc.EncoderStub(channel), time.monotonic() + 1.0
-                while time.monotonic() < end:
-                    calls = [stub.Embed.future(pb.EmbedRequest(texts=[text]), timeout=10) for text in texts[:20]]
-                    found = [item.exception(10) or vectors(item.result())[0] for item in calls]
+                while time.monotonic() < end or (sum(connections) <= 9 and time.monotonic() < end + 60):
+                    calls = [stub.Embed.future(pb.EmbedRequest(texts=[text]), timeout=60) for text in texts[:20]]
+                    found = [item.exception(60) or vectors(item.result())[0] for item in calls]
                     wrong.extend(
                         item
                         for item, expected in zip(found, alone, strict=False)

@@ -128,7 +128,7 @@ def test_killed(slow_models):
     """When the server is killed every call under way is UNAVAILABLE at once, and the same channels serve anew when
     there is a server again."""
     with (
-        listening(slow_models, "--max-batch-tokens", 32) as (process, target, _),
+        listening(slow_models, "--max-batch-tokens", 32, "--max-queue-s", 1000) as (process, target, _),
         open_channel(
             target, initial_reconnect_backoff_ms=100, min_reconnect_backoff_ms=100, max_reconnect_backoff_ms=100
         ) as channel,
@@ -169,6 +169,6 @@ def test_drain_beside_a_client_that_does_not_read(tmp_path):
         asked = time.monotonic()
         process.send_signal(signal.SIGTERM)
 
-        assert process.wait(10) == 0
-        assert time.monotonic() - asked < 3
+        assert process.wait(60) == 0
+        assert time.monotonic() - asked < 20  # the system would keep trying for minutes
         assert not re.search("ERROR|Traceback|destroyed", process.stderr.read())

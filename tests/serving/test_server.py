@@ -12,6 +12,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from bertline.v1 import encoder_pb2 as pb
 from serving.engine import Run
+from serving.gate import _code_of_cancellation
 from serving.models import Model
 from serving.offload import NUM_THREADS, SMALL_BYTES
 from serving.ports import MAX_STREAMS
@@ -185,10 +186,19 @@ def test_deadline_that_cannot_be_met(slow):
     assert slow.total("bertline_tokens_total") == 0
 
 
-def test_deadline(slow, monkeypatch):
-    """A call whose deadline passes is DEADLINE_EXCEEDED, and what still waits for it is not computed."""
+@pytest.fixture
+def patient(slow, monkeypatch):
+    """A server that refuses nothing, and a client that is connected; between them may lie some time."""
     monkeypatch.setattr("serving.forecast.Forecast.seconds_per_token", lambda self, model: 1e-9)
-    call = embed(slow, *[LONG] * 8, timeout=0.1)
+    monkeypatch.setattr("serving.gate.ROUNDED_S", 0.3)
+    grpc.channel_ready_future(slow.channel).result(60)
+    return slow
+
+
+def test_deadline(patient):
+    """A call whose deadline passes is DEADLINE_EXCEEDED, and what still waits for it is not computed."""
+    slow = patient
+    call = embed(slow, *[LONG] * 40, timeout=0.5)
 
     assert call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
     slow.wait_for("grpc_server_handled_total", 1, grpc_code="DeadlineExceeded")
@@ -197,15 +207,33 @@ def test_deadline(slow, monkeypatch):
 
 
 @pytest.mark.parametrize("timeout", [1.0, 1.5])
-def test_deadlines_of_seconds_are_no_cancellations(slow, monkeypatch, timeout):
+def test_deadlines_of_seconds_are_no_cancellations(patient, monkeypatch, timeout):
     """gRPC tells the server a later time than the client goes by."""
-    monkeypatch.setattr("serving.forecast.Forecast.seconds_per_token", lambda self, model: 1e-9)
+    slow = patient
     compute = Model.compute
     monkeypatch.setattr(Model, "compute", lambda *arguments: time.sleep(0.1) or compute(*arguments))
-    calls = [embed(slow, *[LONG] * 20, timeout=timeout) for _ in range(5)]
+    calls = [embed(slow, *[LONG] * 40, timeout=timeout) for _ in range(5)]
 
     assert {call.code() for call in calls} == {grpc.StatusCode.DEADLINE_EXCEEDED}
     slow.wait_for("grpc_server_handled_total", 5, grpc_code="DeadlineExceeded")
+
+
+@pytest.mark.parametrize(
+    ("given_s", "remaining_s", "expired"),
+    [
+        (None, None, False),
+        (0.5, 0.2, False),
+        (0.5, 0.02, True),
+        (100.0, 1.0, True),
+        (100.0, 2.0, False),
+        (1.0, -1, True),
+    ],
+)
+def test_whose_deadline_it_was(given_s, remaining_s, expired):
+    """That of the server is later by a hundredth, and by what it takes to hear of it."""
+    code = _code_of_cancellation(given_s, remaining_s)
+
+    assert code is (grpc.StatusCode.DEADLINE_EXCEEDED if expired else grpc.StatusCode.CANCELLED)
 
 
 def test_drain(slow):
