@@ -23,11 +23,13 @@ def run(statement: str) -> tuple[float, set[str]]:
 
 
 def test_importing_the_client_is_quick_and_light() -> None:
-    """The client loads gRPC and numpy, in little CPU time, and no model code or command-line library."""
-    reports = [run("from bertline import AsyncClient, Client") for _ in range(3)]
+    """The client loads gRPC and numpy, takes little CPU time beside theirs, and no model code."""
+    statements = "import grpc, numpy", "from bertline import AsyncClient, Client"
+    reports = [[run(statement) for _ in range(3)] for statement in statements]
+    needed_s, taken_s = (min(seconds for seconds, _ in found) for found in reports)
 
-    assert min(seconds for seconds, _ in reports) < 0.3
-    assert not HEAVY & reports[0][1]
+    assert taken_s < 2 * needed_s
+    assert not HEAVY & reports[1][0][1]
 
 
 def test_the_fake_server_needs_no_more_than_the_client() -> None:

@@ -61,6 +61,9 @@ def labelled(tmp_path_factory):
     return {"classification": train, "spans": write_spans(root / "train.json", 30, seed=1)}
 
 
+OF_TASK = {"spans": {"max_query_length": 16}, "classification": {}}
+
+
 @pytest.fixture(scope="module")
 def finetuned(checkpoint, labelled, tmp_path_factory, alone):
     def run(task):
@@ -69,7 +72,7 @@ def finetuned(checkpoint, labelled, tmp_path_factory, alone):
             finetune(
                 FinetuneRecipe(
                     task=task, checkpoint=checkpoint, train=(labelled[task],), dev=(labelled[task],), run_dir=path,
-                    num_epochs=2, learning_rate=1e-3, max_seq_length=48, max_query_length=16,
+                    num_epochs=2, learning_rate=1e-3, max_seq_length=48, **OF_TASK[task],
                 ),
                 alone,
             )  # fmt: skip
