@@ -45,8 +45,18 @@ def main() -> None:
     line = Line(parse(Arguments, "mini.results", __doc__))
     keep(line)
     runs = [FOLDER / leg.run.name for leg in line.legs()]
-    records = read_records()
+    page = page_of(runs, read_records())
     plot_runs({run.name: run for run in runs}, FOLDER / CURVES)
+    atomic_write(PAGE, page.encode())
+    print(f"{PAGE}, {FOLDER / CURVES}")
+
+
+def page_of(runs: Sequence[Path], records: Mapping[str, Record]) -> str:
+    """The page, in Markdown.
+
+    Args:
+        runs: the legs of pretraining.
+    """
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent), undefined=jinja2.StrictUndefined, autoescape=False
     )
@@ -68,8 +78,7 @@ def main() -> None:
         cloze=percent(cloze["cloze"]["scores"]["f1"]) if (cloze := with_cloze(records)) else "",
         ablations=[picture for picture in pictures if (FOLDER / picture).exists()],
     )
-    atomic_write(PAGE, (page.rstrip() + "\n").encode())
-    print(f"{PAGE}, {FOLDER / CURVES}")
+    return f"{page.rstrip()}\n"
 
 
 def keep(line: Line) -> None:
