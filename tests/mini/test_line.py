@@ -22,6 +22,7 @@ import training.pretrain
 import training.vocab
 from mini.cards import notes
 from mini.line import Arguments, Line, commands_of
+from mini.results import FOLDER, PAGE, page_of, read_records
 from mini.tasks import TASKS
 from tasks.files import atomic_write
 from tasks.manifest import read_model_directory
@@ -138,6 +139,14 @@ def test_scores_of_another_checkpoint_are_refused(checkpoint, tmp_path, monkeypa
     assert [result.returncode for result in results] == [0, 1, 1]
     assert f"`{tmp_path}/rte` does not come from `{checkpoint}`; remove it to make it anew" in results[1].stderr
     assert f"`{tmp_path}/rte` was made with other settings than those of now; remove it" in results[2].stderr
+
+
+def test_the_page_is_that_of_the_records(monkeypatch):
+    """Which were made by the commands of now, with the checkpoint that is here."""
+    monkeypatch.chdir(Path(__file__).parents[2])
+    runs = [FOLDER / leg.run.name for leg in Line(Arguments(data=Path("data"))).legs()]
+
+    assert page_of(runs, read_records()) == PAGE.read_text(encoding="utf-8")
 
 
 def test_commands_of_a_task():
