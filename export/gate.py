@@ -44,7 +44,7 @@ class Limits:
     atol: Annotated[float, POSITIVE] = 1e-4
     """Largest difference of an fp32 output from PyTorch."""
     max_drop: Annotated[float, NOT_NEGATIVE] = 0.5
-    """int8 and fp16: points that the first of the task's scores may lose."""
+    """int8 and fp16: points that the first of the task's scores may lose; a loss is none."""
     min_cosine: Annotated[float, SHARE] = 0.99
     """int8 and fp16, of embeddings and masked LM and where there are no labels: lowest mean cosine to PyTorch."""
 

@@ -22,7 +22,9 @@ def main() -> None:
     arguments = parse(Arguments, "mini", __doc__)
     kept = MODELS / NAME
     if set(arguments.only) - {ABLATIONS} and not arguments.pretrained and kept.exists():
-        raise ValueError(f"--only would begin with new pretraining, and what else is kept is of `{kept}`: --pretrained")
+        raise ValueError(
+            f"--only would begin with new pretraining, and what else is kept is of `{kept}`: --pretrained {kept}"
+        )
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     stages = list(Line(arguments).stages())
     for number, stage in enumerate(stages, start=1):

@@ -116,7 +116,7 @@ class Line:
         names = [name for name in task_names() if self.scores(name).exists()]
         for name in names:
             record = read_json(self.scores(name))
-            self.check_origin(name, record["pretrained"])
+            self.check_origin(name, record["pretrained"], self.pretrained)
             check_commands(self.out / name, name, record)
         return names
 
@@ -125,23 +125,16 @@ class Line:
         after_cloze = any(task.after_cloze for task in TASKS if task.name == name)
         return self.checkpoint(CLOZE) if after_cloze else self.pretrained
 
-    def check_origin(self, name: str, digest: str) -> None:
-        """Whether what was made for a task comes from the pretrained checkpoint.
+    def trained(self, name: str) -> list[str]:
+        """What is trained for a task after pretraining, one after the other."""
+        return [name] if self.start(name) == self.pretrained else [CLOZE, name]
+
+    def check_origin(self, name: str, digest: str, checkpoint: Path) -> None:
+        """Whether what was made for a task comes from a checkpoint.
 
         Raises:
             ValueError: when it does not.
         """
-        self._check_origin(name, digest, self.pretrained)
-
-    def check_start(self, name: str, digest: str) -> None:
-        """Whether what was made for a task comes from the checkpoint that it starts from.
-
-        Raises:
-            ValueError: when it does not.
-        """
-        self._check_origin(name, digest, self.start(name))
-
-    def _check_origin(self, name: str, digest: str, checkpoint: Path) -> None:
         if digest != checkpoint_digest(checkpoint):
             raise ValueError(f"`{self.out / name}` does not come from `{checkpoint}`; remove it to make it anew")
 
@@ -265,8 +258,7 @@ def commands_of(name: str) -> list[str]:
     A task's scores are those of its commands, and of no others.
     """
     line = Line(Arguments(data=Path("DATA"), out=Path("OUT")))
-    names = [name] if line.start(name) == line.pretrained else [CLOZE, name]
-    return [f"python -m {line.training(each)}" for each in names]
+    return [f"python -m {line.training(each)}" for each in line.trained(name)]
 
 
 def check_commands(place: Path, name: str, record: Mapping[str, Any]) -> None:

@@ -143,9 +143,8 @@ def _check_origins(line: Line, name: str) -> None:
         manifest = read_model_directory(line.model(name, precision)).manifest
         if manifest.provenance["checkpoint"]["sha256"] != made:
             raise ValueError(f"`{line.model(name, precision)}` is no export of `{line.checkpoint(name)}`; remove it")
-    line.check_start(name, _card(line, name).provenance["checkpoint"]["sha256"])
-    if line.start(name) != line.pretrained:
-        line.check_origin(CLOZE, _card(line, CLOZE).provenance["checkpoint"]["sha256"])
+    for each in line.trained(name):
+        line.check_origin(each, _card(line, each).provenance["checkpoint"]["sha256"], line.start(each))
 
 
 def _ways(line: Line, name: str, kind: str, client: Client) -> dict[str, Predict]:

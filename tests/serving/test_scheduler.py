@@ -4,7 +4,7 @@ import random
 import threading
 import time
 import weakref
-from concurrent.futures import CancelledError, wait
+from concurrent.futures import CancelledError, ThreadPoolExecutor, wait
 from types import SimpleNamespace
 
 import pytest
@@ -424,23 +424,28 @@ def test_close(log, model):
         waiting.result(0)
 
 
-def test_closing_while_callers_give_up(log, model):
-    """Each job is cancelled, by whichever comes first."""
-    for _ in range(10):
-        scheduler = Scheduler(workers=1, observer=log, max_queue_s=1000)
-        busy = occupy(scheduler, model)
-        waiting = [scheduler.submit(model, [[[number]]], total) for number in range(1000)]
-        giving_up = threading.Thread(target=lambda futures=waiting: [future.cancel() for future in futures])
-        giving_up.start()
-        closing = threading.Thread(target=scheduler.close)
-        closing.start()
-        giving_up.join(10)
-        closing.join(10)
+def test_closing_while_callers_give_up(log, model, monkeypatch):
+    """What takes entries out of the queue does so alone, and each job is cancelled, by whichever comes first."""
+    scheduler = Scheduler(workers=1, observer=log, max_queue_s=1000)
+    pop_batch, alone = scheduler._queue.pop_batch, []
 
-        assert not closing.is_alive()
-        assert all(future.cancelled() for future in waiting)
-        assert busy.done()
-        model.aborted.clear()
+    def popped():
+        alone.append(scheduler._changed._is_owned())
+        return pop_batch()
+
+    monkeypatch.setattr(scheduler._queue, "pop_batch", popped)
+    busy = occupy(scheduler, model)
+    waiting = [scheduler.submit(model, [[[number]]], total) for number in range(1000)]
+    with ThreadPoolExecutor(2) as threads:
+        giving_up = threads.submit(lambda: [future.cancel() for future in waiting])
+        closing = threads.submit(scheduler.close)
+        giving_up.result(60)
+        closing.result(60)
+
+    assert all(alone)
+    assert len(alone) > 1
+    assert all(future.cancelled() for future in waiting)
+    assert busy.done()
 
 
 def test_what_the_end_cancels_is_unavailable(log, model):
