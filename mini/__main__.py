@@ -9,10 +9,12 @@ again: the same command goes on where it was. docs/results.md tells what data th
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 from demo.stage import run_stage
-from mini.line import ABLATIONS, NAME, Arguments, Line
+from mini.line import NAME, Arguments, Line
 from mini.ship import MODELS
+from training.checkpoint import checkpoint_digest
 from training.command import command, parse
 
 
@@ -20,11 +22,8 @@ from training.command import command, parse
 def main() -> None:
     """Command line."""
     arguments = parse(Arguments, "mini", __doc__)
-    kept = MODELS / NAME
-    if set(arguments.only) - {ABLATIONS} and not arguments.pretrained and kept.exists():
-        raise ValueError(
-            f"--only would begin with new pretraining, and what else is kept is of `{kept}`: --pretrained {kept}"
-        )
+    if arguments.only:
+        _check_same(arguments.pretrained, MODELS / NAME)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     stages = list(Line(arguments).stages())
     for number, stage in enumerate(stages, start=1):
@@ -32,6 +31,12 @@ def main() -> None:
             print(f"[{number}/{len(stages)}] {stage.title}: there is {stage.result}", flush=True)
         else:
             run_stage(number, len(stages), stage.title, stage.arguments)
+
+
+def _check_same(pretrained: Path | None, kept: Path) -> None:
+    """Whether a part of the models can be made anew from a checkpoint: the others stay those of what is kept."""
+    if kept.exists() and (not pretrained or checkpoint_digest(pretrained) != checkpoint_digest(kept)):
+        raise ValueError(f"--only leaves models of `{kept}` beside what is made anew: --pretrained {kept}")
 
 
 if __name__ == "__main__":

@@ -18,7 +18,8 @@ def encode_pairs(
     """A sequence for each text, or text with its pair, of at most `max_length` tokens.
 
     Raises:
-        InvalidExamplesError: naming the texts (`text` or `text_pair`) that are empty or, without `truncate`, too long.
+        InvalidExamplesError: naming the texts (`text` or `text_pair`) that are empty or, without `truncate`, too long;
+            of two that are too long together, the longer one.
     """
     invalid: list[InvalidExample] = []
     first = tokenize_texts(tokenizer, texts, "text", invalid)
@@ -31,8 +32,9 @@ def encode_pairs(
     invalid += [replace(item, index=numbers[item.index]) for item in pair_invalid]
     if not truncate:
         for index, item in enumerate(first):
-            num_tokens = len(item) + 2 + (len(second[index]) + 1 if index in second else 0)
-            check_length(index, "text", num_tokens, max_length, invalid)
+            pair = second.get(index, ())
+            num_tokens = len(item) + 2 + (len(pair) + 1 if index in second else 0)
+            check_length(index, "text_pair" if len(pair) > len(item) else "text", num_tokens, max_length, invalid)
     raise_if_invalid(invalid)
     features = []
     for index, item in enumerate(first):

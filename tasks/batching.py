@@ -65,7 +65,6 @@ def predict(
     run: Run,
     *,
     max_batch_tokens: int = 4096,
-    truncate: bool = True,
     chunk_size: int = 1024,
     progress: Callable[[int], object] | None = None,
 ) -> list[Any]:
@@ -85,7 +84,7 @@ def predict(
     for first in range(0, len(examples), chunk_size):
         chunk = examples[first : first + chunk_size]
         try:
-            encoded = task.encode(chunk, truncate=truncate)
+            encoded = task.encode(chunk)
         except InvalidExamplesError as error:
             moved = [replace(item, index=first + item.index) for item in error.invalid]
             raise InvalidExamplesError(moved) from None

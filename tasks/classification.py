@@ -82,7 +82,8 @@ class Classification(Task[ClassificationExample, Features, ClassificationPredict
         return classification_scores(labels, [item.label for item in predictions], self.settings.labels)
 
     def to_dict(self, example: ClassificationExample, prediction: ClassificationPrediction) -> dict[str, Any]:
-        return {"text": example.text, "label": prediction.label, "scores": dict(prediction.ranked())}
+        texts = {"text": example.text, "text_pair": example.text_pair}
+        return texts | {"label": prediction.label, "scores": dict(prediction.ranked())}
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:

@@ -86,17 +86,18 @@ def resumable_directory(path: str | Path, *, made_from: dict[str, Any], replace:
     """
     path = Path(path)
     check_free(path, replace=replace)
-    partial = path.with_name(path.name + PARTIAL_SUFFIX)
+    place = path.resolve()
+    partial = place.with_name(place.name + PARTIAL_SUFFIX)
     partial.mkdir(parents=True, exist_ok=True)
     with locked(partial):
         _begin(partial, made_from, replace=replace)
         try:
             yield partial
-            (partial / MADE_FROM_FILE).unlink()
-            _put_in_place(partial, path, replace=replace)
         except ValueError:
             shutil.rmtree(partial, ignore_errors=True)
             raise
+        _put_in_place(partial, place, replace=replace)
+        (place / MADE_FROM_FILE).unlink()
 
 
 def _begin(partial: Path, made_from: dict[str, Any], *, replace: bool) -> None:
@@ -157,6 +158,8 @@ def _put_in_place(temporary: Path, path: Path, *, replace: bool) -> None:
         if not item.is_symlink() and (item.is_file() or item.is_dir()):
             _sync(item)
     old = temporary.with_name(temporary.name + ".old")
+    if path.exists() and old.exists():
+        shutil.rmtree(old)  # a process was killed while it removed it
     try:
         if path.exists():
             os.rename(path, old)

@@ -13,8 +13,8 @@ from tasks.tags import chunks
 
 
 def is_loss(name: str) -> bool:
-    """Whether less of a score is better."""
-    return name.endswith("loss")
+    """Whether less of a score is better. A label may be called so, too: its F1 is none."""
+    return name.endswith("loss") and "f1_" not in name
 
 
 def headline(scores: Mapping[str, float]) -> tuple[str, float] | None:
@@ -70,7 +70,8 @@ def classification_scores(
 
 
 def regression_scores(labels: Sequence[float], predictions: Sequence[float]) -> dict[str, float]:
-    """Pearson's and Spearman's correlation (GLUE's scores of STS-B), between -1 and 1; 0 where either is constant."""
+    """Pearson's and Spearman's correlation (GLUE's scores of STS-B), between -1 and 1; 0 where either is constant, NaN
+    where a number is none."""
     if len(labels) != len(predictions):
         raise ValueError(f"{len(predictions)} predictions for {len(labels)} labels: one list is shorter")
     truth, found = np.asarray(labels, dtype=np.float64), np.asarray(predictions, dtype=np.float64)
@@ -78,15 +79,17 @@ def regression_scores(labels: Sequence[float], predictions: Sequence[float]) -> 
 
 
 def _correlation(first: np.ndarray, second: np.ndarray) -> float:
+    if not (np.isfinite(first).all() and np.isfinite(second).all()):
+        return float("nan")
     if len(first) < 2 or np.ptp(first) == 0 or np.ptp(second) == 0:
         return 0.0
     return float(np.corrcoef(first, second)[0, 1])
 
 
 def _ranks(values: np.ndarray) -> np.ndarray:
-    """Ranks from 0, equal values sharing the mean of theirs."""
+    """Ranks from 0, equal values sharing the mean of theirs; NaN has none."""
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-    return (np.cumsum(counts) - (counts + 1) / 2)[inverse]
+    return np.where(np.isnan(values), np.nan, (np.cumsum(counts) - (counts + 1) / 2)[inverse])
 
 
 def tagging_scores(tags: Sequence[Sequence[str]], predictions: Sequence[Sequence[str]]) -> dict[str, float]:

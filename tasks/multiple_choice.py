@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tasks._fit import encode_pairs, raise_if_invalid
+from tasks._fit import encode_pairs, raise_if_invalid, tokenize_texts
 from tasks.base import InvalidExample, InvalidExamplesError, Outputs, Task, TaskSettings
 from tasks.classification import softmax
 from tasks.features import Features
@@ -70,7 +70,7 @@ class MultipleChoice(Task[MultipleChoiceExample, Features, MultipleChoicePredict
     token_outputs: ClassVar[bool] = False
 
     def encode(self, examples: Sequence[MultipleChoiceExample], *, truncate: bool = True) -> list[list[Features]]:
-        raise_if_invalid([item for index, example in enumerate(examples) for item in _invalid(index, example)])
+        raise_if_invalid([item for index, example in enumerate(examples) for item in self._invalid(index, example)])
         places = [(index, number) for index, example in enumerate(examples) for number in range(len(example.choices))]
         texts = [examples[index].texts(examples[index].choices[number]) for index, number in places]
         firsts, seconds = [first for first, _ in texts], [second for _, second in texts]
@@ -82,6 +82,24 @@ class MultipleChoice(Task[MultipleChoiceExample, Features, MultipleChoicePredict
             named = [_at_example(examples, places[item.index], item) for item in error.invalid]
             raise InvalidExamplesError(list(dict.fromkeys(named))) from None
         return [[next(sequences) for _ in example.choices] for example in examples]
+
+    def _invalid(self, index: int, example: MultipleChoiceExample) -> Iterator[InvalidExample]:
+        count = len(example.choices)
+        if count < 2:
+            yield InvalidExample(index, "choices", f"{count} of them; at least two are needed")
+        if not (example.context and example.question):
+            return
+        if count * len(example.question) > MAX_REPEATED_CHARS:
+            reason = (
+                f"{len(example.question)} characters before each of {count} choices, {MAX_REPEATED_CHARS} fit in all"
+            )
+            yield InvalidExample(index, "question", reason)
+        else:  # the two become one text, in which neither may be missing
+            found: list[InvalidExample] = []
+            tokenize_texts(self.tokenizer, [example.question, *example.choices], "", found)
+            for item in found:
+                name = f"choices[{item.index - 1}]" if item.index else "question"
+                yield InvalidExample(index, name, item.reason)
 
     def decode(
         self, example: MultipleChoiceExample, features: Sequence[Features], outputs: Sequence[Outputs]
@@ -95,15 +113,6 @@ class MultipleChoice(Task[MultipleChoiceExample, Features, MultipleChoicePredict
 
     def to_dict(self, example: MultipleChoiceExample, prediction: MultipleChoicePrediction) -> dict[str, Any]:
         return {"id": example.id, "choice": prediction.choice, "scores": prediction.scores.tolist()}
-
-
-def _invalid(index: int, example: MultipleChoiceExample) -> Iterator[InvalidExample]:
-    count = len(example.choices)
-    if count < 2:
-        yield InvalidExample(index, "choices", f"{count} of them; at least two are needed")
-    if example.context and count * len(example.question) > MAX_REPEATED_CHARS:
-        reason = f"{len(example.question)} characters before each of {count} choices, {MAX_REPEATED_CHARS} fit in all"
-        yield InvalidExample(index, "question", reason)
 
 
 def _at_example(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict, fields
 from typing import Any
@@ -58,4 +59,6 @@ def _convert(key: str, value: Any, default: Any) -> Any:
     wanted = (int, float) if isinstance(default, float) else type(default)
     if not isinstance(value, wanted) or (isinstance(value, bool) and not isinstance(default, bool)):
         raise ValueError(f"setting `{key}` must be of type {type(default).__name__}: `{value!r}`")
+    if isinstance(default, float) and not abs(value) <= sys.float_info.max:
+        raise ValueError(f"setting `{key}` must be a finite number")
     return type(default)(value)

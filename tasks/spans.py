@@ -227,7 +227,8 @@ class Spans(Task[SpanExample, Window, SpanPrediction, SpanSettings]):
         length = ends[None, :] - starts[:, None] + 1
         fits = (length >= 1) & (length <= self.settings.max_answer_length)
         logits = output["start_logits"][starts][:, None] + output["end_logits"][ends][None, :]
-        ranked = np.argsort(-np.where(fits, logits, -np.inf), axis=None, kind="stable")[: int(fits.sum())]
+        pairs = np.flatnonzero(fits)
+        ranked = pairs[np.argsort(-logits.flat[pairs], kind="stable")]
         found = set()
         for row, column in zip(*np.unravel_index(ranked, logits.shape), strict=True):
             span = int(window.offsets[starts[row], 0]), int(window.offsets[ends[column], 1])

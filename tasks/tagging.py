@@ -196,10 +196,10 @@ def entities(example: TaggingExample, tags: Sequence[str], scores: np.ndarray) -
     Args:
         scores: [words] probability of each tag.
     """
-    places = example.places
+    text, places = example.text, example.places
     found = []
     for kind, first, last in chunks(tags):
         start, end = places[first][0], places[last][1]
         score = float(scores[first : last + 1].mean())
-        found.append(Entity(type=kind, start=start, end=end, text=example.text[start:end], score=score))
+        found.append(Entity(type=kind, start=start, end=end, text=text[start:end], score=score))
     return tuple(found)

@@ -174,6 +174,7 @@ def _from_vocab_txt(directory: Path) -> tokenizers.Tokenizer:
     try:
         # not splitlines(): a token may hold U+2028, U+0085 and their like
         vocab = vocab_path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+        _check_added(vocab, directory / "added_tokens.json")
         return build_tokenizer(
             vocab,
             lowercase=config.get("do_lower_case", True),
@@ -182,6 +183,16 @@ def _from_vocab_txt(directory: Path) -> tokenizers.Tokenizer:
         )
     except ValueError as error:
         raise ValueError(f"broken vocabulary `{vocab_path}`: {error}") from error
+
+
+def _check_added(vocab: Sequence[str], path: Path) -> None:
+    """Whether tokens that were added to a vocabulary stand in it."""
+    for token, token_id in (read_json(path) if path.is_file() else {}).items():
+        if not isinstance(token_id, int) or vocab[token_id : token_id + 1] != [token]:
+            raise ValueError(
+                f"`{path}` adds `{token}`, which is not in it; save the tokenizer as `{TOKENIZER_FILE}` "
+                "(transformers: `AutoTokenizer.from_pretrained(...).save_pretrained(...)`)"
+            )
 
 
 def _read_config(path: Path) -> dict[str, Any]:

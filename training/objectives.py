@@ -181,7 +181,7 @@ class SpanObjective(Objective):
             raise ValueError("--null-threshold auto needs unanswerable questions in the training data, and dev data")
         return SpanSettings(
             max_seq_length=max_seq_length,
-            doc_stride=recipe.doc_stride,
+            doc_stride=min(recipe.doc_stride, max_seq_length // 2),
             max_query_length=recipe.max_query_length,
             max_answer_length=recipe.max_answer_length,
             unanswerable=unanswerable,

@@ -1,6 +1,7 @@
 """The line of bertline-mini: every stage is a command that there is, with flags that it takes."""
 
 import json
+import os
 import shlex
 import shutil
 from pathlib import Path
@@ -87,14 +88,20 @@ def test_only_some_tasks():
     assert "Questions that text asks of itself" in titles
 
 
-def test_a_task_alone_is_not_of_other_pretraining_than_what_is_kept(tmp_path, monkeypatch, capfd):
-    """It would replace the checkpoint that the other models come from."""
+@pytest.mark.parametrize("only", ["sst-2", "ablations"])
+@pytest.mark.parametrize("is_given", [False, True])
+def test_a_part_is_not_of_other_pretraining_than_what_is_kept(tmp_path, checkpoint, only, is_given, monkeypatch, capfd):
+    """It would replace the checkpoint that the other models come from, or fail after hours."""
     monkeypatch.setattr("mini.__main__.MODELS", tmp_path)
-    (tmp_path / "bertline-mini").mkdir()
-    result = call(mini.__main__.main, ["--data", str(tmp_path), "--only", "sst-2"], monkeypatch, capfd)
+    other = shutil.copytree(checkpoint, tmp_path / "bertline-mini")
+    with open(other / "model.safetensors", "r+b") as file:
+        file.seek(-4, os.SEEK_END)
+        file.write(b"\0\0\0\1")
+    arguments = ["--data", str(tmp_path), "--only", only, *(["--pretrained", str(checkpoint)] * is_given)]
+    result = call(mini.__main__.main, arguments, monkeypatch, capfd)
 
     assert result.returncode == 1
-    assert f"what else is kept is of `{tmp_path}/bertline-mini`: --pretrained" in result.stderr
+    assert f"--only leaves models of `{tmp_path}/bertline-mini` beside what is made anew: --pretrained" in result.stderr
 
 
 def test_ablations_alone(tmp_path, monkeypatch, capfd):

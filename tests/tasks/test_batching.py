@@ -121,12 +121,3 @@ def test_invalid_examples_are_named_by_their_place_among_all(word_tokenizer, ind
         predict(task, texts, run_sequences, chunk_size=chunk_size)
 
     assert [item.index for item in caught.value.invalid] == [index]
-
-
-def test_truncation_is_passed_on(word_tokenizer):
-    """Without `truncate`, a text too long is refused."""
-    task = create_task("embedding", word_tokenizer, settings_from_dict("embedding", {"max_seq_length": 8}))
-
-    assert predict(task, [" ".join(["w1"] * 9)], run_sequences)[0].shape == (2,)
-    with pytest.raises(InvalidExamplesError, match="11 tokens came, 8 fit"):
-        predict(task, [" ".join(["w1"] * 9)], run_sequences, truncate=False)

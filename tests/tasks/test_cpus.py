@@ -22,6 +22,14 @@ def test_cpu_quota(tmp_path, files, expected):
     assert cpu_quota(tmp_path, "/pods/mine") == expected
 
 
-def test_available_cpus():
-    """There is at least one."""
-    assert available_cpus() >= 1
+@pytest.mark.parametrize(
+    ("affinity", "quota", "expected"), [(8, None, 8), (8, 2.5, 2), (8, 0.5, 1), (2, 16.0, 2), (1, 1.0, 1)]
+)
+def test_available_cpus(monkeypatch, affinity, quota, expected):
+    """Those of the affinity that the quota covers whole, at least one; the quota is that of this process's cgroup."""
+    asked = []
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(affinity)))
+    monkeypatch.setattr("tasks.cpus.cpu_quota", lambda root, cgroup: asked.append(cgroup) or quota)
+
+    assert available_cpus() == expected
+    assert asked[0].startswith("/")

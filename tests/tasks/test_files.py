@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.files import atomic_directory, atomic_write, sha256
+from tasks.files import atomic_directory, atomic_write, locked, resumable_directory, sha256
 
 
 def names(path):
@@ -166,6 +166,129 @@ def test_a_failed_write_keeps_the_old(tmp_path):
 
     assert (tmp_path / "file").read_bytes() == b"old"
     assert names(tmp_path) == ["file"]
+
+
+def make(path, *parts, made_from="text", replace=True, act=lambda: None):
+    """Go on with a directory until all of its parts are there, and do something before it is whole; what was there."""
+    with resumable_directory(path, made_from={"data": made_from}, replace=replace) as partial:
+        done = names(partial)
+        for part in parts:
+            (partial / part).write_text(made_from)
+        act()
+    return done
+
+
+def test_a_directory_is_gone_on_with(tmp_path):
+    """What was finished before an interruption is there again, but for what was half-written; at the end nothing else
+    lies beside it."""
+    path = tmp_path / "there"
+    with pytest.raises(Interrupted):
+        make(path, "1", ".2.half", act=lambda: fail(Interrupted))
+
+    assert not path.exists()
+    assert "1" in make(path, "2")
+    assert names(path) == ["1", "2"]
+    assert names(tmp_path) == ["there"]
+
+
+def test_finished_work_survives_a_failure_at_its_end(old, monkeypatch):
+    """What cannot be put in its place now, is there to be put there later; what was there stays until then."""
+    monkeypatch.setattr("os.rename", lambda source, target: fail(OSError("full")))
+    with pytest.raises(OSError, match="full"):
+        make(old, "1")
+    monkeypatch.undo()
+
+    assert names(old) == ["old"]
+    assert "1" in make(old)
+    assert names(old) == ["1"]
+    assert names(old.parent) == ["there"]
+
+
+def test_finished_work_survives_what_appears_meanwhile(tmp_path):
+    """It is told, and nothing is lost on either side."""
+    path = tmp_path / "there"
+    with pytest.raises(ValueError, match="already exists"):
+        make(path, "1", act=path.mkdir, replace=False)
+
+    assert "1" in names(tmp_path / "there.partial")
+    assert names(path) == []
+
+
+def test_only_a_value_error_removes_what_was_begun(tmp_path):
+    """What it was made from has to change, then."""
+    with pytest.raises(ValueError, match="bad"):
+        make(tmp_path / "there", "1", act=lambda: fail(ValueError("bad")))
+
+    assert names(tmp_path) == []
+
+
+def test_what_was_begun_of_something_else(tmp_path):
+    """Is refused, or with `replace` thrown away."""
+    path = tmp_path / "there"
+    with pytest.raises(Interrupted):
+        make(path, "1", made_from="other", act=lambda: fail(Interrupted))
+
+    with pytest.raises(ValueError, match=r"`.*there.partial` was left unfinished with different data"):
+        make(path, replace=False)
+    assert "1" not in make(path, "2")
+    assert names(path) == ["2"]
+
+
+def test_a_link_to_a_directory_is_gone_on_with_where_it_leads(old, tmp_path):
+    """As often as one likes."""
+    link = tmp_path / "link"
+    link.symlink_to(old)
+    for number in ("1", "2"):
+        make(link, number)
+        assert names(old) == [number]
+
+    assert link.is_symlink()
+    assert names(tmp_path) == ["link", "there"]
+
+
+def test_what_a_killed_process_was_removing_is_in_nobodys_way(old):
+    """The directory before the last."""
+    leftover = old.with_name("there.partial.old")
+    leftover.mkdir()
+    (leftover / "older").touch()
+
+    make(old, "1")
+
+    assert names(old) == ["1"]
+    assert names(old.parent) == ["there"]
+
+
+def test_one_process_at_a_time(tmp_path):
+    """A second one is told at once, and leaves what the first one does alone."""
+    path = tmp_path / "there"
+    with resumable_directory(path, made_from={"data": "text"}) as partial:
+        (partial / "1").touch()
+        with pytest.raises(ValueError, match=r"another process is writing `.*there.partial`; wait for it or end it"):
+            make(path)
+
+    assert names(path) == ["1"]
+    with locked(path, "lock"), pytest.raises(ValueError, match="another process"), locked(path, "lock"):
+        pass
+
+
+def test_content_is_on_the_disk_before_its_name(tmp_path, monkeypatch):
+    """After a power cut, a name stands for all of its bytes, or is not there."""
+    log = []
+    sync, rename, replace = os.fsync, os.rename, os.replace
+    monkeypatch.setattr("os.fsync", lambda file: (log.append(os.readlink(f"/proc/self/fd/{file}")), sync(file)))
+    monkeypatch.setattr("os.rename", lambda *paths: (log.append("rename"), rename(*paths)))
+    monkeypatch.setattr("os.replace", lambda *paths: (log.append("rename"), replace(*paths)))
+
+    atomic_write(tmp_path / "file", b"data")
+    file, *others = log
+    assert file.startswith(f"{tmp_path}/.file.")
+    assert others == ["rename", str(tmp_path)]
+
+    log.clear()
+    fill(tmp_path / "there", lambda: None)
+    before, after = log[: log.index("rename")], log[log.index("rename") + 1 :]
+    assert {Path(path).name for path in before} >= {"new"}
+    assert after == [str(tmp_path)]
 
 
 def test_sha256(tmp_path):

@@ -20,6 +20,7 @@ from tasks.metrics import (
     accuracy,
     chunks,
     classification_scores,
+    is_loss,
     macro_f1,
     matthews_correlation,
     normalize_answer,
@@ -140,6 +141,21 @@ def test_regression_scores_equal_scipy(pairs):
     with warnings.catch_warnings(action="ignore"):
         expected = [pearsonr(labels, predictions).statistic, spearmanr(labels, predictions).statistic]
     assert [scores["pearson"], scores["spearman"]] == pytest.approx(np.nan_to_num(expected), abs=1e-9)
+
+
+def test_a_number_that_is_none_is_no_correlation():
+    """As scipy has it: a model that fails on one text is not scored by the others."""
+    assert all(map(np.isnan, regression_scores([1, 2, 3, 4], [0.1, 0.2, np.nan, 0.0]).values()))
+    assert all(map(np.isnan, regression_scores([1, 2], [np.nan, np.nan]).values()))
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("loss", True), ("eval_mlm_loss", True), ("f1_loss", False), ("eval_f1_loss", False), ("accuracy", False)],
+)
+def test_losses_are_told_by_name(name, expected):
+    """Also where a label is called so."""
+    assert is_loss(name) is expected
 
 
 TAGS = st.sampled_from(["O", *(f"{prefix}-{kind}" for prefix in "BIES" for kind in ("PER", "LOC"))])

@@ -44,6 +44,19 @@ def test_long_texts_are_cut_or_refused(task):
     assert read(task, features) == [f"[CLS] w1 w1 w1 w1 w1 [SEP] w2 {choice} [SEP]" for choice in example.choices]
     with pytest.raises(InvalidExamplesError, match="example 0, context: text too long: 14 tokens came, 10 fit"):
         task.encode([example], truncate=False)
+    long_choice = MultipleChoiceExample(("w3", " ".join(["w4"] * 9)), "w1", "w2")
+    with pytest.raises(InvalidExamplesError, match=r"example 0, choices\[1\]: text too long: 14 tokens came, 10 fit"):
+        task.encode([long_choice], truncate=False)
+
+
+def test_half_a_surrogate_pair_is_named_where_it_stands(task):
+    """Not at each of the choices that a question stands before."""
+    example = MultipleChoiceExample(("w3", "w4"), "w1", "w2 \ud83d")
+
+    with pytest.raises(InvalidExamplesError) as caught:
+        task.encode([example])
+
+    assert [item.field for item in caught.value.invalid] == ["question"]
 
 
 def test_empty_choices_are_named(task):
@@ -54,6 +67,9 @@ def test_empty_choices_are_named(task):
         task.encode([good, MultipleChoiceExample(("w3", " "), "w1")])
 
     assert caught.value.invalid == [InvalidExample(1, "choices[1]", "empty text; it needs at least one word")]
+    asked = MultipleChoiceExample(("w3", " "), "w1", "w2")  # the question would hide it
+    with pytest.raises(InvalidExamplesError, match=r"example 1, choices\[1\]: empty text"):
+        task.encode([good, asked])
     with pytest.raises(InvalidExamplesError, match="example 1, choices: 1 of them; at least two are needed"):
         task.encode([good, MultipleChoiceExample(("w3",), "w1")])
 

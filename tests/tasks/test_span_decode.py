@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from scipy.special import softmax
 from transformers.data.metrics.squad_metrics import compute_predictions_logits
 
+from tasks import InvalidExamplesError
 from tasks.metrics import squad_example_scores
 from tasks.spans import Span, SpanExample, SpanPrediction, Spans, SpanSettings, best_null_threshold
 
@@ -244,6 +245,38 @@ def test_no_candidate_at_all(word_tokenizer, unanswerable):
     assert (prediction.spans, prediction.has_answer, prediction.text) == ((), False, "")
     assert prediction.no_answer_score == float(unanswerable)
     assert prediction.null_margin == np.inf
+
+
+def test_spans_have_two_ends_whatever_the_logits(word_tokenizer):
+    """Those of a network that diverged are none to choose by, and the end still comes after the start."""
+    prediction = decode_one(word_tokenizer, [np.nan] * 8, [np.nan] * 8)
+
+    assert all(span.start < span.end for span in prediction.spans)
+
+
+def test_several_contexts(word_tokenizer):
+    """Their windows are those of each alone; the best span of any is the answer, with the number of its context, and
+    "no answer" has the lowest null score of all."""
+    settings = SpanSettings(max_seq_length=12, max_query_length=4, doc_stride=7, unanswerable=True)
+    task = Spans(word_tokenizer, settings)
+    texts = ["w0 w1", " ".join(f"w{index}" for index in range(14))]
+    example = SpanExample(QUESTION, texts[0], more_contexts=(texts[1],))
+    windows = task.encode([example])[0]
+    alone = [window for text in texts for window in task.encode([SpanExample(QUESTION, text)])[0]]
+    assert [window.input_ids.tolist() for window in windows] == [window.input_ids.tolist() for window in alone]
+    assert [window.context for window in windows] == [0, 1, 1]
+    outputs = [{name: np.zeros(len(window), np.float32) for name in task.output_names} for window in windows]
+    for output, null_logit in zip(outputs, (9, 40, 1), strict=True):
+        output["start_logits"][0] = null_logit
+    outputs[2]["start_logits"][5] = outputs[2]["end_logits"][6] = 3
+
+    prediction = task.decode(example, windows, outputs)
+
+    best = prediction.spans[0]
+    assert (best.context, best.text, best.logit) == (1, texts[1][best.start : best.end], 6.0)
+    assert prediction.null_margin == 1 - 6
+    with pytest.raises(InvalidExamplesError, match=r"contexts\[1\]: empty text"):
+        task.encode([SpanExample(QUESTION, "w0", more_contexts=(" ",))])
 
 
 def test_null_score_is_the_lowest_of_the_windows(word_tokenizer):

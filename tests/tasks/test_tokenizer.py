@@ -192,6 +192,19 @@ def test_only_line_ends_separate_the_tokens_of_vocab_txt(tmp_path, newline):
     assert tokenizer.vocab_size == len(vocab)
 
 
+def test_tokens_that_were_added_beside_vocab_txt(vocab, tmp_path):
+    """What stands there, too, is fine; what does not would silently become other ids than the network learnt."""
+    (tmp_path / "vocab.txt").write_text("\n".join(vocab) + "\n", encoding="utf-8")
+    (tmp_path / "added_tokens.json").write_text(json.dumps({vocab[7]: 7}))
+    assert Tokenizer.load(tmp_path).vocab_size == len(vocab)
+
+    slow = BertTokenizer(vocab_file=str(tmp_path / "vocab.txt"))
+    slow.add_tokens(["<e1>"])
+    slow.save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"added_tokens.json` adds `<e1>`, which is not in it; save the tokenizer as"):
+        Tokenizer.load(tmp_path)
+
+
 def test_a_token_that_stands_twice_leaves_an_id_without_one(tmp_path):
     """As with transformers the last place counts; the vocabulary reaches as far as its ids."""
     vocab = [*TEST_VOCAB, "twice", "once", "twice"]
