@@ -22,7 +22,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from benchmarks.load import Client, Load, percentile
+from benchmarks.load import Client, Found, Load, percentile
 from benchmarks.memory import Watch, plot
 from benchmarks.server import embedding_model, served
 from serving.engine import Engine
@@ -121,10 +121,8 @@ def mixed(arguments: Arguments) -> None:
         for _ in range(arguments.rounds):
             idle += client.run(query).latencies
             alone.append(bulk_client.run(bulk).texts_per_s)
-            bulk_client.start(replace(bulk, seconds=arguments.seconds + 1))
-            time.sleep(0.5)
-            loaded += client.run(query).latencies
-            beside.append(bulk_client.result().texts_per_s)
+            loaded += _beside(bulk_client, bulk, client, query).latencies
+            beside.append(_beside(client, query, bulk_client, bulk).texts_per_s)
     for item in (bulk_client, client):
         item.close()
     median = percentile(idle, 0.5)
@@ -134,6 +132,15 @@ def mixed(arguments: Arguments) -> None:
         print(f"  beside bulk: p{100 * share:.0f} {1e3 * value:.1f} ms, {value / median:.1f} times that median")
     alone_s, beside_s = statistics.median(alone), statistics.median(beside)
     print(f"bulk: {alone_s:,.0f} texts/s alone, {beside_s:,.0f} beside queries ({beside_s / alone_s:.2f})")
+
+
+def _beside(other_client: Client, other: Load, client: Client, load: Load) -> Found:
+    """What becomes of a load while another one, begun half a second before it, lasts till after its end."""
+    other_client.start(replace(other, seconds=load.seconds + 1))
+    time.sleep(0.5)
+    found = client.run(load)
+    other_client.result()
+    return found
 
 
 def overload(arguments: Arguments) -> None:

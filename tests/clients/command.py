@@ -23,10 +23,15 @@ class Result(NamedTuple):
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.out.splitlines()]
+        return [parsed(line) for line in self.out.splitlines()]
 
 
 Run = Callable[..., Result]
+
+
+def parsed(line: str) -> Any:
+    """A line of JSON, which has neither NaN nor infinities, though Python reads them."""
+    return json.loads(line, parse_constant=lambda name: pytest.fail(f"not JSON: {name}"))
 
 
 def numbers(text: str) -> list[float]:

@@ -453,7 +453,7 @@ def test_numbers_with_commas() -> None:
 def test_inputs_of_a_file_are_sent_in_turn(server: FakeServer, tmp_path: Path) -> None:
     """Texts of a file go out in order, from the first again after the last; empty lines are passed over."""
     path = tmp_path / "texts.txt"
-    path.write_text("one\n\ntwo\nthree\n", encoding="utf-8")
+    path.write_text("one\n\n\u3000\ntwo\nthree\n", encoding="utf-8")
     report = bench(settings_for(server, input_path=str(path), batch_size=2, num_requests=4, concurrency=(1,)))
 
     sent = [list(request.texts) for request in asked(server)]

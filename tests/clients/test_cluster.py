@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import pickle
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +16,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
-from tests.clients.command import Run, fails
+from bertline.jobs.storage import File, file_of
+from bertline.testing import FakeServer
+from tests.clients.command import Result, Run, fails, numbers, parsed
 from tests.ray_cluster import NODE, kill_a_node, two_nodes
 from tests.serving.models import write_model
 
@@ -28,6 +33,124 @@ HAS_RAY = importlib.util.find_spec("ray") is not None
 def test_what_a_cluster_cannot_do(run: Run, tmp_path: Path, arguments: list[str]) -> None:
     """Workers elsewhere need files."""
     assert fails(run("embed", *arguments, "--ray", "local"), "--ray takes files, and writes to --output", code=2)
+
+
+@pytest.fixture
+def pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In place of Ray: workers in this process, one for each file, the last file first."""
+
+    def in_turn(
+        files: Sequence[int],
+        make_worker: Callable[[], Callable[[int], Any]],
+        *,
+        address: str,
+        num_workers: int,
+        progress: Callable[[int, Any], object],
+    ) -> None:
+        for number in reversed(files):
+            progress(number, pickle.loads(pickle.dumps(make_worker))()(number))
+
+    monkeypatch.setattr("bertline.jobs.cluster.map_partitions", in_turn)
+    monkeypatch.setattr("bertline.jobs.chunks.CHUNK_ROWS", 256)
+
+
+@pytest.fixture
+def remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An object store whose client goes by the listings that it has until it removes something, or is told not to."""
+    known: dict[tuple[str, bool], Any] = {}
+    listed, removed = MemoryFileSystem.ls, MemoryFileSystem.rm_file
+
+    def ls(self: MemoryFileSystem, path: str, detail: bool = True, **options: Any) -> Any:
+        if (path, detail) not in known:
+            known[path, detail] = listed(self, path, detail=detail, **options)
+        return known[path, detail]
+
+    def rm_file(self: MemoryFileSystem, path: str) -> None:
+        removed(self, path)
+        known.clear()
+
+    def mv(self: MemoryFileSystem, source: str, target: str) -> None:
+        self.store[target] = self.store.pop(source)
+
+    monkeypatch.setattr(MemoryFileSystem, "ls", ls)
+    monkeypatch.setattr(MemoryFileSystem, "mv", mv)
+    monkeypatch.setattr(MemoryFileSystem, "rm_file", rm_file)
+    monkeypatch.setattr(MemoryFileSystem, "invalidate_cache", lambda self, path=None: known.clear())
+
+
+def write_files(folder: Path, files: Sequence[str]) -> None:
+    for number, text in enumerate(files):
+        (folder / f"in{number}.jsonl").write_text(text)
+
+
+def test_parts_that_others_wrote_are_found(run: Run, tmp_path: Path, pool: None, remembered: None) -> None:
+    """The output is made of all that the workers wrote, whatever a store said before of the folder."""
+    write_files(tmp_path, [f'{{"text": "text {number}"}}\n' * 300 for number in range(3)])
+    result = run("embed", "-i", f"{tmp_path}/in*.jsonl", "-o", "memory://cluster/out.jsonl", "--ray", "local")
+
+    assert result == Result(0, "", "")
+    lines = file_of("memory://cluster/out.jsonl").read().splitlines()
+    assert [parsed(line)["vector"] for line in lines] == [
+        numbers(f"text {number}") for number in range(3) for _ in range(300)
+    ]
+
+
+@pytest.mark.parametrize("output", ["out.parquet", "out/"])
+@pytest.mark.parametrize(
+    "files",
+    [
+        ['{"text": "refuse", "id": "x"}\n{"text": "a", "id": 1}\n', '{"text": "b", "id": 2}\n'],
+        ["", '{"text": "a", "id": 1}\n', '{"text": "b", "id": 2, "more": 3}\n{"text": "c", "id": 4}\n'],
+        ["{\n" * 600, '{"text": "a", "id": 1}\n', '{"text": "b", "id": "2"}\n{"text": "c", "id": 4}\n'],
+    ],
+    ids=["a rejected row", "an empty file", "a bad file"],
+)
+def test_columns_are_those_of_one_process(run: Run, tmp_path: Path, pool: None, files: list[str], output: str) -> None:
+    """The columns of Parquet are those of the first rows with results, in whatever order workers do the files."""
+    write_files(tmp_path, files)
+    found, told = [], []
+    for folder, options in (("one", []), ("many", ["--ray", "local"])):
+        (tmp_path / folder).mkdir()
+        place = f"{tmp_path}/{folder}/{output}"
+        assert run("classify", "-i", f"{tmp_path}/in*.jsonl", "-o", place, *options).code == 3
+        found.append(pq.read_table(place))
+        told.append(Path(f"{place}_rejects.jsonl" if output == "out/" else f"{place}.rejects.jsonl").read_text())
+
+    assert found[0].schema.field("id").type == pa.int64()
+    assert found[1].equals(found[0])
+    assert told[1] == told[0]
+
+
+@pytest.mark.parametrize("rows", [256, 0])
+def test_rows_that_are_gone(run: Run, server: FakeServer, tmp_path: Path, pool: None, rows: int) -> None:
+    """A file that has become shorter since the job was begun is refused here, too."""
+    path, line = tmp_path / "in.jsonl", '{"text": "a"}\n'
+    path.write_text(line * 1000)
+    arguments = ("embed", "-i", str(path), "-o", f"{tmp_path}/out.jsonl", "--ray", "local", "--in-flight", "1")
+    server.fail("INTERNAL", "broken", method="Embed", after=12, times=None)
+    run(*arguments)
+    server.reset()
+    path.write_text(line * rows)
+    result = run(*arguments)
+
+    assert result.code == 1
+    assert "the input has changed since" in result.err
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_parts_that_are_lost(run: Run, tmp_path: Path, pool: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An output is not made without what a worker wrote; the same command writes that anew."""
+    write_files(tmp_path, ['{"text": "a"}\n', '{"text": "b"}\n'])
+    arguments = ("embed", "-i", f"{tmp_path}/in*.jsonl", "-o", f"{tmp_path}/out.jsonl", "--ray", "local")
+    with monkeypatch.context() as patch:
+        names = File.names
+        patch.setattr(File, "names", lambda self: [name for name in names(self) if "part-00001" not in name])
+        lost = run(*arguments)
+
+    assert lost.code == 1
+    assert f"parts that were written are not in `{tmp_path}/out.jsonl.job`" in lost.err
+    assert run(*arguments).code == 0
+    assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 2
 
 
 def write_shards(folder: Path, count: int, num_rows: int) -> None:

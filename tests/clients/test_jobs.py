@@ -21,7 +21,7 @@ import pytest
 from bertline.jobs.storage import file_of
 from bertline.testing import FakeModel, FakeServer, vector
 from bertline.v1 import encoder_pb2 as pb
-from tests.clients.command import Result, Run, asked, fails, label_as, numbers
+from tests.clients.command import Result, Run, asked, fails, label_as, numbers, parsed
 
 DIM = FakeModel().dim
 WORDS = ["red", "green", "blue", "owl", "oak"]
@@ -39,7 +39,7 @@ def write_jsonl(path: Path, rows: list[Any]) -> str:
 
 
 def read_jsonl(path: Path) -> list[Any]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    return [parsed(line) for line in path.read_text().splitlines()]
 
 
 @pytest.fixture
@@ -270,7 +270,9 @@ def test_an_interrupted_job_goes_on(run: Run, server: FakeServer, tmp_path: Path
         (["--truncate"], "is of another job (options differ)"),
         (["-i", "more.txt"], "is of another job (inputs differ)"),
         ([], "`in.txt` has changed since `out.jsonl.job` was begun; begin anew with --restart"),
+        (None, "is of another job (manifest differ)"),
     ],
+    ids=["options", "inputs", "rows", "model"],
 )
 def test_another_job_does_not_go_on(
     run: Run,
@@ -278,33 +280,37 @@ def test_another_job_does_not_go_on(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     small_chunks: None,
-    change: list[str],
+    change: list[str] | None,
     message: str,
 ) -> None:
-    """With other options, files or rows than before, a job is refused; --restart begins it anew."""
+    """With other options, files, rows or a model with other settings, a job is refused; --restart begins it anew."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "more.txt").write_text("more")
     (tmp_path / "in.txt").write_text("\n".join(texts(2000)))
     server.fail("INTERNAL", "broken", method="Embed", after=20, times=None)
     run("embed", "-i", "in.txt", "-o", "out.jsonl", "--in-flight", "1")
     server.reset()
-    if not change:
+    if change == []:
         (tmp_path / "in.txt").write_text("\n".join(texts(2000, seed=1)))
-    result = run("embed", "-i", "in.txt", "-o", "out.jsonl", *change)
+    if change is None:
+        server.models = [FakeModel(manifest={"settings": {"pooling": "mean"}})]
+    arguments = ("embed", "-i", "in.txt", "-o", "out.jsonl", *(change or []))
+    result = run(*arguments)
 
     assert (result.code, result.out) == (1, "")
     assert message in result.err
-    assert run("embed", "-i", "in.txt", "-o", "out.jsonl", *change, "--restart").code == 0
+    assert run(*arguments, "--restart").code == 0
 
 
-def test_rows_that_are_gone(run: Run, server: FakeServer, tmp_path: Path, small_chunks: None) -> None:
-    """A file that has become shorter since the job was begun is refused, as one with other rows."""
+@pytest.mark.parametrize("num_left", [256, 0])
+def test_rows_that_are_gone(run: Run, server: FakeServer, tmp_path: Path, small_chunks: None, num_left: int) -> None:
+    """A file that has become shorter since the job was begun, or empty, is refused, as one with other rows."""
     path = tmp_path / "in.txt"
     path.write_text("\n".join(texts(2000)))
     server.fail("INTERNAL", "broken", method="Embed", after=20, times=None)
     run("embed", "-i", str(path), "-o", f"{tmp_path}/out.jsonl", "--in-flight", "1")
     server.reset()
-    path.write_text("\n".join(texts(2000)[:256]) + "\n")
+    path.write_text("".join(f"{text}\n" for text in texts(2000)[:num_left]))
 
     result = run("embed", "-i", str(path), "-o", f"{tmp_path}/out.jsonl")
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.clients.command import Run, fails, numbers
+from tests.clients.command import Run, fails, numbers, parsed
 
 TEXTS = ["one", "two", "three"]
 
@@ -71,6 +71,9 @@ def test_archives_are_refused(run: Run, folder: Path, name: str) -> None:
         (["-o", "out.jsonl", "--rejects", "notes.jsonl"], "already exists: `notes.jsonl`"),
         (["-o", "out.jsonl", "--rejects", "in.jsonl"], "is read and would be replaced by rejected rows: `in.jsonl`"),
         (["--rejects", "in.jsonl"], "is read and would be replaced by rejected rows: `in.jsonl`"),
+        (["--rejects", "notes.jsonl"], "already exists: `notes.jsonl`"),
+        (["-o", "out.jsonl", "--rejects", "out.jsonl.job/r.jsonl"], "lies among the parts of `out.jsonl`: "),
+        (["-o", "out/", "--rejects", "out/rejects.jsonl"], "lies among the parts of `out/`: `out/rejects.jsonl`"),
         (["-o", "out.jsonl", "--rejects", "./out.jsonl"], "--rejects and --output are the same"),
         (["-o", "out.jsonl", "--rejects", "mine"], "not a regular file: `mine`"),
         (["-o", "out.jsonl", "--rejects", "/dev/null"], "not a regular file: `/dev/null`"),
@@ -160,7 +163,7 @@ def test_columns_of_every_type_are_kept(run: Run, folder: Path, column: pa.Array
     if output == "out.parquet":
         assert pq.read_table(output)["more"].to_string() == column_of(column).to_string()
     elif output == "out.jsonl":
-        rows = [json.loads(line) for line in Path(output).read_text().splitlines()]
+        rows = [parsed(line) for line in Path(output).read_text().splitlines()]
         assert [row["more"] is None for row in rows] == column.is_null().to_pylist()
     else:
         assert np.load(output).shape == (3, 8)
@@ -188,6 +191,23 @@ def test_texts_of_other_types_are_rejected(run: Run, folder: Path, column: pa.Ar
     assert Path("out.jsonl").read_text() == ""
     told = [json.loads(line) for line in Path("out.jsonl.rejects.jsonl").read_text().splitlines()]
     assert [item["reason"] for item in told] == ["`text` must be a string"] * 3
+
+
+@pytest.mark.parametrize("name", ["in.jsonl", "in.parquet"])
+def test_numbers_that_json_has_not(run: Run, folder: Path, name: str) -> None:
+    """NaN and infinities, which Parquet and Python's JSON hold, are null in JSON, also of rows that are rejected."""
+    (folder / "in.jsonl").write_text(
+        '{"text": "one", "n": NaN, "more": [1e999, 1.5]}\n{"text": "refuse", "n": -Infinity, "more": []}\n'
+    )
+    inf = float("inf")
+    pq.write_table(pa.table({"text": ["one", "refuse"], "n": [-inf, inf], "more": [[inf, 1.5], []]}), "in.parquet")
+    result = run("embed", "-i", name, "-o", "out.jsonl", "--keep", "n", "--keep", "more")
+
+    assert result.code == 3
+    (row,) = map(parsed, Path("out.jsonl").read_text().splitlines())
+    assert (row["n"], row["more"]) == (None, [None, 1.5])
+    (told,) = map(parsed, Path("out.jsonl.rejects.jsonl").read_text().splitlines())
+    assert told["row"].get("n") is None
 
 
 def test_names_of_results_that_are_taken(run: Run, folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -138,6 +139,26 @@ def test_what_a_finished_job_left_is_no_other_job(run: Run, folder: Path, monkey
     assert (folder / "out.jsonl.job").exists()
     assert run("embed", "-i", "other.txt", "-o", "out.jsonl").code == 0
     assert len((folder / "out.jsonl").read_text().splitlines()) == 1
+    assert not (folder / "out.jsonl.job").exists()
+
+
+@pytest.mark.parametrize(("model", "code"), [("", 0), ("none", 1)])
+def test_the_lock_is_closed_before_its_folder_goes(
+    run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch, model: str, code: int
+) -> None:
+    """Of a job that is done, or did nothing: NFS keeps a file that is open, and its folder with it."""
+    remove, open_there = File.remove, []
+
+    def removed(self: File) -> None:
+        if self.is_folder():
+            files = (os.path.realpath(path) for path in Path("/proc/self/fd").iterdir())
+            open_there.append([path for path in files if path.startswith(self.path)])
+        remove(self)
+
+    monkeypatch.setattr(File, "remove", removed)
+
+    assert run("embed", "-i", "in.txt", "-o", "out.jsonl", "--model", model).code == code
+    assert open_there == [[]]
     assert not (folder / "out.jsonl.job").exists()
 
 

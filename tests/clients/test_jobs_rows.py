@@ -20,7 +20,8 @@ from bertline.jobs.asking import Asker, Rejected
 from bertline.jobs.sinks import length_of_vectors
 from bertline.jobs.storage import FileError
 from bertline.results import Usage
-from tests.clients.command import Run, fails, numbers
+from bertline.testing import FakeServer
+from tests.clients.command import Run, fails, numbers, parsed
 
 ANYTHING = st.recursive(
     st.none()
@@ -56,7 +57,7 @@ def test_every_line_of_jsonl_is_accounted_for(run: Run, lines: list[str], suffix
         result = run("embed", "-i", f"{name}/in.jsonl", "-o", f"{name}/out.{suffix}")
         vectors = read_vectors(folder / f"out.{suffix}")
         told = folder / f"out.{suffix}.rejects.jsonl"
-        rejected = [json.loads(line)["place"] for line in lines_of(told)] if told.exists() else []
+        rejected = [parsed(line)["place"] for line in lines_of(told)] if told.exists() else []
 
         assert result.code == (3 if rejected else 0), result
         assert {path.name for path in folder.iterdir()} <= {"in.jsonl", f"out.{suffix}", told.name}
@@ -76,7 +77,7 @@ def read_vectors(path: Path) -> list[Any]:
         return list(np.load(path))
     if path.suffix == ".parquet":
         return list(pq.read_table(path)["vector"].to_pylist())
-    return [json.loads(line)["vector"] for line in lines_of(path)]
+    return [parsed(line)["vector"] for line in lines_of(path)]
 
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -93,10 +94,11 @@ def test_csv_gives_what_python_wrote(run: Run, tmp_path: Path, texts: list[str])
 
 
 def test_nothing_in_objects_is_left_out(run: Run, tmp_path: Path) -> None:
-    """Parquet takes rows whose objects and lists are like those of the first rows; others are rejected, not cut."""
+    """Parquet takes rows whose objects, lists and numbers are like those of the first rows; others are rejected, not
+    cut."""
     rows = [
-        {"text": "a", "more": {"a": 1, "b": [{"c": "x"}]}, "list": [], "n": 1.5},
-        {"text": "b", "more": None, "list": ["y"], "n": 2},
+        {"text": "a", "more": {"a": 1, "b": [{"c": "x"}]}, "list": [], "n": 1.5, "count": 1},
+        {"text": "b", "more": None, "list": ["y"], "n": 2, "count": 2},
     ]
     odd = [
         {"more": {"z": 1}},
@@ -104,6 +106,8 @@ def test_nothing_in_objects_is_left_out(run: Run, tmp_path: Path) -> None:
         {"list": "xyz"},
         {"n": True},
         {"n": 2**70},
+        {"count": 9.99},
+        {"more": {"a": -0.5}},
         {"list": ["\ud800"]},
     ]
     (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows * 4100))
@@ -118,28 +122,55 @@ def test_nothing_in_objects_is_left_out(run: Run, tmp_path: Path) -> None:
     assert [json.loads(line)["row"] for line in told] == [{"text": "odd", **row} for row in odd]
 
 
+@pytest.mark.parametrize("output", ["out.parquet", "out/"])
 def test_first_rows_that_are_rejected_settle_no_columns(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: str
 ) -> None:
-    """The columns of Parquet are those of the first rows with results, also where a whole chunk before has none."""
+    """The columns of Parquet are those of the first rows with results, also where whole chunks before have none."""
     monkeypatch.setattr("bertline.jobs.chunks.CHUNK_ROWS", 256)
-    (tmp_path / "in.jsonl").write_text("{\n" * 300 + '{"text": "a", "id": 1}\n' * 300)
-    arguments = ("classify", "-i", f"{tmp_path}/in.jsonl", "-o", f"{tmp_path}/out.parquet")
+    (tmp_path / "in.jsonl").write_text("{\n" * 600 + '{"text": "a", "id": 1}\n' * 300)
+    arguments = ("classify", "-i", f"{tmp_path}/in.jsonl", "-o", f"{tmp_path}/{output}")
 
     assert run(*arguments).code == 3
-    assert pq.read_table(tmp_path / "out.parquet")["id"].to_pylist() == [1] * 300
+    assert pq.read_table(tmp_path / output)["id"].to_pylist() == [1] * 300
 
 
-def test_a_quote_that_is_not_closed(run: Run, tmp_path: Path) -> None:
-    """The rest of a CSV file is not taken for one text."""
-    (tmp_path / "in.csv").write_text('id,text\n1,a\n2,"b\n3,c\n4,d\n')
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        ('id,text\n1,a\n2,"b\n3,c\n4,d\n', 3),
+        ('id,text\n1,"b\n3,c\n', 2),
+        ('text,"id\nhello,1\nworld,2\n', 1),
+        ('"id,text\n1,a\n', 1),
+    ],
+)
+def test_a_quote_that_is_not_closed(run: Run, tmp_path: Path, content: str, line: int) -> None:
+    """The rest of a CSV file is not taken for one text, nor for the name of a column."""
+    (tmp_path / "in.csv").write_text(content)
     (tmp_path / "good.csv").write_text('id,text\n1,a\n2,"b\n3,c"')
 
     assert fails(
         run("embed", "-i", f"{tmp_path}/in.csv", "-o", f"{tmp_path}/out.jsonl"),
-        f"`{tmp_path}/in.csv`, line 3: a quote opens a value here, and none closes it",
+        f"`{tmp_path}/in.csv`, line {line}: a quote opens a value here, and none closes it",
     )
     assert len(run("embed", "-i", f"{tmp_path}/good.csv").rows) == 2
+
+
+def test_the_header_of_csv_belongs_to_its_rows(
+    run: Run, server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An interrupted job does not go on with a header that names the columns in another order."""
+    monkeypatch.setattr("bertline.jobs.chunks.CHUNK_ROWS", 256)
+    path, rows = tmp_path / "in.csv", "".join(f"title {number},text {number}\n" for number in range(600))
+    path.write_text(f"title,text\n{rows}")
+    server.fail("INTERNAL", "broken", method="Embed", after=8, times=None)
+    run("embed", "-i", str(path), "-o", f"{tmp_path}/out.jsonl", "--in-flight", "1")
+    server.reset()
+    path.write_text(f"text,title\n{rows}")
+    result = run("embed", "-i", str(path), "-o", f"{tmp_path}/out.jsonl")
+
+    assert result.code == 1
+    assert f"`{path}` has changed since" in result.err
 
 
 @pytest.mark.parametrize(("known", "lengths"), [(0, [4, 2]), (8, [4, 4])])

@@ -96,7 +96,7 @@ def misfit(row: Mapping[str, Any], schema: pa.Schema) -> str:
 
 def _holds(kind: pa.DataType, value: Any) -> bool:
     """Whether pyarrow, that takes it, does so without a loss: it leaves keys out that are not known, makes a list of a
-    string's letters, and 1.0 of true."""
+    string's letters, 1.0 of true and 9 of 9.99."""
     if value is None:
         return True
     if pa.types.is_list(kind):
@@ -106,6 +106,8 @@ def _holds(kind: pa.DataType, value: Any) -> bool:
         return isinstance(value, Mapping) and all(
             name in known and _holds(known[name], item) for name, item in value.items()
         )
+    if pa.types.is_integer(kind):
+        return not isinstance(value, float) or value.is_integer()
     return not (pa.types.is_floating(kind) and isinstance(value, bool))
 
 
@@ -114,7 +116,8 @@ def rows_table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table
     kinds = {field.name: field.type for field in schema}
     if any(name not in kinds for row in rows for name in row):
         return None
-    careful = [name for name, kind in kinds.items() if pa.types.is_nested(kind) or pa.types.is_floating(kind)]
+    lossy = (pa.types.is_nested, pa.types.is_integer, pa.types.is_floating)
+    careful = [name for name, kind in kinds.items() if any(is_kind(kind) for is_kind in lossy)]
     if not all(_holds(kinds[name], row.get(name)) for name in careful for row in rows):
         return None
     try:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 
-from bertline.jobs.asking import Asked, Rejected
 from bertline.jobs.job import Job
 from bertline.jobs.order import Order
 from bertline.jobs.parts import Parts
@@ -22,6 +20,8 @@ class Done:
 
     num_rows: int
     num_tokens: int
+    seen: set[tuple[int, int]]
+    """Its chunks, as `Parts` has them."""
 
 
 def run_on_ray(
@@ -55,7 +55,7 @@ def run_on_ray(
         with parts.opened(force=force, restart=restart) as has_work:
             if has_work:
                 _settle_columns(order.job(client, progress), parts)
-                done = _Counter(progress, len(order.sources))
+                done = _Counter(progress, len(order.sources), parts.seen)
                 numbers = range(len(order.sources))
                 map_partitions(
                     numbers, partial(_Worker, order), address=address, num_workers=num_workers, progress=done
@@ -66,19 +66,24 @@ def run_on_ray(
 
 
 def _settle_columns(job: Job, parts: Parts) -> None:
-    """All workers have to write the same ones."""
-    for chunk in islice(job.chunks(0), 1):
-        parts.settle(Asked(chunk, [Rejected(row.reason) if row.reason else None for row in chunk.rows]))
+    """All workers have to write the same ones: those of the first rows with results, as without a cluster."""
+    if parts.has_columns:
+        return
+    for asked in job.answered(range(len(job.sources)), parts.has):
+        parts.write(asked)
+        if parts.has_columns:
+            return
 
 
 class _Counter:
-    """Tells of files that are done."""
+    """Tells of files that are done, and adds their chunks to those that were seen."""
 
-    def __init__(self, progress: Progress, num_files: int) -> None:
-        self._progress, self._num_files, self._num_done = progress, num_files, 0
+    def __init__(self, progress: Progress, num_files: int, seen: set[tuple[int, int]]) -> None:
+        self._progress, self._num_files, self._num_done, self._seen = progress, num_files, 0, seen
 
     def __call__(self, number: int, done: Done) -> None:
         self._num_done += 1
+        self._seen |= done.seen
         self._progress.add(done.num_rows, done.num_tokens, self._num_done / self._num_files)
 
 
@@ -89,11 +94,10 @@ class _Worker:
         self._order = order
         self._stack = ExitStack()
         self._client = self._stack.enter_context(order.connected())
-        self._parts = order.parts()
 
     def __call__(self, number: int) -> Done:
-        self._parts.join_in()  # another worker may have begun with this file
-        progress = Progress(shown=False)
-        for asked in self._order.job(self._client, progress).answered([number], self._parts.has):
-            self._parts.write(asked)
-        return Done(progress.num_rows, progress.num_tokens)
+        parts, progress = self._order.parts(), Progress(shown=False)
+        parts.join_in()  # another worker may have begun with this file
+        for asked in self._order.job(self._client, progress).answered([number], parts.has):
+            parts.write(asked)
+        return Done(progress.num_rows, progress.num_tokens, parts.seen)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import BinaryIO
 
 from bertline.jobs.blocks import Row
@@ -16,7 +16,7 @@ _UNCLOSED = "a quote opens a value here, and none closes it; mend it, as all lin
 
 def read_csv(
     stream: BinaryIO, name: str, check: Callable[[Sequence[str]], None], *, delimiter: str, skip_empty: bool
-) -> Iterator[tuple[Row, bytes]]:
+) -> Generator[tuple[Row, bytes], None, None]:
     """A row a line, or more of them where values are quoted, with what was read. All values are strings.
 
     Args:
@@ -28,20 +28,29 @@ def read_csv(
     """
     csv.field_size_limit(sys.maxsize)
     text = io.TextIOWrapper(stream, "utf-8-sig", errors="surrogateescape", newline="")
+    lines = _values(text, name, delimiter)
+    try:
+        _, header = next(lines, (0, []))
+        check(header)
+        for number, values in lines:
+            if values or not skip_empty:
+                yield _row(number, header, values), repr((header, values)).encode("utf-8", "surrogatepass")
+    finally:
+        text.detach()  # who opened the stream closes it
+
+
+def _values(text: Iterable[str], name: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
+    """The number of a row's last line, and the values of the row; the first row is the header."""
     lines = _LinesOfRow(text)
     reader = csv.reader(lines, delimiter=delimiter)
     try:
-        check(header := next(reader, []))
-        while (values := next(reader, None)) is not None:
+        for values in reader:
             if lines.is_unclosed(delimiter):
                 raise FileError(f"{name}, line {reader.line_num - len(lines.taken) + 1}: {_UNCLOSED}")
-            if values or not skip_empty:
-                yield _row(reader.line_num, header, values), repr(values).encode("utf-8", "surrogatepass")
             lines.taken.clear()
+            yield reader.line_num, values
     except csv.Error as error:
         raise FileError(f"{name}, line {reader.line_num}: {error}") from error
-    finally:
-        text.detach()  # who opened the stream closes it
 
 
 class _LinesOfRow:

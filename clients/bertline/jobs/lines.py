@@ -21,7 +21,7 @@ def read_lines(
     """
     for number, line in enumerate(stream, start=1):
         text = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
-        if not (skip_empty and not line.strip()):
+        if not (skip_empty and not text.decode(errors="replace").strip()):
             yield _row(f"line {number}", text, read), line
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -18,8 +19,8 @@ from bertline.jobs.engine import engine
 from bertline.jobs.job import Job
 from bertline.jobs.kept import Kept
 from bertline.jobs.operations import OPERATIONS, VECTOR, Operation
-from bertline.jobs.parts import Parts, rejects_of
-from bertline.jobs.places import refuse_clashes
+from bertline.jobs.parts import Parts
+from bertline.jobs.places import refuse_clashes, rejects_of
 from bertline.jobs.progress import Progress
 from bertline.jobs.sinks import Jsonl, Npy, Parquet, Sink, sink_suffix
 from bertline.jobs.sources import Given, Source
@@ -170,6 +171,7 @@ class Order:
             "format": sorted({source.how for source in self.sources}),
             "model": f"{self.model_name}/{self.model_version}",
             "digest": self.model.digest if self.model else "",
+            "manifest": hashlib.sha256(self.model.manifest_json.encode()).hexdigest() if self.model else "",
         }
 
 

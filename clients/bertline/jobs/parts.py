@@ -18,6 +18,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any, BinaryIO
 
 from bertline.jobs.asking import Asked, Rejected
@@ -25,7 +26,6 @@ from bertline.jobs.chunks import Chunk
 from bertline.jobs.names import (
     JOB,
     LOCK,
-    REJECTS,
     SCHEMA,
     SUCCESS,
     WHOLE,
@@ -36,17 +36,13 @@ from bertline.jobs.names import (
     rejects_in,
     rejects_name,
 )
+from bertline.jobs.places import parts_of, rejects_of
 from bertline.jobs.sinks import Parquet, Sink, copy, json_line
-from bertline.jobs.storage import File, FileError, make_folder, open_write, told
+from bertline.jobs.storage import File, FileError, already_exists, make_folder, open_write, told
 
 
 class Changed(FileError):
     """The input is another than that of the parts that are there."""
-
-
-def rejects_of(output: File) -> File:
-    """Where the rejected rows of an output are told, unless another file is named."""
-    return output.within(REJECTS) if output.url.endswith("/") else output.beside(".rejects.jsonl")
 
 
 @dataclass
@@ -63,10 +59,10 @@ class Parts:
     """Where to tell of rejected rows in the end."""
     num_rejected: int = 0
     """Rows without a result, in all runs; known in the end."""
+    seen: set[tuple[int, int]] = field(default_factory=set)
+    """Chunks that this run has come across, by file and number; of a cluster, those of all workers, in the end."""
     _known: dict[tuple[int, int], str] = field(default_factory=dict)
     """Digests by file and chunk, of those that are done."""
-    _seen: set[tuple[int, int]] = field(default_factory=set)
-    """Those that this run has come across."""
     _lock: BinaryIO | None = None
     _is_made: bool = False
     """Whether this run made the folder."""
@@ -76,7 +72,12 @@ class Parts:
     @property
     def folder(self) -> File:
         """Where the parts lie."""
-        return self.output if self.is_folder else self.output.beside(".job")
+        return parts_of(self.output)
+
+    @property
+    def has_columns(self) -> bool:
+        """Whether the columns are settled, where the format has any."""
+        return not isinstance(self.sink, Parquet) or self.sink.schema is not None
 
     @contextmanager
     def opened(self, *, force: bool, restart: bool) -> Iterator[bool]:
@@ -108,15 +109,15 @@ class Parts:
         elif self._is_begun and may_go_on:
             print(f"bertline: what is done lies in `{self.folder.url}`: run the same again to go on", file=sys.stderr)
         if self._is_made and not set(self.folder.names()) - {LOCK}:
-            self.folder.remove()
+            self._remove()
 
     def _open(self, *, force: bool, restart: bool) -> bool:
         self._refuse_odd_outputs()
         is_new = not set(self.folder.names()) & {JOB, SUCCESS}
         if not force and is_new and self._output_exists():
-            raise self._exists(self.output)
+            raise already_exists(self.output)
         if not force and is_new and self.rejects.url != rejects_of(self.output).url and self.rejects.exists():
-            raise self._exists(self.rejects)
+            raise already_exists(self.rejects)
         self._refuse_other_files()
         self._take()
         if self.folder.within(SUCCESS).exists():
@@ -144,13 +145,10 @@ class Parts:
                 return True
         if is_moved and not force and self._output_exists():
             if not self.is_folder:
-                self.folder.remove()
-            raise self._exists(self.output)
+                self._remove()
+            raise already_exists(self.output)
         self._clear()
         return False
-
-    def _exists(self, file: File) -> FileError:
-        return FileError(f"already exists: `{file.url}`; choose another file, or replace it with --force")
 
     def _clear(self) -> None:
         """Remove what a job made, but for what says that a run is at work."""
@@ -158,13 +156,20 @@ class Parts:
             if is_ours(name) and name != LOCK:
                 self.folder.within(name).remove()
 
+    def _remove(self) -> None:
+        """Remove the folder. NFS would keep the lock in it, under another name, as long as it is open."""
+        if self._lock:
+            self.folder.within(LOCK).remove()
+            self._lock.close()
+        self.folder.remove()
+
     def has(self, chunk: Chunk) -> bool:
         """Whether a chunk is done.
 
         Raises:
             Changed: when other rows stood there when it was done.
         """
-        self._seen.add((chunk.file, chunk.number))
+        self.seen.add((chunk.file, chunk.number))
         digest = self._known.get((chunk.file, chunk.number))
         if digest not in (None, chunk.digest):
             raise self._changed(chunk.source.name)
@@ -172,9 +177,10 @@ class Parts:
 
     def join_in(self) -> None:
         """Know what others have done that work at the same job."""
-        self._known |= {key: digest for key, (_, digest) in parts_in(self.folder.names()).items()}
-        if isinstance(self.sink, Parquet) and (stored := self.folder.within(SCHEMA)).exists():
-            self.sink.schema = read_schema(stored.read())
+        names = self.folder.names()
+        self._known |= {key: digest for key, (_, digest) in parts_in(names).items()}
+        if isinstance(self.sink, Parquet) and SCHEMA in names:
+            self.sink.schema = read_schema(self.folder.within(SCHEMA).read())
 
     def write(self, asked: Asked) -> None:
         """Write a chunk: first what was rejected, so that a part that is there has all that belongs to it."""
@@ -192,9 +198,9 @@ class Parts:
 
     def settle(self, asked: Asked) -> None:
         """Reject rows that the format cannot hold; the first ones settle the columns, for all runs and workers."""
-        has_schema = isinstance(self.sink, Parquet) and self.sink.schema is not None
+        had_columns = self.has_columns
         self.sink.settle(asked)
-        if isinstance(self.sink, Parquet) and not has_schema and self.sink.schema is not None:
+        if isinstance(self.sink, Parquet) and self.has_columns and not had_columns:
             with self._write(SCHEMA) as stream:
                 stream.write(self.sink.schema.serialize().to_pybytes())
 
@@ -203,20 +209,33 @@ class Parts:
 
         Raises:
             Changed: when there are parts of rows that are gone.
+            FileError: when parts are gone.
         """
-        if self._seen and self._known.keys() - self._seen:
-            raise self._changed("the input")
         names = self.folder.names()
+        found = parts_in(names)
+        if found.keys() - self.seen:
+            raise self._changed("the input")
+        if self.seen - found.keys():
+            raise FileError(f"parts that were written are not in `{self.folder.url}`; run the same again to write them")
+        parts = [self.folder.within(name) for name, _ in found.values()]
         self.num_rejected = self._tell_of_rejects([self.folder.within(name) for name in rejects_in(names)])
-        if not self.is_folder:
+        if self.is_folder:
+            self._complete(parts)
+        else:
             with self._write(WHOLE) as stream:
-                parts = [self.folder.within(name) for name, _ in parts_in(names).values()]
                 self.sink.join(parts, stream, self.about)
         job = {} if self.is_folder else {"job": self.about}
         with self._write(SUCCESS) as stream:
             stream.write(json_line({"rejected": self.num_rejected, **job}))
         if not self.is_folder:
             self._move()
+
+    def _complete(self, parts: list[File]) -> None:
+        """Give the same columns to all parts. Those that lack some come before all others."""
+        if isinstance(self.sink, Parquet):
+            for part in takewhile(self.sink.lacks_columns, parts):
+                with self._write(part.name) as stream:
+                    self.sink.join([], stream, self.about)
 
     def _changed(self, what: str) -> Changed:
         return Changed(f"{what} has changed since `{self.folder.url}` was begun; begin anew with --restart")
@@ -242,9 +261,9 @@ class Parts:
         if (whole := self.folder.within(WHOLE)).exists():
             whole.move(self.output)
         for name in self.folder.names():
-            if name != SUCCESS:  # which tells until the end what is the matter
+            if name not in (SUCCESS, LOCK):  # which tell until the end what is the matter, and that a run is at work
                 self.folder.within(name).remove()
-        self.folder.remove()
+        self._remove()
 
     def _take(self) -> None:
         """Make the folder, and let no second run write into it."""

@@ -1,11 +1,22 @@
-"""Files of a job that would spoil each other."""
+"""Where files of a job lie, and which would spoil each other."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
+from bertline.jobs.names import REJECTS
 from bertline.jobs.storage import File, FileError
+
+
+def parts_of(output: File) -> File:
+    """The folder where the parts of an output lie: the output itself, if it is one."""
+    return output if output.url.endswith("/") else output.beside(".job")
+
+
+def rejects_of(output: File) -> File:
+    """Where the rejected rows of an output are told, unless another file is named."""
+    return output.within(REJECTS) if output.url.endswith("/") else output.beside(".rejects.jsonl")
 
 
 def refuse_clashes(inputs: Iterable[File], output: File | None, rejects: File | None) -> None:
@@ -15,30 +26,25 @@ def refuse_clashes(inputs: Iterable[File], output: File | None, rejects: File | 
         FileError: when they would.
     """
     places = {_place(file): file for file in inputs}
-    if output and (read := _replaced(places, output)):
-        raise FileError(f"is read and would be replaced: `{read.url}`; choose another output")
+    replaced = [_place(output), _place(parts_of(output))] if output else []
+    for place, file in places.items():
+        if any(_is_in(place, other) for other in replaced):
+            raise FileError(f"is read and would be replaced: `{file.url}`; choose another output")
     if not rejects:
         return
     if _place(rejects) in places:
         raise FileError(f"is read and would be replaced by rejected rows: `{rejects.url}`; name another with --rejects")
     if output and _place(output) == _place(rejects):
         raise FileError(f"--rejects and --output are the same: `{rejects.url}`; name two files")
+    if output and _is_in(_place(rejects), replaced[1]) and _place(rejects) != _place(rejects_of(output)):
+        raise FileError(f"lies among the parts of `{output.url}`: `{rejects.url}`; name another with --rejects")
     if rejects.url.endswith("/") or (rejects.exists() and not rejects.system.isfile(rejects.path)):
         raise FileError(f"not a regular file: `{rejects.url}`; name another with --rejects")
 
 
-def _replaced(places: Mapping[tuple[str, str], File], output: File) -> File | None:
-    """What is read of an output, of the folder of parts that it is, or of that which it is made of."""
-    system, path = _place(output)
-    parts = f"{path}/" if output.url.endswith("/") else f"{path}.job/"
-    return next(
-        (
-            file
-            for (other_system, other), file in places.items()
-            if other_system == system and (other == path or other.startswith(parts))
-        ),
-        None,
-    )
+def _is_in(place: tuple[str, str], folder: tuple[str, str]) -> bool:
+    """Whether it is a folder, or lies in it."""
+    return place[0] == folder[0] and f"{place[1]}/".startswith(f"{folder[1]}/")
 
 
 def _place(file: File) -> tuple[str, str]:

@@ -14,7 +14,7 @@ from bertline.jobs.order import Order
 from bertline.jobs.parts import rejected_rows
 from bertline.jobs.progress import Progress
 from bertline.jobs.sinks import Jsonl, json_line
-from bertline.jobs.storage import File, FileError, open_write
+from bertline.jobs.storage import File, FileError, already_exists, open_write
 
 MAX_TOLD = 20
 """Rejected rows that are told on standard error, where no file is named for them."""
@@ -26,7 +26,7 @@ def run(order: Order, progress: Progress, *, force: bool = False, restart: bool 
     Args:
         order: the job.
         progress: is told how far it is.
-        force: replace an output that exists.
+        force: replace an output, or a file of rejected rows, that exists.
         restart: forget what an earlier run did.
 
     Returns:
@@ -42,7 +42,7 @@ def run(order: Order, progress: Progress, *, force: bool = False, restart: bool 
         order = order.pinned(client)
         job = order.job(client, progress)
         if order.output is None:
-            return _to_stream(job, order.stream(), order.rejects_file())
+            return _to_stream(job, order.stream(), order.rejects_file(), force=force)
         parts = order.parts()
         with parts.opened(force=force, restart=restart) as has_work:
             if has_work:
@@ -52,10 +52,10 @@ def run(order: Order, progress: Progress, *, force: bool = False, restart: bool 
         return parts.num_rejected
 
 
-def _to_stream(job: Job, sink: Jsonl, rejects: File | None) -> int:
+def _to_stream(job: Job, sink: Jsonl, rejects: File | None, *, force: bool) -> int:
     """Write results to standard output as they come."""
     num_rejected = 0
-    with _telling(rejects) as tell, standard_output() as stream:  # each tells of its own errors
+    with _telling(rejects, force=force) as tell, standard_output() as stream:  # each tells of its own errors
         for asked in job.answered(range(len(job.sources)), max_rows=BLOCK_ROWS):
             sink.write(asked, stream, {})
             for row in rejected_rows(asked):
@@ -85,10 +85,12 @@ def standard_output() -> Iterator[BinaryIO]:
 
 
 @contextmanager
-def _telling(rejects: File | None) -> Iterator[Callable[[int, Mapping[str, Any]], None]]:
+def _telling(rejects: File | None, *, force: bool) -> Iterator[Callable[[int, Mapping[str, Any]], None]]:
     if rejects is None:
         yield _tell
         return
+    if rejects.exists() and not force:
+        raise already_exists(rejects)
     with open_write(rejects) as stream:
         yield lambda number, row: _into(stream, row)
 

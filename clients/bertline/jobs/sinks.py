@@ -163,18 +163,22 @@ class Parquet:
 
         tables = (table for part in parts if (table := _read_table(part)).num_rows)
         if (first := next(tables, None)) is None:
-            first = self._empty(parts)
+            first = self._empty()
         metadata = _metadata(about)
         with arrow.writer(stream, first.replace_schema_metadata(metadata)) as writer:
             for table in chain([first], tables):
                 writer.write_table(table.replace_schema_metadata(metadata))
 
-    def _empty(self, parts: Sequence[File]) -> Any:
+    def lacks_columns(self, part: File) -> bool:
+        """Whether it is of rows without results, written when nobody knew which columns those with results have."""
+        with open_read(part) as (read, _):
+            file = parquet_library().ParquetFile(read)
+            return not file.metadata.num_rows and file.schema_arrow.names != self._empty().column_names
+
+    def _empty(self) -> Any:
         """A table without rows."""
         from bertline.jobs import arrow
 
-        if parts:
-            return _read_table(parts[0])
         if self._operation.method == "embed":
             self._dim = length_of_vectors(self._dim, [])
         found = arrow.results_table(self._operation, [], self._dim, self._dtype)
@@ -227,8 +231,17 @@ def copy(parts: Iterable[File], stream: BinaryIO) -> int:
 
 
 def json_line(row: Mapping[str, Any]) -> bytes:
-    """A lone surrogate, possible in what is kept, is written as the JSON escape that it came as."""
-    return json.dumps(row, ensure_ascii=False, default=_of_parquet).encode("utf-8", "backslashreplace") + b"\n"
+    """A lone surrogate, possible in what is kept, is written as the JSON escape that it came as; NaN and infinities,
+    which JSON has not, as null."""
+    try:
+        text = _json(row)
+    except ValueError:
+        text = _json(json.loads(json.dumps(row, default=_of_parquet), parse_constant=lambda name: None))
+    return text.encode("utf-8", "backslashreplace") + b"\n"
+
+
+def _json(row: Mapping[str, Any]) -> str:
+    return json.dumps(row, ensure_ascii=False, allow_nan=False, default=_of_parquet)
 
 
 def _of_parquet(value: Any) -> Any:

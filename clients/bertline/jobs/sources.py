@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, BinaryIO
@@ -81,8 +81,9 @@ class Source:
                 yield from read_parquet(stream, self.name, check, wanted)
             elif self.format is Format.csv:
                 delimiter = "\t" if self.file.suffixes[0] == ".tsv" else ","
-                rows = read_csv(stream, self.name, check, delimiter=delimiter, skip_empty=self.skip_empty)
-                yield from blocks_of(rows, share)
+                read = read_csv(stream, self.name, check, delimiter=delimiter, skip_empty=self.skip_empty)
+                with closing(read) as rows:  # before the stream is
+                    yield from blocks_of(rows, share)
             else:
                 columns = text_columns if self.format is Format.text else json_columns
                 yield from blocks_of(read_lines(stream, columns, skip_empty=self.skip_empty), share)

@@ -24,6 +24,11 @@ class FileError(Exception):
     """A file cannot be used; the message names the file, and the line where one is to blame."""
 
 
+def already_exists(file: File) -> FileError:
+    """What is told of a file that nobody said may be replaced."""
+    return FileError(f"already exists: `{file.url}`; choose another file, or replace it with --force")
+
+
 @dataclass(frozen=True, slots=True)
 class File:
     """A file or folder, there or not."""
@@ -68,7 +73,8 @@ class File:
         return bool(self.system.isdir(self.path))
 
     def names(self) -> list[str]:
-        """Names of what is in this folder; none if there is no folder."""
+        """Names of what is in this folder by now, whoever wrote it; none if there is no folder."""
+        self.system.invalidate_cache()  # stores go by listings of before
         if not self.is_folder():
             return []
         return [str(path).rstrip("/").rpartition("/")[2] for path in self.system.ls(self.path, detail=False)]
