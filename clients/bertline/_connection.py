@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import math
 import re
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,8 +12,9 @@ from typing import Any
 import grpc
 
 from bertline._convert import Request
+from bertline._inputs import read_timeout
 from bertline._protos import HEALTH, HealthReply, HealthRequest
-from bertline._status import client_error
+from bertline._status import client_error, is_health_refused
 from bertline.errors import BertlineError
 from bertline.v1.encoder_pb2_grpc import EncoderStub
 
@@ -41,6 +42,8 @@ KEEPALIVE_S = 30.0
 """A connection that is silent for so long is pinged. Servers must allow it: those of Bertline do, down to 25 s."""
 KEEPALIVE_TIMEOUT_S = 10.0
 """A connection on which nothing comes back for so long is given up, and its calls fail."""
+PLAIN_S = 30.0
+"""A server that answered a call but did not tell of its health is asked for it again after so long."""
 
 
 def channel_options(*, check_health: bool) -> dict[str, Any]:
@@ -68,6 +71,8 @@ def channel_options(*, check_health: bool) -> dict[str, Any]:
 
 
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]+")
+_ONE_ADDRESS = re.compile(r"(ipv[46]:)?([\d.]+|\[[^],]+\])(:\d+)?|unix(-abstract)?:.*")
+"""A target that cannot stand for several servers, as a name or a list can."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,8 +90,7 @@ class Connection:
     def __post_init__(self) -> None:
         if not isinstance(self.target, str) or not self.target or self.target.startswith(("http://", "https://")):
             raise ValueError(f"a target is `host:port`, without `http://`: `{self.target}`")
-        if not 0 < self.timeout < math.inf:
-            raise ValueError(f"`timeout` must be above 0 seconds, and finite: `{self.timeout}`")
+        read_timeout(self.timeout)
         if self.token is not None and not _TOKEN.fullmatch(self.token):
             raise ValueError("`token` must be letters, digits and -._~+/=, without spaces")
         for name in ("batch_size", "num_in_flight"):
@@ -125,6 +129,12 @@ class Connection:
             error, target=self.target, timeout=timeout, first=request.first, num_inputs=request.num_inputs
         )
 
+    def goes_plainly(self, method: str, error: grpc.RpcError) -> bool:
+        """Whether a request that failed so is to be sent again whatever servers say of their health."""
+        if not self.checks_health or method == "Check":
+            return False
+        return is_health_refused(error, of_several=not _ONE_ADDRESS.fullmatch(self.target))
+
 
 class Stub(EncoderStub):
     """The methods of a server, by their names; `Check` is that of the health service."""
@@ -143,16 +153,18 @@ class Stubs:
 
     def __init__(self, connection: Connection, library: Any) -> None:
         self.channels = [connection.open(library, check_health=False)]
-        self.plain = self.usual = Stub(self.channels[0])
-        """`plain` asks servers whatever they say of their health; `usual` does not, where that is wanted."""
+        self._plain = self._checking = Stub(self.channels[0])
+        """`_plain` asks servers whatever they say of their health; `_checking` does not, where that is wanted."""
         if connection.checks_health:
             self.channels.append(connection.open(library, check_health=True))
-            self.usual = Stub(self.channels[1])
+            self._checking = Stub(self.channels[1])
+        self._plain_until = 0.0
 
     def method(self, name: str, *, plain: bool = False) -> Any:
         """An RPC. The health service is always asked plainly, as a server that does not serve answers it, too."""
-        return getattr(self.plain if plain or name == "Check" else self.usual, name)
+        plain = plain or name == "Check" or time.monotonic() < self._plain_until
+        return getattr(self._plain if plain else self._checking, name)
 
     def give_up_health(self) -> None:
-        """Send everything plainly from now on: the server answers calls, but does not tell of its health."""
-        self.usual = self.plain
+        """Send everything plainly for a while: the server answers calls, but does not tell of its health."""
+        self._plain_until = time.monotonic() + PLAIN_S

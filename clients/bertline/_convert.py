@@ -47,8 +47,15 @@ class Call(Generic[ResultT]):
     """The result, from the replies in the order of the requests."""
 
     def result(self, answered: Iterable[Answered], usage: Usage | None) -> ResultT:
-        """The result; what it took is added to `usage`."""
-        return self.collect(answered if usage is None else _used(answered, usage))
+        """The result; what it took is added to `usage`, unless it fails."""
+        if usage is None:
+            return self.collect(answered)
+        found = Usage()
+        result = self.collect(_used(answered, found))
+        usage.num_tokens += found.num_tokens
+        usage.num_truncated += found.num_truncated
+        usage.timings += found.timings
+        return result
 
 
 def split(items: Sequence[ItemT], field: str, request: Callable[..., Any]) -> Callable[[int], Iterator[Request]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from numbers import Real
 from typing import Any, TypeVar
 
 from bertline.errors import InvalidInput, InvalidItem
@@ -10,6 +11,8 @@ from bertline.v1 import encoder_pb2 as pb
 
 MAX_COUNT = (1 << 32) - 1
 """What the messages can hold: more than there are candidates."""
+MAX_TIMEOUT_S = 1e9
+"""Three decades: gRPC cannot count to a deadline that is much farther away."""
 _NOT_UNICODE = "contains a lone surrogate, which UTF-8 cannot express"
 
 ItemT = TypeVar("ItemT")
@@ -127,6 +130,15 @@ def read_option(name: str, value: Any) -> str:
 def read_model(model: str, version: str) -> pb.ModelRef:
     """Which model is asked for."""
     return pb.ModelRef(name=read_option("model", model), version=read_option("version", version))
+
+
+def read_timeout(value: float) -> float:
+    """Seconds that a request may take."""
+    if not isinstance(value, Real):
+        raise TypeError(f"`timeout` must be a number of seconds: `{value!r}`")
+    if not 0 < value <= MAX_TIMEOUT_S:
+        raise ValueError(f"`timeout` must be above 0 seconds, and at most {MAX_TIMEOUT_S:g}: `{value}`")
+    return value
 
 
 def read_count(name: str, value: int | None, least: int = 1) -> int:

@@ -33,6 +33,8 @@ def read_vectors(reply: pb.EmbedReply) -> np.ndarray:
 
 def read_classifications(reply: pb.ClassifyReply) -> list[Classification]:
     """One for each input."""
+    if not all(result.labels for result in reply.results):
+        raise ServerError("the server sent a classification without labels")
     return [
         Classification(tuple(LabelScore(item.label, item.score) for item in result.labels)) for result in reply.results
     ]
@@ -45,6 +47,9 @@ def read_values(reply: pb.RegressReply) -> list[float]:
 
 def read_choice_results(reply: pb.ChooseReply) -> list[Choice]:
     """One for each input."""
+    for result in reply.results:
+        if result.choice >= len(result.scores):
+            raise ServerError(f"the server chose number {result.choice} (from 0) of {len(result.scores)}")
     return [Choice(result.choice, tuple(result.scores)) for result in reply.results]
 
 
@@ -61,6 +66,10 @@ def read_taggings(reply: pb.TagReply) -> list[Tagging]:
 
 def read_tokenized(reply: pb.TokenizeReply) -> list[Tokenized]:
     """One for each input."""
+    for result in reply.results:
+        fields = (result.ids, result.tokens, result.starts, result.ends, result.type_ids, result.special)
+        if len(set(map(len, fields))) > 1:
+            raise ServerError("the server sent lists of different lengths for the tokens of one input")
     return [
         Tokenized(
             ids=tuple(result.ids),
@@ -75,6 +84,8 @@ def read_tokenized(reply: pb.TokenizeReply) -> list[Tokenized]:
 
 def read_answers(reply: pb.AnswerReply) -> list[Answer]:
     """One for each input."""
+    if any(result.has_answer and not result.spans for result in reply.results):
+        raise ServerError("the server sent an answer without a span")
     return [
         Answer(
             spans=tuple(Span(span.start, span.end, span.text, span.score, span.context) for span in result.spans),

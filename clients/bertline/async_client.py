@@ -7,6 +7,7 @@ async with AsyncClient("127.0.0.1:50051") as client:
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Awaitable, Iterable, Sequence
 from types import TracebackType
@@ -32,8 +33,8 @@ from bertline._calls import (
 )
 from bertline._connection import Connection, Stubs
 from bertline._convert import Answered, Call, Request
-from bertline._status import is_health_refused
-from bertline.errors import ModelNotFound
+from bertline._inputs import read_timeout
+from bertline.errors import ModelNotFound, ServerError
 from bertline.results import Answer, Choice, Classification, MaskFill, Model, Tagging, Tokenized, Usage
 
 ResultT = TypeVar("ResultT")
@@ -212,7 +213,7 @@ class AsyncClient:
             return False
 
     async def close(self) -> None:
-        """Close the connection; calls under way fail."""
+        """Close the connection; calls under way fail with ServerError."""
         self._closed = True
         for channel in self._stubs.channels if self._stubs else ():
             await channel.close()
@@ -226,17 +227,17 @@ class AsyncClient:
         await self.close()
 
     async def _run(self, call: Call[ResultT], timeout: float | None, usage: Usage | None = None) -> ResultT:
-        answered = await self._send(call, self._connection.timeout if timeout is None else timeout)
-        return call.result(answered, usage)
+        limit = self._connection.timeout if timeout is None else read_timeout(timeout)
+        return call.result(await self._send(call, limit), usage)
 
     async def _send(self, call: Call[Any], timeout: float) -> list[Answered]:
-        rpc = self._open().method(call.method)
         answered: list[Answered] = []
         in_flight: deque[tuple[Request, Any]] = deque()
         try:
             for request in call.requests(self._connection.batch_size):
                 if len(in_flight) == self._connection.num_in_flight:
                     answered.append(await self._first(call.method, in_flight, timeout))
+                rpc = self._open().method(call.method)
                 in_flight.append((request, self._connection.send(rpc, request, timeout)))
             while in_flight:
                 answered.append(await self._first(call.method, in_flight, timeout))
@@ -263,11 +264,21 @@ class AsyncClient:
     ) -> Answered:
         try:
             return request, await sent
+        except asyncio.CancelledError as error:
+            if self._closed and not _is_cancelled():
+                raise ServerError("the client was closed before the reply came") from error
+            raise
         except grpc.RpcError as error:
-            if plain or not is_health_refused(error):
+            if plain or not self._connection.goes_plainly(method, error):
                 raise self._connection.error(error, request, timeout) from error
         stubs = self._open()
         again = self._connection.send(stubs.method(method, plain=True), request, timeout)
         answered = await self._wait(method, request, timeout, again, plain=True)
         stubs.give_up_health()
         return answered
+
+
+def _is_cancelled() -> bool:
+    """Whether the task that runs was cancelled; a call is, without that, when its channel is closed."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -113,6 +113,8 @@ def models(
 def health(target: Target = TARGET, model: ModelName = "", timeout: Timeout = 5.0) -> None:
     """Whether a server, or a model of it, can be asked now: exit code 0 if so, 1 if not."""
     name, _, version = model.partition("/")
+    if version and not name:
+        raise typer.BadParameter(f"a version needs the name of its model, NAME/{version}: `{model}`")
     with connect(target, timeout) as client:
         is_serving = client.health(name, version)
         print("serving" if is_serving else f"not serving{_reason(client, name, version)}")

@@ -8,7 +8,8 @@ with Client("127.0.0.1:50051") as client:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import closing
 from functools import partial
 from itertools import chain, islice
 from types import TracebackType
@@ -33,7 +34,7 @@ from bertline._calls import (
 )
 from bertline._connection import Connection, Stubs
 from bertline._convert import Answered, Call, Request
-from bertline._status import is_health_refused
+from bertline._inputs import read_timeout
 from bertline.errors import ModelNotFound
 from bertline.results import Answer, Choice, Classification, MaskFill, Model, Tagging, Tokenized, Usage
 
@@ -338,7 +339,7 @@ class Client:
             return False
 
     def close(self) -> None:
-        """Close the connection; calls under way fail."""
+        """Close the connection; calls under way fail with ServerError."""
         for channel in self._stubs.channels:
             channel.close()
 
@@ -351,27 +352,30 @@ class Client:
         self.close()
 
     def _run(self, call: Call[ResultT], timeout: float | None, usage: Usage | None = None) -> ResultT:
-        answered = self._answered(call, self._connection.timeout if timeout is None else timeout)
-        return call.result(answered, usage)
+        limit = self._connection.timeout if timeout is None else read_timeout(timeout)
+        with closing(self._answered(call, limit)) as answered:
+            return call.result(answered, usage)
 
-    def _answered(self, call: Call[Any], timeout: float) -> Iterable[Answered]:
+    def _answered(self, call: Call[Any], timeout: float) -> Generator[Answered, None, None]:
         requests = iter(call.requests(self._connection.batch_size))
         begin = list(islice(requests, 2))
         if len(begin) < 2:  # waiting here takes half the CPU time of a future, which another thread completes
-            return [self._ask(call.method, request, timeout) for request in begin]
-        return self._send(call.method, chain(begin, requests), timeout)
+            for request in begin:
+                yield self._ask(call.method, request, timeout)
+        else:
+            yield from self._send(call.method, chain(begin, requests), timeout)
 
     def _ask(self, method: str, request: Request, timeout: float, *, plain: bool = False) -> Answered:
         rpc = self._stubs.method(method, plain=plain)
         return self._wait(method, request, timeout, partial(self._connection.send, rpc, request, timeout), plain=plain)
 
-    def _send(self, method: str, requests: Iterable[Request], timeout: float) -> Iterator[Answered]:
-        rpc = self._stubs.method(method).future
+    def _send(self, method: str, requests: Iterable[Request], timeout: float) -> Generator[Answered, None, None]:
         in_flight: deque[tuple[Request, Any]] = deque()
         try:
             for request in requests:
                 if len(in_flight) == self._connection.num_in_flight:
                     yield self._first(method, in_flight, timeout)
+                rpc = self._stubs.method(method).future
                 in_flight.append((request, self._connection.send(rpc, request, timeout)))
             while in_flight:
                 yield self._first(method, in_flight, timeout)
@@ -391,7 +395,7 @@ class Client:
         try:
             return request, reply()
         except grpc.RpcError as error:
-            if plain or not is_health_refused(error):
+            if plain or not self._connection.goes_plainly(method, error):
                 raise self._connection.error(error, request, timeout) from error
         answered = self._ask(method, request, timeout, plain=True)
         self._stubs.give_up_health()

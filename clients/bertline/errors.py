@@ -79,4 +79,4 @@ class PermissionDenied(BertlineError):
 
 
 class ServerError(BertlineError):
-    """A fault of the server, or a reply that cannot be right."""
+    """A fault of the server, a reply that cannot be right, or a client that was closed before the reply came."""

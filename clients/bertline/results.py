@@ -154,7 +154,7 @@ class Timings:
 
 @dataclass(slots=True)
 class Usage:
-    """What a call took: give an empty one to a method, which adds to it."""
+    """What a call took: give an empty one to a method, which adds to it, unless the call fails."""
 
     num_tokens: list[int] = field(default_factory=list)
     """For each input, the tokens that the model saw."""

@@ -242,14 +242,13 @@ def test_many_bad_lines_are_counted(run: Run, tmp_path: Path) -> None:
 
 
 def test_empty_lines_can_be_skipped(run: Run, tmp_path: Path) -> None:
-    """With --skip-empty, rows are those of the other lines."""
+    """With --skip-empty, rows are those of the other lines, whatever kind of space stands in the empty ones."""
     path = tmp_path / "texts.txt"
-    path.write_text("one\n\n  \ntwo\n")
+    path.write_text("\ufeff\none\n\n  \n\u00a0\u3000\ntwo\n", encoding="utf-8")
+    result = run("embed", "-i", str(path), "--skip-empty")
 
-    assert [row["vector"] for row in run("embed", "-i", str(path), "--skip-empty").rows] == [
-        numbers("one"),
-        numbers("two"),
-    ]
+    assert (result.code, result.err) == (0, "")
+    assert [row["vector"] for row in result.rows] == [numbers("one"), numbers("two")]
 
 
 def test_output_files_are_whole_or_absent(run: Run, dead_target: str, tmp_path: Path) -> None:
@@ -347,6 +346,7 @@ def test_health(run: Run, server: FakeServer, dead_target: str) -> None:
     assert (result.code, result.err) == (1, "")
     assert result.out == "not serving: no model of that name: `other` (loaded: fake/1)\n"
     assert fails(run("health", "-t", dead_target), "no server is available")
+    assert fails(run("health", "-t", server.target, "-m", "/2"), "a version needs the name of its model", 2)
 
 
 MODELS = [

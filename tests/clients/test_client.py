@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bertline
-from bertline import AsyncClient, Client, InvalidInput
+from bertline import AsyncClient, Client, InvalidInput, ServerError
 from bertline._batches import batches
 from bertline._calls import answer_call
 from bertline._convert import MAX_REQUEST_BYTES
-from bertline._inputs import MAX_COUNT
+from bertline._inputs import MAX_COUNT, MAX_TIMEOUT_S
 from bertline.results import Timings, Usage
 from bertline.testing import FakeModel, FakeServer, vector
 from bertline.v1 import encoder_pb2 as pb
@@ -195,6 +195,25 @@ def test_usage_counts_what_was_cut(client: Client, server: FakeServer) -> None:
     assert usage.timings == [Timings(2**-10, 2**-9, 2**-8)] * 2
 
 
+def test_a_call_that_fails_counts_nothing(server: FakeServer) -> None:
+    """Though some of its requests were answered: after another try, a usage tells of each input once."""
+    usage = Usage()
+
+    async def embed() -> None:
+        async with AsyncClient(server.target, batch_size=1, num_in_flight=1) as client:
+            await client.embed(["a", "b", "c"], usage=usage)
+
+    server.fail("INTERNAL", after=2)
+    with Client(server.target, batch_size=1, num_in_flight=1) as client, pytest.raises(ServerError):
+        client.embed(["a", "b", "c"], usage=usage)
+    server.reset()
+    server.fail("INTERNAL", after=2)
+    with pytest.raises(ServerError):
+        asyncio.run(embed())
+
+    assert usage == Usage()
+
+
 @settings(max_examples=30)
 @given(texts=st.lists(words, max_size=40), batch_size=st.integers(1, 9), num_in_flight=st.integers(1, 5))
 def test_results_come_in_order(shared_target: str, texts: list[str], batch_size: int, num_in_flight: int) -> None:
@@ -323,9 +342,6 @@ def test_everything_public_can_be_imported() -> None:
     [
         ({"target": "http://localhost:50051"}, "without `http://`"),
         ({"target": ""}, "host:port"),
-        ({"timeout": 0}, "timeout"),
-        ({"timeout": float("inf")}, "timeout"),
-        ({"timeout": float("nan")}, "timeout"),
         ({"batch_size": 0}, "batch_size"),
         ({"num_in_flight": 0}, "num_in_flight"),
     ],
@@ -334,6 +350,31 @@ def test_arguments_out_of_range_are_refused(kind: Callable[..., Any], arguments:
     """A client that could not work is not made."""
     with pytest.raises(ValueError, match=message):
         kind(**arguments)
+
+
+@pytest.mark.parametrize("timeout", [0, -1, 1e10, float("inf"), float("nan"), "5"])
+def test_a_timeout_that_cannot_be_kept_is_refused(server: FakeServer, timeout: Any) -> None:
+    """That of a client, and that of a call before anything is sent."""
+    error = TypeError if isinstance(timeout, str) else ValueError
+
+    async def ask() -> None:
+        async with AsyncClient(server.target) as client:
+            await client.models(timeout=timeout)
+
+    for kind in (Client, AsyncClient):
+        with pytest.raises(error, match="`timeout` must be"):
+            kind(server.target, timeout=timeout)
+    with Client(server.target) as client, pytest.raises(error, match="`timeout` must be"):
+        client.models(timeout=timeout)
+    with pytest.raises(error, match="`timeout` must be"):
+        asyncio.run(ask())
+
+    assert server.calls == []
+
+
+def test_a_long_timeout_is_kept(client: Client) -> None:
+    """Decades are no mistake."""
+    assert client.embed(["text"], timeout=MAX_TIMEOUT_S).shape == (1, 8)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
@@ -19,6 +20,7 @@ from bertline import AsyncClient, Client, errors
 from bertline._status import ERRORS
 from bertline.testing import FakeServer
 from bertline.v1 import encoder_pb2 as pb
+from bertline.v1.encoder_pb2_grpc import EncoderServicer, add_EncoderServicer_to_server
 
 
 def embed_sync(target: str, texts: list[str], **options: Any) -> np.ndarray:
@@ -248,6 +250,25 @@ def test_a_reply_that_cannot_be_right_is_refused(
         client.embed(["a", "b"])
 
 
+@pytest.mark.parametrize(
+    ("method", "reply", "message"),
+    [
+        ("classify", pb.ClassifyReply(results=[pb.Classification()]), "a classification without labels"),
+        ("answer", pb.AnswerReply(results=[pb.AnswerResult(has_answer=True)]), "an answer without a span"),
+        ("choose", pb.ChooseReply(results=[pb.ChooseResult(choice=2, scores=[0.5, 0.5])]), "number 2 .from 0. of 2"),
+        ("tokenize", pb.TokenizeReply(results=[pb.TokenizedInput(starts=[0])]), "lists of different lengths"),
+    ],
+)
+def test_a_result_that_cannot_be_right_is_refused(
+    client: Client, server: FakeServer, method: str, reply: Any, message: str
+) -> None:
+    """When it comes, not when something of it is read."""
+    inputs: dict[str, Any] = {"answer": ("Where?", "here"), "choose": ("Which?", ["a", "b"])}
+    server.reply(method.capitalize(), lambda request: reply)
+    with pytest.raises(errors.ServerError, match=message):
+        getattr(client, method)([inputs.get(method, "text")])
+
+
 def test_a_closed_client_says_so(server: FakeServer) -> None:
     """Using a client after `close` is a mistake of the caller."""
     with Client(server.target) as client:
@@ -264,22 +285,130 @@ def test_a_closed_client_says_so(server: FakeServer) -> None:
         asyncio.run(use())
 
 
-def test_cancelling_an_async_call_cancels_its_requests(server: FakeServer) -> None:
-    """After a cancellation nothing more is sent."""
-    server.delay(2)
+class Holding(EncoderServicer):
+    """Calls are held until their caller leaves; that of the text `bad` ends when two others are held.
+
+    Args:
+        end: answers it.
+    """
+
+    def __init__(self, end: Callable[[grpc.ServicerContext], pb.EmbedReply]) -> None:
+        self._end = end
+        self._held, self._left = threading.Semaphore(0), threading.Semaphore(0)
+        self.num_calls = 0
+
+    def Embed(self, request: pb.EmbedRequest, context: grpc.ServicerContext) -> pb.EmbedReply:
+        self.num_calls += 1
+        if request.texts[0] == "bad":
+            self.wait_for_calls(2)
+            return self._end(context)
+        gone = threading.Event()
+        if not context.add_callback(gone.set):
+            gone.set()
+        self._held.release()
+        gone.wait()
+        self._left.release()
+        return pb.EmbedReply()
+
+    def wait_for_calls(self, count: int) -> None:
+        """Until so many more are held."""
+        assert all(self._held.acquire(timeout=10) for _ in range(count))
+
+    def wait_for_leaving(self, count: int) -> None:
+        """Until the callers of so many more have left."""
+        assert all(self._left.acquire(timeout=10) for _ in range(count))
+
+
+def abort(context: grpc.ServicerContext) -> pb.EmbedReply:
+    context.abort(grpc.StatusCode.INTERNAL, "made to fail")
+
+
+def send_no_vectors(context: grpc.ServicerContext) -> pb.EmbedReply:
+    return pb.EmbedReply(dim=1)
+
+
+@pytest.fixture
+def holding(request: pytest.FixtureRequest) -> Iterator[tuple[str, Holding]]:
+    """A target and what is there, by default one at which no call fails."""
+    held = Holding(getattr(request, "param", abort))
+    with ThreadPoolExecutor() as pool:
+        server = grpc.server(pool)
+        add_EncoderServicer_to_server(held, server)
+        port = server.add_insecure_port("127.0.0.1:0")
+        server.start()
+        yield f"127.0.0.1:{port}", held
+        server.stop(None).wait()
+
+
+@pytest.mark.parametrize("holding", [abort, send_no_vectors], indirect=True)
+def test_when_a_request_fails_the_others_are_cancelled(holding: tuple[str, Holding]) -> None:
+    """Whether the server says so or its reply cannot be right; not only when the client is closed."""
+    target, server = holding
+    with Client(target, batch_size=1, num_in_flight=3) as client:
+        with pytest.raises(errors.ServerError) as caught:
+            client.embed(["bad", "a", "b"])
+        server.wait_for_leaving(2)
+
+    assert caught.value.__traceback__  # which would keep alive what was interrupted
+
+
+def test_when_an_async_request_fails_the_others_are_cancelled(holding: tuple[str, Holding]) -> None:
+    """Not only when the client is closed."""
+    target, server = holding
 
     async def use() -> None:
-        async with AsyncClient(server.target, batch_size=1, num_in_flight=2) as client:
-            task = asyncio.create_task(client.embed([str(number) for number in range(20)]))
-            while len(server.requests) < 2:
-                await asyncio.sleep(0.005)
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
+        async with AsyncClient(target, batch_size=1, num_in_flight=3) as client:
+            with pytest.raises(errors.ServerError, match="made to fail"):
+                await client.embed(["bad", "a", "b"])
+            await asyncio.to_thread(server.wait_for_leaving, 2)
 
     asyncio.run(use())
 
-    assert len(server.requests) == 2
+
+def test_cancelling_an_async_call_cancels_its_requests(holding: tuple[str, Holding]) -> None:
+    """Those under way end at the server while the client stays open, and nothing more is sent."""
+    target, server = holding
+
+    async def use() -> None:
+        async with AsyncClient(target, batch_size=1, num_in_flight=2) as client:
+            task = asyncio.create_task(client.embed([str(number) for number in range(20)]))
+            await asyncio.to_thread(server.wait_for_calls, 2)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            await asyncio.to_thread(server.wait_for_leaving, 2)
+
+    asyncio.run(use())
+
+    assert server.num_calls == 2
+
+
+@pytest.mark.parametrize("texts", [["a"], ["a", "b", "c"]])
+def test_closing_a_client_fails_the_calls_under_way(holding: tuple[str, Holding], texts: list[str]) -> None:
+    """With an error, in the thread that waits."""
+    target, server = holding
+    with ThreadPoolExecutor() as pool, Client(target, batch_size=1, num_in_flight=2) as client:
+        waiting = pool.submit(client.embed, texts)
+        server.wait_for_calls(min(len(texts), 2))
+        client.close()
+        with pytest.raises(errors.ServerError, match="closed"):
+            waiting.result()
+
+
+@pytest.mark.parametrize("texts", [["a"], ["a", "b", "c"]])
+def test_closing_an_async_client_fails_the_calls_under_way(holding: tuple[str, Holding], texts: list[str]) -> None:
+    """With an error, as their tasks were not cancelled."""
+    target, server = holding
+
+    async def use() -> None:
+        client = AsyncClient(target, batch_size=1, num_in_flight=2)
+        task = asyncio.create_task(client.embed(texts))
+        await asyncio.to_thread(server.wait_for_calls, min(len(texts), 2))
+        await client.close()
+        with pytest.raises(errors.ServerError, match="closed"):
+            await task
+
+    asyncio.run(use())
 
 
 def test_errors_can_be_pickled() -> None:

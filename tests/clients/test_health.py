@@ -112,12 +112,81 @@ def test_a_missing_token_is_told_of(models: Path, tokens: Path, open_health: boo
         assert time.monotonic() - start < 5
 
 
+def refuse_health(server: FakeServer) -> None:
+    server._health._admit = lambda context: context.abort(grpc.StatusCode.PERMISSION_DENIED, "not for you")
+
+
 def test_a_server_that_keeps_its_health_to_itself_is_asked_plainly(server: FakeServer) -> None:
     """Where calls are answered but health checks are refused, the client goes on without them."""
-    server._health._admit = lambda context: context.abort(grpc.StatusCode.PERMISSION_DENIED, "not for you")
+    refuse_health(server)
     with Client(server.target) as client:
         assert client.embed(["text"]).shape == (1, 8)
-        assert client._stubs.usual is client._stubs.plain
+        assert client._stubs.method("Embed") is client._stubs.method("Embed", plain=True)
+
+
+def test_health_checks_that_failed_once_are_tried_again(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a while, a server that tells of its health by then gets no calls when it does not serve."""
+    monkeypatch.setattr(connection, "PLAIN_S", 0.0)
+    refuse_health(server)
+    with Client(server.target) as client:
+        client.embed(["text"])
+        server._health._admit = lambda context: None
+        server.serving = False
+        with pytest.raises(ConnectionFailed, match="it says that it does not serve"):
+            embed_for_a_minute(client)
+
+
+def embed_for_a_minute(client: Client) -> None:
+    """Again and again: gRPC asks for the health a second after it was refused."""
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        client.embed(["text"])
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_server_that_keeps_its_health_to_itself_beside_one_that_is_gone(
+    server: FakeServer, dead_target: str, order: int
+) -> None:
+    """The one is asked plainly, whichever of the two gRPC tells of."""
+    refuse_health(server)
+    target = "ipv4:" + ",".join([server.target, dead_target][::order])
+
+    async def embed() -> int:
+        async with AsyncClient(target) as client:
+            return len(await client.embed(["text"]))
+
+    with Client(target) as client:
+        assert [len(client.embed(["text"])) for _ in range(3)] == [1, 1, 1]
+    assert asyncio.run(embed()) == 1
+
+
+class AllFailing(grpc.RpcError):
+    def code(self) -> grpc.StatusCode:
+        return grpc.StatusCode.UNAVAILABLE
+
+    def details(self) -> str:
+        return "connections to all backends failing; last error: Connection refused"
+
+
+@pytest.mark.parametrize(
+    ("target", "is_asked"),
+    [
+        ("127.0.0.1:1", False),
+        ("ipv4:127.0.0.1:1", False),
+        ("[::1]:1", False),
+        ("ipv6:[::1]:1", False),
+        ("unix:/path", False),
+        ("ipv4:127.0.0.1:1,127.0.0.2:1", True),
+        ("ipv6:[::1]:1,[::2]:1", True),
+        ("localhost:1", True),
+        ("unix-1:1", True),
+        ("dns:///bertline:1", True),
+    ],
+)
+def test_only_what_may_be_several_servers_is_asked_plainly_when_one_is_gone(target: str, is_asked: bool) -> None:
+    """The failure of the only address is told at once; behind a name or a list another server may answer."""
+    with Client(target) as client:
+        assert client._connection.goes_plainly("Embed", AllFailing()) is is_asked
 
 
 def test_a_server_without_a_health_service_is_asked(client: Client, server: FakeServer) -> None:

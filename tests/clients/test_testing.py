@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
+import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -156,6 +159,22 @@ def test_a_delayed_call_ends_with_its_caller(client: Client, server: FakeServer)
     assert time.monotonic() - start < 20
 
 
+def admit_at_last(context: grpc.ServicerContext) -> None:
+    ended = threading.Event()
+    if context.add_callback(ended.set):
+        ended.wait()
+
+
+def test_a_call_that_ends_before_its_fault_comes(server: FakeServer) -> None:
+    """As where connections are lost on a busy machine: the server can be closed."""
+    server._admit = admit_at_last
+    server.drop()
+    with Client(server.target, check_health=False) as client, pytest.raises(errors.TimedOut):
+        client.embed(["text"], timeout=0.1)
+
+    server.close()
+
+
 def test_silence_ends_with_reset(client: Client, server: FakeServer) -> None:
     """What is under way waits, and goes on."""
     client.embed(["text"])
@@ -220,9 +239,27 @@ def test_mistakes_are_told_at_once(server: FakeServer, use: Callable[[FakeServer
 
 
 def test_a_busy_port_is_told_of() -> None:
-    """And nothing of the server stays."""
-    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(OSError, match="in use"):
-        FakeServer(port=taken.getsockname()[1])
+    """And nothing of the server stays: no port but the other's listens."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        before = listening()
+        with pytest.raises(OSError, match="in use"):
+            FakeServer(port=taken.getsockname()[1])
+
+        assert listening() == before
+
+
+def listening() -> set[str]:
+    """Sockets of this process that listen, by their inodes."""
+    links = {os.readlink(link) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()}
+    rows = [row.split() for file in ("tcp", "tcp6") for row in Path("/proc/self/net", file).read_text().splitlines()]
+    return {row[9] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in links}
+
+
+def test_a_word_may_stand_in_the_contexts_any_number_of_times(client: Client) -> None:
+    """The scores of its places fall to 0."""
+    (found,) = client.answer([("Where is the owl?", "owl " * 2000)], top_k=2000)
+
+    assert (len(found.spans), found.spans[0].score, found.spans[-1].score) == (2000, 0.75, 0)
 
 
 def test_it_can_be_opened_where_an_event_loop_runs() -> None:

@@ -37,9 +37,9 @@ def embed_in_steps(
     if step is not None and step < 1:
         raise ValueError(f"`batch_size` must be at least 1: `{step}`")
     step = step or (_STEP if show_progress else max(len(texts), 1))
-    if len(texts) > step:  # another version may be loaded meanwhile
+    if len(texts) > step:  # another model may be loaded meanwhile
         found = model_of_task(client.models(), "embedding", options["model"], options["version"])
-        options = {**options, "version": found.version}
+        options = {**options, "model": found.name, "version": found.version}
     parts = [_embed(client, texts, first, step, options) for first in _firsts(len(texts), step, show_progress)]
     return np.concatenate(parts) if parts else np.empty((0, 0), dtype=np.float32)
 

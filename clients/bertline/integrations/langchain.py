@@ -14,6 +14,7 @@ from langchain_core.embeddings import Embeddings
 
 from bertline.async_client import AsyncClient
 from bertline.client import Client
+from bertline.integrations._prompts import with_prompt
 
 
 class BertlineEmbeddings(Embeddings):
@@ -60,23 +61,23 @@ class BertlineEmbeddings(Embeddings):
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
         """Vectors of texts to be found."""
-        return self._embed([self._document_prompt + text for text in texts])
+        return self._embed(with_prompt(self._document_prompt, texts))
 
     def embed_query(self, text: str) -> list[float]:
         """The vector to search with."""
-        return self._embed([self._query_prompt + text])[0]
+        return self._embed(with_prompt(self._query_prompt, [text]))[0]
 
     async def aembed_documents(self, texts: list[str]) -> list[list[float]]:
         """See `embed_documents`."""
         if self._async_client is None:
             return await super().aembed_documents(texts)
-        return await self._aembed(self._async_client, [self._document_prompt + text for text in texts])
+        return await self._aembed(self._async_client, with_prompt(self._document_prompt, texts))
 
     async def aembed_query(self, text: str) -> list[float]:
         """See `embed_query`."""
         if self._async_client is None:
             return await super().aembed_query(text)
-        return (await self._aembed(self._async_client, [self._query_prompt + text]))[0]
+        return (await self._aembed(self._async_client, with_prompt(self._query_prompt, [text])))[0]
 
     def _embed(self, texts: list[str]) -> list[list[float]]:
         if self._client is None:

@@ -13,9 +13,9 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from bertline._inputs import read_texts
 from bertline._models import model_of_task
 from bertline.client import Client
+from bertline.integrations._prompts import with_prompt
 from bertline.integrations._steps import embed_in_steps
 from bertline.results import Model
 
@@ -126,7 +126,7 @@ class Encoder:
         _refuse(given | {"pool": pool, "chunk_size": chunk_size})
         single = isinstance(sentences, str)
         before = self._prompt(prompt_name, prompt)
-        texts = [before + text for text in read_texts([sentences] if isinstance(sentences, str) else sentences)]
+        texts = with_prompt(before, [sentences] if isinstance(sentences, str) else sentences)
         options: dict[str, Any] = {
             "normalize": normalize_embeddings or None,  # False leaves a model that normalises as it is
             "dimensions": self.truncate_dim if truncate_dim is None else truncate_dim,

@@ -81,7 +81,7 @@ def answer(model: FakeModel, request: pb.AnswerRequest) -> pb.AnswerReply:
     for item in request.inputs:
         words = [match[0] for match in tokens(item.question) if match[0].isalnum()]
         found = [
-            pb.Span(start=match.start(), end=match.end(), text=match[0], score=0.75 / 2**rank, context=number)
+            pb.Span(start=match.start(), end=match.end(), text=match[0], score=0.75 * 0.5**rank, context=number)
             for rank, (number, match) in enumerate(
                 (number, match)
                 for number, context in enumerate(item.contexts)

@@ -89,8 +89,14 @@ class FakeServer:
         self._pool = ThreadPoolExecutor(_MAX_THREADS)
         self._server = grpc.server(self._pool, options=_OPTIONS)
         self._server.add_generic_rpc_handlers((self._encoder(), self._health.handler()))
-        self._relay = Relay(self._server.add_insecure_port("127.0.0.1:0"), port)
-        self._server.start()
+        upstream_port = self._server.add_insecure_port("127.0.0.1:0")
+        self._server.start()  # or stopping it would leave its port open
+        try:
+            self._relay = Relay(upstream_port, port)
+        except OSError:
+            self._server.stop(None).wait()
+            self._pool.shutdown()
+            raise
         self.target = f"127.0.0.1:{self._relay.port}"
         """What a client connects to."""
 
@@ -231,7 +237,8 @@ class FakeServer:
 
     def _meet_faults(self, method: str, context: grpc.ServicerContext) -> None:
         gone = threading.Event()
-        context.add_callback(gone.set)
+        if not context.add_callback(gone.set):  # the call has ended
+            gone.set()
         for fault in self._faults.take(method):
             if fault.refusal:
                 raise fault.refusal

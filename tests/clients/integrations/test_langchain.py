@@ -109,6 +109,20 @@ def test_long_texts(served_client):
     np.testing.assert_allclose(windows, served_client.embed([long], model="plain", windows=True)[0])
 
 
+@pytest.mark.parametrize("method", ["embed_query", "embed_documents", "aembed_query", "aembed_documents"])
+def test_blank_texts_are_refused(served, served_client, method):
+    """Also after a prompt, which alone would have a vector."""
+    prompts = {"query_prompt": "owl: ", "document_prompt": "the tree: "}
+
+    async def embed():
+        async with AsyncClient(served.target) as async_client:
+            embeddings = BertlineEmbeddings(served_client, async_client, model="plain", **prompts)
+            await getattr(embeddings, method)(" " if method.endswith("query") else [" "])
+
+    with pytest.raises(InvalidInput, match="input 0, text: empty text; it needs at least one word"):
+        asyncio.run(embed())
+
+
 def test_mistakes(served_client):
     """No client, and options that `Client.embed` does not have."""
     with pytest.raises(ValueError, match="a client is needed"):

@@ -9,6 +9,7 @@ from sentence_transformers import util
 
 from bertline import InvalidInput, ModelNotFound
 from bertline.integrations.sentence_transformers import Encoder
+from bertline.v1.encoder_pb2 import ModelRef
 from tests.clients.integrations.conftest import MAX_SEQ_LENGTH, TEXTS
 
 
@@ -179,6 +180,25 @@ def test_long_texts_can_be_refused(served_client):
         encoder.encode(TEXTS, batch_size=2)
 
     assert [item.index for item in caught.value.items] == [4]
+
+
+def test_all_vectors_are_of_one_model(server, client):
+    """A list that is sent in steps keeps to the model that was the only one when it began, whatever is loaded then."""
+    Encoder(client).encode(TEXTS, batch_size=2)
+
+    asked = [call.request.model for call in server.calls if call.method == "Embed"]
+    assert asked == [ModelRef(name="fake", version="1")] * 3
+
+
+@pytest.mark.parametrize("encode", [Encoder.encode, Encoder.encode_query])
+def test_blank_texts_are_refused(served_client, encode):
+    """Also after a prompt, which alone would have a vector; positions are those in the list."""
+    encoder = Encoder(served_client, model="plain", prompts={"query": "owl: "})
+
+    with pytest.raises(InvalidInput, match="input 1, text: empty text; it needs at least one word") as caught:
+        encode(encoder, ["owl", " ", "tree", ""])
+
+    assert [item.index for item in caught.value.items] == [1, 3]
 
 
 def test_a_model_must_be_named_where_there_are_several(served_client):
