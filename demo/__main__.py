@@ -4,7 +4,8 @@
 
 The corpus is the documentation of Python's standard library and of the installed packages. Every stage is one of the
 commands that a user runs, and is shown before it runs. The results lie in build/demo: data, runs, models, `scores.md`
-with the table printed at the end, and `curves.png`.
+with the table printed at the end, and `curves.png`. They take the place of those of the demo before; a directory that
+holds anything else is left alone.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from training.command import command
 from training.reports.markdown import markdown_table
 from training.reports.plot import plot_runs
 
+MARKER_FILE = ".demo"
+"""Says that a directory was made by the demo, which may remove what it has put there."""
 VOCAB = "--vocab-size 6000"
 PRETRAIN = (
     "--initialization local --num-steps 800 --dropout 0 --learning-rate 3e-3 --betas 0.9 0.98 --masking-rate 0.4 "
@@ -65,14 +68,30 @@ def stages(out: Path) -> list[tuple[str, str]]:
     return found
 
 
+def begin(out: Path) -> None:
+    """Make the directory, without what a demo before has left in it.
+
+    Raises:
+        ValueError: when there is something else in it.
+    """
+    if out.is_dir() and any(out.iterdir()) and not (out / MARKER_FILE).is_file():
+        raise ValueError(
+            f"`{out}` is not empty, and no {MARKER_FILE} in it says that the demo made it; choose another --out (or "
+            "remove it, if it is of an older demo)"
+        )
+    out.mkdir(parents=True, exist_ok=True)
+    for name in ("data", "tokenizer", "corpus-train", "corpus-dev", "runs", "models"):
+        shutil.rmtree(out / name, ignore_errors=True)
+    (out / MARKER_FILE).touch()
+
+
 @command
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(prog="python -m demo", description="Train, export, serve, ask; see demo/.")
     parser.add_argument("--out", type=Path, default=Path("build/demo"), help="directory to write (default: build/demo)")
     out = parser.parse_args().out
-    for name in ("data", "tokenizer", "corpus-train", "corpus-dev", "runs", "models"):
-        shutil.rmtree(out / name, ignore_errors=True)
+    begin(out)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     start = time.monotonic()
     planned = stages(out)

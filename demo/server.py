@@ -16,19 +16,26 @@ class Server:
     """
 
     def __init__(self, models: Path) -> None:
-        command = [sys.executable, "-m", "serving", str(models), "--port", "0", "--metrics-port", "0"]
-        print(f"$ python {' '.join(command[1:])}", flush=True)
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        self._command = [sys.executable, "-m", "serving", str(models), "--port", "0", "--metrics-port", "0"]
 
     def __enter__(self) -> Server:
+        print(f"$ python {' '.join(self._command[1:])}", flush=True)
+        self._process = subprocess.Popen(self._command, stdout=subprocess.PIPE, text=True)
+        try:
+            self.target = self._read_target()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def _read_target(self) -> str:
         assert self._process.stdout
         line = self._process.stdout.readline()
         match = re.search(r" on (\S+:\d+)", line)
         if not match:
             raise ValueError("the server did not start; what it says stands above")
         print(line, end="", flush=True)
-        self.target = match[1].rstrip(",")
-        return self
+        return match[1].rstrip(",")
 
     def __exit__(self, *_: object) -> None:
         self._process.terminate()

@@ -35,7 +35,7 @@ from training.text.shards import COUNTS, Shard
 from training.text.worker_pool import map_in_order
 
 CORPUS_FILE = "corpus.json"
-FORMAT = 2
+FORMAT = 3
 """Goes up when the same text and tokenizer give other shards than before."""
 MUCH_DUPLICATION = 0.2
 MUCH_UNKNOWN = 0.05
@@ -273,7 +273,7 @@ def _warnings(info: dict[str, Any]) -> Iterator[str]:
     if info["unknown_token_share"] > MUCH_UNKNOWN:
         yield (
             f"{info['unknown_token_share']:.1%} of tokens are [UNK], words for which the vocabulary has no pieces; "
-            + ("learn one from this text: training.vocab")
+            + ("learn one from this text, or a larger one: training.vocab")
         )
     if info["num_tokens"] > LONG_SENTENCE * info["num_sentences"]:
         yield f"sentences have {info['num_tokens'] / info['num_sentences']:.0f} tokens in the mean, of which " + (

@@ -20,10 +20,11 @@ from safetensors import SafetensorError, safe_open
 
 from tasks.files import atomic_write, sha256
 from tasks.json_files import read_json
-from training.checkpoint import CONFIG_FILE, WEIGHTS_FILE, TaskCard, read_task_card
+from training.checkpoint import CONFIG_FILE, WEIGHTS_FILE, TaskCard, has_weights, read_task_card
 from training.command import command, parse
 from training.contrastive import ContrastiveRecipe
 from training.corpus import CORPUS_FILE, Corpus
+from training.data.labelled import source_name
 from training.finetune import FinetuneRecipe
 from training.loop.recipe import RECIPE_FILE, check_types, default_fields, flatten, kind_of_run
 from training.loop.run import read_metrics
@@ -60,6 +61,7 @@ def write_report(recipe: ReportRecipe) -> Path:
     """
     if not (recipe.run / RECIPE_FILE).is_file():
         inner = sorted(path.parent for path in recipe.run.glob(f"**/{RECIPE_FILE}"))
+        inner.sort(key=lambda run: not has_weights(run / "checkpoint"))  # those that can say something first
         hint = (
             f"give one of the {len(inner)} runs in it, as `{inner[0]}`" if inner else "give a directory of a training"
         )
@@ -111,7 +113,7 @@ def facts(
     if "corpus" in settings:
         found["corpus"] = _corpus(Path(settings["corpus"]))
     else:
-        found["data"] = ", ".join(Path(path).name for path in settings.get("train", ()))
+        found["data"] = ", ".join(source_name(Path(path)) for path in settings.get("train", ()))
         found["from"] = "random weights" if settings.get("from_scratch") else base_model({"recipe": settings})
     tokens = max((line.get("num_tokens", 0) for line in lines), default=0)
     found["tokens seen"] = format_count(tokens) if tokens else ""

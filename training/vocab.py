@@ -64,13 +64,14 @@ def train_vocab(recipe: VocabRecipe) -> tokenizers.Tokenizer:
     alphabet = _alphabet(files, backend, recipe)
     # Given as special tokens, single characters get ids in a fixed order; the trainer by itself numbers them by the
     # order of a hash table, and breaks ties by number, so that no two runs would agree.
-    first_tokens = [*SPECIAL_TOKENS, *alphabet, *(f"##{char}" for char in alphabet)]
+    first_tokens = [*SPECIAL_TOKENS, *alphabet.letters, *(f"##{letter}" for letter in alphabet.letters)]
     if len(first_tokens) >= recipe.vocab_size:
         raise ValueError(
             f"vocab_size `{recipe.vocab_size}` is too small: {len(first_tokens)} are characters and specials"
         )
+    num_kept = min(len(alphabet.words), int(alphabet.share_of_words * (recipe.vocab_size - len(first_tokens))))
     trainer = tokenizers.trainers.WordPieceTrainer(
-        vocab_size=recipe.vocab_size,
+        vocab_size=recipe.vocab_size - num_kept,
         min_frequency=recipe.min_frequency,
         special_tokens=first_tokens,
         limit_alphabet=0,
@@ -78,22 +79,61 @@ def train_vocab(recipe: VocabRecipe) -> tokenizers.Tokenizer:
         show_progress=False,
     )
     backend.train_from_iterator(_documents(files, "vocabulary", recipe.sample_bytes), trainer)
-    trained = build_tokenizer(sorted(backend.get_vocab(), key=backend.token_to_id), lowercase=recipe.lowercase)
+    pieces = sorted(backend.get_vocab(), key=backend.token_to_id)
+    vocab = [*pieces, *alphabet.words[: recipe.vocab_size - len(pieces)]]
+    trained = build_tokenizer(vocab, lowercase=recipe.lowercase)
     with atomic_directory(recipe.out, replace=recipe.replace) as directory:
         write_tokenizer(directory, trained, lowercase=recipe.lowercase)
+    if len(vocab) < recipe.vocab_size:
+        print(f"note: {_why_fewer(recipe, alphabet)}", file=sys.stderr)
     return trained
 
 
-def _alphabet(files: list[Path], backend: tokenizers.Tokenizer, recipe: VocabRecipe) -> list[str]:
-    """The commonest characters, as many as a 32nd of the vocabulary; the rest becomes [UNK]."""
+@dataclass(frozen=True, kw_only=True)
+class _Alphabet:
+    """The characters that occur often enough."""
+
+    letters: list[str]
+    """What words are made of, as many as a 32nd of the vocabulary."""
+    num_left_out: int
+    """Letters beyond that; words with them become [UNK]."""
+    words: list[str]
+    """What the tokenizer makes a word each (Chinese characters), the commonest first."""
+    share_of_words: float
+    """How much of all words of the text these are."""
+
+
+def _alphabet(files: list[Path], backend: tokenizers.Tokenizer, recipe: VocabRecipe) -> _Alphabet:
+    normalize = backend.normalizer.normalize_str
     counts: Counter[str] = Counter()
+    num_words = 0
     for document in _documents(files, "alphabet", recipe.sample_bytes):
-        counts.update(backend.normalizer.normalize_str(" ".join(document)))
+        text = normalize(" ".join(document))
+        counts.update(text)
+        num_words += len(text.split())
     if not counts:
         raise ValueError(f"no text in {', '.join(f'`{path}`' for path in files)}")
     limit = max(64, recipe.vocab_size // 32)
-    common = [char for char, count in counts.items() if count >= recipe.min_frequency and not char.isspace()]
-    return sorted(sorted(common, key=lambda char: (-counts[char], char))[:limit])
+    often = (char for char, count in counts.items() if count >= recipe.min_frequency and not char.isspace())
+    common = sorted(often, key=lambda char: (-counts[char], char))
+    words = [char for char in common if normalize(char) == f" {char} "]
+    letters = [char for char in common if normalize(char) != f" {char} "]
+    return _Alphabet(
+        letters=sorted(letters[:limit]),
+        num_left_out=len(letters[limit:]),
+        words=words,
+        share_of_words=sum(counts[char] for char in words) / max(1, num_words),
+    )
+
+
+def _why_fewer(recipe: VocabRecipe, alphabet: _Alphabet) -> str:
+    fewer = f"fewer than the {recipe.vocab_size} asked for"
+    if alphabet.num_left_out:
+        return (
+            f"{fewer}: {alphabet.num_left_out:,} characters that occur {recipe.min_frequency} times were left out, as "
+            "at most a 32nd of the vocabulary are letters; raise --vocab-size"
+        )
+    return f"{fewer}: no other piece occurs {recipe.min_frequency} times; give more text, or lower --min-frequency"
 
 
 def write_tokenizer(directory: Path, backend: tokenizers.Tokenizer, *, lowercase: bool) -> None:
@@ -126,14 +166,7 @@ def main() -> None:
     """Command line."""
     recipe = parse(VocabRecipe, "training.vocab", __doc__)
     backend = train_vocab(recipe)
-    size = backend.get_vocab_size()
-    print(f"{size} tokens -> {recipe.out}")
-    if size < recipe.vocab_size:
-        print(
-            f"note: fewer than the {recipe.vocab_size} asked for: no other piece occurs {recipe.min_frequency} times; "
-            "give more text, or lower --min-frequency",
-            file=sys.stderr,
-        )
+    print(f"{backend.get_vocab_size()} tokens -> {recipe.out}")
 
 
 if __name__ == "__main__":

@@ -277,6 +277,13 @@ def test_text_files_are_spread_and_one_is_held_out(tmp_path):
     assert held_out.name == "6.txt"
 
 
+@pytest.mark.parametrize("text", ["", "/texts/*.txt"])
+def test_text_is_a_pattern_within_the_data_folder(text, tmp_path):
+    """Any other is refused before the work, by the name of the flag."""
+    with pytest.raises(ValueError, match="--text must be a pattern within the data folder"):
+        AblationsRecipe(data=tmp_path, run_dir=tmp_path / "run", text=text)
+
+
 def test_format_says_what_is_missing():
     """Deviation where there are several scores, failures, and runs to come."""
     scores = (0.5, 0.6)

@@ -186,14 +186,38 @@ def test_vocabulary_is_the_same_in_every_run(text_file, tokenizer_dir, tmp_path)
         assert (tmp_path / "again" / name).read_text() == (tokenizer_dir / name).read_text()
 
 
-def test_vocabulary_smaller_than_asked_for_is_remarked_upon(text_file, tmp_path):
-    """Little text has few pieces, and nobody should take that for the size that was asked for."""
-    arguments = f"--data {text_file} --out {tmp_path}/out --vocab-size 16384".split()
-    ran = subprocess.run(
-        [sys.executable, "-m", "training.vocab", *arguments], check=True, capture_output=True, text=True
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("the cat sees the dog\n", "no other piece occurs 2 times; give more text, or lower --min-frequency"),
+        ("".join(map(chr, range(0x1200, 0x1240 + 20))), "20 characters that occur 2 times were left out"),
+    ],
+)
+def test_vocabulary_smaller_than_asked_for_is_remarked_upon(text, reason, tmp_path, capsys):
+    """Nobody should take it for the size that was asked for, and the note says what to change."""
+    (tmp_path / "a.txt").write_text(f"{text}\n" * 2, encoding="utf-8")
+
+    train_vocab(VocabRecipe(data=(tmp_path / "a.txt",), out=tmp_path / "out", vocab_size=1000))
+
+    assert f"note: fewer than the 1000 asked for: {reason}" in capsys.readouterr().err
+
+
+def test_chinese_characters_are_words(tmp_path):
+    """Each is a token as it is a word to the tokenizer, without a continuation, and takes no place of a letter; beside
+    other text they have their share of the vocabulary."""
+    chinese = "\n".join("".join(map(chr, range(first, first + 30))) for first in range(0x4E00, 0x4E00 + 300, 30))
+    (tmp_path / "a.txt").write_text(f"{chinese}\n" * 2, encoding="utf-8")
+    (tmp_path / "b.txt").write_text(f"{chinese}\n" * 2 + make_text(200, seed=0), encoding="utf-8")
+
+    alone, mixed = (
+        train_vocab(VocabRecipe(data=(tmp_path / name,), out=tmp_path / f"{name}.out", vocab_size=320)).get_vocab()
+        for name in ("a.txt", "b.txt")
     )
 
-    assert "note: fewer than the 16384 asked for" in ran.stderr
+    assert {*alone} == {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"} | {*chinese.replace("\n", "")}
+    assert {"cat", "house", "sleeps"} <= {*mixed}
+    assert len(mixed) == 320
+    assert 0 < len({*mixed} & {*chinese}) < 300
 
 
 def test_vocabulary_of_a_sample_comes_from_all_of_the_text(tmp_path):

@@ -4,6 +4,8 @@ import shutil
 import subprocess
 import sys
 from html.parser import HTMLParser
+from types import SimpleNamespace
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -56,8 +58,6 @@ class Page(HTMLParser):
 def labelled(tmp_path_factory):
     root = tmp_path_factory.mktemp("labelled")
     train = write_classification(root / "train.jsonl", 40, seed=1)
-    with open(train, "a") as file:
-        file.write(json.dumps({"text": "<script>alert('cat')</script>", "label": "yes"}) + "\n")
     return {"classification": train, "spans": write_spans(root / "train.json", 30, seed=1)}
 
 
@@ -126,13 +126,14 @@ def test_a_language_model_fills_in_no_masks(direction, corpus_dir, tmp_path, alo
     assert "fine-tune it" in result.stderr
 
 
-def test_text_of_the_data_is_no_markup(finetuned):
+def test_text_of_the_data_is_no_markup(finetuned, tmp_path):
     """What looks like a script in the data is shown, not run."""
-    run = finetuned("classification")
-    items = sample_predictions(run, json.loads((run / "recipe.json").read_text())).items
-    page = Page(render(run))
+    data = tmp_path / "a.jsonl"
+    data.write_text(json.dumps({"text": "<script>alert('cat')</script>", "label": "yes"}) + "\n")
 
-    assert any("<script>" in item["text"] for item in items) == ("<script>alert('cat')</script>" in page.text)
+    page = Page(render(finetuned("classification"), [data]))
+
+    assert "<script>alert('cat')</script>" in page.text
     assert "script" not in page.tags
 
 
@@ -179,13 +180,60 @@ def test_dev_data_that_is_gone_or_changed_is_told(finetuned, labelled, tmp_path)
     recipe = json.loads((run / "recipe.json").read_text())
     gone = sample_predictions(run, recipe | {"dev": [str(tmp_path / "gone.jsonl")]})
     other = write_classification(tmp_path / "train.jsonl", 5, seed=9)
-    changed = sample_predictions(run, recipe | {"dev": [str(other)]})
+    changed = sample_predictions(run, recipe | {"train": [str(other)], "dev": [str(other)]})
     given_data = sample_predictions(run, recipe, [other])
 
     assert gone.items == ()
     assert "gone.jsonl is no longer where the recipe says" in gone.note
     assert "has changed since" in changed.note
     assert "5 random examples" in given_data.note
+
+
+def test_data_of_one_name_are_told_apart(checkpoint, tmp_path, alone):
+    """A file has not changed because another folder has one of its name."""
+    files = [tmp_path / name / "data.jsonl" for name in ("train", "first", "second")]
+    for seed, path in enumerate(files):
+        path.parent.mkdir()
+        write_classification(path, 20, seed=seed)
+    train, *dev = files
+    recipe = FinetuneRecipe(
+        task="classification", checkpoint=checkpoint, train=(train,), dev=tuple(dev), run_dir=tmp_path / "run",
+        num_epochs=1,
+    )  # fmt: skip
+    finetune(recipe, alone)
+    asked = json.loads((recipe.run_dir / "recipe.json").read_text())
+
+    assert "has changed since" not in sample_predictions(recipe.run_dir, asked).note
+    write_classification(dev[0], 20, seed=3)
+    assert "But first/data.jsonl has changed since" in sample_predictions(recipe.run_dir, asked).note
+
+
+class Rows(list):
+    features: ClassVar = {}
+
+
+def test_dev_data_of_the_hub_are_shown(finetuned, monkeypatch):
+    """They are no file that could be gone."""
+    rows = Rows({"text": "the cat", "label": "yes"} for _ in range(3))
+    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=lambda *_, **__: rows))
+    run = finetuned("classification")
+    recipe = json.loads((run / "recipe.json").read_text())
+
+    samples = sample_predictions(run, recipe | {"dev": ["hf:glue,config=sst2,split=validation"]})
+
+    assert "From hf:glue,config=sst2,split=validation, dev data of the run." in samples.note
+    assert len(samples.items) == 3
+
+
+def test_a_text_without_tokens_is_named(finetuned, tmp_path):
+    """By its line, whether the data was given or is the run's own, of which the page then says why it shows none."""
+    run, data = finetuned("classification"), tmp_path / "a.jsonl"
+    data.write_text('{"text": "a cat", "label": "yes"}\n{"text": "\\u0001", "label": "no"}\n')
+    recipe = json.loads((run / "recipe.json").read_text())
+
+    with pytest.raises(ValueError, match=r"a\.jsonl`, line 2, text: "):
+        sample_predictions(run, recipe, [data])
+    assert "a.jsonl`, line 2, text: " in sample_predictions(run, recipe | {"dev": [str(data)]}).note
 
 
 def test_text_can_be_given_to_a_pretrained_run(checkpoint, tmp_path):
@@ -288,14 +336,16 @@ def test_a_folder_that_is_no_run_is_refused_in_one_line(tmp_path):
     assert len(result.stderr.splitlines()) == 1
 
 
-def test_a_folder_of_runs_points_at_one(checkpoint):
-    """As that of a grid."""
-    runs = checkpoint.parent.parent
+def test_a_folder_of_runs_points_at_one_that_has_weights(checkpoint, tmp_path):
+    """As that of a grid, which keeps those of its best run; the others have a page that says so."""
+    for name in ("first", "second"):
+        shutil.copytree(checkpoint.parent, tmp_path / name)
+    (tmp_path / "first" / "checkpoint" / "model.safetensors").unlink()
 
-    with pytest.raises(ValueError, match="runs in it, as") as error:
-        write_report(ReportRecipe(run=runs))
+    with pytest.raises(ValueError, match=rf"give one of the 2 runs in it, as `{tmp_path / 'second'}`"):
+        write_report(ReportRecipe(run=tmp_path))
 
-    assert f"`{checkpoint.parent}`" in str(error.value)
+    assert "the checkpoint has no weights; a grid keeps those of its best run" in Page(render(tmp_path / "first")).text
 
 
 def test_choices_and_entities_are_shown_as_such():

@@ -50,6 +50,8 @@ class AblationsRecipe:
             values = getattr(self, name)
             if values is not None and (not values or len(set(values)) < len(values)):
                 raise ValueError(f"{name} must be one or more different values: `{' '.join(map(str, values))}`")
+        if not self.text or Path(self.text).is_absolute():
+            raise ValueError(f"--text must be a pattern within the data folder, such as pretrain/*.txt: `{self.text}`")
         _ = self.chosen  # which says what is wrong
 
     @property

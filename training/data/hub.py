@@ -28,7 +28,7 @@ def read_hub(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     Raises:
         ValueError: when the library is absent, or the data set cannot be had.
     """
-    dataset = _load(str(path))
+    dataset = _load(path)
     for number, row in enumerate(dataset, start=1):
         yield f"`{path}`, row {number}", {key: _named(dataset.features.get(key), value) for key, value in row.items()}
 
@@ -41,25 +41,35 @@ def hub_digest(path: Path) -> str:
     return digest.hexdigest()
 
 
-def _load(source: str) -> Any:
-    name, *pairs = source.removeprefix(_PREFIX).lstrip("/").split(",")
+def hub_source(path: Path) -> tuple[str, dict[str, str]]:
+    """Id of a data set, and its options: split, and perhaps config and revision.
+
+    Raises:
+        ValueError: when the path is malformed.
+    """
+    name, *pairs = str(path).removeprefix(_PREFIX).lstrip("/").split(",")
     options = dict(pair.partition("=")[::2] for pair in pairs)
     if not name or "split" not in options or not options.keys() <= set(_OPTIONS) or not all(options.values()):
         raise ValueError(
-            f"cannot read `{source}`; expected hf:ID,split=NAME, and config=NAME, revision=NAME where needed"
+            f"cannot read `{path}`; expected hf:ID,split=NAME, and config=NAME, revision=NAME where needed"
         )
+    return name, options
+
+
+def _load(path: Path) -> Any:
+    name, options = hub_source(path)
     try:
         import datasets
     except ImportError:
         raise ValueError(
-            f"`{source}` needs the library `datasets`: python -m pip install --group hub -c constraints.txt"
+            f"`{path}` needs the library `datasets`: python -m pip install --group hub -c constraints.txt"
         ) from None
     try:
         return datasets.load_dataset(
             name, options.get("config"), split=options["split"], revision=options.get("revision")
         )
     except Exception as error:  # of many kinds: no network, no such data set, no such split
-        raise ValueError(f"cannot load `{source}`: {error or type(error).__name__}") from error
+        raise ValueError(f"cannot load `{path}`: {error or type(error).__name__}") from error
 
 
 def _named(feature: Any, value: Any) -> Any:

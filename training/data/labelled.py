@@ -158,6 +158,20 @@ def source_name(path: Path) -> str:
     return str(path) if is_hub(path) else path.name
 
 
+def source_names(paths: Sequence[Path]) -> list[str]:
+    """What several of them are called: as one is, or where files would share a name, by as much of the path as tells
+    them apart."""
+    return [_name_among(path, paths) for path in paths]
+
+
+def _name_among(path: Path, paths: Sequence[Path]) -> str:
+    others = [other for other in paths if other != path]
+    sizes = () if is_hub(path) else range(1, len(path.parts))
+    tails = (path.parts[-size:] for size in sizes)
+    apart = (tail for tail in tails if all(other.parts[-len(tail) :] != tail for other in others))
+    return str(Path(*next(apart, (path,))))
+
+
 def _rows(path: Path, columns: Columns) -> Iterator[Row]:
     """The rows of a table, each with the columns that were given."""
     given = columns.given

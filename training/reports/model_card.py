@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import jinja2
 
+from training.data.hub import hub_source, is_hub
+
 if TYPE_CHECKING:
     from training.checkpoint import TaskCard
 
@@ -255,15 +257,23 @@ def _metadata(name: str, card: TaskCard) -> dict[str, Any]:
 
 
 def _result(card: TaskCard, pipeline_tag: str, dev: Mapping[str, float]) -> dict[str, Any]:
-    names = [Path(path).name for path in card.provenance.get("recipe", {}).get("dev", ())]
     return {
         "task": {"type": pipeline_tag},
-        "dataset": {"name": ", ".join(names) or "dev", "type": "private", "split": "dev"},
+        "dataset": _dataset([Path(path) for path in card.provenance.get("recipe", {}).get("dev", ())]),
         "metrics": [
             {"type": HUB_METRICS.get(metric, metric), "name": metric, "value": round(value, 6)}
             for metric, value in dev.items()
         ],
     }
+
+
+def _dataset(paths: Sequence[Path]) -> dict[str, str]:
+    """What the scores are on, as the hub wants to know it: a data set of its own by its id."""
+    sources = [hub_source(path) if is_hub(path) else (path.name, {}) for path in paths]
+    name = ", ".join(source for source, _ in sources) or "dev"
+    if len(paths) == 1 and is_hub(paths[0]):
+        return {"name": name, "type": name, **sources[0][1]}
+    return {"name": name, "type": "private", "split": "dev"}
 
 
 def _stages(provenance: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -14,7 +14,6 @@ import numpy as np
 from tasks import AnyTask
 from tasks.classification import ClassificationExample, ClassificationPrediction
 from tasks.embedding import Embedding
-from tasks.files import sha256
 from tasks.masked_lm import ClozeExample, MaskPrediction
 from tasks.metrics import squad_scores
 from tasks.multiple_choice import MultipleChoiceExample, MultipleChoicePrediction
@@ -22,15 +21,18 @@ from tasks.regression import RegressionExample
 from tasks.spans import SpanExample, SpanPrediction
 from tasks.tagging import TaggingExample, TaggingPrediction
 from tasks.tags import chunks
-from training.checkpoint import read_task_card
+from training.checkpoint import has_weights, read_task_card
 from training.corpus import Corpus
+from training.data.examples import Examples, encode_examples
+from training.data.hub import is_hub
 from training.data.labelled import (
     cloze_examples,
     columns_there,
     dev_columns,
-    read_cloze,
     read_examples,
     read_similarities,
+    source_digest,
+    source_names,
 )
 from training.evaluate import LanguageModelError, load_for_evaluation, predict_with_progress
 from training.similarity import cosines
@@ -74,6 +76,8 @@ def sample_predictions(run: Path, recipe: Mapping[str, Any], data: Sequence[Path
     checkpoint = run / "checkpoint"
     if not checkpoint.is_dir():
         return Samples("", "None yet: the run has no checkpoint, it is not finished.")
+    if not has_weights(checkpoint):
+        return Samples("", "None: the checkpoint has no weights; a grid keeps those of its best run alone.")
     try:
         task, model = load_for_evaluation(checkpoint)
     except LanguageModelError as error:
@@ -81,13 +85,11 @@ def sample_predictions(run: Path, recipe: Mapping[str, Any], data: Sequence[Path
     examples, source = _examples(task, checkpoint, recipe, data)
     if not examples:
         return Samples("", source)
-    order = np.random.default_rng(0).permutation(len(examples))[: NUM_PREDICTED.get(task.name, 20)]
-    chosen = [examples[index] for index in order]
     if isinstance(task, Embedding):
-        predictions = cosines(chosen, lambda texts: predict_with_progress(task, texts, model))
+        predictions = cosines(examples, lambda texts: predict_with_progress(task, texts, model))
     else:
-        predictions = predict_with_progress(task, chosen, model)
-    items, how_many = SHOWN.get(task.name, _table)(task, chosen, predictions)
+        predictions = predict_with_progress(task, examples, model)
+    items, how_many = SHOWN.get(task.name, _table)(task, examples, predictions)
     return Samples(task.name if task.name in ("masked-lm", "spans") else "table", f"{how_many} {source}", items)
 
 
@@ -103,36 +105,48 @@ def _examples(
         paths = [Path(path) for path in recipe.get("dev", ())]
         if not paths:
             return [], "None: the run had no dev data; --data FILE gives some."
-        if gone := [path for path in paths if not path.is_file()]:
+        if gone := [path for path in paths if not (is_hub(path) or path.is_file())]:
             return (
                 [],
                 f"None: {_names(gone)} is no longer where the recipe says ({gone[0]}); --data FILE gives it anew.",
             )
-        return _read(task, paths, recipe), f"From {_names(paths)}, dev data of the run.{_changed(checkpoint, paths)}"
+        changed = _changed(checkpoint, recipe, paths)
+        return _read(task, paths, recipe), f"From {_names(paths)}, dev data of the run.{changed}"
     except ValueError as error:
         return [], f"None: {error}"
 
 
-def _read(task: AnyTask, paths: Sequence[Path], recipe: Mapping[str, Any]) -> list[Any]:
-    if task.name == "masked-lm":
-        read = (read_cloze(path, task.tokenizer, max_tokens=_passage_tokens(task)) for path in paths)
-        return [example for examples in read for example in examples]
+def _read(task: AnyTask, paths: Sequence[Path], recipe: Mapping[str, Any]) -> Examples:
+    """Some random examples."""
     columns = columns_there(paths, dev_columns(recipe))
     if isinstance(task, Embedding):
-        return read_similarities(paths, columns=columns, tokenizer=task.tokenizer)
-    return read_examples(task.name, paths, columns=columns, tokenizer=task.tokenizer)
+        return _some(task, read_similarities(paths, columns=columns, tokenizer=task.tokenizer))
+    passage_tokens = _passage_tokens(task)
+    read = read_examples(task.name, paths, columns=columns, tokenizer=task.tokenizer, max_passage_tokens=passage_tokens)
+    examples = _some(task, read)
+    encode_examples(task, examples)
+    return examples
 
 
-def _changed(checkpoint: Path, paths: Sequence[Path]) -> str:
-    """A warning, when files are no longer those that the run was scored on."""
+def _some(task: AnyTask, examples: Examples) -> Examples:
+    placed = list(examples.placed())
+    order = np.random.default_rng(0).permutation(len(placed))[: NUM_PREDICTED.get(task.name, 20)]
+    return Examples(placed[index] for index in order)
+
+
+def _changed(checkpoint: Path, recipe: Mapping[str, Any], paths: Sequence[Path]) -> str:
+    """A warning, when dev data is no longer what the run was scored on."""
     card = read_task_card(checkpoint)
     digests = card.provenance.get("data", {}) if card else {}
-    changed = [path for path in paths if path.name in digests and digests[path.name] != sha256(path)]
-    return f" But {_names(changed)} has changed since: its digest is another." if changed else ""
+    data = [*map(Path, recipe.get("train", ())), *paths]
+    names = dict(zip(data, source_names(data), strict=True))
+    known = [path for path in paths if names[path] in digests]
+    changed = ", ".join(names[path] for path in known if digests[names[path]] != source_digest(path))
+    return f" But {changed} has changed since: its digest is another." if changed else ""
 
 
 def _names(paths: Sequence[Path]) -> str:
-    return ", ".join(path.name for path in paths)
+    return ", ".join(source_names(paths))
 
 
 def _from_corpus(task: AnyTask, recipe: Mapping[str, Any]) -> tuple[list[ClozeExample], str]:

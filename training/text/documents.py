@@ -21,15 +21,18 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 _ENDS = re.compile(r"(?<=[.!?])(?:[\"')\]”’]*)\s+(?=[\"'(\[“‘]?[A-Z0-9À-Þ])")
-_ABBREVIATION = re.compile(
-    r"(?:\b(?:[A-Z]|e\.g|i\.e|cf|vs|etc|al|Mr|Mrs|Ms|Dr|Prof|St|Jr|Sr|No|Nos|Vol|Fig|Figs|Eq|Sec|Ref|pp|ca|approx|Gen|Col"
-    r"|Lt|Capt|Rev|Hon|Inc|Ltd|Co|Jan|Feb|Mar|Apr|Aug|Sept?|Oct|Nov|Dec))\.$"
-)
+_ABBREVIATIONS = (
+    "e.g i.e cf vs etc al Mr Mrs Ms Dr Prof St Jr Sr No Nos Vol Fig Figs Eq Sec Ref pp ca approx Gen Col Lt Capt Rev "
+    "Hon Inc Ltd Co Jan Feb Mar Apr Aug Sep Sept Oct Nov Dec"
+).split()
+_ABBREVIATION = re.compile(rf"\b(?:[A-Z]|{'|'.join(map(re.escape, _ABBREVIATIONS))})\.$")
+_LONGEST_ABBREVIATION = 1 + max(map(len, _ABBREVIATIONS))
 
 BLOCK_BYTES = 2**18
 MAX_DOCUMENT_BYTES = 2**24
 """Of raw text; a document is held in memory as a whole. The Bible has 4 MiB."""
 
+_OPENERS: dict[str, Any] = {".gz": gzip.open, ".xz": lzma.open}
 _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
@@ -37,7 +40,7 @@ def split_sentences(paragraph: str) -> list[str]:
     """Split at the ends of sentences; common abbreviations and initials do not end one."""
     sentences, start = [], 0
     for match in _ENDS.finditer(paragraph):
-        if not _ABBREVIATION.search(paragraph, start, match.start()):
+        if not _ABBREVIATION.search(paragraph, max(start, match.start() - _LONGEST_ABBREVIATION), match.start()):
             sentences.append(paragraph[start : match.end()].strip())
             start = match.end()
     sentences.append(paragraph[start:].strip())
@@ -176,8 +179,10 @@ def find_files(paths: Sequence[str | Path]) -> list[Path]:
 
 
 def suffix_of(path: Path) -> str:
-    """The suffix that says what is in a file, without that of its packing."""
-    return Path(path.stem).suffix if path.suffix in (".gz", ".xz") else path.suffix
+    """The suffix that says what is in a file, without that of its packing, in lower case; .jsonl for .ndjson."""
+    name = path.stem if path.suffix.lower() in _OPENERS else path.name
+    suffix = Path(name).suffix.lower()
+    return ".jsonl" if suffix == ".ndjson" else suffix
 
 
 def _kind(path: Path) -> str:
@@ -197,15 +202,15 @@ def readable(path: Path) -> Iterator[None]:
 
 def unpacked(raw: BinaryIO) -> BinaryIO:
     """The content of a file, also of one that is packed."""
-    openers: dict[str, Any] = {".gz": gzip.open, ".xz": lzma.open}
-    opener = openers.get(Path(raw.name).suffix)
+    opener = _OPENERS.get(Path(raw.name).suffix.lower())
     return opener(raw) if opener else raw
 
 
-def _check_line_ends(file: Any, path: str | Path) -> None:
+def _check_line_ends(file: BinaryIO, path: str | Path) -> None:
     """Refuse a file whose lines end as on old Macs: to all that reads lines it would be a single one."""
-    start = file.peek(1)  # as much as is buffered
-    if b"\r" in start.rstrip(b"\r") and b"\n" not in start:
+    line = file.readline(MAX_DOCUMENT_BYTES + 1)
+    file.seek(0)
+    if b"\r" in line.rstrip(b"\r") and not line.endswith(b"\n"):
         raise ValueError(
             f"`{path}`, line 1: lines end in a carriage return alone; convert the file: tr '\\r' '\\n' < old > new"
         )
@@ -223,7 +228,7 @@ def _line_blocks(path: Path, block_bytes: int) -> Iterator[Block]:
             document_size += len(line)
             if document_size > MAX_DOCUMENT_BYTES:
                 raise ValueError(_too_large(path, first_line + len(lines) - 1))
-            if line.isspace() or not blank_ends_document:
+            if not blank_ends_document or not line.decode(errors="replace").strip():
                 document_size = 0
                 if size >= block_bytes:
                     yield Block(path, first_line, b"".join(lines), raw.tell() - position, start, size)

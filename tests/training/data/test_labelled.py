@@ -54,10 +54,11 @@ EXPECTED = [ClassificationExample('say "hi', None, "0"), ClassificationExample("
 
 def test_tables_of_every_kind_give_the_same_examples(tmp_path):
     """TSV has no quoting (a quote is a character), CSV has, JSONL may hold numbers as labels; packed or not; blanks
-    around labels do not count."""
+    around labels do not count, nor do capitals in the name."""
     (tmp_path / "a.tsv").write_text('sentence\tlabel\nsay "hi\t0\na, b\t1\n')
     (tmp_path / "a.csv").write_text('label,sentence\n 0 ,"say ""hi"\n1,"a, b"\n')
-    (tmp_path / "a.jsonl").write_text('{"sentence": "say \\"hi", "label": 0}\n{"sentence": "a, b", "label": 1}\n')
+    for name in ("a.jsonl", "a.ndjson", "A.JSONL"):
+        (tmp_path / name).write_text('{"sentence": "say \\"hi", "label": 0}\n{"sentence": "a, b", "label": 1}\n')
     with lzma.open(tmp_path / "b.tsv.xz", "wt") as file:
         file.write('sentence\tlabel\nsay "hi\t0\na, b\t1\n')
 

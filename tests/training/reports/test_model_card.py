@@ -63,6 +63,36 @@ def test_the_hub_reads_the_metadata(finetuned, checkpoint):
     assert card.data.language is None
 
 
+def test_data_of_the_hub_are_named_by_their_id():
+    """With configuration and split, where the hub looks for them."""
+    provenance = {"recipe": {"dev": ["hf:nyu-mll/glue,config=sst2,split=validation"]}}
+    settings = ClassificationSettings(labels=("no", "yes"))
+    card = TaskCard(task="classification", settings=settings, scores={"dev": {"accuracy": 0.5}}, provenance=provenance)
+    text = model_card(card, CONFIG, num_parameters=1)
+    (result,) = yaml.safe_load(text.split("\n---\n")[0])["model-index"][0]["results"]
+
+    assert result["dataset"] == {
+        "name": "nyu-mll/glue", "type": "nyu-mll/glue", "config": "sst2", "split": "validation"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("task", "metrics", "unit"),
+    [
+        ("masked-lm", ["mlm_loss", "mlm_accuracy"], "at most 1; losses are in nats."),
+        ("embedding", ["spearman", "alignment_loss", "uniformity_loss"], "at most 1; alignment is a mean squared"),
+        ("tagging", ["f1", "f1_loss"], "at most 1."),
+    ],
+)
+def test_the_card_says_what_losses_are_in(task, metrics, unit):
+    """Nats where they are a cross-entropy; the F1 of a label that is called loss is none."""
+    settings_type = TASKS[task].settings_type
+    settings = settings_type(labels=("O", "B-loss")) if task == "tagging" else settings_type()
+    card = TaskCard(task=task, settings=settings, scores={"dev": dict.fromkeys(metrics, 0.5)})
+
+    assert f"Scores are fractions and correlations, {unit}" in model_card(card, CONFIG, num_parameters=1)
+
+
 def test_transformers_loads_the_folder_with_the_card_in_it(finetuned):
     """The card is no obstacle to transformers, and the snippet on it runs."""
     classifier = transformers.pipeline("text-classification", model=str(finetuned), device="cpu")

@@ -18,6 +18,7 @@ from training.text.documents import find_files, read_blocks, read_documents, spl
         ("Mr. Smith and Dr. Jones met, e.g. Mondays.", ["Mr. Smith and Dr. Jones met, e.g. Mondays."]),
         ('He said "Go." Then he left.', ['He said "Go."', "Then he left."]),
         ("J. S. Bach wrote it. It lasts 3.5 minutes.", ["J. S. Bach wrote it.", "It lasts 3.5 minutes."]),
+        ("It is approx. Five, or Xapprox. Six.", ["It is approx. Five, or Xapprox.", "Six."]),
         ("no end", ["no end"]),
         ("  ", []),
     ],
@@ -27,15 +28,24 @@ def test_split_sentences(paragraph, sentences):
     assert split_sentences(paragraph) == sentences
 
 
+def test_abbreviations_in_a_row_cost_no_more_than_others():
+    """However long the sentence is that they stand in: a list of names and pages would take hours."""
+    paragraph = "J. Smith, pp. " * 100_000
+
+    assert split_sentences(paragraph) == [paragraph.strip()]
+
+
 EXPECTED = [["One is here.", "Two is there."], ["Three is alone."]]
 PLAIN = "One is here. Two is there.\r\n\n \nThree is alone.\n"
 JSONL = '{"text": "One is here. Two is there."}\n\n{"text": "Three is alone."}\n{"text": ""}\n'
 
 
 def test_every_format_gives_the_same_documents(tmp_path):
-    """Plain text, JSONL and Parquet, packed or not."""
+    """Plain text, JSONL and Parquet, packed or not, in small letters or capitals."""
     (tmp_path / "a.txt").write_bytes(PLAIN.encode())
-    (tmp_path / "a.jsonl").write_text(JSONL)
+    for name in ("a.jsonl", "a.ndjson", "A.JSONL"):
+        (tmp_path / name).write_text(JSONL)
+    (tmp_path / "A.JSONL.GZ").write_bytes(gzip.compress(JSONL.encode()))
     with gzip.open(tmp_path / "b.txt.gz", "wb") as file:
         file.write(PLAIN.encode())
     with lzma.open(tmp_path / "b.jsonl.xz", "wb") as file:
@@ -43,7 +53,7 @@ def test_every_format_gives_the_same_documents(tmp_path):
     table = pa.table({"text": ["One is here. Two is there.", "Three is alone.", None]})
     pyarrow.parquet.write_table(table, tmp_path / "c.parquet")
 
-    assert len(find_files([tmp_path])) == 5
+    assert len(find_files([tmp_path])) == 8
     for path in find_files([tmp_path]):
         assert list(read_documents(path)) == EXPECTED, path
 
@@ -107,6 +117,22 @@ def test_documents_too_large_for_memory_are_refused(name, line, hint, tmp_path, 
 
     with pytest.raises(ValueError, match=hint):
         list(read_documents(tmp_path / name))
+
+
+def test_a_blank_line_may_hold_any_space(tmp_path, monkeypatch):
+    """Also such as no ASCII has; a document ends there, for the limit on its size as for its sentences."""
+    monkeypatch.setattr("training.text.documents.MAX_DOCUMENT_BYTES", 20)
+    (tmp_path / "a.txt").write_text("One here.\n\u3000\nTwo here.\n\u00a0 \nThree here.\n", encoding="utf-8")
+
+    assert list(read_documents(tmp_path / "a.txt")) == [["One here."], ["Two here."], ["Three here."]]
+
+
+def test_a_carriage_return_within_a_line_is_space(tmp_path):
+    """Also in a first line that is longer than what is read at once."""
+    text = f"word\r{'word ' * 40_000}"
+    (tmp_path / "a.txt").write_bytes(f"{text}\nnext\n".encode())
+
+    assert list(read_documents(tmp_path / "a.txt")) == [[text.strip(), "next"]]
 
 
 @pytest.mark.parametrize("name", ["a.tsv", "a.csv.gz"])

@@ -1,0 +1,47 @@
+"""What the demo removes, and what it leaves behind."""
+
+import pytest
+
+from demo.__main__ import begin
+from demo.server import Server
+
+NO_ADDRESS = """
+import signal
+print("no address", flush=True)
+signal.pause()
+"""
+
+
+def test_the_demo_removes_what_it_made(tmp_path):
+    """And nothing beside it."""
+    out = tmp_path / "new" / "demo"
+    begin(out)
+    for name in ("models", "notes"):
+        (out / name).mkdir()
+        (out / name / "a.txt").touch()
+
+    begin(out)
+
+    assert sorted(path.name for path in out.iterdir()) == [".demo", "notes"]
+
+
+def test_the_demo_leaves_a_directory_alone_that_it_did_not_make(tmp_path):
+    """As the checkout with its models."""
+    (tmp_path / "models").mkdir()
+
+    with pytest.raises(ValueError, match=r"choose another --out"):
+        begin(tmp_path)
+
+    assert [path.name for path in tmp_path.iterdir()] == ["models"]
+
+
+def test_a_server_that_says_no_address_is_ended(tmp_path, monkeypatch):
+    """It does not stay behind when the demo ends with an error."""
+    (tmp_path / "serving.py").write_text(NO_ADDRESS)
+    monkeypatch.chdir(tmp_path)
+    server = Server(tmp_path)
+
+    with pytest.raises(ValueError, match="the server did not start"), server:
+        pass
+
+    assert server._process.returncode is not None
