@@ -12,7 +12,7 @@ import grpc
 from bertline.v1 import encoder_pb2 as pb
 from serving.calls import current_call
 from serving.catalog import describe, reference, tokenize
-from serving.intake import Incoming, in_time
+from serving.intake import Admitted, Incoming, in_time
 from serving.models import Model
 from serving.rpcs import RPCS, Rpc
 from serving.servicer import Behaviour, Servicer, deadline_of
@@ -38,16 +38,17 @@ class Encoder:
         behaviours |= {"Tokenize": self._tokenize, "ListModels": self._list_models, "GetModel": self._get_model}
         return self._servicer.route(SERVICE, behaviours)
 
-    def _prepare(self, rpc: Rpc, incoming: Incoming) -> Callable[[], Work]:
+    def _prepare(self, rpc: Rpc, incoming: Incoming) -> tuple[Admitted, Callable[[], Work]]:
         request: Any = parse(rpc.request_type, incoming.raw)
         model = self._servicer.models.find(request.model.name, request.model.version, rpc.task)
-        task = rpc.specialise(model, request)
-        num_inputs, most_tokens = len(getattr(request, rpc.inputs)), rpc.most_tokens(request, task)
-        self._servicer.intake.admit(incoming, model, num_inputs, most_tokens=most_tokens)
+        intake, num_inputs = self._servicer.intake, len(getattr(request, rpc.inputs))
+        intake.receive(incoming, model, num_inputs)
+        size, most_tokens = rpc.size(request), rpc.most_tokens(request, model.task)
+        admitted = intake.admit(incoming, model, num_inputs, size=size, most_tokens=most_tokens)
         for what, count in rpc.parts(request).items():
             field = what if what in request.DESCRIPTOR.fields_by_name else rpc.inputs
-            self._servicer.intake.limits.check_count(count, what, field=field)
-        return partial(self._encode, rpc, request, model, task, incoming)
+            intake.limits.check_count(count, what, field=field)
+        return admitted, partial(self._encode, rpc, request, model, rpc.specialise(model, request), incoming)
 
     def _encode(self, rpc: Rpc, request: Any, model: Model, task: AnyTask, incoming: Incoming) -> Work:
         examples, windows = self._servicer.intake.encode(
@@ -64,7 +65,8 @@ class Encoder:
 
     async def _tokenize(self, raw: bytes, context: grpc.aio.ServicerContext) -> bytes:
         incoming = Incoming(raw, deadline_of(context), current_call())
-        return await self._servicer.offload(len(raw), partial(self._tokens, incoming))
+        # A reply that names every token takes longer than its request tells.
+        return await self._servicer.offload(len(raw), partial(self._tokens, incoming), small=0)
 
     def _tokens(self, incoming: Incoming) -> bytes:
         request = parse(pb.TokenizeRequest, incoming.raw)

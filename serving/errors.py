@@ -101,7 +101,7 @@ def status_of(error: Exception) -> grpc.Status:
     if type(error) not in CODES:
         logger.error("unforeseen error", exc_info=error)
         message = "internal error; the log of the server has more"
-    status = status_pb2.Status(code=code.value[0], message=_cut(message))
+    status = status_pb2.Status(code=code.value[0], message=cut(message))
     if isinstance(error, InvalidRequestError) and error.violations:
         details = any_pb2.Any()
         details.Pack(_bad_request(error.violations))
@@ -128,12 +128,13 @@ async def abort(context: Any, error: Exception) -> NoReturn:
 def _bad_request(violations: Sequence[Violation]) -> error_details_pb2.BadRequest:
     details = error_details_pb2.BadRequest()
     for violation in violations:
-        entry = details.field_violations.add(field=violation.field, description=_cut(violation.reason))
+        entry = details.field_violations.add(field=violation.field, description=cut(violation.reason))
         if details.ByteSize() > MAX_DETAILS_BYTES:
             details.field_violations.remove(entry)
             break
     return details
 
 
-def _cut(message: str) -> str:
+def cut(message: str) -> str:
+    """A message that is short enough to travel, whatever names of the caller's it repeats."""
     return message.encode()[:MAX_MESSAGE_BYTES].decode(errors="ignore")

@@ -61,7 +61,11 @@ class Forecast:
     def seconds_per_token(self, model: Model) -> float:
         """Seconds of a core in full batches, as they are when there is much to do; padding included."""
         seconds = self._seconds_per_token.get(model)
-        return _in_full_batches(Line(model.measured), model) if seconds is None else seconds
+        return self.measured(model) if seconds is None else seconds
+
+    def measured(self, model: Model) -> float:
+        """The same, by nothing but what was measured when it was loaded."""
+        return _in_full_batches(Line(model.measured), model)
 
     def tokens(self, model: Model, num_bytes: int) -> int:
         """Of a request that is so large; 0 before one was seen."""

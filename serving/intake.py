@@ -35,6 +35,17 @@ class Incoming:
     """What is noted of it."""
 
 
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """What is known of a request before its texts become tokens."""
+
+    model: Model
+    num_tokens: int
+    """As forecast."""
+    size: int
+    """Bytes of a request that is as much work, for `Offload`."""
+
+
 class Intake:
     """Admits requests, and makes features of their examples."""
 
@@ -52,21 +63,31 @@ class Intake:
         note_model(incoming.call, model, num_inputs)
         self.limits.check_count(num_inputs)
 
-    def admit(self, incoming: Incoming, model: Model, num_inputs: int, *, most_tokens: float = math.inf) -> None:
-        """Refuse a request for a model before it is looked at further.
+    def admit(
+        self, incoming: Incoming, model: Model, num_inputs: int, *, size: int, most_tokens: float = math.inf
+    ) -> Admitted:
+        """Refuse a request for a model that was received, before its texts become tokens.
 
         Args:
+            size: bytes of a request that is as much work, if it is more than its own.
             most_tokens: that the model may get to read of it, however large it is.
 
         Raises:
-            InvalidRequestError: when it has too many inputs.
             RefusedError: when it would not be computed in time.
         """
-        self.receive(incoming, model, num_inputs)
         expected = max(self._scheduler.forecast.tokens(model, len(incoming.raw)), MIN_TOKENS * num_inputs)
-        num_tokens = int(min(expected, most_tokens))
-        with self.rejections(model):
-            self._scheduler.check(model, num_tokens, incoming.deadline_s)
+        admitted = Admitted(model, int(min(expected, most_tokens)), max(size, len(incoming.raw)))
+        self.check(incoming, admitted)
+        return admitted
+
+    def check(self, incoming: Incoming, admitted: Admitted) -> None:
+        """Refuse what would not be computed in time; to be asked again where a request had to wait meanwhile.
+
+        Raises:
+            RefusedError: when it would not.
+        """
+        with self.rejections(admitted.model):
+            self._scheduler.check(admitted.model, admitted.num_tokens, incoming.deadline_s)
 
     def encode(
         self,

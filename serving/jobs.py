@@ -109,9 +109,9 @@ class Job:
             for group, sequences in enumerate(groups)
             for place, sequence in enumerate(sequences)
         ]
-        self.work_s = seconds_per_token * sum(len(entry.sequence) for entry in self.entries)
+        self.num_tokens = sum(len(entry.sequence) for entry in self.entries)
         self.submitted_s = time.monotonic()
-        self.due_s = due_s(self.submitted_s, self.work_s)
+        self.due_s = due_s(self.submitted_s, seconds_per_token * self.num_tokens)
         """Jobs are begun in this order."""
         self._started_s: float | None = None
         self._finish = finish

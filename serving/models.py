@@ -120,7 +120,12 @@ class Model:
 
 
 def load_model(
-    path: Path, *, max_batch_tokens: int | None = None, num_threads: int | None = None, loaded: Model | None = None
+    path: Path,
+    *,
+    max_batch_tokens: int | None = None,
+    num_threads: int | None = None,
+    workers: int | None = None,
+    loaded: Model | None = None,
 ) -> Model:
     """Load a model directory, ready to compute.
 
@@ -128,6 +133,7 @@ def load_model(
         path: `<models>/<name>/<version>`.
         max_batch_tokens: instead of what the manifest says.
         num_threads: likewise, of a batch.
+        workers: cores there are: a batch has no more threads.
         loaded: what was loaded from there before; returned where the directory holds the same still.
 
     Raises:
@@ -142,10 +148,11 @@ def load_model(
             f"`{path}` holds a manifest of `{manifest.name}/{manifest.version}`; move it there, or change the manifest"
         )
     task = create_task(manifest.task, _tokenizer(directory), manifest.settings)
+    num_threads = num_threads or manifest.execution.num_threads
     execution = replace(
         manifest.execution,
         max_batch_tokens=max_batch_tokens or manifest.execution.max_batch_tokens,
-        num_threads=num_threads or manifest.execution.num_threads,
+        num_threads=min(num_threads, workers or num_threads),
     )
     engine = Engine(directory, task.output_names, execution)
     model = Model(manifest=manifest, task=task, engine=engine, execution=execution)
@@ -249,13 +256,16 @@ class Models:
 
     def _check_known(self, name: str, version: str) -> None:
         """Raise what tells more of a version that is not loaded than that it is not."""
-        for item in self.versions:
-            if item.name == name and item.version == (version or item.version) and not item.model:
-                if item.state is State.LOADING:
-                    raise UnavailableError(f"`{item}` is being loaded; try again")
-                raise ModelNotFoundError(f"`{item}` could not be loaded: {item.error}")
+        found = [item for item in self.versions if item.name == name and version in ("", item.version)]
+        for item in found:
+            if item.state is State.LOADING:
+                raise UnavailableError(f"`{item}` is being loaded; try again")
+        if found:
+            raise ModelNotFoundError(f"`{found[-1]}` could not be loaded: {found[-1].error}")
 
     def _only(self, task: str | None) -> str:
+        if not self._by_name:
+            raise ModelNotFoundError("no model is loaded")
         candidates = [model for model in map(_highest, self._by_name.values()) if task in (None, model.task.name)]
         if not candidates:
             raise InvalidRequestError(f"no model does this task: `{task}` (loaded: {_listing(self)})")
@@ -270,4 +280,4 @@ def _highest(versions: dict[str, Model]) -> Model:
 
 
 def _listing(models: Models | Sequence[Model]) -> str:
-    return ", ".join(map(str, models))
+    return ", ".join(map(str, models)) or "none"

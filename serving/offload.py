@@ -9,6 +9,8 @@ from typing import TypeVar
 
 SMALL_BYTES = 1024
 """What is smaller is handled on the event loop: in well under a millisecond, and without the switch of threads."""
+SEQUENCE_BYTES = 64
+"""A sequence is as much work as so many bytes of text, however short it is."""
 NUM_THREADS = 2
 """For larger ones, so that one of them does not keep all the others waiting."""
 

@@ -19,7 +19,7 @@ from typing import Protocol
 
 from serving.errors import told
 from serving.models import Model, Models, State, Version
-from tasks.manifest import MANIFEST_FILE, model_versions
+from tasks.manifest import MANIFEST_FILE, model_folders, no_models, version_directories
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +30,8 @@ Key = tuple[str, str]
 """Name and version."""
 Content = tuple[bytes, tuple[tuple[str, int, int], ...]]
 """What tells one content of a directory from another: its manifest; name, size and time of each file."""
+Versions = dict[Key, tuple[Path, Content]]
+"""Of one model, lowest first."""
 
 
 class Load(Protocol):
@@ -46,7 +48,7 @@ class Observer(Protocol):
         """A version is about to be loaded."""
 
     def model_loaded(self, model: Model, seconds: float) -> None:
-        """A model is ready, or what its directory holds is what was loaded before."""
+        """A model is ready."""
 
     def model_failed(self, name: str, version: str) -> None:
         """What a directory holds cannot be served."""
@@ -101,6 +103,10 @@ class Repository:
         self._unloaded: list[tuple[Key, weakref.ref[Model]]] = []
         self._woken = asyncio.Event()
         self._complaint = ""
+        self._found: dict[str, Versions] = {}
+        """At the last look, by model."""
+        self._unreadable: dict[str, str] = {}
+        """Models whose folders could not be read then, and why."""
         self._loading: set[Path] = set()
         """What threads load."""
 
@@ -126,7 +132,7 @@ class Repository:
             OSError: when the directory cannot be read.
         """
         await self.refresh(parallel=parallel)
-        errors = [item.error for item in self.models.versions if item.error]
+        errors = [*self._unreadable.values(), *(item.error for item in self.models.versions if item.error)]
         if errors and (strict or not self.models.names):
             trouble = "--strict, and a model cannot be loaded" if self.models.names else "no model can be loaded"
             raise ValueError(f"{trouble}: {'; '.join(errors)}")
@@ -173,16 +179,20 @@ class Repository:
             self._unload(key, self._slots.pop(key).model)
         self._changed()
 
-    async def _look(self) -> dict[str, dict[Key, tuple[Path, Content]]]:
-        found = await asyncio.to_thread(_scan, self._directory)
-        if self._slots.keys() - {key for versions in found.values() for key in versions}:
+    async def _look(self) -> dict[str, Versions]:
+        """What there is; of a model whose folder cannot be read, what there was."""
+        found, unreadable = await asyncio.to_thread(_scan, self._directory)
+        if any(key not in found.get(key[0], ()) and key[0] not in unreadable for key in self._slots):
             await asyncio.sleep(ABSENT_S)
-            found = await asyncio.to_thread(_scan, self._directory)
-        return found
+            found, unreadable = await asyncio.to_thread(_scan, self._directory)
+        for name, error in unreadable.items():
+            if error != self._unreadable.get(name):
+                logger.error("%s; what is loaded of `%s` goes on serving", error, name)
+        self._unreadable = unreadable
+        self._found = {name: self._found.get(name, {}) for name in unreadable} | found
+        return self._found
 
-    async def _refresh(
-        self, versions: dict[Key, tuple[Path, Content]], patient: bool, limit: asyncio.Semaphore
-    ) -> set[Key]:
+    async def _refresh(self, versions: Versions, patient: bool, limit: asyncio.Semaphore) -> set[Key]:
         """Load what is new among the versions of a model, highest first; returns those to keep."""
         kept: set[Key] = set()
         num_ready = 0
@@ -198,7 +208,6 @@ class Repository:
             if not slot.told and not (is_new and patient):
                 self._tell(key, slot)
             num_ready += slot.model is not None
-            self._changed()
         return kept
 
     async def _load(self, key: Key, slot: _Slot, content: Content) -> None:
@@ -215,11 +224,12 @@ class Repository:
             logger.exception("loading %s/%s failed", *key)
             slot.error = f"unforeseen {type(error).__name__}; the log of the server has more"
         slot.told = not slot.error
-        if slot.model and not slot.error:
+        if slot.model and slot.model is not before:
             seconds = time.perf_counter() - started
-            self._unload(key, before if before is not slot.model else None)
+            self._unload(key, before)
             self._observer.model_loaded(slot.model, seconds)
             logger.info("loaded %s in %.2f s", slot.model, seconds)
+        self._changed()
 
     def _load_unchanged(self, slot: _Slot, content: Content) -> Model:
         """Load a directory of which nothing is replaced meanwhile, so that manifest and graph belong together."""
@@ -237,6 +247,7 @@ class Repository:
         self._observer.model_failed(*key)
         outcome = "the one that was there before goes on serving" if slot.model else "it is not served"
         logger.error("cannot load %s/%s, %s: %s", *key, outcome, slot.error)
+        self._changed()
 
     def _unload(self, key: Key, model: Model | None) -> None:
         if model:
@@ -258,24 +269,38 @@ class Repository:
             self._complaint = complaint
 
 
-def _scan(directory: Path) -> dict[str, dict[Key, tuple[Path, Content]]]:
-    """Of each model the versions, lowest first."""
-    return {
-        name: {(name, path.name): (path, _content(path)) for path in paths}
-        for name, paths in model_versions(directory).items()
-    }
+def _scan(directory: Path) -> tuple[dict[str, Versions], dict[str, str]]:
+    """The versions of each model, and why the folders of others cannot be read.
+
+    Raises:
+        ValueError, OSError: when there is no directory of models, or nothing in it.
+    """
+    found: dict[str, Versions] = {}
+    unreadable: dict[str, str] = {}
+    for folder in model_folders(directory):
+        try:
+            paths = version_directories(folder)
+        except OSError as error:
+            unreadable[folder.name] = told(error)
+            continue
+        if paths:
+            found[folder.name] = {(folder.name, path.name): (path, _content(path)) for path in paths}
+    if not found and not unreadable:
+        raise no_models(directory)
+    return found, unreadable
 
 
 def _content(path: Path) -> Content:
-    """Empty where it cannot be read: loading it tells why."""
-    try:
-        return (path / MANIFEST_FILE).read_bytes(), tuple(sorted(_files(path)))
-    except OSError:
-        return b"", ()
+    """Empty as far as it cannot be read: loading it tells why."""
+    manifest = b""
+    with suppress(OSError):
+        manifest = (path / MANIFEST_FILE).read_bytes()
+    return manifest, tuple(sorted(_files(path)))
 
 
 def _files(path: Path) -> Iterator[tuple[str, int, int]]:
-    for item in os.scandir(path):
-        with suppress(OSError):  # a link to nowhere
-            status = item.stat()
-            yield item.name, status.st_size, status.st_mtime_ns
+    with suppress(OSError):
+        for item in os.scandir(path):
+            with suppress(OSError):  # a link to nowhere
+                status = item.stat()
+                yield item.name, status.st_size, status.st_mtime_ns

@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 from serving.forecast import Forecast
@@ -88,12 +89,18 @@ class _UnderWay:
     batch: list[Entry]
     run: Run
     started_s: float
-    is_aborted: bool = False
+    aborted_s: float | None = None
+    """When it was told to end."""
 
     @property
     def model(self) -> Model:
         """Computes it."""
         return self.batch[0].model
+
+    @cached_property
+    def work_s(self) -> float:
+        """Seconds of a core that it takes."""
+        return sum(entry.work_s for entry in self.batch)
 
 
 @dataclass(eq=False)
@@ -141,21 +148,17 @@ class Scheduler:
         Raises:
             RefusedError: as `submit`.
         """
-        now_s = time.monotonic()
-
-        def admit() -> None:
-            work_s = num_tokens * self.forecast.seconds_per_token(model)
-            self._admit(work_s, now_s, due_s(now_s, work_s), deadline_s, HEADROOM)
-
+        learnt = self.forecast.seconds_per_token(model)
         with self._changed:
             try:
-                admit()
+                self._admit(model, num_tokens, learnt, deadline_s, HEADROOM)
             except (TooLargeError, HopelessError):
-                if self._busy or self._queue.first():
+                measured = self.forecast.measured(model)
+                if self._busy or self._queue.first() or measured >= learnt:
                     raise
                 # Nothing is done from which it could learn that it can do better now.
+                self._admit(model, num_tokens, measured, deadline_s, HEADROOM)
                 self.forecast.forget(model)
-                admit()
 
     def submit(
         self,
@@ -183,11 +186,10 @@ class Scheduler:
             TooLargeError: when it is too much for an empty queue.
             HopelessError: when the deadline would pass before all is computed.
         """
-        job = Job(
-            model, groups, finish, deadline_s=deadline_s, seconds_per_token=self.forecast.seconds_per_token(model)
-        )
+        learnt = self.forecast.seconds_per_token(model)
+        job = Job(model, groups, finish, deadline_s=deadline_s, seconds_per_token=learnt)
         with self._changed:
-            self._admit(job.work_s, job.submitted_s, job.due_s, deadline_s, LAST_HEADROOM)
+            self._admit(model, job.num_tokens, learnt, deadline_s, LAST_HEADROOM)
             self._queue.add(job)
             self._changed.notify(len(job.entries))
         # Weak: a job that its own future kept would hold its arrays until the garbage collector comes.
@@ -238,19 +240,23 @@ class Scheduler:
                 self._replace(worker)
             elif under_way and now - under_way.started_s > self._max_run_s:
                 problems.append(f"a batch takes longer than {self._max_run_s:g} s")
-                if not under_way.is_aborted:
+                if under_way.aborted_s is None:
                     count = len(under_way.batch)
                     logger.error("a batch of %d sequences takes longer than %g s: aborted", count, self._max_run_s)
                     self._abort(under_way)
-                if now - under_way.started_s > self._max_run_s + ABORT_S:
+                elif now - under_way.aborted_s > ABORT_S:
                     raise _stuck()
         return "; ".join(problems)
 
-    def _admit(self, work_s: float, now_s: float, due_s: float, deadline_s: float | None, headroom: float) -> None:
+    def _admit(
+        self, model: Model, num_tokens: int, seconds_per_token: float, deadline_s: float | None, headroom: float
+    ) -> None:
         """Refuse what cannot be done in time."""
-        under_way_s = sum(entry.work_s for under_way in self._under_way() for entry in under_way.batch)
-        wait_s = (self._queue.work_before_s(due_s) + under_way_s) / self._num_cores
-        own_s = work_s / self._num_cores
+        now_s, work_s = time.monotonic(), num_tokens * seconds_per_token
+        under_way_s = sum(under_way.work_s for under_way in self._under_way())
+        wait_s = (self._queue.work_before_s(due_s(now_s, work_s)) + under_way_s) / self._num_cores
+        batch_s = min(num_tokens, model.max_batch_tokens) * seconds_per_token / self._cores(model)
+        own_s = max(batch_s, work_s / self._num_cores)  # a batch has its own cores alone, however many are idle
         if own_s > self._max_queue_s:
             raise TooLargeError(
                 f"the request takes about {own_s:.1f} s, more than the {self._max_queue_s:g} s that may wait; "
@@ -283,7 +289,7 @@ class Scheduler:
         self._start_worker()
 
     def _abort(self, under_way: _UnderWay) -> None:
-        under_way.is_aborted = True
+        under_way.aborted_s = time.monotonic()
         self._fail(under_way.batch, "it did not end in time")
         under_way.run.abort()
 
@@ -295,6 +301,13 @@ class Scheduler:
         """A call of its own, so that an idle worker keeps neither arrays nor a model that is to be unloaded."""
         if not (batch := self._next_batch()):
             return False
+        model = batch[0].model
+        if live := self._live(batch):
+            self._compute(worker, live)
+        self._release(model)
+        return True
+
+    def _compute(self, worker: _Worker, batch: list[Entry]) -> None:
         model, under_way = batch[0].model, None
         try:
             worker.under_way = under_way = _UnderWay(batch, model.new_run(), time.monotonic())
@@ -304,37 +317,35 @@ class Scheduler:
             core_s = (time.monotonic() - under_way.started_s) * self._cores(model)
             self.forecast.batch_done(model, sum(len(entry.sequence) for entry in batch), core_s)
         except BaseException as error:  # whatever it is, the next batch has a right to a worker
-            if not (under_way and under_way.is_aborted):
+            if not (under_way and under_way.aborted_s is not None):
                 logger.exception("a batch of %d sequences failed", len(batch))
             self._fail(batch, type(error).__name__)
         worker.under_way = None
-        self._release(model)
-        return True
 
     def _fail(self, batch: list[Entry], reason: str) -> None:
         for entry in batch:
             entry.job.fail(ComputeError(f"the model failed: {reason}"))
 
     def _next_batch(self) -> list[Entry]:
-        """Wait for work. Empty when the scheduler closes."""
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._closed or self._has_room())
-                if self._closed:
-                    return []
-                batch = self._queue.pop_batch()
-                self._busy += self._cores(batch[0].model)
-            now = time.monotonic()
-            expired = {entry.job for entry in batch if entry.job.deadline_s is not None and entry.job.deadline_s <= now}
-            for job in expired:
-                job.fail(ExpiredError("the deadline passed before the model was free"))
-            live = [entry for entry in batch if not entry.job.future.done()]
-            if len(live) < len(batch):
-                self._observer.sequences_dropped(batch[0].model, len(batch) - len(live))
-            if live:
-                return live
-            self._release(batch[0].model)
-            del batch, live, expired  # as above
+        """Wait for work, and take the cores for it. Empty when the scheduler closes."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or self._has_room())
+            if self._closed:
+                return []
+            batch = self._queue.pop_batch()
+            self._busy += self._cores(batch[0].model)
+            return batch
+
+    def _live(self, batch: list[Entry]) -> list[Entry]:
+        """What somebody waits for still."""
+        now = time.monotonic()
+        expired = {entry.job for entry in batch if entry.job.deadline_s is not None and entry.job.deadline_s <= now}
+        for job in expired:
+            job.fail(ExpiredError("the deadline passed before the model was free"))
+        live = [entry for entry in batch if not entry.job.future.done()]
+        if len(live) < len(batch):
+            self._observer.sequences_dropped(batch[0].model, len(batch) - len(live))
+        return live
 
     def _has_room(self) -> bool:
         """Whether there are cores for the entry that is due first."""
@@ -374,6 +385,8 @@ class Scheduler:
             with self._changed:
                 count = sum(self._queue.remove(entry) for entry in job.entries)
                 job.entries.clear()
+                if count:  # of which one may have been first, and too wide for the cores that are free
+                    self._changed.notify_all()
             if count:
                 self._observer.sequences_dropped(job.model, count)
 

@@ -72,7 +72,12 @@ class Server:
         self._servicer = Servicer(self._scheduler, self.metrics, limits, cache)
         self._repository = Repository(
             settings.models_dir,
-            partial(load_model, max_batch_tokens=settings.max_batch_tokens, num_threads=settings.num_threads),
+            partial(
+                load_model,
+                max_batch_tokens=settings.max_batch_tokens,
+                num_threads=settings.num_threads,
+                workers=settings.workers,
+            ),
             self.metrics,
             self._publish,
             max_versions=settings.max_versions,

@@ -15,7 +15,7 @@ from serving.arrivals import Arrivals
 from serving.cache import Known, ReplyCache, request_key
 from serving.calls import Stage, current_call
 from serving.errors import UnavailableError, abort
-from serving.intake import Incoming, Intake, note_model
+from serving.intake import Admitted, Incoming, Intake, note_model
 from serving.limits import Limits
 from serving.metrics import Metrics
 from serving.models import Model, Models
@@ -59,8 +59,8 @@ class Reply:
     """Without how long it took: what may be sent again to who asks the same."""
 
 
-Prepare = Callable[[Incoming], Callable[[], Computable]]
-"""Parses and admits; what it returns does the work that depends on the length of texts."""
+Prepare = Callable[[Incoming], tuple[Admitted, Callable[[], Computable]]]
+"""Parses and admits; the function that it returns does the work that depends on the length of texts."""
 
 
 class Timed:
@@ -167,8 +167,9 @@ class Servicer:
 
     async def _compute(self, prepare: Prepare, incoming: Incoming) -> tuple[Model, Reply]:
         call, num_bytes = incoming.call, len(incoming.raw)
-        make = await self.offload(num_bytes, partial(prepare, incoming), small=ADMITTED_BYTES)
-        submitted = await self.offload(num_bytes, partial(self._submit, make, incoming), _cancel_submitted)
+        admitted, make = await self.offload(num_bytes, partial(prepare, incoming), small=ADMITTED_BYTES)
+        submit = partial(self._submit, incoming, admitted, make)
+        submitted = await self.offload(admitted.size, submit, _cancel_submitted)
         work, submitted_s = submitted.work, time.monotonic()
         done = await self._arrivals.wait(submitted.future)
         call.stages.append(Stage("queue", submitted_s, done.queue_s))
@@ -180,7 +181,8 @@ class Servicer:
         self._metrics.decoded(work.model, sum(submitted.decoding.seconds) + sum(replying.seconds))
         return work.model, reply
 
-    def _submit(self, make: Callable[[], Computable], incoming: Incoming) -> Submitted:
+    def _submit(self, incoming: Incoming, admitted: Admitted, make: Callable[[], Computable]) -> Submitted:
+        self.intake.check(incoming, admitted)  # others that were admitted at the same time may have filled the queue
         work = make()
         incoming.call.num_tokens = sum(len(window) for windows in work.windows for window in windows)
         decoding, deadline_s = Timed(work.finish), incoming.deadline_s

@@ -10,6 +10,9 @@ import grpc
 
 from serving.watched import Watched
 
+MISMATCHES = {"KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH", "NO_CERTIFICATE_ASSIGNED"}
+"""What OpenSSL says of a key that is not the certificate's, the last two where it is of another kind."""
+
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
@@ -52,8 +55,8 @@ def _check(files: TlsFiles) -> None:
     try:
         context.load_cert_chain(files.cert, files.key, password=_no_password)
     except ssl.SSLError as error:
-        reason = "they do not belong together" if error.reason == "KEY_VALUES_MISMATCH" else "one of them is not PEM"
-        raise ValueError(f"no TLS with the certificate `{files.cert}` and the key `{files.key}`: {reason}") from error
+        pair = f"the certificate `{files.cert}` and the key `{files.key}`"
+        raise ValueError(f"no TLS with {pair}: {_reason(error)}") from error
     except EncryptedKeyError:
         raise ValueError(f"the key `{files.key}` is encrypted; give one without a password") from None
     if files.client_ca:
@@ -62,6 +65,14 @@ def _check(files: TlsFiles) -> None:
             context.load_verify_locations(files.client_ca)
         except ssl.SSLError as error:
             raise ValueError(f"no certificates in PEM in `{files.client_ca}`") from error
+
+
+def _reason(error: ssl.SSLError) -> str:
+    if error.reason in MISMATCHES:
+        return "they do not belong together"
+    if error.reason is None or error.library == "PEM":
+        return "one of them is not PEM"
+    return f"OpenSSL refuses them, {error.reason.replace('_', ' ').lower()}"
 
 
 class EncryptedKeyError(Exception):

@@ -68,6 +68,8 @@ class Traces:
         self._sender = _Sender(OTLPSpanExporter(endpoint=endpoint), SpanExportResult.SUCCESS)
         self._provider.add_span_processor(BatchSpanProcessor(cast(Any, self._sender)))
         self._tracer = self._provider.get_tracer("serving")
+        self._num_spans = 0
+        """That ended. Where too many wait, OpenTelemetry drops some before the exporter sees them."""
 
     def __call__(self, call: Call) -> None:
         """Trace a call that has ended."""
@@ -80,6 +82,7 @@ class Traces:
             attributes=_attributes(call),
         )
         if span.is_recording():
+            self._num_spans += 1 + len(call.stages)
             self._add_stages(span, call, epoch_ns)
         if call.code in FAULTS:
             span.set_status(self._trace.Status(self._trace.StatusCode.ERROR, call.details))
@@ -97,24 +100,24 @@ class Traces:
         giving_up.start()
         self._provider.shutdown()
         giving_up.cancel()
-        num_lost, self._sender.num_lost = self._sender.num_lost, 0
+        num_lost, self._num_spans = self._num_spans - self._sender.num_sent, self._sender.num_sent
         if num_lost:
             logger.warning("spans that did not reach the collector of traces: %d", num_lost)
 
 
 class _Sender:
-    """OpenTelemetry's exporter, with a count of what it did not send; its end is the end of what it is at."""
+    """OpenTelemetry's exporter, with a count of what it sent; its end is the end of what it is at."""
 
     def __init__(self, exporter: Any, success: Any) -> None:
-        self.num_lost = 0
+        self.num_sent = 0
         self._exporter = exporter
         self._success = success
         self._ended = False
 
     def export(self, spans: Sequence[Any]) -> Any:
         result = None if self._ended else self._exporter.export(spans)
-        if result is not self._success:
-            self.num_lost += len(spans)
+        if result is self._success:
+            self.num_sent += len(spans)
         return result
 
     def shutdown(self) -> None:

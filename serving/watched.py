@@ -14,6 +14,7 @@ from serving.errors import told
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+_Signature = tuple[int, int, int, int] | None
 
 CHECK_S = 1.0
 """How often files are looked at, at most: looking is a system call for each."""
@@ -33,7 +34,9 @@ class Watched(Generic[T]):
         """
         self._paths = paths
         self._read = read
-        self._seen = self._signature()
+        self._seen: list[_Signature] | None = self._signature()
+        """None where they could not be read: that is tried again at each look."""
+        self._complaint = ""
         self._checked_s = time.monotonic()
         self._lock = threading.Lock()
         self._value = read()
@@ -50,20 +53,29 @@ class Watched(Generic[T]):
         if (signature := self._signature()) == self._seen:
             return
         self._seen = signature
-        names = ", ".join(map(str, self._paths))
         try:
             self._value = self._read()
-            logger.info("read again, as it changed: %s", names)
-        except (ValueError, OSError) as error:
-            logger.error("what was read before stays in use: %s", told(error))
+            self._complaint = ""
+            logger.info("read again, as it changed: %s", ", ".join(map(str, self._paths)))
+        except OSError as error:
+            self._seen = None
+            self._complain(error)
+        except ValueError as error:
+            self._complain(error)
 
-    def _signature(self) -> list[tuple[int, int, int] | None]:
+    def _complain(self, error: Exception) -> None:
+        """Log what is the same at every look once."""
+        if (complaint := told(error)) != self._complaint:
+            logger.error("what was read before stays in use: %s", complaint)
+            self._complaint = complaint
+
+    def _signature(self) -> list[_Signature]:
         return [_signature(path) for path in self._paths]
 
 
-def _signature(path: Path) -> tuple[int, int, int] | None:
+def _signature(path: Path) -> _Signature:
     try:
         status = path.stat()
     except OSError:
         return None
-    return status.st_mtime_ns, status.st_size, status.st_ino
+    return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-from google.protobuf.descriptor import Descriptor
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
 from serving.errors import InvalidRequestError, Violation
@@ -31,7 +31,7 @@ def parse(request_type: type[MessageT], raw: bytes) -> MessageT:
 
 def _not_utf8(request_type: type[Message], raw: bytes) -> list[str]:
     try:
-        return list(_broken_fields(_twin(request_type.DESCRIPTOR).FromString(raw), ""))
+        return list(_broken_fields(_twin(request_type.DESCRIPTOR).FromString(raw), request_type.DESCRIPTOR))
     except DecodeError:
         return []
 
@@ -50,21 +50,31 @@ def _twin(descriptor: Descriptor) -> type[Message]:
 
 def _loosen(message: descriptor_pb2.DescriptorProto) -> None:
     for field in message.field:
-        if field.type == field.TYPE_STRING and not message.options.map_entry:  # keys of maps cannot be bytes
+        is_key = message.options.map_entry and field.name == "key"  # keys of maps cannot be bytes
+        if field.type == field.TYPE_STRING and not is_key:
             field.type = field.TYPE_BYTES
     for nested in message.nested_type:
         _loosen(nested)
 
 
-def _broken_fields(message: Message, prefix: str) -> Iterator[str]:
-    for field, value in message.ListFields():
-        name = prefix + field.name
-        values = {f"{name}[{i}]": item for i, item in enumerate(value)} if field.is_repeated else {name: value}
-        for path, item in values.items():
-            if isinstance(item, Message):
-                yield from _broken_fields(item, f"{path}.")
-            elif isinstance(item, bytes) and not _is_utf8(item):
+def _broken_fields(message: Message, meant: Descriptor, prefix: str = "") -> Iterator[str]:
+    """Paths to what is not UTF-8 in a twin, where the message that is meant has strings."""
+    for twin, value in message.ListFields():
+        field, values = _values(meant.fields_by_number[twin.number], value)
+        for place, item in values.items():
+            path = f"{prefix}{twin.name}{place}"
+            if field.message_type:
+                yield from _broken_fields(item, field.message_type, f"{path}.")
+            elif field.type == field.TYPE_STRING and not _is_utf8(item):
                 yield path
+
+
+def _values(field: FieldDescriptor, value: Any) -> tuple[FieldDescriptor, dict[str, Any]]:
+    """What a field holds, by its place there, and the field that describes each of them: of a map its values'."""
+    if field.message_type and field.message_type.GetOptions().map_entry:
+        values = {f"[{key!r:.80}]": item for key, item in value.items()}
+        return field.message_type.fields_by_name["value"], values
+    return field, {f"[{i}]": item for i, item in enumerate(value)} if field.is_repeated else {"": value}
 
 
 def _is_utf8(data: bytes) -> bool:

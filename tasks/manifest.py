@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
@@ -138,12 +139,13 @@ class Manifest:
         """Read `manifest.json`.
 
         Raises:
-            ValueError: naming the key that is missing, unknown or wrong.
+            ValueError: naming the key that is missing, unknown or wrong, or of what `check_json` refuses.
         """
         values = json.loads(text)
         if not isinstance(values, dict) or values.get("format") != FORMAT:
             raise ValueError(f"not a manifest of format {FORMAT}")
         del values["format"]
+        check_json(values)
         _check(values, cls)
         execution = asdict(Execution()) | values["execution"]
         _check(execution, Execution, prefix="execution.")
@@ -163,7 +165,7 @@ def check_json(value: Any, place: str = "") -> None:
     """
     if isinstance(value, Mapping):
         for key, item in value.items():
-            check_json(str(key), place)
+            check_json(str(key), f"a key of {place}" if place else "a key")
             check_json(item, f"{place}.{key}" if place else str(key))
     elif isinstance(value, (list, tuple)):
         for item in value:
@@ -271,19 +273,45 @@ def model_versions(models: str | Path) -> dict[str, list[Path]]:
 
     Raises:
         ValueError: when there is no such directory, or no model in it.
+        OSError: when it, or a folder in it, cannot be read.
+    """
+    folders = model_folders(models)
+    found = {folder.name: versions for folder in folders if (versions := version_directories(folder))}
+    if not found:
+        raise no_models(models)
+    return found
+
+
+def model_folders(models: str | Path) -> list[Path]:
+    """What may hold the versions of a model in a directory of models, by name.
+
+    Raises:
+        ValueError: when there is no such directory.
+        OSError: when it cannot be read.
     """
     models = Path(models)
     if not models.is_dir():
         raise ValueError(f"no directory of models: `{models}`; export a model into it first")
-    found: dict[str, list[Path]] = {}
-    for directory in sorted(models.iterdir()):
-        if directory.is_dir() and _NAME.fullmatch(directory.name):
-            versions = [item for item in directory.iterdir() if item.is_dir() and _VERSION.fullmatch(item.name)]
-            if versions:
-                found[directory.name] = sorted(versions, key=lambda item: int(item.name))
-    if not found:
-        raise ValueError(f"no models in `{models}`; expected `{models}/<name>/<version>/{MANIFEST_FILE}`")
-    return found
+    return sorted(item for item in models.iterdir() if _NAME.fullmatch(item.name))
+
+
+def version_directories(folder: Path) -> list[Path]:
+    """The version directories of a model, lowest version first; none where there is no folder.
+
+    Raises:
+        OSError: when it cannot be read.
+    """
+    try:
+        items = list(os.scandir(folder))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    versions = [Path(item) for item in items if _VERSION.fullmatch(item.name) and item.is_dir()]
+    return sorted(versions, key=lambda item: int(item.name))
+
+
+def no_models(models: str | Path) -> ValueError:
+    """The error of a directory of models without any."""
+    return ValueError(f"no models in `{models}`; expected `{models}/<name>/<version>/{MANIFEST_FILE}`")
 
 
 def parse_model_path(path: str | Path) -> tuple[str, str]:

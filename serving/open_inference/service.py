@@ -10,11 +10,12 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from serving.intake import Incoming
+from serving.intake import Admitted, Incoming
 from serving.models import Model, Models
+from serving.offload import SEQUENCE_BYTES
 from serving.open_inference import token_ids
 from serving.open_inference.forms import FORMS
-from serving.open_inference.tensors import BYTES, TensorSpec, wrong
+from serving.open_inference.tensors import BYTES, TensorSpec, check_shapes, wrong
 from serving.open_inference.texts import TextWork
 from serving.open_inference.token_ids import TokenIdWork
 from serving.open_inference.v2 import service_pb2 as pb
@@ -94,25 +95,36 @@ class OpenInference:
         entries = [{"name": item.name, "version": item.version, "state": "READY"} for item in manifests]
         return pb.RepositoryIndexResponse(models=entries)
 
-    def _prepare(self, incoming: Incoming) -> Callable[[], Computable]:
+    def _prepare(self, incoming: Incoming) -> tuple[Admitted, Callable[[], Computable]]:
         request = parse(pb.ModelInferRequest, incoming.raw)
         model = self._find(request.model_name, request.model_version, "model_name")
+        check_shapes(request)
         num_inputs = max((item.shape[0] for item in request.inputs if item.shape), default=0)
-        self._servicer.intake.admit(incoming, model, num_inputs, most_tokens=_most_tokens(request, model))
+        intake = self._servicer.intake
+        intake.receive(incoming, model, num_inputs)
+        size, most_tokens = _size(request, len(incoming.raw)), _most_tokens(request, model)
+        admitted = intake.admit(incoming, model, num_inputs, size=size, most_tokens=most_tokens)
         for item in request.inputs:
             if item.datatype == BYTES:
-                self._servicer.intake.limits.check_count(math.prod(item.shape), "elements")
+                intake.limits.check_count(math.prod(item.shape), "elements")
         sent = {item.name for item in request.inputs}
         if not sent & set(INPUT_NAMES):
-            return partial(TextWork.of, request, model, partial(self._servicer.intake.encode, incoming))
+            return admitted, partial(TextWork.of, request, model, partial(intake.encode, incoming))
         if sent & {spec.name for spec in FORMS[model.task.name].inputs}:
             raise wrong("inputs", "texts and token ids came; send one or the other")
-        return partial(TokenIdWork.of, request, model)
+        return admitted, partial(TokenIdWork.of, request, model)
 
 
 def _check_named(name: str, models: Models, field: str = "name") -> None:
     if not name:
         raise wrong(field, f"empty; name a model (loaded: {', '.join(models.names)})")
+
+
+def _size(request: pb.ModelInferRequest, num_bytes: int) -> int:
+    """Bytes of a request that is as much work; what goes with choices is read again with each of them."""
+    shapes = [item.shape for item in request.inputs if item.datatype == BYTES]
+    num_choices = max((shape[1] for shape in shapes if len(shape) == 2), default=1)
+    return max([num_bytes * num_choices, *(SEQUENCE_BYTES * math.prod(shape) for shape in shapes)])
 
 
 def _most_tokens(request: pb.ModelInferRequest, model: Model) -> float:

@@ -18,6 +18,8 @@ from serving.servicer import Reply
 BYTES = "BYTES"
 DTYPES = {"BOOL": "?", "INT32": "<i4", "INT64": "<i8", "FP32": "<f4", BYTES: "O"}
 """Elements as they travel; those of BYTES are `bytes`, each with its length before it."""
+MAX_RANK = 2
+"""Of an input."""
 MAX_AXIS = 2**31 - 1
 """An array without elements may have one axis of any size to whoever sends it, but not to numpy."""
 _ACCEPTED = {BYTES: (BYTES,), "INT64": ("INT64", "INT32")}
@@ -45,8 +47,21 @@ def quoted(name: str) -> str:
     return f"`{repr(name)[1:-1][:80]}`"
 
 
+def check_shapes(request: pb.ModelInferRequest) -> None:
+    """Refuse shapes that no input has: the product of very many axes, or of huge ones, is work of its own.
+
+    Raises:
+        InvalidRequestError: naming the first of them.
+    """
+    for index, item in enumerate(request.inputs):
+        if len(item.shape) > MAX_RANK:
+            raise wrong(f"inputs[{index}].shape", f"{len(item.shape)} axes came, an input has at most {MAX_RANK}")
+        if any(not 0 <= size <= MAX_AXIS for size in item.shape):
+            raise wrong(f"inputs[{index}].shape", f"{list(item.shape)} came, an axis is from 0 to {MAX_AXIS}")
+
+
 def read_inputs(request: pb.ModelInferRequest, specs: Sequence[TensorSpec]) -> dict[str, np.ndarray]:
-    """The inputs of a request by name, in the shapes that they came in.
+    """The inputs of a request that `check_shapes` lets pass by name, in the shapes that they came in.
 
     Raises:
         InvalidRequestError: naming the first field that does not fit.
@@ -103,9 +118,9 @@ class _Reader:
     def _check_shape(self, spec: TensorSpec) -> None:
         shape, rank = list(self.item.shape), len(spec.shape)
         single_column = rank == 1 and len(shape) == 2 and shape[1] == 1  # as models of Triton with a batch axis have it
-        if (len(shape) != rank and not single_column) or min(shape) < 0 or max(shape) > MAX_AXIS:
+        if len(shape) != rank and not single_column:
             axes = ", ".join(["n", "m"][:rank])
-            raise wrong(f"{self.path}.shape", f"{shape[:8]} came, `{spec.name}` takes [{axes}]")
+            raise wrong(f"{self.path}.shape", f"{shape} came, `{spec.name}` takes [{axes}]")
 
     def _typed(self, count: int) -> np.ndarray:
         name = _CONTENTS[self.item.datatype]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from google.protobuf.message import Message
 
 from serving.errors import InvalidRequestError, Violation
+from serving.offload import SEQUENCE_BYTES
 from tasks.base import AnyTask, InvalidExample
 from tasks.features import Features
 
@@ -51,8 +52,12 @@ class Rpc:
         return frozenset()
 
     def num_sequences(self, request: Any) -> int:
-        """How many its inputs become, where none is read in windows."""
+        """How many its inputs become, where none needs several windows."""
         return len(getattr(request, self.inputs))
+
+    def size(self, request: Any) -> int:
+        """Bytes of a request that is as much work, if it is more than its own."""
+        return SEQUENCE_BYTES * self.num_sequences(request)
 
     def most_tokens(self, request: Any, task: AnyTask) -> float:
         """That the model may get to read of a request; infinite where it reads all there is, in windows."""

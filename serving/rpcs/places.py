@@ -22,7 +22,10 @@ class Answer(Rpc):
     request_type = pb.AnswerRequest
 
     def parts(self, request: pb.AnswerRequest) -> Mapping[str, int]:
-        return {"contexts": sum(len(item.contexts) for item in request.inputs)}
+        return {"contexts": self.num_sequences(request)}
+
+    def num_sequences(self, request: pb.AnswerRequest) -> int:
+        return sum(len(item.contexts) for item in request.inputs)
 
     def examples(self, request: pb.AnswerRequest, task: Spans) -> list[SpanExample]:
         refuse_any(

@@ -62,6 +62,10 @@ class Choose(Rpc):
     def num_sequences(self, request: pb.ChooseRequest) -> int:
         return sum(len(item.choices) for item in request.inputs)
 
+    def size(self, request: pb.ChooseRequest) -> int:
+        again = sum(len(item.choices) * (len(item.context) + len(item.question)) for item in request.inputs)
+        return super().size(request) + again
+
     def examples(self, request: pb.ChooseRequest, task: MultipleChoice) -> list[MultipleChoiceExample]:
         return [MultipleChoiceExample(tuple(item.choices), item.context, item.question) for item in request.inputs]
 

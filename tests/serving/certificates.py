@@ -24,12 +24,13 @@ class Certificate:
 class Authority(Certificate):
     """Signs certificates; `credentials()` are those of a client that trusts it."""
 
-    def sign(self, name, *, days=2):
-        """Make a certificate of 127.0.0.1; one of `days` below 0 has expired."""
+    def sign(self, name, *, days=2, rsa_bits=None):
+        """Make a certificate of 127.0.0.1; one of `days` below 0 has expired; with an RSA key where it has bits."""
         made = Certificate(self.path.with_name(f"{name}.pem"), self.path.with_name(f"{name}.key"))
         request, extensions = self.path.with_name(f"{name}.csr"), self.path.with_name(f"{name}.ext")
         extensions.write_text("subjectAltName=IP:127.0.0.1\n")
-        openssl("req", *EC, "-keyout", made.key, "-out", request, "-subj", f"/CN={name}")
+        kind = ("-newkey", f"rsa:{rsa_bits}", "-nodes") if rsa_bits else EC
+        openssl("req", *kind, "-keyout", made.key, "-out", request, "-subj", f"/CN={name}")
         signer = ("-CA", self.path, "-CAkey", self.key, "-CAcreateserial")
         openssl("x509", "-req", "-in", request, *signer, "-days", days, "-extfile", extensions, "-out", made.path)
         return made

@@ -175,6 +175,13 @@ def _huge_count(rng, data):
     return data + rng.choice([many * (LIMIT_BYTES // len(many)), field + _varint(rng.choice(SPECIAL))])
 
 
+def _many_axes(rng, data):
+    """One more tensor, of a shape that none has."""
+    shape = [rng.choice([1, 127, 2**62])] * rng.choice([3, 300, 2000])
+    request = oip.ModelInferRequest(inputs=[{"name": "text", "datatype": "BYTES", "shape": shape}])
+    return data + request.SerializeToString()
+
+
 def _nested(rng, data):
     """Messages in messages, deeper than any."""
     found = b""
@@ -208,6 +215,7 @@ MUTATIONS = (
     _unknown_field,
     _wrong_type,
     _huge_count,
+    _many_axes,
     _nested,
     _not_utf8,
     _empty,

@@ -118,6 +118,7 @@ def test_limits_come_before_work(limited, monkeypatch):
         ),
         ("Choose", pb.ChooseRequest(inputs=[pb.ChooseInput(choices=["cat"] * 2)] * 2), "choices", "inputs"),
         ("FillMask", pb.FillMaskRequest(texts=["[MASK]"], targets=["cat"] * 4), "targets", "targets"),
+        ("FillMask", pb.FillMaskRequest(texts=["[MASK]"], targets=["unknown"] * 4), "targets", "targets"),
     ],
 )
 def test_parts_of_inputs(limited, method, request_, came, field):

@@ -5,7 +5,8 @@ import onnx
 import pytest
 
 from serving.engine import Engine
-from serving.models import load_model
+from serving.errors import ModelNotFoundError, UnavailableError
+from serving.models import Models, Version, load_model
 from serving.rpcs import RPCS
 from tasks import TASKS
 from tasks.features import INPUT_NAMES
@@ -47,15 +48,46 @@ def test_shared_tokenizer(tmp_path):
     assert models[0].task.tokenizer is models[1].task.tokenizer
 
 
-@pytest.mark.parametrize(("setting", "expected"), [(None, 64), (7, 7)])
-def test_execution(tmp_path, setting, expected):
-    """Cap and threads are the manifest's unless settings replace them."""
-    write_model(tmp_path)
+@pytest.mark.parametrize(
+    ("settings", "max_batch_tokens", "num_threads"),
+    [
+        ({}, 64, 3),
+        ({"max_batch_tokens": 7, "num_threads": 2}, 7, 2),
+        ({"workers": 2}, 64, 2),
+        ({"workers": 8}, 64, 3),
+    ],
+)
+def test_execution(tmp_path, settings, max_batch_tokens, num_threads):
+    """Cap and threads are the manifest's unless settings replace them; there are no more threads than cores."""
+    write_model(tmp_path, execution=Execution(max_batch_tokens=64, num_threads=3))
 
-    model = load_model(tmp_path / "tiny" / "1", max_batch_tokens=setting, num_threads=setting and 2)
+    model = load_model(tmp_path / "tiny" / "1", **settings)
 
-    assert model.max_batch_tokens == expected
-    assert model.num_threads == (2 if setting else 1)
+    assert model.max_batch_tokens == max_batch_tokens
+    assert model.num_threads == num_threads
+    assert model.engine._session.get_session_options().intra_op_num_threads == num_threads
+
+
+@pytest.mark.parametrize(
+    ("versions", "asked", "error", "message"),
+    [
+        ([Version("m", "1", error="bad"), Version("m", "2")], ("m", ""), UnavailableError, "`m/2` is being loaded"),
+        ([Version("m", "1"), Version("m", "2", error="bad")], ("m", ""), UnavailableError, "`m/1` is being loaded"),
+        ([Version("m", "1", error="bad"), Version("m", "2")], ("m", "1"), ModelNotFoundError, "`m/1` .*: bad"),
+        (
+            [Version("m", "9", error="bad"), Version("m", "10", error="worse")],
+            ("m", ""),
+            ModelNotFoundError,
+            "`m/10` could not be loaded: worse",
+        ),
+        ([Version("m", "1")], ("n", ""), ModelNotFoundError, r"`n` \(loaded: none\)"),
+        ([], ("", ""), ModelNotFoundError, "no model is loaded"),
+    ],
+)
+def test_what_is_not_loaded(versions, asked, error, message):
+    """A version that is being loaded may be asked for again; of those that cannot be loaded, the highest is told."""
+    with pytest.raises(error, match=message):
+        Models(versions).find(*asked)
 
 
 @pytest.mark.parametrize(

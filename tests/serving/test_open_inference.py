@@ -358,11 +358,13 @@ def test_multiple_choice_form():
 def test_tagging_form():
     """Tagging gives entities with their places in the text as it came, and the tag of each word, as JSON."""
     settings = {"labels": ["O", "B-ANIMAL", "I-ANIMAL"]}
-    logits = np.eye(3, dtype=np.float32)[[0, 0, 1, 2, 0, 0]] * 9
+    logits = np.eye(3, dtype=np.float32)[[0, 0, 1, 2, 0, 0, 0]] * 9
 
-    found = through_form("tagging", settings, lambda _: {"logits": logits}, {"text": " the  big\tcat runs"})
+    found = through_form("tagging", settings, lambda _: {"logits": logits}, {"text": " the  big\tcat runs."})
 
     (entity,) = json.loads(found["entities"][0])
     assert entity.pop("score") > 0.99
     assert entity == {"type": "ANIMAL", "start": 6, "end": 13, "text": "big\tcat"}
-    assert [item["tag"] for item in json.loads(found["tags"][0])] == ["O", "B-ANIMAL", "I-ANIMAL", "O"]
+    tags = json.loads(found["tags"][0])
+    assert [item["word"] for item in tags] == ["the", "big", "cat", "runs", "."]
+    assert [item["tag"] for item in tags] == ["O", "B-ANIMAL", "I-ANIMAL", "O", "O"]

@@ -75,7 +75,10 @@ MISTAKES = {
     "no axes": (text_request(shape=[]), "inputs[0].shape: [] came"),
     "negative": (text_request(shape=[-2]), "inputs[0].shape: [-2] came"),
     "shape": (text_request(shape=[3]), "raw_input_contents[0]: 2 elements came, the shape [3] has 3"),
-    "huge shape": (text_request(shape=[2**62]), f"{2**62} inputs came, a request takes 8192"),
+    "huge shape": (text_request(shape=[2**62]), f"inputs[0].shape: [{2**62}] came, an axis is from 0 to {2**31 - 1}"),
+    "large shape": (text_request(shape=[2**31 - 1]), f"{2**31 - 1} inputs came, a request takes 8192"),
+    "many axes": (text_request(shape=[127] * 30_000), "inputs[0].shape: 30000 axes came, an input has at most 2"),
+    "many huge axes": (text_request(shape=[1] + [2**62] * 300), "inputs[0].shape: 301 axes came"),
     "cut off": (with_raw(with_lengths([b"cat", b"dog"])[:-1]), "raw_input_contents[0]: element 1 is cut off"),
     "cut length": (with_raw(with_lengths([b"cat"]) + b"\1"), "raw_input_contents[0]: element 1 is cut off"),
     "raw for none": (with_raw(b"", b""), "raw_input_contents: 2 came for 1 inputs"),
@@ -114,7 +117,7 @@ MISTAKES = {
         pb.ModelInferRequest(
             model_name="chooser", inputs=[{"name": "choices", "datatype": "BYTES", "shape": [0, 2**62]}]
         ),
-        f"inputs[0].shape: [0, {2**62}] came, `choices` takes [n, m]",
+        f"inputs[0].shape: [0, {2**62}] came, an axis is from 0 to",
     ),
     "one axis": (infer_request("embedder", input_ids=IDS[0]), "inputs[0].shape: [4] came, `input_ids` takes [n, m]"),
     "no rows": (infer_request("embedder", input_ids=IDS[:0]), "input_ids: empty: shape [0, 4]"),
@@ -182,11 +185,23 @@ def test_outputs_too_large(server, monkeypatch):
     assert infer(server, "embedder", input_ids=ids)["sentence_embedding"].shape == (1000, 8)
 
 
-def test_not_utf8(server):
-    """Strings of the protocol that are not UTF-8 are named, in nested messages, too."""
-    request = infer_request("embedder", XX=["cat"])
-    with pytest.raises(grpc.RpcError, match=r"inputs\[0\]\.name: not UTF-8"):
-        stub(server, "ModelInfer")(request.SerializeToString().replace(b"XX", b"\xff\xfe"))
+@pytest.mark.parametrize(
+    ("request_", "field"),
+    [
+        (infer_request("embedder", XX=["cat"]), "inputs[0].name"),
+        (infer_request("embedder", XX=np.array([[200]])), "inputs[0].name"),
+        (_replace(infer_request("XX", text=[""]), "raw_input_contents", [b"\xff"]), "model_name"),
+        (infer_request("embedder", text=["cat"], parameters={"a": "XX"}), "parameters['a'].string_param"),
+    ],
+    ids=["name", "raw contents", "contents of any bytes", "parameter"],
+)
+def test_not_utf8(server, request_, field):
+    """Strings of the protocol that are not UTF-8 are named, in nested messages, too; contents may be any bytes."""
+    with pytest.raises(grpc.RpcError) as caught:
+        stub(server, "ModelInfer")(request_.SerializeToString().replace(b"XX", b"\xff\xfe"))
+
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert caught.value.details() == f"{field}: not UTF-8"
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -201,7 +216,8 @@ def test_not_a_message(server, method):
 tensors = st.tuples(
     st.sampled_from(["text", "text_pair", "question", "context", "input_ids", "attention_mask", "token_type_ids"]),
     st.sampled_from(["BYTES", "INT32", "INT64", "FP32", "BOOL", ""]),
-    st.lists(st.integers(-1, 4) | st.sampled_from([2**62, -(2**63)]), max_size=3),
+    st.lists(st.integers(-1, 4) | st.sampled_from([2**62, -(2**63)]), max_size=3)
+    | st.sampled_from([[127] * 30_000, [1] + [2**62] * 300]),
     st.binary(max_size=40)
     | st.lists(st.binary(max_size=6), max_size=4).map(with_lengths)
     | st.lists(st.integers(-2, 40), max_size=8).map(lambda values: np.array(values, "<i8").tobytes())

@@ -15,6 +15,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from bertline.v1 import encoder_pb2 as pb
+from serving.models import Models
 from tasks.manifest import MANIFEST_FILE, MODEL_FILE
 from tests.serving.conftest import serve
 from tests.serving.models import edit_manifest, write_model
@@ -228,6 +229,12 @@ def test_bad_version(put, models_dir, caplog):
         assert server.total("bertline_model_loads_total", version="2", result="loaded") == 1
 
 
+def look(server):
+    """Let a server look at its directory once, as it does from time to time."""
+    refresh = server.server._repository.refresh(patient=True)
+    asyncio.run_coroutine_threadsafe(refresh, server.loop).result(60)
+
+
 @pytest.mark.parametrize("breakage", ["graph", "manifest", "task", "name"])
 def test_replaced_by_what_is_bad(put, models_dir, breakage):
     """What cannot be loaded in the place of a version leaves the version serving as it was, STALE."""
@@ -249,25 +256,21 @@ def test_replaced_by_what_is_bad(put, models_dir, breakage):
         assert health(server, "tiny/1") == "SERVING"
 
 
-def test_written_in_place(put, models_dir, tmp_path, caplog):
+@pytest.mark.parametrize("manifest_last", [False, True])
+def test_written_in_place(put, models_dir, tmp_path, caplog, manifest_last):
     """A directory that is copied file by file is loaded once it is whole, without complaint on the way."""
     put()
     write_model(tmp_path / "staging", version="2")
     with watching(models_dir, poll_s=0) as server:
-
-        def look():
-            refresh = server.server._repository.refresh(patient=True)
-            asyncio.run_coroutine_threadsafe(refresh, server.loop).result(60)
-
         target = models_dir / "tiny" / "2"
         target.mkdir()
-        for item in sorted((tmp_path / "staging" / "tiny" / "2").iterdir()):
+        for item in sorted((tmp_path / "staging" / "tiny" / "2").iterdir(), reverse=manifest_last):
             content = item.read_bytes()
             with open(target / item.name, "wb", buffering=0) as file:
                 for start in range(0, len(content), 1 + len(content) // 4):
                     file.write(content[start : start + 1 + len(content) // 4])
-                    look()
-        look()
+                    look(server)
+        look(server)
 
         assert states(server)["tiny/2"] == "READY"
 
@@ -275,14 +278,75 @@ def test_written_in_place(put, models_dir, tmp_path, caplog):
 
 
 def test_same_content(put, models_dir):
-    """What only looks new is checked, and not loaded again."""
+    """What only looks new is checked, and neither loaded again nor counted."""
     put()
-    with watching(models_dir) as server:
+    with watching(models_dir, poll_s=0) as server:
         model = next(iter(server.server._repository.models))
+        seconds = server.total("bertline_model_load_seconds")
         os.utime(models_dir / "tiny" / "1" / MODEL_FILE)
-        server.wait_for("bertline_model_loads_total", 2, result="loaded")
+        look(server)
 
         assert next(iter(server.server._repository.models)) is model
+        assert server.total("bertline_model_loads_total", result="loaded") == 1
+        assert server.total("bertline_model_load_seconds") == seconds
+
+
+def test_nothing_new(put, models_dir, monkeypatch):
+    """A look that finds nothing new puts the models together once, however many there are."""
+    for name in ("tiny", "other", "third"):
+        put(name)
+    made = []
+    with watching(models_dir, poll_s=0) as server:
+        monkeypatch.setattr("serving.repository.Models", lambda versions: made.append(versions) or Models(versions))
+        look(server)
+
+    assert [len(versions) for versions in made] == [3]
+
+
+def test_odd_manifest(put, models_dir):
+    """A manifest that JSON or UTF-8 cannot repeat fails its own version; the others are listed."""
+    put()
+    odd = {"nan": {"scores": {"pearson": float("nan")}}, "half": {"outputs": ["\ud800"]}, "key": {"\ud800": 1}}
+    for name, changes in odd.items():
+        put(name)
+        edit_manifest(models_dir / name / "1", **changes)
+    with serve(models_dir) as server:
+        assert states(server) == {"half/1": "FAILED", "key/1": "FAILED", "nan/1": "FAILED", "tiny/1": "READY"}
+
+
+def test_unreadable_folder(put, models_dir, tmp_path, caplog):
+    """A folder that cannot be read leaves what was loaded from it serving, and the others coming and going; the log
+    says so once. In strict mode a server does not start with it."""
+    put()
+    put("other")
+    with watching(models_dir, poll_s=0) as server:
+        os.rename(models_dir / "tiny", tmp_path / "away")
+        os.symlink("tiny", models_dir / "tiny")
+        put("third")
+        shutil.rmtree(models_dir / "other")
+        for _ in range(3):
+            look(server)
+
+        assert states(server) == {"third/1": "READY", "tiny/1": "READY"}
+        errors = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+        assert len(errors) == 1
+        assert errors[0].startswith(f"cannot read `{models_dir / 'tiny'}`: too many levels of symbolic links; ")
+
+        os.unlink(models_dir / "tiny")
+        look(server)
+        assert states(server) == {"third/1": "READY"}
+
+    os.symlink("tiny", models_dir / "tiny")
+    with serve(models_dir) as server:
+        assert states(server) == {"third/1": "READY"}
+    with (
+        pytest.raises(ValueError, match=r"--strict, and a model cannot be loaded: cannot read"),
+        serve(models_dir, strict=True),
+    ):
+        pass
+    shutil.rmtree(models_dir / "third")
+    with pytest.raises(ValueError, match=r"no model can be loaded: cannot read"), serve(models_dir):
+        pass
 
 
 def test_asked_to_look(put, models_dir):

@@ -19,6 +19,7 @@ from serving.scheduler import (
     Scheduler,
     TooLargeError,
 )
+from tests.serving.reliability import wait_until
 
 
 class Echo:
@@ -191,6 +192,35 @@ def test_a_deadline_that_cannot_be_met_is_refused_at_once(scheduler, model):
     model.gate.set()
 
 
+@pytest.mark.parametrize(("ask", "refused", "admitted"), [("check", 1.3, 1.5), ("submit", 1.2, 1.3)])
+def test_a_deadline_leaves_room_for_a_wrong_forecast(log, model, ask, refused, admitted):
+    """More has to be left than is forecast: the most before texts become tokens."""
+    model.seconds_per_token, needed_s = 1.0, 1000.0
+    scheduler = Scheduler(workers=1, observer=log, max_queue_s=2 * needed_s)
+    work = {"check": 1000, "submit": [[[1] * 1000]]}[ask]
+
+    def asked(share):
+        arguments = (work, total) if ask == "submit" else (work,)
+        return getattr(scheduler, ask)(model, *arguments, deadline_s=time.monotonic() + share * needed_s)
+
+    with pytest.raises(HopelessError):
+        asked(refused)
+    asked(admitted)
+    scheduler.close()
+
+
+@pytest.mark.parametrize(("num_threads", "num_tokens", "needed"), [(1, 40, "0.4"), (1, 1280, "0.8"), (4, 60, "0.1")])
+def test_a_batch_takes_no_more_cores_for_others_being_idle(log, model, num_threads, num_tokens, needed):
+    """What one batch holds takes as long as its own cores need; what makes many batches is divided among all cores."""
+    model.seconds_per_token, model.num_threads = 0.01, num_threads
+    scheduler = Scheduler(workers=16, observer=log)
+    with pytest.raises(HopelessError, match=f"about {needed} s are needed"):
+        scheduler.check(model, num_tokens, time.monotonic())
+    with pytest.raises(HopelessError, match=f"about {needed} s are needed"):
+        scheduler.submit(model, [[[1] * 20] * (num_tokens // 20)], total, deadline_s=time.monotonic())
+    scheduler.close()
+
+
 def test_speed_is_learnt(scheduler, model):
     """What admission goes by follows what batches take."""
     model.seconds_per_token = 10.0
@@ -242,6 +272,25 @@ def test_expired(scheduler, model, log):
     assert timely.result(10).results == [10]
     assert [1] * 5 not in [sequence for batch in model.batches for sequence in batch]
     assert log.dropped == 3
+
+
+def test_cancelling_what_blocks_the_queue_wakes_idle_workers(log):
+    """Cores that were too few for it compute what waits behind it."""
+    wide, narrow = Echo(), Echo()
+    wide.num_threads = 2
+    narrow.gate.clear()
+    scheduler = Scheduler(workers=2, observer=log)
+    scheduler.submit(narrow, [[[1] * 10]], total)
+    assert narrow.entered.acquire(timeout=10)
+    blocking = scheduler.submit(wide, [[[1] * 20]], total)
+    behind = scheduler.submit(narrow, [[[1] * 30]], total)
+    wait_until(lambda: scheduler._changed._waiters, "the other worker found something to do")
+
+    assert blocking.cancel()
+    assert narrow.entered.acquire(timeout=5), "it waits for the first batch to end"
+    narrow.gate.set()
+    assert behind.result(10).results == [30]
+    scheduler.close()
 
 
 def test_failing_batch(scheduler, model, caplog):
@@ -320,10 +369,24 @@ def test_a_batch_that_cannot_be_aborted_is_reported(log, model, monkeypatch):
     model.abort = lambda: None
     time.sleep(0.05)
 
+    assert "longer than 0.01 s" in scheduler.look_after_workers()
     with pytest.raises(RuntimeError, match="did not end"):
         scheduler.look_after_workers()
     with pytest.raises(RuntimeError, match="did not end"):
         scheduler.close()
+    model.gate.set()
+
+
+def test_a_process_that_stood_still_is_not_given_up(scheduler, model):
+    """However long a batch has taken when that is seen first, it may take some time to end once it is aborted."""
+    hung = occupy(scheduler, model)
+    model.abort = model.aborted.set
+    scheduler._workers[0].under_way.started_s -= 1000
+
+    for _ in range(2):
+        assert "longer than 60 s" in scheduler.look_after_workers()
+    with pytest.raises(ComputeError, match="did not end in time"):
+        hung.result(0)
     model.gate.set()
 
 
@@ -345,6 +408,19 @@ def test_what_was_learnt_in_bad_times_is_forgotten_when_idle(scheduler, model):
     scheduler.check(model, 500, deadline_s=time.monotonic() + 1)
     with pytest.raises(TooLargeError):
         scheduler.check(model, 20_000)
+
+
+@pytest.mark.parametrize("learnt", [0.0005, 0.002])
+def test_what_was_learnt_stays_where_forgetting_it_lets_nothing_in(scheduler, model, learnt):
+    """A call that is hopeless at any speed tells nothing of the model's."""
+    model.seconds_per_token = 0.001
+    for _ in range(500):
+        scheduler.forecast.batch_done(model, 40, 40 * learnt)
+    before = scheduler.forecast.seconds_per_token(model)
+
+    with pytest.raises(HopelessError):
+        scheduler.check(model, 100, time.monotonic() + 0.001)
+    assert scheduler.forecast.seconds_per_token(model) == before == pytest.approx(learnt, rel=0.1)
 
 
 def test_closing_aborts_what_is_under_way(log, model):
@@ -389,23 +465,32 @@ def test_a_worker_that_ends_is_replaced(scheduler, model, monkeypatch):
     assert scheduler.look_after_workers() == ""
 
 
-def test_finished_job_is_freed(scheduler, model):
-    """Nothing keeps the arrays of a job once its future is gone."""
+@pytest.mark.parametrize("deadline_passes", [False, True])
+def test_an_ended_job_is_freed(scheduler, model, deadline_passes):
+    """Nothing keeps the arrays and the request of a job once its future is gone, not even a worker that has nothing
+    else to do."""
 
     class Sequence(list):
         pass
 
-    sequence = Sequence([1, 2])
-    reference = weakref.ref(sequence)
+    class Request:
+        def finish(self, group, outputs):
+            return sum(outputs)
+
+    sequence, request = Sequence([1, 2]), Request()
+    references = [weakref.ref(sequence), weakref.ref(request)]
     gc.disable()
     try:
-        assert scheduler.submit(model, [[sequence]], total).result(10).results == [3]
+        busy = occupy(scheduler, model)
+        future = scheduler.submit(model, [[sequence]], request.finish, deadline_s=time.monotonic() + 60)
+        if deadline_passes:
+            scheduler._queue.first().job.deadline_s = 0.0
+        model.gate.set()
+        wait([busy, future], 10)
+        assert isinstance(future.exception(), ExpiredError) is deadline_passes
         model.batches.clear()
-        del sequence
-        assert scheduler.submit(model, [[[1]]], total).result(10).results == [
-            1
-        ]  # the worker has let go of the batch before
-        assert reference() is None
+        del sequence, request, future
+        wait_until(lambda: not any(reference() for reference in references), "something is kept", limit_s=10)
     finally:
         gc.enable()
 

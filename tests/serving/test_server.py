@@ -3,6 +3,7 @@ import queue
 import struct
 import threading
 import time
+from contextlib import contextmanager
 
 import grpc
 import numpy as np
@@ -13,12 +14,14 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from bertline.v1 import encoder_pb2 as pb
 from serving.engine import Run
 from serving.gate import _code_of_cancellation
+from serving.intake import Intake
 from serving.models import Model
 from serving.offload import NUM_THREADS, SMALL_BYTES
 from serving.ports import MAX_STREAMS
 from tests.serving import http2
 from tests.serving.conftest import serve
 from tests.serving.open_inference import infer_request, stub
+from tests.serving.reliability import wait_until
 
 SERVICE = "bertline.v1.Encoder"
 LONG = "the cat " * 15  # 32 tokens
@@ -27,7 +30,7 @@ LONG = "the cat " * 15  # 32 tokens
 @pytest.fixture
 def slow(slow_models, monkeypatch):
     """A server with one worker that computes one text at a time; its queue takes what it believes to be 512 tokens."""
-    monkeypatch.setattr("serving.forecast.Forecast.seconds_per_token", lambda self, model: 0.01)
+    monkeypatch.setattr("serving.forecast._in_full_batches", lambda line, model: 0.01)
     with serve(slow_models, workers=1, max_batch_tokens=32, max_queue_s=5.12001) as running:
         yield running
 
@@ -145,18 +148,56 @@ def test_what_a_model_does_not_read_does_not_count(slow):
     assert embed_cut(17).code() is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
-def test_a_refusal_waits_for_no_tokenizing(slow):
-    """What is too much is refused while all threads that turn texts into tokens are busy with other requests."""
+@contextmanager
+def busy_threads(server):
+    """All threads that turn texts into tokens have other things to do."""
     release = threading.Event()
     for _ in range(NUM_THREADS):
-        waiting = slow.server._servicer.offload(SMALL_BYTES + 1, release.wait)
-        asyncio.run_coroutine_threadsafe(waiting, slow.loop)
+        waiting = server.server._servicer.offload(SMALL_BYTES + 1, release.wait)
+        asyncio.run_coroutine_threadsafe(waiting, server.loop)
     try:
-        refused = embed(slow, *["cat"] * SMALL_BYTES).exception(5)
+        yield
     finally:
         release.set()
 
+
+def hold(monkeypatch, owner, name):
+    """Let a method wait; returns what tells that it was called, and what lets it go on."""
+    called, release, method = threading.Event(), threading.Event(), getattr(owner, name)
+
+    def held(*arguments, **options):
+        called.set()
+        assert release.wait(20)
+        return method(*arguments, **options)
+
+    monkeypatch.setattr(owner, name, held)
+    return called, release
+
+
+def test_a_refusal_waits_for_no_tokenizing(slow):
+    """What is too much is refused while all threads that turn texts into tokens are busy with other requests."""
+    with busy_threads(slow):
+        refused = embed(slow, *["cat"] * SMALL_BYTES).exception(5)
+
     assert refused.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+def test_what_is_refused_after_all_is_not_tokenized(slow, monkeypatch):
+    """Where others have filled the queue since a request was admitted, its texts need not become tokens any more."""
+    embed(slow, LONG).result(10)  # how many tokens a byte gives
+    _, compute = hold(monkeypatch, Model, "compute")
+    with busy_threads(slow):
+        late = embed(slow, *[LONG] * 10)
+        waiting = slow.server._servicer.offload._threads._work_queue
+        wait_until(waiting.qsize, "it was not admitted")
+        others = [embed(slow, *[LONG] * 7) for _ in range(2)]
+        slow.wait_for("bertline_encode_seconds_count", 3)
+
+    assert late.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    compute.set()
+    assert [len(call.result(10).num_tokens) for call in others] == [7, 7]
+    assert slow.total("bertline_encode_seconds_count") == 3
+    assert slow.total("bertline_rejected_total", reason="queue_full") == 1
 
 
 def test_cancelled_call(slow):
@@ -175,6 +216,25 @@ def test_cancelled_call(slow):
     assert slow.total("bertline_tokens_total") == 9 * 32
 
 
+def test_cancelled_while_texts_become_tokens(slow, monkeypatch):
+    """What becomes of them is dropped: nothing waits, and nothing is computed."""
+    computing, compute = hold(monkeypatch, Model, "compute")
+    first = embed(slow, LONG)
+    assert computing.wait(10)
+    encoding, encode = hold(monkeypatch, Intake, "encode")
+    cancelled = embed(slow, *[LONG] * 9)
+    assert encoding.wait(10)
+    cancelled.cancel()
+    slow.wait_for("grpc_server_handled_total", 1, grpc_code="Cancelled")
+    encode.set()
+
+    slow.wait_for("bertline_cancelled_total", 9)
+    assert slow.total("bertline_queue_sequences") == 0
+    compute.set()
+    assert len(first.result(10).num_tokens) == 1
+    assert slow.total("bertline_tokens_total") == 32
+
+
 def test_deadline_that_cannot_be_met(slow):
     """It is DEADLINE_EXCEEDED at once, with the time after which to try again, and nothing is computed."""
     call = embed(slow, *[LONG] * 8, timeout=2)
@@ -189,7 +249,7 @@ def test_deadline_that_cannot_be_met(slow):
 @pytest.fixture
 def patient(slow, monkeypatch):
     """A server that refuses nothing, and a client that is connected; between them may lie some time."""
-    monkeypatch.setattr("serving.forecast.Forecast.seconds_per_token", lambda self, model: 1e-9)
+    monkeypatch.setattr("serving.forecast._in_full_batches", lambda line, model: 1e-9)
     monkeypatch.setattr("serving.gate.ROUNDED_S", 0.3)
     grpc.channel_ready_future(slow.channel).result(60)
     return slow

@@ -1,6 +1,7 @@
 import grpc
 import pytest
 from google.rpc import error_details_pb2
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_status import rpc_status
 
 from bertline.v1 import encoder_pb2 as pb
@@ -158,12 +159,14 @@ def test_very_many_bad_fields(server):
 
 
 def test_long_names(server):
-    """An error that repeats a name of the request stays short enough to travel."""
-    request = pb.EmbedRequest(model=pb.ModelRef(name="\N{PILE OF POO}" * 100_000))
+    """An error that repeats a name of the request stays short enough to travel, that of a health check as well."""
+    name = "\N{PILE OF POO}" * 100_000
+    errors = [
+        refused(server.stub.Embed, pb.EmbedRequest(model=pb.ModelRef(name=name)))[0],
+        refused(health_pb2_grpc.HealthStub(server.channel).Check, health_pb2.HealthCheckRequest(service=name))[0],
+    ]
 
-    error, _ = refused(server.stub.Embed, request)
-
-    assert error.code() is grpc.StatusCode.NOT_FOUND
+    assert [error.code() for error in errors] == [grpc.StatusCode.NOT_FOUND] * 2
 
 
 def raw_call(server, method, data):

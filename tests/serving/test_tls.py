@@ -110,10 +110,18 @@ def test_bad_files(certificate, authority, stranger, tmp_path):
     """Files that are no use are one line that names them."""
     broken = tmp_path / "broken.pem"
     broken.write_text("-----BEGIN CERTIFICATE-----\nnothing\n-----END CERTIFICATE-----\n")
+    chain = tmp_path / "chain.pem"
+    chain.write_text(certificate.path.read_text() + broken.read_text())
+    rsa, weak = authority.sign("rsa", rsa_bits=2048), authority.sign("weak", rsa_bits=1024)
     for files, named in [
-        (TlsFiles(broken, certificate.key), broken),
+        (TlsFiles(broken, certificate.key), f"the certificate `{broken}`"),
+        (TlsFiles(broken, certificate.key), "one of them is not PEM"),
+        (TlsFiles(chain, certificate.key), "one of them is not PEM"),
         (TlsFiles(certificate.path, broken), broken),
         (TlsFiles(certificate.path, stranger.sign("server").key), "belong together"),
+        (TlsFiles(certificate.path, rsa.key), "belong together"),
+        (TlsFiles(rsa.path, certificate.key), "belong together"),
+        (TlsFiles(weak.path, weak.key), "OpenSSL refuses them, ee key too small"),
         (TlsFiles(certificate.path, certificate.key, broken), broken),
         (TlsFiles(certificate.path, tmp_path / "none.pem"), "none.pem"),
     ]:

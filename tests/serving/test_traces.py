@@ -7,6 +7,7 @@ import grpc
 import pytest
 
 from bertline.v1 import encoder_pb2 as pb
+from serving.calls import Call, Stage
 from serving.traces import Traces
 from tests.serving.conftest import serve
 
@@ -121,6 +122,22 @@ def test_no_collector(all_tasks, no_collector, monkeypatch, caplog):
     assert time.monotonic() - started < 8  # a collector that says nothing is waited for 10 s
     told = [record.getMessage() for record in caplog.records if record.name == "serving.traces"]
     assert told == ["spans that did not reach the collector of traces: 1"]
+
+
+def test_lost_where_too_many_wait(no_collector, monkeypatch, caplog):
+    """Spans that were dropped before they were sent, as too many waited already, are lost, too."""
+    pytest.importorskip("opentelemetry.sdk")
+    monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "2")
+    monkeypatch.setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "2")
+    monkeypatch.setattr("serving.traces.CLOSE_S", 0.1)
+    traces = Traces(no_collector, 1.0)
+    for _ in range(50):
+        traces(Call("/bertline.v1.Encoder/Embed", "id", stages=[Stage("tokenize", 0.0, 0.0)]))
+    traces.close()
+    traces.close()
+
+    told = [record.getMessage() for record in caplog.records if record.name == "serving.traces"]
+    assert told == ["spans that did not reach the collector of traces: 100"]
 
 
 def test_not_installed(monkeypatch):

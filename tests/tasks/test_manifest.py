@@ -108,13 +108,20 @@ def test_execution_has_defaults(directory):
         ({"precision": "fp8"}, "unknown precision: `fp8` (one of: fp32, fp16, int8)"),
         ({"hidden_size": 0}, "hidden_size must be at least 1: `0`"),
         ({"execution": {"max_batch_tokens": -5}}, "execution.max_batch_tokens must be at least 1: `-5`"),
+        ({"scores": {"dev": {"pearson": float("nan")}}}, "scores.dev.pearson must be a finite number: `nan`"),
+        ({"settings": {"null_threshold": float("inf")}}, "settings.null_threshold must be a finite number: `inf`"),
+        ({"settings": {"null_threshold": 10**400}}, "setting `null_threshold` must be a finite number"),
+        ({"outputs": ["\ud800"]}, r"outputs cannot be written as UTF-8: '\ud800'"),
+        ({"provenance": {"\ud800": 1}}, r"a key of provenance cannot be written as UTF-8: '\ud800'"),
+        ({"\ud800": 1}, r"a key cannot be written as UTF-8: '\ud800'"),
     ],
 )
 def test_values_that_no_model_has_are_named(directory, changes, message):
-    """Of the right kind, but not possible."""
+    """Of the right kind, but not possible, or not to be written again: in a line that is UTF-8, whatever it names."""
     change(directory, **changes)
 
     assert message in error_of(directory)
+    assert error_of(directory).encode()
 
 
 @pytest.mark.parametrize("name", ["model.onnx", "tokenizer.json"])
