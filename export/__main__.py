@@ -82,11 +82,11 @@ def arguments_of_command() -> Arguments:
     """What is asked for, over the columns that the checkpoint's own data had."""
     read = partial(parse, Arguments, "export", __doc__)
     found = read()
-    card = read_task_card(checkpoint_directory(found.checkpoint))
-    if not card or found.task not in (None, card.task):
+    card, labelled = read_task_card(checkpoint_directory(found.checkpoint)), found.data.dev or found.data.train
+    if not card or not labelled or found.task not in (None, card.task):
         return found
     known = dev_columns(card.provenance.get("recipe", {}))
-    return read(default=replace(found, columns=columns_there(found.data.dev or found.data.train, known)))
+    return read(default=replace(found, columns=columns_there(labelled, known)))
 
 
 @command

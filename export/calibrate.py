@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from export.network import Range
+from export.network import Range, reads_only_cls
 from tasks import AnyTask
 from tasks.batching import run_features
 from tasks.features import Features
@@ -120,10 +120,18 @@ def _show(
     watchers: Mapping[str, See],
     progress: Callable[[int], object] | None = None,
 ) -> None:
-    """Run the network over sequences, and show each watcher what its layer takes."""
+    """Run the network over sequences, and show each watcher what its layer takes in the graph."""
+    if reads_only_cls(task):
+        last = f"bert.layers.{model.config.num_hidden_layers - 1}."
+        of_cls = {f"{last}{kind}" for kind in ("attention_output", "intermediate", "output")}
+        watchers = {name: _shown_cls(see) if name in of_cls else see for name, see in watchers.items()}
     with _watching(model, watchers):
         # Each sequence alone: padding would be seen, too.
         run_features(task, features, torch_run(model, task), max_batch_tokens=1, progress=progress)
+
+
+def _shown_cls(see: See) -> See:
+    return lambda x: see(x[:, :1])
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from export.evidence import Evidence, labelled, plain_texts, random_ids
+from export.evidence import Evidence, divided, labelled, plain_texts, random_ids
 from export.workload import Workload, typical_lengths
 from tasks import AnyTask
 from tasks.embedding import Embedding
@@ -22,7 +22,7 @@ from training.data.labelled import (
     dev_columns,
     read_texts,
     source_digest,
-    source_name,
+    source_names,
 )
 from training.limits import COUNT, check_numbers
 
@@ -49,9 +49,9 @@ class Data:
     """Texts without labels, one a line, or a table: nothing is scored, vectors or logits are compared. For int8 some
     hundred are wanted: up to half of them give ranges, and the others judge."""
     max_examples: Annotated[int, COUNT] = 1000
-    """Examples that are scored, at most."""
+    """Examples that are scored, at most; of masked-lm those of the first 1,000 passages of each file."""
     num_calibration: Annotated[int, COUNT] = 256
-    """Examples from which ranges are taken."""
+    """Examples from which ranges are taken, at most."""
 
     def check(self) -> None:
         """Look for what contradicts itself.
@@ -102,38 +102,45 @@ class Data:
         if self.dev:
             return labelled(task, self.dev, self.columns, max_examples=self.max_examples)
         if self.texts:
-            return self._texts(task, (self.texts,), self.columns, self.max_examples)
+            there = _texts_of((self.texts,), self.columns)
+            return plain_texts(task, there, (self.texts,), max_examples=self.max_examples)
         return random_ids(task)
 
-    def with_ranges(self, evidence: Evidence) -> tuple[Evidence, list[Features]]:
-        """What to judge on, and sequences to take ranges from: none where there are neither training data nor texts;
-        other texts than those that judge, where there are enough."""
-        if self.train:
-            return evidence, self._of_training(evidence.task)
-        if not self.texts:
-            return evidence, []
-        if len(evidence.examples) >= MIN_APART:
-            return evidence.apart(self.num_calibration)
-        name = f"{evidence.name}, which gave the ranges, too"
-        return replace(evidence, name=name), evidence.some(self.num_calibration).features
+    def with_ranges(self, task: AnyTask) -> tuple[Evidence, list[Features], str]:
+        """What to judge on; sequences to take ranges from: none where there are neither training data nor texts; and
+        what to know of these ranges, in a line: empty where the evidence says it all.
 
-    def remark(self, evidence: Evidence) -> str:
-        """What to know of int8 ranges from these data, in a line; empty where the evidence says it all."""
+        Raises:
+            ValueError: as `evidence`.
+        """
+        if self.texts:
+            return self._with_ranges_of(self.texts, task)
+        evidence = self.evidence(task)
         if self.train:
-            return f"ranges from {', '.join(map(source_name, self.train))}"
-        if not self.texts:
-            given = "no --train" if self.dev else "neither --train nor --texts"
-            return f"{given}: dynamic ranges only, results depend on the batch"
-        if len(evidence.examples) >= MIN_APART:
-            return ""
-        return f"{evidence.name} give ranges and judge, which flatters them; give some hundred, {MIN_APART} at least"
+            return evidence, self._of_training(task), f"ranges from {', '.join(source_names(self.train))}"
+        given = "no --train" if self.dev else "neither --train nor --texts"
+        return evidence, [], f"{given}: dynamic ranges only, results depend on the batch"
+
+    def _with_ranges_of(self, texts: Path, task: AnyTask) -> tuple[Evidence, list[Features], str]:
+        """Other texts than those that judge give the ranges, where there are enough."""
+        there = _texts_of((texts,), self.columns)
+        if len(there) < MIN_APART:
+            both = plain_texts(task, there, (texts,), max_examples=self.max_examples)
+            remark = f"{both.name} give ranges and judge, which flatters them; give some hundred, {MIN_APART} at least"
+            evidence = replace(both, name=f"{both.name}, which gave the ranges, too")
+            return evidence, both.some(self.num_calibration).features, remark
+        given, others = divided(there, min(self.num_calibration, len(there) // 2))
+        evidence = plain_texts(task, others, (texts,), max_examples=self.max_examples)
+        sequences = plain_texts(task, given, (texts,), max_examples=len(given)).features
+        return replace(evidence, name=f"{evidence.name}, ranges from {len(given):,} others"), sequences, ""
 
     def _of_training(self, task: AnyTask) -> list[Features]:
         columns = self.columns
         if self.train_columns:
             columns = columns_there(self.train, self.train_columns)
         if isinstance(task, Embedding):
-            return self._texts(task, self.train, columns, self.num_calibration).features
+            there = _texts_of(self.train, columns)
+            return plain_texts(task, there, self.train, max_examples=self.num_calibration).features
         return labelled(task, self.train, columns, max_examples=self.num_calibration, scored=False).features
 
     def record(self, evidence: Evidence, calibrated_on: Sequence[Features]) -> dict[str, Any]:
@@ -152,12 +159,6 @@ class Data:
             found["calibrated_on"] = {"what": what, "files": digests}
         return found
 
-    def _texts(self, task: AnyTask, paths: Sequence[Path], columns: Columns, count: int) -> Evidence:
-        found = Examples(item for path in paths for item in read_texts(path, columns).placed())
-        if not found:
-            raise ValueError(f"no texts in {', '.join(f'`{path}`' for path in paths)}")
-        return plain_texts(task, found, paths, max_examples=count)
-
     def workload(self, task: AnyTask, evidence: Evidence) -> Workload:
         """Sequences as long as those to come."""
         if self.dev or self.texts:
@@ -167,8 +168,15 @@ class Data:
         return Workload(lengths, task.tokenizer.vocab_size)
 
 
+def _texts_of(paths: Sequence[Path], columns: Columns) -> Examples:
+    found = Examples(item for path in paths for item in read_texts(path, columns).placed())
+    if not found:
+        raise ValueError(f"no texts in {', '.join(f'`{path}`' for path in paths)}")
+    return found
+
+
 def _digests(paths: Sequence[Path]) -> dict[str, str]:
-    return {source_name(path): source_digest(path) for path in paths}
+    return dict(zip(source_names(paths), map(source_digest, paths), strict=True))
 
 
 def _those_there(paths: Sequence[str]) -> tuple[Path, ...]:

@@ -14,7 +14,7 @@ from tasks.embedding import Embedding, EmbeddingSettings
 from tasks.features import Features
 from tasks.regression import Regression
 from training.data.examples import Examples, encode_examples
-from training.data.labelled import Columns, read_examples, read_similarities
+from training.data.labelled import MAX_PASSAGE_TOKENS, Columns, read_examples, read_similarities, source_names
 from training.evaluate import check_labels
 from training.similarity import vector_scores
 
@@ -47,22 +47,9 @@ class Evidence:
 
     def some(self, count: int) -> Evidence:
         """At most so many of the examples, drawn at random, without their labels."""
-        return self._of(_drawn(len(self.examples), count), self.name)
-
-    def apart(self, count: int) -> tuple[Evidence, list[Features]]:
-        """The examples without at most half of them, and the sequences of those, to take ranges from.
-
-        Args:
-            count: how many to take, at most.
-        """
-        taken = _drawn(len(self.examples), min(count, len(self.examples) // 2))
-        kept = sorted(set(range(len(self.examples))) - set(taken))
-        name = f"{len(kept):,} texts, ranges from {len(taken):,} others"
-        return self._of(kept, name), self._of(taken, name).features
-
-    def _of(self, numbers: Sequence[int], name: str) -> Evidence:
+        numbers = _drawn(len(self.examples), count)
         return Evidence(
-            name=name,
+            name=self.name,
             task=self.task,
             examples=[self.examples[number] for number in numbers],
             places=[self.places[number] for number in numbers],
@@ -83,13 +70,14 @@ def labelled(
     Raises:
         ValueError: naming the file and the line of what cannot be used.
     """
-    files = ", ".join(path.name for path in paths)
+    files = ", ".join(source_names(paths))
     if isinstance(task, Embedding):
         there = read_similarities(paths, columns=columns, tokenizer=task.tokenizer)
         pairs = some_of(there, max_examples)
         _check_varied(pairs, files)
         return _pairs(f"{_counted(pairs, there)} pairs of {files}", task, pairs, paths)
-    there = read_examples(task.name, paths, columns=columns, tokenizer=task.tokenizer)
+    passage = min(MAX_PASSAGE_TOKENS, task.settings.max_seq_length - 2)
+    there = read_examples(task.name, paths, columns=columns, tokenizer=task.tokenizer, max_passage_tokens=passage)
     examples = some_of(there, max_examples)
     try:
         check_labels(task, examples)
@@ -164,6 +152,15 @@ def some_of(examples: Examples, max_examples: int) -> Examples:
     """At most so many, drawn at random."""
     placed = list(examples.placed())
     return Examples(placed[number] for number in _drawn(len(examples), max_examples))
+
+
+def divided(examples: Examples, count: int) -> tuple[Examples, Examples]:
+    """So many, drawn at random, and the others."""
+    drawn, placed = set(_drawn(len(examples), count)), list(enumerate(examples.placed()))
+    return (
+        Examples(item for number, item in placed if number in drawn),
+        Examples(item for number, item in placed if number not in drawn),
+    )
 
 
 def _counted(some: Examples, there: Examples) -> str:

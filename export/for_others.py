@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 from export.source import Source
 from tasks.embedding import EmbeddingSettings
+from tasks.json_files import read_json
 from training.checkpoint import CONFIG_FILE
 
 _COPIED = (CONFIG_FILE, "tokenizer_config.json", "special_tokens_map.json", "vocab.txt")
@@ -26,6 +28,8 @@ def write_for_others(directory: Path, source: Source, hidden_size: int) -> None:
     for name in _COPIED:
         if (source.directory / name).is_file():
             shutil.copyfile(source.directory / name, directory / name)
+    if labels := getattr(source.task.settings, "labels", ()):
+        _name_labels(directory / CONFIG_FILE, labels)
     if isinstance(source.task.settings, EmbeddingSettings):
         _write_sentence_transformer(directory, source.task.settings, hidden_size)
 
@@ -43,6 +47,13 @@ def _write_sentence_transformer(directory: Path, settings: EmbeddingSettings, hi
         {"word_embedding_dimension": hidden_size, "pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False},
     )
     _write(directory / "sentence_bert_config.json", {"max_seq_length": settings.max_seq_length, "do_lower_case": False})
+
+
+def _name_labels(path: Path, labels: Sequence[str]) -> None:
+    """As the manifest does, whatever the checkpoint called them."""
+    id2label = {str(number): label for number, label in enumerate(labels)}
+    label2id = {label: number for number, label in enumerate(labels)}
+    _write(path, read_json(path) | {"id2label": id2label, "label2id": label2id})
 
 
 def _write(path: Path, values: object) -> None:

@@ -163,7 +163,8 @@ class Gate:
             runs = {numbers.name: run}
             self.qualities |= judge(self.expected, runs, max_batch_tokens=max_batch_tokens, progress=bar.update)
         if reason := self.shortfall(numbers):
-            raise QualityError(f"graph refused: {numbers.name}, as it will be run: {reason}")
+            remedy = "raise the limit, or take the default form with --no-tune"
+            raise QualityError(f"graph refused: {numbers.name}, as it will be run: {reason} ({remedy})")
 
     def shortfall(self, numbers: Numbers) -> str:
         """How numbers are below the limits, in words; empty where they are not."""

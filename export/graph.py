@@ -22,7 +22,7 @@ from onnx import TensorProto, ValueInfoProto, helper
 
 from export.builder import CONTRIB, GraphBuilder
 from export.linear import LinearLayers
-from export.network import Network
+from export.network import Network, reads_only_cls
 from export.storage import Graph
 from export.variant import Form, Numbers
 from tasks.features import INPUT_NAMES
@@ -46,6 +46,7 @@ class _Writer:
 
     def __init__(self, network: Network, numbers: Numbers, form: Form) -> None:
         self.config, self.weights, self.task = network.config, network.weights, network.task
+        self.reads_only_cls = reads_only_cls(network.task)
         self.numbers, self.form = numbers, form
         self.graph = GraphBuilder(numbers.dtype)
         self.linear = LinearLayers(self.graph, network, numbers, form)
@@ -62,11 +63,6 @@ class _Writer:
             outputs = self.head(x)
         inputs = [_tensor(name, TensorProto.INT32, ["batch", "length"]) for name in INPUT_NAMES]
         return self.graph.model(inputs, outputs)
-
-    @property
-    def reads_only_cls(self) -> bool:
-        pooling = getattr(self.task.settings, "pooling", "cls")
-        return not self.task.token_outputs and pooling == "cls"
 
     # Embeddings
 

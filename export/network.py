@@ -113,6 +113,11 @@ def _joined(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     }
 
 
+def reads_only_cls(task: AnyTask) -> bool:
+    """Whether [CLS] is all that is read of the last layer: but for keys and values, it computes no more."""
+    return not task.token_outputs and getattr(task.settings, "pooling", "cls") == "cls"
+
+
 def _is_layer(name: str, value: np.ndarray) -> bool:
     return value.ndim == 2 and not name.startswith("bert.embeddings.")
 

@@ -28,7 +28,7 @@ from tasks.registry import settings_to_dict
 from tasks.tokenizer import TOKENIZER_FILE
 from training.checkpoint import checkpoint_digest
 from training.data.hub import is_hub
-from training.data.labelled import source_name
+from training.data.labelled import source_names
 from training.model.bert import BertConfig
 from training.reports.model_card import CARD_FILE, with_notes
 
@@ -99,7 +99,7 @@ def check_record(source: Source, config: BertConfig, data: Sequence[Path]) -> No
         "scores": dict(trained.scores) if trained else {},
         "training": dict(trained.provenance) if trained else {},
         "name": source.name,
-        "data": [source_name(path) for path in data],
+        "data": source_names(data),
     }
     check_json(record)
 

@@ -136,11 +136,12 @@ def _make_graph(source: Source, model: BertModel, directory: Path, wishes: Wishe
     if lost := data.not_there(source.card, task):
         stages.say(f"data of the training that are not found from here: {', '.join(lost)}; --dev and --train say where")
     data = data.or_those_of(source.card, task)
-    evidence, sequences = data.evidence(task), list[Features]()
     if wishes.precision == "int8":
-        if remark := data.remark(evidence):
+        evidence, sequences, remark = data.with_ranges(task)
+        if remark:
             stages.say(remark)
-        evidence, sequences = data.with_ranges(evidence)
+    else:
+        evidence, sequences = data.evidence(task), []
     stages.say(f"judged on {evidence.name}")
     network = Network(model.config, Weights.of(model), task)
     gate = Gate(network, evidence, reference, wishes.limits, stages, TARGETS[wishes.target])

@@ -137,6 +137,7 @@ def _origin(manifest: Manifest) -> dict[str, str]:
 def _data(record: Mapping[str, Any]) -> dict[str, str]:
     found = {}
     for name, part in record.items():
-        found[name.replace("_", " ")] = part["what"]
-        found |= {f"SHA-256 of {file}": digest for file, digest in part["files"].items()}
+        label = name.replace("_", " ")
+        found[label] = part["what"]
+        found |= {f"{label}, SHA-256 of {file}": digest for file, digest in part["files"].items()}
     return found

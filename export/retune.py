@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -64,8 +64,11 @@ def retune(model_dir: str | Path, workload: Workload, *, stages: Stages = SILENT
 
 
 def _copy_the_rest(old: Path, new: Path) -> None:
-    """Whatever else lies there, links as they are."""
-    graph = shutil.ignore_patterns(MODEL_FILE, DATA_FILE)
+    """Whatever lies there but the graph, links as they are."""
+
+    def graph(folder: str, names: list[str]) -> Sequence[str]:
+        return (MODEL_FILE, DATA_FILE) if Path(folder) == old else ()
+
     try:
         shutil.copytree(old, new, symlinks=True, dirs_exist_ok=True, ignore=graph)
     except shutil.Error as error:

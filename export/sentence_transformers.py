@@ -88,7 +88,7 @@ def _modules(directory: Path) -> list[tuple[str, Path]]:
 def _pooling(path: Path) -> str:
     if not path.is_file():
         raise ValueError(f"missing file: `{path}`")
-    config = read_json(path)
+    config = {"pooling_mode_mean_tokens": True} | read_json(path)  # true where it is left out
     if not read_flag(config, "include_prompt", path, default=True):
         raise ValueError(
             f"`{path}` leaves prompts out of the pooling: make include_prompt true, for texts without them"

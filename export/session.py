@@ -87,9 +87,12 @@ def _session(model: str | Path | Graph, execution: Execution) -> onnxruntime.Inf
             disabled_optimizers=list(execution.disabled_optimizers),
             enable_fallback=0,  # to another provider, with no more than a line on stdout
         )
+    except MemoryError:
+        raise
     except Exception as error:  # ONNX Runtime has an exception class for each status, without a common base
         named = "" if isinstance(model, Graph) else f" `{model}`"
-        raise ValueError(f"cannot load graph{named}: {str(error).splitlines()[0]}") from error
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise ValueError(f"cannot load graph{named}: {reason}") from error
     check_started(execution.provider, session.get_providers())
     return session
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
+from operator import itemgetter
 from typing import Any
 
 from export.choice import Choice, default_choice, session_of, shown
@@ -132,11 +133,16 @@ def _fastest(trials: Sequence[Trial]) -> Any:
 
 
 def _finalists(best: Choice, trials: Sequence[Trial]) -> list[Choice]:
-    """Combinations of what was nearly as fast as the fastest: one of them may be faster yet."""
+    """The best so far, and combinations of what was nearly as fast: one of them may be faster yet."""
     found = {best: 1.0}
-    for trial in trials:
-        if trial.ratio >= CLOSE:
-            found |= {choice.changed(trial.name, trial.value): trial.ratio * known for choice, known in found.items()}
-    hopeful = sorted(found, key=lambda choice: -found[choice])[:NUM_FINALISTS]
+    for name in dict.fromkeys(trial.name for trial in trials):
+        close = [trial for trial in trials if trial.name == name and trial.ratio >= CLOSE]
+        combined = [
+            (choice.changed(name, trial.value), known * trial.ratio)
+            for choice, known in found.items()
+            for trial in close
+        ]
+        found = dict(sorted(combined, key=itemgetter(1)))  # of equal choices, the one with the highest product stays
+    hopeful = list(dict.fromkeys([best, *sorted(found, key=lambda choice: -found[choice])]))[:NUM_FINALISTS]
     sessions = list(dict.fromkeys(map(session_of, hopeful)))[:NUM_SESSIONS]
     return [choice for choice in hopeful if session_of(choice) in sessions]

@@ -8,8 +8,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from export.calibrate import NUM_BINS, SHARES, Histogram
+from export.calibrate import NUM_BINS, SHARES, Histogram, calibrate
+from export.evidence import random_ids
 from export.network import Range
+from export.source import read_source
 
 FLOATS = st.floats(-1e4, 1e4, width=32)
 
@@ -51,6 +53,26 @@ def test_outliers_do_not_take_all_steps():
     tried = [Range.between(share * low, share * high) for share in SHARES]
     assert squared_error(values, found) <= 1.001 * min(squared_error(values, item) for item in tried)
     assert found.scale < Range.between(low, high).scale
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+def test_ranges_are_those_of_what_the_graph_computes(pooling, checkpoints):
+    """Where [CLS] alone is read, the last layer needs the other tokens for keys and values only."""
+    source = read_source(checkpoints["plain"], settings={"pooling": pooling})
+    model, task, features = source.load_model(), source.task, random_ids(source.task).features
+    seen = {f"bert.layers.{number}.{kind}": Histogram() for number in (0, 1) for kind in ("qkv", "intermediate")}
+
+    def watch(name):
+        is_of_cls = pooling == "cls" and name == "bert.layers.1.intermediate"
+        model.get_submodule(name).register_forward_pre_hook(
+            lambda module, inputs: seen[name].count(inputs[0][:, :1] if is_of_cls else inputs[0])
+        )
+
+    for name in seen:
+        watch(name)
+    found = calibrate(model, task, features, list(seen))
+
+    assert found == {name: histogram.best_range() for name, histogram in seen.items()}
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), 3e38])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import shutil
 from dataclasses import replace
@@ -17,6 +18,7 @@ from export.card import render
 from export.data import Data
 from export.retune import retune
 from export.stages import Stages
+from export.targets import TARGETS
 from export.workload import Workload
 from tasks import TASKS
 from tasks.batching import predict
@@ -91,6 +93,17 @@ def test_onnxruntime_alone_says_what_the_task_says(task, exported):
         np.testing.assert_allclose(found, expected(task, exported[task]), atol=1e-4)
     else:
         assert found == expected(task, exported[task])
+
+
+@pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
+def test_providers_are_told_what_the_server_tells_them(target, exported):
+    """OpenVINO and CUDA compute other numbers by themselves."""
+    manifest = replace(exported["embedding"].manifest, execution=target.execution)
+
+    (providers,) = re.findall("    providers=(.*),\n", render(manifest, 1))
+
+    options = dict(target.execution.provider_options)
+    assert ast.literal_eval(providers) == [(target.provider, options) if options else target.provider]
 
 
 def test_parts_in_floats_are_named(exported):
@@ -202,14 +215,18 @@ def test_cards_of_pairs_ask_about_pairs(tmp_path, checkpoints):
 
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
 def test_the_card_says_how_good_the_graph_is_on_what(precision, tmp_path, checkpoints):
-    """Scores of PyTorch and of all numbers that were tried side by side; the data by name and digest."""
-    dev, train = tmp_path / "dev.tsv", tmp_path / "train.tsv"
-    dev.write_text("text\tlabel\nthe cat\tnews\nthe bakery\tsports\n")
-    train.write_text("text\tlabel\ngoing home\tnews\n")
+    """Scores of PyTorch and of all numbers that were tried side by side; the data by name and digest, whatever the
+    names."""
+    files = {}
+    for name, text in {"dev": "the cat\tnews", "other": "the bakery\tsports", "train": "going home\tnews"}.items():
+        files[name] = tmp_path / name / "data.tsv"
+        files[name].parent.mkdir()
+        files[name].write_text(f"text\tlabel\n{text}\n")
+    dev, other, train = files.values()
     wishes = Wishes(precision=precision, tune=False, limits=Limits(max_drop=100))
 
     model = export_checkpoint(
-        checkpoints["classification"], tmp_path / "news/1", wishes, data=Data(dev=(dev,), train=(train,))
+        checkpoints["classification"], tmp_path / "news/1", wishes, data=Data(dev=(dev, other), train=(train,))
     )
 
     text, record = text_of(model), model.manifest.provenance["data"]
@@ -220,10 +237,14 @@ def test_the_card_says_how_good_the_graph_is_on_what(precision, tmp_path, checkp
     assert "language" not in metadata
     assert "| PyTorch | " in text
     assert ("| static int8 (this graph) | " if precision == "int8" else "| fp32 (this graph) | ") in text
-    assert record["judged_on"] == {"what": "2 examples of dev.tsv", "files": {"dev.tsv": sha256(dev)}}
+    assert record["judged_on"] == {
+        "what": "2 examples of dev/data.tsv, other/data.tsv",
+        "files": {"dev/data.tsv": sha256(dev), "other/data.tsv": sha256(other)},
+    }
     assert ("calibrated_on" in record) == (precision == "int8")
     for page in (text, (model.path / "report.html").read_text()):
         assert sha256(dev) in page
+        assert sha256(other) in page
         assert (sha256(train) in page) == (precision == "int8")
 
 

@@ -5,6 +5,7 @@ import shutil
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -15,6 +16,7 @@ from safetensors.torch import load_file, save_file
 
 from export import Limits, Wishes, export_checkpoint, ort_run
 from export.__main__ import main
+from export.choice import default_choice
 from export.data import Data
 from export.gate import QualityError
 from export.parity import ParityError
@@ -230,23 +232,30 @@ def test_dev_alone_takes_ranges_from_the_data_of_training(task, tmp_path, checkp
     assert ("no --train: dynamic ranges only, results depend on the batch" in said) == (task == "embedding")
 
 
-@pytest.mark.parametrize(("count", "judged"), [(39, "39 texts, which gave the ranges, too"), (50, "25 texts, ranges")])
-def test_other_texts_judge_than_give_ranges(count, judged, tmp_path, checkpoints):
-    """Where there are enough of them, and where integers are judged; few get a line of warning."""
+@pytest.mark.parametrize(
+    ("count", "judged", "options"),
+    [
+        (39, "39 texts, which gave the ranges, too", {}),
+        (50, "25 texts, ranges from 25 others", {}),
+        (50, "3 of the 25 texts, ranges from 25 others", {"max_examples": 3}),
+        (50, "40 texts, ranges from 10 others", {"num_calibration": 10}),
+    ],
+)
+def test_other_texts_judge_than_give_ranges(count, judged, options, tmp_path, checkpoints):
+    """Where there are enough of them, however many of these judge; few get a line of warning."""
     (tmp_path / "texts.txt").write_text(
         "".join(f"{chr(97 + number % 26)} cat{'s' * (number > 25)}\n" for number in range(count))
     )
-    data, task = Data(texts=tmp_path / "texts.txt"), read_source(checkpoints["plain"]).task
+    data, task = Data(texts=tmp_path / "texts.txt", **options), read_source(checkpoints["plain"]).task
 
-    whole = data.evidence(task)
-    evidence, sequences = data.with_ranges(whole)
+    evidence, sequences, remark = data.with_ranges(task)
 
-    assert evidence.name.startswith(judged)
-    assert len(whole.examples) == count
-    assert len(sequences) == (count if count < 40 else 25)
+    assert evidence.name == judged
+    assert len(evidence.examples) == int(judged.split()[0])
+    assert len(sequences) == (count if count < 40 else int(judged.split()[-2]))
     used = {tuple(features.input_ids) for features in sequences}
     assert (count >= 40) == used.isdisjoint(tuple(features.input_ids) for features in evidence.features)
-    assert ("give some hundred" in data.remark(whole)) == (count < 40)
+    assert ("give some hundred" in remark) == (count < 40)
 
 
 def test_ranges_and_judgement_see_both_kinds_of_lines_that_alternate(tmp_path, checkpoints):
@@ -254,7 +263,7 @@ def test_ranges_and_judgement_see_both_kinds_of_lines_that_alternate(tmp_path, c
     (tmp_path / "texts.txt").write_text("the cat\nthe cat sat on the mat\n" * 50)
     data = Data(texts=tmp_path / "texts.txt", num_calibration=50)
 
-    evidence, sequences = data.with_ranges(data.evidence(read_source(checkpoints["plain"]).task))
+    evidence, sequences, _ = data.with_ranges(read_source(checkpoints["plain"]).task)
 
     assert len({len(features) for features in sequences}) == 2
     assert len({len(features) for features in evidence.features}) == 2
@@ -269,6 +278,20 @@ def test_examples_that_were_left_out_are_told_of(tmp_path, checkpoints):
     )
 
     assert evidence.name == "3 of the 5 examples of dev.tsv"
+
+
+@pytest.mark.parametrize("max_seq_length", [8, 24, 40])
+def test_masked_words_are_all_among_what_the_model_reads(max_seq_length, tmp_path, checkpoints):
+    """Passages are no longer, as in evaluation."""
+    (tmp_path / "dev.txt").write_text("the a b the c.\n" * 40)
+    task = read_source(checkpoints["masked-lm"], task="masked-lm", settings={"max_seq_length": max_seq_length}).task
+
+    evidence = Data(dev=(tmp_path / "dev.txt",)).evidence(task)
+
+    masked = [
+        sum(int((item.input_ids == task.tokenizer.mask_id).sum()) for item in items) for items in evidence.windows
+    ]
+    assert masked == [len(example.tokens) for example in evidence.examples]
 
 
 @pytest.mark.parametrize("task", ["embedding", "classification", "tagging", "multiple-choice", "spans", "masked-lm"])
@@ -307,6 +330,25 @@ def test_int8_graph_below_the_limit_is_refused(tmp_path, checkpoints):
         export_checkpoint(checkpoints["plain"], tmp_path / "small/1", wishes)
 
     assert names(tmp_path / "small") == []
+
+
+def test_graph_that_is_worse_in_the_form_that_was_chosen_is_refused(tmp_path, checkpoints, monkeypatch):
+    """It is judged once more as it will be run, and nothing is written."""
+
+    def wrong_in_the_file(graph, *, execution):
+        run = ort_run(graph, execution=execution)
+        sign = -1 if isinstance(graph, Path) else 1
+        return lambda arrays: {name: sign * output for name, output in run(arrays).items()}
+
+    chosen = default_choice().changed("attention", "Attention")
+    monkeypatch.setattr("export.pipeline.tune", lambda *arguments, **keywords: (chosen, []))
+    monkeypatch.setattr("export.pipeline.ort_run", wrong_in_the_file)
+    wishes = Wishes(precision="int8", limits=Limits(min_cosine=0.9))
+
+    with pytest.raises(QualityError, match=r"dynamic int8, as it will be run: the mean cosine .* with --no-tune\)"):
+        export_checkpoint(checkpoints["plain"], tmp_path / "small/1", wishes)
+
+    assert not (tmp_path / "small").exists()
 
 
 def test_refused_graph_leaves_nothing_behind(tmp_path, checkpoints):
@@ -450,6 +492,19 @@ def test_columns_are_those_of_training_unless_others_are_named(tmp_path, checkpo
 
     worst = [read_model_directory(tmp_path / f"news/{version}").manifest.scores["quality"] for version in (1, 2)]
     assert worst[0] != worst[1]
+
+
+def test_columns_of_training_say_nothing_of_texts(tmp_path, checkpoints, monkeypatch):
+    """They may have a header where the training's data had none."""
+    (texts := tmp_path / "texts.tsv").write_text("text\nthe cat\n")
+    columns = {"text": "1", "label": "0", "header": False}
+    checkpoint = ours(tmp_path / "ours", checkpoints["classification"], dev=[], train=[], columns=columns)
+    arguments = [checkpoint, tmp_path / "news/1", "--no-tune", "--texts", texts]
+    monkeypatch.setattr("sys.argv", ["export", *map(str, arguments)])
+
+    main()
+
+    assert read_model_directory(tmp_path / "news/1").manifest.scores["judged_on"] == "1 texts"
 
 
 def test_mistakes_of_the_user_get_one_line(tmp_path):

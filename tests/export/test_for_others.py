@@ -51,6 +51,17 @@ def check_optimum(model, class_name, texts):
             np.testing.assert_allclose(found[name], values, atol=1e-5)
 
 
+def test_other_libraries_name_the_labels_as_the_server_does(tmp_path, checkpoints):
+    """Whatever the checkpoint called them."""
+    labels = ("games", "skies", "the rest")
+
+    model = export_checkpoint(checkpoints["classification"], tmp_path / "n/1", UNTUNED, settings={"labels": labels})
+
+    config = transformers.AutoConfig.from_pretrained(model.path)
+    assert config.id2label == dict(enumerate(labels))
+    assert config.label2id == {label: number for number, label in enumerate(labels)}
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     ("pooling", "max_file_bytes"), [("cls_token", 2**31), ("mean_tokens", 2**31), ("cls_token", 10_000)]

@@ -115,3 +115,15 @@ def test_missing_graph_is_a_value_error(tmp_path):
     """A graph that is not there is named in one line."""
     with pytest.raises(ValueError, match=r"cannot load graph `.*none\.onnx`"):
         ort_run(tmp_path / "none.onnx")
+
+
+def test_errors_without_words_are_named(exported, monkeypatch):
+    """By their class."""
+
+    def fail(*arguments, **keywords):
+        raise RuntimeError
+
+    monkeypatch.setattr("onnxruntime.InferenceSession", fail)
+
+    with pytest.raises(ValueError, match=r"cannot load graph `.*model\.onnx`: RuntimeError$"):
+        ort_run(exported["embedding"].model_path)

@@ -98,7 +98,12 @@ def test_other_sentence_transformers_are_refused(tmp_path, save_sentence_transfo
         ("sentence_bert_config.json", '{"do_lower_case": "yes"}', "do_lower_case must be true or false"),
         ("1_Pooling/config.json", "5", "must hold a JSON object"),
         ("1_Pooling/config.json", '{"pooling_mode_cls_token": "false"}', "must be true or false: `'false'`"),
-        ("1_Pooling/config.json", '{"pooling_mode_cls_token": true, "include_prompt": false}', "include_prompt true"),
+        ("1_Pooling/config.json", '{"include_prompt": false}', "include_prompt true"),
+        (
+            "1_Pooling/config.json",
+            '{"pooling_mode_cls_token": true}',  # the mean over tokens is taken where nothing is said of it
+            "unsupported pooling in .*`pooling_mode_mean_tokens, pooling_mode_cls_token`",
+        ),
         (
             "config_sentence_transformers.json",
             '{"prompts": {"query": "the "}, "default_prompt_name": "query"}',
