@@ -31,7 +31,7 @@ from training.data.examples import Examples, encode_examples
 from training.data.finetuning import FinetuningData
 from training.data.labelled import Columns, columns_there, read_positives, read_similarities, read_texts
 from training.evaluate import format_scores, torch_run
-from training.finetune import PLACES, digests, provenance
+from training.finetune import PLACES, digests, extent, provenance
 from training.limits import COUNT, EPOCHS, NOT_NEGATIVE, RATE, TOKENS, Limits
 from training.loop.distributed import World, world
 from training.loop.recipe import Asked
@@ -191,7 +191,7 @@ def _train_embedding(recipe: ContrastiveRecipe, run: Run) -> Path:
     rows = scores_before(task, dev, model, world) if dev and world.is_main else {}
     if world.is_main:
         print(f"{len(items):,} texts with their positives", flush=True)
-    train(
+    position = train(
         model,
         [Phase(data=data)],
         objective.loss,
@@ -207,7 +207,7 @@ def _train_embedding(recipe: ContrastiveRecipe, run: Run) -> Path:
         label="contrastive",
     )
     if world.is_main:
-        _finish(recipe, run, model, task, dev, rows, origin)
+        _finish(recipe, run, model, task, dev, rows, origin | extent(position, data))
     world.barrier()
     return run.checkpoint_path
 

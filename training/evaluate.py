@@ -145,6 +145,10 @@ def evaluate_predictions(recipe: EvaluateRecipe, task: AnyTask, run: Run) -> tup
     Returns:
         How many examples there are; the scores of the checkpoint, and of the baseline where there is training data.
     """
+    if recipe.predictions and task.name == "masked-lm":
+        raise ValueError(
+            "--predictions is not for masked-lm, which scores the whole vocabulary at each gap: leave it out"
+        )
     read = partial(
         read_examples,
         task.name,

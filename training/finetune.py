@@ -35,13 +35,13 @@ from training.checkpoint import (
 from training.command import command, parse
 from training.data.examples import Examples, encode_examples
 from training.data.finetuning import FinetuningData, label_examples
-from training.data.labelled import Columns, read_examples, source_digest, source_name, to_number
+from training.data.labelled import Columns, read_examples, source_digest, source_names, to_number
 from training.evaluate import format_scores, predict_with_progress, torch_run
 from training.limits import COUNT, EPOCHS, NOT_NEGATIVE, RATE, TOKENS, refuse_unused
 from training.loop.distributed import World, world
 from training.loop.recipe import Asked, recipe_fields
 from training.loop.result import write_result
-from training.loop.run import Run
+from training.loop.run import Position, Run
 from training.loop.train import Evaluation, LoopSettings, Phase, train
 from training.model.bert import BertConfig, BertModel
 from training.model.hidden_states import Combination
@@ -102,7 +102,7 @@ class FinetuneRecipe(LoopSettings):
     max_seq_length: Annotated[int, TOKENS] | None = None
     """Longest sequence in tokens; None for 384 in spans, 128 in the other tasks, or what the checkpoint can."""
     doc_stride: Annotated[int, COUNT] = 128
-    """Spans and tagging: tokens from one window of a long text to the next; in tagging half a window at most."""
+    """Spans and tagging: tokens from one window of a long text to the next, at most half a window."""
     max_query_length: Annotated[int, COUNT] = 64
     """Spans: longest question in tokens."""
     max_answer_length: Annotated[int, COUNT] = 30
@@ -162,7 +162,7 @@ def _finetune(recipe: FinetuneRecipe, run: Run) -> Path:
         _note_new_positions(recipe, task.settings)
     num_steps = max(1, round(recipe.num_epochs * data.num_batches(0)))
     some_dev = dev[: recipe.eval_examples]
-    train(
+    position = train(
         model,
         [Phase(data=data)],
         objective.loss,
@@ -181,6 +181,7 @@ def _finetune(recipe: FinetuneRecipe, run: Run) -> Path:
         task, scores = _final_scores(recipe, task, model, examples, dev, world) if dev else (task, {})
         data_paths, pairs = (*recipe.train, *recipe.dev), _pairs(examples)
         origin = provenance(recipe.checkpoint, data_paths, recipe, found, text_pairs=bool(pairs) and all(pairs))
+        origin |= extent(position, data)
         card = TaskCard(task=task.name, settings=task.settings, scores=scores, provenance=origin)
         write_result(run, model, tokenizer_from=recipe.checkpoint, card=card)
         if scores:
@@ -332,11 +333,18 @@ def provenance(
         **({"pretraining": pretraining} if pretraining else {}),
         **({"before": before} if before else {}),
         "checkpoint": {"name": checkpoint_name(checkpoint.resolve()), "sha256": found["checkpoint_sha256"]},
-        "data": dict(zip(map(source_name, data), [*found["data"]["train"], *found["data"]["dev"]], strict=True)),
+        "data": dict(zip(source_names(data), [*found["data"]["train"], *found["data"]["dev"]], strict=True)),
         "text_pairs": text_pairs,
         "recipe": recipe_fields(recipe),
         "torch": torch.__version__,
     }
+
+
+def extent(position: Position, data: FinetuningData) -> dict[str, Any]:
+    """How long the weights of a run were trained, for its task card: less than was asked for where time was up, or
+    others were better on dev."""
+    epochs = position.step / data.num_batches(0)
+    return {"num_steps": position.step, "num_epochs": epochs, "num_tokens": position.num_tokens}
 
 
 def _final_scores(

@@ -23,7 +23,15 @@ from torch import nn
 
 from tasks.masked_lm import MaskedLMSettings
 from training.baselines import no_context
-from training.checkpoint import TaskCard, create_model, load_model, load_tokenizer, read_task_card
+from training.checkpoint import (
+    TaskCard,
+    checkpoint_digest,
+    create_model,
+    load_model,
+    load_tokenizer,
+    read_config,
+    read_task_card,
+)
 from training.command import command, parse
 from training.corpus import Corpus
 from training.data.pretraining import Masking, PretrainingExamples
@@ -39,7 +47,7 @@ from training.loop.watch import Plateau, Watch
 from training.model.bert import BertConfig, BertForPreTraining, BertModel, Direction
 from training.model.initialization import initialize_local
 from training.pretraining_objectives import MaskedLM, ReplacedTokens, evaluate_pretraining, without_context
-from training.reports.model_card import score_rows
+from training.reports.model_card import checkpoint_name, score_rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,7 +189,8 @@ def pretrain(recipe: PretrainRecipe, world: World) -> Path:
 
 def _pretrain(recipe: PretrainRecipe, run: Run) -> Path:
     world, (corpus, dev_corpus) = run.world, corpora(recipe)
-    if not run.begin(asked(recipe, corpus, dev_corpus)):
+    request = asked(recipe, corpus, dev_corpus)
+    if not run.begin(request):
         return run.checkpoint_path
     torch.manual_seed(recipe.seed)
     objective = recipe.learns
@@ -190,7 +199,7 @@ def _pretrain(recipe: PretrainRecipe, run: Run) -> Path:
         print(_describe(model, corpus), flush=True)
     dev = _dev_examples(recipe, dev_corpus) if dev_corpus else None
     evaluation = _evaluation(model, recipe, dev, world)
-    before = _pretraining_before(recipe)
+    before = _pretraining_before(recipe, request)
     position = train(
         model,
         _phases(corpus, recipe, objective),
@@ -261,9 +270,12 @@ def corpora(recipe: PretrainRecipe) -> tuple[Corpus, Corpus | None]:
 
 
 def asked(recipe: PretrainRecipe, corpus: Corpus, dev: Corpus | None) -> Asked:
-    """What a run is asked for, with the digests of its corpora, wherever they lie."""
+    """What a run is asked for, with the digests of its corpora and of what it goes on from, wherever they lie."""
     found = {"corpus_digest": corpus.digest, "dev_corpus_digest": dev.digest if dev else None}
-    return Asked(recipe, found, places=("corpus", "dev_corpus"))
+    if recipe.init:
+        read_config(recipe.init)  # or it says what is wrong
+        found["init_sha256"] = checkpoint_digest(recipe.init)
+    return Asked(recipe, found, places=("corpus", "dev_corpus", "init"))
 
 
 def _create(recipe: PretrainRecipe, corpus: Corpus) -> BertForPreTraining:
@@ -288,10 +300,14 @@ def _create(recipe: PretrainRecipe, corpus: Corpus) -> BertForPreTraining:
     return model
 
 
-def _pretraining_before(recipe: PretrainRecipe) -> dict[str, Any]:
-    """The record of what `init` comes from, as far as there is one."""
-    card = read_task_card(recipe.init) if recipe.init else None
-    return {"before": card.provenance["pretraining"]} if card and "pretraining" in card.provenance else {}
+def _pretraining_before(recipe: PretrainRecipe, request: Asked) -> dict[str, Any]:
+    """What `init` is, and the record of what it comes from, as far as there is one."""
+    if not recipe.init:
+        return {}
+    init = {"name": checkpoint_name(recipe.init.resolve()), "sha256": request.values["init_sha256"]}
+    card = read_task_card(recipe.init)
+    before = card.provenance.get("pretraining") if card else None
+    return {"init": init} | ({"before": before} if before else {})
 
 
 def _check_init(recipe: PretrainRecipe, corpus: Corpus, config: BertConfig) -> None:

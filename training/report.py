@@ -36,7 +36,7 @@ from training.reports.samples import format_percent, sample_predictions
 
 REPORT_FILE = "report.html"
 TEMPLATE = "report.html.j2"
-RECORDED = ("data", "corpus_digest", "dev_corpus_digest", "checkpoint_sha256", "tokenizer_sha256")
+RECORDED = ("data", "corpus_digest", "dev_corpus_digest", "init_sha256", "checkpoint_sha256", "tokenizer_sha256")
 """Keys of recipe.json that are no settings."""
 
 

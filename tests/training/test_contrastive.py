@@ -255,6 +255,8 @@ def test_interrupted_run_resumes_bit_for_bit(recipe, tmp_path, alone, monkeypatc
     assert losses[0] == losses[1]
     best = max(line["eval_spearman"] for line in read_metrics(whole.parent) if "eval_spearman" in line)
     assert [read_task_card(path).scores["dev"]["spearman"] for path in (whole, resumed)] == [best, best]
+    (step,) = (line["step"] for line in read_metrics(whole.parent) if line.get("eval_spearman") == best)
+    assert [read_task_card(path).provenance["num_steps"] for path in (whole, resumed)] == [step, step]
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 import json
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import transformers
 from tasks import create_task
 from tasks.batching import predict
 from tasks.features import Features
+from tasks.files import sha256
 from tasks.spans import SpanExample, SpanSettings
 from tasks.tokenizer import TOKENIZER_CONFIG_FILE, TOKENIZER_FILE, Tokenizer
 from tests.commands import call
@@ -18,7 +20,7 @@ from tests.toy import write_classification, write_spans
 from training.checkpoint import read_task_card
 from training.data.examples import Examples
 from training.data.finetuning import FinetuningData, label_examples
-from training.data.labelled import Columns, read_examples
+from training.data.labelled import Columns, read_examples, source_names
 from training.evaluate import load_for_evaluation
 from training.evaluate import main as evaluate
 from training.finetune import FinetuneRecipe, finetune, main
@@ -338,6 +340,16 @@ def test_evaluate_prints_scores_and_writes_predictions(checkpoint, tmp_path, alo
     assert result.stderr == f"error: `{train}`, line 1: label `maybe` is none of the checkpoint's: no, yes\n"
 
 
+def test_predictions_that_cannot_be_written_are_refused_at_once(checkpoint, tmp_path, monkeypatch, capfd):
+    """Before anything is read or predicted."""
+    arguments = [str(checkpoint), "--data", "nowhere.txt", "--predictions", str(tmp_path / "out.jsonl")]
+
+    result = call(evaluate, arguments, monkeypatch, capfd)
+
+    assert (result.returncode, len(result.stderr.splitlines())) == (1, 1)
+    assert "--predictions is not for masked-lm" in result.stderr
+
+
 def test_evaluate_knows_the_columns_of_the_training(checkpoint, tmp_path, alone, monkeypatch, capsys):
     """Where the data have them; flags win, and usual names need none."""
     named, usual = tmp_path / "named.tsv", tmp_path / "usual.tsv"
@@ -369,6 +381,44 @@ def test_evaluate_knows_the_columns_of_the_training(checkpoint, tmp_path, alone,
         except SystemExit as error:
             said = error.code
         assert expected in said
+
+
+def test_the_card_says_how_long_the_weights_were_trained(checkpoint, tmp_path, alone):
+    """Where the time was up before; and on which data, files of one name each for itself."""
+    paths = [tmp_path / part / "data.jsonl" for part in ("a", "b", "c")]
+    for seed, path in enumerate(paths):
+        path.parent.mkdir()
+        write_classification(path, 32, seed)
+    recipe = FinetuneRecipe(
+        task="classification",
+        checkpoint=checkpoint,
+        train=tuple(paths[:2]),
+        dev=(paths[2],),
+        run_dir=tmp_path / "run",
+        num_epochs=10,
+        max_minutes=1e-9,
+        **SETTINGS,
+    )
+
+    record = read_task_card(finetune(recipe, alone)).provenance
+
+    assert (record["num_steps"], record["num_epochs"]) == (1, 1 / 4)
+    assert record["num_tokens"] == read_metrics(tmp_path / "run")[0]["num_tokens"]
+    assert record["data"] == {f"{path.parent.name}/data.jsonl": sha256(path) for path in paths}
+
+
+@pytest.mark.parametrize(
+    ("paths", "names"),
+    [
+        (["a/train.tsv", "a/dev.tsv"], ["train.tsv", "dev.tsv"]),
+        (["a/x.tsv", "b/x.tsv", "b/y.tsv", "b/x.tsv"], ["a/x.tsv", "b/x.tsv", "y.tsv", "b/x.tsv"]),
+        (["x.tsv", "/a/x.tsv", "/b/a/x.tsv"], ["x.tsv", "/a/x.tsv", "b/a/x.tsv"]),
+        (["hf:org/a,split=train", "a,split=train"], ["hf:org/a,split=train", "a,split=train"]),
+    ],
+)
+def test_names_of_data_are_as_long_as_they_must_be(paths, names):
+    """One file has one name, and no two files share one."""
+    assert source_names(list(map(Path, paths))) == names
 
 
 def test_shapes_of_batches_are_few():

@@ -59,6 +59,18 @@ def test_tables_of_tasks_agree():
     assert set(choices) == OBJECTIVES.keys() == READERS.keys() == BASELINES.keys() == EXAMPLES.keys()
 
 
+@pytest.mark.parametrize(("doc_stride", "expected"), [(128, 32), (12, 12)])
+@pytest.mark.parametrize("changes", [{"task": "spans", "max_query_length": 16}, {"task": "tagging"}])
+def test_windows_start_half_a_window_apart_at_most(changes, doc_stride, expected, tmp_path):
+    """However far apart a recipe, or its default, would have them."""
+    places = dict.fromkeys(("checkpoint", "run_dir"), tmp_path)
+    recipe = FinetuneRecipe(**places, **changes, train=(tmp_path,), doc_stride=doc_stride)
+
+    settings = OBJECTIVES[recipe.task].settings(recipe, EXAMPLES[recipe.task], 64)
+
+    assert settings.doc_stride == expected
+
+
 def their_arguments(task, inputs, targets):
     labels = targets["labels"]
     if task == "spans":

@@ -2,10 +2,13 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
+from pathlib import Path
 from statistics import mean
 
 import pytest
@@ -15,10 +18,11 @@ import transformers
 from tests.commands import call
 from tests.toy import TINY
 from tests.training.gradients import write_gradients
-from training.checkpoint import load_model, read_task_card
+from training.checkpoint import checkpoint_digest, load_model, read_task_card
 from training.data.pretraining import PretrainingExamples
 from training.data.pretraining_batches import IGNORED, pretraining_batch
 from training.launch import launch
+from training.loop.recipe import RefusedError
 from training.loop.run import read_metrics
 from training.model.bert import BertForPreTraining
 from training.pretrain import PretrainRecipe, main, pretrain, recipe_from_arguments
@@ -122,6 +126,81 @@ def test_run_started_differently_is_refused(corpus_dir, tmp_path, alone):
         pretrain(recipe(corpus_dir, tmp_path / "run", num_steps=2, learning_rate=0.5), alone)
     pretrain(recipe(corpus_dir, tmp_path / "run", num_steps=2), alone)
     assert losses(tmp_path / "run") == before
+
+
+@pytest.fixture
+def further(corpus_dir, checkpoint, tmp_path):
+    """A run that goes on from a checkpoint, and hardly moves its weights."""
+    init = shutil.copytree(checkpoint, tmp_path / "init")
+    return recipe(corpus_dir, tmp_path / "run", init=init, num_steps=1, learning_rate=1e-9)
+
+
+def test_a_run_goes_on_from_another_checkpoint(further, checkpoint, alone):
+    """From its weights; the card says whose they are, and what made them."""
+    found = pretrain(further, alone)
+
+    ours, theirs = (load_model(path, "masked-lm").state_dict() for path in (found, checkpoint))
+    for name, value in theirs.items():
+        torch.testing.assert_close(ours[name], value, atol=1e-6, rtol=0, msg=name)
+    record = read_task_card(found).provenance["pretraining"]
+    assert record["init"] == {"name": "init", "sha256": checkpoint_digest(checkpoint)}
+    assert record["before"] == read_task_card(checkpoint).provenance["pretraining"]
+
+
+def test_the_checkpoint_to_go_on_from_stays_the_same(further, tmp_path, alone):
+    """Wherever it lies; of a run that has no record of it, it is taken for what it is now."""
+    pretrain(further, alone)
+    moved = shutil.move(further.init, tmp_path / "moved")
+    pretrain(replace(further, init=moved), alone)
+    (moved / "model.safetensors").write_bytes((further.run_dir / "checkpoint" / "model.safetensors").read_bytes())
+
+    with pytest.raises(RefusedError, match="was started with other contents of `init`; choose another run directory"):
+        pretrain(replace(further, init=moved), alone)
+    with pytest.raises(RefusedError, match=r"was started with init `.*`, not `None`"):
+        pretrain(replace(further, init=None), alone)
+    record = json.loads((further.run_dir / "recipe.json").read_text())
+    (further.run_dir / "recipe.json").write_text(json.dumps(record | {"init_sha256": checkpoint_digest(moved)}))
+    pretrain(replace(further, init=moved), alone)
+    del record["init_sha256"]
+    (further.run_dir / "recipe.json").write_text(json.dumps(record))
+    pretrain(replace(further, init=moved), alone)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"direction": "left-to-right", "next_sentences": False}, "looks in direction `both`, not `left-to-right`"),
+        ({"max_position_embeddings": 128, "max_seq_length": 96}, "has 64 positions, too few for 96 tokens"),
+        ({"init": "other words"}, "the vocabulary of `.*` is not that of corpus"),
+        ({"init": "nowhere"}, "not a checkpoint: `nowhere` .* there is no such directory"),
+    ],
+)
+def test_a_checkpoint_that_does_not_fit_is_refused(changes, message, further, alone):
+    """Before the first step."""
+    if changes.get("init") == "other words":
+        for name in ("tokenizer.json", "vocab.txt"):
+            text = (further.init / name).read_text()
+            (further.init / name).write_text(text.replace("river", "mount"))
+        changes = {}
+    if "init" in changes:
+        changes = {"init": Path(changes["init"])}
+
+    with pytest.raises(ValueError, match=message):
+        pretrain(replace(further, **changes), alone)
+    assert not further.run_dir.exists()
+
+
+def test_the_card_counts_what_the_selected_weights_saw(corpus_dir, tmp_path, alone, monkeypatch):
+    """Not what came after them."""
+    scores = iter([3.0, 1.0, 2.0, 1.0])
+    monkeypatch.setattr("training.pretrain.evaluate_pretraining", lambda *_, **__: {"mlm_loss": next(scores)})
+    changes = {"num_steps": 6, "eval_every": 2, "dev_corpus": corpus_dir, "select": "best"}
+
+    path = pretrain(recipe(corpus_dir, tmp_path / "run", **changes), alone)
+
+    seen = {line["step"]: line["num_tokens"] for line in read_metrics(tmp_path / "run") if "num_tokens" in line}
+    record = read_task_card(path).provenance["pretraining"]
+    assert (record["num_steps"], record["num_tokens"]) == (4, seen[4])
 
 
 @pytest.mark.parametrize(

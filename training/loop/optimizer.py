@@ -6,13 +6,14 @@ import re
 from collections import defaultdict
 
 import torch
-from torch import nn
+
+from training.model.bert import BertConfig, BertModel
 
 _LAYER = re.compile(r"bert\.layers\.(\d+)\.")
 
 
 def create_optimizer(
-    model: nn.Module,
+    model: BertModel,
     *,
     weight_decay: float,
     betas: tuple[float, float],
@@ -28,13 +29,10 @@ def create_optimizer(
         layer_decay: learning rate of a layer over that of the layer above (Howard and Ruder 2018, section 3.2).
         unfreeze_every: steps after which the next lower layer joins (the same, section 3.3); 0 for all at once.
     """
-    num_layers = 1 + max(
-        (int(match[1]) for name, _ in model.named_parameters() if (match := _LAYER.match(name))), default=-1
-    )
     groups = defaultdict(list)
     trained = [(name, value) for name, value in model.named_parameters() if value.requires_grad]
     for name, value in trained:
-        depth = _depth(name, num_layers) if layer_decay != 1 or unfreeze_every else 0
+        depth = _depth(name, model.config) if layer_decay != 1 or unfreeze_every else 0
         groups[_decays(name), depth].append(value)
     return torch.optim.AdamW(
         [
@@ -57,12 +55,14 @@ def _decays(name: str) -> bool:
     return not (name.rpartition(".")[2].startswith("bias") or "norm." in name)
 
 
-def _depth(name: str, num_layers: int) -> int:
-    """Layers between a parameter and the head: 0 for the head and the pooler, 1 for the last layer."""
+def _depth(name: str, config: BertConfig) -> int:
+    """Layers between a parameter and the head: 0 for the head and the pooler, 1 for the last layer that is read, in
+    each stack of layers."""
+    last = max(config.states_read)
     if name.startswith("bert.embeddings."):
-        return num_layers + 1
+        return last + 1
     layer = _LAYER.match(name)
-    return num_layers - int(layer[1]) if layer else 0
+    return last - int(layer[1]) % config.num_hidden_layers if layer else 0
 
 
 def set_rates(optimizer: torch.optim.Optimizer, rate: float) -> None:

@@ -34,13 +34,13 @@ class Asked:
     Args:
         recipe: a dataclass.
         found: digests and the like, written beside the recipe's fields.
-        places: fields that say where data lie; what they hold is compared by `found`.
+        places: fields that say where data lie; what they hold is compared by `found`, and whether there are any.
     """
 
     def __init__(self, recipe: Any, found: Mapping[str, Any], *, places: tuple[str, ...]) -> None:
         self.values = recipe_fields(recipe) | dict(found)
         self._unrecorded = flatten(default_fields(type(recipe)) | dict(found))
-        self._may_differ = (*PLACES_AND_PACE, *places)
+        self._places = places
 
     def difference(self, before: Mapping[str, Any]) -> str:
         """The first field in which a record of `values` differs, in words that follow "with"; empty if none does.
@@ -49,9 +49,15 @@ class Asked:
         """
         was, now = self._unrecorded | flatten(before), flatten(self.values)
         for key in dict.fromkeys([*now, *was]):
-            if key.partition(".")[0] not in self._may_differ and was.get(key) != now.get(key):
+            if self._differs(key, was.get(key), now.get(key)):
                 return _say_difference(key, was.get(key), now.get(key))
         return ""
+
+    def _differs(self, key: str, was: Any, now: Any) -> bool:
+        field = key.partition(".")[0]
+        if field in self._places:
+            return bool(was) != bool(now)
+        return field not in PLACES_AND_PACE and bool(was != now)
 
     def check(self, before: Mapping[str, Any], run: Path) -> None:
         """Compare with what a run was started with.

@@ -4,7 +4,7 @@ runs/<name>/recipe.json            what was asked for, with digests of the data
 runs/<name>/metrics.jsonl          a line every `log_every` steps, and one an evaluation
 runs/<name>/tensorboard/           the same for TensorBoard
 runs/<name>/state/step-00000500/   resumable state: weights, optimizer, position, recipe
-runs/<name>/state/best-00000400/   the one with the best dev score
+runs/<name>/state/best-00000400/   the one with the best dev score, and the best one before the last step state
 runs/<name>/checkpoint/            the result
 """
 
@@ -145,19 +145,30 @@ class Run:
         keep: int,
         kind: StateKind = "step",
     ) -> None:
-        """Write a state while training goes on, then drop the oldest ones of its kind."""
+        """Write a state while training goes on, unless it is there, then drop those that are no longer needed.
+
+        Args:
+            keep: how many step states stay.
+        """
         self.finish_writing()
-        if self.world.is_main:
+        path = self.path / "state" / f"{kind}-{position.step:08d}"
+        if self.world.is_main and not path.exists():
             state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "position": asdict(position)}
             snapshot = _copy_to_cpu(state | {"watch": watch.state_dict(), "recipe": self._asked.values})
-            self._writing = self._writer.submit(self._write_state, snapshot, kind, keep)
+            self._writing = self._writer.submit(self._write_state, snapshot, path, keep)
 
-    def _write_state(self, state: Mapping[str, Any], kind: StateKind, keep: int) -> None:
-        path = self.path / "state" / f"{kind}-{state['position']['step']:08d}"
-        with atomic_directory(path, replace=True) as directory:
+    def _write_state(self, state: Mapping[str, Any], path: Path, keep: int) -> None:
+        with atomic_directory(path) as directory:
             _save(state, directory / STATE_FILE)
-        for old in self.states(kind)[:-keep]:
+        for old in self._superseded(keep):
             shutil.rmtree(old)
+
+    def _superseded(self, keep: int) -> list[Path]:
+        """States that no run needs: neither this one, nor one that goes on from the last step state after a kill."""
+        steps, bests = self.states(), self.states("best")
+        last_step = _step_of(steps[-1]) if steps else 0
+        before = [best for best in bests if _step_of(best) <= last_step]
+        return [*steps[:-keep], *(best for best in bests if best not in (*before[-1:], bests[-1]))]
 
     def finish_writing(self) -> None:
         """Wait for the state that is being written.
@@ -170,7 +181,7 @@ class Run:
             self._writing = None
 
     def load_state(self, model: nn.Module, optimizer: torch.optim.Optimizer, watch: Watch) -> Position:
-        """Go on from the last state, if there is one; later lines of the metrics are dropped.
+        """Go on from the last state, if there is one; later lines of the metrics and best states are dropped.
 
         Raises:
             ValueError: naming a state that cannot be read.
@@ -178,6 +189,8 @@ class Run:
         states = self.states()
         position = self._restore(states[-1], model, optimizer, watch) if states else Position()
         self.world.on_main(lambda: self._go_on_from(position.step))
+        if not self.states("best"):
+            position.best_score = None
         return position
 
     def _restore(self, directory: Path, model: nn.Module, optimizer: torch.optim.Optimizer, watch: Watch) -> Position:
@@ -195,18 +208,18 @@ class Run:
         if step:
             print(f"going on after step {step:,}", flush=True)
             self._note_if_gone(step)
-        if not step:  # of another attempt, perhaps with other settings
-            for directory in self.states("best"):
-                shutil.rmtree(directory)
+        for best in self.states("best"):
+            if _step_of(best) > step:  # of another attempt, perhaps with other settings
+                shutil.rmtree(best)
         kept = [line for line in read_metrics(self.path) if line["step"] <= step]
         atomic_write(self.path / METRICS_FILE, "".join(json.dumps(line) + "\n" for line in kept).encode())
         self._open_events(step)
 
-    def load_best(self, model: nn.Module) -> int:
+    def load_best(self, model: nn.Module) -> Position:
         """Load the weights of the best state.
 
         Returns:
-            Its step.
+            How far the run had come with them.
         """
         self.finish_writing()
         directory = self.states("best")[-1]
@@ -214,7 +227,7 @@ class Run:
         self._asked.check(state["recipe"], self.path)
         try:
             model.load_state_dict(state["model"])
-            return int(state["position"]["step"])
+            return Position(**state["position"])
         except Exception as error:
             raise _broken_state(directory, error) from error
 
@@ -263,6 +276,10 @@ class Run:
         """Remove the resumable states of a finished run."""
         if self.world.is_main:
             shutil.rmtree(self.path / "state", ignore_errors=True)
+
+
+def _step_of(state: Path) -> int:
+    return int(state.name.rpartition("-")[2])
 
 
 def read_metrics(run: Path) -> list[dict[str, Any]]:

@@ -161,9 +161,13 @@ def train(
         watch: what to look out for in the loss.
         label: of the progress bar.
 
+    Returns:
+        How far the run had come with the weights that it leaves; of selected weights on the main process alone.
+
     Raises:
         DivergedError: when loss or gradient is no longer a number.
         ValueError: when the batch does not divide among the processes.
+        KeyboardInterrupt: when a process was asked to stop; there is a state of the last step then.
     """
     world = run.world
     if settings.global_batch_size % world.size:
@@ -206,14 +210,16 @@ def train(
             step = training.take_step(feed, interrupt)
             training.follow_up(step)
             if step.is_interrupted:
-                run.close()
-                raise KeyboardInterrupt(
-                    f"interrupted after step {position.step:,}; the same command goes on from there"
-                )
+                break
+        if world.sum(torch.tensor(float(interrupt.is_asked))):  # perhaps since the last step began
+            training.keep()
+            run.close()
+            raise KeyboardInterrupt(f"interrupted after step {position.step:,}; the same command goes on from there")
     run.close()
     world.barrier()
     if settings.select == "best" and world.is_main:
-        print(f"selected: step {run.load_best(model):,}, the best on dev", flush=True)
+        position = run.load_best(model)
+        print(f"selected: step {position.step:,}, the best on dev", flush=True)
     return position
 
 
@@ -273,15 +279,19 @@ class _Training:
         is_logged = is_last or self._is_due(settings.log_every)
         is_evaluated = self.evaluation is not None and (is_last or self._is_due(self.evaluation.every))
         is_kept = bool(settings.checkpoint_every) and (is_last or self._is_due(settings.checkpoint_every))
-        is_saved = is_kept or step.is_interrupted
-        if is_logged or is_evaluated or is_saved:
+        if is_logged or is_evaluated or is_kept:
             self.watch.check_finite()
         if is_logged and self.run.world.is_main:
             self._log(step)
         if is_evaluated:
             self._evaluate()
-        if is_saved:
-            self._save("step", keep=settings.keep_last)
+        if is_kept:
+            self._save("step")
+
+    def keep(self) -> None:
+        """Leave a state to go on from."""
+        self.watch.check_finite()
+        self._save("step")
 
     def _is_due(self, every: int) -> bool:
         """Whether something comes after this step that comes every so many; 0 for never."""
@@ -302,10 +312,11 @@ class _Training:
         scores = self.run.world.on_main(self.evaluation.scores)
         self.run.log({"step": self.position.step, **{f"eval_{name}": value for name, value in scores.items()}})
         if self.settings.checkpoint_every and _is_best(scores, self.position):
-            self._save("best", keep=1)
+            self._save("best")
         self.meter.skip(time.perf_counter() - start)
 
-    def _save(self, kind: StateKind, *, keep: int) -> None:
+    def _save(self, kind: StateKind) -> None:
+        keep = self.settings.keep_last
         self.run.save_state(self.model, self.optimizer, self.position, self.watch, keep=keep, kind=kind)
 
 

@@ -36,11 +36,14 @@ class Watch:
     """Nats by which the smoothed loss must rise above its lowest (or by a fifth of that, if more)."""
     PATIENCE = 0.5
     """Share of the run after which a plateau is worth a remark."""
+    MEMORY = 0.9
+    """Weight of a loss in its mean over that of the one after it."""
 
     def __init__(self, plateau: Plateau | None = None) -> None:
         self._plateau = plateau
         self._places: deque[Position] = deque()
         self._smoothed: dict[str, float] = {}
+        self._num_smoothed = 0
         self._lowest = float("inf")
         self._said: set[str] = set()
 
@@ -50,12 +53,14 @@ class Watch:
         self._bad = torch.full((3,), torch.nan, dtype=torch.float64, device=device)  # step, loss, gradient norm
 
     def state_dict(self) -> dict[str, Any]:
-        """What to go on from: smoothed losses, and what was said."""
-        return {"smoothed": dict(self._smoothed), "lowest": self._lowest, "said": sorted(self._said)}
+        """What to go on from: smoothed losses and of how many, and what was said."""
+        smoothed = {"smoothed": dict(self._smoothed), "num_smoothed": self._num_smoothed}
+        return smoothed | {"lowest": self._lowest, "said": sorted(self._said)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a `state_dict`; an empty one is that of a run from before there were any."""
+        """Go on from a `state_dict`; what one from before lacks begins anew."""
         self._smoothed = dict(state.get("smoothed", {}))
+        self._num_smoothed = int(state.get("num_smoothed", 0))
         self._lowest = float(state.get("lowest", "inf"))
         self._said = set(state.get("said", ()))
 
@@ -94,8 +99,11 @@ class Watch:
         Args:
             step: of the schedule, which goes by time where time is limited.
         """
+        self._num_smoothed += 1
+        share = (1 - self.MEMORY) / (1 - self.MEMORY**self._num_smoothed)  # as the weights of all add up to 1
         for name, value in {**losses, "": sum(losses.values())}.items():
-            self._smoothed[name] = 0.9 * self._smoothed.get(name, value) + 0.1 * value
+            before = self._smoothed.get(name, value)
+            self._smoothed[name] = before + share * (value - before)
         self._lowest = min(self._lowest, self._smoothed[""])
         return self._once("rise", self._rise()) or self._once("plateau", self._stuck(step))
 

@@ -305,12 +305,14 @@ def _chain(record: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:
 
 def _stage(title: str, record: Mapping[str, Any]) -> dict[str, Any]:
     recipe = record.get("recipe", {})
-    values = recipe | {key: record[key] for key in ("num_steps",) if key in record}
+    values = recipe | {key: record[key] for key in ("num_steps", "num_epochs") if key in record}
     if not values.get("long_seq_length"):
         values.pop("long_share", None)
     data = record.get("data", {})
     if "corpus" in record:
         data = {"corpus (its corpus.json)": record["corpus"]}
+    if init := record.get("init"):
+        data = data | {f"weights to go on from: {init['name']}": init["sha256"]}
     return {
         "title": title,
         "settings": {label: values[key] for key, label in MAIN_SETTINGS.items() if values.get(key) is not None},

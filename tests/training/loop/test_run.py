@@ -230,6 +230,7 @@ def test_fields_that_there_were_not_yet_had_their_defaults(recipe, tmp_path):
         ({"columns": {"text": "b"}}, "columns.text `b`, not `a`"),
         ({"data": {"train": ["2"]}}, r"data.train `\['2'\]`, not `\['1'\]`"),
         ({"task": 5}, "task `5`, not `classification`"),
+        ({"dev": ["elsewhere"]}, r"dev `\['elsewhere'\]`, not `\[\]`"),
     ):
         with pytest.raises(RefusedError, match=f"was started with {message}; choose another run directory"):
             asked.check(before | change, tmp_path)

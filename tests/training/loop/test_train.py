@@ -9,7 +9,8 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,7 +29,7 @@ from training.loop.optimizer import create_optimizer, drop_frozen, set_rates
 from training.loop.pace import Pace
 from training.loop.recipe import Asked
 from training.loop.run import Position, Run, read_metrics
-from training.loop.train import Batch, Evaluation, LoopSettings, Phase, train
+from training.loop.train import Batch, Evaluation, LoopSettings, Phase, StepTotals, backward, train
 from training.loop.watch import DivergedError, Plateau, Watch
 from training.model.bert import BertConfig
 from training.pretrain import PretrainRecipe, pretrain
@@ -66,7 +67,7 @@ def begun(path, alone):
         yield run
 
 
-def tiny_train(path, alone, *, num_steps=12, phases=None, loss=objective, watch=None, **changes):
+def tiny_train(path, alone, *, num_steps=12, phases=None, loss=objective, watch=None, evaluation=None, **changes):
     torch.manual_seed(0)
     model = create_model("embedding", SHAPE, dropout=0.0)
     settings = LoopSettings(
@@ -75,7 +76,14 @@ def tiny_train(path, alone, *, num_steps=12, phases=None, loss=objective, watch=
     )
     phases = phases or [Phase(data=Numbered())]
     with begun(path, alone) as run:
-        position = train(model, phases, loss, num_steps=num_steps, settings=settings, run=run, watch=watch)
+        position = train(
+            *(model, phases, loss),
+            num_steps=num_steps,
+            settings=settings,
+            run=run,
+            watch=watch,
+            evaluation=evaluation,
+        )
     return model, position, run
 
 
@@ -119,6 +127,20 @@ def test_time_budget_ends_a_run(tmp_path, alone, monkeypatch, capsys):
     assert "%/s" not in bar
     assert bar.count("no better than what cannot be") == 1
     assert [line["step"] > position.step / 3 for line in read_metrics(run.path) if "warning" in line] == [True]
+
+
+def test_time_of_training_goes_on_after_a_kill(tmp_path, alone, monkeypatch):
+    """From that of the state, however long the run lay still."""
+    for starts_at, loss in ((0, exploding_at(7)), (1000, objective)):
+        ticks = (starts_at + 0.1 * number for number in itertools.count())
+        clock = SimpleNamespace(monotonic=ticks.__next__, perf_counter=time.perf_counter)
+        monkeypatch.setattr(meter_module, "time", clock)
+        with pytest.raises(DivergedError) if starts_at == 0 else nullcontext():
+            tiny_train(tmp_path / "run", alone, loss=loss)
+
+    times = [line["elapsed_s"] for line in read_metrics(tmp_path / "run")]
+    assert len(times) == 12
+    assert all(0 < later - earlier < 1 for earlier, later in itertools.pairwise(times))
 
 
 def test_schedule_by_time_is_that_by_steps():
@@ -173,6 +195,25 @@ def test_no_state_is_written_after_an_infinite_loss(tmp_path, alone):
         tiny_train(tmp_path / "run", alone, loss=exploding_at(7), log_every=100, checkpoint_every=4, num_steps=20)
 
     assert [path.name for path in (tmp_path / "run" / "state").iterdir()] == ["step-00000004"]
+
+
+def test_losses_count_by_their_weights(alone):
+    """In the gradient; one whose weight is not given counts once."""
+    model = create_model("embedding", SHAPE, dropout=0.0)
+    batch = Batch({"input_ids": torch.arange(5, 13).view(2, 4)}, {}, {"one": 2, "two": 8}, 8)
+
+    def losses(network, batch):
+        ids = batch.inputs["input_ids"]
+        outputs = network(ids, None, torch.zeros_like(ids))
+        return {"one": outputs["pooler_output"].square().sum(), "two": outputs["last_hidden_state"].abs().sum()}
+
+    settings = LoopSettings(dtype="fp32")
+    backward(model, [batch], losses, settings, alone, StepTotals(), {"two": 3.0})
+    sums = losses(model, batch)
+    expected = torch.autograd.grad(sums["one"] / 2 + 3 * sums["two"] / 8, list(model.parameters()))
+
+    for parameter, gradient in zip(model.parameters(), expected, strict=True):
+        torch.testing.assert_close(parameter.grad, gradient)
 
 
 def test_a_score_that_is_no_number_is_never_the_best(tmp_path, alone):
@@ -250,6 +291,13 @@ def test_plateau_is_reported_in_the_second_half():
     assert watched([5.81] * 19 + [5.0] * 60, plateau=plateau) == []
 
 
+def test_losses_of_the_start_are_soon_forgotten():
+    """A run with few lines is judged by its latest losses."""
+    plateau = Plateau(loss="mlm", value=5.8, meaning="token frequencies alone", hint="train longer")
+
+    assert watched([10.3] + [5.0] * 19, plateau=plateau) == []
+
+
 def test_lower_layers_learn_slower_and_later():
     """Rates fall by the layer from the head down; what is frozen keeps weights and moments."""
     model = create_model("classification", SHAPE, num_labels=2)
@@ -271,6 +319,68 @@ def test_lower_layers_learn_slower_and_later():
     assert {name for name, value in model.named_parameters() if value.grad is not None} == {
         name for name in found if found[name]["first_step"] <= 10
     }
+
+
+@pytest.mark.parametrize(
+    ("changes", "depths"),
+    [
+        ({"direction": "concatenated"}, {"layers.0": 3, "layers.2": 1, "layers.3": 3, "layers.5": 1, "embeddings": 4}),
+        ({"state_layers": (2, 1)}, {"layers.0": 2, "layers.1": 1, "embeddings": 3}),
+    ],
+)
+def test_depth_is_that_below_the_head(changes, depths):
+    """Of each stack of layers, from the highest layer that the head reads."""
+    model = create_model("classification", replace(SHAPE, **changes), num_labels=2)
+    optimizer = create_optimizer(model, weight_decay=0.01, betas=(0.9, 0.999), layer_decay=0.5, unfreeze_every=10)
+    names = {id(value): name for name, value in model.named_parameters()}
+
+    found = {names[id(value)]: group for group in optimizer.param_groups for value in group["params"]}
+    for part, depth in depths.items():
+        groups = [group for name, group in found.items() if name.startswith(f"bert.{part}.")]
+        assert {(group["scale"], group["first_step"]) for group in groups} == {(0.5**depth, 10 * depth)}
+
+
+def largest_changes(path, alone, **settings):
+    """Of a weight of each layer, from the highest down, and of the words, in training without decay."""
+    torch.manual_seed(0)
+    before = create_model("embedding", SHAPE, dropout=0.0).state_dict()
+    model, _, _ = tiny_train(path, alone, warmup_ratio=0.0, weight_decay=0.0, **settings)
+    names = [*(f"bert.layers.{number}.qkv.weight" for number in (2, 1, 0)), "bert.embeddings.word.weight"]
+    return [float((model.state_dict()[name] - before[name]).abs().max()) for name in names]
+
+
+def test_lower_layers_of_a_run_learn_slower_and_later(tmp_path, alone):
+    """As its settings say: here half as fast from layer to layer, and one layer more with each step."""
+    slower = largest_changes(tmp_path / "slower", alone, num_steps=1, layer_decay=0.5)
+    later = largest_changes(tmp_path / "later", alone, num_steps=3, unfreeze_every=1)
+
+    assert slower == pytest.approx([1e-3 * 0.5**depth for depth in (1, 2, 3, 4)], rel=0.01)
+    assert [change > 0 for change in later] == [True, True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("scores", "has_older", "best"),
+    [
+        ([0.2, 0.8, 0.1, 0.1], True, 6),
+        ([0.1, 0.1, 0.1, 0.1], True, 2),
+        ([0.1, 0.3, 0.1, 0.1], False, 6),
+    ],
+)
+def test_best_state_is_of_the_run_as_it_went_on(scores, has_older, best, tmp_path, alone):
+    """What was found after the state that it goes on from counts no more; what was found before does, if it is left."""
+    killed, resumed = iter([0.1, 0.5, 0.2, 0.2, 0.2, 0.2, 0.6]), iter(scores)
+    run = partial(tiny_train, tmp_path / "run", alone, num_steps=8)
+    with pytest.raises(DivergedError):
+        run(loss=exploding_at(8), evaluation=Evaluation(scores=lambda: {"f1": next(killed)}, every=1))
+    states = tmp_path / "run" / "state"
+    assert {path.name for path in states.iterdir()} == {"best-00000002", "step-00000004", "best-00000007"}
+    if not has_older:
+        shutil.rmtree(states / "best-00000002")
+
+    model, _, done = run(evaluation=Evaluation(scores=lambda: {"f1": next(resumed)}, every=1))
+
+    assert [path.name for path in done.states("best")] == [f"best-0000000{best}"]
+    assert done.load_best(model).step == best
 
 
 def test_best_state_of_an_abandoned_attempt_is_forgotten(tmp_path, alone):
@@ -308,7 +418,7 @@ def test_best_state_is_kept_and_can_be_loaded(tmp_path, alone):
 
     assert [path.name for path in run.states("best")] == ["best-00000006"]
     assert [path.name for path in run.states()] == ["step-00000010"]
-    assert run.load_best(model) == 6
+    assert run.load_best(model).step == 6
     assert all(torch.equal(weights[2][name], value) for name, value in model.state_dict().items())
 
 
@@ -427,6 +537,26 @@ def test_interrupted_run_goes_on_from_its_last_step(number, corpus_dir, tmp_path
     assert f"interrupted after step {len(before)}; the same command goes on from there" in stderr
     assert "Traceback" not in stderr
     assert [path.name for path in (tmp_path / "run" / "state").iterdir()] == [f"step-{len(before):08d}"]
+
+
+@pytest.mark.parametrize(
+    ("step", "last", "checkpoint_every"), [(5, 6, 0), (12, 12, 0), pytest.param(12, 12, 4, id="with its own state")]
+)
+def test_a_signal_ends_a_run_in_any_step(step, last, checkpoint_every, tmp_path, alone):
+    """The last one as well: with a state, so that the same command goes on from there."""
+    seen = []
+
+    def interrupted(network, batch):
+        seen.append(batch)
+        if len(seen) == step:
+            signal.raise_signal(signal.SIGTERM)
+        return objective(network, batch)
+
+    with pytest.raises(KeyboardInterrupt, match=f"interrupted after step {last}; the same command goes on"):
+        tiny_train(tmp_path / "run", alone, loss=interrupted, checkpoint_every=checkpoint_every)
+
+    _, position, _ = tiny_train(tmp_path / "run", alone, loss=interrupted, checkpoint_every=checkpoint_every)
+    assert (position.step, len(seen)) == (12, 12)
 
 
 @pytest.mark.slow

@@ -21,12 +21,19 @@ from tasks.spans import SpanExample, SpanSettings
 from tasks.tagging import TaggingExample
 from tasks.tokenizer import Tokenizer
 from tests.toy import TINY, write_classification
-from training.checkpoint import TaskCard, create_model, read_config, read_task_card, save_checkpoint
+from training.checkpoint import (
+    TaskCard,
+    checkpoint_digest,
+    create_model,
+    read_config,
+    read_task_card,
+    save_checkpoint,
+)
 from training.evaluate import torch_run
 from training.finetune import FinetuneRecipe, finetune
 from training.model.bert import BertConfig
 from training.pretrain import PretrainRecipe, pretrain
-from training.reports.model_card import CARD_FILE, USAGES, base_model, code, model_card
+from training.reports.model_card import CARD_FILE, USAGES, base_model, checkpoint_name, code, model_card
 
 CONFIG = {
     "num_hidden_layers": 2,
@@ -128,6 +135,7 @@ def test_all_stages_are_told(finetuned, checkpoint, corpus_dir, tmp_path, alone)
 
     assert text.index("### Pretraining, 1 of 2") < text.index("### Pretraining, 2 of 2")
     assert f"{before['num_tokens'] + after['num_tokens']:,} tokens went through the network" in text
+    assert f"| `weights to go on from: {checkpoint_name(checkpoint)}` | `{checkpoint_digest(checkpoint)}` |" in text
     assert "| steps | 3 |" in text
     assert text.count("| longest sequence in the end, tokens | 64 |\n| share of the steps that is the end | 0.1 |") == 1
     assert text.count("that is the end") == 1
