@@ -1,6 +1,7 @@
 """Pretraining: exact resume, and the same losses however the global batch is split."""
 
 import json
+import math
 import os
 import shutil
 import signal
@@ -201,6 +202,16 @@ def test_the_card_counts_what_the_selected_weights_saw(corpus_dir, tmp_path, alo
     seen = {line["step"]: line["num_tokens"] for line in read_metrics(tmp_path / "run") if "num_tokens" in line}
     record = read_task_card(path).provenance["pretraining"]
     assert (record["num_steps"], record["num_tokens"]) == (4, seen[4])
+
+
+def test_nothing_is_selected_where_no_score_is_a_number(corpus_dir, tmp_path, alone, monkeypatch):
+    """It is said in a line, and the states of the run stay."""
+    monkeypatch.setattr("training.pretrain.evaluate_pretraining", lambda *_, **__: {"mlm_loss": math.nan})
+    changes = {"num_steps": 2, "eval_every": 1, "dev_corpus": corpus_dir, "select": "best"}
+
+    with pytest.raises(ValueError, match=r"no score on dev was a number in `.*run`; take --select last"):
+        pretrain(recipe(corpus_dir, tmp_path / "run", **changes), alone)
+    assert list((tmp_path / "run" / "state").iterdir())
 
 
 @pytest.mark.parametrize(

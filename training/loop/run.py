@@ -220,9 +220,14 @@ class Run:
 
         Returns:
             How far the run had come with them.
+
+        Raises:
+            ValueError: when there is none, or it cannot be read.
         """
         self.finish_writing()
-        directory = self.states("best")[-1]
+        if not (bests := self.states("best")):
+            raise ValueError(f"no score on dev was a number in `{self.path}`; take --select last")
+        directory = bests[-1]
         state = self._read_state(directory)
         self._asked.check(state["recipe"], self.path)
         try:
