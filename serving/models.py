@@ -236,7 +236,7 @@ class Models:
 
         Raises:
             ModelNotFoundError: when no such model or version is loaded.
-            UnavailableError: when it is being loaded.
+            UnavailableError: when it is being loaded, or may be.
             InvalidRequestError: when the name is empty and not exactly one model does the task, or the model does
                 another task.
         """
@@ -257,22 +257,27 @@ class Models:
     def _check_known(self, name: str, version: str) -> None:
         """Raise what tells more of a version that is not loaded than that it is not."""
         found = [item for item in self.versions if item.name == name and version in ("", item.version)]
-        for item in found:
-            if item.state is State.LOADING:
-                raise UnavailableError(f"`{item}` is being loaded; try again")
+        _check_loading(found)
         if found:
             raise ModelNotFoundError(f"`{found[-1]}` could not be loaded: {found[-1].error}")
 
     def _only(self, task: str | None) -> str:
-        if not self._by_name:
-            raise ModelNotFoundError("no model is loaded")
         candidates = [model for model in map(_highest, self._by_name.values()) if task in (None, model.task.name)]
         if not candidates:
+            _check_loading(self.versions)
+            if not self._by_name:
+                raise ModelNotFoundError("no model is loaded")
             raise InvalidRequestError(f"no model does this task: `{task}` (loaded: {_listing(self)})")
         if len(candidates) > 1:
             of_task = f" of task `{task}`" if task else ""
             raise InvalidRequestError(f"name one of the models{of_task}: {_listing(candidates)}")
         return candidates[0].manifest.name
+
+
+def _check_loading(versions: Sequence[Version]) -> None:
+    for item in versions:
+        if item.state is State.LOADING:
+            raise UnavailableError(f"`{item}` is being loaded; try again")
 
 
 def _highest(versions: dict[str, Model]) -> Model:

@@ -211,6 +211,8 @@ class Repository:
         return kept
 
     async def _load(self, key: Key, slot: _Slot, content: Content) -> None:
+        if slot.content != content and not slot.model:  # what failed was something else
+            slot.error, slot.told = "", True
         self._changed()
         self._observer.version_seen(*key)
         started, before = time.perf_counter(), slot.model

@@ -188,8 +188,9 @@ class Scheduler:
         """
         learnt = self.forecast.seconds_per_token(model)
         job = Job(model, groups, finish, deadline_s=deadline_s, seconds_per_token=learnt)
+        longest = max((len(entry.sequence) for entry in job.entries), default=0)
         with self._changed:
-            self._admit(model, job.num_tokens, learnt, deadline_s, LAST_HEADROOM)
+            self._admit(model, job.num_tokens, learnt, deadline_s, LAST_HEADROOM, longest)
             self._queue.add(job)
             self._changed.notify(len(job.entries))
         # Weak: a job that its own future kept would hold its arrays until the garbage collector comes.
@@ -249,14 +250,24 @@ class Scheduler:
         return "; ".join(problems)
 
     def _admit(
-        self, model: Model, num_tokens: int, seconds_per_token: float, deadline_s: float | None, headroom: float
+        self,
+        model: Model,
+        num_tokens: int,
+        seconds_per_token: float,
+        deadline_s: float | None,
+        headroom: float,
+        longest: int = 0,
     ) -> None:
-        """Refuse what cannot be done in time."""
+        """Refuse what cannot be done in time.
+
+        Args:
+            longest: tokens of the longest sequence; 0 where it is not known.
+        """
         now_s, work_s = time.monotonic(), num_tokens * seconds_per_token
         under_way_s = sum(under_way.work_s for under_way in self._under_way())
         wait_s = (self._queue.work_before_s(due_s(now_s, work_s)) + under_way_s) / self._num_cores
-        batch_s = min(num_tokens, model.max_batch_tokens) * seconds_per_token / self._cores(model)
-        own_s = max(batch_s, work_s / self._num_cores)  # a batch has its own cores alone, however many are idle
+        # Several sequences may be computed side by side; one has the cores of its batch alone, however many are idle.
+        own_s = max(longest * seconds_per_token / self._cores(model), work_s / self._num_cores)
         if own_s > self._max_queue_s:
             raise TooLargeError(
                 f"the request takes about {own_s:.1f} s, more than the {self._max_queue_s:g} s that may wait; "

@@ -10,12 +10,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
+import grpc.aio
 
 from bertline._convert import Request
 from bertline._inputs import read_timeout
 from bertline._protos import HEALTH, HealthReply, HealthRequest
-from bertline._status import client_error, is_health_refused
-from bertline.errors import BertlineError
+from bertline._status import client_error
+from bertline.errors import BertlineError, ServerError
 from bertline.v1.encoder_pb2_grpc import EncoderStub
 
 _RETRY_POLICY = {
@@ -70,9 +71,9 @@ def channel_options(*, check_health: bool) -> dict[str, Any]:
     }
 
 
+CLOSED = "the client was closed before the reply came"
+"""Of calls that were under way then; one that begins later is a mistake of the caller."""
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]+")
-_ONE_ADDRESS = re.compile(r"(ipv[46]:)?([\d.]+|\[[^],]+\])(:\d+)?|unix(-abstract)?:.*")
-"""A target that cannot stand for several servers, as a name or a list can."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,20 +121,21 @@ class Connection:
         return () if self.token is None else (("authorization", f"Bearer {self.token}"),)
 
     def send(self, rpc: Any, request: Request, timeout: float) -> Any:
-        """Begin the RPC of a request."""
-        return rpc(request.message, timeout=timeout, metadata=self.metadata)
+        """Begin the RPC of a request.
+
+        Raises:
+            ServerError: when the channel was closed.
+        """
+        try:
+            return rpc(request.message, timeout=timeout, metadata=self.metadata)
+        except (ValueError, grpc.aio.UsageError) as error:
+            raise ServerError(CLOSED) from error
 
     def error(self, error: grpc.RpcError, request: Request, timeout: float) -> BertlineError:
         """The error of ours for a request that failed."""
         return client_error(
             error, target=self.target, timeout=timeout, first=request.first, num_inputs=request.num_inputs
         )
-
-    def goes_plainly(self, method: str, error: grpc.RpcError) -> bool:
-        """Whether a request that failed so is to be sent again whatever servers say of their health."""
-        if not self.checks_health or method == "Check":
-            return False
-        return is_health_refused(error, of_several=not _ONE_ADDRESS.fullmatch(self.target))
 
 
 class Stub(EncoderStub):

@@ -45,14 +45,10 @@ ERRORS: dict[grpc.StatusCode, tuple[type[BertlineError], str]] = {
 
 _HEALTH_REFUSED = "health check call failed"
 """What gRPC says of a server that it cannot ask about its health, whatever the reason."""
-_UNHEALTHY = "backend unhealthy"
-"""What it says of one that does not serve."""
-_ALL_FAILING = "connections to all backends failing"
-"""What it says before the error of one server, though there may be several, each with its own."""
 
 _HINTS = (
     (r"server is (starting|draining)|is being loaded", "try again"),
-    (_UNHEALTHY, "it says that it does not serve, as one that starts, drains or hangs does; try again"),
+    (r"backend unhealthy", "it says that it does not serve, as one that starts, drains or hangs does; try again"),
     (r"Stream removed|[Kk]eepalive|[Pp]ing timeout", "the connection was lost; try again"),
     (r"Hostname Verification", "its certificate does not name this host: name the server as its certificate does"),
     (r"CERTIFICATE_VERIFY_FAILED", "trust who signed its certificate: `credentials`, or --tls-ca of the command"),
@@ -105,14 +101,9 @@ def client_error(
     return found
 
 
-def is_health_refused(error: grpc.RpcError, *, of_several: bool) -> bool:
-    """Whether a call was not sent since a server does not tell of its health: most often for want of a token.
-
-    Args:
-        of_several: whether there may be servers that the error does not tell of; then any of them may be such a one.
-    """
-    details = (error.details() or "") if error.code() is grpc.StatusCode.UNAVAILABLE else ""
-    return _HEALTH_REFUSED in details or (of_several and _ALL_FAILING in details and _UNHEALTHY not in details)
+def is_health_refused(error: grpc.RpcError) -> bool:
+    """Whether a call was not sent since the server does not tell of its health: most often for want of a token."""
+    return error.code() is grpc.StatusCode.UNAVAILABLE and _HEALTH_REFUSED in (error.details() or "")
 
 
 def _invalid_items(error: grpc.RpcError, first: int) -> Iterator[InvalidItem]:

@@ -31,9 +31,10 @@ from bertline._calls import (
     tag_call,
     tokenize_call,
 )
-from bertline._connection import Connection, Stubs
+from bertline._connection import CLOSED, Connection, Stubs
 from bertline._convert import Answered, Call, Request
 from bertline._inputs import read_timeout
+from bertline._status import is_health_refused
 from bertline.errors import ModelNotFound, ServerError
 from bertline.results import Answer, Choice, Classification, MaskFill, Model, Tagging, Tokenized, Usage
 
@@ -227,6 +228,8 @@ class AsyncClient:
         await self.close()
 
     async def _run(self, call: Call[ResultT], timeout: float | None, usage: Usage | None = None) -> ResultT:
+        if self._closed:
+            raise ValueError("the client is closed")
         limit = self._connection.timeout if timeout is None else read_timeout(timeout)
         return call.result(await self._send(call, limit), usage)
 
@@ -247,8 +250,6 @@ class AsyncClient:
         return answered
 
     def _open(self) -> Stubs:
-        if self._closed:
-            raise ValueError("the client is closed")
         if self._stubs is None:
             self._stubs = Stubs(self._connection, grpc.aio)
         return self._stubs
@@ -266,10 +267,10 @@ class AsyncClient:
             return request, await sent
         except asyncio.CancelledError as error:
             if self._closed and not _is_cancelled():
-                raise ServerError("the client was closed before the reply came") from error
+                raise ServerError(CLOSED) from error
             raise
         except grpc.RpcError as error:
-            if plain or not self._connection.goes_plainly(method, error):
+            if plain or not is_health_refused(error):
                 raise self._connection.error(error, request, timeout) from error
         stubs = self._open()
         again = self._connection.send(stubs.method(method, plain=True), request, timeout)

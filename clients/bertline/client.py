@@ -35,6 +35,7 @@ from bertline._calls import (
 from bertline._connection import Connection, Stubs
 from bertline._convert import Answered, Call, Request
 from bertline._inputs import read_timeout
+from bertline._status import is_health_refused
 from bertline.errors import ModelNotFound
 from bertline.results import Answer, Choice, Classification, MaskFill, Model, Tagging, Tokenized, Usage
 
@@ -84,6 +85,7 @@ class Client:
             check_health=check_health,
         )
         self._stubs = Stubs(self._connection, grpc)
+        self._closed = False
 
     def embed(
         self,
@@ -340,6 +342,7 @@ class Client:
 
     def close(self) -> None:
         """Close the connection; calls under way fail with ServerError."""
+        self._closed = True
         for channel in self._stubs.channels:
             channel.close()
 
@@ -352,6 +355,8 @@ class Client:
         self.close()
 
     def _run(self, call: Call[ResultT], timeout: float | None, usage: Usage | None = None) -> ResultT:
+        if self._closed:
+            raise ValueError("the client is closed")
         limit = self._connection.timeout if timeout is None else read_timeout(timeout)
         with closing(self._answered(call, limit)) as answered:
             return call.result(answered, usage)
@@ -395,7 +400,7 @@ class Client:
         try:
             return request, reply()
         except grpc.RpcError as error:
-            if plain or not self._connection.goes_plainly(method, error):
+            if plain or not is_health_refused(error):
                 raise self._connection.error(error, request, timeout) from error
         answered = self._ask(method, request, timeout, plain=True)
         self._stubs.give_up_health()

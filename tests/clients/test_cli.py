@@ -241,10 +241,19 @@ def test_many_bad_lines_are_counted(run: Run, tmp_path: Path) -> None:
     assert len(rejects.read_text().splitlines()) == 30
 
 
-def test_empty_lines_can_be_skipped(run: Run, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "header", "rows"),
+    [
+        ("texts.txt", "\ufeff", ("one", "two")),
+        ("rows.jsonl", "", ('{"text": "one"}', '{"text": "two"}')),
+        ("one.csv", "text", ("one", "two")),
+        ("rows.csv", "\ufefftext,id", ("one,1", "two,2")),
+    ],
+)
+def test_empty_lines_can_be_skipped(run: Run, tmp_path: Path, name: str, header: str, rows: tuple[str, str]) -> None:
     """With --skip-empty, rows are those of the other lines, whatever kind of space stands in the empty ones."""
-    path = tmp_path / "texts.txt"
-    path.write_text("\ufeff\none\n\n  \n\u00a0\u3000\ntwo\n", encoding="utf-8")
+    path = tmp_path / name
+    path.write_text("\n".join([header, rows[0], "", "  ", "\u00a0\u3000", rows[1], ""]), encoding="utf-8")
     result = run("embed", "-i", str(path), "--skip-empty")
 
     assert (result.code, result.err) == (0, "")

@@ -411,6 +411,41 @@ def test_closing_an_async_client_fails_the_calls_under_way(holding: tuple[str, H
     asyncio.run(use())
 
 
+class Closing(Client):
+    """Is closed when the first reply came."""
+
+    def _first(self, *arguments: Any) -> Any:
+        answered = super()._first(*arguments)
+        self.close()
+        return answered
+
+
+class AsyncClosing(AsyncClient):
+    """Likewise."""
+
+    async def _first(self, *arguments: Any) -> Any:
+        answered = await super()._first(*arguments)
+        await self.close()
+        return answered
+
+
+def test_closing_a_client_between_two_requests_fails_the_call(server: FakeServer) -> None:
+    """As it does while a reply is waited for: it is no mistake of the call, which began before."""
+
+    async def embed() -> None:
+        async with AsyncClosing(server.target, batch_size=1, num_in_flight=1) as client:
+            await client.embed(["a", "b"])
+
+    with pytest.raises(errors.ServerError, match="the client was closed before the reply came"):
+        asyncio.run(embed())
+    with (
+        Closing(server.target, batch_size=1, num_in_flight=1) as client,
+        pytest.raises(errors.ServerError, match="the client was closed before the reply came"),
+    ):
+        client.embed(["a", "b"])
+    assert len(server.calls) == 2
+
+
 def test_errors_can_be_pickled() -> None:
     """Errors cross process borders whole."""
     error = errors.InvalidInput.of([errors.InvalidItem(3, "text", "empty text")])

@@ -143,50 +143,23 @@ def embed_for_a_minute(client: Client) -> None:
         client.embed(["text"])
 
 
-@pytest.mark.parametrize("order", [1, -1])
-def test_a_server_that_keeps_its_health_to_itself_beside_one_that_is_gone(
-    server: FakeServer, dead_target: str, order: int
+@pytest.mark.parametrize("target", ["localhost:{port}", "ipv4:{alive},{dead}", "ipv4:{dead},{alive}"])
+def test_a_server_that_does_not_serve_beside_one_that_is_gone(
+    server: FakeServer, dead_target: str, target: str
 ) -> None:
-    """The one is asked plainly, whichever of the two gRPC tells of."""
-    refuse_health(server)
-    target = "ipv4:" + ",".join([server.target, dead_target][::order])
+    """It gets no calls, whichever of the two gRPC tells of; `localhost` mostly stands for two addresses."""
+    server.serving = False
+    target = target.format(port=server.target.split(":")[1], alive=server.target, dead=dead_target)
 
-    async def embed() -> int:
+    async def embed() -> None:
         async with AsyncClient(target) as client:
-            return len(await client.embed(["text"]))
+            await client.embed(["text"])
 
-    with Client(target) as client:
-        assert [len(client.embed(["text"])) for _ in range(3)] == [1, 1, 1]
-    assert asyncio.run(embed()) == 1
-
-
-class AllFailing(grpc.RpcError):
-    def code(self) -> grpc.StatusCode:
-        return grpc.StatusCode.UNAVAILABLE
-
-    def details(self) -> str:
-        return "connections to all backends failing; last error: Connection refused"
-
-
-@pytest.mark.parametrize(
-    ("target", "is_asked"),
-    [
-        ("127.0.0.1:1", False),
-        ("ipv4:127.0.0.1:1", False),
-        ("[::1]:1", False),
-        ("ipv6:[::1]:1", False),
-        ("unix:/path", False),
-        ("ipv4:127.0.0.1:1,127.0.0.2:1", True),
-        ("ipv6:[::1]:1,[::2]:1", True),
-        ("localhost:1", True),
-        ("unix-1:1", True),
-        ("dns:///bertline:1", True),
-    ],
-)
-def test_only_what_may_be_several_servers_is_asked_plainly_when_one_is_gone(target: str, is_asked: bool) -> None:
-    """The failure of the only address is told at once; behind a name or a list another server may answer."""
-    with Client(target) as client:
-        assert client._connection.goes_plainly("Embed", AllFailing()) is is_asked
+    with Client(target) as client, pytest.raises(ConnectionFailed):
+        client.embed(["text"])
+    with pytest.raises(ConnectionFailed):
+        asyncio.run(embed())
+    assert server.calls == []
 
 
 def test_a_server_without_a_health_service_is_asked(client: Client, server: FakeServer) -> None:

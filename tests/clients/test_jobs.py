@@ -221,8 +221,8 @@ def test_files_that_cannot_be_used(
 
 
 def test_rows_with_the_wrong_number_of_values(run: Run, tmp_path: Path) -> None:
-    """A row of CSV with more or fewer values than the header, or bytes that are not UTF-8, is rejected."""
-    (tmp_path / "in.csv").write_bytes(b"id,text\n1,a\n2\n3,b,c\n4,\xff\n5,d\n")
+    """A row of CSV with more or fewer values than the header, or bytes that are not UTF-8, or none, is rejected."""
+    (tmp_path / "in.csv").write_bytes(b"id,text\n1,a\n2\n3,b,c\n4,\xff\n  \n5,d\n")
     result = run("embed", "-i", f"{tmp_path}/in.csv")
 
     assert result.code == 3
@@ -231,6 +231,7 @@ def test_rows_with_the_wrong_number_of_values(run: Run, tmp_path: Path) -> None:
         "line 3: 1 values came, the header has 2",
         "line 4: 3 values came, the header has 2",
         "line 5: not UTF-8; convert the file",
+        "line 6: the line is empty; mend it, or leave such lines out with --skip-empty",
     ]
 
 

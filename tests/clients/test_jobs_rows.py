@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from bertline.errors import InvalidInput, InvalidItem
 from bertline.jobs.asking import Asker, Rejected
-from bertline.jobs.sinks import length_of_vectors
+from bertline.jobs.sinks import Parquet, length_of_vectors
 from bertline.jobs.storage import FileError
 from bertline.results import Usage
 from bertline.testing import FakeServer
@@ -133,6 +133,26 @@ def test_first_rows_that_are_rejected_settle_no_columns(
 
     assert run(*arguments).code == 3
     assert pq.read_table(tmp_path / output)["id"].to_pylist() == [1] * 300
+
+
+def test_columns_are_the_same_after_an_interruption(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that ends while it gives the first files of a folder their columns leaves the rest to the next."""
+    monkeypatch.setattr("bertline.jobs.chunks.CHUNK_ROWS", 256)
+    (tmp_path / "in.jsonl").write_text("{\n" * 600 + '{"text": "a", "id": 1}\n' * 300)
+    arguments = ("classify", "-i", f"{tmp_path}/in.jsonl", "-o", f"{tmp_path}/out/")
+    joins = [Parquet.join]
+
+    def once(*given: Any) -> None:
+        if not joins:
+            raise OSError("no space left")
+        joins.pop()(*given)
+
+    with monkeypatch.context() as full:
+        full.setattr(Parquet, "join", once)
+        assert run(*arguments).code == 1
+    assert run(*arguments).code == 3
+    columns = [pq.read_schema(path).names for path in (tmp_path / "out").glob("part-*")]
+    assert columns == [["id", "label", "score", "labels"]] * 4
 
 
 @pytest.mark.parametrize(

@@ -108,13 +108,20 @@ def test_versions_are_chosen_as_by_a_real_server(targets: tuple[str, str]) -> No
             assert client.model("embedder").version == "10"
 
 
-@pytest.mark.parametrize("state", ["loading", "failed"])
-def test_models_that_are_not_loaded(state: str) -> None:
+@pytest.mark.parametrize(
+    ("state", "model", "error", "message"),
+    [
+        ("loading", "fake", errors.ConnectionFailed, "being loaded; try again"),
+        ("loading", "", errors.ConnectionFailed, "being loaded; try again"),
+        ("failed", "fake", errors.ModelNotFound, "not be loaded: broken"),
+        ("failed", "", errors.ModelNotFound, "no model is loaded"),
+    ],
+)
+def test_models_that_are_not_loaded(state: str, model: str, error: type[errors.BertlineError], message: str) -> None:
     """A model that is loading may be asked again; one that failed says why."""
     with FakeServer([FakeModel(state=state, error="broken")]) as server, Client(server.target) as client:
-        error = errors.ConnectionFailed if state == "loading" else errors.ModelNotFound
-        with pytest.raises(error, match="being loaded; try again" if state == "loading" else "not be loaded: broken"):
-            client.embed(["text"], model="fake")
+        with pytest.raises(error, match=message):
+            client.embed(["text"], model=model)
         assert not client.health("fake")
 
 

@@ -82,6 +82,8 @@ def test_execution(tmp_path, settings, max_batch_tokens, num_threads):
         ),
         ([Version("m", "1")], ("n", ""), ModelNotFoundError, r"`n` \(loaded: none\)"),
         ([], ("", ""), ModelNotFoundError, "no model is loaded"),
+        ([Version("m", "1", error="bad")], ("", ""), ModelNotFoundError, "no model is loaded"),
+        ([Version("m", "1", error="bad"), Version("n", "1")], ("", ""), UnavailableError, "`n/1` is being loaded"),
     ],
 )
 def test_what_is_not_loaded(versions, asked, error, message):

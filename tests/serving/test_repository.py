@@ -16,6 +16,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from bertline.v1 import encoder_pb2 as pb
 from serving.models import Models
+from serving.repository import Repository
 from tasks.manifest import MANIFEST_FILE, MODEL_FILE
 from tests.serving.conftest import serve
 from tests.serving.models import edit_manifest, write_model
@@ -227,6 +228,33 @@ def test_bad_version(put, models_dir, caplog):
         assert embed(server).model.version == "2"
         assert health(server, "tiny/2") == "SERVING"
         assert server.total("bertline_model_loads_total", version="2", result="loaded") == 1
+
+
+@pytest.mark.parametrize("asked", [{}, {"name": "mended"}, {"name": "mended", "version": "1"}])
+def test_mended_in_its_place(put, models_dir, monkeypatch, asked):
+    """While what was put in the place of a version that failed is loaded, it may be asked for again."""
+    put("tiny", task="regression")
+    put("mended", broken=True)
+    entered, gate = threading.Event(), threading.Event()
+    load_unchanged = Repository._load_unchanged
+
+    def held(*arguments):
+        entered.set()
+        assert gate.wait(60)
+        return load_unchanged(*arguments)
+
+    with watching(models_dir) as server:
+        assert states(server)["mended/1"] == "FAILED"
+        monkeypatch.setattr(Repository, "_load_unchanged", held)
+        put("mended")
+        assert entered.wait(60)
+        with pytest.raises(grpc.RpcError, match="`mended/1` is being loaded; try again") as caught:
+            embed(server, **asked)
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert versions(server)["mended/1"] == ("LOADING", "")
+        gate.set()
+        wait_until(lambda: states(server)["mended/1"] == "READY")
+        embed(server, **asked)
 
 
 def look(server):

@@ -209,15 +209,24 @@ def test_a_deadline_leaves_room_for_a_wrong_forecast(log, model, ask, refused, a
     scheduler.close()
 
 
-@pytest.mark.parametrize(("num_threads", "num_tokens", "needed"), [(1, 40, "0.4"), (1, 1280, "0.8"), (4, 60, "0.1")])
-def test_a_batch_takes_no_more_cores_for_others_being_idle(log, model, num_threads, num_tokens, needed):
-    """What one batch holds takes as long as its own cores need; what makes many batches is divided among all cores."""
+@pytest.mark.parametrize(
+    ("num_threads", "lengths", "shared", "needed"),
+    [
+        (1, [40], "0.025", "0.4"),
+        (4, [40], "0.025", "0.1"),
+        (1, [20] * 64, "0.8", "0.8"),
+        (1, [4, 12, 16], "0.02", "0.16"),
+    ],
+)
+def test_a_batch_takes_no_more_cores_for_others_being_idle(log, model, num_threads, lengths, shared, needed):
+    """A sequence takes as long as the cores of its batch need; sequences of several lengths are computed side by side,
+    and before lengths are known all may be."""
     model.seconds_per_token, model.num_threads = 0.01, num_threads
     scheduler = Scheduler(workers=16, observer=log)
+    with pytest.raises(HopelessError, match=f"about {shared} s are needed"):
+        scheduler.check(model, sum(lengths), time.monotonic())
     with pytest.raises(HopelessError, match=f"about {needed} s are needed"):
-        scheduler.check(model, num_tokens, time.monotonic())
-    with pytest.raises(HopelessError, match=f"about {needed} s are needed"):
-        scheduler.submit(model, [[[1] * 20] * (num_tokens // 20)], total, deadline_s=time.monotonic())
+        scheduler.submit(model, [[[1] * length for length in lengths]], total, deadline_s=time.monotonic())
     scheduler.close()
 
 

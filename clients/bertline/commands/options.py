@@ -61,7 +61,9 @@ class JobOptions:
     rejects: Annotated[
         str | None, typer.Option(help="Where to tell of rows that cannot be used. Default: OUTPUT.rejects.jsonl.")
     ] = None
-    force: Annotated[bool, typer.Option("--force", help="Replace an output that exists.")] = False
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace an output, or a file that --rejects names, that exists.")
+    ] = False
     restart: Annotated[bool, typer.Option("--restart", help="Do not go on with an unfinished run, but begin anew.")] = (
         False
     )

@@ -34,7 +34,7 @@ def run_on_ray(
         progress: is told how far it is.
         address: of the cluster, as `map_partitions` has it.
         num_workers: files that are under way at one time.
-        force: replace an output that exists.
+        force: replace an output, or a file of rejected rows, that exists.
         restart: forget what an earlier run did.
 
     Returns:

@@ -33,7 +33,7 @@ def read_csv(
         _, header = next(lines, (0, []))
         check(header)
         for number, values in lines:
-            if values or not skip_empty:
+            if not (skip_empty and _is_blank(values)):
                 yield _row(number, header, values), repr((header, values)).encode("utf-8", "surrogatepass")
     finally:
         text.detach()  # who opened the stream closes it
@@ -83,9 +83,14 @@ class _LinesOfRow:
         return False
 
 
+def _is_blank(values: Sequence[str]) -> bool:
+    """Whether they are those of a line of white space."""
+    return len(values) <= 1 and not "".join(values).strip()
+
+
 def _row(number: int, header: Sequence[str], values: Sequence[str]) -> Row:
     place, fields = f"line {number}", dict(zip(header, values, strict=False))
-    if not values:
+    if _is_blank(values):
         return Row(place, fields, "the line is empty; mend it, or leave such lines out with --skip-empty")
     if len(values) != len(header):
         return Row(place, {"line": list(values)}, f"{len(values)} values came, the header has {len(header)}")

@@ -84,14 +84,14 @@ class Parts:
         """Begin, or go on with what is there.
 
         Args:
-            force: replace an output that exists.
+            force: replace an output, or a file of rejected rows, that exists.
             restart: forget what is there of an unfinished job.
 
         Yields:
             Whether there is anything to do: a run may have been interrupted in its last steps.
 
         Raises:
-            FileError: when the output is there, or the folder is of another job or in use.
+            FileError: when one of these is there, or the folder is of another job or in use.
         """
         try:
             yield self._open(force=force, restart=restart)
@@ -231,11 +231,12 @@ class Parts:
             self._move()
 
     def _complete(self, parts: list[File]) -> None:
-        """Give the same columns to all parts. Those that lack some come before all others."""
+        """Give the same columns to all parts. Those that lack some come before all with rows."""
         if isinstance(self.sink, Parquet):
-            for part in takewhile(self.sink.lacks_columns, parts):
-                with self._write(part.name) as stream:
-                    self.sink.join([], stream, self.about)
+            for part in takewhile(self.sink.is_empty, parts):
+                if self.sink.lacks_columns(part):
+                    with self._write(part.name) as stream:
+                        self.sink.join([], stream, self.about)
 
     def _changed(self, what: str) -> Changed:
         return Changed(f"{what} has changed since `{self.folder.url}` was begun; begin anew with --restart")

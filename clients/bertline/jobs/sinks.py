@@ -169,11 +169,15 @@ class Parquet:
             for table in chain([first], tables):
                 writer.write_table(table.replace_schema_metadata(metadata))
 
-    def lacks_columns(self, part: File) -> bool:
-        """Whether it is of rows without results, written when nobody knew which columns those with results have."""
+    def is_empty(self, part: File) -> bool:
+        """Whether it is of rows without results."""
         with open_read(part) as (read, _):
-            file = parquet_library().ParquetFile(read)
-            return not file.metadata.num_rows and file.schema_arrow.names != self._empty().column_names
+            return not parquet_library().ParquetFile(read).metadata.num_rows
+
+    def lacks_columns(self, part: File) -> bool:
+        """Whether it was written when nobody knew which columns rows with results have."""
+        with open_read(part) as (read, _):
+            return parquet_library().ParquetFile(read).schema_arrow.names != self._empty().column_names
 
     def _empty(self) -> Any:
         """A table without rows."""

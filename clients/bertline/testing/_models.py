@@ -93,29 +93,40 @@ def choose_model(models: Sequence[FakeModel], method: str, ref: pb.ModelRef) -> 
         Refusal: when there is none.
     """
     task, loaded = TASKS.get(method, ""), [model for model in models if model.serves]
-    name = ref.name or _only_name(loaded, task)
+    name = ref.name or _only_name(models, task)
     versions = [model for model in models if model.name == name and ref.version in ("", model.version)]
     for found in sorted(versions, key=_rank, reverse=True):
         if found.serves and found.task not in ("", task) and task:
             raise Refusal("INVALID_ARGUMENT", f"{found} does not do this task: `{task}` (loaded: {_listing(loaded)})")
         if found.serves:
             return found
-    for found in versions:
-        if found.state == "loading":
-            raise Refusal("UNAVAILABLE", f"`{found}` is being loaded; try again")
+    _refuse_loading(versions)
+    if versions:
+        found = max(versions, key=_rank)
         raise Refusal("NOT_FOUND", f"`{found}` could not be loaded: {found.error}")
     if name in {model.name for model in models}:
         raise Refusal("NOT_FOUND", f"no such version of `{name}`: `{ref.version}` (loaded: {_listing(loaded)})")
     raise Refusal("NOT_FOUND", f"no model of that name: `{name}` (loaded: {_listing(loaded)})")
 
 
-def _only_name(loaded: Sequence[FakeModel], task: str) -> str:
+def _only_name(models: Sequence[FakeModel], task: str) -> str:
+    loaded = [model for model in models if model.serves]
     names = {model.name for model in loaded if not task or model.task in ("", task)}
     if len(names) == 1:
         return names.pop()
-    of_task = f" of task `{task}`" if task else ""
-    problem = f"name one of the models{of_task}" if names else f"no model does this task: `{task}`"
-    raise Refusal("INVALID_ARGUMENT", f"{problem} (loaded: {_listing(loaded)})")
+    if names:
+        of_task = f" of task `{task}`" if task else ""
+        raise Refusal("INVALID_ARGUMENT", f"name one of the models{of_task} (loaded: {_listing(loaded)})")
+    _refuse_loading(models)
+    if not loaded:
+        raise Refusal("NOT_FOUND", "no model is loaded")
+    raise Refusal("INVALID_ARGUMENT", f"no model does this task: `{task}` (loaded: {_listing(loaded)})")
+
+
+def _refuse_loading(models: Sequence[FakeModel]) -> None:
+    for model in models:
+        if model.state == "loading":
+            raise Refusal("UNAVAILABLE", f"`{model}` is being loaded; try again")
 
 
 def _rank(model: FakeModel) -> tuple[int, str]:
