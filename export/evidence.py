@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -105,10 +105,10 @@ def _check_varied(examples: Examples, files: str) -> None:
         )
 
 
-def _by_name(place: str, paths: Iterable[Path]) -> str:
-    """Where an example stands, without folders: reports leave the machine."""
-    for path in paths:
-        place = place.replace(str(path), path.name)
+def _by_name(place: str, paths: Sequence[Path]) -> str:
+    """Where an example stands, by its file's name in records: reports leave the machine."""
+    for path, name in zip(paths, source_names(paths), strict=True):
+        place = place.replace(f"`{path}`", f"`{name}`")
     return place
 
 

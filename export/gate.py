@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated
 
+from export.choice import Choice, default_choice
 from export.evidence import Evidence
 from export.graph import build_graph
 from export.network import Network
@@ -153,7 +154,7 @@ class Gate:
         graph = build_graph(self.network, numbers, self.target.form)
         return ort_run(graph, execution=on_all_cores(self.target.execution))
 
-    def check(self, numbers: Numbers, run: Run, max_batch_tokens: int) -> None:
+    def check(self, numbers: Numbers, choice: Choice, run: Run) -> None:
         """Judge the graph that was written in the end, as it will be run.
 
         Raises:
@@ -161,10 +162,19 @@ class Gate:
         """
         with self.stages.bar("last check", unit="example", total=len(self.evidence.examples)) as bar:
             runs = {numbers.name: run}
+            max_batch_tokens = choice.execution.max_batch_tokens
             self.qualities |= judge(self.expected, runs, max_batch_tokens=max_batch_tokens, progress=bar.update)
         if reason := self.shortfall(numbers):
-            remedy = "raise the limit, or take the default form with --no-tune"
-            raise QualityError(f"graph refused: {numbers.name}, as it will be run: {reason} ({remedy})")
+            remedies = ", or ".join(self.remedies(numbers, choice))
+            raise QualityError(f"graph refused: {numbers.name}, as it will be run: {reason} ({remedies})")
+
+    def remedies(self, numbers: Numbers, choice: Choice) -> Iterator[str]:
+        """What else may be good enough, without what was already tried."""
+        yield "raise the limit"
+        if choice != default_choice(self.target):
+            yield "take the default form with --no-tune"
+        if numbers != Numbers():
+            yield "take fp32"
 
     def shortfall(self, numbers: Numbers) -> str:
         """How numbers are below the limits, in words; empty where they are not."""

@@ -157,7 +157,7 @@ def _make_graph(source: Source, model: BertModel, directory: Path, wishes: Wishe
     in_fp32 = graph if wishes.precision == "fp32" else build_graph(network, Numbers(), choice.form)
     run = ort_run(in_fp32, execution=on_all_cores(choice.execution))
     differences = _check_fp32(task, reference, run, wishes.limits, stages)
-    gate.check(numbers, ort_run(graph, execution=choice.execution), choice.execution.max_batch_tokens)
+    gate.check(numbers, choice, ort_run(graph, execution=choice.execution))
     record = data.record(evidence, sequences)
     return Made(numbers, choice, trials, evidence.name, record, gate.qualities, differences)
 

@@ -24,7 +24,7 @@ from training.checkpoint import CONFIG_FILE, WEIGHTS_FILE, TaskCard, has_weights
 from training.command import command, parse
 from training.contrastive import ContrastiveRecipe
 from training.corpus import CORPUS_FILE, Corpus
-from training.data.labelled import source_name
+from training.data.labelled import source_names
 from training.finetune import FinetuneRecipe
 from training.loop.recipe import RECIPE_FILE, check_types, default_fields, flatten, kind_of_run
 from training.loop.run import read_metrics
@@ -113,7 +113,7 @@ def facts(
     if "corpus" in settings:
         found["corpus"] = _corpus(Path(settings["corpus"]))
     else:
-        found["data"] = ", ".join(source_name(Path(path)) for path in settings.get("train", ()))
+        found["data"] = ", ".join(source_names([Path(path) for path in settings.get("train", ())]))
         found["from"] = "random weights" if settings.get("from_scratch") else base_model({"recipe": settings})
     tokens = max((line.get("num_tokens", 0) for line in lines), default=0)
     found["tokens seen"] = format_count(tokens) if tokens else ""

@@ -69,7 +69,8 @@ def train_vocab(recipe: VocabRecipe) -> tokenizers.Tokenizer:
         raise ValueError(
             f"vocab_size `{recipe.vocab_size}` is too small: {len(first_tokens)} are characters and specials"
         )
-    num_kept = min(len(alphabet.words), int(alphabet.share_of_words * (recipe.vocab_size - len(first_tokens))))
+    room = recipe.vocab_size - len(first_tokens)
+    num_kept = min(room, max(alphabet.num_common_words, int(alphabet.share_of_words * room)), len(alphabet.words))
     trainer = tokenizers.trainers.WordPieceTrainer(
         vocab_size=recipe.vocab_size - num_kept,
         min_frequency=recipe.min_frequency,
@@ -99,6 +100,8 @@ class _Alphabet:
     """Letters beyond that; words with them become [UNK]."""
     words: list[str]
     """What the tokenizer makes a word each (Chinese characters), the commonest first."""
+    num_common_words: int
+    """How many of these are among the commonest characters, as many as a 32nd of the vocabulary."""
     share_of_words: float
     """How much of all words of the text these are."""
 
@@ -122,6 +125,7 @@ def _alphabet(files: list[Path], backend: tokenizers.Tokenizer, recipe: VocabRec
         letters=sorted(letters[:limit]),
         num_left_out=len(letters[limit:]),
         words=words,
+        num_common_words=len({*words} & {*common[:limit]}),
         share_of_words=sum(counts[char] for char in words) / max(1, num_words),
     )
 

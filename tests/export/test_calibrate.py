@@ -60,10 +60,11 @@ def test_ranges_are_those_of_what_the_graph_computes(pooling, checkpoints):
     """Where [CLS] alone is read, the last layer needs the other tokens for keys and values only."""
     source = read_source(checkpoints["plain"], settings={"pooling": pooling})
     model, task, features = source.load_model(), source.task, random_ids(source.task).features
-    seen = {f"bert.layers.{number}.{kind}": Histogram() for number in (0, 1) for kind in ("qkv", "intermediate")}
+    kinds = ("qkv", "attention_output", "intermediate", "output")
+    seen = {f"bert.layers.{number}.{kind}": Histogram() for number in (0, 1) for kind in kinds}
 
     def watch(name):
-        is_of_cls = pooling == "cls" and name == "bert.layers.1.intermediate"
+        is_of_cls = pooling == "cls" and name.startswith("bert.layers.1.") and not name.endswith("qkv")
         model.get_submodule(name).register_forward_pre_hook(
             lambda module, inputs: seen[name].count(inputs[0][:, :1] if is_of_cls else inputs[0])
         )

@@ -242,10 +242,32 @@ def test_the_card_says_how_good_the_graph_is_on_what(precision, tmp_path, checkp
         "files": {"dev/data.tsv": sha256(dev), "other/data.tsv": sha256(other)},
     }
     assert ("calibrated_on" in record) == (precision == "int8")
+    worst = [place for quality in model.manifest.scores["quality"].values() for place, _ in quality["worst"]]
+    assert {*worst} == {"`dev/data.tsv`, line 2", "`other/data.tsv`, line 2"}
     for page in (text, (model.path / "report.html").read_text()):
         assert sha256(dev) in page
         assert sha256(other) in page
         assert (sha256(train) in page) == (precision == "int8")
+
+
+@pytest.mark.parametrize(
+    ("of_training", "unit"),
+    [
+        ({}, "alignment is a mean squared distance; less is better."),
+        ({"dev": {"alignment_loss": 0.2, "uniformity_loss": -2.0}}, "uniformity a logarithm; of both less is better."),
+    ],
+)
+def test_the_card_says_what_the_scores_of_its_tables_are(of_training, unit, exported):
+    """Those of the graph and those of the training, and no others."""
+    manifest = exported["embedding"].manifest
+    quality = {
+        name: {**found, "scores": {"spearman": 0.5, "pearson": 0.5, "alignment_loss": 0.2, "uniformity_loss": -2.0}}
+        for name, found in manifest.scores["quality"].items()
+    }
+
+    text = render(replace(manifest, scores={**manifest.scores, "quality": quality, "checkpoint": of_training}), 1)
+
+    assert f"{unit} Cosines are" in text
 
 
 def test_the_card_stays_true_when_the_directory_is_tuned(tmp_path, exported):

@@ -332,20 +332,27 @@ def test_int8_graph_below_the_limit_is_refused(tmp_path, checkpoints):
     assert names(tmp_path / "small") == []
 
 
-def test_graph_that_is_worse_in_the_form_that_was_chosen_is_refused(tmp_path, checkpoints, monkeypatch):
-    """It is judged once more as it will be run, and nothing is written."""
+@pytest.mark.parametrize(
+    ("attention", "remedies"),
+    [
+        ("Attention", "raise the limit, or take the default form with --no-tune, or take fp32"),
+        (default_choice().form.attention, "raise the limit, or take fp32"),
+    ],
+)
+def test_graph_that_is_worse_as_it_will_be_run_is_refused(attention, remedies, tmp_path, checkpoints, monkeypatch):
+    """It is judged once more, nothing is written, and what was taken already is no remedy."""
 
     def wrong_in_the_file(graph, *, execution):
         run = ort_run(graph, execution=execution)
         sign = -1 if isinstance(graph, Path) else 1
         return lambda arrays: {name: sign * output for name, output in run(arrays).items()}
 
-    chosen = default_choice().changed("attention", "Attention")
+    chosen = default_choice().changed("attention", attention)
     monkeypatch.setattr("export.pipeline.tune", lambda *arguments, **keywords: (chosen, []))
     monkeypatch.setattr("export.pipeline.ort_run", wrong_in_the_file)
     wishes = Wishes(precision="int8", limits=Limits(min_cosine=0.9))
 
-    with pytest.raises(QualityError, match=r"dynamic int8, as it will be run: the mean cosine .* with --no-tune\)"):
+    with pytest.raises(QualityError, match=rf"dynamic int8, as it will be run: the mean cosine .* \({remedies}\)"):
         export_checkpoint(checkpoints["plain"], tmp_path / "small/1", wishes)
 
     assert not (tmp_path / "small").exists()

@@ -220,6 +220,18 @@ def test_chinese_characters_are_words(tmp_path):
     assert 0 < len({*mixed} & {*chinese}) < 300
 
 
+def test_rare_chinese_characters_are_tokens_as_far_as_they_are_among_the_commonest(tmp_path):
+    """Though their share of the words is next to nothing. The commonest are a 32nd of the vocabulary, 64 at least."""
+    words = np.random.default_rng(0).choice([*"abcdefgh"], (2000, 6))
+    latin, chinese = "\n".join(map("".join, words)), "".join(map(chr, range(0x4E00, 0x4E00 + 100)))
+    (tmp_path / "a.txt").write_text(f"{latin}\n{chinese}\n" * 2, encoding="utf-8")
+
+    vocab = train_vocab(VocabRecipe(data=(tmp_path / "a.txt",), out=tmp_path / "out", vocab_size=320)).get_vocab()
+
+    assert len(vocab) == 320
+    assert len({*vocab} & {*chinese}) == 64 - len("abcdefgh")
+
+
 def test_vocabulary_of_a_sample_comes_from_all_of_the_text(tmp_path):
     """A quarter of the text is read, but words from its beginning and from its end are learned."""
     part = "\n\n".join(["{word} {word}."] * 60_000)

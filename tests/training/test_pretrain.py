@@ -205,13 +205,16 @@ def test_the_card_counts_what_the_selected_weights_saw(corpus_dir, tmp_path, alo
 
 
 def test_nothing_is_selected_where_no_score_is_a_number(corpus_dir, tmp_path, alone, monkeypatch):
-    """It is said in a line, and the states of the run stay."""
+    """It is said in a line, and the run comes to its end by the remedy that the line names."""
     monkeypatch.setattr("training.pretrain.evaluate_pretraining", lambda *_, **__: {"mlm_loss": math.nan})
-    changes = {"num_steps": 2, "eval_every": 1, "dev_corpus": corpus_dir, "select": "best"}
+    changes = {"num_steps": 2, "eval_every": 1, "dev_corpus": corpus_dir}
+    last, best = (recipe(corpus_dir, tmp_path / "run", **changes, select=select) for select in ("last", "best"))
 
     with pytest.raises(ValueError, match=r"no score on dev was a number in `.*run`; take --select last"):
-        pretrain(recipe(corpus_dir, tmp_path / "run", **changes), alone)
-    assert list((tmp_path / "run" / "state").iterdir())
+        pretrain(best, alone)
+    assert (pretrain(last, alone) / "model.safetensors").is_file()
+    with pytest.raises(RefusedError, match="was started with select `last`, not `best`"):
+        pretrain(best, alone)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from tasks.tagging import TaggingExample, TaggingPrediction
 from tests.toy import TINY, make_text, write_classification, write_spans
 from training.finetune import FinetuneRecipe, finetune
 from training.pretrain import PretrainRecipe, pretrain
-from training.report import ReportRecipe, compare_with_defaults, render, training_seconds, write_report
+from training.report import ReportRecipe, compare_with_defaults, facts, render, training_seconds, write_report
 from training.reports.samples import SHOWN, _table, corpus_passages, marked, sample_predictions
 
 VOID = {"meta", "br", "hr", "img", "input", "link", "path", "use"}
@@ -203,6 +203,8 @@ def test_data_of_one_name_are_told_apart(checkpoint, tmp_path, alone):
     finetune(recipe, alone)
     asked = json.loads((recipe.run_dir / "recipe.json").read_text())
 
+    both_trained_on = asked | {"train": list(map(str, dev))}
+    assert facts(recipe.run_dir, both_trained_on, [], None)["data"] == "first/data.jsonl, second/data.jsonl"
     assert "has changed since" not in sample_predictions(recipe.run_dir, asked).note
     write_classification(dev[0], 20, seed=3)
     assert "But first/data.jsonl has changed since" in sample_predictions(recipe.run_dir, asked).note

@@ -153,14 +153,9 @@ def source_digest(path: Path) -> str:
     return hub_digest(path) if is_hub(path) else sha256(path)
 
 
-def source_name(path: Path) -> str:
-    """What a file, or a data set of the hub, is called in records."""
-    return str(path) if is_hub(path) else path.name
-
-
 def source_names(paths: Sequence[Path]) -> list[str]:
-    """What several of them are called: as one is, or where files would share a name, by as much of the path as tells
-    them apart."""
+    """What files and data sets of the hub are called in records: files without folders, or where they would share a
+    name, by as much of the path as tells them apart."""
     return [_name_among(path, paths) for path in paths]
 
 

@@ -22,6 +22,8 @@ PLACES_AND_PACE = (
     "compile",
 )
 """Fields of a recipe that may change when a run is resumed."""
+UNTIL_THE_END = ("select",)
+"""Fields that may change, too, until the run is finished: they say what is made of its states."""
 
 
 class RefusedError(ValueError):
@@ -42,24 +44,23 @@ class Asked:
         self._unrecorded = flatten(default_fields(type(recipe)) | dict(found))
         self._places = places
 
-    def difference(self, before: Mapping[str, Any]) -> str:
+    def difference(self, before: Mapping[str, Any], *, is_finished: bool = True) -> str:
         """The first field in which a record of `values` differs, in words that follow "with"; empty if none does.
 
         A field that there was not yet had what is its default now, and a digest what it is now.
         """
+        free = PLACES_AND_PACE if is_finished else PLACES_AND_PACE + UNTIL_THE_END
         was, now = self._unrecorded | flatten(before), flatten(self.values)
         for key in dict.fromkeys([*now, *was]):
-            if self._differs(key, was.get(key), now.get(key)):
+            if key.partition(".")[0] not in free and self._differs(key, was.get(key), now.get(key)):
                 return _say_difference(key, was.get(key), now.get(key))
         return ""
 
     def _differs(self, key: str, was: Any, now: Any) -> bool:
-        field = key.partition(".")[0]
-        if field in self._places:
-            return bool(was) != bool(now)
-        return field not in PLACES_AND_PACE and bool(was != now)
+        is_place = key.partition(".")[0] in self._places
+        return bool(was) != bool(now) if is_place else bool(was != now)
 
-    def check(self, before: Mapping[str, Any], run: Path) -> None:
+    def check(self, before: Mapping[str, Any], run: Path, *, is_finished: bool = True) -> None:
         """Compare with what a run was started with.
 
         Raises:
@@ -67,7 +68,7 @@ class Asked:
         """
         if (other := kind_of_run(before)) != kind_of_run(self.values):
             raise RefusedError(_another_command(run, other))
-        if difference := self.difference(before):
+        if difference := self.difference(before, is_finished=is_finished):
             raise RefusedError(
                 f"run `{run}` was started with {difference}; choose another run directory, or remove it to begin anew"
             )

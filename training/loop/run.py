@@ -105,7 +105,7 @@ class Run:
         is_finished = self.checkpoint_path.exists()
         # A run that failed before its first state leaves nothing to go on from: its mistake may be mended in place.
         if path.is_file() and (self.states() or is_finished):
-            self._asked.check(_json_object(path.read_bytes(), f"`{path}`"), self.path)
+            self._asked.check(_json_object(path.read_bytes(), f"`{path}`"), self.path, is_finished=is_finished)
         if is_finished and not has_weights(self.checkpoint_path):
             raise RefusedError(f"`{self.checkpoint_path}` has no weights; remove it, and the same command goes on")
         self._is_new = not path.is_file()
@@ -195,7 +195,7 @@ class Run:
 
     def _restore(self, directory: Path, model: nn.Module, optimizer: torch.optim.Optimizer, watch: Watch) -> Position:
         state = self._read_state(directory)
-        self._asked.check(state["recipe"], self.path)
+        self._asked.check(state["recipe"], self.path, is_finished=False)
         try:
             model.load_state_dict(state["model"])
             optimizer.load_state_dict(state["optimizer"])
@@ -229,7 +229,7 @@ class Run:
             raise ValueError(f"no score on dev was a number in `{self.path}`; take --select last")
         directory = bests[-1]
         state = self._read_state(directory)
-        self._asked.check(state["recipe"], self.path)
+        self._asked.check(state["recipe"], self.path, is_finished=False)
         try:
             model.load_state_dict(state["model"])
             return Position(**state["position"])

@@ -43,7 +43,7 @@ class Watch:
         self._plateau = plateau
         self._places: deque[Position] = deque()
         self._smoothed: dict[str, float] = {}
-        self._num_smoothed = 0
+        self._num_smoothed = 0.0
         self._lowest = float("inf")
         self._said: set[str] = set()
 
@@ -58,9 +58,9 @@ class Watch:
         return smoothed | {"lowest": self._lowest, "said": sorted(self._said)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a `state_dict`; what one from before lacks begins anew."""
+        """Go on from a `state_dict`; what one from before lacks begins anew, but smoothed losses are then of many."""
         self._smoothed = dict(state.get("smoothed", {}))
-        self._num_smoothed = int(state.get("num_smoothed", 0))
+        self._num_smoothed = float(state.get("num_smoothed", "inf" if self._smoothed else 0))
         self._lowest = float(state.get("lowest", "inf"))
         self._said = set(state.get("said", ()))
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import jinja2
 
 from training.data.hub import hub_source, is_hub
+from training.data.labelled import source_names
 
 if TYPE_CHECKING:
     from training.checkpoint import TaskCard
@@ -269,7 +270,8 @@ def _result(card: TaskCard, pipeline_tag: str, dev: Mapping[str, float]) -> dict
 
 def _dataset(paths: Sequence[Path]) -> dict[str, str]:
     """What the scores are on, as the hub wants to know it: a data set of its own by its id."""
-    sources = [hub_source(path) if is_hub(path) else (path.name, {}) for path in paths]
+    named = zip(paths, source_names(paths), strict=True)
+    sources = [hub_source(path) if is_hub(path) else (name, {}) for path, name in named]
     name = ", ".join(source for source, _ in sources) or "dev"
     if len(paths) == 1 and is_hub(paths[0]):
         return {"name": name, "type": name, **sources[0][1]}

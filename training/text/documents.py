@@ -120,8 +120,8 @@ def read_lines(path: str | Path) -> Iterator[str]:
         ValueError: naming the file and the line that is not UTF-8 or has a NUL, or the file that is missing or damaged.
     """
     with readable(Path(path)), open(path, "rb") as raw, unpacked(raw) as file:
-        _check_line_ends(file, path)
         for number, line in enumerate(file, start=1):
+            _check_line_end(line, path, number)
             if b"\0" in line:
                 raise ValueError(f"`{path}`, line {number}: a NUL byte; the file is damaged, or UTF-16: convert it")
             yield _decode(line, path, number)
@@ -206,11 +206,9 @@ def unpacked(raw: BinaryIO) -> BinaryIO:
     return opener(raw) if opener else raw
 
 
-def _check_line_ends(file: BinaryIO, path: str | Path) -> None:
+def _check_line_end(line: bytes, path: str | Path, number: int) -> None:
     """Refuse a file whose lines end as on old Macs: to all that reads lines it would be a single one."""
-    line = file.readline(MAX_DOCUMENT_BYTES + 1)
-    file.seek(0)
-    if b"\r" in line.rstrip(b"\r") and not line.endswith(b"\n"):
+    if number == 1 and b"\r" in line.rstrip(b"\r") and not line.endswith(b"\n"):
         raise ValueError(
             f"`{path}`, line 1: lines end in a carriage return alone; convert the file: tr '\\r' '\\n' < old > new"
         )
@@ -221,8 +219,8 @@ def _line_blocks(path: Path, block_bytes: int) -> Iterator[Block]:
     lines: list[bytes] = []
     first_line, start, size, document_size, position = 1, 0, 0, 0, 0
     with open(path, "rb") as raw, unpacked(raw) as file:
-        _check_line_ends(file, path)
-        for line in iter(partial(file.readline, MAX_DOCUMENT_BYTES + 1), b""):
+        for number, line in enumerate(iter(partial(file.readline, MAX_DOCUMENT_BYTES + 1), b""), start=1):
+            _check_line_end(line, path, number)
             lines.append(line)
             size += len(line)
             document_size += len(line)

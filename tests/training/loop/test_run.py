@@ -234,6 +234,7 @@ def test_fields_that_there_were_not_yet_had_their_defaults(recipe, tmp_path):
     ):
         with pytest.raises(RefusedError, match=f"was started with {message}; choose another run directory"):
             asked.check(before | change, tmp_path)
+    asked.check(before | {"select": "best"}, tmp_path, is_finished=False)
 
 
 def test_a_run_of_another_command_is_told_by_its_name(recipe, tmp_path):

@@ -281,6 +281,15 @@ def test_collapse_is_reported_once():
     assert "has risen from" in warning
 
 
+def test_a_single_loss_is_no_rise_after_a_state_that_did_not_count_losses():
+    """Its smoothed loss is of many, not of none."""
+    watch = Watch()
+    watch.start(10, torch.device("cpu"))
+    watch.load_state_dict({"smoothed": {"mlm": 3.0, "": 3.0}, "lowest": 2.9})
+
+    assert watch.warning(5, {"mlm": 4.0}) == ""
+
+
 def test_plateau_is_reported_in_the_second_half():
     """A masked LM that is no better than token frequencies."""
     plateau = Plateau(loss="mlm", value=5.8, meaning="token frequencies alone", hint="train longer")

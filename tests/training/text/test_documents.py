@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from training.text.documents import find_files, read_blocks, read_documents, split_sentences
+from training.text.documents import find_files, read_blocks, read_documents, read_lines, split_sentences
 
 
 @pytest.mark.parametrize(
@@ -133,6 +133,17 @@ def test_a_carriage_return_within_a_line_is_space(tmp_path):
     (tmp_path / "a.txt").write_bytes(f"{text}\nnext\n".encode())
 
     assert list(read_documents(tmp_path / "a.txt")) == [[text.strip(), "next"]]
+
+
+def test_lines_of_a_pipe_are_read():
+    """Once, as they come: nothing looks at a line and goes back."""
+    reading, writing = os.pipe()
+    os.write(writing, b"One.\nTwo.\n")
+    os.close(writing)
+
+    assert list(read_lines(f"/dev/fd/{reading}")) == ["One.", "Two."]
+
+    os.close(reading)
 
 
 @pytest.mark.parametrize("name", ["a.tsv", "a.csv.gz"])
