@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal, NoReturn, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -204,17 +204,8 @@ def train(
         meter=Meter(model, position, label=label, pace=pace, dtype=dtype, world=world),
         position=position,
     )
-    with closing(training.meter), Feed(phases, settings, world) as feed, Interrupt() as interrupt:
-        while not pace.is_over(position):
-            pace.enter_phase(position)
-            step = training.take_step(feed, interrupt)
-            training.follow_up(step)
-            if step.is_interrupted:
-                break
-        if world.sum(torch.tensor(float(interrupt.is_asked))):  # perhaps since the last step began
-            training.keep()
-            run.close()
-            raise KeyboardInterrupt(f"interrupted after step {position.step:,}; the same command goes on from there")
+    with closing(training.meter), Feed(phases, settings, world) as feed:
+        training.go_on(feed)
     run.close()
     world.barrier()
     if settings.select == "best" and world.is_main:
@@ -252,6 +243,30 @@ class _Training:
     meter: Meter
     position: Position
 
+    def go_on(self, feed: Feed) -> None:
+        """All steps that are left.
+
+        Raises:
+            DivergedError, KeyboardInterrupt: as `train`.
+        """
+        with Interrupt() as interrupt:
+            while not self.pace.is_over(self.position):
+                self.pace.enter_phase(self.position)
+                step = self.take_step(feed, interrupt)
+                self.follow_up(step)
+                if step.is_interrupted:
+                    break
+            if self.run.world.sum(torch.tensor(float(interrupt.is_asked))):  # perhaps since the last step began
+                self._stop()
+
+    def _stop(self) -> NoReturn:
+        """Leave a state to go on from."""
+        self.watch.check_finite()
+        self._save("step")
+        self.run.close()
+        step = self.position.step
+        raise KeyboardInterrupt(f"interrupted after step {step:,}; the same command goes on from there")
+
     def take_step(self, feed: Feed, interrupt: Interrupt) -> _Step:
         """One global batch through the network, and the optimizer after it."""
         position, settings, world = self.position, self.settings, self.run.world
@@ -287,11 +302,6 @@ class _Training:
             self._evaluate()
         if is_kept:
             self._save("step")
-
-    def keep(self) -> None:
-        """Leave a state to go on from."""
-        self.watch.check_finite()
-        self._save("step")
 
     def _is_due(self, every: int) -> bool:
         """Whether something comes after this step that comes every so many; 0 for never."""
