@@ -18,10 +18,14 @@ class Choice:
     form: Form
     execution: Execution
 
+    def differences(self, usual: Choice) -> dict[str, Any]:
+        """Fields that are not as usual, with their values."""
+        own, others = ({**vars(choice.form), **vars(choice.execution)} for choice in (self, usual))
+        return {name: value for name, value in own.items() if value != others[name]}
+
     def changes(self, usual: Choice) -> str:
         """What is not as usual, in words."""
-        own, others = ({**vars(choice.form), **vars(choice.execution)} for choice in (self, usual))
-        changes = [f"{name.replace('_', ' ')}: {shown(value)}" for name, value in own.items() if value != others[name]]
+        changes = [f"{name.replace('_', ' ')}: {shown(value)}" for name, value in self.differences(usual).items()]
         return ", ".join(changes) or "default"
 
     def changed(self, name: str, value: Any) -> Choice:

@@ -6,11 +6,11 @@ from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from export.choice import default_choice, shown
+from export.choice import Choice, default_choice, shown
 from export.machine import machine_in_words
 from export.targets import target_of
 from export.tune import NUMBERS, TOGETHER
-from export.variant import Numbers
+from export.variant import Form, Numbers
 from tasks.manifest import MODEL_FILE, Manifest
 from tasks.metrics import headline, is_loss
 from training.reports.page import render_page
@@ -51,7 +51,7 @@ def render(manifest: Manifest, num_bytes: int) -> str:
         metrics=[name for name in qualities["PyTorch"]["scores"] if not is_loss(name)][:MAX_METRICS],
         qualities=qualities,
         worst=qualities[numbers]["worst"] if manifest.precision != "fp32" else [],
-        tried=_by_choice(tried, numbers),
+        tried=_by_choice(tried, {TOGETHER: _chosen(manifest), NUMBERS: numbers}),
         default=_default(manifest, {trial["name"] for trial in tried}),
         origin=_origin(manifest),
     )
@@ -81,7 +81,13 @@ def speed_in_words(manifest: Manifest) -> str:
     if of_numbers := _speeds(graph["tried"], NUMBERS):
         own, floats = of_numbers[graph["name"]], of_numbers[Numbers().name]
         return f"{own:,.0f} tokens/s, {own / floats:.1f} times fp32, {texts}"
-    return f"{max(_speeds(graph['tried'], TOGETHER).values()):,.0f} tokens/s {texts}"
+    return f"{_speeds(graph['tried'], TOGETHER)[_chosen(manifest)]:,.0f} tokens/s {texts}"
+
+
+def _chosen(manifest: Manifest) -> str:
+    """What won, as the last trials of choices name it."""
+    choice = Choice(Form(**manifest.provenance["graph"]["form"]), manifest.execution)
+    return choice.changes(default_choice(target_of(manifest.execution)))
 
 
 def _speeds(tried: Sequence[Mapping[str, Any]], name: str) -> dict[str, float]:
@@ -110,13 +116,13 @@ def _default(manifest: Manifest, names: Container[str]) -> str:
     return "; ".join(f"{name.replace('_', ' ')}: {shown(value)}" for name, value in values.items() if name in names)
 
 
-def _by_choice(tried: Sequence[Mapping[str, Any]], numbers: str) -> dict[str, list[dict[str, Any]]]:
+def _by_choice(tried: Sequence[Mapping[str, Any]], chosen: Mapping[str, str]) -> dict[str, list[dict[str, Any]]]:
     """The trials by what was tried. Only the last ones tell what was chosen: those before led there."""
     found: dict[str, list[dict[str, Any]]] = {}
     for trial in tried:
         name, value = trial["name"], shown(trial["value"])
-        is_chosen = (name == TOGETHER and trial["ratio"] == 1) or (name == NUMBERS and value == numbers)
-        row = {"value": value, "ratio": trial["ratio"], "speed": trial["tokens_per_s"], "chosen": is_chosen}
+        row = {"value": value, "ratio": trial["ratio"], "speed": trial["tokens_per_s"]}
+        row["chosen"] = value == chosen.get(name)
         found.setdefault(_CHOICES.get(name, name.replace("_", " ")), []).append(row)
     return found
 
