@@ -46,7 +46,7 @@ def screened(watch: Stopwatch, choices: Sequence[Choice], known: Choice) -> dict
     with Progress("all", unit="choice", total=len(choices)) as progress:
         for _, group in groupby(choices, key=lambda choice: choice.form):
             together = list(group)
-            seconds = watch.least({known: 0, **dict.fromkeys(together)}, 3, lost=1.1, after=1)
+            seconds = watch.timed({known: 0, **dict.fromkeys(together)}, 3, lost=1.1, after=1)
             found |= {choice: seconds[choice] / seconds[known] for choice in together}
             watch.free(but=[known])
             progress.update(len(together))
@@ -68,7 +68,7 @@ def main() -> None:
     everything = all_choices(target, numbers, cores)
     found = screened(watch, everything, tuned[0])
     finalists = dict.fromkeys([*tuned, default_choice(), *sorted(found, key=found.__getitem__)[:NUM_FINALISTS]])
-    seconds = watch.least(finalists, arguments.rounds)
+    seconds = watch.timed(finalists, arguments.rounds)
     best = min(seconds.values())
     print(f"of {len(everything)} choices, {sum(ratio < 1.05 for ratio in found.values())} within 5% of the tuner's")
     for choice in sorted(finalists, key=seconds.__getitem__):

@@ -12,7 +12,7 @@ from export.network import Network
 from export.session import ort_run
 from export.targets import Target
 from export.variant import Numbers
-from export.workload import Arrays, Workload, least, run_all
+from export.workload import Arrays, Workload, run_all, timed
 from tasks.batching import Run
 
 PASS_S = 0.1
@@ -34,6 +34,8 @@ class Stopwatch:
         enough = BATCHES_A_CORE * num_cores * max(target.batch_tokens) / workload.num_tokens
         self.workload = workload.scaled(max(wanted, enough))
         self._batches.clear()
+        self.pass_s = self.seconds(default_choice(target))
+        """Seconds of one pass, about."""
 
     def seconds(self, choice: Choice, numbers: Numbers | None = None) -> float:
         """One pass over the workload.
@@ -50,13 +52,13 @@ class Stopwatch:
             self.num_cores // choice.execution.num_threads,
         )
 
-    def least(self, choices: Iterable[Choice], rounds: int, **options: Any) -> dict[Choice, float]:
-        """Seconds of each in its best round.
+    def timed(self, choices: Iterable[Choice], rounds: int, **options: Any) -> dict[Choice, float]:
+        """Seconds of each, in turns.
 
         Args:
             options: those of `race`.
         """
-        return least({choice: partial(self.seconds, choice) for choice in choices}, rounds, **options)
+        return timed({choice: partial(self.seconds, choice) for choice in choices}, rounds, **options)
 
     def free(self, *, but: Iterable[Choice] = ()) -> None:
         """Close the sessions of all choices but some."""

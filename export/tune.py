@@ -22,11 +22,12 @@ from export.stages import SILENT, Stages
 from export.stopwatch import Stopwatch
 from export.targets import TARGETS, Target
 from export.variant import Numbers
-from export.workload import Workload, least
+from export.workload import Workload, timed
 
-ROUNDS = 7
-LOST = 1.05
-"""Times the best: what takes longer is measured no more."""
+ROUNDS, MAX_ROUNDS, ENOUGH_S = 7, 21, 2.0
+"""How often each is measured: 7 times at least, and up to 21 as long as it takes no more than 2 s."""
+LOST = 1.1
+"""Times the fastest: what takes longer is measured no more."""
 CLOSE = 0.97
 """Share of the highest speed with which a value is tried again, together with others, and in the end may be chosen."""
 NUM_FINALISTS, NUM_SESSIONS = 6, 5
@@ -119,8 +120,9 @@ def _passes(watch: Stopwatch, choices: Mapping[Any, Choice]) -> dict[Any, Callab
 def _try(watch: Stopwatch, name: str, passes: Mapping[Any, Callable[[], float]], stages: Stages) -> list[Trial]:
     """Time values of something."""
     label = name.replace("_", " ")
-    with stages.bar(label, unit="round", total=ROUNDS) as bar:
-        seconds = least(passes, ROUNDS, lost=LOST, progress=bar.update)
+    rounds = min(MAX_ROUNDS, max(ROUNDS, int(ENOUGH_S / watch.pass_s)))
+    with stages.bar(label, unit="round", total=rounds) as bar:
+        seconds = timed(passes, rounds, lost=LOST, progress=bar.update)
     best = min(seconds.values())
     size, length = watch.workload.num_tokens, watch.workload.mean_length
     trials = [Trial(name, value, best / taken, size / taken, length) for value, taken in seconds.items()]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from math import inf
-from statistics import fmean
+from statistics import fmean, geometric_mean, median
 from typing import Any, TypeVar
 
 import numpy as np
@@ -87,13 +87,29 @@ def run_all(run: Run, batches: Sequence[Arrays], num_callers: int) -> float:
         return fmean(threads.map(work, range(num_callers)))
 
 
-def least(candidates: Mapping[KeyT, Callable[[], float]], rounds: int, **options: Any) -> dict[KeyT, float]:
-    """What candidates measure in their best round: what disturbs a measurement makes it longer, never shorter.
+def timed(candidates: Mapping[KeyT, Callable[[], float]], rounds: int, **options: Any) -> dict[KeyT, float]:
+    """What candidates take, as `paired_medians` has it of a race.
 
     Args:
         options: those of `race`.
     """
-    return {name: min(found) for name, found in race(candidates, rounds, **options).items()}
+    return paired_medians(race(candidates, rounds, **options))
+
+
+def paired_medians(found: Mapping[KeyT, Sequence[float]]) -> dict[KeyT, float]:
+    """What candidates of a race take at the same moments: each one's median share of its rounds, times what a round
+    usually takes. A slow second of the machine changes the round, and hardly the shares.
+
+    Args:
+        found: seconds by round. A round counts as what those took in it (geometric mean) that ran to the end.
+    """
+    num_rounds = max(map(len, found.values()))
+    whole = [geometric_mean(taken) for taken in zip(*(x for x in found.values() if len(x) == num_rounds), strict=True)]
+    usual = median(whole)
+    return {
+        name: usual * median(one / of for one, of in zip(seconds, whole, strict=False))
+        for name, seconds in found.items()
+    }
 
 
 def race(
@@ -107,7 +123,7 @@ def race(
     """What candidates measure, in turns: what else the machine does meanwhile meets them all alike.
 
     Args:
-        lost: candidates whose least is so many times the least of all run no more; a last one needs no more rounds.
+        lost: candidates that take so many times what the fastest takes run no more; a last one needs no more rounds.
         after: from this round on.
         progress: called with 1 after each round.
     """
@@ -115,8 +131,8 @@ def race(
     running = list(candidates)
     for number in range(rounds):
         if number >= after:
-            best = min(min(seconds) for seconds in found.values())
-            running = [name for name in running if min(found[name]) <= lost * best]
+            seconds = paired_medians(found)
+            running = [name for name in running if seconds[name] <= lost * min(seconds.values())]
         if number < after or len(running) > 1:
             for name in running:
                 found[name].append(candidates[name]())

@@ -24,7 +24,7 @@ from export.source import read_source
 from export.stages import Stages
 from export.tune import TOGETHER, tune
 from export.variant import Form, Numbers
-from export.workload import Workload, race, run_all, typical_lengths
+from export.workload import Workload, paired_medians, race, run_all, typical_lengths
 from tasks.manifest import read_model_directory
 from tasks.providers import TENSORRT
 from tests.export.conftest import SETTINGS, UNTUNED
@@ -273,6 +273,24 @@ def test_losers_run_no_more():
     assert "".join(order) == "abcabcabcacac" + "ababab"
     assert found == {"a": [1.0] * 5, "b": [1.2] * 3, "c": [1.05] * 5}
     assert alone == {"a": [1.0] * 3, "b": [1.2] * 3}
+
+
+@given(
+    speeds=st.lists(st.floats(0.5, 2.0), min_size=2, max_size=5),
+    moments=st.lists(st.floats(0.1, 10.0), min_size=5, max_size=15),
+    data=st.data(),
+)
+def test_moments_of_the_machine_do_not_count(speeds, moments, data):
+    """Whole rounds may be slow or fast, and one of them for one candidate alone."""
+    found = {name: [speed * moment for moment in moments] for name, speed in enumerate(speeds)}
+    disturbed = data.draw(st.integers(0, len(moments) - 1))
+    found[0][disturbed] *= 3
+    dropped = data.draw(st.integers(1, len(speeds) - 1))
+    found[dropped] = found[dropped][:3]
+
+    seconds = paired_medians(found)
+
+    assert np.allclose([seconds[name] / seconds[0] for name in seconds], np.array(speeds) / speeds[0], rtol=1e-3)
 
 
 @given(st.lists(st.integers(1, 512), min_size=1, max_size=50), st.floats(0, 20))
