@@ -139,13 +139,14 @@ def _model_row(model: Model) -> dict[str, Any]:
 
 
 def _table(found: Iterable[Model], width: int) -> rich.table.Table:
-    """A line each, as wide as names are; labels get what width is left."""
-    table = rich.table.Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
-    for title in ("name", "version", "state", "task", "precision", "tokens", "dim", "labels"):
+    """A row each, as wide as names are; labels are written into what width is left."""
+    table = rich.table.Table(box=rich.box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    for title in ("model", "state", "task", "precision", "tokens", "dim"):
         table.add_column(title, no_wrap=True)
+    table.add_column("labels", max_width=max(16, width - 64), overflow="fold")
     for model in found:
-        names = (model.name, model.version, model.state, model.task, model.precision)
-        labels = textwrap.shorten(", ".join(model.labels), max(5, width - 80), placeholder="...")
+        names = (f"{model.name}/{model.version}", model.state, model.task, model.precision)
+        labels = textwrap.shorten(", ".join(model.labels), max(60, width - 80), placeholder="...")
         table.add_row(*names, str(model.max_seq_length or ""), str(model.dim or ""), labels)
     return table
 

@@ -380,9 +380,18 @@ def test_models_are_a_table_on_a_terminal(run: Run, server: FakeServer, monkeypa
     monkeypatch.setenv("COLUMNS", "120")
 
     shown = run("models").out
+    assert "fake/1" in shown
     assert "negative, neutral, [positive]" in shown
     assert shown.splitlines()[-1] == "fake/2 is failed: `models/fake/2` holds no manifest"
     assert run("models", "--json").rows[0]["name"] == "fake"
+
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = run("models").out.splitlines()
+    assert max(len(line) for line in lines if "fake/1" in line) <= 80
+    assert [line.split()[-1] for line in lines if "neutral" in line or "[positive]" in line] == [
+        "neutral,",
+        "[positive]",
+    ]
 
 
 def test_names_of_models_are_never_cut(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
