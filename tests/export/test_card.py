@@ -279,7 +279,7 @@ def test_the_card_stays_true_when_the_directory_is_tuned(tmp_path, exported):
 
     after = read_model_directory(directory)
     assert "what is often fast" in before
-    assert f"the fastest of {len(trials)} trials" in text_of(after).replace("\n", " ")
+    assert f"were chosen by {len(trials)} trials" in text_of(after).replace("\n", " ")
     assert text_of(after) == with_notes(render(after.manifest, after.model_path.stat().st_size), "")
     np.testing.assert_allclose(
         run(snippet(after, "InferenceSession")), expected("embedding", exported["embedding"]), atol=1e-4
