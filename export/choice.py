@@ -7,7 +7,7 @@ from typing import Any
 
 from export.targets import PROVIDER_OPTIONS, TARGETS, Target
 from export.variant import Form
-from tasks.manifest import Execution
+from tasks.manifest import Execution, Manifest
 from tasks.providers import TENSORRT
 
 
@@ -51,6 +51,11 @@ def shown(value: Any) -> str:
 def default_choice(target: Target = TARGETS["cpu"]) -> Choice:
     """What is often fast."""
     return Choice(target.form, target.execution)
+
+
+def choice_of(manifest: Manifest) -> Choice:
+    """What was chosen for a model directory."""
+    return Choice(Form(**manifest.provenance["graph"]["form"]), manifest.execution)
 
 
 def session_of(choice: Choice) -> Choice:

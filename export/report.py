@@ -6,11 +6,11 @@ from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from export.choice import Choice, default_choice, shown
+from export.choice import choice_of, default_choice, shown
 from export.machine import machine_in_words
 from export.targets import target_of
 from export.tune import NUMBERS, TOGETHER
-from export.variant import Form, Numbers
+from export.variant import Numbers
 from tasks.manifest import MODEL_FILE, Manifest
 from tasks.metrics import headline, is_loss
 from training.reports.page import render_page
@@ -86,8 +86,7 @@ def speed_in_words(manifest: Manifest) -> str:
 
 def _chosen(manifest: Manifest) -> str:
     """What won, as the last trials of choices name it."""
-    choice = Choice(Form(**manifest.provenance["graph"]["form"]), manifest.execution)
-    return choice.changes(default_choice(target_of(manifest.execution)))
+    return choice_of(manifest).changes(default_choice(target_of(manifest.execution)))
 
 
 def _speeds(tried: Sequence[Mapping[str, Any]], name: str) -> dict[str, float]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from export.choice import Choice
+from export.choice import Choice, choice_of
 from export.graph import build_graph
 from export.machine import machine
 from export.network import Network, Range, Weights
@@ -21,7 +21,7 @@ from export.stages import SILENT, Stages
 from export.storage import save_graph
 from export.targets import target_of
 from export.tune import Trial, tune
-from export.variant import Form, Numbers
+from export.variant import Numbers
 from export.workload import Workload
 from tasks import AnyTask
 from tasks.batching import Run
@@ -86,7 +86,7 @@ def _rehearsed(directory: ModelDirectory) -> tuple[Network, Numbers]:
     manifest = directory.manifest
     try:
         network, numbers = read_graph(directory)
-        choice = Choice(Form(**_fields(manifest.provenance["graph"]["form"])), manifest.execution)
+        choice = choice_of(manifest)
         graphs = directory.model_path, build_graph(network, numbers, choice.form)
         old, rebuilt = (ort_run(graph, execution=on_all_cores(choice.execution)) for graph in graphs)
         check_same(network.task, old, rebuilt, MAX_CHANGE["fp32"])
