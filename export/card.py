@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from export.machine import machine_in_words
 from export.report import MAX_METRICS, speed_in_words
+from tasks.machine import machine_in_words
 from tasks.manifest import Manifest
 from training.reports.model_card import (
     HUB_METRICS,

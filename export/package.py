@@ -15,13 +15,13 @@ import onnxruntime
 from export import card, report
 from export.choice import Choice
 from export.for_others import FOR_OTHERS, write_for_others
-from export.machine import machine
 from export.quality import Quality
 from export.report import REPORT_FILE
 from export.source import Source
 from export.tune import Trial
 from export.variant import Numbers
 from tasks.files import atomic_write, sha256
+from tasks.machine import machine
 from tasks.manifest import DATA_FILE, MANIFEST_FILE, MODEL_FILE, Manifest, Precision, check_json, holds_manifest
 from tasks.providers import PACKAGES
 from tasks.registry import settings_to_dict

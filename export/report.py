@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from export.choice import choice_of, default_choice, shown
-from export.machine import machine_in_words
 from export.targets import target_of
 from export.tune import NUMBERS, TOGETHER
 from export.variant import Numbers
+from tasks.machine import machine_in_words
 from tasks.manifest import MODEL_FILE, Manifest
 from tasks.metrics import headline, is_loss
 from training.reports.page import render_page

@@ -12,7 +12,6 @@ import numpy as np
 
 from export.choice import Choice, choice_of
 from export.graph import build_graph
-from export.machine import machine
 from export.network import Network, Range, Weights
 from export.package import digests, graph_record, pages, runtime_version, write_manifest
 from export.parity import random_batches
@@ -27,6 +26,7 @@ from tasks import AnyTask
 from tasks.batching import Run
 from tasks.cpus import available_cpus
 from tasks.files import atomic_directory
+from tasks.machine import machine
 from tasks.manifest import DATA_FILE, MODEL_FILE, Manifest, ModelDirectory, Precision, read_model_directory
 from training.model.bert import BertConfig
 from training.reports.model_card import read_notes

@@ -14,7 +14,6 @@ from typing import Any
 
 import jinja2
 
-from export.machine import machine_in_words
 from export.report import speed_in_words
 from mini import ship
 from mini.line import ABLATIONS, EMBED, NAME, TABLES, Arguments, Line, check_commands, task_names
@@ -22,6 +21,7 @@ from mini.scores import BEFORE, last_position
 from mini.tasks import EMBED_AIM, TASKS, MiniTask
 from tasks.files import atomic_write
 from tasks.json_files import read_json
+from tasks.machine import machine_in_words
 from tasks.manifest import MANIFEST_FILE, read_model_directory
 from training.ablations.report import JSON_FILE, MARKDOWN_FILE
 from training.ablations.tables import picture_name
@@ -75,7 +75,7 @@ def page_of(runs: Sequence[Path], records: Mapping[str, Record]) -> str:
         {name: markdown_table(rows) for name, rows in tables.items()},
         commands=list(dict.fromkeys(command for record in records.values() for command in record["commands"])),
         missing=[task.title for task in TASKS if task.name not in records],
-        cloze=percent(cloze["cloze"]["scores"]["f1"]) if (cloze := with_cloze(records)) else "",
+        cloze=percent(cloze["scores"]["f1"]) if (cloze := cloze_record(records)) else "",
         ablations=[picture for picture in pictures if (FOLDER / picture).exists()],
     )
     return f"{page.rstrip()}\n"
@@ -166,9 +166,9 @@ def scored(records: Mapping[str, Record]) -> Iterable[tuple[MiniTask, Record]]:
     return ((task, records[task.name]) for task in TASKS if task.name in records)
 
 
-def with_cloze(records: Mapping[str, Record]) -> Record | None:
-    """A record that tells of the questions that text asks of itself."""
-    return next((record for _, record in scored(records) if "cloze" in record), None)
+def cloze_record(records: Mapping[str, Record]) -> Record | None:
+    """What a task that goes on from the questions that text asks of itself tells of these."""
+    return next((record["cloze"] for _, record in scored(records) if "cloze" in record), None)
 
 
 def score_rows(records: Mapping[str, Record], split: str) -> Iterable[Row]:
@@ -237,9 +237,8 @@ def cost_rows(runs: Sequence[Path], records: Mapping[str, Record]) -> Iterable[R
     legs = [_position(run) for run in runs]
     hours, tokens = sum(leg["elapsed_s"] for leg in legs) / 3600, sum(leg["num_tokens"] for leg in legs)
     yield _cost_row("pretraining", {"num_runs": len(runs), "hours": hours, "num_tokens": tokens}, "see above")
-    if cloze := with_cloze(records):
-        machine = machine_in_words(cloze["machine"])
-        yield _cost_row("questions that text asks of itself", cloze["cloze"]["cost"], machine)
+    if cloze := cloze_record(records):
+        yield _cost_row("questions that text asks of itself", cloze["cost"], machine_in_words(cloze["machine"]))
     for task, record in scored(records):
         yield _cost_row(f"fine-tuning: {task.title}", record["cost"], machine_in_words(record["machine"]))
     if EMBED in records:

@@ -21,13 +21,13 @@ from bertline import Client
 from demo.served import plain_values, score_predictions, served_predictions
 from demo.server import Server
 from export import ort_run
-from export.machine import machine
 from mini.line import CLOZE, EMBED, STS, STS_COLUMNS, Arguments, Line, check_names, commands_of, served_as, task_names
 from mini.tasks import TASKS, MiniTask
 from tasks import AnyTask
 from tasks.batching import Run, predict
 from tasks.files import atomic_write
 from tasks.json_files import read_json
+from tasks.machine import machine
 from tasks.manifest import read_model_directory
 from training.baselines import baseline
 from training.checkpoint import TaskCard, checkpoint_digest, load_tokenizer, read_task_card
@@ -71,7 +71,7 @@ def main() -> None:
     found["pretrained"] = checkpoint_digest(line.pretrained)
     found["commands"] = commands_of(name)
     found["recipe"] = _card(line, name).provenance["recipe"]
-    found["machine"] = machine()
+    found["machine"] = _trained_on(line, name)
     found["cost"] = cost(sorted(line.out.glob(f"{name}/**/{METRICS_FILE}")))
     if task and task.after_cloze:
         found["cloze"] = of_cloze(line)
@@ -107,7 +107,8 @@ def _agreement(ours: Sequence[Any], others: Sequence[Any]) -> dict[str, Any]:
 
 def of_cloze(line: Line) -> dict[str, Any]:
     """What fine-tuning on questions that text asks of itself has cost, and its score without a real question."""
-    return {"scores": _card(line, CLOZE).scores["dev"], "cost": cost([line.out / CLOZE / METRICS_FILE])}
+    spent = cost([line.out / CLOZE / METRICS_FILE])
+    return {"scores": _card(line, CLOZE).scores["dev"], "machine": _trained_on(line, CLOZE), "cost": spent}
 
 
 def cost(files: Sequence[Path]) -> dict[str, Any]:
@@ -130,6 +131,11 @@ def _card(line: Line, name: str) -> TaskCard:
     if card is None:
         raise ValueError(f"`{line.checkpoint(name)}` is none of ours; remove `{line.out / name}` to make it anew")
     return card
+
+
+def _trained_on(line: Line, name: str) -> dict[str, Any]:
+    """The machine of a task's training; the one at hand where a checkpoint is from before that was recorded."""
+    return dict(_card(line, name).provenance.get("machine") or machine())
 
 
 def _check_origins(line: Line, name: str) -> None:

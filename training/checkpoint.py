@@ -117,6 +117,10 @@ _RECORDS: dict[str, tuple[Callable[[Any], bool], str]] = {
         ("provenance.recipe.checkpoint", "provenance.recipe.run_dir", "provenance.pretraining.recipe.run_dir"),
         (lambda value: isinstance(value, str), "a string"),
     ),
+    **dict.fromkeys(
+        ("provenance.machine", "provenance.pretraining.machine"),
+        (lambda value: isinstance(value, dict) and {"cpu", "cores", "features"} <= value.keys(), "a machine's record"),
+    ),
     "provenance.text_pairs": (lambda value: isinstance(value, bool), "true or false"),
 }
 """What of a task card's records is read again, and what must be there if anything is."""

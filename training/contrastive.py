@@ -35,7 +35,7 @@ from training.finetune import PLACES, digests, extent, provenance
 from training.limits import COUNT, EPOCHS, NOT_NEGATIVE, RATE, TOKENS, Limits
 from training.loop.distributed import World, world
 from training.loop.recipe import Asked
-from training.loop.result import write_result
+from training.loop.result import made_with, write_result
 from training.loop.run import Run
 from training.loop.train import Batch, Evaluation, LoopSettings, Phase, train
 from training.model.bert import BertModel
@@ -207,7 +207,7 @@ def _train_embedding(recipe: ContrastiveRecipe, run: Run) -> Path:
         label="contrastive",
     )
     if world.is_main:
-        _finish(recipe, run, model, task, dev, rows, origin | extent(position, data))
+        _finish(recipe, run, model, task, dev, rows, origin | extent(position, data) | made_with(world))
     world.barrier()
     return run.checkpoint_path
 

@@ -40,7 +40,7 @@ from training.evaluate import format_scores, predict_with_progress, torch_run
 from training.limits import COUNT, EPOCHS, NOT_NEGATIVE, RATE, TOKENS, refuse_unused
 from training.loop.distributed import World, world
 from training.loop.recipe import Asked, recipe_fields
-from training.loop.result import write_result
+from training.loop.result import made_with, write_result
 from training.loop.run import Position, Run
 from training.loop.train import Evaluation, LoopSettings, Phase, train
 from training.model.bert import BertConfig, BertModel
@@ -181,7 +181,7 @@ def _finetune(recipe: FinetuneRecipe, run: Run) -> Path:
         task, scores = _final_scores(recipe, task, model, examples, dev, world) if dev else (task, {})
         data_paths, pairs = (*recipe.train, *recipe.dev), _pairs(examples)
         origin = provenance(recipe.checkpoint, data_paths, recipe, found, text_pairs=bool(pairs) and all(pairs))
-        origin |= extent(position, data)
+        origin |= extent(position, data) | made_with(world)
         card = TaskCard(task=task.name, settings=task.settings, scores=scores, provenance=origin)
         write_result(run, model, tokenizer_from=recipe.checkpoint, card=card)
         if scores:
@@ -336,7 +336,6 @@ def provenance(
         "data": dict(zip(source_names(data), [*found["data"]["train"], *found["data"]["dev"]], strict=True)),
         "text_pairs": text_pairs,
         "recipe": recipe_fields(recipe),
-        "torch": torch.__version__,
     }
 
 

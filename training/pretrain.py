@@ -40,7 +40,7 @@ from training.evaluate import format_scores
 from training.limits import COUNT, NOT_NEGATIVE, POSITIVE, SHARE, TOKENS, refuse_unused
 from training.loop.distributed import World, world
 from training.loop.recipe import Asked, recipe_fields
-from training.loop.result import write_result
+from training.loop.result import made_with, write_result
 from training.loop.run import Run
 from training.loop.train import Evaluation, LoopSettings, Phase, train
 from training.loop.watch import Plateau, Watch
@@ -214,7 +214,7 @@ def _pretrain(recipe: PretrainRecipe, run: Run) -> Path:
     )
     if world.is_main:
         provenance = before | {"recipe": recipe_fields(recipe), "corpus": corpus.digest}
-        provenance |= {"num_steps": position.step, "num_tokens": position.num_tokens, "torch": torch.__version__}
+        provenance |= {"num_steps": position.step, "num_tokens": position.num_tokens} | made_with(world)
         card = TaskCard(
             task="masked-lm",
             settings=MaskedLMSettings(max_seq_length=recipe.long_seq_length or recipe.max_seq_length),

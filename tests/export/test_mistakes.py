@@ -181,6 +181,7 @@ RECORDS = {
     "before": ({"pretraining": {"recipe": 5}}, "provenance.pretraining.recipe must be an object"),
     "pairs": ({"text_pairs": []}, "provenance.text_pairs must be true or false"),
     "data": ({"data": "a.tsv"}, "provenance.data must be an object"),
+    "machine": ({"machine": {"cpu": "Fast 1"}}, "provenance.machine must be a machine.s record"),
 }
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import platform
 import shutil
 from contextlib import nullcontext
 from dataclasses import replace
@@ -17,7 +16,6 @@ from hypothesis import strategies as st
 
 from export import Wishes, export_checkpoint, ort_run
 from export.choice import Choice, default_choice
-from export.machine import machine
 from export.network import Network, Weights
 from export.retune import MAX_CHANGE, check_same, read_graph, retune
 from export.source import read_source
@@ -25,6 +23,7 @@ from export.stages import Stages
 from export.tune import TOGETHER, tune
 from export.variant import Form, Numbers
 from export.workload import Workload, paired_medians, race, run_all, typical_lengths
+from tasks.machine import machine
 from tasks.manifest import read_model_directory
 from tasks.providers import TENSORRT
 from tests.export.conftest import SETTINGS, UNTUNED
@@ -310,26 +309,6 @@ def test_typical_lengths_are_those_of_sentences():
     assert 20 < np.mean(lengths) < 35
     assert (min(lengths) >= 3, max(lengths) <= 64) == (True, True)
     assert set(typical_lengths(20, 2)) == {2}
-
-
-@pytest.mark.parametrize(
-    ("cpuinfo", "expected"),
-    [
-        ("model name\t: Fast 1\nflags\t\t: fpu avx2 avx512_vnni\n", ("Fast 1", ["avx2", "avx512_vnni"])),
-        ("Features\t: fp asimddp i8mm\n", (None, ["asimddp", "i8mm"])),
-        (None, (None, [])),
-    ],
-)
-def test_machine(tmp_path, cpuinfo, expected):
-    """What Linux says of the CPU, on x86 and on Arm; elsewhere its kind."""
-    if cpuinfo is not None:
-        (tmp_path / "cpuinfo").write_text(cpuinfo)
-
-    found = machine(tmp_path / "cpuinfo")
-
-    assert found["features"] == expected[1]
-    assert found["cpu"] == (expected[0] or platform.machine())
-    assert found["cores"] >= 1
 
 
 def test_command_tunes(exported, tmp_path, monkeypatch, capsys):

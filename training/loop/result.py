@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import torch
+
+from tasks.machine import machine
 from training.checkpoint import TaskCard, save_checkpoint
+from training.loop.distributed import World
 from training.loop.run import Run
 from training.model.bert import BertModel
 from training.reports.plot import plot_run
+
+
+def made_with(world: World) -> dict[str, Any]:
+    """What trained the weights of a run, or at least their last steps, for its task card."""
+    gpu = {"gpu": torch.cuda.get_device_name(world.device), "gpus": world.size} if world.device.type == "cuda" else {}
+    return {"torch": torch.__version__, "machine": machine() | gpu}
 
 
 def write_result(run: Run, model: BertModel, *, tokenizer_from: Path, card: TaskCard) -> None:

@@ -1,4 +1,4 @@
-"""The machine that a choice was measured on."""
+"""The machine that a choice was measured on, or weights were learnt on."""
 
 from __future__ import annotations
 
@@ -26,4 +26,5 @@ def machine(cpuinfo: Path = CPUINFO) -> dict[str, Any]:
 def machine_in_words(found: Mapping[str, Any]) -> str:
     """What `machine` gives, in a line."""
     cores = f"{found['cores']} core{'s' * (found['cores'] != 1)}"
-    return f"{found['cpu']} ({', '.join([cores, *found['features']])})"
+    cpu = f"{found['cpu']} ({', '.join([cores, *found['features']])})"
+    return f"{found['gpus']} x {found['gpu']}, {cpu}" if "gpu" in found else cpu
