@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mini.data import STS_DEV
-from mini.tasks import SQUAD, TASKS, MiniTask
+from mini.tasks import CLOZE, SQUAD, TASKS, MiniTask
 from tasks.json_files import read_json
 from training.ablations.tables import TableName
 from training.checkpoint import checkpoint_digest, read_task_card
@@ -25,7 +25,7 @@ LEGS = (
     "--initialization bert --learning-rate 5e-4 --max-minutes 105 --max-seq-length 256 --global-batch-size 16 --seed 1",
 )
 NAME = "bertline-mini"
-EMBED, CLOZE, ABLATIONS = "embed", "cloze", "ablations"
+EMBED, ABLATIONS = "embed", "ablations"
 CONTRASTIVE = "--pooling cls --dropout 0.1 --learning-rate 3e-4 --global-batch-size 128 --train-seq-length 40"
 TABLES: tuple[TableName, ...] = ("5", "8", "steps")
 """Of the ablations: what is predicted, how it is masked, and for how long."""
@@ -122,12 +122,13 @@ class Line:
 
     def start(self, name: str) -> Path:
         """The checkpoint that a task starts from."""
-        after_cloze = any(task.after_cloze for task in TASKS if task.name == name)
-        return self.checkpoint(CLOZE) if after_cloze else self.pretrained
+        after = _after(name)
+        return self.checkpoint(after) if after else self.pretrained
 
     def trained(self, name: str) -> list[str]:
         """What is trained for a task after pretraining, one after the other."""
-        return [name] if self.start(name) == self.pretrained else [CLOZE, name]
+        after = _after(name)
+        return [*(self.trained(after) if after else []), name]
 
     def check_origin(self, name: str, digest: str, checkpoint: Path) -> None:
         """Whether what was made for a task comes from a checkpoint.
@@ -156,12 +157,14 @@ class Line:
         if (chosen or self._wanted(EMBED)) and not self.given:
             yield from self._corpora(data, out)
             yield from self._pretraining(out)
-        if any(task.after_cloze and not self.scores(task.name).exists() for task in chosen):
-            yield Stage("Questions that text asks of itself", self.training(CLOZE))
+        to_do = [task for task in chosen if not self.scores(task.name).exists()]
+        before = dict.fromkeys(name for task in to_do for name in self.trained(task.name)[:-1])
+        for name in [name for name in before if name not in {task.name for task in chosen}]:
+            yield Stage(title_of(name), self.training(name))
         for task in chosen:
-            yield from self._task(task.name, f"Fine-tuning: {task.title}")
+            yield from self._task(task.name)
         if self._wanted(EMBED):
-            yield from self._task(EMBED, "Vectors of texts")
+            yield from self._task(EMBED)
         if self._wanted(ABLATIONS):
             yield Stage("What each part of BERT is worth", self._ablations(data))
         yield Stage("Keep the models", f"mini.ship {self._flags}")
@@ -198,10 +201,10 @@ class Line:
         halve = f"mini.half {_quoted(legs[-1].run)}/checkpoint {_quoted(self.pretrained)}"
         yield Stage("The checkpoint in 16 bits", halve)
 
-    def _task(self, name: str, title: str) -> Iterator[Stage]:
+    def _task(self, name: str) -> Iterator[Stage]:
         """Train, export twice, score."""
         if not self.scores(name).exists():
-            yield Stage(title, self.training(name))
+            yield Stage(title_of(name), self.training(name))
             for precision in ("fp32", "int8"):
                 result = self.model(name, precision)
                 wanted = "int8 --mixed" if precision == "int8" else precision
@@ -225,7 +228,7 @@ class Line:
         ).strip()
 
     def _cloze(self) -> str:
-        dev = next(task.dev for task in TASKS if task.after_cloze and task.kind == "spans")
+        dev = next(task.dev for task in TASKS if task.after == CLOZE and task.kind == "spans")
         return (
             f"training.finetune spans --checkpoint {_quoted(self.pretrained)} "
             f"--train {_quoted(self.out)}/data/cloze.json --dev {_quoted(self.path(dev))} "
@@ -271,6 +274,16 @@ def check_names(names: Iterable[str], known: Sequence[str]) -> None:
     """Raise ValueError for what is no task's name."""
     if unknown := [name for name in names if name not in known]:
         raise ValueError(f"unknown task `{unknown[0]}`; there are {', '.join(known)}")
+
+
+def _after(name: str) -> str | None:
+    return next((task.after for task in TASKS if task.name == name), None)
+
+
+def title_of(name: str) -> str:
+    """Of what trains the model of a task, or that which some tasks start from."""
+    others = {EMBED: "Vectors of texts", CLOZE: "Questions that text asks of itself"}
+    return next((f"Fine-tuning: {task.title}" for task in TASKS if task.name == name), others.get(name, name))
 
 
 def is_kept(name: str) -> bool:

@@ -16,9 +16,9 @@ import jinja2
 
 from export.report import speed_in_words
 from mini import ship
-from mini.line import ABLATIONS, EMBED, NAME, TABLES, Arguments, Line, check_commands, task_names
+from mini.line import ABLATIONS, EMBED, NAME, TABLES, Arguments, Line, check_commands, task_names, title_of
 from mini.scores import BEFORE, last_position
-from mini.tasks import EMBED_AIM, TASKS, MiniTask
+from mini.tasks import CLOZE, EMBED_AIM, TASKS, MiniTask
 from tasks.files import atomic_write
 from tasks.json_files import read_json
 from tasks.machine import machine_in_words
@@ -236,14 +236,11 @@ def cost_rows(runs: Sequence[Path], records: Mapping[str, Record]) -> Iterable[R
     yield "stage", "runs", "hours", "tokens", "tokens/s", "on"
     legs = [_position(run) for run in runs]
     hours, tokens = sum(leg["elapsed_s"] for leg in legs) / 3600, sum(leg["num_tokens"] for leg in legs)
-    yield _cost_row("pretraining", {"num_runs": len(runs), "hours": hours, "num_tokens": tokens}, "see above")
-    if cloze := cloze_record(records):
-        yield _cost_row("questions that text asks of itself", cloze["cost"], machine_in_words(cloze["machine"]))
-    for task, record in scored(records):
-        yield _cost_row(f"fine-tuning: {task.title}", record["cost"], machine_in_words(record["machine"]))
-    if EMBED in records:
-        record = records[EMBED]
-        yield _cost_row("vectors of texts", record["cost"], machine_in_words(record["machine"]))
+    yield _cost_row("Pretraining", {"num_runs": len(runs), "hours": hours, "num_tokens": tokens}, "see above")
+    made = {CLOZE: cloze_record(records)} | {name: records.get(name) for name in task_names()}
+    for name, record in made.items():
+        if record:
+            yield _cost_row(title_of(name), record["cost"], machine_in_words(record["machine"]))
 
 
 def _cost_row(stage: str, cost: Record, machine: str) -> Row:

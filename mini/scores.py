@@ -21,8 +21,8 @@ from bertline import Client
 from demo.served import plain_values, score_predictions, served_predictions
 from demo.server import Server
 from export import ort_run
-from mini.line import CLOZE, EMBED, STS, STS_COLUMNS, Arguments, Line, check_names, commands_of, served_as, task_names
-from mini.tasks import TASKS, MiniTask
+from mini.line import EMBED, STS, STS_COLUMNS, Arguments, Line, check_names, commands_of, served_as, task_names
+from mini.tasks import CLOZE, TASKS, MiniTask
 from tasks import AnyTask
 from tasks.batching import Run, predict
 from tasks.files import atomic_write
@@ -73,7 +73,7 @@ def main() -> None:
     found["recipe"] = _card(line, name).provenance["recipe"]
     found["machine"] = _trained_on(line, name)
     found["cost"] = cost(sorted(line.out.glob(f"{name}/**/{METRICS_FILE}")))
-    if task and task.after_cloze:
+    if CLOZE in line.trained(name):
         found["cloze"] = of_cloze(line)
     atomic_write(line.scores(name), (json.dumps(found, indent=2) + "\n").encode())
 

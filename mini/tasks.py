@@ -6,6 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+CLOZE = "cloze"
+"""The questions that text asks of itself, which teach to look from one text into another: pretraining on single texts
+does not."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class MiniTask:
@@ -28,9 +32,8 @@ class MiniTask:
     epochs: float
     seeds: Sequence[int] = (0, 1, 2)
     flags: str = ""
-    after_cloze: bool = False
-    """Whether it goes on from the questions that text asks of itself, which teach to look from one text into another:
-    pretraining on single texts does not."""
+    after: str | None = None
+    """What it goes on from, instead of the pretrained network: the best of another task, or `CLOZE`."""
     shipped_as: str | None = None
     """Name of the model in `models/`, where it is good enough to be there."""
 
@@ -77,7 +80,7 @@ TASKS = (
         learning_rates=(1e-4, 3e-4),
         epochs=5,
         flags=_GLUE_PAIR,
-        after_cloze=True,
+        after=CLOZE,
     ),
     MiniTask(
         name="sts-b",
@@ -90,7 +93,7 @@ TASKS = (
         learning_rates=(1e-4, 3e-4),
         epochs=5,
         flags=f"{_GLUE_PAIR} --columns.label score",
-        after_cloze=True,
+        after=CLOZE,
     ),
     MiniTask(
         name="rte",
@@ -102,7 +105,7 @@ TASKS = (
         learning_rates=(1e-4, 3e-4),
         epochs=5,
         flags=_GLUE_PAIR,
-        after_cloze=True,
+        after=CLOZE,
     ),
     MiniTask(
         name="trec-6",
@@ -141,7 +144,7 @@ TASKS = (
         epochs=2,
         seeds=(0, 1),
         flags=SQUAD,
-        after_cloze=True,
+        after=CLOZE,
     ),
     MiniTask(
         name="squad-v2",
@@ -151,10 +154,10 @@ TASKS = (
         dev="{data}/squad/dev-v2.0-part.json.xz",
         metric="f1",
         learning_rates=(5e-4,),
-        epochs=2,
+        epochs=1,
         seeds=(0,),
         flags=f"{SQUAD} --null-threshold auto",
-        after_cloze=True,
+        after="squad-v1",
         shipped_as="answer",
     ),
     MiniTask(

@@ -22,9 +22,9 @@ import training.grid
 import training.pretrain
 import training.vocab
 from mini.cards import notes
-from mini.line import Arguments, Line, commands_of
+from mini.line import Arguments, Line, commands_of, title_of
 from mini.results import FOLDER, PAGE, page_of, read_records
-from mini.tasks import TASKS
+from mini.tasks import CLOZE, TASKS
 from tasks.files import atomic_write
 from tasks.manifest import read_model_directory
 from tests.commands import call
@@ -86,6 +86,20 @@ def test_only_some_tasks():
     ]
     titles = [stage.title for stage in Line(Arguments(data=Path("data"), only=("squad-v1",))).stages()]
     assert "Questions that text asks of itself" in titles
+
+
+def test_a_task_after_another():
+    """What it goes on from is trained first, once, also where it is asked for itself."""
+    asked = Line(Arguments(data=Path("data"), only=("squad-v2",)))
+    both = Line(Arguments(data=Path("data"), only=("squad-v1", "squad-v2")))
+    before, first, second = map(title_of, (CLOZE, "squad-v1", "squad-v2"))
+
+    for line in (asked, both):
+        titles = [stage.title for stage in line.stages()]
+        places = [titles.index(title) for title in (before, first, second)]
+        assert places == sorted(places)
+        assert all(titles.count(title) == 1 for title in (before, first, second))
+    assert asked.start("squad-v2") == asked.checkpoint("squad-v1")
 
 
 @pytest.mark.parametrize("only", ["sst-2", "ablations"])

@@ -11,7 +11,7 @@ import pytest
 
 import mini.scores
 from mini.line import Arguments, Line
-from mini.tasks import MiniTask
+from mini.tasks import CLOZE, MiniTask
 from tasks.manifest import read_model_directory
 from tests.commands import call
 from tests.toy import WORDS, write_classification, write_spans
@@ -43,7 +43,7 @@ TASKS = (
         epochs=4,
         seeds=(0,),
         flags="--max-seq-length 48 --doc-stride 16 --max-query-length 16",
-        after_cloze=True,
+        after=CLOZE,
     ),
 )
 
