@@ -11,17 +11,18 @@ import sys
 
 from serving.__main__ import main
 from serving.scheduler import Done
+from serving.servicer import Reply
 from serving.work import Work
 
 _reply = Work.reply
 _kept: list[Work] = []
 
 
-def _keep(work: Work, done: Done) -> bytes:
+def _keep(work: Work, done: Done) -> Reply:
     _kept.append(work)
     return _reply(work, done)
 
 
 if __name__ == "__main__":
-    Work.reply = _keep  # type: ignore[method-assign]
+    Work.reply = _keep  # type: ignore[assignment, method-assign]
     sys.exit(main())

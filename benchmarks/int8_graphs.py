@@ -36,6 +36,7 @@ from export.source import read_source
 from export.tune import tune
 from export.variant import Form, Numbers
 from export.workload import Workload, race, run_all, typical_lengths
+from tasks import AnyTask
 from tasks.batching import Run
 from tasks.cpus import available_cpus
 from tasks.embedding import Embedding, EmbeddingSettings
@@ -81,7 +82,7 @@ def random_network(shape: tuple[int, int, int], vocab_size: int = 30522) -> tupl
     return create_model("embedding", config).eval(), Embedding(tokenizer, EmbeddingSettings(max_seq_length=512))
 
 
-def with_ranges(model: BertModel, task: Embedding, texts: Path | None = None) -> Network:
+def with_ranges(model: BertModel, task: AnyTask, texts: Path | None = None) -> Network:
     """What graphs are made of."""
     evidence = Data(texts=texts).evidence(task)
     network = Network(model.config, Weights.of(model), task)
@@ -89,7 +90,7 @@ def with_ranges(model: BertModel, task: Embedding, texts: Path | None = None) ->
 
 
 def engines(
-    arguments: Arguments, model: BertModel, task: Embedding, load: Workload, directory: Path
+    arguments: Arguments, model: BertModel, task: AnyTask, load: Workload, directory: Path
 ) -> Iterator[tuple[str, Run, int]]:
     """Ways to run the network: name, function, batches at the same time."""
     cores = available_cpus()
@@ -141,7 +142,7 @@ def openvino_run(graph: bytes, cores: int, floats: str | None = None) -> Run:
     return run
 
 
-def _static(graph: Path, features: list[Any], task: Embedding, directory: Path) -> Path:
+def _static(graph: Path, features: list[Any], task: AnyTask, directory: Path) -> Path:
     """The graph with the products in QDQ form, the ranges of activations from least to most."""
     from onnxruntime.quantization import CalibrationDataReader, CalibrationMethod, QuantFormat, quantize_static
 
@@ -167,7 +168,7 @@ def _static(graph: Path, features: list[Any], task: Embedding, directory: Path) 
     return target
 
 
-def workload(arguments: Arguments, task: Embedding) -> Workload:
+def workload(arguments: Arguments, task: AnyTask) -> Workload:
     """Sequences to run."""
     if arguments.texts:
         data = Data(texts=arguments.texts, max_examples=arguments.num_sequences)

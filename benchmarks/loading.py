@@ -51,7 +51,7 @@ def copy_model(source: Path, models: Path, version: int) -> None:
 
 def load_until(end: float, server: Served, add: Callable[[int], None], name: str) -> list[float]:
     """Load one version after the other; returns the seconds that each took."""
-    taken = []
+    taken: list[float] = []
     with grpc.insecure_channel(server.target) as channel:
         stub = EncoderStub(channel)
         while time.perf_counter() < end:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import itertools
 import statistics
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -64,7 +63,7 @@ def engine_texts_per_s(models: Path, texts: Sequence[str], seconds: float) -> fl
     directory = read_model_directory(embedding_model(models))
     task, execution = directory.load_task(), directory.manifest.execution
     engine = Engine(directory, task.output_names, execution)
-    chunks = itertools.batched(itertools.cycle(texts), CHUNK) if sys.version_info >= (3, 12) else _chunks(texts)
+    chunks = _chunks(texts)
     lock, count = threading.Lock(), [0]
     predict(task, texts[:CHUNK], engine.run, max_batch_tokens=execution.max_batch_tokens)
     started = time.perf_counter()

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
+from typing import Any
 
 import torch
 
@@ -55,7 +56,7 @@ def ours(arguments: Arguments, dropout: float) -> Step:
     optimizer = create_optimizer(model, weight_decay=0.01, betas=(0.9, 0.999))
     input_ids, token_type_ids, labels, next_labels = _batch(arguments)
     positions = labels.flatten().ne(-100).nonzero().flatten()
-    inputs = {"input_ids": input_ids, "token_type_ids": token_type_ids, "attention_mask": None}
+    inputs: dict[str, Any] = {"input_ids": input_ids, "token_type_ids": token_type_ids, "attention_mask": None}
     batch = Batch(
         inputs | {"masked_positions_N": positions},
         {"mlm": labels.flatten()[positions], "nsp": next_labels},
@@ -66,7 +67,7 @@ def ours(arguments: Arguments, dropout: float) -> Step:
     def step() -> None:
         with torch.autocast("cpu", torch.bfloat16):
             losses = MaskedLM().losses(model, batch)
-        sum(value / batch.counts[name] for name, value in losses.items()).backward()
+        torch.stack([value / batch.counts[name] for name, value in losses.items()]).sum().backward()
         _update(model, optimizer)
 
     return step
