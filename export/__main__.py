@@ -21,7 +21,7 @@ from export.data import Data
 from export.package import graph_bytes
 from export.pipeline import Wishes, export_checkpoint
 from export.report import outcome_in_words
-from export.retune import retune
+from export.retune import check_tunable, retune
 from export.sentence_transformers import checkpoint_directory
 from export.source import SettingsChanges, TaskName
 from export.stages import Stages
@@ -57,7 +57,9 @@ class TuneArguments:
     model_dir: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL_DIR")]
     """What an export wrote; nothing else may be using it."""
     texts: Path | None = None
-    """Texts like those to come, one a line: their lengths count. Unset: lengths as sentences have them."""
+    """Texts like those to come, one a line, or a table: their lengths count. Unset: lengths as sentences have them."""
+    columns: Columns = field(default_factory=Columns)
+    """Of texts."""
 
 
 TUNE = """Choose anew how a model directory is run, on the machine that will serve it.
@@ -68,8 +70,9 @@ TUNE = """Choose anew how a model directory is run, on the machine that will ser
 
 def tune_command(arguments: TuneArguments) -> None:
     """Choose and say what was tried."""
-    task = read_model_directory(arguments.model_dir).load_task()
-    data = Data(texts=arguments.texts)
+    directory = read_model_directory(arguments.model_dir)
+    check_tunable(directory.manifest.execution)
+    task, data = directory.load_task(), Data(texts=arguments.texts, columns=arguments.columns)
     retune(arguments.model_dir, data.workload(task, data.evidence(task)), stages=_stages())
     print(f"model directory -> {arguments.model_dir}")
 

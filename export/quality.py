@@ -109,8 +109,8 @@ class _Judge:
         self.evidence = evidence
         self.predictions: list[Any] = []
         self.places: list[str] = []
-        self.pairs: list[tuple[float, float, float]] = []
-        """Of each sequence the products found x found, found x wanted and wanted x wanted."""
+        self.pairs: list[tuple[float, float, float, int]] = []
+        """Of each sequence the products found x found, found x wanted and wanted x wanted, and how many numbers."""
 
     def see(self, numbers: range, outputs: Sequence[Sequence[Outputs]], expected: Sequence[Sequence[Outputs]]) -> None:
         task, names = self.evidence.task, self.evidence.task.output_names
@@ -120,15 +120,16 @@ class _Judge:
                 self.predictions.append(task.decode(example, windows, found))
             for one, other in zip(found, wanted, strict=True):
                 first, second = _vector(one, names), _vector(other, names)
-                self.pairs.append((float(first @ first), float(first @ second), float(second @ second)))
+                self.pairs.append((float(first @ first), float(first @ second), float(second @ second), first.size))
                 self.places.append(self.evidence.places[number])
 
     def verdict(self) -> Quality:
-        cosines = _cosines(np.array(self.pairs), of_vectors=isinstance(self.evidence.task, Embedding))
+        pairs = np.array(self.pairs)
+        cosines = _cosines(pairs, of_vectors=isinstance(self.evidence.task, Embedding))
         lowest = np.argsort(cosines, kind="stable")[:_NUM_WORST]
         return Quality(
             scores=self.evidence.score(self.predictions) if self.evidence.score else {},
-            mean_cosine=float(cosines.mean()),
+            mean_cosine=float(np.average(cosines, weights=pairs[:, 3])),
             min_cosine=float(cosines.min()),
             worst=tuple((self.places[number], float(cosines[number])) for number in lowest),
         )
@@ -138,14 +139,15 @@ def _vector(outputs: Outputs, names: Sequence[str]) -> np.ndarray:
     return np.concatenate([outputs[name].ravel() for name in names]).astype(np.float64)
 
 
-def _cosines(products: np.ndarray, *, of_vectors: bool) -> np.ndarray:
-    """[sequences], out of [sequences, 3] products of found and wanted with themselves and each other.
+def _cosines(pairs: np.ndarray, *, of_vectors: bool) -> np.ndarray:
+    """[sequences], out of [sequences, 4] products of found and wanted with themselves and each other, and sizes.
 
-    One or two logits make no vector whose direction says much; there, the squared difference is compared with twice
-    the mean square of what is wanted, which for vectors of one length is the cosine, too.
+    One or two logits make no vector whose direction says much; there, the mean squared difference is compared with
+    twice the mean square of what is wanted of all sequences, which for vectors of one length is the cosine, too.
     """
-    found, both, wanted = products.T
+    found, both, wanted, sizes = pairs.T
     if of_vectors:
         lengths = np.sqrt(found) * np.sqrt(wanted)
         return np.divide(both, lengths, out=(found == wanted).astype(float), where=lengths > 0)  # both zeros: the same
-    return 1 - (found - 2 * both + wanted) / max(2 * float(wanted.mean()), 1e-24)
+    usual = max(2 * float(wanted.sum() / sizes.sum()), 1e-24)
+    return 1 - (found - 2 * both + wanted) / sizes / usual

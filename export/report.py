@@ -52,6 +52,7 @@ def render(manifest: Manifest, num_bytes: int) -> str:
         qualities=qualities,
         worst=qualities[numbers]["worst"] if manifest.precision != "fp32" else [],
         tried=_by_choice(tried, {TOGETHER: _chosen(manifest), NUMBERS: numbers}),
+        mean_length=tried[-1]["mean_length"] if tried else None,
         default=_default(manifest, {trial["name"] for trial in tried}),
         origin=_origin(manifest),
     )

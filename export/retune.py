@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -18,7 +19,7 @@ from export.parity import random_batches
 from export.session import check_provider, on_all_cores, ort_run
 from export.stages import SILENT, Stages
 from export.storage import save_graph
-from export.targets import target_of
+from export.targets import PROVIDER_OPTIONS, target_of
 from export.tune import Trial, tune
 from export.variant import Numbers
 from export.workload import Workload
@@ -27,7 +28,7 @@ from tasks.batching import Run
 from tasks.cpus import available_cpus
 from tasks.files import atomic_directory
 from tasks.machine import machine
-from tasks.manifest import DATA_FILE, MODEL_FILE, Manifest, ModelDirectory, Precision, read_model_directory
+from tasks.manifest import DATA_FILE, MODEL_FILE, Execution, Manifest, ModelDirectory, Precision, read_model_directory
 from training.model.bert import BertConfig
 from training.reports.model_card import read_notes
 
@@ -43,13 +44,13 @@ def retune(model_dir: str | Path, workload: Workload, *, stages: Stages = SILENT
     """Choose form and execution of a model directory, and write them into it, all at once. The notes of its card stay.
 
     Raises:
-        ValueError: when it is no model directory, its graph is not one of `export.graph`, or its execution provider is
-            missing.
+        ValueError: when it is no model directory, its graph is not one of `export.graph`, its execution provider is
+            missing, or has options that a choice would not keep.
     """
     directory = read_model_directory(model_dir)
     notes = read_notes(directory.path)
     target = target_of(directory.manifest.execution)
-    check_provider(directory.manifest.execution)
+    check_tunable(directory.manifest.execution)
     with atomic_directory(directory.path, replace=True) as new:
         _copy_the_rest(directory.path, new)
         network, numbers = _rehearsed(directory)
@@ -61,6 +62,20 @@ def retune(model_dir: str | Path, workload: Workload, *, stages: Stages = SILENT
         manifest = _manifest(directory, digests(new), graph_record(numbers, choice, trials), choice)
         write_manifest(new, manifest, notes)
     return trials
+
+
+def check_tunable(execution: Execution) -> None:
+    """Look for what keeps a model from being run, or run as it was, before anything is read.
+
+    Raises:
+        ValueError: saying what to do.
+    """
+    check_provider(execution)
+    if dict(execution.provider_options) != dict(PROVIDER_OPTIONS[execution.provider]):
+        raise ValueError(
+            "`execution.provider_options` of manifest.json were edited, and would be lost: "
+            f"put back {json.dumps(PROVIDER_OPTIONS[execution.provider])}, tune, and edit them again"
+        )
 
 
 def _copy_the_rest(old: Path, new: Path) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
+from math import inf
 from operator import itemgetter
 from typing import Any
 
@@ -24,14 +25,15 @@ from export.targets import TARGETS, Target
 from export.variant import Numbers
 from export.workload import Workload, timed
 
-ROUNDS, MAX_ROUNDS, ENOUGH_S = 7, 21, 2.0
-"""How often each is measured: 7 times at least, and up to 21 as long as it takes no more than 2 s."""
+ROUNDS, ENOUGH_S = 7, 2.0
+"""How often each is measured: 7 times at least, and more as long as it takes no more than 2 s."""
 LOST = 1.1
 """Times the fastest: what takes longer is measured no more."""
 CLOSE = 0.97
 """Share of the highest speed with which a value is tried again, together with others, and in the end may be chosen."""
 NUM_FINALISTS, NUM_SESSIONS = 6, 5
-"""Of those, and in how many sessions at once: each has the weights in memory."""
+"""Of those, and in how many sessions at once: each has the weights in memory. Two more are as the default, in all or in
+what does not matter."""
 TOGETHER = "together"
 """Name of the last trials of choices; the values are choices in words."""
 NUMBERS = "numbers"
@@ -81,7 +83,7 @@ def tune(
         trials += (found := _try(watch, name, _passes(watch, choices), stages))
         best = choices[_fastest(found)]
         watch.free(but=[best])
-    hopeful = [choice for choice in _finalists(best, trials) if choice != usual]
+    hopeful = [choice for choice in (*_finalists(best, trials), _plainest(best, usual, trials)) if choice != usual]
     finalists = {choice.changes(usual): choice for choice in [*hopeful, usual]}
     trials += (found := _try(watch, TOGETHER, _passes(watch, finalists), stages))
     winner = min((trial for trial in found if trial.ratio >= CLOSE), key=lambda trial: _price(trial, finalists, usual))
@@ -91,7 +93,7 @@ def tune(
     watch.free(but=[chosen])
     if beside:
         passes = {item.name: partial(watch.seconds, chosen, item) for item in (numbers, *beside)}
-        trials += _try(watch, NUMBERS, passes, stages)
+        trials += _try(watch, NUMBERS, passes, stages, lost=inf)
     return chosen, trials
 
 
@@ -117,12 +119,18 @@ def _passes(watch: Stopwatch, choices: Mapping[Any, Choice]) -> dict[Any, Callab
     return {value: partial(watch.seconds, choice) for value, choice in choices.items()}
 
 
-def _try(watch: Stopwatch, name: str, passes: Mapping[Any, Callable[[], float]], stages: Stages) -> list[Trial]:
-    """Time values of something."""
+def _try(
+    watch: Stopwatch, name: str, passes: Mapping[Any, Callable[[], float]], stages: Stages, *, lost: float = LOST
+) -> list[Trial]:
+    """Time values of something.
+
+    Args:
+        lost: as `race` has it.
+    """
     label = name.replace("_", " ")
-    rounds = min(MAX_ROUNDS, max(ROUNDS, int(ENOUGH_S / watch.pass_s)))
+    rounds = max(ROUNDS, int(ENOUGH_S / watch.pass_s))
     with stages.bar(label, unit="round", total=rounds) as bar:
-        seconds = timed(passes, rounds, lost=LOST, progress=bar.update)
+        seconds = timed(passes, rounds, lost=lost, progress=bar.update)
     best = min(seconds.values())
     size, length = watch.workload.num_tokens, watch.workload.mean_length
     trials = [Trial(name, value, best / taken, size / taken, length) for value, taken in seconds.items()]
@@ -155,3 +163,12 @@ def _finalists(best: Choice, trials: Sequence[Trial]) -> list[Choice]:
     hopeful = list(dict.fromkeys([best, *sorted(found, key=lambda choice: -found[choice])]))[:NUM_FINALISTS]
     sessions = list(dict.fromkeys(map(session_of, hopeful)))[:NUM_SESSIONS]
     return [choice for choice in hopeful if session_of(choice) in sessions]
+
+
+def _plainest(best: Choice, usual: Choice, trials: Sequence[Trial]) -> Choice:
+    """The best so far, but as usual in all that was nearly as fast so."""
+    fields = {**vars(usual.form), **vars(usual.execution)}
+    for trial in trials:
+        if trial.ratio >= CLOSE and trial.value == fields[trial.name]:
+            best = best.changed(trial.name, trial.value)
+    return best

@@ -42,7 +42,8 @@ class Workload:
         """So many times as much, or a part of it, with lengths in the same proportions."""
         size = max(1, round(times * len(self.lengths)))
         lengths = sorted(self.lengths)
-        return replace(self, lengths=tuple(lengths[number * len(lengths) // size] for number in range(size)))
+        middles = ((2 * number + 1) * len(lengths) // (2 * size) for number in range(size))
+        return replace(self, lengths=tuple(lengths[middle] for middle in middles))
 
     def batches(self, max_batch_tokens: int) -> list[Arrays]:
         """Sorted by length and capped, as evaluation and the server make them."""

@@ -34,7 +34,8 @@ Save = Callable[..., Path]
 def _brief(monkeypatch: pytest.MonkeyPatch) -> None:
     """How fast a form is does not matter here."""
     monkeypatch.setattr("export.stopwatch.PASS_S", 1e-3)
-    monkeypatch.setattr("export.stopwatch.BATCHES_A_CORE", 1e-3)
+    monkeypatch.setattr("export.stopwatch.BATCHES", 1e-3)
+    monkeypatch.setattr("export.tune.ENOUGH_S", 0)
 
 
 @pytest.fixture(scope="session")

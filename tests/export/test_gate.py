@@ -133,3 +133,17 @@ def test_worst_examples_are_named(exported, checkpoints):
     lengths = {place: len(windows[0]) for place, windows in zip(evidence.places, evidence.windows, strict=True)}
     assert all(lengths[place] > 28 for place, value in found["wrong"].worst if value < 0.9)
     assert found["wrong"].min_cosine < 0.5 < found["wrong"].mean_cosine
+
+
+def test_long_sequences_are_not_worse_for_their_length(exported):
+    """Where every token has numbers, and every number is as far off, no sequence is far from PyTorch."""
+    task = exported["tagging"].load_task()
+    evidence = random_ids(task)
+
+    def constant(value):
+        return lambda arrays: {"logits": np.full((*arrays["input_ids"].shape, 3), value, np.float32)}
+
+    found = judge(Expected(evidence, constant(1.0)), {"off": constant(1.1)})["off"]
+
+    assert len({len(features) for features in evidence.features}) > 5
+    np.testing.assert_allclose([found.mean_cosine, found.min_cosine], 1 - 0.1**2 / 2, rtol=1e-6)

@@ -20,7 +20,7 @@ from export.network import Network, Weights
 from export.retune import MAX_CHANGE, check_same, read_graph, retune
 from export.source import read_source
 from export.stages import Stages
-from export.tune import TOGETHER, tune
+from export.tune import ROUNDS, TOGETHER, tune
 from export.variant import Form, Numbers
 from export.workload import Workload, paired_medians, race, run_all, typical_lengths
 from tasks.machine import machine
@@ -118,6 +118,33 @@ def test_what_may_be_noise_does_not_leave_the_default(gain, chosen, network, mon
     assert said[-1].startswith(f"chosen: {'the default' if best == default else 'attention: Attention; 1.10 times'}")
 
 
+def test_only_what_matters_leaves_the_default(network, monkeypatch):
+    """Also where there are many combinations of what does not, all of them a little faster."""
+    speed = {
+        "attention": {"Attention": 1.007, "products": 1.008, "MultiHeadAttention": 1.006},
+        "bias_gelu": {True: 1.007},
+        "disabled_optimizers": {(): 1.007},
+        "skip_layer_norm": {True: 1.005},
+        "max_batch_tokens": {1024: 1.2},
+    }
+    monkeypatch.setattr("export.stopwatch.Stopwatch.seconds", seconds_at(speed))
+
+    best, _ = tune(network, Numbers(), Workload((5, 9), 65), num_cores=2)
+
+    assert best == default_choice().changed("max_batch_tokens", 1024)
+
+
+def test_what_the_numbers_gain_is_measured_to_the_end(network, monkeypatch):
+    """It stands on pages: a loser there is no candidate that is out."""
+    calls = []
+    monkeypatch.setattr("export.stopwatch.Stopwatch.seconds", lambda self, *asked: calls.append(asked) or 1.0)
+
+    tune(network, Numbers(products="dynamic int8"), Workload((5, 9), 65), num_cores=2, beside=[Numbers()])
+
+    numbers = [asked[1].name for asked in calls if len(asked) > 1]
+    assert numbers.count("fp32") == numbers.count("dynamic int8") == ROUNDS
+
+
 def test_the_best_so_far_is_tried_to_the_end(network, monkeypatch):
     """However many combinations there are of what was nearly as fast."""
     speed = {
@@ -186,6 +213,20 @@ def test_directories_of_others_are_refused(exported, tmp_path):
 
     with pytest.raises(ValueError, match="was exported by another version; export the model again"):
         retune(directory, Workload((5,), 65))
+
+
+def test_edited_options_are_not_lost(exported, tmp_path):
+    """What a choice would put in their place is told, and nothing is changed."""
+    directory = shutil.copytree(exported["embedding"].path, tmp_path / "plain/1")
+    manifest = directory / "manifest.json"
+    values = json.loads(manifest.read_text())
+    values["execution"]["provider_options"] = {"device_id": "1"}
+    manifest.write_text(json.dumps(values))
+
+    with pytest.raises(ValueError, match=r"provider_options. of manifest.json were edited.*put back \{\}, tune"):
+        retune(directory, Workload((5,), 65))
+
+    assert json.loads(manifest.read_text()) == values
 
 
 def test_workload_makes_batches_as_the_server_does():
@@ -302,6 +343,14 @@ def test_scaled_workloads_have_lengths_in_the_same_proportions(lengths, times):
     assert max(counts) - min(counts) <= 1
 
 
+@given(st.lists(st.integers(1, 512), min_size=50, max_size=400), st.floats(0.02, 3))
+def test_scaled_workloads_are_as_long(lengths, times):
+    """On average: a part is none of short texts. A sequence stands for those about it."""
+    scaled = Workload(tuple(lengths), 65).scaled(times)
+
+    assert abs(scaled.mean_length - np.mean(lengths)) <= 512 / len(scaled.lengths)
+
+
 def test_typical_lengths_are_those_of_sentences():
     """Within what the model reads."""
     lengths = typical_lengths(500, 64)
@@ -316,10 +365,14 @@ def test_command_tunes(exported, tmp_path, monkeypatch, capsys):
     from export.__main__ import main
 
     directory = shutil.copytree(exported["embedding"].path, tmp_path / "plain/1")
-    monkeypatch.setattr("sys.argv", ["export", "tune", str(directory)])
+    (tmp_path / "texts.tsv").write_text("sentence\tlabel\na red apple of 7 tokens\t1\n")
+    texts = ["--texts", str(tmp_path / "texts.tsv"), "--columns.text", "sentence"]
+    monkeypatch.setattr("sys.argv", ["export", "tune", str(directory), *texts])
 
     main()
 
     out = capsys.readouterr().out
+    length = read_model_directory(directory).manifest.provenance["graph"]["tried"][-1]["mean_length"]
+    assert f"on sequences of {length:.0f} tokens on average" in (directory / "report.html").read_text()
     assert "attention: products" in out
     assert f"model directory -> {Path(directory)}" in out
