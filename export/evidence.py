@@ -13,7 +13,7 @@ from tasks import AnyTask
 from tasks.embedding import Embedding, EmbeddingSettings
 from tasks.features import Features
 from tasks.regression import Regression
-from training.data.examples import Examples, encode_examples
+from training.data.examples import Examples, drawn, encode_examples
 from training.data.labelled import MAX_PASSAGE_TOKENS, Columns, read_examples, read_similarities, source_names
 from training.evaluate import check_labels
 from training.similarity import vector_scores
@@ -47,7 +47,7 @@ class Evidence:
 
     def some(self, count: int) -> Evidence:
         """At most so many of the examples, drawn at random, without their labels."""
-        numbers = _drawn(len(self.examples), count)
+        numbers = drawn(len(self.examples), count)
         return Evidence(
             name=self.name,
             task=self.task,
@@ -73,12 +73,12 @@ def labelled(
     files = ", ".join(source_names(paths))
     if isinstance(task, Embedding):
         there = read_similarities(paths, columns=columns, tokenizer=task.tokenizer)
-        pairs = some_of(there, max_examples)
+        pairs = there.some(max_examples)
         _check_varied(pairs, files)
         return _pairs(f"{_counted(pairs, there)} pairs of {files}", task, pairs, paths)
     passage = min(MAX_PASSAGE_TOKENS, task.settings.max_seq_length - 2)
     there = read_examples(task.name, paths, columns=columns, tokenizer=task.tokenizer, max_passage_tokens=passage)
-    examples = some_of(there, max_examples)
+    examples = there.some(max_examples)
     try:
         check_labels(task, examples)
     except ValueError as error:
@@ -129,7 +129,7 @@ def plain_texts(task: AnyTask, there: Examples, paths: Sequence[Path], *, max_ex
     Args:
         max_examples: how many to take, drawn at random.
     """
-    texts = some_of(there, max_examples)
+    texts = there.some(max_examples)
     places = [_by_name(place, paths) for place in texts.places]
     whole = Embedding(task.tokenizer, EmbeddingSettings(max_seq_length=task.settings.max_seq_length))
     return Evidence(f"{_counted(texts, there)} texts", task, texts, places, encode_examples(whole, texts), None)
@@ -148,26 +148,14 @@ def random_ids(task: AnyTask) -> Evidence:
     return Evidence(f"{len(ids)} random sequences", task, ids, places, windows, None)
 
 
-def some_of(examples: Examples, max_examples: int) -> Examples:
-    """At most so many, drawn at random."""
-    placed = list(examples.placed())
-    return Examples(placed[number] for number in _drawn(len(examples), max_examples))
-
-
 def divided(examples: Examples, count: int) -> tuple[Examples, Examples]:
     """So many, drawn at random, and the others."""
-    drawn, placed = set(_drawn(len(examples), count)), list(enumerate(examples.placed()))
+    first, placed = set(drawn(len(examples), count)), list(enumerate(examples.placed()))
     return (
-        Examples(item for number, item in placed if number in drawn),
-        Examples(item for number, item in placed if number not in drawn),
+        Examples(item for number, item in placed if number in first),
+        Examples(item for number, item in placed if number not in first),
     )
 
 
 def _counted(some: Examples, there: Examples) -> str:
     return f"{len(some):,}" if len(some) == len(there) else f"{len(some):,} of the {len(there):,}"
-
-
-def _drawn(size: int, count: int) -> list[int]:
-    """At most so many of the numbers below `size`, in order; always the same ones, and at random, since every second
-    line of a file may be of another kind."""
-    return sorted(np.random.default_rng(0).permutation(size)[:count].tolist())

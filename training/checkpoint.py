@@ -226,6 +226,7 @@ def load_model(
     *,
     num_labels: int | None = None,
     new_head: bool = False,
+    without: tuple[str, ...] = (),
     dropout: float | None = None,
     changes: Mapping[str, Any] | None = None,
 ) -> BertModel:
@@ -234,6 +235,7 @@ def load_model(
     Args:
         num_labels: for classification and tagging; None for as many as the checkpoint's config names.
         new_head: initialise a head that the checkpoint lacks (to fine-tune it) instead of refusing.
+        without: what its names begin with is not taken from the checkpoint.
         dropout: of hidden states and attention; None for the checkpoint's own.
         changes: fields of the shape that are not to be as in the checkpoint.
 
@@ -254,7 +256,9 @@ def load_model(
     weights = from_hugging_face(weights, num_layers)
     wanted = {name: value.shape for name, value in model.state_dict().items()}
     fitting = {
-        name: weights[name] for name, shape in wanted.items() if name in weights and weights[name].shape == shape
+        name: weights[name]
+        for name, shape in wanted.items()
+        if name in weights and weights[name].shape == shape and not name.startswith(without)
     }
     dispensable = _HEADS if new_head else _UNUSED_HEADS.get(task, ())
     for name in [name for name in wanted if name not in fitting]:

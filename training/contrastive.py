@@ -175,7 +175,8 @@ def _train_embedding(recipe: ContrastiveRecipe, run: Run) -> Path:
     world, tokenizer = run.world, load_tokenizer(recipe.checkpoint)
     check_dropout(recipe)
     task = Embedding(tokenizer, embedding_settings(recipe))
-    items = contrastive_items(read_views(recipe), task, recipe)
+    views = read_views(recipe)
+    items = contrastive_items(views, task, recipe)
     dev = read_similarities(recipe.dev, columns=recipe.dev_columns, tokenizer=tokenizer) if recipe.dev else []
     found = digests(recipe.checkpoint, recipe.train, recipe.dev)
     origin = provenance(recipe.checkpoint, (*recipe.train, *recipe.dev), recipe, found)
@@ -191,6 +192,7 @@ def _train_embedding(recipe: ContrastiveRecipe, run: Run) -> Path:
     rows = scores_before(task, dev, model, world) if dev and world.is_main else {}
     if world.is_main:
         print(f"{len(items):,} texts with their positives", flush=True)
+        _note_known(views, dev)
     position = train(
         model,
         [Phase(data=data)],
@@ -268,6 +270,12 @@ def _read_views(path: Path, recipe: ContrastiveRecipe) -> Iterator[tuple[str, Vi
     for place, text in read_texts(path, recipe.columns).placed():
         for part in split_sentences(text) if recipe.split_sentences else [text]:
             yield place, (part, part)
+
+
+def _note_known(views: Examples, dev: Sequence[RegressionExample]) -> None:
+    known = {frozenset(item[:2]) for item in views}
+    if num_known := sum(frozenset((pair.text, pair.text_pair)) in known for pair in dev):
+        print(f"note: {num_known:,} of {len(dev):,} dev pairs are in the training data, too", flush=True)
 
 
 def contrastive_items(views: Examples, task: Embedding, recipe: ContrastiveRecipe) -> list[Item]:

@@ -51,10 +51,10 @@ class EvaluateRecipe:
     checkpoint: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="CHECKPOINT")]
     """Directory with a task card (training.finetune, training.contrastive or training.pretrain wrote it)."""
     data: tuple[Path, ...]
-    """As `--train` of training.finetune; text for masked-lm; for embeddings tables of `text`, `text_pair` and, in
-    `label`, a number that says how alike they are."""
+    """As `--train` of training.finetune; for masked-lm text, of which the first 1,000 passages of each file are taken;
+    for embeddings tables of `text`, `text_pair` and, in `label`, a number that says how alike they are."""
     train: tuple[Path, ...] = ()
-    """Training data: adds the baseline fitted on it."""
+    """Training data, as much of it: adds the baseline fitted on it."""
     columns: Columns = field(default_factory=Columns)
     """Of all data. What is not given is as it was in training, if the data have that."""
     predictions: Path | None = None

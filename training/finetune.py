@@ -9,6 +9,7 @@ The checkpoint may be ours or any Hugging Face BERT directory. The same command 
 from __future__ import annotations
 
 import math
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,8 +28,10 @@ from training.checkpoint import (
     TaskCard,
     checkpoint_digest,
     create_model,
+    labels_of,
     load_model,
     load_tokenizer,
+    read_config,
     read_shape,
     read_task_card,
 )
@@ -98,7 +101,7 @@ class FinetuneRecipe(LoopSettings):
     learning_rate: Annotated[float, RATE] = 5e-5
     checkpoint_every: Annotated[int, NOT_NEGATIVE] = 200
     eval_examples: Annotated[int, COUNT] = 500
-    """Dev examples for the curve, scored four times on the way; the final score is over all of them."""
+    """Dev examples for the curve, drawn at random, scored four times on the way; the final score is of all."""
     max_seq_length: Annotated[int, TOKENS] | None = None
     """Longest sequence in tokens; None for 384 in spans, 128 in the other tasks, or what the checkpoint can."""
     doc_stride: Annotated[int, COUNT] = 128
@@ -160,8 +163,9 @@ def _finetune(recipe: FinetuneRecipe, run: Run) -> Path:
             print("nothing will be scored: there are no dev data", flush=True)
         _note_known(examples, dev)
         _note_new_positions(recipe, task.settings)
+        _note_new_classifier(recipe, task)
     num_steps = max(1, round(recipe.num_epochs * data.num_batches(0)))
-    some_dev = dev[: recipe.eval_examples]
+    some_dev = dev.some(recipe.eval_examples)
     position = train(
         model,
         [Phase(data=data)],
@@ -221,7 +225,7 @@ def _pairs(examples: Examples) -> list[bool]:
 def _warn_of_failure(recipe: FinetuneRecipe, scores: Mapping[str, Any]) -> None:
     setting = Setting(recipe.learning_rate, recipe.global_batch_size, recipe.num_epochs)
     outcome = Outcome(name=recipe.run_dir.name, setting=setting, seed=recipe.seed, scores=scores)
-    if failure := outcome.failure(metric_of(outcome, None)):
+    if failure := outcome.failure(metric_of(outcome.scores["dev"], None)):
         print(f"warning: {failure}: train longer, or try other learning rates and seeds (make grid)", file=sys.stderr)
 
 
@@ -277,6 +281,12 @@ def _note_new_positions(recipe: FinetuneRecipe, settings: TaskSettings) -> None:
         )
 
 
+def _note_new_classifier(recipe: FinetuneRecipe, task: AnyTask) -> None:
+    has_one = re.search("Classification|MultipleChoice", str(read_config(recipe.checkpoint).get("architectures")))
+    if has_one and task.name != "spans" and not recipe.from_scratch and not _knows_labels(recipe.checkpoint, task):
+        print(f"note: the classifier of `{recipe.checkpoint}` is of other labels, or of another task; this one is new")
+
+
 def _create(recipe: FinetuneRecipe, task: AnyTask) -> BertModel:
     num_labels = len(getattr(task.settings, "labels", ())) or None
     shape, dropout = _shape(recipe), recipe.dropout
@@ -284,11 +294,23 @@ def _create(recipe: FinetuneRecipe, task: AnyTask) -> BertModel:
         model = create_model(task.name, shape, num_labels=num_labels or 2, dropout=dropout)
     else:
         model = load_model(
-            recipe.checkpoint, task.name, num_labels=num_labels, new_head=True, dropout=dropout, changes=_states(recipe)
+            recipe.checkpoint,
+            task.name,
+            num_labels=num_labels,
+            new_head=True,
+            without=() if _knows_labels(recipe.checkpoint, task) else ("classifier.",),
+            dropout=dropout,
+            changes=_states(recipe),
         )
     if recipe.frozen:
         model.bert.freeze()
     return model
+
+
+def _knows_labels(checkpoint: Path, task: AnyTask) -> bool:
+    """Whether what a checkpoint's classifier says, if it has one, is what the task asks, in the same order."""
+    card, labels = read_task_card(checkpoint), getattr(task.settings, "labels", ())
+    return (card is None or card.task == task.name) and (not labels or labels_of(read_config(checkpoint)) == labels)
 
 
 def _shape(recipe: FinetuneRecipe) -> BertConfig:

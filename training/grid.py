@@ -4,9 +4,9 @@
     python -m training.grid spans --checkpoint runs/mini/checkpoint --train a.json --dev b.json --run-dir runs/b \\
         --learning-rates 5e-5 3e-5 2e-5 --batch-sizes 16 32 --epochs 2 3 4 --seeds 0 1 2
 
-A seed varies the order of the data, dropout and the weights of the head. Each run has its own directory in the run
-directory, and the same command again resumes; a longer list only adds runs. In the end there are `checkpoint/`, the
-best run's; `grid.json`, means and deviations by setting, failed runs named; and `grid.png`.
+A seed varies the order of the data, dropout and the weights of a head that is new. Each run has its own directory in
+the run directory, and the same command again resumes; a longer list only adds runs. In the end there are
+`checkpoint/`, the best run's; `grid.json`, means and deviations by setting, failed runs named; and `grid.png`.
 """
 
 from __future__ import annotations
@@ -27,8 +27,10 @@ import tyro
 
 from tasks.files import atomic_directory, atomic_write
 from tasks.json_files import read_json
-from training.checkpoint import TASK_FILE, WEIGHTS_FILE, read_task_card
+from training.baselines import baseline
+from training.checkpoint import TASK_FILE, WEIGHTS_FILE, load_tokenizer, read_task_card
 from training.command import command, parse
+from training.data.labelled import read_examples
 from training.finetune import PLACES, FinetuneRecipe, digests, finetune
 from training.loop.distributed import World, world
 from training.loop.recipe import RECIPE_FILE, Asked, check_no_run
@@ -102,6 +104,7 @@ def grid(recipe: GridRecipe, world: World) -> Report:
             were started differently, an unknown metric, or when all runs failed.
     """
     _check_run_dir(recipe.run_dir)
+    _check_metric(recipe)
     cells = [cell for setting in recipe.settings() for cell in recipe.cells(setting)]
     progress = _Progress(recipe, cells, enabled=world.is_main)
     outcomes: list[Outcome] = []
@@ -117,7 +120,7 @@ def grid(recipe: GridRecipe, world: World) -> Report:
         raise ValueError(f"the best run is now `{directory}`, whose weights were dropped; remove it to run it again")
     baselines = recipe.cells(best.setting, from_scratch=True) if recipe.from_scratch else []
     unpretrained = [progress.run(cell, world) for cell in baselines]
-    found = report(recipe.task, outcomes, unpretrained, metric_of(best, recipe.metric))
+    found = report(recipe.task, outcomes, unpretrained, metric_of(best.scores["dev"], recipe.metric))
     if world.is_main:
         if recipe.keep == "best":
             for outcome in unpretrained:
@@ -251,10 +254,18 @@ def _weights(recipe: GridRecipe, outcome: Outcome) -> Path:
     return recipe.run_dir / outcome.name / "checkpoint" / WEIGHTS_FILE
 
 
+def _check_metric(recipe: GridRecipe) -> None:
+    """Before hours of training: whatever can be scored on dev has the scores of a baseline."""
+    if recipe.metric:
+        tokenizer = load_tokenizer(recipe.checkpoint)
+        dev = read_examples(recipe.task, recipe.dev, columns=recipe.columns, tokenizer=tokenizer)
+        metric_of(baseline(recipe.task, dev, dev, tokenizer)[1], recipe.metric)
+
+
 def _best(recipe: GridRecipe, outcomes: Sequence[Outcome]) -> Outcome | None:
     """The best run that came to an end."""
     scored = [outcome for outcome in outcomes if outcome.scores]
-    return best_outcome(scored, metric_of(scored[0], recipe.metric)) if scored else None
+    return best_outcome(scored, metric_of(scored[0].scores["dev"], recipe.metric)) if scored else None
 
 
 def _drop_weights(recipe: GridRecipe, outcomes: Sequence[Outcome], best: Outcome) -> None:

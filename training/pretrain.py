@@ -5,7 +5,8 @@
     python -m training.launch 2 training.pretrain mini --corpus build/corpus --run-dir runs/mini
 
 The first word names a recipe: a published shape (tiny, mini, small, medium, base, large) with the paper's settings, or
-`modern`, which makes the most of little time. Every field is a flag that wins over it. The same command again resumes.
+`modern`, which makes the most of little time. Every field is a flag that wins over it; defaults below are those of
+`mini`. The same command again resumes.
 """
 
 from __future__ import annotations
@@ -121,7 +122,10 @@ class PretrainRecipe(LoopSettings):
         if not self.long_seq_length:
             refuse_unused(self, "long_share", "needs --long-seq-length")
         if self.init and self.initialization != "bert":
-            raise ValueError("initialization is of new weights; leave it out, or init")
+            raise ValueError(
+                f"initialization `{self.initialization}` is of new weights, and init has some: leave out one of them "
+                "(of a recipe by name: --initialization bert)"
+            )
         for name in ("max_seq_length", "long_seq_length"):
             if (getattr(self, name) or 0) > self.max_position_embeddings:
                 raise ValueError(
@@ -197,6 +201,8 @@ def _pretrain(recipe: PretrainRecipe, run: Run) -> Path:
     model = objective.network(_create(recipe, corpus))
     if world.is_main:
         print(_describe(model, corpus), flush=True)
+        if dev_corpus and dev_corpus.digest == corpus.digest:
+            print("note: the dev corpus is the one to learn from: its loss says nothing of other text", flush=True)
     dev = _dev_examples(recipe, dev_corpus) if dev_corpus else None
     evaluation = _evaluation(model, recipe, dev, world)
     before = _pretraining_before(recipe, request)

@@ -223,7 +223,7 @@ def test_another_scale_needs_another_directory(finished, alone):
     recipe, _, _ = finished
     fields = {"data": recipe.data, "run_dir": recipe.run_dir, "tables": ("5",)}
     for changes, message in (
-        ({"scale": "small", "tasks": ("NER",)}, "was made from text .* choose another run directory"),
+        ({"scale": "small", "tasks": ("NER",)}, "was made from other text .* choose another run directory"),
         ({"scale": "smoke", "tasks": ("RTE",)}, r"no `glue/RTE/train.tsv` .* leave RTE out of --tasks"),
         ({"scale": "smoke", "tasks": ("NER",), "text": "no/*.txt"}, "fewer than two files `no/"),
     ):

@@ -338,3 +338,14 @@ def test_unusable_pairs_are_told(rows, message, recipe, tmp_path, alone):
 
     with pytest.raises(ValueError, match=message):
         train_embedding(replace(recipe, train=(path,)), alone)
+
+
+def test_dev_pairs_that_are_known_are_counted(recipe, tmp_path, alone, capsys):
+    """In either order."""
+    rows = [json.loads(line) for line in recipe.dev[0].read_text().splitlines()][:3]
+    known = [{"text": row["text_pair"], "text_pair": row["text"]} for row in rows]
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in known))
+
+    train_embedding(replace(recipe, train=(tmp_path / "pairs.jsonl",), min_label=None, num_epochs=0.1), alone)
+
+    assert re.search(r"note: \d+ of \d+ dev pairs are in the training data, too", capsys.readouterr().out)

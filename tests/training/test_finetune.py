@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 import transformers
 
 from tasks import create_task
@@ -17,7 +18,7 @@ from tasks.spans import SpanExample, SpanSettings
 from tasks.tokenizer import TOKENIZER_CONFIG_FILE, TOKENIZER_FILE, Tokenizer
 from tests.commands import call
 from tests.toy import write_classification, write_spans
-from training.checkpoint import read_task_card
+from training.checkpoint import load_model, read_task_card
 from training.data.examples import Examples
 from training.data.finetuning import FinetuningData, label_examples
 from training.data.labelled import Columns, read_examples, source_names
@@ -495,3 +496,47 @@ def test_labels_that_are_hardly_classes_are_remarked_upon(labels, is_warned, che
     hint = f"; {warning.removeprefix('warning: ')}" if is_warned else ""
     with pytest.raises(ValueError, match=f"label `99` does not occur in the training data{hint}$"):
         finetune(FinetuneRecipe(task="classification", **fields | {"dev": (dev,), "run_dir": tmp_path / "b"}), alone)
+
+
+def test_the_curve_is_of_all_kinds_of_dev_examples(checkpoint, tmp_path, alone):
+    """Also where a file has one label after the other: its first rows alone would call a constant perfect."""
+    train = write_classification(tmp_path / "train.jsonl", 64, 0)
+    rows = sorted(train.read_text().splitlines(), key=lambda line: json.loads(line)["label"])
+    (tmp_path / "dev.jsonl").write_text("\n".join(rows) + "\n")
+    recipe = FinetuneRecipe(
+        task="classification",
+        checkpoint=checkpoint,
+        train=(train,),
+        dev=(tmp_path / "dev.jsonl",),
+        run_dir=tmp_path / "run",
+        num_epochs=1,
+        eval_examples=20,
+        **SETTINGS | {"learning_rate": 1e-9},
+    )
+
+    finetune(recipe, alone)
+
+    found = [line["eval_accuracy"] for line in read_metrics(tmp_path / "run") if "eval_accuracy" in line]
+    assert all(0.2 <= accuracy <= 0.8 for accuracy in found)
+
+
+@pytest.mark.parametrize(("labels", "is_new"), [(("no", "yes"), False), (("yea", "nay"), True)])
+def test_a_classifier_of_other_labels_is_not_gone_on_with(labels, is_new, checkpoint, tmp_path, alone, capsys):
+    """Their order says nothing of what they mean: every seed has a new one, and a line says so."""
+    rows = [json.loads(line) for line in write_classification(tmp_path / "train.jsonl", 32, 0).read_text().splitlines()]
+    others = [json.dumps(row | {"label": labels[row["label"] == "yes"]}) for row in rows]
+    (tmp_path / "others.jsonl").write_text("\n".join(others) + "\n")
+    recipe = FinetuneRecipe(
+        task="classification", checkpoint=checkpoint, train=(tmp_path / "train.jsonl",), run_dir=tmp_path / "run"
+    )
+    recipe = replace(recipe, num_epochs=0.5, **SETTINGS | {"learning_rate": 1e-9})
+    first = finetune(recipe, alone)
+    capsys.readouterr()
+
+    again = replace(recipe, checkpoint=first, train=(tmp_path / "others.jsonl",))
+    paths = [finetune(replace(again, seed=seed, run_dir=tmp_path / str(seed)), alone) for seed in (1, 2)]
+
+    one, two, old = (load_model(path, "classification").classifier.weight for path in (*paths, first))
+    assert torch.allclose(one, old, atol=1e-5) != is_new
+    assert torch.allclose(one, two, atol=1e-5) != is_new
+    assert ("is of other labels, or of another task; this one is new" in capsys.readouterr().out) == is_new

@@ -309,10 +309,12 @@ def test_command_takes_lists_and_reports_a_mistake_in_one_line(checkpoint, data,
     assert "missing.jsonl" in result.stderr
 
 
-def test_unknown_metric_is_refused_after_the_first_run(finished, checkpoint, data, alone):
-    """With those there are; what was run is kept."""
-    with pytest.raises(ValueError, match="no score `bleu` on dev; --metric is one of: accuracy, macro_f1"):
-        grid(recipe(checkpoint, data, finished[0], metric="bleu"), alone)
+def test_unknown_metric_is_refused_before_anything_is_run(finished, checkpoint, data, tmp_path, alone):
+    """With those that a run scores."""
+    names = ", ".join(read_task_card(finished[0] / "checkpoint").scores["dev"])
+    with pytest.raises(ValueError, match=f"no score `bleu` on dev; --metric is one of: {names}$"):
+        grid(recipe(checkpoint, data, tmp_path / "run", metric="bleu"), alone)
+    assert not (tmp_path / "run").exists()
 
 
 def test_checkpoint_of_another_run_is_not_overwritten(finished, checkpoint, data, alone):

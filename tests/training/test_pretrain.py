@@ -191,8 +191,8 @@ def test_a_checkpoint_that_does_not_fit_is_refused(changes, message, further, al
     assert not further.run_dir.exists()
 
 
-def test_the_card_counts_what_the_selected_weights_saw(corpus_dir, tmp_path, alone, monkeypatch):
-    """Not what came after them."""
+def test_the_card_counts_what_the_selected_weights_saw(corpus_dir, tmp_path, alone, monkeypatch, capsys):
+    """Not what came after them. And a dev corpus that is no other is remarked upon."""
     scores = iter([3.0, 1.0, 2.0, 1.0])
     monkeypatch.setattr("training.pretrain.evaluate_pretraining", lambda *_, **__: {"mlm_loss": next(scores)})
     changes = {"num_steps": 6, "eval_every": 2, "dev_corpus": corpus_dir, "select": "best"}
@@ -202,6 +202,7 @@ def test_the_card_counts_what_the_selected_weights_saw(corpus_dir, tmp_path, alo
     seen = {line["step"]: line["num_tokens"] for line in read_metrics(tmp_path / "run") if "num_tokens" in line}
     record = read_task_card(path).provenance["pretraining"]
     assert (record["num_steps"], record["num_tokens"]) == (4, seen[4])
+    assert "note: the dev corpus is the one to learn from" in capsys.readouterr().out
 
 
 def test_nothing_is_selected_where_no_score_is_a_number(corpus_dir, tmp_path, alone, monkeypatch):
@@ -344,7 +345,7 @@ def test_published_shapes_are_first_words(tmp_path):
         (["--masking-rate", "2"], "masking_rate lies above 0"),
         (["--objective", "replaced-tokens", "--generator-layers", "5"], "above num_hidden_layers `2`"),
         (["--direction", "left-to-right", "--no-next-sentences", "--objective", "replaced-tokens"], "leave out --obj"),
-        (["--init", "c", "--initialization", "local"], "initialization is of new weights"),
+        (["--init", "c", "--initialization", "local"], "(of a recipe by name: --initialization bert)"),
         (["--dropout", "7"], "--dropout must be at least 0 and below 1: `7.0`"),
         (["--run-dir", __file__], "test_pretrain.py`: File exists"),
         (["--max-seq-length", "65"], "above max_position_embeddings"),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tasks.files import MADE_FROM_FILE, atomic_write
+from tasks.files import MADE_FROM_FILE, atomic_write, sha256
 from tasks.json_files import read_json
 from training.ablations.scales import Scale
 from training.ablations.tables import LABELLED_DATA, TaskName
@@ -72,7 +72,9 @@ def prepare(
     """
     files, held_out = text
     tokenizer, corpus, dev_corpus = (run_dir / name for name in ("tokenizer", "corpus", "corpus-dev"))
-    _check_made_from(run_dir, {"text": [str(path) for path in (*files, held_out)], "vocab_size": scale.vocab_size})
+    _check_made_from(
+        run_dir, {"text": {str(path): sha256(path) for path in (*files, held_out)}, "vocab_size": scale.vocab_size}
+    )
     if not tokenizer.exists():
         train_vocab(
             VocabRecipe(data=tuple(files), out=tokenizer, vocab_size=scale.vocab_size, sample_bytes=SAMPLE_BYTES)
@@ -89,7 +91,6 @@ def _check_made_from(run_dir: Path, made_from: dict[str, Any]) -> None:
     if path.is_file() and (before := read_json(path)) != made_from:
         name = next(name for name in made_from if before.get(name) != made_from[name])
         raise ValueError(
-            f"`{run_dir}` was made from {name} `{before.get(name)}`, not `{made_from[name]}`; "
-            "choose another run directory"
+            f"`{run_dir}` was made from other {name} than that of now (see `{path}`); choose another run directory"
         )
     atomic_write(path, (json.dumps(made_from, indent=2) + "\n").encode())

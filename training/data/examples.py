@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import numpy as np
+
 from tasks import AnyTask, InvalidExamplesError
 
 
@@ -29,6 +31,17 @@ class Examples(list[Any]):
     def placed(self) -> Iterator[tuple[str, Any]]:
         """(place, example) of each."""
         return zip(self.places, self, strict=True)
+
+    def some(self, count: int) -> Examples:
+        """At most so many, as `drawn` has them."""
+        placed = list(self.placed())
+        return Examples(placed[number] for number in drawn(len(self), count))
+
+
+def drawn(size: int, count: int) -> list[int]:
+    """At most so many of the numbers below `size`, in order; always the same ones, and at random: the first lines of a
+    file, or every second one, may be of one kind."""
+    return sorted(np.random.default_rng(0).permutation(size)[:count].tolist())
 
 
 def encode_examples(task: AnyTask, examples: Examples) -> list[list[Any]]:

@@ -101,13 +101,17 @@ def world() -> Iterator[World]:
     """Join the processes that `torchrun` started (nccl on GPUs, else gloo), to end when it does; else a world of one.
 
     Raises:
+        ValueError: when there is no GPU for this process.
         ConnectionError: when a peer has ended, which says itself why.
     """
     if "TORCHELASTIC_RUN_ID" in os.environ:
         end_with(int(os.environ.get(LAUNCHER, os.getppid())))
     rank, size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
-    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0))) if torch.cuda.is_available() else CPU
-    if device.type == "cuda":
+    device = CPU
+    if torch.cuda.is_available():
+        device = torch.device("cuda", local := int(os.environ.get("LOCAL_RANK", 0)))
+        if local >= (count := torch.cuda.device_count()):
+            raise ValueError(f"more processes here than GPUs: there are {count}; lower NPROC")
         torch.cuda.set_device(device)
     if size == 1:
         yield World(rank, size, device)

@@ -99,13 +99,16 @@ class Report:
         return asdict(self)
 
 
-def metric_of(outcome: Outcome, wanted: str | None) -> str:
+def metric_of(scores: Mapping[str, float], wanted: str | None) -> str:
     """The metric to go by: the one wanted, or the first of the task.
+
+    Args:
+        scores: on dev.
 
     Raises:
         ValueError: when the task has no such score.
     """
-    names = list(outcome.scores["dev"])
+    names = list(scores)
     if wanted is not None and wanted not in names:
         raise ValueError(f"no score `{wanted}` on dev; --metric is one of: {', '.join(names)}")
     return wanted or names[0]

@@ -129,9 +129,7 @@ def _read(task: AnyTask, paths: Sequence[Path], recipe: Mapping[str, Any]) -> Ex
 
 
 def _some(task: AnyTask, examples: Examples) -> Examples:
-    placed = list(examples.placed())
-    order = np.random.default_rng(0).permutation(len(placed))[: NUM_PREDICTED.get(task.name, 20)]
-    return Examples(placed[index] for index in order)
+    return examples.some(NUM_PREDICTED.get(task.name, 20))
 
 
 def _changed(checkpoint: Path, recipe: Mapping[str, Any], paths: Sequence[Path]) -> str:

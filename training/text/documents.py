@@ -155,7 +155,7 @@ def parse_json(text: str, place: str) -> Any:
 
 
 def find_files(paths: Sequence[str | Path]) -> list[Path]:
-    """The files named, and those in the directories named, sorted within each.
+    """The files named, and those in the directories named and below them, but hidden ones, sorted within each.
 
     Raises:
         ValueError: naming what does not exist or is a pipe, the directory without files, or a table, no running text.
@@ -166,7 +166,7 @@ def find_files(paths: Sequence[str | Path]) -> list[Path]:
             raise ValueError(f"no such file or directory: `{path}`")
         if not (path.is_file() or path.is_dir()):
             raise ValueError(f"`{path}` is no file, but a pipe or the like; text is read more than once: write it down")
-        found = sorted(item for item in path.iterdir() if item.is_file()) if path.is_dir() else [path]
+        found = _files_below(path) if path.is_dir() else [path]
         if not found:
             raise ValueError(f"no files in `{path}`")
         files += found
@@ -176,6 +176,11 @@ def find_files(paths: Sequence[str | Path]) -> list[Path]:
             "documents, or to JSONL or Parquet, in a column `text`"
         )
     return files
+
+
+def _files_below(directory: Path) -> list[Path]:
+    hidden = lambda item: any(part.startswith(".") for part in item.relative_to(directory).parts)  # noqa: E731
+    return sorted(item for item in directory.rglob("*") if item.is_file() and not hidden(item))
 
 
 def suffix_of(path: Path) -> str:

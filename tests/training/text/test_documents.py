@@ -156,6 +156,15 @@ def test_tables_are_not_read_as_running_text(name, tmp_path):
         find_files([tmp_path])
 
 
+def test_folders_are_read_to_the_bottom(tmp_path):
+    """Beside files, too; what is hidden is none of the texts."""
+    for name in ("a.txt", "more/b.txt", "more/yet/c.txt", ".git/d.txt", "more/.e.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("One.\n")
+
+    assert find_files([tmp_path]) == [tmp_path / name for name in ("a.txt", "more/b.txt", "more/yet/c.txt")]
+
+
 def test_missing_paths_are_named(tmp_path):
     """A path that is not there, a directory with nothing in it, and what cannot be read twice."""
     with pytest.raises(ValueError, match=r"no such file or directory: .*nowhere"):
