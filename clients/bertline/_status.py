@@ -69,6 +69,10 @@ _HINTS = (
 )
 """What to do about UNAVAILABLE: that of the first pattern in the details; gRPC tells of TLS in its own words."""
 
+_TOO_LARGE = "larger than max"
+"""What gRPC says of a message that it never takes, as servers do of smaller ones that they never take."""
+_TOO_MUCH = "`{target}` does not take so much at once ({details}); lower `batch_size`, or shorten the inputs"
+"""Of an Overloaded that is final."""
 _SERVER_ERROR = (ServerError, "`{target}` failed with {code} ({details})")
 _PUSHBACK = "grpc-retry-pushback-ms"
 """When the server wants to be asked again; negative for never (gRFC A6)."""
@@ -86,19 +90,28 @@ def client_error(
         num_inputs: inputs of the request.
     """
     code, details = error.code(), " ".join((error.details() or "no details").split())
-    if code is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in details and num_inputs == 1:
+    if code is grpc.StatusCode.RESOURCE_EXHAUSTED and _TOO_LARGE in details and num_inputs == 1:
         return InvalidInput.of([InvalidItem(first, "text", f"too large for the server ({details}); shorten it")])
     items = list(_invalid_items(error, first))
     if code is grpc.StatusCode.INVALID_ARGUMENT and items:
         return InvalidInput.of(items)
     error_type, message = ERRORS.get(code, _SERVER_ERROR)
+    is_final = error_type is Overloaded and _is_final(error)
+    if is_final:
+        message = _TOO_MUCH
     if ":" not in target:
         details += "; no port was given, which stands for 443"
     hint = next(hint for pattern, hint in _HINTS if re.search(pattern, details))
     found = error_type(message.format(target=target, timeout=timeout, code=code.name, details=details, hint=hint))
     if isinstance(found, Overloaded):
-        found.is_final = any(key == _PUSHBACK and value == "-1" for key, value in error.trailing_metadata() or ())
+        found.is_final = is_final
     return found
+
+
+def _is_final(error: grpc.RpcError) -> bool:
+    """Whether what was refused would always be. gRPC itself sends no pushback."""
+    says_never = any(key == _PUSHBACK and value == "-1" for key, value in error.trailing_metadata() or ())
+    return says_never or _TOO_LARGE in (error.details() or "")
 
 
 def is_health_refused(error: grpc.RpcError) -> bool:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,11 @@ import pyarrow.parquet as pq
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
+from bertline.jobs.order import Order
 from bertline.jobs.storage import File, file_of
-from bertline.testing import FakeServer
-from tests.clients.command import Result, Run, fails, numbers, parsed
+from bertline.testing import FakeModel, FakeServer, vector
+from bertline.v1 import encoder_pb2 as pb
+from tests.clients.command import Result, Run, asked, fails, numbers, parsed
 from tests.ray_cluster import NODE, kill_a_node, two_nodes
 from tests.serving.models import write_model
 
@@ -151,6 +154,38 @@ def test_parts_that_are_lost(run: Run, tmp_path: Path, pool: None, monkeypatch: 
     assert f"parts that were written are not in `{tmp_path}/out.jsonl.job`" in lost.err
     assert run(*arguments).code == 0
     assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 2
+
+
+def test_a_worker_with_another_model(
+    run: Run, server: FakeServer, tmp_path: Path, pool: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a worker finds that asks a server of its own has to be what the job began with."""
+    write_files(tmp_path, ['{"text": "a"}\n', '{"text": "b"}\n'])
+    arguments = ("embed", "-i", f"{tmp_path}/in*.jsonl", "-o", f"{tmp_path}/out.jsonl", "--ray", "local")
+    message = "the model `fake/1` was replaced while the job ran; begin anew with --restart"
+    with FakeServer([FakeModel(manifest={"pooling": "mean"})]) as other:
+        connected = Order.connected
+        targets = iter([server.target, other.target])
+        monkeypatch.setattr(Order, "connected", lambda self: connected(replace(self, target=next(targets))))
+
+        assert fails(run(*arguments), message)
+        assert asked(other) == []
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_a_model_that_is_replaced_meanwhile(run: Run, server: FakeServer, tmp_path: Path, pool: None) -> None:
+    """No output is made of what two models said, here, too."""
+    write_files(tmp_path, ['{"text": "a"}\n', '{"text": "b"}\n'])
+
+    def embed(request: pb.EmbedRequest) -> pb.EmbedReply:
+        server.models = [FakeModel(manifest={"pooling": "mean"})]
+        return pb.EmbedReply(vectors=vector(request.texts[0]).tobytes(), dim=FakeModel().dim)
+
+    server.reply("Embed", embed)
+    result = run("embed", "-i", f"{tmp_path}/in*.jsonl", "-o", f"{tmp_path}/out.jsonl", "--ray", "local")
+
+    assert fails(result, "the model `fake/1` was replaced while the job ran; begin anew with --restart")
+    assert not (tmp_path / "out.jsonl").exists()
 
 
 def write_shards(folder: Path, count: int, num_rows: int) -> None:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -329,6 +330,65 @@ def test_a_busy_server_is_waited_for(run: Run, server: FakeServer, tmp_path: Pat
 
     assert (result.code, len(result.rows)) == (0, 500)
     assert fails(run("embed", "text", "--patience", "0"), "is overloaded (full)")
+
+
+class ReplacedModel(FakeModel):
+    """The same version with another network."""
+
+    @property
+    def info(self) -> pb.ModelInfo:
+        info = super().info
+        info.digest = "11" * 32
+        return info
+
+
+def replacing(server: FakeServer, model: FakeModel) -> Callable[[pb.EmbedRequest], pb.EmbedReply]:
+    """Answers; the model is another one after the first time."""
+
+    def embed(request: pb.EmbedRequest) -> pb.EmbedReply:
+        server.models = [model]
+        vectors = np.stack([vector(text) for text in request.texts])
+        return pb.EmbedReply(vectors=vectors.tobytes(), dim=DIM)
+
+    return embed
+
+
+@pytest.mark.parametrize(
+    "model", [ReplacedModel(), FakeModel(manifest={"pooling": "mean"})], ids=["digest", "manifest"]
+)
+@pytest.mark.parametrize("output", ["out.jsonl", "out/"])
+def test_a_model_that_is_replaced_meanwhile(
+    run: Run, server: FakeServer, tmp_path: Path, small_chunks: None, model: FakeModel, output: str
+) -> None:
+    """No output is made of the results of two models; what is done stays until the job begins anew."""
+    (tmp_path / "in.txt").write_text("\n".join(texts(1000)))
+    server.reply("Embed", replacing(server, model))
+    arguments = ("embed", "-i", f"{tmp_path}/in.txt", "-o", f"{tmp_path}/{output}")
+    parts = tmp_path / ("out" if output == "out/" else "out.jsonl.job")
+
+    assert fails(run(*arguments), "the model `fake/1` was replaced while the job ran; begin anew with --restart")
+    assert len(list(parts.glob("part-*"))) == 4
+    assert not (tmp_path / "out.jsonl").exists()
+    assert not (parts / "_SUCCESS").exists()
+    assert "is of another job" in run(*arguments).err
+    assert run(*arguments, "--restart").code == 0
+
+
+def test_a_model_that_is_replaced_while_rows_are_printed(run: Run, server: FakeServer) -> None:
+    """They are told to be of two models in the end."""
+    server.reply("Embed", replacing(server, ReplacedModel()))
+    result = run("embed", "text")
+
+    assert (result.code, len(result.rows)) == (1, 1)
+    assert "the model `fake/1` was replaced while the job ran" in result.err
+
+
+def test_a_server_that_is_busy_in_the_end_is_waited_for(run: Run, server: FakeServer, tmp_path: Path) -> None:
+    """As one that is amid the rows."""
+    server.fail(method="GetModel", times=4)
+
+    assert run("embed", "text", "-o", f"{tmp_path}/out.npy").code == 0
+    assert len(asked(server, "GetModel")) == 5
 
 
 def test_two_runs_do_not_share_a_folder(run: Run, server: FakeServer, target: str, tmp_path: Path) -> None:

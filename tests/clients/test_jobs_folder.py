@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Callable
@@ -12,7 +13,7 @@ import pytest
 from bertline.jobs import names
 from bertline.jobs.storage import File
 from bertline.testing import FakeServer
-from tests.clients.command import Run, fails
+from tests.clients.command import Result, Run, fails
 
 
 class Killed(BaseException):
@@ -160,6 +161,34 @@ def test_the_lock_is_closed_before_its_folder_goes(
     assert run("embed", "-i", "in.txt", "-o", "out.jsonl", "--model", model).code == code
     assert open_there == [[]]
     assert not (folder / "out.jsonl.job").exists()
+
+
+@pytest.mark.parametrize("code", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP], ids=errno.errorcode.get)
+def test_without_locks(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    """A file system that has none is no other run that is at work."""
+    monkeypatch.setattr("bertline.jobs.parts.fcntl.flock", failing(code))
+
+    assert run("embed", "-i", "in.txt", "-o", "out.jsonl") == Result(
+        0, "", "bertline: no file can be locked in `out.jsonl.job`: begin no second run there\n"
+    )
+    assert {path.name for path in folder.iterdir()} == {"in.txt", "out.jsonl"}
+
+
+def test_a_lock_that_fails(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system's reason is told, and nothing is left behind."""
+    monkeypatch.setattr("bertline.jobs.parts.fcntl.flock", failing(errno.EIO))
+
+    assert fails(run("embed", "-i", "in.txt", "-o", "out.jsonl"), "cannot write `out.jsonl`: Input/output error")
+    assert [path.name for path in folder.iterdir()] == ["in.txt"]
+
+
+def failing(code: int) -> Callable[..., None]:
+    """In place of what the system refuses."""
+
+    def fail(*arguments: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    return fail
 
 
 def test_names_of_many_parts_are_in_the_order_of_the_rows() -> None:

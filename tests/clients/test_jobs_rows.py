@@ -15,13 +15,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bertline.errors import InvalidInput, InvalidItem
-from bertline.jobs.asking import Asker, Rejected
+from bertline.errors import InvalidInput, InvalidItem, Overloaded
+from bertline.jobs.asking import MAX_REQUEST_BYTES, Asker, Rejected
+from bertline.jobs.chunks import text_bytes
 from bertline.jobs.sinks import Parquet, length_of_vectors
 from bertline.jobs.storage import FileError
 from bertline.results import Usage
 from bertline.testing import FakeServer
-from tests.clients.command import Run, fails, numbers, parsed
+from tests.clients.command import Run, asked, fails, numbers, parsed
 
 ANYTHING = st.recursive(
     st.none()
@@ -220,3 +221,34 @@ def test_too_much_for_one_request() -> None:
     assert asker._results([1, 2, 9, 3, 1])[0] == [1, 2, Rejected("inputs: 9 contexts came"), 3, 1]
     with pytest.raises(InvalidInput, match="top_k: must be less"):
         asker._results([1, 0])
+
+
+def test_a_row_is_asked_about_again_before_it_is_rejected() -> None:
+    """A server whose speed was low for a moment refuses what it takes later; what it refuses twice it never takes."""
+    refusals = {"slow": 1, "huge": 2}
+
+    def ask(inputs: list[str], usage: Usage) -> list[str]:
+        if len(inputs) > 1 or refusals.get(inputs[0]):
+            refusals[inputs[0]] = refusals.get(inputs[0], 0) - (len(inputs) == 1)
+            error = Overloaded("the request takes about 11 s")
+            error.is_final = True
+            raise error
+        return inputs
+
+    asker = Asker(ask, batch_size=64, num_in_flight=1, patience_s=0)
+
+    assert asker._results(["slow", "huge", "text"])[0] == ["slow", Rejected("the request takes about 11 s"), "text"]
+
+
+def test_requests_are_counted_in_bytes(run: Run, server: FakeServer, tmp_path: Path) -> None:
+    """Not in characters, several bytes of which one is in most scripts."""
+    (tmp_path / "in.txt").write_text("\n".join(["猫" * 1000] * 500))
+    run("embed", "-i", f"{tmp_path}/in.txt", "--batch-size", "500", "-o", f"{tmp_path}/out.npy")
+
+    assert sum(len(request.texts) for request in asked(server)) == 500
+    assert max(sum(len(text.encode()) for text in request.texts) for request in asked(server)) <= MAX_REQUEST_BYTES
+
+
+def test_bytes_of_what_utf8_has_not() -> None:
+    """A lone surrogate, as JSON may have, is no reason to fail."""
+    assert text_bytes(["a", ("ü", "\ud800"), None]) == 6

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 from bertline import AsyncClient, Client
 from bertline.errors import ConnectionFailed, Overloaded
 from bertline.testing import FakeServer
 from serving.scheduler import QueueFullError, Scheduler
+from tests.clients.command import Run
 from tests.serving.conftest import serve
 from tests.serving.models import write_model
 
@@ -219,3 +222,30 @@ def test_what_a_server_never_takes_is_sent_once(models) -> None:
 
         running.wait_for("grpc_server_handled_total", 1, grpc_code="ResourceExhausted")
         assert refusals(running) == 1
+
+
+def test_what_grpc_never_takes_is_final(models) -> None:
+    """What is so large that gRPC refuses it before the server sees it is told as that, not as an overload."""
+    with (
+        serve(models, max_request_bytes=1000) as running,
+        Client(running.target, batch_size=200) as client,
+        pytest.raises(Overloaded, match=r"Received message larger than max .*; lower `batch_size`") as caught,
+    ):
+        client.embed(["a text of some length"] * 200)
+
+    assert caught.value.is_final
+    assert "try again" not in str(caught.value)
+
+
+def test_a_job_divides_what_a_server_never_takes(models, run: Run, tmp_path: Path) -> None:
+    """Whether gRPC refuses it or the server; only a row that is too large alone is rejected."""
+    rows = [f"the {'cat ' * 15}{number}" for number in range(150)]
+    rows[70] = "cat " * 600
+    (tmp_path / "in.txt").write_text("\n".join(rows))
+    with serve(models, max_request_bytes=1000) as running:
+        arguments = ("-i", f"{tmp_path}/in.txt", "-o", f"{tmp_path}/out.npy", "--patience", "1", "-t", running.target)
+        result = run("embed", *arguments)
+
+    assert (result.code, "waiting" in result.err) == (3, False)
+    assert np.flatnonzero(np.isnan(np.load(tmp_path / "out.npy")).any(axis=1)).tolist() == [70]
+    assert "text: too large for the server" in (tmp_path / "out.npy.rejects.jsonl").read_text()

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from threading import Event
-from typing import Any
+from typing import Any, TypeVar
 
 from bertline._batches import batches
 from bertline.errors import BertlineError, ConnectionFailed, InvalidInput, Overloaded, TimedOut
@@ -25,6 +25,8 @@ ALL_INPUTS = ("inputs", "texts")
 
 Ask = Callable[[list[Any], Usage], Sequence[Any]]
 """Inputs -> results. Adds what it took."""
+
+ReplyT = TypeVar("ReplyT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,13 +119,17 @@ class Asker:
                 previous = batch
             yield _part(item, previous, is_last=True)
 
-    def _results(self, inputs: list[Any]) -> tuple[list[Any], int]:
-        """The results of one request, Rejected where the server cannot use an input; and the tokens it took."""
+    def _results(self, inputs: list[Any], *, is_second: bool = False) -> tuple[list[Any], int]:
+        """The results of one request, Rejected where the server cannot use an input; and the tokens it took.
+
+        Args:
+            is_second: whether they were refused as too much before.
+        """
         if not inputs:
             return [], 0
         usage = Usage()
         try:
-            results = list(self._patiently(inputs, usage))
+            results = list(self.patiently(lambda: self.ask(inputs, usage)))
         except InvalidInput as error:
             reasons = {item.index: f"{item.field}: {item.reason}" for item in error.items if item.index is not None}
             if reasons:
@@ -134,6 +140,9 @@ class Asker:
         except Overloaded as error:
             if not error.is_final:
                 raise
+            if len(inputs) == 1 and not is_second:  # the server may have been slow for a moment only
+                self.abandoned.wait(min(PAUSES_S[-1], self.patience_s))
+                return self._results(inputs, is_second=True)
             return self._divided(inputs, error)
         return results, sum(usage.num_tokens)
 
@@ -153,11 +162,16 @@ class Asker:
         halves = [self._results(half) for half in (inputs[:middle], inputs[middle:])]
         return halves[0][0] + halves[1][0], halves[0][1] + halves[1][1]
 
-    def _patiently(self, inputs: list[Any], usage: Usage) -> Sequence[Any]:
+    def patiently(self, ask: Callable[[], ReplyT]) -> ReplyT:
+        """What the server replies, as soon as it can.
+
+        Raises:
+            BertlineError: when it fails, or is out of reach for too long.
+        """
         began_s, attempt = time.monotonic(), 0
         while True:
             try:
-                results = self.ask(inputs, usage)
+                reply = ask()
             except (Overloaded, ConnectionFailed, TimedOut) as error:
                 pause_s = PAUSES_S[min(attempt, len(PAUSES_S) - 1)]
                 if _is_final(error) or time.monotonic() + pause_s > began_s + self.patience_s:
@@ -169,7 +183,7 @@ class Asker:
             else:
                 if attempt:
                     self.waiting("")
-                return results
+                return reply
 
 
 def _is_final(error: BertlineError) -> bool:

@@ -77,7 +77,7 @@ def chunks_of(
 
 
 def text_bytes(value: Any) -> int:
-    """Bytes of the strings in a value, roughly."""
+    """Bytes of the strings in a value; a lone surrogate, which UTF-8 has not, counts as three."""
     if isinstance(value, str):
-        return len(value)
+        return len(value) if value.isascii() else len(value.encode("utf-8", "surrogatepass"))
     return sum(map(text_bytes, value)) if isinstance(value, list | tuple) else 0

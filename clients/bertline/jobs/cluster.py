@@ -43,7 +43,7 @@ def run_on_ray(
     Raises:
         ValueError: when an option is wrong, or Ray is not installed.
         RayFailed: when the cluster fails.
-        FileError: when a file cannot be used.
+        FileError: when a file cannot be used, or the model was replaced meanwhile.
         BertlineError: when a server fails, or is out of reach for too long.
     """
     if not order.output or not all(isinstance(source, Source) and source.is_file for source in order.sources):
@@ -94,10 +94,12 @@ class _Worker:
         self._order = order
         self._stack = ExitStack()
         self._client = self._stack.enter_context(order.connected())
+        order.refuse_replaced(self._client, Progress(shown=False))  # by what a server of its own has found
 
     def __call__(self, number: int) -> Done:
         parts, progress = self._order.parts(), Progress(shown=False)
         parts.join_in()  # another worker may have begun with this file
         for asked in self._order.job(self._client, progress).answered([number], parts.has):
             parts.write(asked)
+        self._order.refuse_replaced(self._client, progress)
         return Done(progress.num_rows, progress.num_tokens, parts.seen)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -31,9 +32,12 @@ def engine(models: str) -> Iterator[str]:
     Raises:
         FileError: when it cannot be served.
     """
-    command = [sys.executable, "-c", _START, models, "--port", "0", "--metrics-port", "0", "--log-level", "error"]
+    options = ["--host", "127.0.0.1", "--port", "0", "--metrics-port", "0", "--log-level", "error"]
+    command = [sys.executable, "-c", _START, models, *options]
+    # Settings of a server that serves others, such as its tokens, are not for this one.
+    environment = {name: value for name, value in os.environ.items() if not name.upper().startswith("BERTLINE_")}
     with tempfile.TemporaryFile("w+") as log:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+        process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=log, text=True)
         try:
             yield _target(process, models, log)
         finally:

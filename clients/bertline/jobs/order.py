@@ -19,7 +19,7 @@ from bertline.jobs.engine import engine
 from bertline.jobs.job import Job
 from bertline.jobs.kept import Kept
 from bertline.jobs.operations import OPERATIONS, VECTOR, Operation
-from bertline.jobs.parts import Parts
+from bertline.jobs.parts import Changed, Parts
 from bertline.jobs.places import refuse_clashes, rejects_of
 from bertline.jobs.progress import Progress
 from bertline.jobs.sinks import Jsonl, Npy, Parquet, Sink, sink_suffix
@@ -108,18 +108,19 @@ class Order:
             return self
         return replace(self, model=model, model_name=model.name, model_version=model.version)
 
+    def refuse_replaced(self, client: Client, progress: Progress) -> None:
+        """Raise Changed when the version of the model is another by now than that of the start."""
+        if not self.model:
+            return
+        asker = self._asker(client, progress)
+        model = asker.patiently(lambda: client.model(self.model_name, self.model_version))
+        if (model.digest, model.manifest_json) != (self.model.digest, self.model.manifest_json):
+            name = f"{self.model_name}/{self.model_version}"
+            raise Changed(f"the model `{name}` was replaced while the job ran; begin anew with --restart")
+
     def job(self, client: Client, progress: Progress) -> Job:
         """What is done with a client."""
-        method = getattr(client, self.method)
-        options = {**self.options, "model": self.model_name, "version": self.model_version}
-        asker = Asker(
-            lambda inputs, usage: method(inputs, usage=usage, **options),
-            self.batch_size,
-            self.num_in_flight,
-            self.patience_s,
-            progress.wait,
-        )
-        return Job(self.operation, self.names, self.sources, asker, progress, self.keep)
+        return Job(self.operation, self.names, self.sources, self._asker(client, progress), progress, self.keep)
 
     def parts(self) -> Parts:
         """Where the results go, of a job with an output.
@@ -140,6 +141,17 @@ class Order:
         if self.rejects:
             return file_of(self.rejects)
         return rejects_of(file_of(self.output)) if self.output else None
+
+    def _asker(self, client: Client, progress: Progress) -> Asker:
+        method = getattr(client, self.method)
+        options = {**self.options, "model": self.model_name, "version": self.model_version}
+        return Asker(
+            lambda inputs, usage: method(inputs, usage=usage, **options),
+            self.batch_size,
+            self.num_in_flight,
+            self.patience_s,
+            progress.wait,
+        )
 
     def _kept(self) -> Kept:
         results = [VECTOR] if self.method == "embed" else list(self.operation.types)

@@ -11,6 +11,7 @@ An output that is a folder is that folder itself. Otherwise the parts become one
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -40,9 +41,12 @@ from bertline.jobs.places import parts_of, rejects_of
 from bertline.jobs.sinks import Parquet, Sink, copy, json_line
 from bertline.jobs.storage import File, FileError, already_exists, make_folder, open_write, told
 
+_NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
+"""What file systems say that have none, as some of clusters. A job does without, as in an object store."""
+
 
 class Changed(FileError):
-    """The input is another than that of the parts that are there."""
+    """The input, or the model, is another than that of the parts that are there."""
 
 
 @dataclass
@@ -273,17 +277,24 @@ class Parts:
             make_folder(self.folder)
             if not self.folder.is_local:
                 return
-            lock = open(os.path.join(self.folder.path, LOCK), "wb")  # noqa: SIM115
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            is_taken = not os.fstat(lock.fileno()).st_nlink  # the other run has just ended, and removed its folder
-        except OSError:
-            is_taken = True
+            self._lock = open(os.path.join(self.folder.path, LOCK), "wb")  # noqa: SIM115
+            is_taken = self._is_taken(self._lock)
         if is_taken:
-            lock.close()
             self._is_made = False
             raise FileError(f"another run is at work in `{self.folder.url}`; let it end")
-        self._lock = lock
+
+    def _is_taken(self, lock: BinaryIO) -> bool:
+        """Whether another run has the lock; it is this one's otherwise, where the file system has any."""
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise
+            print(f"bertline: no file can be locked in `{self.folder.url}`: begin no second run there", file=sys.stderr)
+            return False
+        return not os.fstat(lock.fileno()).st_nlink  # the other run has just ended, and removed its folder
 
     def _check(self) -> None:
         """The folder has to be of this very job."""

@@ -33,7 +33,7 @@ def run(order: Order, progress: Progress, *, force: bool = False, restart: bool 
         How many rows were rejected, in earlier runs too.
 
     Raises:
-        FileError: when a file cannot be used.
+        FileError: when a file cannot be used, or the model was replaced meanwhile.
         BertlineError: when the server fails, or is out of reach for too long. What was done till then stays.
         ValueError: when an option is wrong.
     """
@@ -42,12 +42,15 @@ def run(order: Order, progress: Progress, *, force: bool = False, restart: bool 
         order = order.pinned(client)
         job = order.job(client, progress)
         if order.output is None:
-            return _to_stream(job, order.stream(), order.rejects_file(), force=force)
+            num_rejected = _to_stream(job, order.stream(), order.rejects_file(), force=force)
+            order.refuse_replaced(client, progress)
+            return num_rejected
         parts = order.parts()
         with parts.opened(force=force, restart=restart) as has_work:
             if has_work:
                 for asked in job.answered(range(len(order.sources)), parts.has):
                     parts.write(asked)
+                order.refuse_replaced(client, progress)
                 parts.finish()
         return parts.num_rejected
 
