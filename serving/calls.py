@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
@@ -111,8 +112,16 @@ def _fields(call: Call) -> dict[str, Any]:
         "peer": call.peer,
         **{name: value for name, value in optional.items() if value},
         "ms": _ms(call.seconds),
-        **{f"{stage.name}_ms": _ms(stage.seconds) for stage in call.stages},
+        **{f"{name}_ms": _ms(seconds) for name, seconds in _durations(call.stages).items()},
     }
+
+
+def _durations(stages: Sequence[Stage]) -> dict[str, float]:
+    """Seconds by name; a call may wait several times."""
+    durations: dict[str, float] = {}
+    for stage in stages:
+        durations[stage.name] = durations.get(stage.name, 0.0) + stage.seconds
+    return durations
 
 
 def _ms(seconds: float) -> float:

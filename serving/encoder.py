@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,8 +14,9 @@ from serving.calls import current_call
 from serving.catalog import describe, reference, tokenize
 from serving.intake import Admitted, Incoming, in_time
 from serving.models import Model
+from serving.offload import SEQUENCE_BYTES
 from serving.rpcs import RPCS, Rpc
-from serving.servicer import Behaviour, Servicer, deadline_of
+from serving.servicer import ADMITTED_BYTES, Behaviour, Servicer, deadline_of
 from serving.wire import parse
 from serving.work import Work
 from tasks.base import AnyTask
@@ -65,18 +66,25 @@ class Encoder:
 
     async def _tokenize(self, raw: bytes, context: grpc.aio.ServicerContext) -> bytes:
         incoming = Incoming(raw, deadline_of(context), current_call())
-        # A reply that names every token takes longer than its request tells.
-        return await self._servicer.offload(len(raw), partial(self._tokens, incoming), small=0)
+        prepare = partial(self._prepare_tokenize, incoming)
+        model, inputs = await self._servicer.offload(len(raw), prepare, small=ADMITTED_BYTES)
+        size = max(len(raw), SEQUENCE_BYTES * len(inputs))
+        with self._servicer.intake.rejections(model):
+            # A reply that names every token takes longer than its request tells.
+            return await self._servicer.tokenizing(size, partial(self._tokens, incoming, model, inputs), small=0)
 
-    def _tokens(self, incoming: Incoming) -> bytes:
+    def _prepare_tokenize(self, incoming: Incoming) -> tuple[Model, Sequence[pb.TextInput]]:
         request = parse(pb.TokenizeRequest, incoming.raw)
         model = self._servicer.models.find(request.model.name, request.model.version)
         self._servicer.intake.receive(incoming, model, len(request.inputs))
-        texts = {f"inputs[{index}].text": item.text for index, item in enumerate(request.inputs)}
-        pairs = {f"inputs[{index}].text_pair": item.text_pair for index, item in enumerate(request.inputs)}
+        return model, request.inputs
+
+    def _tokens(self, incoming: Incoming, model: Model, inputs: Sequence[pb.TextInput]) -> bytes:
+        texts = {f"inputs[{index}].text": item.text for index, item in enumerate(inputs)}
+        pairs = {f"inputs[{index}].text_pair": item.text_pair for index, item in enumerate(inputs)}
         self._servicer.intake.limits.check_chars(texts | pairs)
         started_s = time.monotonic()
-        results = list(in_time(tokenize(model.task.tokenizer, request.inputs), incoming.deadline_s))
+        results = list(in_time(tokenize(model.task.tokenizer, inputs), incoming.deadline_s))
         seconds = self._servicer.intake.encoded(incoming, model, started_s)
         return pb.TokenizeReply(
             model=reference(model),

@@ -10,6 +10,9 @@ from serving.jobs import Model
 RATE = 0.02
 """Weight of what was seen last: a forecast that followed each batch would let too much in whenever it is low."""
 
+MIN_TOKENS = 3
+"""Of any sequence: [CLS], a token, [SEP]."""
+
 MAX_TIMES = 10.0
 """What was seen counts as no more than so many times the forecast: one batch after which a huge reply was made, or in
 which the machine stood still, would have the next requests refused. What lasts is learnt all the same."""
@@ -56,7 +59,8 @@ class Forecast:
         self._lines: WeakKeyDictionary[Model, Line] = WeakKeyDictionary()
         self._seconds_per_token: WeakKeyDictionary[Model, float] = WeakKeyDictionary()
         """As the lines have it: asked twice a request, and changed once a batch."""
-        self._tokens_per_byte: WeakKeyDictionary[Model, float] = WeakKeyDictionary()
+        self._texts: WeakKeyDictionary[Model, tuple[float, float]] = WeakKeyDictionary()
+        """Bytes of requests, and tokens that they had beyond the fewest possible; what was seen last weighs most."""
 
     def seconds_per_token(self, model: Model) -> float:
         """Seconds of a core in full batches, as they are when there is much to do; padding included."""
@@ -67,9 +71,10 @@ class Forecast:
         """The same, by nothing but what was measured when it was loaded."""
         return _in_full_batches(Line(model.measured), model)
 
-    def tokens(self, model: Model, num_bytes: int) -> int:
-        """Of a request that is so large; 0 before one was seen."""
-        return int(num_bytes * self._tokens_per_byte.get(model, 0.0))
+    def tokens(self, model: Model, num_bytes: int, num_inputs: int) -> int:
+        """Of a request that is so large; the fewest that its inputs may have before one was seen."""
+        seen_bytes, seen_tokens = self._texts.get(model, (1.0, 0.0))
+        return MIN_TOKENS * num_inputs + int(num_bytes * seen_tokens / seen_bytes)
 
     def forget(self, model: Model) -> None:
         """Go by what was measured when it was loaded, as if it had done nothing since."""
@@ -84,11 +89,11 @@ class Forecast:
         line.add(num_tokens, min(core_s, MAX_TIMES * line.seconds(num_tokens)))
         self._seconds_per_token[model] = _in_full_batches(line, model)
 
-    def encoded(self, model: Model, num_bytes: int, num_tokens: int) -> None:
-        """Learn from a request."""
-        seen = num_tokens / num_bytes
-        before = self._tokens_per_byte.get(model, seen)
-        self._tokens_per_byte[model] = before + RATE * (seen - before)
+    def encoded(self, model: Model, num_bytes: int, num_inputs: int, num_tokens: int) -> None:
+        """Learn from a request, the more the larger it is: that "a" is 3 bytes and 3 tokens tells nothing of prose."""
+        seen_bytes, seen_tokens = self._texts.get(model, (0.0, 0.0))
+        more_tokens = num_tokens - MIN_TOKENS * num_inputs
+        self._texts[model] = (1 - RATE) * seen_bytes + num_bytes, (1 - RATE) * seen_tokens + more_tokens
 
 
 def _in_full_batches(line: Line, model: Model) -> float:

@@ -20,9 +20,6 @@ from tasks.features import Features
 
 T = TypeVar("T")
 
-MIN_TOKENS = 3
-"""Of any sequence: [CLS], a token, [SEP]."""
-
 
 @dataclass(frozen=True, slots=True)
 class Incoming:
@@ -75,7 +72,7 @@ class Intake:
         Raises:
             RefusedError: when it would not be computed in time.
         """
-        expected = max(self._scheduler.forecast.tokens(model, len(incoming.raw)), MIN_TOKENS * num_inputs)
+        expected = self._scheduler.forecast.tokens(model, len(incoming.raw), num_inputs)
         admitted = Admitted(model, int(min(expected, most_tokens)), max(size, len(incoming.raw)))
         self.check(incoming, admitted)
         return admitted
@@ -128,7 +125,7 @@ class Intake:
             self._metrics.truncated(model, num_cut)
         if examples:
             num_tokens = sum(len(window) for items in windows for window in items)
-            self._scheduler.forecast.encoded(model, num_bytes, num_tokens)
+            self._scheduler.forecast.encoded(model, num_bytes, len(examples), num_tokens)
         return read, windows
 
     def encoded(self, incoming: Incoming, model: Model, started_s: float) -> float:

@@ -32,6 +32,7 @@ REJECTIONS = {QueueFullError: "queue_full", TooLargeError: "request_too_large", 
 VERSION_LABELS = ("model", "version")
 LOADED, FAILED = "loaded", "failed"
 HIT, MISS = "hit", "miss"
+CODEC, TOKENIZE = "codec", "tokenize"
 REFUSALS = ("unauthenticated", "client_concurrency", "message_too_large", "unread_replies")
 
 SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
@@ -70,6 +71,14 @@ class Metrics:
         self._handling = histogram(
             "grpc_server_handling_seconds", "From start to end of an RPC.", RPC_LABELS, buckets=SECONDS
         )
+        self._wait = histogram(
+            "bertline_wait_seconds",
+            "A request's wait for a thread that reads or answers it.",
+            ("threads",),
+            buckets=SECONDS,
+        )
+        for threads in (CODEC, TOKENIZE):
+            self._wait.labels(threads)
         self._encode = histogram(
             "bertline_encode_seconds", "Turning a request into features.", MODEL_LABELS, buckets=SECONDS
         )
@@ -205,6 +214,10 @@ class Metrics:
     def refused(self, reason: str) -> None:
         """A call may not come in; `reason` is one of REFUSALS."""
         self._refused.labels(reason).inc()
+
+    def waited(self, threads: str, seconds: float) -> None:
+        """Work on a request began, for which it needed one of these threads: CODEC or TOKENIZE."""
+        self._wait.labels(threads).observe(seconds)
 
     def encoded(self, model: Model, seconds: float) -> None:
         """A request became features."""

@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 import weakref
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -353,10 +354,10 @@ class Scheduler:
         expired = {entry.job for entry in batch if entry.job.deadline_s is not None and entry.job.deadline_s <= now}
         for job in expired:
             job.fail(ExpiredError("the deadline passed before the model was free"))
-        live = [entry for entry in batch if not entry.job.future.done()]
-        if len(live) < len(batch):
-            self._observer.sequences_dropped(batch[0].model, len(batch) - len(live))
-        return live
+        ended = Counter(entry.job for entry in batch if entry.job.future.done())
+        for job, count in ended.items():
+            self._note_dropped(job, count)
+        return [entry for entry in batch if entry.job not in ended]
 
     def _has_room(self) -> bool:
         """Whether there are cores for the entry that is due first."""
@@ -398,8 +399,12 @@ class Scheduler:
                 job.entries.clear()
                 if count:  # of which one may have been first, and too wide for the cores that are free
                     self._changed.notify_all()
-            if count:
-                self._observer.sequences_dropped(job.model, count)
+            self._note_dropped(job, count)
+
+    def _note_dropped(self, job: Job, count: int) -> None:
+        """Tell of sequences of an ended job that are not computed, unless that is because it failed."""
+        if count and (job.future.cancelled() or isinstance(job.future.exception(), ExpiredError)):
+            self._observer.sequences_dropped(job.model, count)
 
 
 def _stuck() -> RuntimeError:

@@ -17,9 +17,9 @@ from serving.calls import Stage, current_call
 from serving.errors import UnavailableError, abort
 from serving.intake import Admitted, Incoming, Intake, note_model
 from serving.limits import Limits
-from serving.metrics import Metrics
+from serving.metrics import CODEC, TOKENIZE, Metrics
 from serving.models import Model, Models
-from serving.offload import Offload
+from serving.offload import NUM_THREADS, Offload
 from serving.scheduler import Done, Scheduler
 from tasks.features import Features
 
@@ -28,6 +28,8 @@ OUTPUTS_PER_BYTE = 4
 few tokens of a masked language model have hundreds of thousands, of which the reply may hold all."""
 ADMITTED_BYTES = 64 * 1024
 """What is smaller is parsed and admitted there: a refusal then does not wait for others' texts to become tokens."""
+TOKENIZE_BYTES = 4 * 2**20
+"""Of requests for `Tokenize`; while so many wait or are under way, more are refused. Some ten seconds of work."""
 
 Behaviour = Callable[[bytes, Any], Awaitable[bytes]]
 
@@ -98,7 +100,9 @@ class Servicer:
         self.num_calls = 0
         """Calls that have come, refused ones included."""
         self.intake = Intake(scheduler, metrics, limits)
-        self.offload = Offload()
+        self.offload = Offload(CODEC, NUM_THREADS, metrics.waited)
+        self.tokenizing = Offload(TOKENIZE, 1, metrics.waited, max_size=TOKENIZE_BYTES)
+        """For `Tokenize`, a thread of its own: no forecast bounds what waits for it, and no other call is to."""
         self._scheduler = scheduler
         self._metrics = metrics
         self._cache = cache
@@ -107,6 +111,7 @@ class Servicer:
     def close(self) -> None:
         """End the threads; again is fine."""
         self.offload.close()
+        self.tokenizing.close()
 
     def route(
         self, service: str, behaviours: Mapping[str, Behaviour], *, always: Collection[str] = ()

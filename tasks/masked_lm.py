@@ -23,10 +23,10 @@ class ClozeExample:
 
 @dataclass(frozen=True, slots=True)
 class MaskPrediction:
-    """Log-probabilities over the vocabulary at each [MASK]."""
+    """Log-probabilities at each [MASK]."""
 
     log_probs: np.ndarray
-    """[masks, vocabulary] float32"""
+    """[masks, vocabulary] float32; a network may have more ids, for padding, whose share is missing from the sum."""
 
     def top(self, mask: int, count: int) -> list[tuple[int, float]]:
         """The likeliest token ids at one mask with their probabilities, likeliest first."""
@@ -66,7 +66,7 @@ class MaskedLM(Task[ClozeExample, Features, MaskPrediction, MaskedLMSettings]):
 
     def decode(self, example: ClozeExample, features: Sequence[Features], outputs: Sequence[Outputs]) -> MaskPrediction:
         logits = outputs[0]["logits"][features[0].input_ids == self.tokenizer.mask_id]
-        return MaskPrediction(log_probs=log_softmax(logits))
+        return MaskPrediction(log_probs=log_softmax(logits)[:, : self.tokenizer.vocab_size])
 
     def score(self, examples: Sequence[ClozeExample], predictions: Sequence[MaskPrediction]) -> dict[str, float]:
         losses, hits = [], []

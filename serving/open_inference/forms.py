@@ -192,8 +192,7 @@ class MaskedLMForm(Form):
         check_scores(windows, task, options.top_k or 5)
 
     def result(self, prediction: MaskPrediction, example: Any, options: Options, task: MaskedLM) -> Sequence[Any]:
-        real = MaskPrediction(prediction.log_probs[:, : task.tokenizer.vocab_size])  # a graph's may be padded
-        masks = [real.top(mask, options.top_k or 5) for mask in range(len(real.log_probs))]
+        masks = [prediction.top(mask, options.top_k or 5) for mask in range(len(prediction.log_probs))]
         tokens = [[task.tokenizer.token(token_id).encode() for token_id, _ in mask] for mask in masks]
         return [tokens, [[score for _, score in mask] for mask in masks], len(masks)]
 

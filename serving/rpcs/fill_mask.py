@@ -60,7 +60,6 @@ class FillMask(Rpc):
                     tokens=[
                         pb.TokenScore(token=task.tokenizer.token(token_id), score=score)
                         for token_id, score in prediction.top(mask, request.top_k or 5)
-                        if token_id < task.tokenizer.vocab_size  # a graph's vocabulary may be padded
                     ],
                     targets=[
                         pb.TokenScore(token=token, score=float(np.exp(log_probs[token_id])))

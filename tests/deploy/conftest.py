@@ -12,7 +12,7 @@ from tests.serving.models import write_model
 
 def ask(running):
     """Calls that are answered, cut, refused and mistaken."""
-    for texts, truncate in ([["cat", "the cat " * 5], False], [["cat " * 99], True], [[""], False]):
+    for texts, truncate in ([["cat", "the cat " * 5], False], [["cat " * 400], True], [[""], False]):
         try:
             running.stub.Embed(pb.EmbedRequest(texts=texts, truncate=truncate))
         except grpc.RpcError as error:

@@ -57,6 +57,15 @@ def test_time_to_stop(pod):
     assert liveness["periodSeconds"] * liveness["failureThreshold"] > DEFAULTS["max_run_s"] + 5
 
 
+def test_memory(pod):
+    """The largest request can be tokenised, even where each character is a token, within the limit of memory."""
+    (container,) = pod["containers"]
+    largest = next(int(item["value"]) for item in container["env"] if item["name"] == "BERTLINE_MAX_REQUEST_BYTES")
+    limit = int(container["resources"]["limits"]["memory"].removesuffix("Gi")) * 2**30
+
+    assert 700 * largest < 0.75 * limit
+
+
 def test_image():
     """What is copied into the image is there, and not kept from it."""
     copied = re.findall(r"^COPY ((?!--from).*) \S+$", (DEPLOY / "Dockerfile").read_text(), re.MULTILINE)

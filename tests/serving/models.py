@@ -99,7 +99,8 @@ def write_model(models, name="tiny", version="1", task="embedding", *, hidden_si
     settings = settings_from_dict(task, SETTINGS[task])
     tokenizer = build_tokenizer(VOCAB)
     tokenizer.save(str(directory / TOKENIZER_FILE))
-    head_size = {"classification": 3, "spans": 2, "masked-lm": len(VOCAB), "tagging": 5}.get(task, 1)
+    num_ids = changes.get("vocab_size", len(VOCAB))
+    head_size = {"classification": 3, "spans": 2, "masked-lm": num_ids, "tagging": 5}.get(task, 1)
     weights = Weights.random(seed, hidden_size, head_size)
     onnx.save(make_graph(task, weights, passes), directory / MODEL_FILE)
     values = {

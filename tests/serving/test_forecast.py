@@ -53,6 +53,28 @@ def test_forecasts_are_never_absurd(seen, wanted):
     assert line.seconds(wanted + 1) >= line.seconds(wanted)
 
 
+def test_tiny_requests_tell_little_of_large_ones():
+    """A few letters are more tokens a byte than prose, most of them special ones."""
+    forecast, model = Forecast(), Model()
+    forecast.encoded(model, num_bytes=3, num_inputs=1, num_tokens=3)
+
+    assert forecast.tokens(model, num_bytes=20_000, num_inputs=1) < 5000
+    forecast.encoded(model, num_bytes=20_000, num_inputs=10, num_tokens=5000)
+    for _ in range(50):
+        forecast.encoded(model, num_bytes=5, num_inputs=1, num_tokens=6)
+    assert forecast.tokens(model, num_bytes=20_000, num_inputs=10) == pytest.approx(5000, rel=0.05)
+
+
+def test_requests_like_those_before_have_as_many_tokens():
+    """Also of inputs so short that the special tokens are half of them, and before any came they have the fewest."""
+    forecast, model = Forecast(), Model()
+    assert forecast.tokens(model, num_bytes=2000, num_inputs=100) == 300
+    for _ in range(20):
+        forecast.encoded(model, num_bytes=200, num_inputs=10, num_tokens=50)
+
+    assert forecast.tokens(model, num_bytes=2000, num_inputs=100) == pytest.approx(500, abs=1)
+
+
 def test_one_batch_that_took_very_long_changes_little():
     """A batch that took thousands of times as long, as after it a huge reply was made, does not have others refused."""
     forecast, model = Forecast(), Model()

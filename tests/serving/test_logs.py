@@ -6,7 +6,7 @@ import pytest
 
 from bertline.v1 import encoder_pb2 as pb
 from serving import calls
-from serving.calls import Call, CallLog
+from serving.calls import Call, CallLog, Stage
 from serving.logs import JsonFormatter, TextFormatter
 from tests.serving.conftest import serve
 
@@ -58,6 +58,16 @@ def test_line_of_a_call(all_tasks, caplog):
     }
     assert good["ms"] >= good["tokenize_ms"] + good["queue_ms"] + good["inference_ms"]
     assert bad["error"].startswith("texts[0]: empty")
+
+
+def test_waits_of_a_call_are_added_up(caplog):
+    """A call may wait for a thread several times."""
+    caplog.set_level(logging.INFO)
+    stages = [Stage("wait", 0.0, 0.5), Stage("tokenize", 0.5, 0.1), Stage("wait", 0.6, 0.25)]
+    CallLog("all")(Call("/bertline.v1.Encoder/Embed", "id", stages=stages))
+
+    (line,) = call_lines(caplog)
+    assert (line["wait_ms"], line["tokenize_ms"]) == (750, 100)
 
 
 def test_line_of_a_reply_from_the_cache(all_tasks, caplog):

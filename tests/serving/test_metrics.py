@@ -58,6 +58,8 @@ def test_from_the_start(fresh):
         assert samples["bertline_cache_requests_total", tuple(sorted((EMBEDDER | {"result": result}).items()))] == 0
     for name in ("bertline_cache_bytes", "bertline_cache_replies", "bertline_cache_evicted_total"):
         assert samples[name, ()] == 0
+    for threads in ("codec", "tokenize"):
+        assert samples["bertline_wait_seconds_count", (("threads", threads),)] == 0
     for reason in ("queue_full", "request_too_large", "deadline"):
         assert samples["bertline_rejected_total", tuple(sorted((EMBEDDER | {"reason": reason}).items()))] == 0
     assert fresh.total("process_resident_memory_bytes") > 2**20

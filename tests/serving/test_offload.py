@@ -1,9 +1,12 @@
+import asyncio
 import threading
 
 import pytest
 
 from bertline.v1 import encoder_pb2 as pb
-from serving.offload import SMALL_BYTES
+from serving.calls import Call, set_current_call
+from serving.offload import SMALL_BYTES, Offload
+from serving.scheduler import QueueFullError
 from tasks.tokenizer import Tokenizer
 from tests.serving.open_inference import infer_request, stub
 
@@ -51,4 +54,49 @@ def test_much_work_in_few_bytes_is_done_beside_the_event_loop(server, monkeypatc
     call(request_, timeout=20)
 
     assert len(threads) == 1
-    assert ("codec" in threads) is is_beside
+    assert bool(threads & {"codec", "tokenize"}) is is_beside
+
+
+def test_the_wait_for_a_thread_is_a_stage_of_the_call():
+    """Each call is told of its own, and who counts waits of all."""
+    waits, release = [], threading.Event()
+    offload = Offload("some", 1, lambda name, seconds: waits.append((name, seconds)))
+
+    async def run(call, function):
+        set_current_call(call)
+        await offload(SMALL_BYTES + 1, function)
+
+    async def run_both():
+        first = asyncio.create_task(run(calls[0], lambda: release.wait(10)))
+        second = asyncio.create_task(run(calls[1], list))
+        await asyncio.sleep(0.2)
+        release.set()
+        await asyncio.gather(first, second)
+
+    calls = [Call("/service/Method", str(number)) for number in range(2)]
+    asyncio.run(run_both())
+    offload.close()
+
+    stages = [call.stages[0] for call in calls]
+    assert [stage.name for stage in stages] == ["wait", "wait"]
+    assert waits == [("some", stage.seconds) for stage in stages]
+    assert stages[0].seconds < stages[1].seconds > 0.15
+
+
+def test_what_would_wait_too_long_is_refused():
+    """Beyond so many bytes under way; one request of any size is taken, and there is room again once it is done."""
+    release = threading.Event()
+    offload = Offload("some", 1, lambda name, seconds: None, max_size=10_000)
+
+    async def run():
+        first = asyncio.create_task(offload(20_000, lambda: release.wait(10)))
+        await asyncio.sleep(0)
+        with pytest.raises(QueueFullError) as caught:
+            await offload(2000, list)
+        release.set()
+        await first
+        assert await offload(2000, list) == []
+        return caught.value.retry_s
+
+    assert asyncio.run(run()) > 0
+    offload.close()

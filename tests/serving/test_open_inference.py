@@ -94,6 +94,20 @@ def test_masked_lm(server):
     np.testing.assert_allclose(found["score"], [[item.score for item in mask.tokens] for mask in masks], rtol=1e-6)
 
 
+def test_padding_of_a_vocabulary_is_no_token(tmp_path):
+    """FillMask and ModelInfer give as many tokens as were asked for, and the same, whatever a network says of ids that
+    its tokenizer lacks."""
+    write_model(tmp_path, "padded", task="masked-lm", vocab_size=10 * len(VOCAB))
+    with serve(tmp_path) as running:
+        reply = running.stub.FillMask(bertline.FillMaskRequest(texts=["the [MASK] sees"], top_k=4))
+        found = infer(running, "padded", text=["the [MASK] sees"], parameters={"top_k": 4})
+
+    tokens = reply.results[0].masks[0].tokens
+    assert len(tokens) == 4
+    assert found["token"].tolist() == [[item.token for item in tokens]]
+    np.testing.assert_allclose(found["score"], [[item.score for item in tokens]], rtol=1e-6)
+
+
 @pytest.mark.parametrize("model", REQUESTS)
 def test_typed_contents(server, model):
     """Typed contents and a column of one text a row give what raw contents give."""

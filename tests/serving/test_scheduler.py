@@ -312,6 +312,31 @@ def test_failing_batch(scheduler, model, caplog):
     assert "poison" in caplog.text
 
 
+def test_what_failed_is_not_counted_as_dropped(scheduler, model, log):
+    """Nobody left: the rest of a job leaves the queue since a batch of it failed."""
+    poisoned = scheduler.submit(model, [[[-1] * 40]] * 3, total)
+
+    with pytest.raises(ComputeError):
+        poisoned.result(10)
+    assert scheduler.submit(model, [[[1]]], total).result(10).results == [1]
+    assert scheduler.queued_sequences(model) == log.dropped == 0
+
+
+@pytest.mark.parametrize(("error", "counted"), [(ComputeError("broken"), 0), (ExpiredError("late"), 2), (None, 2)])
+def test_what_ends_before_its_batch_begins(scheduler, model, log, error, counted):
+    """It is not computed, and counted only where nobody waits for it any more; its neighbours are computed."""
+    occupy(scheduler, model)
+    future, _ = (scheduler.submit(model, [[[number] * 5]] * 2, total) for number in (1, 2))
+    batch = scheduler._queue.pop_batch()
+    if error:
+        batch[0].job.fail(error)
+    else:
+        future.cancel()
+
+    assert [entry.sequence for entry in scheduler._live(batch)] == [[2] * 5] * 2
+    assert log.dropped == counted
+
+
 def test_failing_finish(scheduler, model):
     """A result that cannot be made fails that job alone."""
     occupy(scheduler, model)

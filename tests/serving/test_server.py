@@ -12,11 +12,12 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from bertline.v1 import encoder_pb2 as pb
+from serving import encoder
 from serving.engine import Run
 from serving.gate import _code_of_cancellation
 from serving.intake import Intake
 from serving.models import Model
-from serving.offload import NUM_THREADS, SMALL_BYTES
+from serving.offload import NUM_THREADS, SEQUENCE_BYTES, SMALL_BYTES
 from serving.ports import MAX_STREAMS
 from tests.serving import http2
 from tests.serving.conftest import serve
@@ -148,6 +149,14 @@ def test_what_a_model_does_not_read_does_not_count(slow):
     assert embed_cut(17).code() is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
+def test_few_letters_tell_nothing_of_prose(slow):
+    """After a request of them, one that has room is answered, and one that has none refused."""
+    embed(slow, "a").result(10)
+
+    assert sum(embed(slow, *["the cat"] * 120).result(20).num_tokens) == 480
+    assert embed(slow, *["the cat"] * 130).code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
 @contextmanager
 def busy_threads(server):
     """All threads that turn texts into tokens have other things to do."""
@@ -198,6 +207,41 @@ def test_what_is_refused_after_all_is_not_tokenized(slow, monkeypatch):
     assert [len(call.result(10).num_tokens) for call in others] == [7, 7]
     assert slow.total("bertline_encode_seconds_count") == 3
     assert slow.total("bertline_rejected_total", reason="queue_full") == 1
+
+
+def tokenize(server, **options):
+    return server.stub.Tokenize.future(pb.TokenizeRequest(inputs=[pb.TextInput(text="the cat")]), **options)
+
+
+def test_no_other_call_waits_for_tokenize(slow, monkeypatch):
+    """It has a thread of its own, and waits for no other call's either."""
+    with busy_threads(slow):
+        assert list(tokenize(slow).result(10).num_tokens) == [4]
+    called, release = hold(monkeypatch, encoder, "tokenize")
+    waiting = [tokenize(slow) for _ in range(NUM_THREADS + 1)]
+    assert called.wait(10)
+
+    assert len(embed(slow, *[LONG] * 10).result(10).num_tokens) == 10
+    release.set()
+    assert [list(call.result(10).num_tokens) for call in waiting] == [[4]] * len(waiting)
+
+
+def test_tokenize_is_refused_where_too_much_waits(slow_models, monkeypatch):
+    """As with a full queue, saying when to try again; what waits is answered, and what comes then."""
+    monkeypatch.setattr("serving.servicer.TOKENIZE_BYTES", 2 * SEQUENCE_BYTES)
+    with serve(slow_models) as running:
+        called, release = hold(monkeypatch, encoder, "tokenize")
+        waiting = [tokenize(running) for _ in range(2)]
+        assert called.wait(10)
+        wait_until(lambda: running.total("grpc_server_started_total") == 2, "one did not come")
+        refused = tokenize(running)
+
+        assert refused.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert int(dict(refused.trailing_metadata())["grpc-retry-pushback-ms"]) > 0
+        assert running.total("bertline_rejected_total", model="slow", reason="queue_full") == 1
+        release.set()
+        assert [list(call.result(10).num_tokens) for call in [*waiting, tokenize(running)]] == [[4]] * 3
+        assert running.total("bertline_wait_seconds_count", threads="tokenize") == 3
 
 
 def test_cancelled_call(slow):

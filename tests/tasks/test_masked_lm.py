@@ -45,6 +45,20 @@ def test_decode_reads_the_masks_in_the_order_of_the_text(task):
     np.testing.assert_allclose(np.exp(prediction.log_probs).sum(axis=1), 1, rtol=1e-5)
 
 
+def test_ids_beyond_the_vocabulary_are_not_predicted(task):
+    """A network's vocabulary may be padded: what it gives to padding is missing from the sum, and is no token."""
+    vocab_size = task.tokenizer.vocab_size
+    example = ClozeExample("[MASK]")
+    logits = np.zeros((3, vocab_size + 10), np.float32)
+    logits[1, vocab_size:] = 5
+
+    prediction = task.decode(example, task.encode([example])[0], [{"logits": logits}])
+
+    assert prediction.log_probs.shape == (1, vocab_size)
+    np.testing.assert_array_equal(prediction.log_probs, log_softmax(logits[1:2])[:, :vocab_size])
+    assert len(prediction.top(0, 5)) == 5
+
+
 def test_top():
     """Likeliest first, equal ones by id, at most the whole vocabulary."""
     prediction = MaskPrediction(np.log(np.array([[0.1, 0.2, 0.5, 0.2]], np.float32)))
