@@ -25,7 +25,10 @@ def main() -> None:
     if arguments.only:
         _check_same(arguments.pretrained, MODELS / NAME)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    stages = list(Line(arguments).stages())
+    line = Line(arguments)
+    if line.pretrained.exists():
+        line.scored()  # or it says what has to go, before hours of work
+    stages = list(line.stages())
     for number, stage in enumerate(stages, start=1):
         if stage.result and stage.result.exists():
             print(f"[{number}/{len(stages)}] {stage.title}: there is {stage.result}", flush=True)

@@ -10,6 +10,7 @@ from typing import Any
 
 from mini.data import STS_DEV
 from mini.tasks import CLOZE, SQUAD, TASKS, MiniTask
+from tasks.files import sha256
 from tasks.json_files import read_json
 from training.ablations.tables import TableName
 from training.checkpoint import checkpoint_digest, read_task_card
@@ -30,6 +31,7 @@ CONTRASTIVE = "--pooling cls --dropout 0.1 --learning-rate 3e-4 --global-batch-s
 TABLES: tuple[TableName, ...] = ("5", "8", "steps")
 """Of the ablations: what is predicted, how it is masked, and for how long."""
 STS = f"{{data}}/{STS_DEV}"
+PAIRS, CLOZE_QUESTIONS = "{made}/pairs.jsonl", "{made}/cloze.json"
 STS_COLUMNS = Columns(text="sentence1", text_pair="sentence2", label="score")
 
 
@@ -107,17 +109,28 @@ class Line:
         """The model directory of a task in a precision."""
         return self.models(name, precision) / served_as(name) / "1"
 
+    def files(self, name: str) -> dict[str, Path]:
+        """What the scores of a task come from: the data of all that is trained for it, and what it is scored on, by
+        what `commands_of` calls them."""
+        patterns = [pattern for each in self.trained(name) for pattern in _patterns(each)]
+        return {pattern.format(data="DATA", made="OUT/data"): self.path(pattern) for pattern in patterns}
+
     def scored(self) -> list[str]:
         """Names of the tasks whose models are made and scored.
 
         Raises:
-            ValueError: when one comes from another checkpoint, or by other commands than those of now.
+            ValueError: when one comes from another checkpoint, by other commands, or from other data than those of now.
         """
         names = [name for name in task_names() if self.scores(name).exists()]
         for name in names:
             record = read_json(self.scores(name))
             self.check_origin(name, record["pretrained"], self.pretrained)
             check_commands(self.out / name, name, record)
+            there = {file: path for file, path in self.files(name).items() if path.is_file()}
+            if other := [path for file, path in there.items() if record.get("data", {}).get(file) != sha256(path)]:
+                raise ValueError(
+                    f"`{other[0]}` is not what `{self.out / name}` was made from; remove that to make it anew"
+                )
         return names
 
     def start(self, name: str) -> Path:
@@ -228,10 +241,9 @@ class Line:
         ).strip()
 
     def _cloze(self) -> str:
-        dev = next(task.dev for task in TASKS if task.after == CLOZE and task.kind == "spans")
         return (
             f"training.finetune spans --checkpoint {_quoted(self.pretrained)} "
-            f"--train {_quoted(self.out)}/data/cloze.json --dev {_quoted(self.path(dev))} "
+            f"--train {_quoted(self.path(CLOZE_QUESTIONS))} --dev {_quoted(self.path(_cloze_dev()))} "
             f"--run-dir {_quoted(self.out)}/{CLOZE} {SQUAD} --num-epochs 1 --learning-rate 5e-4 --dropout 0"
         )
 
@@ -245,7 +257,7 @@ class Line:
         columns = " ".join(f"--dev-columns.{flag} {name}" for flag, name in names.items())
         return (
             f"training.contrastive supervised --checkpoint {_quoted(self.pretrained)} "
-            f"--train {_quoted(self.out)}/data/pairs.jsonl --dev {_quoted(self.path(STS))} {columns} "
+            f"--train {_quoted(self.path(PAIRS))} --dev {_quoted(self.path(STS))} {columns} "
             f"--run-dir {_quoted(self.out)}/{EMBED} --checkpoint-every 0 {CONTRASTIVE}"
         )
 
@@ -276,6 +288,20 @@ def check_names(names: Iterable[str], known: Sequence[str]) -> None:
         raise ValueError(f"unknown task `{unknown[0]}`; there are {', '.join(known)}")
 
 
+def _patterns(name: str) -> list[str]:
+    """Files of what trains and scores one model."""
+    if name == EMBED:
+        return [PAIRS, STS]
+    if name == CLOZE:
+        return [CLOZE_QUESTIONS, _cloze_dev()]
+    task = next(task for task in TASKS if task.name == name)
+    return [*task.train, task.dev, *([task.test] if task.test else [])]
+
+
+def _cloze_dev() -> str:
+    return next(task.dev for task in TASKS if task.after == CLOZE and task.kind == "spans")
+
+
 def _after(name: str) -> str | None:
     return next((task.after for task in TASKS if task.name == name), None)
 
@@ -289,6 +315,12 @@ def title_of(name: str) -> str:
 def is_kept(name: str) -> bool:
     """Whether the model of a task is kept in the repository."""
     return name == EMBED or any(task.shipped_as for task in TASKS if task.name == name)
+
+
+def kept_models() -> Iterator[tuple[str, Path]]:
+    """Names of those that are kept as they are served, and where each goes below `models/`; others may lie there."""
+    for name in filter(is_kept, task_names()):
+        yield served_as(name), Path(served_as(name)) / "1"
 
 
 def served_as(name: str) -> str:

@@ -16,13 +16,13 @@ import jinja2
 
 from export.report import speed_in_words
 from mini import ship
-from mini.line import ABLATIONS, EMBED, NAME, TABLES, Arguments, Line, check_commands, task_names, title_of
+from mini.line import ABLATIONS, EMBED, NAME, TABLES, Arguments, Line, check_commands, kept_models, task_names, title_of
 from mini.scores import BEFORE, last_position
 from mini.tasks import CLOZE, EMBED_AIM, TASKS, MiniTask
 from tasks.files import atomic_write
 from tasks.json_files import read_json
 from tasks.machine import machine_in_words
-from tasks.manifest import MANIFEST_FILE, read_model_directory
+from tasks.manifest import read_model_directory
 from training.ablations.report import JSON_FILE, MARKDOWN_FILE
 from training.ablations.tables import picture_name
 from training.checkpoint import checkpoint_digest
@@ -214,12 +214,14 @@ def _same(found: Record) -> str:
 def speed_rows(models: Path) -> Iterable[Row]:
     """A row for each model that is kept: what is measured when its form is chosen."""
     yield "model", "graph", "MB", "speed", "measured on"
-    for file in sorted(models.glob(f"*/*/{MANIFEST_FILE}")):
-        manifest = read_model_directory(file.parent).manifest
+    for name, place in sorted(kept_models()):
+        if not (models / place).exists():
+            continue
+        manifest = read_model_directory(models / place).manifest
         made = manifest.provenance
-        size = sum(item.stat().st_size for item in file.parent.rglob("*") if item.is_file()) / 1e6
+        size = sum(item.stat().st_size for item in (models / place).rglob("*") if item.is_file()) / 1e6
         machine = machine_in_words(made["machine"])
-        yield str(manifest.name), made["graph"]["name"], f"{size:.1f}", speed_in_words(manifest), machine
+        yield name, made["graph"]["name"], f"{size:.1f}", speed_in_words(manifest), machine
 
 
 def vector_rows(records: Mapping[str, Record]) -> Iterable[Row]:

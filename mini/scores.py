@@ -25,7 +25,7 @@ from mini.line import EMBED, STS, STS_COLUMNS, Arguments, Line, check_names, com
 from mini.tasks import CLOZE, TASKS, MiniTask
 from tasks import AnyTask
 from tasks.batching import Run, predict
-from tasks.files import atomic_write
+from tasks.files import atomic_write, sha256
 from tasks.json_files import read_json
 from tasks.machine import machine
 from tasks.manifest import read_model_directory
@@ -70,6 +70,7 @@ def main() -> None:
         found = score(line, task, client) if task else score_vectors(line, client)
     found["pretrained"] = checkpoint_digest(line.pretrained)
     found["commands"] = commands_of(name)
+    found["data"] = {file: sha256(path) for file, path in line.files(name).items()}
     found["recipe"] = _card(line, name).provenance["recipe"]
     found["machine"] = _trained_on(line, name)
     found["cost"] = cost(sorted(line.out.glob(f"{name}/**/{METRICS_FILE}")))
@@ -142,15 +143,20 @@ def _check_origins(line: Line, name: str) -> None:
     """What is scored together belongs together: nothing of it was made anew alone.
 
     Raises:
-        ValueError: when a model does not come from the checkpoint, or that not from the pretrained one.
+        ValueError: when a model does not come from the checkpoint, or that not from the pretrained one, or from other
+            data than those of now.
     """
     made = checkpoint_digest(line.checkpoint(name))
     for precision in ("fp32", "int8"):
         manifest = read_model_directory(line.model(name, precision)).manifest
         if manifest.provenance["checkpoint"]["sha256"] != made:
             raise ValueError(f"`{line.model(name, precision)}` is no export of `{line.checkpoint(name)}`; remove it")
+    known = set(map(sha256, line.files(name).values()))
     for each in line.trained(name):
-        line.check_origin(each, _card(line, each).provenance["checkpoint"]["sha256"], line.start(each))
+        made_from = _card(line, each).provenance
+        line.check_origin(each, made_from["checkpoint"]["sha256"], line.start(each))
+        if other := [file for file, digest in made_from["data"].items() if digest not in known]:
+            raise ValueError(f"`{line.out / each}` was made from another `{other[0]}`; remove it to make it anew")
 
 
 def _ways(line: Line, name: str, kind: str, client: Client) -> dict[str, Predict]:

@@ -14,9 +14,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from mini.cards import PRETRAINED, notes
-from mini.line import NAME, Arguments, Line, is_kept, served_as
+from mini.line import NAME, Arguments, Line, is_kept, kept_models, served_as
 from tasks.files import atomic_directory
-from tasks.manifest import MANIFEST_FILE, read_model_directory
+from tasks.manifest import read_model_directory
 from training.checkpoint import checkpoint_digest
 from training.command import command, parse
 from training.reports.model_card import CARD_FILE, with_notes
@@ -61,7 +61,7 @@ def _origin(place: Path) -> str | None:
 def _kept(places: Mapping[Path, tuple[Path, str]]) -> list[Path]:
     """What will be kept: the new, and of the old what is not replaced."""
     new = {place for place, _ in places.values()}
-    old = [MODELS / NAME, *(file.parent for file in MODELS.glob(f"*/*/{MANIFEST_FILE}"))]
+    old = [MODELS / NAME, *(MODELS / place for _, place in kept_models())]
     return [*places, *(place for place in old if place not in new)]
 
 

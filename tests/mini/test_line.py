@@ -22,10 +22,10 @@ import training.grid
 import training.pretrain
 import training.vocab
 from mini.cards import notes
-from mini.line import Arguments, Line, commands_of, title_of
+from mini.line import Arguments, Line, commands_of, kept_models, title_of
 from mini.results import FOLDER, PAGE, page_of, read_records
 from mini.tasks import CLOZE, TASKS
-from tasks.files import atomic_write
+from tasks.files import atomic_write, sha256
 from tasks.manifest import read_model_directory
 from tests.commands import call
 from tests.serving.models import write_model
@@ -152,14 +152,19 @@ def test_scores_of_another_checkpoint_are_refused(checkpoint, tmp_path, monkeypa
     monkeypatch.setattr("mini.ship.MODELS", tmp_path / "models")
     flags = ["--data", str(tmp_path), "--out", str(tmp_path), "--pretrained", str(checkpoint)]
     own, commands = checkpoint_digest(checkpoint), commands_of("rte")
+    (tmp_path / "glue/RTE").mkdir(parents=True)
+    train = tmp_path / "glue/RTE/train.tsv.xz"
+    train.write_bytes(b"rows")
+    now = {"pretrained": own, "commands": commands, "data": {"DATA/glue/RTE/train.tsv.xz": sha256(train)}}
     results = []
-    for record in ({"pretrained": own, "commands": commands}, {"pretrained": "another"}, {"pretrained": own}):
+    for record in (now, {"pretrained": "another"}, {"pretrained": own}, now | {"data": {}}):
         atomic_write(tmp_path / "rte/scores.json", json.dumps(record).encode())
         results.append(call(mini.ship.main, flags, monkeypatch, capfd))
 
-    assert [result.returncode for result in results] == [0, 1, 1]
+    assert [result.returncode for result in results] == [0, 1, 1, 1]
     assert f"`{tmp_path}/rte` does not come from `{checkpoint}`; remove it to make it anew" in results[1].stderr
     assert f"`{tmp_path}/rte` was made with other settings than those of now; remove it" in results[2].stderr
+    assert f"`{train}` is not what `{tmp_path}/rte` was made from; remove that to make it anew" in results[3].stderr
 
 
 def test_the_page_is_that_of_the_records(monkeypatch):
@@ -211,6 +216,21 @@ def test_models_of_the_same_checkpoint_stay(checkpoint, tmp_path, monkeypatch, c
     assert f"{out}/embed/int8/embed/1 -> {kept}/embed/1" in replaced.stdout
     assert "MRPC" in (kept / "embed/1/README.md").read_text()
     assert "->" not in same.stdout.replace(f"{checkpoint} -> {kept}/bertline-mini", "")
+
+
+def test_other_models_beside_those_that_are_kept(checkpoint, tmp_path, monkeypatch, capfd):
+    """A user's own neither count in what is kept, nor stand on the page."""
+    monkeypatch.setattr("mini.ship.MODELS", tmp_path / "models")
+    for name in ("embed", "mine"):
+        write_model(tmp_path / "models", name)
+    (tmp_path / "models/mine/1/large").write_bytes(bytes(2_000_000))
+
+    flags = ["--data", str(tmp_path), "--out", str(tmp_path), "--pretrained", str(checkpoint)]
+    monkeypatch.setattr("mini.ship.shipped", lambda line: [])
+    result = call(mini.ship.main, flags, monkeypatch, capfd)
+
+    assert (result.returncode, result.stdout) == (0, "0.0 MB in all\n")
+    assert [place.parts[0] for _, place in kept_models()].count("mine") == 0
 
 
 def test_unknown_tasks_are_named():

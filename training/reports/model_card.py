@@ -67,10 +67,19 @@ USAGES = {
         "A BERT that gives a text or a pair of texts a number",
         "text-classification",
         "AutoModelForSequenceClassification",
+        'regress {model} "A text."',
     ),
-    "tagging": Usage("A BERT that tags the words of a text", "token-classification", "AutoModelForTokenClassification"),
+    "tagging": Usage(
+        "A BERT that tags the words of a text",
+        "token-classification",
+        "AutoModelForTokenClassification",
+        'tag {model} "A text with names."',
+    ),
     "multiple-choice": Usage(
-        "A BERT that chooses among endings or answers", "multiple-choice", "AutoModelForMultipleChoice"
+        "A BERT that chooses among endings or answers",
+        "multiple-choice",
+        "AutoModelForMultipleChoice",
+        'choose {model} "A question?" "An answer." "Another answer."',
     ),
 }
 HUB_METRICS = {"macro_f1": "f1", "micro_f1": "f1", "weighted_f1": "f1"}
