@@ -87,6 +87,8 @@ class Submitted:
     work: Computable
     decoding: Timed
     future: Future[Done]
+    submitted_s: float
+    """When, on the monotonic clock."""
 
 
 class Servicer:
@@ -175,7 +177,7 @@ class Servicer:
         admitted, make = await self.offload(num_bytes, partial(prepare, incoming), small=ADMITTED_BYTES)
         submit = partial(self._submit, incoming, admitted, make)
         submitted = await self.offload(admitted.size, submit, _cancel_submitted)
-        work, submitted_s = submitted.work, time.monotonic()
+        work, submitted_s = submitted.work, submitted.submitted_s
         done = await self._arrivals.wait(submitted.future)
         call.stages.append(Stage("queue", submitted_s, done.queue_s))
         call.stages.append(Stage("inference", submitted_s + done.queue_s, done.inference_s))
@@ -191,9 +193,10 @@ class Servicer:
         work = make()
         incoming.call.num_tokens = sum(len(window) for windows in work.windows for window in windows)
         decoding, deadline_s = Timed(work.finish), incoming.deadline_s
+        submitted_s = time.monotonic()
         with self.intake.rejections(work.model):
             future = self._scheduler.submit(work.model, work.windows, decoding, deadline_s=deadline_s)
-        return Submitted(work, decoding, future)
+        return Submitted(work, decoding, future, submitted_s)
 
 
 def _cancel_submitted(found: Future[Submitted]) -> None:
