@@ -11,6 +11,15 @@ CLOZE = "cloze"
 does not."""
 
 
+@dataclass(frozen=True)
+class Aim:
+    """What was to be reached with 12 million parameters, in percent."""
+
+    split: Literal["dev", "test"]
+    two_cores: float
+    gpu: float
+
+
 @dataclass(frozen=True, kw_only=True)
 class MiniTask:
     """A task; files with a `{data}` lie as they came, those with `{made}` come from `mini.data`."""
@@ -26,8 +35,7 @@ class MiniTask:
     """Touched once, when everything is chosen."""
     metric: str
     """What it is judged by."""
-    aim: tuple[Literal["dev", "test"], float] | None = None
-    """What was to be reached, in percent, with 12 million parameters and two cores; and on which set."""
+    aim: Aim | None = None
     learning_rates: Sequence[float]
     epochs: float
     seeds: Sequence[int] = (0, 1, 2)
@@ -39,8 +47,8 @@ class MiniTask:
 
 
 _GLUE_PAIR = "--columns.text sentence1 --columns.text-pair sentence2"
-EMBED_AIM = 55
-"""Of Spearman's correlation on STS-B dev, in percent, for vectors that have seen none of its scores."""
+EMBED_AIM = Aim("dev", 55, 68)
+"""Of Spearman's correlation on STS-B dev, for vectors that have seen none of its scores."""
 SQUAD = "--max-seq-length 256 --doc-stride 96"
 
 TASKS = (
@@ -52,7 +60,7 @@ TASKS = (
         dev="{made}/sst-2/dev.jsonl",
         test="{made}/sst-2/test.jsonl",
         metric="accuracy",
-        aim=("dev", 84),
+        aim=Aim("dev", 84, 87),
         learning_rates=(3e-4,),
         epochs=2,
         flags="--max-seq-length 64",
@@ -76,7 +84,7 @@ TASKS = (
         train=["{data}/glue/MRPC/train.tsv.xz"],
         dev="{data}/glue/MRPC/dev.tsv.xz",
         metric="f1_1",
-        aim=("dev", 81),
+        aim=Aim("dev", 81, 83),
         learning_rates=(1e-4, 3e-4),
         epochs=5,
         flags=_GLUE_PAIR,
@@ -89,7 +97,7 @@ TASKS = (
         train=["{data}/glue/STS-B/train.tsv.xz"],
         dev="{data}/glue/STS-B/dev.tsv.xz",
         metric="spearman",
-        aim=("dev", 55),
+        aim=Aim("dev", 55, 75),
         learning_rates=(1e-4, 3e-4),
         epochs=5,
         flags=f"{_GLUE_PAIR} --columns.label score",
@@ -127,7 +135,7 @@ TASKS = (
         dev="{data}/topic/ag_news-subset/dev.tsv.xz",
         test="{made}/ag-news/test.jsonl",
         metric="accuracy",
-        aim=("test", 88),
+        aim=Aim("test", 88, 90),
         learning_rates=(3e-4,),
         epochs=3,
         shipped_as="topic",
@@ -139,7 +147,7 @@ TASKS = (
         train=["{made}/squad-v1.json"],
         dev="{data}/squad/dev-v1.1-part.json.xz",
         metric="f1",
-        aim=("dev", 30),
+        aim=Aim("dev", 30, 60),
         learning_rates=(5e-4,),
         epochs=2,
         seeds=(0, 1),
@@ -179,7 +187,7 @@ TASKS = (
         dev="{data}/ner/wikiann-en/dev.conll.xz",
         test="{data}/ner/wikiann-en/test.conll.xz",
         metric="f1",
-        aim=("test", 70),
+        aim=Aim("test", 70, 78),
         learning_rates=(7e-4,),
         epochs=5,
         shipped_as="tag",

@@ -11,7 +11,7 @@ import pytest
 
 import mini.scores
 from mini.line import Arguments, Line
-from mini.tasks import CLOZE, MiniTask
+from mini.tasks import CLOZE, Aim, MiniTask
 from tasks.manifest import read_model_directory
 from tests.commands import call
 from tests.toy import WORDS, write_classification, write_spans
@@ -26,7 +26,7 @@ TASKS = (
         dev="{data}/pets-dev.jsonl",
         test="{data}/pets-test.jsonl",
         metric="accuracy",
-        aim=("test", 101),
+        aim=Aim("test", 101, 102),
         learning_rates=(5e-3,),
         epochs=4,
         seeds=(0, 1),
@@ -98,7 +98,9 @@ def test_line_ends_with_models_and_a_page(line, monkeypatch, capfd):
     assert found["colours"]["ways"]["dev"]["ONNX fp32"]["same"] == 20
     assert found["colours"]["cloze"]["cost"]["num_tokens"] > 0
     page = (line.out.parent / "docs/a.md").read_text()
-    assert re.search(r"^\| Pets: accuracy on test +\| +101 \|( +\d+\.\d \|){3} +\*\*no\*\* \|", page, re.MULTILINE)
+    assert re.search(
+        r"^\| Pets: accuracy on test +\| +101 \| +102 \|( +\d+\.\d \|){3} +\*\*neither\*\* \|", page, re.MULTILINE
+    )
     assert "recipe" in found["pets"]
     assert re.search(r"^\| Pets: accuracy +\| +60 \|", page, re.MULTILINE)
     assert re.search(r"^\| Colours: F1 +\| +20 \|", page, re.MULTILINE)
