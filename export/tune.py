@@ -25,8 +25,9 @@ from export.targets import TARGETS, Target
 from export.variant import Numbers
 from export.workload import Workload, timed
 
-ROUNDS, ENOUGH_S = 7, 2.0
-"""How often each is measured: 7 times at least, and more as long as it takes no more than 2 s."""
+ROUNDS, ENOUGH_S, TOGETHER_S = 7, 0.7, 2.0
+"""How often each is measured: 7 times at least, and more as long as it takes no longer than this; in the end longer,
+since that is what decides."""
 LOST = 1.1
 """Times the fastest: what takes longer is measured no more."""
 CLOSE = 0.97
@@ -85,7 +86,7 @@ def tune(
         watch.free(but=[best])
     hopeful = [choice for choice in (*_finalists(best, trials), _plainest(best, usual, trials)) if choice != usual]
     finalists = {choice.changes(usual): choice for choice in [*hopeful, usual]}
-    trials += (found := _try(watch, TOGETHER, _passes(watch, finalists), stages))
+    trials += (found := _try(watch, TOGETHER, _passes(watch, finalists), stages, enough_s=TOGETHER_S))
     winner = min((trial for trial in found if trial.ratio >= CLOSE), key=lambda trial: _price(trial, finalists, usual))
     chosen, speed = finalists[winner.value], winner.tokens_per_s
     gain = f"{winner.value}; {speed / found[-1].tokens_per_s:.2f} times as fast as the default"
@@ -120,15 +121,22 @@ def _passes(watch: Stopwatch, choices: Mapping[Any, Choice]) -> dict[Any, Callab
 
 
 def _try(
-    watch: Stopwatch, name: str, passes: Mapping[Any, Callable[[], float]], stages: Stages, *, lost: float = LOST
+    watch: Stopwatch,
+    name: str,
+    passes: Mapping[Any, Callable[[], float]],
+    stages: Stages,
+    *,
+    enough_s: float | None = None,
+    lost: float = LOST,
 ) -> list[Trial]:
     """Time values of something.
 
     Args:
+        enough_s: seconds for each; None for `ENOUGH_S`.
         lost: as `race` has it.
     """
     label = name.replace("_", " ")
-    rounds = max(ROUNDS, int(ENOUGH_S / watch.pass_s))
+    rounds = max(ROUNDS, int((enough_s or ENOUGH_S) / watch.pass_s))
     with stages.bar(label, unit="round", total=rounds) as bar:
         seconds = timed(passes, rounds, lost=lost, progress=bar.update)
     best = min(seconds.values())

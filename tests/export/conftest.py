@@ -35,7 +35,8 @@ def _brief(monkeypatch: pytest.MonkeyPatch) -> None:
     """How fast a form is does not matter here."""
     monkeypatch.setattr("export.stopwatch.PASS_S", 1e-3)
     monkeypatch.setattr("export.stopwatch.BATCHES", 1e-3)
-    monkeypatch.setattr("export.tune.ENOUGH_S", 0)
+    for name in ("ENOUGH_S", "TOGETHER_S"):
+        monkeypatch.setattr(f"export.tune.{name}", 1e-9)
 
 
 @pytest.fixture(scope="session")
