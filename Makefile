@@ -63,7 +63,7 @@ $(STUBS_READY): $(READY)
 ## First
 .PHONY: setup demo test
 setup: $(READY)  ## make .venv and install everything (the other targets do it when needed)
-demo: $(READY)  ## the whole line on Python's own documentation: train, export, serve, ask (5 to 15 minutes on 2 cores)
+demo: $(READY)  ## the whole line on Python's own documentation: train, export, serve, ask (up to 15 minutes on 2 cores)
 	$(PY) -m demo
 test: $(READY)  ## the tests (8 minutes on 2 cores)
 	$(PY) -m pytest -m 'not slow'

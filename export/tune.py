@@ -81,7 +81,7 @@ def tune(
     best, trials = usual, list[Trial]()
     for name, values in _alternatives(target, numbers, num_cores).items():
         choices = {value: best.changed(name, value) for value in values}
-        trials += (found := _try(watch, name, _passes(watch, choices), stages))
+        trials += (found := _try(watch, name, _passes(watch, choices), stages, enough_s=ENOUGH_S))
         best = choices[_fastest(found)]
         watch.free(but=[best])
     hopeful = [choice for choice in (*_finalists(best, trials), _plainest(best, usual, trials)) if choice != usual]
@@ -94,7 +94,7 @@ def tune(
     watch.free(but=[chosen])
     if beside:
         passes = {item.name: partial(watch.seconds, chosen, item) for item in (numbers, *beside)}
-        trials += _try(watch, NUMBERS, passes, stages, lost=inf)
+        trials += _try(watch, NUMBERS, passes, stages, enough_s=ENOUGH_S, lost=inf)
     return chosen, trials
 
 
@@ -126,17 +126,17 @@ def _try(
     passes: Mapping[Any, Callable[[], float]],
     stages: Stages,
     *,
-    enough_s: float | None = None,
+    enough_s: float,
     lost: float = LOST,
 ) -> list[Trial]:
     """Time values of something.
 
     Args:
-        enough_s: seconds for each; None for `ENOUGH_S`.
+        enough_s: seconds for each.
         lost: as `race` has it.
     """
     label = name.replace("_", " ")
-    rounds = max(ROUNDS, int((enough_s or ENOUGH_S) / watch.pass_s))
+    rounds = max(ROUNDS, int(enough_s / watch.pass_s))
     with stages.bar(label, unit="round", total=rounds) as bar:
         seconds = timed(passes, rounds, lost=lost, progress=bar.update)
     best = min(seconds.values())

@@ -109,11 +109,15 @@ class Line:
         """The model directory of a task in a precision."""
         return self.models(name, precision) / served_as(name) / "1"
 
-    def files(self, name: str) -> dict[str, Path]:
-        """What the scores of a task come from: the data of all that is trained for it, and what it is scored on, by
-        what `commands_of` calls them."""
-        patterns = [pattern for each in self.trained(name) for pattern in _patterns(each)]
-        return {pattern.format(data="DATA", made="OUT/data"): self.path(pattern) for pattern in patterns}
+    def digests(self, name: str) -> dict[str, str]:
+        """SHA-256 of what the scores of a task come from, as far as it is there: the data of all that is trained for
+        it, and what it is scored on. They are called as in `commands_of`."""
+        files = {pattern: self.path(pattern) for each in self.trained(name) for pattern in _patterns(each)}
+        return {
+            pattern.format(data="DATA", made="OUT/data"): sha256(path)
+            for pattern, path in files.items()
+            if path.is_file()
+        }
 
     def scored(self) -> list[str]:
         """Names of the tasks whose models are made and scored.
@@ -126,8 +130,8 @@ class Line:
             record = read_json(self.scores(name))
             self.check_origin(name, record["pretrained"], self.pretrained)
             check_commands(self.out / name, name, record)
-            there = {file: path for file, path in self.files(name).items() if path.is_file()}
-            if other := [path for file, path in there.items() if record.get("data", {}).get(file) != sha256(path)]:
+            before = record.get("data", {})
+            if other := [file for file, digest in self.digests(name).items() if before.get(file) != digest]:
                 raise ValueError(
                     f"`{other[0]}` is not what `{self.out / name}` was made from; remove that to make it anew"
                 )

@@ -25,7 +25,7 @@ from mini.line import EMBED, STS, STS_COLUMNS, Arguments, Line, check_names, com
 from mini.tasks import CLOZE, TASKS, MiniTask
 from tasks import AnyTask
 from tasks.batching import Run, predict
-from tasks.files import atomic_write, sha256
+from tasks.files import atomic_write
 from tasks.json_files import read_json
 from tasks.machine import machine
 from tasks.manifest import read_model_directory
@@ -65,12 +65,13 @@ def main() -> None:
     arguments = parse(ScoresArguments, "mini.scores", __doc__)
     line, name = Line(arguments), arguments.name
     task = next((task for task in TASKS if task.name == name), None)
-    _check_origins(line, name)
+    data = line.digests(name)
+    _check_origins(line, name, data)
     with Server(line.models(name, "int8")) as server, Client(server.target, timeout=600) as client:
         found = score(line, task, client) if task else score_vectors(line, client)
     found["pretrained"] = checkpoint_digest(line.pretrained)
     found["commands"] = commands_of(name)
-    found["data"] = {file: sha256(path) for file, path in line.files(name).items()}
+    found["data"] = data
     found["recipe"] = _card(line, name).provenance["recipe"]
     found["machine"] = _trained_on(line, name)
     found["cost"] = cost(sorted(line.out.glob(f"{name}/**/{METRICS_FILE}")))
@@ -139,8 +140,11 @@ def _trained_on(line: Line, name: str) -> dict[str, Any]:
     return dict(_card(line, name).provenance.get("machine") or machine())
 
 
-def _check_origins(line: Line, name: str) -> None:
+def _check_origins(line: Line, name: str, data: Mapping[str, str]) -> None:
     """What is scored together belongs together: nothing of it was made anew alone.
+
+    Args:
+        data: the digests of now.
 
     Raises:
         ValueError: when a model does not come from the checkpoint, or that not from the pretrained one, or from other
@@ -151,11 +155,10 @@ def _check_origins(line: Line, name: str) -> None:
         manifest = read_model_directory(line.model(name, precision)).manifest
         if manifest.provenance["checkpoint"]["sha256"] != made:
             raise ValueError(f"`{line.model(name, precision)}` is no export of `{line.checkpoint(name)}`; remove it")
-    known = set(map(sha256, line.files(name).values()))
     for each in line.trained(name):
         made_from = _card(line, each).provenance
         line.check_origin(each, made_from["checkpoint"]["sha256"], line.start(each))
-        if other := [file for file, digest in made_from["data"].items() if digest not in known]:
+        if other := [file for file, digest in made_from["data"].items() if digest not in data.values()]:
             raise ValueError(f"`{line.out / each}` was made from another `{other[0]}`; remove it to make it anew")
 
 

@@ -255,11 +255,14 @@ def _weights(recipe: GridRecipe, outcome: Outcome) -> Path:
 
 
 def _check_metric(recipe: GridRecipe) -> None:
-    """Before hours of training: whatever can be scored on dev has the scores of a baseline."""
+    """Before hours of training: a baseline has the scores that a run will have."""
     if recipe.metric:
         tokenizer = load_tokenizer(recipe.checkpoint)
-        dev = read_examples(recipe.task, recipe.dev, columns=recipe.columns, tokenizer=tokenizer)
-        metric_of(baseline(recipe.task, dev, dev, tokenizer)[1], recipe.metric)
+        train, dev = (
+            read_examples(recipe.task, paths, columns=recipe.columns, tokenizer=tokenizer)
+            for paths in (recipe.train, recipe.dev)
+        )
+        metric_of(baseline(recipe.task, train, dev, tokenizer)[1], recipe.metric)
 
 
 def _best(recipe: GridRecipe, outcomes: Sequence[Outcome]) -> Outcome | None:

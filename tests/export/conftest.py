@@ -36,7 +36,7 @@ def _brief(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("export.stopwatch.PASS_S", 1e-3)
     monkeypatch.setattr("export.stopwatch.BATCHES", 1e-3)
     for name in ("ENOUGH_S", "TOGETHER_S"):
-        monkeypatch.setattr(f"export.tune.{name}", 1e-9)
+        monkeypatch.setattr(f"export.tune.{name}", 0)
 
 
 @pytest.fixture(scope="session")
