@@ -31,6 +31,8 @@ MANIFEST_FILE = "manifest.json"
 MODEL_FILE = "model.onnx"
 DATA_FILE = "model.onnx.data"
 FORMAT = 1
+MAX_DEPTH = 100
+"""Levels of objects and lists in each other; far more are more than readers and writers of JSON reach down to."""
 Precision = Literal["fp32", "fp16", "int8"]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -154,22 +156,26 @@ class Manifest:
         return cls(**_with_tuples(values))
 
 
-def check_json(value: Any, place: str = "") -> None:
-    """Refuse what other readers of JSON would: NaN, infinity, and halves of surrogate pairs, which UTF-8 has not.
+def check_json(value: Any, place: str = "", depth: int = 0) -> None:
+    """Refuse what other readers of JSON would: NaN, infinity, halves of surrogate pairs, which UTF-8 has not, and what
+    lies deeper than `MAX_DEPTH`.
 
     Args:
         place: where it stands.
+        depth: in how many others.
 
     Raises:
         ValueError: naming the key.
     """
+    if depth > MAX_DEPTH:
+        raise ValueError(f"{place.split('.')[0]} is nested deeper than {MAX_DEPTH} levels")
     if isinstance(value, Mapping):
         for key, item in value.items():
             check_json(str(key), f"a key of {place}" if place else "a key")
-            check_json(item, f"{place}.{key}" if place else str(key))
+            check_json(item, f"{place}.{key}" if place else str(key), depth + 1)
     elif isinstance(value, (list, tuple)):
         for item in value:
-            check_json(item, place)
+            check_json(item, place, depth + 1)
     elif isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"{place} must be a finite number: `{value}`")
     elif isinstance(value, str) and value.encode(errors="replace").decode() != value:

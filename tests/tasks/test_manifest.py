@@ -102,6 +102,11 @@ def test_execution_has_defaults(directory):
     assert read_model_directory(directory).manifest.execution == Execution()
 
 
+def nested(depth):
+    """An empty object in that many others."""
+    return {"key": nested(depth - 1)} if depth else {}
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -114,6 +119,8 @@ def test_execution_has_defaults(directory):
         ({"outputs": ["\ud800"]}, r"outputs cannot be written as UTF-8: '\ud800'"),
         ({"provenance": {"\ud800": 1}}, r"a key of provenance cannot be written as UTF-8: '\ud800'"),
         ({"\ud800": 1}, r"a key cannot be written as UTF-8: '\ud800'"),
+        ({"scores": {"dev": nested(500)}}, "scores is nested deeper than 100 levels"),
+        ({"scores": {"dev": [nested(98)]}}, "scores is nested deeper than 100 levels"),
     ],
 )
 def test_values_that_no_model_has_are_named(directory, changes, message):
@@ -122,6 +129,13 @@ def test_values_that_no_model_has_are_named(directory, changes, message):
 
     assert message in error_of(directory)
     assert error_of(directory).encode()
+
+
+def test_what_is_nested_less_deeply_is_read(directory):
+    """The hundredth level is allowed."""
+    change(directory, provenance={"dev": nested(98)})
+
+    assert read_model_directory(directory).manifest.provenance["dev"] == nested(98)
 
 
 @pytest.mark.parametrize("name", ["model.onnx", "tokenizer.json"])
