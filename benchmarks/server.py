@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from bertline.jobs.engine import HERE, READY, environment
 from tasks.manifest import model_versions, read_model_directory
 
 
@@ -47,18 +48,15 @@ def served(models: Path, flags: Sequence[str] = (), *, module: str = "serving") 
     Args:
         module: what is started; another one than `serving` takes the same arguments.
     """
-    command = [sys.executable, "-m", module, str(models), "--port", "0", "--metrics-port", "0", *flags]
+    command = [sys.executable, "-m", module, str(models), *HERE, *flags]
     started = time.perf_counter()
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert process.stdout
-    line = process.stdout.readline()
-    ready_s = time.perf_counter() - started
-    found = re.search(r"on (\S+),", line)
-    if not found:
-        raise SystemExit("the server did not start")
+    process = subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, text=True)
     try:
-        yield Served(found[1], process, ready_s)
+        assert process.stdout
+        found = READY.search(process.stdout.readline())
+        if not found:
+            raise ValueError("the server did not start; what it says stands above")
+        yield Served(found[1], process, time.perf_counter() - started)
     finally:
         process.terminate()
-        process.wait(30)
-        process.stdout.close()
+        process.communicate()

@@ -21,12 +21,14 @@ from demo.models import MODELS, served_name
 from demo.scoreboard import Scoreboard
 from demo.server import Server
 from demo.stage import run_stage
+from tasks.files import atomic_write
 from training.command import command
 from training.reports.markdown import markdown_table
 from training.reports.plot import plot_runs
 
 MARKER_FILE = ".demo"
 """Says that a directory was made by the demo, which may remove what it has put there."""
+SCORES_FILE, CURVES_FILE = "scores.md", "curves.png"
 VOCAB = "--vocab-size 6000"
 PRETRAIN = (
     "--initialization local --num-steps 800 --dropout 0 --learning-rate 3e-3 --betas 0.9 0.98 --masking-rate 0.4 "
@@ -82,6 +84,8 @@ def begin(out: Path) -> None:
     out.mkdir(parents=True, exist_ok=True)
     for name in ("data", "tokenizer", "corpus-train", "corpus-dev", "runs", "models"):
         shutil.rmtree(out / name, ignore_errors=True)
+    for name in (SCORES_FILE, CURVES_FILE):
+        (out / name).unlink(missing_ok=True)
     (out / MARKER_FILE).touch()
 
 
@@ -104,10 +108,10 @@ def main() -> None:
         board = Scoreboard(out, server.target)
         table = board.table()
         print(f"\n{board.samples()}")
-    curves = plot_runs({name: out / "runs" / name for name in ("pretrain", "library", "answer")}, out / "curves.png")
+    curves = plot_runs({name: out / "runs" / name for name in ("pretrain", "library", "answer")}, out / CURVES_FILE)
     seconds["Serving and scoring"] = time.monotonic() - start - sum(seconds.values())
     report = f"{table}\n\n{_times(seconds)}\n"
-    (out / "scores.md").write_text(report, encoding="utf-8")
+    atomic_write(out / SCORES_FILE, report.encode())
     print(f"\n{report}\ntraining curves -> {curves}\nserve these models with: make serve MODELS={out / 'models'}")
 
 

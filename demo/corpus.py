@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import multiprocessing
-import os
 import signal
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -15,6 +14,7 @@ from tqdm import tqdm
 
 from demo.docstrings import Source
 from demo.modules import SPLITS, Module, normalize, rank, read_module, split_of
+from tasks.cpus import available_cpus
 
 MAX_REPEATS = 3
 """How often one sentence may stand in the corpus."""
@@ -101,7 +101,7 @@ def read_modules(sources: Sequence[Source], *, max_words: int, seed: int) -> tup
 
 def _worker_pool() -> ProcessPoolExecutor:
     context = multiprocessing.get_context("spawn")  # forking a process with threads (tqdm has one) is unsafe
-    return ProcessPoolExecutor(min(os.cpu_count() or 1, 8), context, _start_worker)
+    return ProcessPoolExecutor(min(available_cpus(), 8), context, _start_worker)
 
 
 def _start_worker() -> None:

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 from pathlib import Path
 
+from bertline.jobs.engine import HERE, READY, environment
+
 
 class Server:
-    """`python -m serving` on free ports, stopped at the end.
+    """`python -m serving` on free ports of this machine, whatever variables say of other servers; stopped at the end.
 
     Attributes:
         target: `host:port` for the client.
     """
 
     def __init__(self, models: Path) -> None:
-        self._command = [sys.executable, "-m", "serving", str(models), "--port", "0", "--metrics-port", "0"]
+        self._command = [sys.executable, "-m", "serving", str(models), *HERE]
 
     def __enter__(self) -> Server:
         print(f"$ python {' '.join(self._command[1:])}", flush=True)
-        self._process = subprocess.Popen(self._command, stdout=subprocess.PIPE, text=True)
+        self._process = subprocess.Popen(self._command, env=environment(), stdout=subprocess.PIPE, text=True)
         try:
             self.target = self._read_target()
         except BaseException:
@@ -31,11 +32,11 @@ class Server:
     def _read_target(self) -> str:
         assert self._process.stdout
         line = self._process.stdout.readline()
-        match = re.search(r" on (\S+:\d+)", line)
+        match = READY.search(line)
         if not match:
             raise ValueError("the server did not start; what it says stands above")
         print(line, end="", flush=True)
-        return match[1].rstrip(",")
+        return match[1]
 
     def __exit__(self, *_: object) -> None:
         self._process.terminate()

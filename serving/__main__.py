@@ -102,12 +102,12 @@ async def run(settings: Settings) -> None:
         await draining
         if first.done():
             logger.info("ended")
-            if server.is_loading:
+            if server.is_busy:
                 _exit(0)
 
 
 def _exit(code: int) -> NoReturn:
-    """At once: a thread that computes or loads would be waited for, perhaps for ever."""
+    """At once: a thread that computes, loads or reads would be waited for, perhaps for ever."""
     logging.shutdown()
     sys.stdout.flush()
     os._exit(code)

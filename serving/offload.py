@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -41,10 +42,17 @@ class Offload:
         self._threads = ThreadPoolExecutor(num_threads, thread_name_prefix=name)
         self._size = 0
         """Of calls that wait or are under way; only the event loop changes it."""
+        self._busy: set[int] = set()
+        """Threads that work, be it that nobody waits for it any more."""
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a thread works: nothing can end that before it is done."""
+        return bool(self._busy)
 
     def close(self) -> None:
-        """End the threads; again is fine."""
-        self._threads.shutdown()
+        """Begin nothing more, and end the threads, those that work when they are done; again is fine."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def __call__(
         self,
@@ -83,4 +91,8 @@ class Offload:
         self._waited(self._name, wait_s)
         if call:
             call.stages.append(Stage("wait", asked_s, wait_s))
-        return function()
+        self._busy.add(threading.get_ident())
+        try:
+            return function()
+        finally:
+            self._busy.discard(threading.get_ident())

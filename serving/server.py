@@ -151,9 +151,9 @@ class Server:
                 self._publish(self._servicer.models)
 
     @property
-    def is_loading(self) -> bool:
-        """Whether a thread loads a model: nothing can end that before it is done."""
-        return self._repository.is_loading
+    def is_busy(self) -> bool:
+        """Whether a thread loads a model or reads a request: nothing can end that before it is done."""
+        return self._repository.is_loading or self._servicer.is_busy
 
     def reload(self) -> None:
         """Look at once for what changed in the directory of models."""

@@ -110,6 +110,11 @@ class Servicer:
         self._cache = cache
         self._arrivals = Arrivals()
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a thread reads a request or writes a reply, be it that nobody waits for it any more."""
+        return self.offload.is_busy or self.tokenizing.is_busy
+
     def close(self) -> None:
         """End the threads; again is fine."""
         self.offload.close()

@@ -130,8 +130,9 @@ class Tagging(Task[TaggingExample, WordWindow, TaggingPrediction, TaggingSetting
         # Sentences are looked at first, so that one without any token is named as in every other task.
         tokenize_texts(self.tokenizer, [example.text for example in examples], "text", invalid)
         raise_if_invalid(invalid)
-        tokens = iter(self.tokenizer.tokenize([word for example in examples for word in example.words]))
-        words = [[next(tokens).ids for _ in example.words] for example in examples]
+        distinct = list(dict.fromkeys(word for example in examples for word in example.words))
+        ids_of = {word: tokens.ids for word, tokens in zip(distinct, self.tokenizer.tokenize(distinct), strict=True)}
+        words = [[ids_of[word] for word in example.words] for example in examples]
         if not truncate:
             for index, longest in enumerate([max(map(len, ids), default=0) for ids in words]):
                 check_length(index, "word", longest + 2, self.settings.max_seq_length, invalid)

@@ -26,6 +26,7 @@ from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher import api as torch_launcher
 
+from tasks.cpus import available_cpus
 from training.command import MISTAKE, command
 from training.loop.distributed import LAUNCHER
 
@@ -58,7 +59,7 @@ def launch(num_processes: int, flags: Sequence[str], module: str, arguments: Seq
     if not _exists(module):
         raise ValueError(f"no such command: `python -m {module}`")
     os.environ[LAUNCHER] = str(os.getpid())
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // num_processes)))
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, available_cpus() // num_processes)))
     logging.disable(logging.ERROR)  # of this process only: the others say themselves what is wrong
     torch_launcher.LocalElasticAgent = Agent  # type: ignore[misc]
     place = [] if any(flag.startswith("--nnodes") for flag in flags) else ["--standalone"]

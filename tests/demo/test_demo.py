@@ -11,6 +11,14 @@ print("no address", flush=True)
 signal.pause()
 """
 
+PRIVATE = """
+import os, signal, sys
+names = [name for name in os.environ if name.startswith("BERTLINE_")]
+host = sys.argv[sys.argv.index("--host") + 1]
+print(names or f"serving 1 model on {host}:1, metrics on http://{host}:2/metrics", flush=True)
+signal.pause()
+"""
+
 
 def test_the_demo_removes_what_it_made(tmp_path):
     """And nothing beside it."""
@@ -19,6 +27,7 @@ def test_the_demo_removes_what_it_made(tmp_path):
     for name in ("models", "notes"):
         (out / name).mkdir()
         (out / name / "a.txt").touch()
+    (out / "scores.md").touch()
 
     begin(out)
 
@@ -45,3 +54,13 @@ def test_a_server_that_says_no_address_is_ended(tmp_path, monkeypatch):
         pass
 
     assert server._process.returncode is not None
+
+
+def test_settings_of_other_servers_are_not_for_its_own(tmp_path, monkeypatch):
+    """Nor does anyone else reach it."""
+    (tmp_path / "serving.py").write_text(PRIVATE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("BERTLINE_HOST", "0.0.0.0")
+
+    with Server(tmp_path) as server:
+        assert server.target == "127.0.0.1:1"

@@ -298,6 +298,39 @@ def test_a_model_that_loads_does_not_keep_the_process(tmp_path):
             process.kill()
 
 
+READING = """
+import sys, time
+from serving.__main__ import main
+from tasks.tokenizer import Tokenizer
+tokenize = Tokenizer.tokenize
+def reading(self, texts):
+    if len(texts[0]) > 1000:
+        print("reading", file=sys.stderr, flush=True)
+        time.sleep(1000)
+    return tokenize(self, texts)
+Tokenizer.tokenize = reading
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_a_request_that_is_read_does_not_keep_the_process(tmp_path, monkeypatch):
+    """However long it takes."""
+    write_model(tmp_path)
+    monkeypatch.setattr(
+        "tests.serving.processes.command", lambda *rest: [sys.executable, "-c", READING, *map(str, rest)]
+    )
+    with started(tmp_path, "--grace-s", 0.1) as (process, stub, _):
+        calls = [stub.Embed.future(pb.EmbedRequest(texts=["cat " * 1000])) for _ in range(4)]
+        assert "reading\n" in iter(process.stderr.readline, "")
+        process.send_signal(signal.SIGTERM)
+
+        assert process.wait(30) == 0
+        assert {call.code() for call in calls} <= {grpc.StatusCode.CANCELLED, grpc.StatusCode.UNAVAILABLE}
+        log = process.stderr.read()
+        assert log.endswith("ended\n")
+        assert "Traceback" not in log
+
+
 @pytest.fixture
 def hanging(tmp_path, monkeypatch):
     """Servers have a model whose runs of some texts never end."""

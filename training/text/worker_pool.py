@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from multiprocessing import get_context
 from typing import Any, TypeVar
 
+from tasks.cpus import available_cpus
 from training.parent import end_with
 
 ResultT = TypeVar("ResultT")
@@ -31,7 +32,7 @@ def map_in_order(
     Raises:
         ChildProcessError: when a worker was killed; also what the function raises.
     """
-    num_workers = num_workers or len(os.sched_getaffinity(0))
+    num_workers = num_workers or available_cpus()
     pool = ProcessPoolExecutor(num_workers, get_context("spawn"), _start_worker, initargs=(os.getpid(),))
     pending: deque[Future[ResultT]] = deque()
     try:

@@ -13,7 +13,10 @@ from typing import TextIO
 
 from bertline.jobs.storage import FileError
 
-_READY = re.compile(r" on (\S+:\d+), metrics ")
+READY = re.compile(r" on (\S+:\d+), metrics ")
+"""Finds the target in the line that a server prints when it takes calls."""
+HERE = ("--host", "127.0.0.1", "--port", "0", "--metrics-port", "0")
+"""Flags of a server that this machine alone can reach."""
 _START = """
 import ctypes, runpy, signal, sys
 if sys.platform == "linux":
@@ -32,12 +35,9 @@ def engine(models: str) -> Iterator[str]:
     Raises:
         FileError: when it cannot be served.
     """
-    options = ["--host", "127.0.0.1", "--port", "0", "--metrics-port", "0", "--log-level", "error"]
-    command = [sys.executable, "-c", _START, models, *options]
-    # Settings of a server that serves others, such as its tokens, are not for this one.
-    environment = {name: value for name, value in os.environ.items() if not name.upper().startswith("BERTLINE_")}
+    command = [sys.executable, "-c", _START, models, *HERE, "--log-level", "error"]
     with tempfile.TemporaryFile("w+") as log:
-        process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=log, text=True)
+        process = subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=log, text=True)
         try:
             yield _target(process, models, log)
         finally:
@@ -45,9 +45,14 @@ def engine(models: str) -> Iterator[str]:
             process.communicate()
 
 
+def environment() -> dict[str, str]:
+    """That of a server which is started beside others: their settings, such as tokens, are not for this one."""
+    return {name: value for name, value in os.environ.items() if not name.upper().startswith("BERTLINE_")}
+
+
 def _target(process: subprocess.Popen[str], models: str, log: TextIO) -> str:
     assert process.stdout
-    if found := _READY.search(process.stdout.readline()):
+    if found := READY.search(process.stdout.readline()):
         return found[1]
     process.wait()
     log.seek(0)
