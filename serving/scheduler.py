@@ -279,8 +279,10 @@ class Scheduler:
             raise QueueFullError("the queue is full; try later", retry_s=total_s - self._max_queue_s)
         if deadline_s is not None and now_s + headroom * total_s > deadline_s:
             left_s = max(0.0, deadline_s - now_s)
+            reserve = f", too little for a reserve of {headroom - 1:.0%}" if left_s >= total_s else ""
             raise HopelessError(
-                f"the deadline cannot be met: about {total_s:.3g} s are needed, {left_s:.3g} s are left", retry_s=wait_s
+                f"the deadline cannot be met: about {total_s:.3g} s are needed, {left_s:.3g} s are left{reserve}",
+                retry_s=wait_s,
             )
 
     def _under_way(self) -> list[_UnderWay]:

@@ -30,7 +30,7 @@ ERRORS: dict[grpc.StatusCode, tuple[type[BertlineError], str]] = {
     ),
     grpc.StatusCode.DEADLINE_EXCEEDED: (
         TimedOut,
-        "no reply from `{target}` within {timeout:g} s; raise the timeout or send less at once",
+        "no reply from `{target}` within {timeout:g} s ({details}); raise the timeout or send less at once",
     ),
     grpc.StatusCode.INVALID_ARGUMENT: (InvalidInput, "{details}"),
     grpc.StatusCode.NOT_FOUND: (ModelNotFound, "{details}"),

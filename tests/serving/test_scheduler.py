@@ -185,8 +185,8 @@ def test_a_deadline_that_cannot_be_met_is_refused_at_once(scheduler, model):
     with pytest.raises(HopelessError, match=r"about 2\.4\d? s are needed, 2\.[34]\d? s are left") as caught:
         scheduler.submit(model, [[[1] * 100]], total, deadline_s=now + 2.35)
     assert caught.value.retry_s == pytest.approx(1.4)
-    with pytest.raises(HopelessError):
-        scheduler.check(model, 100, now + 2.35)
+    with pytest.raises(HopelessError, match=r"2\.[89]\d? s are left, too little for a reserve of 40%"):
+        scheduler.check(model, 100, now + 2.9)
     scheduler.check(model, 100, now + 3.5)
     scheduler.submit(model, [[[1] * 3]], total, deadline_s=now + 0.6)
     model.gate.set()
