@@ -1,6 +1,6 @@
 """CPU time of the client: of a call with one text, and of a text in bulk, beside gRPC's own part in the same run.
 
-python -m benchmarks.client [--calls 2000] [--rounds 5]
+    python -m benchmarks.client
 
 The server is a process of its own that sends the same bytes back, whatever comes, so that only the client is measured
 (CPU time of this process, all its threads). Replies are those of a model of 384 dimensions; texts have 6 words. The
@@ -10,13 +10,14 @@ through the generated stub and the same channel, without anything of ours.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Annotated
 
 import grpc
 import grpc.aio
@@ -25,6 +26,8 @@ from bertline import AsyncClient, Client
 from bertline._connection import channel_options
 from bertline.v1 import encoder_pb2 as pb
 from bertline.v1.encoder_pb2_grpc import EncoderStub
+from training.command import command, parse
+from training.limits import COUNT, check_numbers
 
 DIM = 384
 BATCH = 64
@@ -55,6 +58,18 @@ async def main():
 
 asyncio.run(main())
 """
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arguments:
+    """Command line."""
+
+    calls: Annotated[int, COUNT] = 2000
+    """With one text, in a round."""
+    rounds: Annotated[int, COUNT] = 5
+
+    def __post_init__(self) -> None:
+        check_numbers(self)
 
 
 @contextmanager
@@ -122,12 +137,10 @@ async def measure_async(target: str, rounds: int, calls: int) -> list[tuple[str,
     return [("AsyncClient", one, many), ("stub, asyncio", alone, alone_many)]
 
 
+@command
 def main() -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--calls", type=int, default=2000, help="calls with one text in a round")
-    parser.add_argument("--rounds", type=int, default=5)
-    arguments = parser.parse_args()
+    """Command line."""
+    arguments = parse(Arguments, "benchmarks.client", __doc__)
     with echo() as target:
         rows = list(measure(target, arguments.rounds, arguments.calls))
         rows += asyncio.run(measure_async(target, arguments.rounds, arguments.calls))

@@ -20,6 +20,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from tasks.cpus import available_cpus
 from training.command import command, parse
 from training.text.documents import find_files
 
@@ -138,7 +139,7 @@ def _row(name: str, data: list[Path], measured: Measurement, num_cores: int) -> 
 def main() -> None:
     """Command line."""
     arguments = parse(Arguments, "benchmarks.corpus_preparation", __doc__)
-    num_cores = arguments.num_workers or len(os.sched_getaffinity(0))
+    num_cores = arguments.num_workers or available_cpus()
     has_datasets = importlib.util.find_spec("datasets") is not None
     if not has_datasets:
         hint = ".venv/bin/pip install --group hub -c constraints.txt"

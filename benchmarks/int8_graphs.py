@@ -5,9 +5,9 @@
     python -m benchmarks.int8_graphs --checkpoint runs/vectors/checkpoint --texts sentences.txt
 
 Embeddings of texts as long as sentences, random weights unless there is a checkpoint; each engine in its best batching;
-all in turns in one process, medians. OpenVINO (`pip install openvino`) takes part where it is installed, with the graph
-that ONNX Runtime's quantizer makes of Optimum's, and with ours of ONNX's own operators; its floats are then bf16 where
-the CPU has it, unless told otherwise.
+all in turns in one process, medians. OpenVINO (`pip install openvino -c constraints.txt`) takes part where it is
+installed, with the graph that ONNX Runtime's quantizer makes of Optimum's, and with ours of ONNX's own operators; its
+floats are then bf16 where the CPU has it, unless told otherwise.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -44,7 +44,8 @@ from tasks.features import collate
 from tasks.manifest import Execution
 from tasks.tokenizer import Tokenizer, build_tokenizer
 from training.checkpoint import create_model
-from training.command import parse
+from training.command import command, parse
+from training.limits import COUNT, check_numbers
 from training.model.bert import BertConfig, BertModel
 
 CAPS = (128, 256, 512, 1024)
@@ -61,9 +62,12 @@ class Arguments:
     """Time the embeddings of this instead."""
     texts: Path | None = None
     """Texts whose lengths to take, and with which to calibrate."""
-    num_sequences: int = 400
-    rounds: int = 9
+    num_sequences: Annotated[int, COUNT] = 400
+    rounds: Annotated[int, COUNT] = 9
     """Of all engines, in turns."""
+
+    def __post_init__(self) -> None:
+        check_numbers(self)
 
 
 def random_network(shape: tuple[int, int, int], vocab_size: int = 30522) -> tuple[BertModel, Embedding]:
@@ -105,7 +109,7 @@ def engines(
         yield name, _with_int64(ort_run(path)), cores
         yield f"{name}, {cores} threads", _with_int64(ort_run(path, execution=Execution(num_threads=cores))), 1
     if not find_spec("openvino"):
-        print("openvino is not installed (pip install openvino): it takes no part")
+        print("openvino is not installed (pip install openvino -c constraints.txt): it takes no part")
         return
     features = Data(texts=arguments.texts).evidence(task).features[:64]
     quantised = _static(peers["Optimum"], features, task, directory).read_bytes()
@@ -176,6 +180,7 @@ def workload(arguments: Arguments, task: AnyTask) -> Workload:
     return Workload(typical_lengths(arguments.num_sequences, 512), task.tokenizer.vocab_size)
 
 
+@command
 def main() -> None:
     """Command line."""
     arguments = parse(Arguments, "benchmarks.int8_graphs", __doc__)

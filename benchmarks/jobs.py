@@ -11,20 +11,26 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
 
+from benchmarks.load import read_texts
 from benchmarks.server import served
 from benchmarks.serving import engine_texts_per_s
+from training.command import command, parse
+from training.limits import COUNT, POSITIVE, Limits, check_numbers
+
+SAMPLE_S = 0.01
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,18 +42,21 @@ class Arguments:
     """Directory with one model of task embedding."""
     texts: Path
     """One a line."""
-    num_texts: int = 50_000
+    num_texts: Annotated[int, COUNT] = 50_000
     """Of the job; those of the file, again and again."""
-    more_texts: int = 100_000
+    more_texts: Annotated[int, Limits(least=10)] = 100_000
     """Of the job whose memory is compared with that of a tenth of it."""
-    seconds: float = 10.0
+    seconds: Annotated[float, POSITIVE] = 10.0
     """Of each measurement of the engine."""
-    rounds: int = 3
+    rounds: Annotated[int, COUNT] = 3
     """Of all measurements, in turns."""
     output: str = "out.parquet"
     """Name of the output, which says its format."""
-    options: list[str] = field(default_factory=list)
-    """Of the command."""
+    options: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
+    """Of the command, each for itself: `--options=--batch-size=64 --options=--dtype=float16`."""
+
+    def __post_init__(self) -> None:
+        check_numbers(self)
 
 
 @dataclass(frozen=True)
@@ -67,15 +76,35 @@ def run_job(target: str, texts: Sequence[str], arguments: Arguments) -> Ran:
     with tempfile.TemporaryDirectory() as folder:
         source, output = Path(folder) / "in.txt", Path(folder) / arguments.output
         source.write_text("".join(text + "\n" for text in texts), encoding="utf-8")
-        command = [sys.executable, "-m", "bertline.cli", "embed", "--truncate", "-t", target, *arguments.options]
-        started = time.perf_counter()
-        process = subprocess.Popen([*command, "-i", str(source), "-o", str(output)])
-        _, status, usage = os.wait4(process.pid, 0)
-        seconds = time.perf_counter() - started
-        process.returncode = os.waitstatus_to_exitcode(status)
-        if process.returncode or not output.exists():
-            raise SystemExit("the job failed")
-        return Ran(seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024)
+        embed = [sys.executable, "-m", "bertline.cli", "embed", "--truncate", "-t", target, *arguments.options]
+        ran = measured([*embed, "-i", str(source), "-o", str(output)])
+        if not output.exists():
+            raise ValueError("the job wrote nothing; what it says stands above")
+        return ran
+
+
+def measured(words: Sequence[str]) -> Ran:
+    """Run a command to its end.
+
+    Raises:
+        ValueError: when it fails.
+    """
+    started, peak_mb = time.perf_counter(), 0.0
+    process = subprocess.Popen(words)
+    while not (ended := os.wait4(process.pid, os.WNOHANG))[0]:
+        peak_mb = max(peak_mb, _peak_mb(process.pid))
+        time.sleep(SAMPLE_S)
+    _, status, usage = ended
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise ValueError("the job failed; what it says stands above")
+    return Ran(time.perf_counter() - started, usage.ru_utime + usage.ru_stime, peak_mb)
+
+
+def _peak_mb(pid: int) -> float:
+    """Most memory of a process until now, 0 when it has ended; what `wait4` tells counts its parent's, too."""
+    found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text(encoding="utf-8"))
+    return int(found[1]) / 1024 if found else 0.0
 
 
 def first(texts: Sequence[str], count: int) -> list[str]:
@@ -85,7 +114,7 @@ def first(texts: Sequence[str], count: int) -> list[str]:
 
 def throughput(arguments: Arguments) -> None:
     """The engine and the job in turns, the engine before and after each."""
-    texts = arguments.texts.read_text(encoding="utf-8").splitlines()
+    texts = read_texts(arguments.texts)
     given, ratios = first(texts, arguments.num_texts), []
     with served(arguments.models) as server:
         run_job(server.target, given[:1000], arguments)
@@ -107,7 +136,7 @@ def throughput(arguments: Arguments) -> None:
 
 def memory(arguments: Arguments) -> None:
     """A short file and one ten times as long."""
-    texts = arguments.texts.read_text(encoding="utf-8").splitlines()
+    texts = read_texts(arguments.texts)
     peaks = []
     with served(arguments.models) as server:
         for count in (arguments.more_texts // 10, arguments.more_texts):
@@ -116,9 +145,10 @@ def memory(arguments: Arguments) -> None:
     print(f"{peaks[1] / peaks[0]:.2f} times the memory for ten times the rows")
 
 
+@command
 def main() -> None:
     """Command line."""
-    arguments = tyro.cli(Arguments, description=__doc__)
+    arguments = parse(Arguments, "benchmarks.jobs", __doc__)
     {"throughput": throughput, "memory": memory}[arguments.what](arguments)
 
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import multiprocessing
 import random
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import grpc
 
+from benchmarks.worker import Worker
 from bertline.v1 import encoder_pb2 as pb
 from bertline.v1.encoder_pb2_grpc import EncoderStub
 
@@ -58,28 +59,43 @@ class Found:
         return self.num_texts / self.seconds
 
 
+def read_texts(path: Path, at_least: int = 1) -> list[str]:
+    """Those of a file, one a line.
+
+    Raises:
+        ValueError: when there are fewer.
+    """
+    texts = path.read_text(encoding="utf-8").splitlines()
+    if len(texts) < at_least:
+        raise ValueError(f"`{path}` has {len(texts)} texts, one a line; this needs {at_least} or more")
+    return texts
+
+
 def percentile(values: Sequence[float], share: float) -> float:
     """The value below which a share of values lies; NaN of none."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else float("nan")
 
 
-class Client:
+class Client(Worker):
     """A process that loads a server when it is told to."""
 
     def __init__(self) -> None:
-        context = multiprocessing.get_context("spawn")
-        self._pipe, other = context.Pipe()
-        self._process = context.Process(target=_serve_pipe, args=(other,), daemon=True)
-        self._process.start()
+        super().__init__(_serve)
 
     def start(self, load: Load) -> None:
         """Begin; `result` waits for the end."""
-        self._pipe.send(load)
+        self.send(load)
 
     def result(self) -> Found:
-        """What became of it."""
-        found: Found = self._pipe.recv()
+        """What became of it.
+
+        Raises:
+            ValueError: when no call was answered.
+        """
+        found: Found = self.receive()
+        if not found.num_texts:
+            raise ValueError(f"no call was answered within {found.seconds:g} s ({dict(found.codes)}); it needs longer")
         return found
 
     def run(self, load: Load) -> Found:
@@ -87,22 +103,20 @@ class Client:
         self.start(load)
         return self.result()
 
-    def close(self) -> None:
-        """End the process."""
-        self._pipe.send(None)
-        self._process.join()
 
-
-def _serve_pipe(pipe: multiprocessing.connection.Connection) -> None:
-    while load := pipe.recv():
-        pipe.send(asyncio.run(_run(load)))
+def _serve(connection: Connection) -> None:
+    while True:
+        connection.send(asyncio.run(_run(connection.recv())))
 
 
 async def _run(load: Load) -> Found:
     async with grpc.aio.insecure_channel(load.target) as channel:
         call, found = EncoderStub(channel).Embed, Found()
         requests = _requests(load)
-        await call(next(requests))  # the connection is there, then
+        try:
+            await call(next(requests))  # the connection is there, then
+        except grpc.aio.AioRpcError as error:
+            raise ValueError(f"the server does not embed: {error.details()}") from None
         started = time.perf_counter()
         end = started + load.seconds
 
@@ -158,7 +172,7 @@ async def _call(
 
 
 def _requests(load: Load) -> Iterator[pb.EmbedRequest]:
-    texts = load.texts.read_text(encoding="utf-8").splitlines()
+    texts = read_texts(load.texts)
     if load.max_words:
         texts = [" ".join(text.split()[: load.max_words]) for text in texts]
     source = itertools.cycle(texts)

@@ -24,6 +24,8 @@ from benchmarks.server import Served, embedding_model, served
 from bertline.v1 import encoder_pb2 as pb
 from bertline.v1.encoder_pb2_grpc import EncoderStub
 from tasks.manifest import MANIFEST_FILE
+from training.command import command, parse
+from training.limits import POSITIVE, check_numbers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,8 +36,11 @@ class Arguments:
     """Directory with one model of task embedding."""
     texts: Path
     """One a line."""
-    seconds: float = 10.0
+    seconds: Annotated[float, POSITIVE] = 10.0
     """Of each measurement."""
+
+    def __post_init__(self) -> None:
+        check_numbers(self)
 
 
 def copy_model(source: Path, models: Path, version: int) -> None:
@@ -70,9 +75,10 @@ def _is_ready(stub: EncoderStub, model: pb.ModelRef) -> bool:
     return any(item.model == model and item.state == pb.MODEL_STATE_READY for item in known)
 
 
+@command
 def main() -> None:
     """Command line."""
-    arguments = tyro.cli(Arguments, description=__doc__)
+    arguments = parse(Arguments, "benchmarks.loading", __doc__)
     source = embedding_model(arguments.models)
     client = Client()
     with tempfile.TemporaryDirectory() as folder:

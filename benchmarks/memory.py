@@ -75,7 +75,7 @@ class Watch:
             num_warm_up = self._write_texts(warm_up, loaded)
             load = Load(target=server.target, texts=warm_up, seconds=self.warm_up_s, num_texts=4, num_in_flight=8)
             if client.run(load).num_texts < num_warm_up:
-                raise SystemExit(f"{self.warm_up_s:g} s of warm-up do not do for all lengths; give more: --warm-up-s")
+                raise ValueError(f"{self.warm_up_s:g} s of warm-up do not do for all lengths; give more: --warm-up-s")
             client.start(replace(load, texts=loaded, seconds=seconds))
             samples = list(_samples(server, seconds))
             num_texts = client.result().num_texts
@@ -85,8 +85,10 @@ class Watch:
     def _write_texts(self, warm_up: Path, loaded: Path) -> int:
         """Returns how many texts the warm-up has."""
         task, rng = read_model_directory(embedding_model(self.models)).load_task(), random.Random(0)
-        cutter = _Cutter(task.tokenizer, self.texts.read_text(encoding="utf-8"), rng)
         longest = task.settings.max_seq_length - 2  # [CLS] and [SEP]
+        cutter = _Cutter(task.tokenizer, self.texts.read_text(encoding="utf-8"), rng)
+        if cutter.num_tokens <= longest:
+            raise ValueError(f"`{self.texts}` has {cutter.num_tokens} tokens; this needs more than {longest}")
         lengths = [length for length in range(1, longest + 1) for _ in range(ROWS)]
         rng.shuffle(lengths)
         warm_up.write_text("\n".join(map(cutter.cut, lengths)), encoding="utf-8")
@@ -101,9 +103,10 @@ class _Cutter:
     def __init__(self, tokenizer: Tokenizer, text: str, rng: random.Random) -> None:
         self._text, self._rng = " ".join(text[:1_000_000].split()), rng
         self._offsets: np.ndarray = tokenizer.tokenize([self._text])[0].offsets
+        self.num_tokens = len(self._offsets)
 
     def cut(self, num_tokens: int) -> str:
-        first = self._rng.randrange(len(self._offsets) - num_tokens)
+        first = self._rng.randrange(self.num_tokens - num_tokens)
         return self._text[self._offsets[first, 0] : self._offsets[first + num_tokens - 1, 1]]
 
 

@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bertline import Client
+from bertline import BertlineError, Client
 from demo.served import plain_values, score_predictions, served_predictions
 from training.command import command, parse
 from training.data.labelled import Columns, read_examples
@@ -33,10 +33,8 @@ class Arguments:
     target: str = "127.0.0.1:50051"
 
 
-@command
-def main() -> None:
-    """Command line."""
-    arguments = parse(Arguments, "benchmarks.served_scores", __doc__)
+def compare(arguments: Arguments) -> None:
+    """Print the scores of all."""
     task, run = load_for_evaluation(arguments.checkpoint)
     examples = read_examples(task.name, arguments.data, columns=arguments.columns, tokenizer=task.tokenizer)
     start = time.monotonic()
@@ -55,6 +53,16 @@ def main() -> None:
 
 def _note(name: str, count: int, start: float) -> str:
     return f"{name}: {count / (time.monotonic() - start):,.0f} examples/s"
+
+
+@command
+def main() -> None:
+    """Command line."""
+    arguments = parse(Arguments, "benchmarks.served_scores", __doc__)
+    try:
+        compare(arguments)
+    except BertlineError as error:
+        raise ValueError(str(error)) from error
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ def embedding_model(models: Path) -> Path:
     highest = [read_model_directory(versions[-1]) for versions in model_versions(models).values()]
     found = [directory for directory in highest if directory.manifest.task == "embedding"]
     if len(found) != 1:
-        raise SystemExit(f"`{models}` has {len(found)} models of vectors; this needs a folder with one")
+        raise ValueError(f"`{models}` has {len(found)} models of vectors; this needs a folder with one")
     return found[0].path
 
 

@@ -15,19 +15,21 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
 
-from benchmarks.load import Client, Found, Load, percentile
+from benchmarks.load import Client, Found, Load, percentile, read_texts
 from benchmarks.memory import Watch, plot
 from benchmarks.server import embedding_model, served
 from serving.engine import Engine
 from tasks.batching import predict
 from tasks.cpus import available_cpus
 from tasks.manifest import read_model_directory
+from training.command import command, parse
+from training.limits import COUNT, POSITIVE, check_numbers
 
 CHUNK = 256
 """Texts that a thread of the engine takes at a time."""
@@ -42,26 +44,31 @@ class Arguments:
     """Directory with one model of task embedding."""
     texts: Path
     """One a line."""
-    seconds: float = 5.0
+    seconds: Annotated[float, POSITIVE] = 5.0
     """Of each measurement; overload takes twelve times as long."""
-    rounds: int = 3
+    rounds: Annotated[int, COUNT] = 3
     """Of all measurements, in turns."""
-    flags: list[str] = field(default_factory=list)
-    """Of the server."""
-    memory_s: float = 600.0
+    flags: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
+    """Of the server, each for itself: `--flags=--poll-s=0 --flags=--max-queue-s=2`."""
+    memory_s: Annotated[float, POSITIVE] = 600.0
     """How long memory is watched."""
-    warm_up_s: float = 90.0
+    warm_up_s: Annotated[float, POSITIVE] = 90.0
     """Before memory is watched."""
-    control_s: float = 120.0
+    control_s: Annotated[float, POSITIVE] = 120.0
     """How long the memory of a server is watched that grows, and has to be found."""
     plot: Path | None = None
     """Picture of memory (PNG) to write."""
 
+    def __post_init__(self) -> None:
+        check_numbers(self)
+
 
 def engine_texts_per_s(models: Path, texts: Sequence[str], seconds: float) -> float:
-    """Texts -> vectors in this process, as fast as it goes: a thread a core, each with texts of its own."""
-    directory = read_model_directory(embedding_model(models))
+    """Texts -> vectors in this process, as fast as it goes: as many batches at the same time as the server computes,
+    each of texts of its own."""
+    directory, cores = read_model_directory(embedding_model(models)), available_cpus()
     task, execution = directory.load_task(), directory.manifest.execution
+    execution = replace(execution, num_threads=min(execution.num_threads, cores))
     engine = Engine(directory, task.output_names, execution)
     chunks = _chunks(texts)
     lock, count = threading.Lock(), [0]
@@ -76,8 +83,9 @@ def engine_texts_per_s(models: Path, texts: Sequence[str], seconds: float) -> fl
             with lock:
                 count[0] += len(chunk)
 
-    with ThreadPoolExecutor(available_cpus() // execution.num_threads) as threads:
-        list(threads.map(work, range(available_cpus() // execution.num_threads)))
+    num_batches = cores // execution.num_threads
+    with ThreadPoolExecutor(num_batches) as threads:
+        list(threads.map(work, range(num_batches)))
     return count[0] / (time.perf_counter() - started)
 
 
@@ -89,7 +97,7 @@ def _chunks(texts: Sequence[str]) -> Iterator[list[str]]:
 
 def throughput(arguments: Arguments) -> None:
     """Bulk requests and single texts against the engine."""
-    texts = arguments.texts.read_text(encoding="utf-8").splitlines()
+    texts = read_texts(arguments.texts)
     client = Client()
     with served(arguments.models, arguments.flags) as server:
         load = Load(target=server.target, texts=arguments.texts, seconds=arguments.seconds)
@@ -197,9 +205,10 @@ BENCHMARKS: dict[str, Callable[[Arguments], None]] = {
 }
 
 
+@command
 def main() -> None:
     """Command line."""
-    arguments = tyro.cli(Arguments, description=__doc__)
+    arguments = parse(Arguments, "benchmarks.serving", __doc__)
     BENCHMARKS[arguments.what](arguments)
 
 

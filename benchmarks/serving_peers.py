@@ -15,7 +15,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -26,9 +26,11 @@ import tyro
 
 import bertline
 from benchmarks.infinity import Infinity
-from benchmarks.load import Client, Load
+from benchmarks.load import Client, Load, read_texts
 from benchmarks.server import served
 from tasks.cpus import available_cpus
+from training.command import command, parse
+from training.limits import COUNT, POSITIVE, check_numbers
 
 BATCH_SIZES = (8, 16, 32, 64, 128)
 NUM_ENCODED = 256
@@ -47,15 +49,18 @@ class Arguments:
     checkpoint: Path
     """What it was exported from: a folder of sentence-transformers."""
     texts: Path
-    """One a line."""
+    """One a line, 256 or more."""
     infinity: str | None = None
     """URL of a running infinity with the same checkpoint."""
-    seconds: float = 5.0
+    seconds: Annotated[float, POSITIVE] = 5.0
     """Of each measurement."""
-    rounds: int = 5
+    rounds: Annotated[int, COUNT] = 5
     """Of all measurements, in turns."""
-    flags: list[str] = field(default_factory=list)
-    """Of the server."""
+    flags: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
+    """Of the server, each for itself: `--flags=--poll-s=0 --flags=--max-queue-s=2`."""
+
+    def __post_init__(self) -> None:
+        check_numbers(self)
 
 
 class SentenceTransformers:
@@ -99,10 +104,11 @@ def report(name: str, rates: Sequence[float], ours: Sequence[float]) -> None:
     )
 
 
+@command
 def main() -> None:
     """Command line."""
-    arguments = tyro.cli(Arguments, description=__doc__)
-    texts = arguments.texts.read_text(encoding="utf-8").splitlines()
+    arguments = parse(Arguments, "benchmarks.serving_peers", __doc__)
+    texts = read_texts(arguments.texts, NUM_ENCODED)
     infinity = Infinity(arguments.infinity, texts) if arguments.infinity else None
     torch_peer = SentenceTransformers(arguments.checkpoint, texts)
     client = Client()

@@ -15,14 +15,15 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing import get_context
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 
+from benchmarks.worker import Worker
 from training.checkpoint import create_model
 from training.command import command, parse
+from training.limits import COUNT, Limits, check_numbers
 from training.loop.optimizer import create_optimizer
 from training.loop.train import Batch
 from training.model import cpu
@@ -41,12 +42,15 @@ class Arguments:
     hidden_size: int = 256
     num_attention_heads: int = 4
     vocab_size: int = 8192
-    batch_size: int = 32
-    length: int = 128
+    batch_size: Annotated[int, COUNT] = 32
+    length: Annotated[int, Limits(least=4)] = 128
     dropout: tuple[float, ...] = (0.1, 0.0)
-    rounds: int = 10
-    steps: int = 4
+    rounds: Annotated[int, COUNT] = 10
+    steps: Annotated[int, Limits(least=2)] = 4
     """Steps a round; the first of them is not counted."""
+
+    def __post_init__(self) -> None:
+        check_numbers(self)
 
 
 def ours(arguments: Arguments, dropout: float) -> Step:
@@ -132,17 +136,14 @@ def _batch(arguments: Arguments) -> tuple[torch.Tensor, ...]:
 
 
 @contextmanager
-def worker(create: Callable[[Arguments, float], Step], arguments: Arguments, dropout: float) -> Iterator[Connection]:
+def worker(create: Callable[[Arguments, float], Step], arguments: Arguments, dropout: float) -> Iterator[Worker]:
     """A process that times a round of steps whenever it is sent something."""
-    context = get_context("spawn")
-    here, there = context.Pipe()
-    process = context.Process(target=_serve, args=(there, create, arguments, dropout), daemon=True)
-    process.start()
-    here.recv()
+    found = Worker(_serve, create, arguments, dropout)
     try:
-        yield here
+        found.receive()
+        yield found
     finally:
-        process.terminate()
+        found.close()
 
 
 def _serve(
@@ -173,9 +174,9 @@ def compare(arguments: Arguments, dropout: float) -> None:
         worker(transformers_keeping_memory, arguments, dropout) as c,
     ):
         for _ in range(arguments.rounds):
-            for name, connection in zip(times, (a, b, c), strict=True):
-                connection.send("go")
-                times[name] += connection.recv()
+            for name, each in zip(times, (a, b, c), strict=True):
+                each.send("go")
+                times[name] += each.receive()
             peaks.append(measured_peak(torch.device("cpu"), torch.bfloat16))
     peak = statistics.median(peaks)
     per_token = flops_per_token(

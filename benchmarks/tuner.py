@@ -12,6 +12,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Annotated
 
 from benchmarks.int8_graphs import random_network, with_ranges
 from export.choice import Choice, default_choice
@@ -21,7 +22,8 @@ from export.tune import all_choices, tune
 from export.variant import Numbers, Products
 from export.workload import Workload, typical_lengths
 from tasks.cpus import available_cpus
-from training.command import parse
+from training.command import command, parse
+from training.limits import COUNT, check_numbers
 from training.progress import Progress
 
 NUM_FINALISTS = 12
@@ -34,10 +36,13 @@ class Arguments:
     shape: tuple[int, int, int] = (6, 384, 12)
     """Layers, hidden size and heads of a network with random weights."""
     products: Products = "static int8"
-    num_sequences: int = 400
-    num_tunings: int = 3
-    rounds: int = 15
+    num_sequences: Annotated[int, COUNT] = 400
+    num_tunings: Annotated[int, COUNT] = 3
+    rounds: Annotated[int, COUNT] = 15
     """Of the finalists, in turns."""
+
+    def __post_init__(self) -> None:
+        check_numbers(self)
 
 
 def screened(watch: Stopwatch, choices: Sequence[Choice], known: Choice) -> dict[Choice, float]:
@@ -53,6 +58,7 @@ def screened(watch: Stopwatch, choices: Sequence[Choice], known: Choice) -> dict
     return found
 
 
+@command
 def main() -> None:
     """Command line."""
     arguments = parse(Arguments, "benchmarks.tuner", __doc__)

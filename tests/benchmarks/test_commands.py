@@ -1,0 +1,89 @@
+"""Benchmarks are commands as all others: a mistake gets one line."""
+
+import re
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import benchmarks
+from benchmarks.serving import engine_texts_per_s
+from tasks.manifest import Execution
+from tests.commands import call
+from tests.serving.models import WORDS, write_model
+
+COMMANDS = [
+    path.stem for path in Path(benchmarks.__file__).parent.glob("*.py") if "def main(" in path.read_text("utf-8")
+]
+
+
+@pytest.fixture
+def texts(tmp_path):
+    path = tmp_path / "texts.txt"
+    path.write_text("\n".join(WORDS[:3] * 85), encoding="utf-8")
+    return path
+
+
+def mistake(name, words, monkeypatch, capfd):
+    """The one line that a command says."""
+    ended = call(import_module(f"benchmarks.{name}").main, words.split(), monkeypatch, capfd)
+
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert re.fullmatch(r"error: .*\n", ended.stderr)
+    return ended.stderr
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_every_benchmark_says_how_it_is_called(name, monkeypatch, capfd):
+    """By the name of its module, not by a path."""
+    ended = call(import_module(f"benchmarks.{name}").main, ["--help"], monkeypatch, capfd)
+
+    assert ended.returncode == 0
+    assert ended.stdout.startswith(f"usage: python -m benchmarks.{name} ")
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_a_flag_that_there_is_not_is_told(name, monkeypatch, capfd):
+    assert "no such flag: `--nosuch`" in mistake(name, "--nosuch", monkeypatch, capfd)
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "told"),
+    [
+        ("client", "--calls 0", "--calls must be at least 1"),
+        ("int8_graphs", "--checkpoint nosuch", "`nosuch` has no config.json"),
+        ("int8_graphs", "--rounds 0", "--rounds must be at least 1"),
+        ("jobs", "memory nosuch --texts nosuch.txt", "cannot use `nosuch.txt`"),
+        ("jobs", "memory nosuch --texts nosuch.txt --more-texts 9", "--more-texts must be at least 10"),
+        ("loading", "nosuch --texts nosuch.txt", "no directory of models: `nosuch`"),
+        ("served_scores", "--model m --checkpoint nosuch --data nosuch.tsv", "`nosuch` has no config.json"),
+        ("serving", "throughput nosuch --texts nosuch.txt", "cannot use `nosuch.txt`"),
+        ("serving", "start nosuch --texts nosuch.txt --seconds 0", "--seconds must be above 0"),
+        ("training_step", "--steps 1", "--steps must be at least 2"),
+        ("tuner", "--num-tunings 0", "--num-tunings must be at least 1"),
+    ],
+)
+def test_mistakes_get_one_line(name, words, told, monkeypatch, capfd):
+    assert told in mistake(name, words, monkeypatch, capfd)
+
+
+def test_peers_need_as_many_texts_as_one_call_takes(texts, monkeypatch, capfd):
+    """One less is refused with their number."""
+    found = mistake("serving_peers", f"nosuch --checkpoint nosuch --texts {texts}", monkeypatch, capfd)
+
+    assert "has 255 texts, one a line; this needs 256 or more" in found
+
+
+def test_a_mistake_that_shows_under_load_gets_one_line(tmp_path, monkeypatch, capfd):
+    """The process that makes the calls reads the texts; a server has all flags that it is given."""
+    write_model(tmp_path / "models")
+    words = f"overload {tmp_path / 'models'} --texts nosuch.txt --flags=--log-level=error --flags=--max-texts=8"
+
+    assert "cannot use `nosuch.txt`" in mistake("serving", words, monkeypatch, capfd)
+
+
+def test_the_engine_is_measured_with_models_of_more_threads_than_cores(tmp_path, texts):
+    """As the server takes them: with as many threads as there are cores."""
+    write_model(tmp_path / "models", execution=Execution(num_threads=1000))
+
+    assert engine_texts_per_s(tmp_path / "models", texts.read_text("utf-8").splitlines(), 0.05) > 0

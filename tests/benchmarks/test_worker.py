@@ -1,0 +1,43 @@
+import os
+import signal
+
+import pytest
+
+from benchmarks.worker import Worker
+
+
+def double(connection, start):
+    """What the worker of a test does: twice a number, until it is to be killed."""
+    connection.send(start)
+    while (number := connection.recv()) != "die":
+        connection.send(2 * int(number))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.fixture
+def worker():
+    found = Worker(double, "ready")
+    assert found.receive() == "ready"
+    yield found
+    found.close()
+
+
+def test_a_worker_that_is_killed_is_noticed(worker):
+    """Whether its answer is waited for, or it is asked again."""
+    worker.send(2)
+    assert worker.receive() == 4
+    worker.send("die")
+
+    with pytest.raises(ChildProcessError, match=r"exit code -9"):
+        worker.receive()
+    with pytest.raises(ChildProcessError, match=r"exit code -9"):
+        worker.send(2)
+
+
+def test_a_mistake_that_a_worker_finds_is_raised_here(worker, capfd):
+    """And not printed there."""
+    worker.send("two")
+
+    with pytest.raises(ValueError, match="'two'"):
+        worker.receive()
+    assert capfd.readouterr().err == ""
