@@ -213,6 +213,7 @@ TASKS = (
         metric="accuracy",
         learning_rates=(3e-4,),
         epochs=3,
+        seeds=(0, 1),
         flags="--max-seq-length 64",
     ),
 )
