@@ -23,8 +23,8 @@ from tasks.files import atomic_write
 from tasks.json_files import read_json
 from tasks.machine import machine_in_words
 from tasks.manifest import read_model_directory
-from training.ablations.report import JSON_FILE, MARKDOWN_FILE
-from training.ablations.tables import picture_name
+from training.ablations.report import files as ablation_files
+from training.ablations.tables import paper_name
 from training.checkpoint import checkpoint_digest
 from training.command import command, parse
 from training.loop.run import METRICS_FILE, read_metrics
@@ -70,13 +70,14 @@ def page_of(runs: Sequence[Path], records: Mapping[str, Record]) -> str:
         "vectors": vector_rows(records),
         "cost": cost_rows(runs, records),
     }
-    pictures = [f"{ABLATIONS}/{picture_name(table)}" for table in TABLES]
+    drawn = {table: FOLDER / ABLATIONS / ablation_files(table)[-1] for table in TABLES}
     page = environment.get_template("results.md.j2").render(
         {name: markdown_table(rows) for name, rows in tables.items()},
         commands=list(dict.fromkeys(command for record in records.values() for command in record["commands"])),
         missing=[task.title for task in TASKS if task.name not in records],
         cloze=percent(cloze["scores"]["f1"]) if (cloze := cloze_record(records)) else "",
-        ablations=[picture for picture in pictures if (FOLDER / picture).exists()],
+        ablations=[ablation_files(table) for table, picture in drawn.items() if picture.exists()],
+        no_ablations=[paper_name(table).lower() for table, picture in drawn.items() if not picture.exists()],
     )
     return f"{page.rstrip()}\n"
 
@@ -88,10 +89,10 @@ def keep(line: Line) -> None:
             _copy(leg.run / METRICS_FILE, FOLDER / leg.run.name / METRICS_FILE)
     for name in line.scored():
         _copy(line.scores(name), _files()[name])
-    pictures = [picture_name(table) for table in TABLES]
-    if all((line.ablations / picture).exists() for picture in pictures):
-        for name in (JSON_FILE, MARKDOWN_FILE, *pictures):
-            _copy(line.ablations / name, FOLDER / ABLATIONS / name)
+    for names in map(ablation_files, TABLES):
+        if (line.ablations / names[-1]).exists():  # else it is not complete
+            for name in names:
+                _copy(line.ablations / name, FOLDER / ABLATIONS / name)
 
 
 def _copy(source: Path, place: Path) -> None:

@@ -61,8 +61,9 @@ def line(tmp_path, checkpoint, monkeypatch):
     line = Line(Arguments(data=tmp_path / "data", out=tmp_path / "out", only=only))
     for folder in (line.data / "glue/STS-B", line.out / "data", line.ablations):
         folder.mkdir(parents=True)
-    for name in ("ablations.json", "ablations.md", *(f"table-{table}.png" for table in ("5", "8", "steps"))):
-        (line.ablations / name).write_text("as if they had been done before")
+    for table in ("5", "8", "steps"):
+        for kind in ("json", "md") if table == "8" else ("json", "md", "png"):
+            (line.ablations / f"table-{table}.{kind}").write_text("as if it had been done before")
     write_classification(line.out / "data/pets-train.jsonl", 400, 0)
     write_classification(line.data / "pets-dev.jsonl", 60, 1)
     write_classification(line.data / "pets-test.jsonl", 40, 2)
@@ -107,7 +108,10 @@ def test_line_ends_with_models_and_a_page(line, monkeypatch, capfd):
     assert {path.name for path in (line.out.parent / "docs/a").iterdir()} == {
         *("ablations", "bertline-mini", "pets.json", "colours.json", "embed.json", "pretraining.png")
     }
+    ablations = {path.name for path in (line.out.parent / "docs/a/ablations").iterdir()}
+    assert ablations == {f"table-{table}.{kind}" for table in ("5", "steps") for kind in ("json", "md", "png")}
     assert "](results/ablations/table-steps.png)" in page
+    assert "Not done yet: table 8." in page
     models = line.out.parent / "models"
     assert {path.name for path in models.iterdir()} == {"bertline-mini", "embed", "sentiment"}
     assert load_model(models / "bertline-mini", "masked-lm").config.num_hidden_layers == 2

@@ -74,7 +74,7 @@ def finished(data, tmp_path_factory, alone):
         patch.setattr("training.ablations.runs.run_cell", lambda *arguments: next(cells)(*arguments))
         with pytest.raises(StopIteration):
             ablations(recipe, alone)
-    killed = (run_dir / "ablations.md").read_text(), finishing_times(run_dir)
+    killed = (run_dir / "table-5.md").read_text(), finishing_times(run_dir)
     return recipe, ablations(recipe, alone), killed
 
 
@@ -96,9 +96,10 @@ def test_cells_are_means_over_seeds(finished):
         "not pretrained": "bert/NER-scratch",
     }
 
-    heading = "# Ablations, scale smoke (too small to compare: it shows that everything works), seeds 0 1\n"
-    assert (recipe.run_dir / "ablations.md").read_text().startswith(heading)
-    table = json.loads((recipe.run_dir / "ablations.json").read_text())["tables"][0]
+    heading = "Ablations, scale smoke (too small to compare: it shows that everything works), seeds 0 1"
+    assert f"# Table 5: pretraining tasks\n\n{heading}. " in (recipe.run_dir / "table-5.md").read_text()
+    table = json.loads((recipe.run_dir / "table-5.json").read_text())
+    assert table["heading"] == heading
 
     assert [row["label"] for row in table["rows"]] == list(directories)
     for row, name in zip(table["rows"], directories.values(), strict=True):
@@ -109,7 +110,7 @@ def test_cells_are_means_over_seeds(finished):
         assert row["scores"]["NER"]["standard_deviation"] == pytest.approx(np.std(scores, ddof=1))
         assert table["baselines"]["NER"] == {"commonest tag": cards[0].scores["commonest tag"]["f1"]}
         line = f"| {row['label']} | {row['lm_loss'] or 0:.3f} | {100 * np.mean(scores):.1f} ± "
-        assert line.replace(" 0.000 ", " ") in plain(recipe.run_dir / "ablations.md")
+        assert line.replace(" 0.000 ", " ") in plain(recipe.run_dir / "table-5.md")
     assert result.lm_losses[-1] is None  # not pretrained
     assert (recipe.run_dir / "table-5.png").read_bytes().startswith(b"\x89PNG")
 
@@ -191,7 +192,7 @@ def test_refused_runs_stop_no_others(finished, alone, tmp_path, capsys):
     ):
         assert re.search(reason, line)
     assert (recipe.run_dir / "finetune/left-to-right/NER-seed1/checkpoint/task.json").is_file()
-    assert "| no NSP | | | |" in plain(recipe.run_dir / "ablations.md")
+    assert "| no NSP | | | |" in plain(recipe.run_dir / "table-5.md")
 
 
 @pytest.mark.slow

@@ -6,23 +6,27 @@
 The data folder holds text to pretrain on, `pretrain/*.txt`, and labelled data: glue/SST-2/{train,dev}.tsv, the same of
 MRPC and RTE, squad/{train,dev}-v1.1*.json, ner/wnut17/{train,dev}.conll; packed with xz or gzip or not. Each
 pretraining sees the same number of examples, but for the table of steps. Killed, the same command goes on.
-`ablations.md` and `ablations.json` in the run directory hold what is known so far, `table-*.png` draw it when all runs
-are done.
+`table-5.md` and `table-5.json` in the run directory hold what is known so far, `table-5.png` draws it when all runs of
+the table are done; so do those of the others. Tables may be asked for one by one: what they have in common stays.
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from tasks.files import atomic_write
 from training.ablations.picture import plot_result
 from training.ablations.prepare import Prepared, find_labelled, find_text, prepare
-from training.ablations.report import JSON_FILE, Result, collect, markdown, write
+from training.ablations.report import Result, collect, files, markdown, to_dict
 from training.ablations.runs import Runs, run_all
 from training.ablations.scales import SCALES, Scale, ScaleName
 from training.ablations.tables import LABELLED_DATA, Table, TableName, TaskName, make_table
 from training.command import command, parse
 from training.loop.distributed import World, world
+from training.reports.grid import Outcome
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,27 +84,38 @@ def ablations(recipe: AblationsRecipe, world: World) -> list[Result]:
     prepared = world.on_main(lambda: _prepare(recipe))
     runs = Runs(run_dir=recipe.run_dir, scale=scale, seeds=recipe.seeds or scale.seeds, prepared=prepared)
     heading = f"Ablations, scale {recipe.scale}{scale.caution}, seeds {' '.join(map(str, runs.seeds))}"
-    results = lambda outcomes: [collect(table, runs, outcomes) for table in recipe.chosen]  # noqa: E731
-    outcomes, left_out = run_all(
-        runs.plan(recipe.chosen), world, finished=lambda some: write(results(some), recipe.run_dir, heading)
-    )
-    found = results(outcomes)
+    kept: dict[TableName, Result] = {}
+
+    def keep(outcomes: Mapping[Path, Outcome]) -> None:
+        for table in recipe.chosen:
+            result = collect(table, runs, outcomes)
+            if kept.get(table.name) != result:
+                kept[table.name] = result
+                _write(result, recipe.run_dir, heading)
+
+    outcomes, left_out = run_all(runs.plan(recipe.chosen), world, finished=keep)
     if world.is_main:
-        write(found, recipe.run_dir, heading)
-        for result in found:
-            picture = recipe.run_dir / result.table.picture
-            if left_out:
-                picture.unlink(missing_ok=True)  # of before, when more was there
-            else:
-                plot_result(result, picture)
-        print("\n" + markdown(found, heading), flush=True)
+        keep(outcomes)
+        for result in kept.values():
+            print("\n" + markdown(result, heading), end="", flush=True)
     world.barrier()
     if left_out:
         raise ValueError(
             f"{len(left_out)} runs were left out, for the reasons above; remove their directories in "
             f"`{recipe.run_dir}`, and the same command does them"
         )
-    return found
+    return [collect(table, runs, outcomes) for table in recipe.chosen]
+
+
+def _write(result: Result, run_dir: Path, heading: str) -> None:
+    """Write a table, and draw it when it is complete."""
+    values, text, picture = (run_dir / file for file in files(result.table.name))
+    atomic_write(values, (json.dumps(to_dict(result, heading), indent=2, ensure_ascii=False) + "\n").encode())
+    atomic_write(text, markdown(result, heading).encode())
+    if result.is_complete:
+        plot_result(result, picture)
+    else:
+        picture.unlink(missing_ok=True)  # of before, when more was there
 
 
 def _prepare(recipe: AblationsRecipe) -> Prepared:
@@ -116,7 +131,7 @@ def main() -> None:
     with world() as peers:
         ablations(recipe, peers)
         if peers.is_main:
-            print(f"tables -> {recipe.run_dir / JSON_FILE}")
+            print(f"tables -> {recipe.run_dir}")
 
 
 if __name__ == "__main__":

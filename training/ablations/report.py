@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tasks.files import atomic_write
 from training.ablations.runs import Runs
-from training.ablations.tables import LABELLED_DATA, Column, Row, Table
+from training.ablations.tables import LABELLED_DATA, Column, Row, Table, TableName
 from training.reports.grid import Outcome
 from training.reports.markdown import markdown_table
 from training.reports.plot import curve_name
 
-JSON_FILE = "ablations.json"
-MARKDOWN_FILE = "ablations.md"
 LM_LOSS = "LM loss (nats)"
 """Of the pretraining, on the held-out text; the paper's table 6 has its exponential."""
 
@@ -42,6 +38,11 @@ class Cell:
         """Of the sample; 0 for a single score."""
         return statistics.stdev(self.scores) if len(self.scores) > 1 else 0.0
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether no run is to come."""
+        return len(self.scores) + self.num_failed == self.num_runs
+
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
@@ -54,6 +55,11 @@ class Result:
     """By row."""
     baselines: Sequence[tuple[str, float] | None]
     """By column, what does without a model."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether no run is to come."""
+        return all(cell.is_complete for row in self.cells for cell in row)
 
 
 def collect(table: Table, runs: Runs, outcomes: Mapping[Path, Outcome]) -> Result:
@@ -97,14 +103,10 @@ def _baseline(outcomes: Sequence[Outcome], column: Column) -> tuple[str, float] 
     return None
 
 
-def markdown(results: Sequence[Result], heading: str) -> str:
-    """The tables as Markdown: means in percent, deviations where there are several seeds."""
-    about = "Scores in percent: mean and sample standard deviation over seeds. The last row needs no model."
-    return "\n\n".join([f"# {heading}", about, *(_markdown_table(result) for result in results)]) + "\n"
-
-
-def _markdown_table(result: Result) -> str:
+def markdown(result: Result, heading: str) -> str:
+    """A table as Markdown: means in percent, deviations where there are several seeds."""
     table = result.table
+    about = "Scores in percent: mean and sample standard deviation over seeds. The last row needs no model."
     metrics = [f"{column.label}, {curve_name(LABELLED_DATA[column.task].metric)}" for column in table.columns]
     lines = [["", LM_LOSS, *metrics]]
     for row, loss, cells in zip(table.rows, result.lm_losses, result.cells, strict=True):
@@ -112,8 +114,7 @@ def _markdown_table(result: Result) -> str:
     names = " / ".join(dict.fromkeys(item[0] for item in result.baselines if item))
     if names:
         lines.append([names, "", *(f"{100 * item[1]:.1f}" if item else "" for item in result.baselines)])
-    name = "Figure 5" if table.name == "steps" else f"Table {table.name}"
-    return f"## {name}: {table.title}\n\n{markdown_table(lines)}"
+    return f"# {table.paper_name}: {table.title}\n\n{heading}. {about}\n\n{markdown_table(lines)}\n"
 
 
 def format_cell(cell: Cell) -> str:
@@ -129,10 +130,11 @@ def format_cell(cell: Cell) -> str:
     return text + (f" ({missing} to come)" if missing else "")
 
 
-def to_dict(result: Result) -> dict[str, Any]:
+def to_dict(result: Result, heading: str) -> dict[str, Any]:
     """A table as JSON-compatible values."""
     table = result.table
     return {
+        "heading": heading,
         "name": table.name,
         "title": table.title,
         "baselines": {
@@ -154,8 +156,6 @@ def to_dict(result: Result) -> dict[str, Any]:
     }
 
 
-def write(results: Sequence[Result], run_dir: Path, heading: str) -> None:
-    """Write `ablations.json` and `ablations.md`."""
-    values = {"heading": heading, "tables": [to_dict(result) for result in results]}
-    atomic_write(run_dir / JSON_FILE, (json.dumps(values, indent=2, ensure_ascii=False) + "\n").encode())
-    atomic_write(run_dir / MARKDOWN_FILE, markdown(results, heading).encode())
+def files(table: TableName) -> tuple[str, str, str]:
+    """Names of what a table is kept in: its values, its text, and when it is complete its picture."""
+    return f"table-{table}.json", f"table-{table}.md", f"table-{table}.png"

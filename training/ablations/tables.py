@@ -104,14 +104,14 @@ class Table:
     columns: Sequence[Column]
 
     @property
-    def picture(self) -> str:
-        """Name of the file that shows it."""
-        return picture_name(self.name)
+    def paper_name(self) -> str:
+        """What the paper calls it."""
+        return paper_name(self.name)
 
 
-def picture_name(table: TableName) -> str:
-    """Name of the file that shows a table."""
-    return f"table-{table}.png"
+def paper_name(table: TableName) -> str:
+    """What the paper calls a table."""
+    return "Figure 5" if table == "steps" else f"Table {table}"
 
 
 BERT = Pretraining(name="bert", changes={})
