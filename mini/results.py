@@ -8,6 +8,7 @@ under OUT stays there as it is.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -75,7 +76,7 @@ def page_of(runs: Sequence[Path], records: Mapping[str, Record]) -> str:
         {name: markdown_table(rows) for name, rows in tables.items()},
         commands=list(dict.fromkeys(command for record in records.values() for command in record["commands"])),
         missing=[task.title for task in TASKS if task.name not in records],
-        cloze=percent(cloze["scores"]["f1"]) if (cloze := cloze_record(records)) else "",
+        cloze=[(percent(made["scores"]["f1"]), titles) for made, titles in cloze_records(records)],
         ablations=[ablation_files(table) for table, picture in drawn.items() if picture.exists()],
         no_ablations=[paper_name(table).lower() for table, picture in drawn.items() if not picture.exists()],
     )
@@ -168,9 +169,17 @@ def scored(records: Mapping[str, Record]) -> Iterable[tuple[MiniTask, Record]]:
     return ((task, records[task.name]) for task in TASKS if task.name in records)
 
 
-def cloze_record(records: Mapping[str, Record]) -> Record | None:
-    """What a task that goes on from the questions that text asks of itself tells of these."""
-    return next((record["cloze"] for _, record in scored(records) if "cloze" in record), None)
+def cloze_records(records: Mapping[str, Record]) -> list[tuple[Record, list[str]]]:
+    """What the tasks that go on from the questions that text asks of itself tell of these, and what these tasks are:
+    one for each time that it was trained."""
+    made: list[tuple[Record, list[str]]] = []
+    for task, record in scored(records):
+        if cloze := record.get("cloze"):
+            titles = next((titles for other, titles in made if other == cloze), None)
+            if titles is None:
+                made.append((cloze, titles := []))
+            titles.append(re.split(r",| \(", task.title)[0])
+    return made
 
 
 def score_rows(records: Mapping[str, Record], split: str) -> Iterable[Row]:
@@ -241,10 +250,10 @@ def cost_rows(runs: Sequence[Path], records: Mapping[str, Record]) -> Iterable[R
     legs = [_position(run) for run in runs]
     hours, tokens = sum(leg["elapsed_s"] for leg in legs) / 3600, sum(leg["num_tokens"] for leg in legs)
     yield _cost_row("Pretraining", {"num_runs": len(runs), "hours": hours, "num_tokens": tokens}, "see above")
-    made = {CLOZE: cloze_record(records)} | {name: records.get(name) for name in task_names()}
-    for name, record in made.items():
-        if record:
-            yield _cost_row(title_of(name), record["cost"], machine_in_words(record["machine"]))
+    made = [(CLOZE, record) for record, _ in cloze_records(records)]
+    made += [(name, records[name]) for name in task_names() if name in records]
+    for name, record in made:
+        yield _cost_row(title_of(name), record["cost"], machine_in_words(record["machine"]))
 
 
 def _cost_row(stage: str, cost: Record, machine: str) -> Row:
