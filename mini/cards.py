@@ -59,17 +59,6 @@ _NOTES = {
         (Source("AG News, 13,462 of 120,000 articles of 2004", "research and non-commercial use"),),
         ("Four topics and no other: World, Sports, Business, Sci/Tech. News of 2004.",),
     ),
-    "answer": Note(
-        (
-            *_QUESTIONS,
-            Source("questions that Wikipedia's text asks of itself", "CC BY-SA"),
-            Source("unanswerable questions made of these", "as above"),
-        ),
-        (
-            "Answers are often wrong: it finds what stands near words of the question.",
-            "To try the service with, not to rely on.",
-        ),
-    ),
     "tag": Note(
         (Source("WikiANN, 20,000 sentences and titles of Wikipedia", "none stated; text CC BY-SA"),),
         ("People, places and organisations in encyclopedic text; labels were made by machine.",),

@@ -75,6 +75,8 @@ def page_of(runs: Sequence[Path], records: Mapping[str, Record]) -> str:
     page = environment.get_template("results.md.j2").render(
         {name: markdown_table(rows) for name, rows in tables.items()},
         commands=list(dict.fromkeys(command for record in records.values() for command in record["commands"])),
+        answers={name: record["ways"]["dev"][WAYS[0]]["scores"] for name, record in records.items() if "squad" in name},
+        percent=percent,
         missing=[task.title for task in TASKS if task.name not in records],
         cloze=[(percent(made["scores"]["f1"]), titles) for made, titles in cloze_records(records)],
         ablations=[ablation_files(table) for table, picture in drawn.items() if picture.exists()],

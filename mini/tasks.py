@@ -166,7 +166,6 @@ TASKS = (
         seeds=(0,),
         flags=f"{SQUAD} --null-threshold auto",
         after="squad-v1",
-        shipped_as="answer",
     ),
     MiniTask(
         name="wnut-17",
