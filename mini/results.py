@@ -36,6 +36,8 @@ PAGE, FOLDER = Path("docs/results.md"), Path("docs/results")
 CURVES = "pretraining.png"
 WAYS = ("PyTorch", "ONNX fp32", "ONNX int8", "served int8")
 _ENDS = (WAYS[0], WAYS[-1])
+INT8_POINTS = 0.5
+"""That int8 may differ from fp32 by."""
 Row = Sequence[str]
 Record = Mapping[str, Any]
 
@@ -75,6 +77,8 @@ def page_of(runs: Sequence[Path], records: Mapping[str, Record]) -> str:
     page = environment.get_template("results.md.j2").render(
         {name: markdown_table(rows) for name, rows in tables.items()},
         commands=list(dict.fromkeys(command for record in records.values() for command in record["commands"])),
+        near_unpretrained=[*near_unpretrained(records)],
+        unlike_fp32=[*unlike_fp32(records)],
         answers={name: record["ways"]["dev"][WAYS[0]]["scores"] for name, record in records.items() if "squad" in name},
         percent=percent,
         missing=[task.title for task in TASKS if task.name not in records],
@@ -180,8 +184,13 @@ def cloze_records(records: Mapping[str, Record]) -> list[tuple[Record, list[str]
             titles = next((titles for other, titles in made if other == cloze), None)
             if titles is None:
                 made.append((cloze, titles := []))
-            titles.append(re.split(r",| \(", task.title)[0])
+            titles.append(short_title(task))
     return made
+
+
+def short_title(task: MiniTask) -> str:
+    """What the data of a task are called."""
+    return re.split(r",| \(", task.title)[0]
 
 
 def score_rows(records: Mapping[str, Record], split: str) -> Iterable[Row]:
@@ -201,15 +210,41 @@ def score_rows(records: Mapping[str, Record], split: str) -> Iterable[Row]:
 
 def seed_cells(grid: Mapping[str, Any]) -> list[str]:
     """Mean and deviation of the network that was not pretrained, and of the best setting's seeds."""
-    best = next(row for row in grid["settings"] if any(run["name"] == grid["best"]["name"] for run in row["runs"]))
-    return [_mean(grid["unpretrained"]), _mean(best)]
+    return [_mean(grid["unpretrained"]), _mean(_best(grid))]
+
+
+def _best(grid: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The setting of the best run."""
+    return next(row for row in grid["settings"] if any(run["name"] == grid["best"]["name"] for run in row["runs"]))
+
+
+def near_unpretrained(records: Mapping[str, Record]) -> Iterable[str]:
+    """Tasks in which pretraining is not worth more than the larger of the two deviations over seeds."""
+    for task, record in scored(records):
+        rows = _best(record["grid"]), record["grid"]["unpretrained"]
+        means, deviations = [row["mean"] for row in rows], [row["standard_deviation"] or 0.0 for row in rows]
+        if None not in means and means[0] - means[1] <= max(deviations):
+            yield f"{short_title(task)} ({' against '.join(map(_with_deviation, rows))})"
+
+
+def unlike_fp32(records: Mapping[str, Record]) -> Iterable[str]:
+    """Tasks and sets whose served int8 score is further from PyTorch's than it should be."""
+    for task, record in scored(records):
+        for split, ways in record["ways"].items():
+            ends = [ways[way]["scores"][task.metric] for way in _ENDS]
+            if 100 * abs(ends[1] - ends[0]) > INT8_POINTS:
+                yield f"{short_title(task)} on {split} ({percent(ends[1])} instead of {percent(ends[0])})"
 
 
 def _mean(row: Mapping[str, Any]) -> str:
     if row["mean"] is None:
         return f"none of {row['num_seeds']} ended"
-    deviation, count = row["standard_deviation"], sum(run["score"] is not None for run in row["runs"])
-    return percent(row["mean"]) + ("" if deviation is None else f" ± {100 * deviation:.1f}") + f" ({count})"
+    return f"{_with_deviation(row)} ({sum(run['score'] is not None for run in row['runs'])})"
+
+
+def _with_deviation(row: Mapping[str, Any]) -> str:
+    deviation = row["standard_deviation"]
+    return percent(row["mean"]) + ("" if deviation is None else f" ± {100 * deviation:.1f}")
 
 
 def same_rows(records: Mapping[str, Record]) -> Iterable[Row]:

@@ -1,0 +1,44 @@
+"""What the page of results says plainly of figures that were not reached."""
+
+import pytest
+
+from mini.results import near_unpretrained, unlike_fp32
+
+
+def cola(mean, unpretrained, deviation=0.02, *, served=0.5, fp32=0.5):
+    """A record of CoLA."""
+    rows = [
+        {"mean": value, "standard_deviation": deviation, "runs": [{"name": name, "score": value}]}
+        for name, value in (("seed0", mean), ("scratch-seed0", unpretrained))
+    ]
+    ways = {name: {"scores": {"matthews": score}} for name, score in (("PyTorch", fp32), ("served int8", served))}
+    grid = {"settings": rows[:1], "best": {"name": "seed0"}, "unpretrained": rows[1]}
+    return {"cola": {"grid": grid, "ways": {"dev": ways}}}
+
+
+@pytest.mark.parametrize(
+    ("record", "said"),
+    [
+        (cola(0.14, 0.10), []),
+        (cola(0.11, 0.10), ["CoLA (11.0 ± 2.0 against 10.0 ± 2.0)"]),
+        (cola(0.09, 0.10, None), ["CoLA (9.0 against 10.0)"]),
+        (cola(0.11, 0.10, None), []),
+        (cola(0.11, None, None), []),
+    ],
+)
+def test_pretraining_that_is_worth_no_more_than_a_seed_is_told(record, said):
+    """One seed has no deviation, and runs that all failed no mean."""
+    assert [*near_unpretrained(record)] == said
+
+
+@pytest.mark.parametrize(
+    ("fp32", "served", "said"),
+    [
+        (0.5, 0.5049, []),
+        (0.5, 0.51, ["CoLA on dev (51.0 instead of 50.0)"]),
+        (0.5, 0.49, ["CoLA on dev (49.0 instead of 50.0)"]),
+    ],
+)
+def test_int8_scores_unlike_fp32_are_told(fp32, served, said):
+    """Better ones, too: it is to be the same model."""
+    assert [*unlike_fp32(cola(0.5, 0.1, fp32=fp32, served=served))] == said
