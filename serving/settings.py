@@ -70,8 +70,8 @@ class Settings(BaseSettings):
     tls_client_ca: FilePath | None = None
     """Certificates of authorities in PEM: clients then must show a certificate of one of them (mutual TLS)."""
     tokens_file: FilePath | None = None
-    """File of bearer tokens, one a line, # begins a comment: every call must carry one of them as metadata
-    `authorization: Bearer TOKEN`. Give each client one of its own: tokens can be replaced one by one."""
+    """File of bearer tokens, one a line (lines that begin with # are left out): every call must carry one of them as
+    metadata `authorization: Bearer TOKEN`. Give each client one of its own: tokens can be replaced one by one."""
     open_health: bool = False
     """Let the health service be called without a token, as Kubernetes' probes do."""
 
@@ -120,7 +120,7 @@ class Settings(BaseSettings):
     """Least severe lines to log."""
     log_calls: Literal["none", "failed", "all"] = "failed"
     """Calls that get a line of their own, with request id, status, sizes and durations. `all` costs some 15 us a call.
-    Of failed ones, the first 50 a second."""
+    Of failed ones, the first 50 a second. At level info."""
     trace_endpoint: str | None = Field(default_factory=lambda: os.environ.get(TRACE_VARIABLE))
     """OpenTelemetry collector (OTLP over gRPC), such as http://127.0.0.1:4317, to send a trace of each call to. Unset:
     OTEL_EXPORTER_OTLP_ENDPOINT, and without that no traces."""

@@ -243,8 +243,8 @@ def test_batches_keep_their_limits(sizes: list[int], max_items: int, max_bytes: 
 
 
 def test_large_texts_are_split_by_bytes(client: Client, server: FakeServer) -> None:
-    """Requests stay below a mebibyte of text where the texts allow it, counted in UTF-8."""
-    client.embed(["ä" * 200_000] * 4)
+    """Requests stay below their limit where the texts allow it, counted in UTF-8."""
+    client.embed(["ä" * 40_000] * 4)
 
     assert [len(request.texts) for request in server.requests] == [2, 2]
     assert all(request.ByteSize() < MAX_REQUEST_BYTES for request in server.requests)

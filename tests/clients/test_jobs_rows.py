@@ -15,8 +15,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from bertline._convert import MAX_REQUEST_BYTES
 from bertline.errors import InvalidInput, InvalidItem, Overloaded
-from bertline.jobs.asking import MAX_REQUEST_BYTES, Asker, Rejected
+from bertline.jobs.asking import Asker, Rejected
 from bertline.jobs.chunks import text_bytes
 from bertline.jobs.sinks import Parquet, length_of_vectors
 from bertline.jobs.storage import FileError

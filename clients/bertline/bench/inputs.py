@@ -129,7 +129,7 @@ def make_payloads(
 ) -> Payloads:
     """The calls that are sent, in turn: `batch_size` inputs each, in order, from the first again after the last.
 
-    A call holds fewer where that many exceed the mebibyte that the clients put into one request.
+    A call holds fewer where that many exceed what the clients put into one request.
     """
     num_calls = min(len(inputs) // math.gcd(len(inputs), batch_size), max(-(-len(inputs) // batch_size), _MIN_CALLS))
     items = list(islice(cycle(inputs), num_calls * batch_size))

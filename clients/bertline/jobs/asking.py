@@ -11,12 +11,11 @@ from threading import Event
 from typing import Any, TypeVar
 
 from bertline._batches import batches
+from bertline._convert import MAX_REQUEST_BYTES
 from bertline.errors import BertlineError, ConnectionFailed, InvalidInput, Overloaded, TimedOut
 from bertline.jobs.chunks import Chunk, text_bytes
 from bertline.results import Usage
 
-MAX_REQUEST_BYTES = 256 * 1024
-"""Text in one request: some thousand short texts, and far below what a server takes."""
 PAUSES_S = (0.2, 0.5, 1.0, 2.0)
 """Before each further attempt; the last one for all that follow."""
 
