@@ -14,9 +14,8 @@ import numpy as np
 
 from bertline import Client
 from demo.models import MODELS, served_name
-from demo.served import plain_values, score_predictions, served_predictions
+from demo.served import local_predictions, num_same, score_predictions, served_predictions
 from export import ort_run
-from tasks.batching import predict
 from tasks.manifest import read_model_directory
 from training.baselines import baseline
 from training.checkpoint import load_model
@@ -67,8 +66,7 @@ class Scoreboard:
             run = torch_run(load_model(self.out / "runs" / MODELS[name].run / "checkpoint", task.name), task)
         else:
             run = ort_run(directory.model_path, execution=directory.manifest.execution)
-        found, seconds = _timed(lambda: predict(task, examples, run, max_batch_tokens=512, chunk_size=32))
-        return [value for pair in zip(examples, found, strict=True) for value in plain_values(task, *pair)], seconds
+        return _timed(lambda: local_predictions(task, run, examples, chunk_size=32))
 
     def table(self) -> str:
         """The table of all scores, with sizes and times, in Markdown."""
@@ -127,7 +125,7 @@ class Scoreboard:
 def _agreement_row(name: str, predictions: dict[str, list[Any]]) -> list[str]:
     """On how many examples each way gives what PyTorch gives."""
     reference = predictions["PyTorch"]
-    counts = [sum(one == other for one, other in zip(reference, predictions[way], strict=True)) for way in WAYS]
+    counts = [num_same(reference, predictions[way]) for way in WAYS]
     return [f"{MODELS[name].title}: same as PyTorch, of {len(reference)}", "", *map(str, counts)]
 
 

@@ -13,16 +13,23 @@ import numpy as np
 
 from bertline import Client
 from tasks import AnyTask
+from tasks.batching import Run, predict
 from tasks.metrics import accuracy, classification_scores, regression_scores, squad_scores, tagging_scores
 
 
-def plain_values(task: AnyTask, example: Any, prediction: Any) -> list[Any]:
+def _plain_values(task: AnyTask, example: Any, prediction: Any) -> list[Any]:
     """What a task has predicted for one example: one value, or one for every mask."""
     if task.name == "masked-lm":
         ids = [task.tokenizer.token_id(token) for token in example.tokens]
         return [(-float(row[i]), row.argmax() == i) for row, i in zip(prediction.log_probs, ids, strict=False)]
     field = {"classification": "label", "spans": "text", "tagging": "tags", "multiple-choice": "choice"}.get(task.name)
     return [getattr(prediction, field) if field else prediction]
+
+
+def local_predictions(task: AnyTask, run: Run, examples: Sequence[Any], *, chunk_size: int) -> list[Any]:
+    """What a task has predicted for examples, computed in this process."""
+    found = predict(task, examples, run, max_batch_tokens=512, chunk_size=chunk_size)
+    return [value for pair in zip(examples, found, strict=True) for value in _plain_values(task, *pair)]
 
 
 def served_predictions(client: Client, task: str, model: str, examples: Sequence[Any]) -> list[Any]:
@@ -56,6 +63,11 @@ def _fill(client: Client, model: str, example: Any) -> list[tuple[float, bool]]:
         (-float(np.log(max(fill.targets[number].score, 1e-30))), fill.tokens[0].token == token)
         for number, (fill, token) in enumerate(zip(fills, example.tokens, strict=True))
     ]
+
+
+def num_same(ours: Sequence[Any], others: Sequence[Any]) -> int:
+    """On how many examples two ways give the same."""
+    return sum(one == other for one, other in zip(ours, others, strict=True))
 
 
 def score_predictions(task: str, examples: Sequence[Any], predictions: Sequence[Any]) -> dict[str, float]:

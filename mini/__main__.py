@@ -12,7 +12,7 @@ import os
 from pathlib import Path
 
 from demo.stage import run_stage
-from mini.line import NAME, Arguments, Line
+from mini.line import DATA, NAME, Arguments, Line, Stage
 from mini.ship import MODELS
 from training.checkpoint import checkpoint_digest
 from training.command import command, parse
@@ -26,14 +26,36 @@ def main() -> None:
         _check_same(arguments.pretrained, MODELS / NAME)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     line = Line(arguments)
-    if line.pretrained.exists():
-        line.scored()  # or it says what has to go, before hours of work
+    line.scored()  # or it says what has to go, before hours of work
     stages = list(line.stages())
+    unmade: list[str] = []
     for number, stage in enumerate(stages, start=1):
-        if stage.result and stage.result.exists():
+        if any(name in unmade for name in line.trained(stage.task)):
+            unmade.append(stage.task)
+        elif stage.result and stage.result.exists():
             print(f"[{number}/{len(stages)}] {stage.title}: there is {stage.result}", flush=True)
-        else:
-            run_stage(number, len(stages), stage.title, stage.arguments)
+        elif not _run(number, len(stages), stage):
+            unmade.append(stage.task)
+        elif stage.title == DATA:
+            line.scored()  # of these data, too
+    if unmade:
+        raise ValueError(f"not made, for reasons that stand above: {', '.join(dict.fromkeys(unmade))}")
+
+
+def _run(number: int, total: int, stage: Stage) -> bool:
+    """Whether a stage succeeds. One of a task may fail: the other tasks do not need it.
+
+    Raises:
+        ValueError: when another one fails.
+    """
+    try:
+        run_stage(number, total, stage.title, stage.arguments)
+    except ValueError as error:
+        if not stage.task:
+            raise
+        print(f"{error}; going on without {stage.task}", flush=True)
+        return False
+    return True
 
 
 def _check_same(pretrained: Path | None, kept: Path) -> None:

@@ -20,6 +20,7 @@ import re
 from bisect import bisect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -185,14 +186,20 @@ def pairs(data: Path, paragraphs: Sequence[tuple[str, Paragraph]]) -> Iterator[t
     Args:
         paragraphs: with questions, of SQuAD.
     """
-    yield from sentence_pairs(data, random.Random(0))
-    yield from question_pairs(paragraphs)
     both = ("sentence1", "sentence2")
     held_out = {_plain(row[key]) for row in read_table(data / STS_DEV, *both) for key in both}
-    for name, label in (("MRPC", "1"), ("RTE", "entailment")):
-        rows = read_table(data / f"glue/{name}/train.tsv.xz", *both, "label")
-        alike = [(row["sentence1"], row["sentence2"]) for row in rows if row["label"] == label]
-        yield from [pair for pair in alike if held_out.isdisjoint(map(_plain, pair))] * PAIR_REPEATS
+    made = chain(
+        sentence_pairs(data, random.Random(0)),
+        question_pairs(paragraphs),
+        *(_alike(data / f"glue/{name}/train.tsv.xz", label) for name, label in (("MRPC", "1"), ("RTE", "entailment"))),
+    )
+    return (pair for pair in made if held_out.isdisjoint(map(_plain, pair)))
+
+
+def _alike(table: Path, label: str) -> list[tuple[str, str]]:
+    """Pairs that have a label, several times."""
+    rows = read_table(table, "sentence1", "sentence2", "label")
+    return [(row["sentence1"], row["sentence2"]) for row in rows if row["label"] == label] * PAIR_REPEATS
 
 
 def sentence_pairs(data: Path, rng: random.Random) -> Iterator[tuple[str, str]]:

@@ -26,6 +26,8 @@ LEGS = (
     "--initialization bert --learning-rate 5e-4 --max-minutes 105 --max-seq-length 256 --global-batch-size 16 --seed 1",
 )
 NAME = "bertline-mini"
+DATA = "Data"
+"""Title of the stage that makes them."""
 EMBED, ABLATIONS = "embed", "ablations"
 CONTRASTIVE = "--pooling cls --dropout 0.1 --learning-rate 3e-4 --global-batch-size 128 --train-seq-length 40"
 TABLES: tuple[TableName, ...] = ("5", "8", "steps")
@@ -64,6 +66,8 @@ class Stage:
     result: Path | None = None
     """None for a stage that always runs: it is short, or sees by itself what is there, and whether that was made as it
     is to be made now."""
+    task: str = ""
+    """Whose model it makes or scores; empty for what all need."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +130,10 @@ class Line:
             ValueError: when one comes from another checkpoint, by other commands, or from other data than those of now.
         """
         names = [name for name in task_names() if self.scores(name).exists()]
+        if names and not self.pretrained.exists():
+            raise ValueError(
+                f"`{self.pretrained}` is gone, which `{self.out / names[0]}` comes from; put it back, or remove that"
+            )
         for name in names:
             record = read_json(self.scores(name))
             self.check_origin(name, record["pretrained"], self.pretrained)
@@ -170,20 +178,20 @@ class Line:
         data, out = _quoted(self.data), _quoted(self.out)
         chosen = [task for task in TASKS if self._wanted(task.name)]
         if chosen or self._wanted(EMBED):
-            yield Stage("Data", f"mini.data {data} {out}/data")
+            yield Stage(DATA, f"mini.data {data} {out}/data")
         if (chosen or self._wanted(EMBED)) and not self.given:
             yield from self._corpora(data, out)
             yield from self._pretraining(out)
         to_do = [task for task in chosen if not self.scores(task.name).exists()]
         before = dict.fromkeys(name for task in to_do for name in self.trained(task.name)[:-1])
         for name in [name for name in before if name not in {task.name for task in chosen}]:
-            yield Stage(title_of(name), self.training(name))
+            yield Stage(title_of(name), self.training(name), task=name)
         for task in chosen:
             yield from self._task(task.name)
         if self._wanted(EMBED):
             yield from self._task(EMBED)
         if self._wanted(ABLATIONS):
-            yield Stage("What each part of BERT is worth", self._ablations(data))
+            yield Stage("What each part of BERT is worth", self._ablations(data), task=ABLATIONS)
         yield Stage("Keep the models", f"mini.ship {self._flags}")
         yield Stage("The page of results", f"mini.results {self._flags}")
 
@@ -221,13 +229,13 @@ class Line:
     def _task(self, name: str) -> Iterator[Stage]:
         """Train, export twice, score."""
         if not self.scores(name).exists():
-            yield Stage(title_of(name), self.training(name))
+            yield Stage(title_of(name), self.training(name), task=name)
             for precision in ("fp32", "int8"):
                 result = self.model(name, precision)
                 wanted = "int8 --mixed" if precision == "int8" else precision
                 arguments = f"export {_quoted(self.checkpoint(name))} {_quoted(result)} --precision {wanted}"
-                yield Stage(f"Export: {name}, {precision}", arguments, result)
-        yield Stage(f"Scores: {name}", f"mini.scores {name} {self._flags}", self.scores(name))
+                yield Stage(f"Export: {name}, {precision}", arguments, result, name)
+        yield Stage(f"Scores: {name}", f"mini.scores {name} {self._flags}", self.scores(name), name)
 
     def training(self, name: str) -> str:
         """What trains the model of a task, or that which some tasks start from; comes after `python -m`."""
@@ -252,7 +260,7 @@ class Line:
         )
 
     def _ablations(self, data: str) -> str:
-        """The same shape and vocabulary, but each from new weights, and for a few minutes."""
+        """Networks of the same shape, each from new weights, and for some minutes."""
         tables = _words(TABLES)
         return f"training.ablations --data {data} --run-dir {_quoted(self.ablations)} --scale mini --tables {tables}"
 

@@ -8,6 +8,7 @@ under OUT stays there as it is.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -18,7 +19,7 @@ import jinja2
 from export.report import speed_in_words
 from mini import ship
 from mini.line import ABLATIONS, EMBED, NAME, TABLES, Arguments, Line, check_commands, kept_models, task_names, title_of
-from mini.scores import BEFORE, last_position
+from mini.scores import BEFORE, WAYS, last_position
 from mini.tasks import CLOZE, EMBED_AIM, TASKS, Aim, MiniTask
 from tasks.files import atomic_write
 from tasks.json_files import read_json
@@ -34,7 +35,6 @@ from training.reports.plot import plot_runs
 
 PAGE, FOLDER = Path("docs/results.md"), Path("docs/results")
 CURVES = "pretraining.png"
-WAYS = ("PyTorch", "ONNX fp32", "ONNX int8", "served int8")
 _ENDS = (WAYS[0], WAYS[-1])
 INT8_POINTS = 0.5
 """That int8 may differ from fp32 by."""
@@ -63,6 +63,7 @@ def page_of(runs: Sequence[Path], records: Mapping[str, Record]) -> str:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent), undefined=jinja2.StrictUndefined, autoescape=False
     )
+    environment.filters["in_words"] = in_words
     tables = {
         "aims": aim_rows(records),
         "pretraining": pretraining_rows(runs),
@@ -78,6 +79,7 @@ def page_of(runs: Sequence[Path], records: Mapping[str, Record]) -> str:
         {name: markdown_table(rows) for name, rows in tables.items()},
         commands=list(dict.fromkeys(command for record in records.values() for command in record["commands"])),
         near_unpretrained=[*near_unpretrained(records)],
+        near_baseline=[*near_baseline(records)],
         unlike_fp32=[*unlike_fp32(records)],
         answers={name: record["ways"]["dev"][WAYS[0]]["scores"] for name, record in records.items() if "squad" in name},
         percent=percent,
@@ -184,7 +186,7 @@ def cloze_records(records: Mapping[str, Record]) -> list[tuple[Record, list[str]
             titles = next((titles for other, titles in made if other == cloze), None)
             if titles is None:
                 made.append((cloze, titles := []))
-            titles.append(short_title(task))
+            titles += [short_title(task)] if task.after == CLOZE else []
     return made
 
 
@@ -225,6 +227,17 @@ def near_unpretrained(records: Mapping[str, Record]) -> Iterable[str]:
         means, deviations = [row["mean"] for row in rows], [row["standard_deviation"] or 0.0 for row in rows]
         if None not in means and means[0] - means[1] <= max(deviations):
             yield f"{short_title(task)} ({' against '.join(map(_with_deviation, rows))})"
+
+
+def near_baseline(records: Mapping[str, Record]) -> Iterable[str]:
+    """Tasks whose mean accuracy is not above that of what needs no model by two standard errors of the dev set."""
+    for task, record in scored(records):
+        if task.metric != "accuracy":
+            continue
+        dev, mean = record["ways"]["dev"], _best(record["grid"])["mean"]
+        known = dev["baseline"]["scores"]["accuracy"]
+        if mean - known <= 2 * math.sqrt(mean * (1 - mean) / dev["num_examples"]):
+            yield f"{short_title(task)} ({percent(mean)} against {percent(known)})"
 
 
 def unlike_fp32(records: Mapping[str, Record]) -> Iterable[str]:
@@ -287,10 +300,11 @@ def cost_rows(runs: Sequence[Path], records: Mapping[str, Record]) -> Iterable[R
     legs = [_position(run) for run in runs]
     hours, tokens = sum(leg["elapsed_s"] for leg in legs) / 3600, sum(leg["num_tokens"] for leg in legs)
     yield _cost_row("Pretraining", {"num_runs": len(runs), "hours": hours, "num_tokens": tokens}, "see above")
-    made = [(CLOZE, record) for record, _ in cloze_records(records)]
-    made += [(name, records[name]) for name in task_names() if name in records]
-    for name, record in made:
-        yield _cost_row(title_of(name), record["cost"], machine_in_words(record["machine"]))
+    made = [(f"{title_of(CLOZE)}: {in_words(tasks)}", record) for record, tasks in cloze_records(records)]
+    made += [(title_of(name), records[name]) for name in task_names() if name in records]
+    for title, record in made:
+        machine = machine_in_words(record["machine"]) if record["machine"] else "not recorded"
+        yield _cost_row(title, record["cost"], machine)
 
 
 def _cost_row(stage: str, cost: Record, machine: str) -> Row:
@@ -302,6 +316,11 @@ def _cost_row(stage: str, cost: Record, machine: str) -> Row:
 def score_name(task: MiniTask) -> str:
     """What the score of a task is called."""
     return {"f1_1": "F1", "f1": "F1", "matthews": "Matthews", "spearman": "Spearman"}.get(task.metric, task.metric)
+
+
+def in_words(items: Sequence[str]) -> str:
+    """Such as `a, b and c`."""
+    return " and ".join(filter(None, [", ".join(items[:-1]), items[-1]]))
 
 
 def percent(score: float) -> str:

@@ -12,22 +12,20 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
 
 from bertline import Client
-from demo.served import plain_values, score_predictions, served_predictions
+from demo.served import local_predictions, num_same, score_predictions, served_predictions
 from demo.server import Server
 from export import ort_run
 from mini.line import EMBED, STS, STS_COLUMNS, Arguments, Line, check_names, commands_of, served_as, task_names
 from mini.tasks import CLOZE, TASKS, MiniTask
-from tasks import AnyTask
-from tasks.batching import Run, predict
 from tasks.files import atomic_write
 from tasks.json_files import read_json
-from tasks.machine import machine
 from tasks.manifest import read_model_directory
 from training.baselines import baseline
 from training.checkpoint import TaskCard, checkpoint_digest, load_tokenizer, read_task_card
@@ -44,6 +42,8 @@ Predict = Callable[[Sequence[Any]], list[Any]]
 """Values of examples, as `demo.served` has them."""
 BEFORE = ("word overlap", "mean of word embeddings", "before, cls", "before, mean")
 """What vectors are held against, as contrastive training names it."""
+WAYS = ("PyTorch", "ONNX fp32", "ONNX int8", "served int8")
+"""To compute one model."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,10 +101,9 @@ def score_vectors(line: Line, client: Client) -> dict[str, Any]:
 
 
 def _agreement(ours: Sequence[Any], others: Sequence[Any]) -> dict[str, Any]:
-    pairs = list(zip(ours, others, strict=True))
     if isinstance(ours[0], float):
-        return {"largest_difference": max(abs(one - other) for one, other in pairs)}
-    return {"same": sum(one == other for one, other in pairs)}
+        return {"largest_difference": max(abs(one - other) for one, other in zip(ours, others, strict=True))}
+    return {"same": num_same(ours, others)}
 
 
 def of_cloze(line: Line) -> dict[str, Any]:
@@ -136,8 +135,8 @@ def _card(line: Line, name: str) -> TaskCard:
 
 
 def _trained_on(line: Line, name: str) -> dict[str, Any]:
-    """The machine of a task's training; the one at hand where a checkpoint is from before that was recorded."""
-    return dict(_card(line, name).provenance.get("machine") or machine())
+    """The machine of a task's training; empty where a checkpoint is from before that was recorded."""
+    return dict(_card(line, name).provenance.get("machine", {}))
 
 
 def _check_origins(line: Line, name: str, data: Mapping[str, str]) -> None:
@@ -169,20 +168,12 @@ def _ways(line: Line, name: str, kind: str, client: Client) -> dict[str, Predict
         name: of the task.
         kind: what it is called in the client.
     """
-    ways = {"PyTorch": _local(*load_for_evaluation(line.checkpoint(name)))}
+    runs = [load_for_evaluation(line.checkpoint(name))]
     for precision in ("fp32", "int8"):
         directory = read_model_directory(line.model(name, precision))
-        run = ort_run(directory.model_path, execution=directory.manifest.execution)
-        ways[f"ONNX {precision}"] = _local(directory.load_task(), run)
-    return ways | {"served int8": lambda examples: served_predictions(client, kind, served_as(name), examples)}
-
-
-def _local(task: AnyTask, run: Run) -> Predict:
-    def predictions(examples: Sequence[Any]) -> list[Any]:
-        found = predict(task, examples, run, max_batch_tokens=512, chunk_size=256)
-        return [value for pair in zip(examples, found, strict=True) for value in plain_values(task, *pair)]
-
-    return predictions
+        runs.append((directory.load_task(), ort_run(directory.model_path, execution=directory.manifest.execution)))
+    local = [partial(local_predictions, task, run, chunk_size=256) for task, run in runs]
+    return dict(zip(WAYS, [*local, partial(served_predictions, client, kind, served_as(name))], strict=True))
 
 
 def _score_split(line: Line, task: MiniTask, path: Path, ways: Mapping[str, Predict]) -> dict[str, Any]:
@@ -201,7 +192,7 @@ def _score_split(line: Line, task: MiniTask, path: Path, ways: Mapping[str, Pred
         for way, predictions in ways.items():
             values[way] = predictions(examples)
             scores = score_predictions(task.kind, examples, values[way])
-            found[way] = {"scores": scores, **_agreement(values["PyTorch"], values[way])}
+            found[way] = {"scores": scores, **_agreement(values[WAYS[0]], values[way])}
             bar.update(1)
     return found
 

@@ -134,7 +134,8 @@ def test_files_are_those_that_training_reads(tmp_path, monkeypatch, capfd):
     river = "She saw the river Thames. They saw it. The Thames is a long and winding river."
     known = "Here is a sentence that SQuAD has. It asks what Anna saw in Rome."
     for name in {*PAIR_FILES, *CLOZE_FILES}:
-        write(data / f"pretrain/{name}.txt.xz", f"{paragraph}\nOne sentence alone.\n\n{river}\n{known}\n")
+        told = f"{paragraph}\nOne sentence alone.\nOne of STS-B dev. It has another after it.\n\n{river}\n{known}\n"
+        write(data / f"pretrain/{name}.txt.xz", told)
     for name, yes, no in (("MRPC", "1", "0"), ("RTE", "entailment", "not_entailment")):
         rows = f"{yes}\tone {name}\tother\n{no}\tx\ty\n"
         rows += f"{yes}\tOne  of STS-B dev.\tother\n"

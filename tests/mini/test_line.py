@@ -194,6 +194,58 @@ def test_cards_tell_licences(name):
     assert "Wikipedia" in notes(name)
 
 
+def test_scores_without_their_checkpoint_are_refused(checkpoint, tmp_path):
+    """Nobody could say any more what they are of."""
+    line = Line(Arguments(data=tmp_path, out=tmp_path / "out"))
+    assert line.scored() == []
+
+    atomic_write(tmp_path / "out/embed/scores.json", b"{}")
+    with pytest.raises(ValueError, match=f"fp16/bertline-mini` is gone, which `{tmp_path}/out/embed` comes from"):
+        line.scored()
+
+
+def test_a_task_that_fails_ends_no_other(checkpoint, tmp_path, monkeypatch, capfd):
+    """Those that go on from it are left out with it; the command fails in the end, and names them."""
+    done = []
+
+    def run_stage(number, total, title, arguments):
+        done.append(title)
+        if title == title_of("squad-v1"):
+            raise ValueError("`python -m training.finetune` failed; what it says stands above")
+
+    monkeypatch.setattr("mini.__main__.run_stage", run_stage)
+    monkeypatch.setattr("mini.__main__._check_same", lambda *_: None)
+    arguments = ["--data", str(tmp_path), "--out", str(tmp_path / "out"), "--pretrained", str(checkpoint)]
+    arguments += ["--only", "squad-v1", "squad-v2", "sst-2"]
+    result = call(mini.__main__.main, arguments, monkeypatch, capfd)
+
+    assert result.returncode == 1
+    assert "failed; what it says stands above; going on without squad-v1" in result.stdout
+    assert "not made, for reasons that stand above: squad-v1, squad-v2" in result.stderr
+    assert "Scores: sst-2" in done
+    assert done[-2:] == ["Keep the models", "The page of results"]
+    assert not {"Export: squad-v1, fp32", "Scores: squad-v1", title_of("squad-v2"), "Scores: squad-v2"} & {*done}
+
+
+@pytest.mark.parametrize("failing", ["Data", "Keep the models"])
+def test_a_stage_that_all_need_ends_the_line(checkpoint, failing, tmp_path, monkeypatch, capfd):
+    """Nothing after it is tried."""
+    done = []
+
+    def run_stage(number, total, title, arguments):
+        done.append(title)
+        if title == failing:
+            raise ValueError("it failed")
+
+    monkeypatch.setattr("mini.__main__.run_stage", run_stage)
+    arguments = ["--data", str(tmp_path), "--out", str(tmp_path / "out"), "--pretrained", str(checkpoint)]
+    result = call(mini.__main__.main, arguments, monkeypatch, capfd)
+
+    assert result.returncode == 1
+    assert "it failed" in result.stderr
+    assert done[-1] == failing
+
+
 def test_models_of_the_same_checkpoint_stay(checkpoint, tmp_path, monkeypatch, capfd):
     """They may have been tuned since; one of another checkpoint is put in their place, and too much is refused."""
     out, kept = tmp_path / "out", tmp_path / "models"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mini.results import near_unpretrained, unlike_fp32
+from mini.results import near_baseline, near_unpretrained, unlike_fp32
 
 
 def cola(mean, unpretrained, deviation=0.02, *, served=0.5, fp32=0.5):
@@ -42,3 +42,22 @@ def test_pretraining_that_is_worth_no_more_than_a_seed_is_told(record, said):
 def test_int8_scores_unlike_fp32_are_told(fp32, served, said):
     """Better ones, too: it is to be the same model."""
     assert [*unlike_fp32(cola(0.5, 0.1, fp32=fp32, served=served))] == said
+
+
+@pytest.mark.parametrize(
+    ("mean", "num_examples", "said"),
+    [
+        (0.60, 100, ["RTE (60.0 against 52.7)"]),  # two standard errors are 9.8 points
+        (0.63, 100, []),
+        (0.60, 400, []),  # and here they are 4.9
+        (0.50, 400, ["RTE (50.0 against 52.7)"]),
+    ],
+)
+def test_accuracy_that_chance_may_bring_is_told(mean, num_examples, said):
+    """By the size of the dev set; the other metrics have no such error here."""
+    settings = [{"mean": mean, "standard_deviation": 0.01, "runs": [{"name": "seed0", "score": mean}]}]
+    dev = {"num_examples": num_examples, "baseline": {"scores": {"accuracy": 0.527}}}
+    rte = {"grid": {"settings": settings, "best": {"name": "seed0"}}, "ways": {"dev": dev}}
+
+    assert [*near_baseline({"rte": rte})] == said
+    assert [*near_baseline(cola(0.01, 0.01))] == []

@@ -121,7 +121,8 @@ def run_all(
             place = f"[{len(runs) - len(left) + number + 1}/{len(runs)}]"
             print(f"\n{place} {_name(recipe)}{clock.time_left(left[number:])}", flush=True)
         attempt(recipe, partial(_run, recipe, world))
-        clock.count(recipe, time.monotonic() - start)
+        if recipe.run_dir in outcomes:
+            clock.count(recipe, time.monotonic() - start)
         if world.is_main:
             finished(outcomes)
         world.barrier()

@@ -283,6 +283,20 @@ def test_limits_follow_the_settings():
     assert "may say that a text holds no answer" in texts[1]
 
 
+def test_how_the_checkpoint_was_chosen_is_told():
+    """With the number of runs; where there were several, the deviation over seeds is no longer said to be unknown."""
+    settings, chosen = ClassificationSettings(labels=("no", "yes")), "chosen by the best accuracy of 3 runs"
+    one, several = (
+        model_card(TaskCard(task="classification", settings=settings, scores=scores), CONFIG, num_parameters=1)
+        for scores in ({"dev": {"accuracy": 0.5}}, {"dev": {"accuracy": 0.5}, "selection": chosen, "num_runs": 3})
+    )
+
+    assert "The checkpoint was" not in one
+    assert "change with the seed" in one
+    assert f"The checkpoint was {chosen}." in several
+    assert "change with the seed" not in several
+
+
 @given(st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs")), min_size=1).filter(str.strip))
 def test_whatever_names_are_the_metadata_is_yaml(name):
     """Names of runs, files and labels come from the user and break neither the metadata nor the tables."""
