@@ -84,7 +84,7 @@ SCALES: dict[ScaleName, Scale] = {
         vocab_size=8192,
         shape=(4, 256, 4),
         shapes=((2, 128, 2), (2, 256, 4), (4, 256, 4), (6, 256, 4)),
-        bilstm={"bilstm": 256, "learning_rate": 1e-3},
+        bilstm={"bilstm": 256},
         bilstm_epochs=2,
         pretraining={**_SHORT_OF_TIME, "num_steps": 1600, "global_batch_size": 32, "learning_rate": 2e-3}
         | {"masking_rate": 0.45, "checkpoint_every": 200, "keep_last": 1, "eval_every": 0},
