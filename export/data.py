@@ -37,14 +37,17 @@ class Data:
     """Files with examples. Where none are given, those of the checkpoint's training are taken, if they are there."""
 
     dev: tuple[Path, ...] = ()
-    """Labelled data to score on, as `--dev` of training.finetune; for embeddings pairs with numbers."""
+    """Labelled data to score on, as `--dev` of training.finetune; for embeddings pairs with numbers. Unset: those of
+    the checkpoint's training for the task, if they are there."""
     train: tuple[Path, ...] = ()
     """Training data: static int8 takes the ranges of activations from them. Unset: those of the checkpoint's training
     for the task, if they are there."""
     columns: tyro.conf.Suppress[Columns] = field(default_factory=Columns)
     """Of all of them."""
+    dev_columns: tyro.conf.Suppress[Columns | None] = None
+    """Of dev data that are the training's own; None for the same."""
     train_columns: tyro.conf.Suppress[Columns | None] = None
-    """Of the training's own data; None for the same."""
+    """Of training data that are the training's own; None for the same."""
     texts: Path | None = None
     """Texts without labels, one a line, or a table: nothing is scored, vectors or logits are compared. For int8 some
     hundred are wanted: up to half of them give ranges, and the others judge."""
@@ -71,24 +74,25 @@ class Data:
         return (*self.dev, *self.train, *((self.texts,) if self.texts else ()))
 
     def or_those_of(self, card: TaskCard | None, task: AnyTask) -> Data:
-        """Itself, or where it names no files, the data of a training for the task, with their columns; where it names
-        `dev` alone, that with the data that the training took."""
-        if not (recipe := self._recipe(card, task)):
-            return self
-        train = _those_there(recipe.get("train", ()))
-        ours = replace(self, train=train, train_columns=dev_columns({"columns": recipe.get("columns", {})}))
-        dev = _those_there(recipe.get("dev", ()))
-        return ours if self.dev else replace(ours, dev=dev, columns=columns_there(dev, dev_columns(recipe)))
+        """Itself, with what it does not name, `dev` or `train`, from a training for the task, with their columns."""
+        found, recipe = self, self._recipe(card, task)
+        if recipe and not self.train:
+            columns = dev_columns({"columns": recipe.get("columns", {})})
+            found = replace(found, train=_those_there(recipe.get("train", ())), train_columns=columns)
+        if recipe and not self.dev:
+            dev = _those_there(recipe.get("dev", ()))
+            found = replace(found, dev=dev, dev_columns=columns_there(dev, dev_columns(recipe)))
+        return found
 
     def not_there(self, card: TaskCard | None, task: AnyTask) -> list[str]:
-        """Names of the files of a training for the task that are looked for in vain, where none are given."""
+        """Names of the files of a training for the task that are looked for in vain, where none are given to judge."""
         recipe = {} if self.dev else self._recipe(card, task)
-        wanted = [*recipe.get("dev", ()), *recipe.get("train", ())]
+        wanted = [*recipe.get("dev", ()), *(() if self.train else recipe.get("train", ()))]
         return [name for name in wanted if not Path(name).is_file()]
 
     def _recipe(self, card: TaskCard | None, task: AnyTask) -> Mapping[str, Any]:
-        """Of the training for the task; empty where there was none, or other data are given."""
-        if self.train or self.texts or not card or card.task != task.name:
+        """Of the training for the task; empty where there was none, or texts are given instead of its data."""
+        if self.texts or not card or card.task != task.name:
             return {}
         recipe: Mapping[str, Any] = card.provenance.get("recipe", {})
         return recipe
@@ -100,7 +104,7 @@ class Data:
             ValueError: naming the file and the line of what cannot be used.
         """
         if self.dev:
-            return labelled(task, self.dev, self.columns, max_examples=self.max_examples)
+            return labelled(task, self.dev, self.dev_columns or self.columns, max_examples=self.max_examples)
         if self.texts:
             there = _texts_of((self.texts,), self.columns)
             return plain_texts(task, there, (self.texts,), max_examples=self.max_examples)

@@ -28,6 +28,7 @@ from tasks.manifest import read_model_directory
 from tests.export.conftest import SETTINGS
 from training.checkpoint import TaskCard, checkpoint_digest, load_model
 from training.checkpoint import save_checkpoint as save_our_checkpoint
+from training.data.labelled import Columns
 
 UNTUNED = Wishes(tune=False)
 IMPOSSIBLE = Wishes(tune=False, limits=Limits(atol=1e-12))
@@ -230,6 +231,27 @@ def test_dev_alone_takes_ranges_from_the_data_of_training(task, tmp_path, checkp
     assert found == ("static int8" if task == "classification" else "dynamic int8")
     assert ("ranges from train.tsv" in said) == (task == "classification")
     assert ("no --train: dynamic ranges only, results depend on the batch" in said) == (task == "embedding")
+
+
+def test_train_alone_is_judged_on_the_dev_data_of_training(tmp_path, checkpoints):
+    """Each with its own columns; what is not found is named."""
+    (dev := tmp_path / "dev.tsv").write_text("sentence\tlabel\nthe cat\tnews\nthe bakery\tsports\n")
+    (train := tmp_path / "other.tsv").write_text("words\tlabel\ngoing home\tnews\n")
+    checkpoint = ours(
+        tmp_path / "ours",
+        checkpoints["classification"],
+        train=["gone.tsv"],
+        dev=[str(dev), "lost.tsv"],
+        columns={"text": "sentence"},
+    )
+    wishes, said = Wishes(precision="int8", tune=False, limits=Limits(max_drop=200, min_cosine=0.9)), []
+    data = Data(train=(train,), columns=Columns(text="words"))
+
+    model = export_checkpoint(checkpoint, tmp_path / "m/1", wishes, data=data, stages=Stages(said.append))
+
+    assert model.manifest.scores["judged_on"] == "2 examples of dev.tsv"
+    assert "ranges from other.tsv" in said
+    assert "data of the training that are not found from here: lost.tsv; --dev and --train say where" in said
 
 
 @pytest.mark.parametrize(
