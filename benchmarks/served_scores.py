@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bertline import BertlineError, Client
-from demo.served import plain_values, score_predictions, served_predictions
+from demo.served import num_same, plain_values, score_predictions, served_predictions
 from training.command import command, parse
 from training.data.labelled import Columns, read_examples
 from training.evaluate import format_scores, load_for_evaluation, predict_with_progress
@@ -40,12 +40,12 @@ def compare(arguments: Arguments) -> None:
     start = time.monotonic()
     found = predict_with_progress(task, examples, run)
     rows, notes = {"PyTorch": task.score(examples, found)}, [_note("PyTorch", len(examples), start)]
-    evaluated = [value for pair in zip(examples, found, strict=True) for value in plain_values(task, *pair)]
+    evaluated = plain_values(task, examples, found)
     with Client(arguments.target, timeout=600) as client:
         for model in arguments.model:
             start = time.monotonic()
             served = served_predictions(client, task.name, model, examples)
-            same = sum(one == other for one, other in zip(served, evaluated, strict=True))
+            same = num_same(served, evaluated)
             notes.append(f"{_note(model, len(examples), start)}, {same:,} of {len(examples):,} as evaluated")
             rows[f"served {model}"] = score_predictions(task.name, examples, served)
     print(format_scores(rows), *notes, sep="\n")

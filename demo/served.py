@@ -28,7 +28,11 @@ def _plain_values(task: AnyTask, example: Any, prediction: Any) -> list[Any]:
 
 def local_predictions(task: AnyTask, run: Run, examples: Sequence[Any], *, chunk_size: int) -> list[Any]:
     """What a task has predicted for examples, computed in this process."""
-    found = predict(task, examples, run, max_batch_tokens=512, chunk_size=chunk_size)
+    return plain_values(task, examples, predict(task, examples, run, max_batch_tokens=512, chunk_size=chunk_size))
+
+
+def plain_values(task: AnyTask, examples: Sequence[Any], found: Sequence[Any]) -> list[Any]:
+    """What a task's predictions for examples say, in the values that a server's answers are compared by."""
     return [value for pair in zip(examples, found, strict=True) for value in _plain_values(task, *pair)]
 
 
