@@ -22,7 +22,7 @@ from training.command import command, parse
 def main() -> None:
     """Command line."""
     arguments = parse(Arguments, "mini", __doc__)
-    if arguments.only:
+    if arguments.only or arguments.pretrained:
         _check_same(arguments.pretrained, MODELS / NAME)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     line = Line(arguments)
@@ -59,9 +59,12 @@ def _run(number: int, total: int, stage: Stage) -> bool:
 
 
 def _check_same(pretrained: Path | None, kept: Path) -> None:
-    """Whether a part of the models can be made anew from a checkpoint: the others stay those of what is kept."""
+    """Whether a part of the models can be made anew from a checkpoint: the others stay those of what is kept, and so do
+    the curves of pretraining, and what cards tell of it."""
     if kept.exists() and (not pretrained or checkpoint_digest(pretrained) != checkpoint_digest(kept)):
-        raise ValueError(f"--only leaves models of `{kept}` beside what is made anew: --pretrained {kept}")
+        raise ValueError(
+            f"`{kept}` and what comes of it stay beside what is made anew, so go on from it: --pretrained {kept}"
+        )
 
 
 if __name__ == "__main__":

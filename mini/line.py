@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mini.data import STS_DEV
-from mini.tasks import CLOZE, SQUAD, TASKS, MiniTask
+from mini.tasks import CLOZE, TASKS, WINDOWS, MiniTask
 from tasks.files import sha256
 from tasks.json_files import read_json
 from training.ablations.tables import TableName
@@ -256,11 +256,11 @@ class Line:
         return (
             f"training.finetune spans --checkpoint {_quoted(self.pretrained)} "
             f"--train {_quoted(self.path(CLOZE_QUESTIONS))} --dev {_quoted(self.path(_cloze_dev()))} "
-            f"--run-dir {_quoted(self.out)}/{CLOZE} {SQUAD} --num-epochs 1 --learning-rate 5e-4 --dropout 0"
+            f"--run-dir {_quoted(self.out)}/{CLOZE} {WINDOWS} --num-epochs 1 --learning-rate 5e-4 --dropout 0"
         )
 
     def _ablations(self, data: str) -> str:
-        """Networks of the same shape, each from new weights, and for some minutes."""
+        """Networks of the same shape, each from new weights."""
         tables = _words(TABLES)
         return f"training.ablations --data {data} --run-dir {_quoted(self.ablations)} --scale mini --tables {tables}"
 

@@ -1,15 +1,17 @@
-"""Keep what the line has found in docs/results/, and write docs/results.md and its pictures from that alone.
+"""Keep what the line has found in docs/results/, and write docs/results.md and its pictures from that.
 
     python -m mini.results --data DATA --out build/mini
 
-The words are those of mini/results.md.j2; every number in a table is read from docs/results/. What has not been made
-under OUT stays there as it is.
+The words are those of mini/results.md.j2, and so are the published figures and the list of the data; all other numbers
+in tables are read from docs/results/, speeds from the manifests in models/. What has not been made under OUT stays
+there as it is.
 """
 
 from __future__ import annotations
 
 import math
 import re
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -35,6 +37,7 @@ from training.reports.plot import plot_runs
 
 PAGE, FOLDER = Path("docs/results.md"), Path("docs/results")
 CURVES = "pretraining.png"
+VECTORS = "vectors of texts"
 _ENDS = (WAYS[0], WAYS[-1])
 INT8_POINTS = 0.5
 """That int8 may differ from fp32 by."""
@@ -79,12 +82,15 @@ def page_of(runs: Sequence[Path], records: Mapping[str, Record]) -> str:
         {name: markdown_table(rows) for name, rows in tables.items()},
         commands=list(dict.fromkeys(command for record in records.values() for command in record["commands"])),
         near_unpretrained=[*near_unpretrained(records)],
+        below_baseline=[*below_baseline(records)],
         near_baseline=[*near_baseline(records)],
+        easy_aims=[*easy_aims(records)],
+        single_seeds=[short_title(task) for task, record in scored(records) if _best(record["grid"])["num_seeds"] == 1],
         unlike_fp32=[*unlike_fp32(records)],
         answers={name: record["ways"]["dev"][WAYS[0]]["scores"] for name, record in records.items() if "squad" in name},
         percent=percent,
-        missing=[task.title for task in TASKS if task.name not in records],
-        cloze=[(percent(made["scores"]["f1"]), titles) for made, titles in cloze_records(records)],
+        missing=[title for name, title in _titles().items() if name not in records],
+        cloze=[(percent(made["scores"]["f1"]), titles) for made, titles in cloze_records(records) if titles],
         ablations=[ablation_files(table) for table, picture in drawn.items() if picture.exists()],
         no_ablations=[paper_name(table).lower() for table, picture in drawn.items() if not picture.exists()],
     )
@@ -155,7 +161,18 @@ def aim_rows(records: Mapping[str, Record]) -> Iterable[Row]:
             yield _aim_row(f"{task.title}: {score_name(task)} on {task.aim.split}", task.aim, found)
     if EMBED in records:
         found = [records[EMBED][way]["spearman"] for way in (BEFORE[0], *_ENDS)]
-        yield _aim_row("vectors of texts: Spearman on STS-B dev, none of whose pairs was learnt from", EMBED_AIM, found)
+        yield _aim_row(f"{VECTORS}: Spearman on STS-B dev, none of whose pairs was learnt from", EMBED_AIM, found)
+
+
+def easy_aims(records: Mapping[str, Record]) -> Iterable[str]:
+    """Tasks whose first aim is not above what needs no model."""
+    for task, record in scored(records):
+        if task.aim:
+            known = record["ways"][task.aim.split]["baseline"]["scores"][task.metric]
+            if task.aim.two_cores <= 100 * known:
+                yield short_title(task)
+    if EMBED in records and EMBED_AIM.two_cores <= 100 * records[EMBED][BEFORE[0]]["spearman"]:
+        yield VECTORS
 
 
 def _aim_row(name: str, aim: Aim, scores: Sequence[float]) -> Row:
@@ -170,6 +187,11 @@ def _position(run: Path) -> Record:
     if found := last_position(run):
         return found
     raise ValueError(f"`{run / METRICS_FILE}` does not say how far it came")
+
+
+def _titles() -> dict[str, str]:
+    """What each task is called, and the vectors."""
+    return {task.name: task.title for task in TASKS} | {EMBED: VECTORS}
 
 
 def scored(records: Mapping[str, Record]) -> Iterable[tuple[MiniTask, Record]]:
@@ -196,7 +218,7 @@ def short_title(task: MiniTask) -> str:
 
 
 def score_rows(records: Mapping[str, Record], split: str) -> Iterable[Row]:
-    """A row a task: what does without pretraining, the seeds, and the best seed's model each way."""
+    """A row a task: what does without pretraining, the seeds, and the best run's model each way."""
     seeds = ("not pretrained", "fine-tuned, seeds") if split == "dev" else ()
     yield "task, score", "examples", "without a model", *seeds, *WAYS
     for task, record in scored(records):
@@ -229,12 +251,22 @@ def near_unpretrained(records: Mapping[str, Record]) -> Iterable[str]:
             yield f"{short_title(task)} ({' against '.join(map(_with_deviation, rows))})"
 
 
-def near_baseline(records: Mapping[str, Record]) -> Iterable[str]:
-    """Tasks whose mean accuracy is not above that of what needs no model by two standard errors of the dev set."""
+def below_baseline(records: Mapping[str, Record]) -> Iterable[str]:
+    """Tasks in which random weights, fine-tuned, end below what needs no model: to be above them says little."""
     for task, record in scored(records):
-        if task.metric != "accuracy":
+        mean = record["grid"]["unpretrained"]["mean"]
+        if mean is not None and mean < record["ways"]["dev"]["baseline"]["scores"][task.metric]:
+            yield short_title(task)
+
+
+def near_baseline(records: Mapping[str, Record]) -> Iterable[str]:
+    """Tasks judged by accuracy or F1 of a label whose mean accuracy is not above that of what needs no model by two
+    standard errors of the dev set."""
+    for task, record in scored(records):
+        if task.metric not in ("accuracy", "f1_1"):
             continue
-        dev, mean = record["ways"]["dev"], _best(record["grid"])["mean"]
+        dev, runs = record["ways"]["dev"], _best(record["grid"])["runs"]
+        mean = statistics.fmean(run["dev"]["accuracy"] for run in runs if run["score"] is not None)
         known = dev["baseline"]["scores"]["accuracy"]
         if mean - known <= 2 * math.sqrt(mean * (1 - mean) / dev["num_examples"]):
             yield f"{short_title(task)} ({percent(mean)} against {percent(known)})"
@@ -244,9 +276,14 @@ def unlike_fp32(records: Mapping[str, Record]) -> Iterable[str]:
     """Tasks and sets whose served int8 score is further from PyTorch's than it should be."""
     for task, record in scored(records):
         for split, ways in record["ways"].items():
-            ends = [ways[way]["scores"][task.metric] for way in _ENDS]
-            if 100 * abs(ends[1] - ends[0]) > INT8_POINTS:
-                yield f"{short_title(task)} on {split} ({percent(ends[1])} instead of {percent(ends[0])})"
+            yield from _unlike(f"{short_title(task)} on {split}", [ways[way]["scores"][task.metric] for way in _ENDS])
+    if EMBED in records:
+        yield from _unlike(VECTORS, [records[EMBED][way]["spearman"] for way in _ENDS])
+
+
+def _unlike(name: str, ends: Sequence[float]) -> Iterable[str]:
+    if 100 * abs(ends[1] - ends[0]) > INT8_POINTS:
+        yield f"{name} ({percent(ends[1])} instead of {percent(ends[0])})"
 
 
 def _mean(row: Mapping[str, Any]) -> str:
@@ -274,7 +311,7 @@ def _same(found: Record) -> str:
 
 def speed_rows(models: Path) -> Iterable[Row]:
     """A row for each model that is kept: what is measured when its form is chosen."""
-    yield "model", "graph", "MB", "speed", "measured on"
+    yield "model", "graph", "MB, all files", "speed", "measured on"
     for name, place in sorted(kept_models()):
         if not (models / place).exists():
             continue
@@ -300,7 +337,7 @@ def cost_rows(runs: Sequence[Path], records: Mapping[str, Record]) -> Iterable[R
     legs = [_position(run) for run in runs]
     hours, tokens = sum(leg["elapsed_s"] for leg in legs) / 3600, sum(leg["num_tokens"] for leg in legs)
     yield _cost_row("Pretraining", {"num_runs": len(runs), "hours": hours, "num_tokens": tokens}, "see above")
-    made = [(f"{title_of(CLOZE)}: {in_words(tasks)}", record) for record, tasks in cloze_records(records)]
+    made = [(f"{title_of(CLOZE)}: {in_words(tasks)}", record) for record, tasks in cloze_records(records) if tasks]
     made += [(title_of(name), records[name]) for name in task_names() if name in records]
     for title, record in made:
         machine = machine_in_words(record["machine"]) if record["machine"] else "not recorded"
@@ -319,7 +356,9 @@ def score_name(task: MiniTask) -> str:
 
 
 def in_words(items: Sequence[str]) -> str:
-    """Such as `a, b and c`."""
+    """Such as `a, b and c`; nothing for nothing."""
+    if not items:
+        return ""
     return " and ".join(filter(None, [", ".join(items[:-1]), items[-1]]))
 
 

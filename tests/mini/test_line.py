@@ -102,8 +102,10 @@ def test_a_task_after_another():
     assert asked.start("squad-v2") == asked.checkpoint("squad-v1")
 
 
-@pytest.mark.parametrize("only", ["sst-2", "ablations"])
-@pytest.mark.parametrize("is_given", [False, True])
+@pytest.mark.parametrize(
+    ("only", "is_given"),
+    [(["sst-2"], False), (["ablations"], False), (["sst-2"], True), (["ablations"], True), ([], True)],
+)
 def test_a_part_is_not_of_other_pretraining_than_what_is_kept(tmp_path, checkpoint, only, is_given, monkeypatch, capfd):
     """It would replace the checkpoint that the other models come from, or fail after hours."""
     monkeypatch.setattr("mini.__main__.MODELS", tmp_path)
@@ -111,11 +113,15 @@ def test_a_part_is_not_of_other_pretraining_than_what_is_kept(tmp_path, checkpoi
     with open(other / "model.safetensors", "r+b") as file:
         file.seek(-4, os.SEEK_END)
         file.write(b"\0\0\0\1")
-    arguments = ["--data", str(tmp_path), "--only", only, *(["--pretrained", str(checkpoint)] * is_given)]
+    arguments = ["--data", str(tmp_path), *(["--only", *only] if only else [])]
+    arguments += ["--pretrained", str(checkpoint)] if is_given else []
     result = call(mini.__main__.main, arguments, monkeypatch, capfd)
 
     assert result.returncode == 1
-    assert f"--only leaves models of `{tmp_path}/bertline-mini` beside what is made anew: --pretrained" in result.stderr
+    assert (
+        f"`{tmp_path}/bertline-mini` and what comes of it stay beside what is made anew, so go on from it: --pre"
+        in result.stderr
+    )
 
 
 def test_ablations_alone(tmp_path, monkeypatch, capfd):
@@ -238,6 +244,7 @@ def test_a_stage_that_all_need_ends_the_line(checkpoint, failing, tmp_path, monk
             raise ValueError("it failed")
 
     monkeypatch.setattr("mini.__main__.run_stage", run_stage)
+    monkeypatch.setattr("mini.__main__.MODELS", tmp_path)
     arguments = ["--data", str(tmp_path), "--out", str(tmp_path / "out"), "--pretrained", str(checkpoint)]
     result = call(mini.__main__.main, arguments, monkeypatch, capfd)
 

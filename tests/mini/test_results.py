@@ -2,7 +2,7 @@
 
 import pytest
 
-from mini.results import near_baseline, near_unpretrained, unlike_fp32
+from mini.results import below_baseline, easy_aims, in_words, near_baseline, near_unpretrained, unlike_fp32
 
 
 def cola(mean, unpretrained, deviation=0.02, *, served=0.5, fp32=0.5):
@@ -54,10 +54,33 @@ def test_int8_scores_unlike_fp32_are_told(fp32, served, said):
     ],
 )
 def test_accuracy_that_chance_may_bring_is_told(mean, num_examples, said):
-    """By the size of the dev set; the other metrics have no such error here."""
-    settings = [{"mean": mean, "standard_deviation": 0.01, "runs": [{"name": "seed0", "score": mean}]}]
+    """By the size of the dev set, also where F1 judges; the other metrics have no such error here."""
+    run = {"name": "seed0", "score": mean, "dev": {"accuracy": mean}}
+    settings = [{"mean": mean, "standard_deviation": 0.01, "runs": [run, {"name": "seed1", "score": None}]}]
     dev = {"num_examples": num_examples, "baseline": {"scores": {"accuracy": 0.527}}}
     rte = {"grid": {"settings": settings, "best": {"name": "seed0"}}, "ways": {"dev": dev}}
 
     assert [*near_baseline({"rte": rte})] == said
+    assert [*near_baseline({"mrpc": rte})] == [line.replace("RTE", "MRPC") for line in said]
     assert [*near_baseline(cola(0.01, 0.01))] == []
+
+
+def test_vectors_of_int8_unlike_fp32_are_told():
+    """As scores of tasks are."""
+    embed = {"PyTorch": {"spearman": 0.711}, "served int8": {"spearman": 0.705}}
+
+    assert [*unlike_fp32({"embed": embed})] == ["vectors of texts (70.5 instead of 71.1)"]
+
+
+def test_aims_and_comparisons_that_say_little_are_told():
+    """An aim below what needs no model, and random weights below that."""
+    record = cola(0.5, 0.1)["cola"] | {"ways": {"dev": {"baseline": {"scores": {"f1_1": 0.812}}}}}
+    records = {"mrpc": record, "embed": {"word overlap": {"spearman": 0.5}}}
+
+    assert [*easy_aims(records)] == [*below_baseline(records)] == ["MRPC"]
+
+
+@pytest.mark.parametrize(("items", "said"), [([], ""), (["a"], "a"), (["a", "b", "c"], "a, b and c")])
+def test_lists_in_words(items, said):
+    """Nothing for nothing."""
+    assert in_words(items) == said

@@ -53,7 +53,7 @@ def line(tmp_path, checkpoint, monkeypatch):
     """Everything that comes before fine-tuning."""
     for module in ("line", "scores", "results"):
         monkeypatch.setattr(f"mini.{module}.TASKS", TASKS)
-    monkeypatch.setattr("mini.line.SQUAD", "--max-seq-length 48 --doc-stride 16 --max-query-length 16")
+    monkeypatch.setattr("mini.line.WINDOWS", "--max-seq-length 48 --doc-stride 16 --max-query-length 16")
     monkeypatch.setattr("mini.line.LEGS", ("--max-minutes 1",))
     for name, value in {"ship.MODELS": "models", "results.PAGE": "docs/a.md", "results.FOLDER": "docs/a"}.items():
         monkeypatch.setattr(f"mini.{name}", tmp_path / value)

@@ -34,9 +34,9 @@ class Cell:
         return statistics.fmean(self.scores) if self.scores else None
 
     @property
-    def standard_deviation(self) -> float:
-        """Of the sample; 0 for a single score."""
-        return statistics.stdev(self.scores) if len(self.scores) > 1 else 0.0
+    def standard_deviation(self) -> float | None:
+        """Of the sample; None for a single score."""
+        return statistics.stdev(self.scores) if len(self.scores) > 1 else None
 
     @property
     def is_complete(self) -> bool:
@@ -106,7 +106,9 @@ def _baseline(outcomes: Sequence[Outcome], column: Column) -> tuple[str, float] 
 def markdown(result: Result, heading: str) -> str:
     """A table as Markdown: means in percent, deviations where there are several seeds."""
     table = result.table
-    about = "Scores in percent: mean and sample standard deviation over seeds. The last row needs no model."
+    has_deviations = any(cell.standard_deviation is not None for row in result.cells for cell in row)
+    over_seeds = ": mean and sample standard deviation over seeds" if has_deviations else ""
+    about = f"Scores in percent{over_seeds}. The last row needs no model."
     metrics = [f"{column.label}, {curve_name(LABELLED_DATA[column.task].metric)}" for column in table.columns]
     lines = [["", LM_LOSS, *metrics]]
     for row, loss, cells in zip(table.rows, result.lm_losses, result.cells, strict=True):
@@ -122,7 +124,7 @@ def format_cell(cell: Cell) -> str:
     if cell.mean is None:
         return "failed" if cell.num_failed else ""
     text = f"{100 * cell.mean:.1f}"
-    if len(cell.scores) > 1:
+    if cell.standard_deviation is not None:
         text += f" ± {100 * cell.standard_deviation:.1f}"
     if cell.num_failed:
         text += f" ({cell.num_failed} failed)"
