@@ -22,6 +22,7 @@ from typing import Annotated
 import grpc
 import grpc.aio
 
+from benchmarks.server import one_line_errors
 from bertline import AsyncClient, Client
 from bertline._connection import channel_options
 from bertline.v1 import encoder_pb2 as pb
@@ -138,6 +139,7 @@ async def measure_async(target: str, rounds: int, calls: int) -> list[tuple[str,
 
 
 @command
+@one_line_errors()
 def main() -> None:
     """Command line."""
     arguments = parse(Arguments, "benchmarks.client", __doc__)

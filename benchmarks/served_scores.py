@@ -12,7 +12,8 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bertline import BertlineError, Client
+from benchmarks.server import one_line_errors
+from bertline import Client
 from demo.served import num_same, plain_values, score_predictions, served_predictions
 from training.command import command, parse
 from training.data.labelled import Columns, read_examples
@@ -56,13 +57,10 @@ def _note(name: str, count: int, start: float) -> str:
 
 
 @command
+@one_line_errors()
 def main() -> None:
     """Command line."""
-    arguments = parse(Arguments, "benchmarks.served_scores", __doc__)
-    try:
-        compare(arguments)
-    except BertlineError as error:
-        raise ValueError(str(error)) from error
+    compare(parse(Arguments, "benchmarks.served_scores", __doc__))
 
 
 if __name__ == "__main__":

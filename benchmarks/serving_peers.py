@@ -27,7 +27,7 @@ import tyro
 import bertline
 from benchmarks.infinity import Infinity
 from benchmarks.load import Client, Load, read_texts
-from benchmarks.server import served
+from benchmarks.server import one_line_errors, served
 from tasks.cpus import available_cpus
 from training.command import command, parse
 from training.limits import COUNT, POSITIVE, check_numbers
@@ -105,6 +105,7 @@ def report(name: str, rates: Sequence[float], ours: Sequence[float]) -> None:
 
 
 @command
+@one_line_errors()
 def main() -> None:
     """Command line."""
     arguments = parse(Arguments, "benchmarks.serving_peers", __doc__)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from typing import Any
@@ -70,7 +70,8 @@ class Worker:
 def _run(parent: int, connection: Connection, work: Callable[..., None], *arguments: object) -> None:
     end_with(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent
-    try:
-        work(connection, *arguments)
-    except (ValueError, OSError) as error:
-        connection.send(error)
+    with suppress(EOFError, ConnectionError):  # the parent, which has failed, asks no more, and waits for no answer
+        try:
+            work(connection, *arguments)
+        except (ValueError, OSError) as error:
+            connection.send(error)

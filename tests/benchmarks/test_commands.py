@@ -4,6 +4,7 @@ import re
 from importlib import import_module
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import benchmarks
@@ -72,6 +73,28 @@ def test_peers_need_as_many_texts_as_one_call_takes(texts, monkeypatch, capfd):
     found = mistake("serving_peers", f"nosuch --checkpoint nosuch --texts {texts}", monkeypatch, capfd)
 
     assert "has 255 texts, one a line; this needs 256 or more" in found
+
+
+class Peer:
+    """sentence-transformers, as far as what comes before a server is asked needs it."""
+
+    batch_size = 8
+
+    def __init__(self, checkpoint, texts):
+        pass
+
+    def embed(self, texts):
+        return np.ones((len(texts), 8))
+
+
+def test_what_a_server_refuses_gets_one_line(tmp_path, texts, monkeypatch, capfd):
+    """That the client asked for; here it asks for 64 vectors at once."""
+    texts.write_text("the cat\n" * 256, encoding="utf-8")
+    write_model(tmp_path / "models")
+    monkeypatch.setattr("benchmarks.serving_peers.SentenceTransformers", Peer)
+    words = f"{tmp_path / 'models'} --checkpoint nosuch --texts {texts} --flags=--log-level=error --flags=--max-texts=8"
+
+    assert "64 inputs came, a request takes 8" in mistake("serving_peers", words, monkeypatch, capfd)
 
 
 def test_a_mistake_that_shows_under_load_gets_one_line(tmp_path, monkeypatch, capfd):

@@ -34,6 +34,15 @@ def test_a_worker_that_is_killed_is_noticed(worker):
         worker.send(2)
 
 
+def test_a_worker_whose_asker_has_failed_ends_silently(worker, capfd):
+    """What is told is why the asker failed."""
+    worker._connection.close()
+    worker._process.join()
+
+    assert worker._process.exitcode == 0
+    assert capfd.readouterr().err == ""
+
+
 def test_a_mistake_that_a_worker_finds_is_raised_here(worker, capfd):
     """And not printed there."""
     worker.send("two")

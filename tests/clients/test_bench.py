@@ -7,6 +7,8 @@ import json
 import os
 import random
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -16,18 +18,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+import typer
 from rich.console import Console
 
-from bertline.bench.inputs import make_payloads, read_inputs, rpc
 from bertline.bench.load import Load, Samples, Usage, due_times
-from bertline.bench.report import Latency, Medians, Report, Run, histogram
+from bertline.bench.report import Bar, Latency, Medians, Report, Run, Status, histogram
 from bertline.bench.run import bench
 from bertline.bench.settings import BenchSettings, read_numbers
-from bertline.bench.texts import SENTENCES
 from bertline.bench.view import BenchProgress, print_report
+from bertline.cli import app
 from bertline.errors import ConnectionFailed, ModelNotFound
-from bertline.jobs.sources import Format
-from bertline.jobs.storage import FileError
 from bertline.testing import FakeModel, FakeServer, vector
 from bertline.testing._answers import tokens
 from bertline.v1 import encoder_pb2 as pb
@@ -119,6 +119,15 @@ def test_failed_calls_are_counted_by_status(server: FakeServer, status: str) -> 
     assert f"20 of 60 calls failed with {status}, the first: the queue [of 3] is full" in printed(report)
 
 
+def test_bytes_of_failed_calls_do_not_count(server: FakeServer) -> None:
+    """What is sent a second is that of answered calls, as are all rates."""
+    server.fail("INTERNAL", method="Embed", times=4)
+    run = only(bench(settings_for(server, num_requests=6, concurrency=(1,))))
+    answered = asked(server)[4:]
+
+    assert run.sent_bytes_per_s * run.seconds == pytest.approx(sum(request.ByteSize() for request in answered))
+
+
 def test_a_server_that_answers_nothing_is_no_success(server: FakeServer) -> None:
     """Without an answered call there are no latencies, the report is whole, and failures allowed or not, it failed."""
     server.fail("INTERNAL", method="Embed", times=None)
@@ -158,6 +167,40 @@ def test_a_duration_ends_a_run(server: FakeServer) -> None:
     assert run.num_calls == run.num_ok == len(asked(server))
     assert 2 <= run.num_calls <= 8
     assert run.seconds >= 0.2
+
+
+def test_a_call_that_fails_late_does_not_lengthen_a_run(server: FakeServer) -> None:
+    """It is waited for, but what others brought is not spread over that time."""
+    server.delay(5.0, method="Embed", after=5)
+    started = time.monotonic()
+    run = only(bench(settings_for(server, num_requests=6, concurrency=(1,), timeout_s=0.5)))
+    took_s = time.monotonic() - started
+
+    assert run.num_failed >= 1
+    assert run.seconds < took_s - 0.5
+    assert run.calls_per_s == pytest.approx(run.num_ok / run.seconds)
+
+
+@pytest.mark.parametrize(
+    ("load", "samples", "elapsed_s", "expected"),
+    [
+        (Load(concurrency=2, duration_s=10), Samples(last_reply_s=10.5), 40, 10.5),
+        (Load(concurrency=2, duration_s=10), Samples(last_reply_s=5), 40, 10),  # no reply in the second half counts
+        (Load(rate=2, duration_s=10), Samples(last_reply_s=9), 10, 10),
+        (Load(concurrency=2, duration_s=10), Samples(last_reply_s=3), 4, 4),  # Ctrl-C
+        (Load(concurrency=2, num_calls=9), Samples(num_begun=9, last_begun_s=3, last_reply_s=4), 33, 4),
+        (Load(concurrency=2, num_calls=9), Samples(num_begun=9, last_begun_s=3, last_reply_s=2), 33, 3),
+        (Load(concurrency=2, num_calls=9), Samples(num_begun=8, last_begun_s=3, last_reply_s=2), 33, 33),  # Ctrl-C
+    ],
+)
+def test_a_run_ends_with_its_load_or_the_last_reply(
+    load: Load, samples: Samples, elapsed_s: float, expected: float
+) -> None:
+    """Whichever is later, and not with what fails after that."""
+    usage = Usage(seconds=elapsed_s, cpu_s=elapsed_s / 2, busy_s=elapsed_s / 4)
+    run = Run.of(load, samples, usage, interrupted=False)
+
+    assert (run.seconds, run.client_cores, run.client_busy) == (expected, 0.5, 0.25)
 
 
 def test_a_sweep_has_a_run_for_each_number(server: FakeServer) -> None:
@@ -252,7 +295,28 @@ def test_what_was_not_sent_is_told(server: FakeServer) -> None:
     assert run.num_calls + run.num_unsent == pytest.approx(150, abs=2)
     assert run.num_unsent > 100
     assert report.exit_code() == 1
-    assert "calls that were due were never sent" in run.warnings[0]
+    assert run.warnings[0].startswith(f"about {run.num_unsent:,} calls that were due were never sent")
+
+
+@pytest.mark.usefixtures("harmless_ctrl_c")
+def test_ctrl_c_tells_what_was_not_sent_until_then(server: FakeServer) -> None:
+    """Calls of an open loop that were due before Ctrl-C and waited for others are told as those at its end are."""
+    server.delay(60.0, method="Embed")
+    options = {"rate": (1000.0,), "arrivals": "constant", "duration_s": 60.0, "max_in_flight": 1}
+
+    def interrupt() -> None:
+        while not asked(server):
+            time.sleep(0.01)
+        time.sleep(0.1)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    run = only(bench(settings_for(server, **options)))
+    thread.join()
+
+    assert (run.num_calls, run.num_abandoned) == (1, 1)
+    assert 90 < run.num_unsent <= run.seconds * 1000
 
 
 def test_poisson_arrivals_are_those_of_the_seed() -> None:
@@ -415,6 +479,46 @@ def test_the_json_holds_everything(server: FakeServer) -> None:
     assert (found["format"], found["model"], found["method"], found["num_requests"]) == (1, "fake/1", "Embed", 5)
 
 
+def test_the_page_names_every_option_and_key() -> None:
+    """docs/bench.md has all options of the command, and all keys of its JSON."""
+    page = (Path(__file__).parents[2] / "docs" / "bench.md").read_text(encoding="utf-8")
+    options = typer.main.get_command(app).commands["bench"].params  # type: ignore[attr-defined]
+    keys = {field.name for kind in (Report, Run, Latency, Medians, Bar, Status) for field in fields(kind)}
+
+    for option in options:
+        assert any(f"`{name}{end}" in page for name in (*option.opts, *option.secondary_opts) for end in "` "), option
+    assert [key for key in sorted(keys) if f"`{key}`" not in page] == []
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_a_full_disk_is_told_in_one_line(
+    server: FakeServer, options: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Figures that cannot be written are no success."""
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
+    with open("/dev/full", "wb") as full:
+        process = subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "bertline.cli",
+                "bench",
+                "-t",
+                server.target,
+                "--requests",
+                "2",
+                "--warm-up=0",
+                *options,
+            ],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            check=False,
+        )
+
+    assert process.returncode == 1
+    assert process.stderr == b"bertline: No space left on device: `standard output`\n"
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -448,86 +552,6 @@ def test_numbers_with_commas() -> None:
     for text in ("", "1,,2", "1;2", "2.5"):
         with pytest.raises(ValueError, match=r"--concurrency is a whole number, or several with commas between them"):
             read_numbers("--concurrency", text, int)
-
-
-def test_inputs_of_a_file_are_sent_in_turn(server: FakeServer, tmp_path: Path) -> None:
-    """Texts of a file go out in order, from the first again after the last; empty lines are passed over."""
-    path = tmp_path / "texts.txt"
-    path.write_text("one\n\n\u3000\ntwo\nthree\n", encoding="utf-8")
-    report = bench(settings_for(server, input_path=str(path), batch_size=2, num_requests=4, concurrency=(1,)))
-
-    sent = [list(request.texts) for request in asked(server)]
-    assert sent == [["one", "two"], ["three", "one"], ["two", "three"], ["one", "two"]]
-    assert report.num_inputs == 3
-
-
-@pytest.mark.parametrize(
-    ("task", "row", "sent"),
-    [
-        ("embedding", {"text": "a"}, pb.EmbedRequest(texts=["a"])),
-        (
-            "classification",
-            {"text": "a", "text_pair": "b"},
-            pb.ClassifyRequest(inputs=[pb.TextInput(text="a", text_pair="b")]),
-        ),
-        (
-            "spans",
-            {"question": "a?", "context": "b"},
-            pb.AnswerRequest(inputs=[pb.AnswerInput(question="a?", contexts=["b"])], top_k=1),
-        ),
-        (
-            "multiple-choice",
-            {"question": "a?", "choices": ["b", "c"]},
-            pb.ChooseRequest(inputs=[pb.ChooseInput(question="a?", choices=["b", "c"])]),
-        ),
-    ],
-)
-def test_inputs_of_jsonl(task: str, row: dict[str, Any], sent: Any, tmp_path: Path) -> None:
-    """JSONL has the keys that a task needs; a line that lacks one is named."""
-    path = tmp_path / "inputs.jsonl"
-    path.write_text(json.dumps(row) + "\n", encoding="utf-8")
-    payloads = make_payloads(task, read_inputs(task, str(path), Format.jsonl), batch_size=1, truncate=False)
-
-    found = type(sent).FromString(payloads.items[0].body)
-    found.ClearField("model")
-
-    assert found == sent
-    path.write_text("{}\n", encoding="utf-8")
-    with pytest.raises(FileError, match="line 1"):
-        read_inputs(task, str(path), Format.jsonl)
-
-
-def test_an_empty_file_is_refused(tmp_path: Path) -> None:
-    """A file without text cannot be sent."""
-    path = tmp_path / "texts.txt"
-    path.write_text("\n \n", encoding="utf-8")
-    with pytest.raises(FileError, match="holds no input; give a file with a text a line"):
-        read_inputs("embedding", str(path))
-
-
-def test_every_call_is_full() -> None:
-    """Calls hold as many texts as asked for, whatever number of texts there is, and are not all the same."""
-    for batch_size in (1, 5, 16, 64, 100):
-        payloads = make_payloads("embedding", SENTENCES, batch_size=batch_size)
-        assert {item.num_texts for item in payloads.items} == {batch_size}
-        assert len(payloads.items) * batch_size % len(SENTENCES) == 0
-
-
-def test_masks_are_put_where_there_are_none() -> None:
-    """Texts for FillMask get a mask in their middle unless they have one."""
-    path, reply = rpc("FillMask")
-
-    assert read_inputs("masked-lm", None, False)[1] == "how do I [MASK] my password"
-    assert (path, reply) == ("/bertline.v1.Encoder/FillMask", pb.FillMaskReply)
-
-
-def test_the_built_in_texts_vary() -> None:
-    """They are as long as queries, sentences and paragraphs are."""
-    lengths = [len(text.split()) for text in SENTENCES]
-
-    assert min(lengths) <= 2
-    assert max(lengths) >= 100
-    assert len(set(SENTENCES)) == len(SENTENCES)
 
 
 def test_the_report_of_one_run(server: FakeServer) -> None:

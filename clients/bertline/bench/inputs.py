@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import cycle, islice
@@ -20,9 +20,10 @@ from bertline._calls import (
 )
 from bertline._convert import Call
 from bertline.bench.texts import SENTENCES
+from bertline.jobs.blocks import Row
 from bertline.jobs.chunks import text_bytes
 from bertline.jobs.operations import OPERATIONS, Operation
-from bertline.jobs.sources import STANDARD_INPUT, Format, source_of
+from bertline.jobs.sources import STANDARD_INPUT, Format, Source, source_of
 from bertline.jobs.storage import FileError, find_files
 from bertline.v1 import encoder_pb2 as pb
 
@@ -93,8 +94,8 @@ def read_inputs(task: str, path: str | None, chosen: Format | None = None) -> li
 
     Args:
         task: of the model.
-        path: a file of texts, or of rows with the columns of the task; `-` is standard input, None the built-in texts.
-            Empty lines are passed over.
+        path: a file of texts, or of rows with the columns of the task, or a pattern of files; `-` is standard input,
+            None the built-in texts. Empty lines are passed over.
         chosen: how the file is read; None for what its name says.
 
     Raises:
@@ -103,12 +104,12 @@ def read_inputs(task: str, path: str | None, chosen: Format | None = None) -> li
     kind = _kind(task)
     if path is None:
         return [kind.operation.read(kind.row(text), {}) for text in SENTENCES]
-    (file,) = [STANDARD_INPUT] if path == "-" else find_files([path])[:1]
-    source = source_of(file, chosen, skip_empty=True)
+    files = [STANDARD_INPUT] if path == "-" else find_files([path])
+    sources = [source_of(file, chosen, skip_empty=True) for file in files]
     inputs: list[Any] = []
     num_bytes = 0
     columns = [*kind.operation.needed, *kind.operation.optional]
-    for row in (row for block in source.blocks(columns, []) for row in block.rows):
+    for source, row in _rows(sources, columns):
         try:
             if row.reason:
                 raise ValueError(row.reason)
@@ -120,8 +121,14 @@ def read_inputs(task: str, path: str | None, chosen: Format | None = None) -> li
         if len(inputs) == MAX_INPUTS or num_bytes > MAX_BYTES:
             break
     if not inputs:
-        raise FileError(f"{source.name} holds no input; give a file with a text a line")
+        raise FileError(f"{sources[0].name} holds no input; give a file with a text a line")
     return inputs
+
+
+def _rows(sources: Sequence[Source], columns: Sequence[str]) -> Iterator[tuple[Source, Row]]:
+    for source in sources:
+        for block in source.blocks(columns, []):
+            yield from ((source, row) for row in block.rows)
 
 
 def make_payloads(
@@ -129,13 +136,19 @@ def make_payloads(
 ) -> Payloads:
     """The calls that are sent, in turn: `batch_size` inputs each, in order, from the first again after the last.
 
-    A call holds fewer where that many exceed what the clients put into one request.
+    They hold all inputs equally often, but for those that fill the last call up.
     """
-    num_calls = min(len(inputs) // math.gcd(len(inputs), batch_size), max(-(-len(inputs) // batch_size), _MIN_CALLS))
-    items = list(islice(cycle(inputs), num_calls * batch_size))
-    call = _kind(task).call(items, model, version, truncate)
-    requests = call.requests(batch_size)
-    return Payloads(call.method, [Payload(item.message.SerializeToString(), item.num_inputs) for item in requests])
+    num_rounds = min(batch_size // math.gcd(len(inputs), batch_size), -(-_MIN_CALLS * batch_size // len(inputs)))
+    num_calls = -(-num_rounds * len(inputs) // batch_size)
+    items = cycle(inputs)
+    parts = [list(islice(items, batch_size)) for _ in range(num_calls)]
+    calls = [_kind(task).call(part, model, version, truncate) for part in parts]
+    return Payloads(calls[0].method, [Payload(_body(call, batch_size), batch_size) for call in calls])
+
+
+def _body(call: Call[Any], num_inputs: int) -> bytes:
+    """One message of all inputs: protobuf reads messages that follow each other as one, their lists joined."""
+    return b"".join(request.message.SerializeToString() for request in call.requests(num_inputs))
 
 
 def rpc(method: str) -> tuple[str, type[Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import selectors
 import sys
@@ -61,7 +62,7 @@ class Samples:
     """`service_s` less the server's timings: the network, gRPC at both ends, the wait for a core."""
     num_begun: int = 0
     num_unsent: int = 0
-    """Calls that were due, and not sent when the time was over; counted by the rate."""
+    """About how many calls were due, by the rate, and not sent when the time was over or Ctrl-C came."""
     num_abandoned: int = 0
     """Calls under way when Ctrl-C ended the run."""
     num_texts: int = 0
@@ -69,7 +70,12 @@ class Samples:
     num_cut: int = 0
     """Texts of which tokens were cut away."""
     bytes_sent: int = 0
+    """By answered calls."""
     bytes_received: int = 0
+    last_begun_s: float = 0.0
+    """When the last call was begun, since the run was."""
+    last_reply_s: float = 0.0
+    """When the last reply came."""
     max_late_s: float = 0.0
     """The longest between when a call was due and when it was sent."""
     statuses: Counter[str] = field(default_factory=Counter)
@@ -93,6 +99,7 @@ class Samples:
         self.statuses["OK"] += 1
         self.latency_s.append(latency_s)
         self.service_s.append(service_s)
+        self.bytes_sent += len(payload.body)
         self.num_texts += payload.num_texts
         self.num_tokens += sum(reply.num_tokens)
         self.num_cut += sum(map(bool, reply.num_truncated))
@@ -111,6 +118,7 @@ class Usage:
     """What a run took of this process."""
 
     seconds: float = 0.0
+    """Until all of its calls had ended."""
     cpu_s: float = 0.0
     """All of its threads."""
     busy_s: float = 0.0
@@ -199,6 +207,7 @@ class Loader:
 
     async def _open(self, load: Load, rate: float) -> None:
         end, free = self._end(load), asyncio.Semaphore(load.max_in_flight)
+        next_due = float("inf")
 
         async def one(due: float) -> None:
             try:
@@ -206,16 +215,20 @@ class Loader:
             finally:
                 free.release()
 
-        async with asyncio.TaskGroup() as group:
-            for due in takewhile(lambda due: due < end, due_times(load, rate, self._started)):
-                await asyncio.sleep(max(0.0, due - time.perf_counter()))
-                await free.acquire()
-                if time.perf_counter() >= end + _MAX_LATE_S:
-                    self.samples.num_unsent = 1 + int(rate * (end - due))
-                    return
-                group.create_task(one(due))
-            if load.duration_s is not None:
-                await asyncio.sleep(max(0.0, end - time.perf_counter()))
+        try:
+            async with asyncio.TaskGroup() as group:
+                for next_due in takewhile(lambda due: due < end, due_times(load, rate, self._started)):
+                    await asyncio.sleep(max(0.0, next_due - time.perf_counter()))
+                    await free.acquire()
+                    if time.perf_counter() >= end + _MAX_LATE_S:
+                        return
+                    group.create_task(one(next_due))
+                next_due = float("inf")
+                if load.duration_s is not None:
+                    await asyncio.sleep(max(0.0, end - time.perf_counter()))
+        finally:
+            overdue_s = min(end, time.perf_counter()) - next_due
+            self.samples.num_unsent = math.ceil(max(0.0, overdue_s) * rate)
 
     def _end(self, load: Load) -> float:
         return float("inf") if load.duration_s is None else self._started + load.duration_s
@@ -223,8 +236,8 @@ class Loader:
     async def _call(self, load: Load, due: float | None = None) -> None:
         samples, payload, method = self.samples, next(self._payloads), next(self._methods)
         samples.num_begun += 1
-        samples.bytes_sent += len(payload.body)
         sent = time.perf_counter()
+        samples.last_begun_s = sent - self._started
         due = sent if due is None else due
         samples.max_late_s = max(samples.max_late_s, sent - due)
         try:
@@ -239,7 +252,22 @@ class Loader:
             samples.num_abandoned += 1
             raise
         else:
+            samples.last_reply_s = ended - self._started
             samples.answered(payload, reply, num_bytes=len(raw), latency_s=ended - due, service_s=ended - sent)
+
+
+def measured_s(load: Load, samples: Samples, elapsed_s: float) -> float:
+    """How long the load lasted, or until the last reply where that came later: calls that fail after it are waited for,
+    and take nothing from what was answered.
+
+    Args:
+        elapsed_s: when all calls had ended.
+    """
+    if load.duration_s is not None:
+        lasted_s = load.duration_s
+    else:
+        lasted_s = samples.last_begun_s if samples.num_begun == load.num_calls else elapsed_s
+    return max(samples.last_reply_s, min(lasted_s, elapsed_s))
 
 
 def due_times(load: Load, rate: float, started: float) -> Iterator[float]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from bertline.bench.load import Arrivals, Load, Samples, Usage
+from bertline.bench.load import Arrivals, Load, Samples, Usage, measured_s
 
 FORMAT = 1
 """Of the JSON; another number when a key changes its meaning or goes."""
@@ -103,7 +103,7 @@ class Run:
     concurrency: int | None
     rate: float | None
     seconds: float
-    """From the start to the last reply (or to Ctrl-C)."""
+    """From the start to the end of the load (or Ctrl-C), or to the last reply where that came later."""
     interrupted: bool
     num_calls: int
     """Sent: answered, failed, or abandoned."""
@@ -112,7 +112,7 @@ class Run:
     num_abandoned: int
     """Under way when Ctrl-C came."""
     num_unsent: int
-    """Of an open loop: due, and not sent since the time was over."""
+    """Of an open loop: about how many were due, and not sent since the time was over or Ctrl-C came."""
     num_texts: int
     """Answered, as are the tokens and all that is per second."""
     num_tokens: int
@@ -147,7 +147,8 @@ class Run:
     @classmethod
     def of(cls, load: Load, samples: Samples, usage: Usage, *, interrupted: bool) -> Run:
         """The figures of what was measured."""
-        per_s = 1 / usage.seconds
+        seconds = measured_s(load, samples, usage.seconds)
+        per_s = 1 / seconds
         num_ok = samples.statuses["OK"]
         statuses = [
             Status(status, count, samples.messages.get(status, "")) for status, count in samples.statuses.most_common()
@@ -156,7 +157,7 @@ class Run:
         return cls(
             concurrency=load.concurrency,
             rate=load.rate,
-            seconds=usage.seconds,
+            seconds=seconds,
             interrupted=interrupted,
             num_calls=samples.num_begun,
             num_ok=num_ok,
@@ -179,8 +180,8 @@ class Run:
             histogram=histogram(samples.latency_s),
             statuses=statuses,
             models=dict(samples.models),
-            client_cores=usage.cpu_s * per_s,
-            client_busy=usage.busy_s * per_s,
+            client_cores=usage.cpu_s / usage.seconds,
+            client_busy=usage.busy_s / usage.seconds,
             warnings=list(_warnings(load, samples, usage)),
         )
 
@@ -195,8 +196,8 @@ def _warnings(load: Load, samples: Samples, usage: Usage) -> Iterator[str]:
         )
     if samples.num_unsent:
         yield (
-            f"{samples.num_unsent:,} calls that were due were never sent: the server, or the client, does not keep up "
-            f"with --rate {load.rate:g} (at most {load.max_in_flight:,} are in flight, --max-in-flight)"
+            f"about {samples.num_unsent:,} calls that were due were never sent: the server, or the client, does not "
+            f"keep up with --rate {load.rate:g} (at most {load.max_in_flight:,} are in flight, --max-in-flight)"
         )
     elif samples.max_late_s > MAX_LATE_S:
         yield f"calls were sent up to {samples.max_late_s:.2g} s after they were due, which is in their latency"
@@ -224,12 +225,16 @@ class Report:
     max_seq_length: int
     method: str
     """The RPC."""
+    input_path: str | None
+    """Null for the built-in texts."""
     num_inputs: int
     """Different ones that were sent in turn."""
     batch_size: int
     channels: int
     arrivals: Arrivals
-    """Of open loops."""
+    """Of open loops, as `max_in_flight` and `seed`."""
+    max_in_flight: int
+    seed: int
     duration_s: float | None
     """Of each run; or its `num_requests`."""
     num_requests: int | None

@@ -29,8 +29,8 @@ class BenchSettings:
     """`--model NAME` or `NAME/VERSION`. Default: the only one loaded."""
     version: str = ""
     input_path: str | None = None
-    """`--input FILE` or URL: texts, or rows with the columns that the command for the task reads; `-` is standard
-    input. Default: built-in texts of 2 to 130 words."""
+    """`--input FILE`, URL or a pattern of files: texts, or rows with the columns that the command for the task reads;
+    `-` is standard input. Default: built-in texts of 2 to 130 words."""
     format: Format | None = None
     """Of the input. Default: what its name says, else a text a line."""
     batch_size: int = 1

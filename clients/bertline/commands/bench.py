@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from enum import StrEnum
 from typing import Annotated
 
@@ -14,6 +13,8 @@ from bertline.bench.settings import BenchSettings, read_numbers
 from bertline.bench.view import BenchProgress, print_report
 from bertline.commands.access import access
 from bertline.commands.options import TARGET, ModelName, Target, Timeout
+from bertline.jobs.run import standard_output
+from bertline.jobs.sinks import json_line
 from bertline.jobs.sources import Format
 
 
@@ -40,7 +41,10 @@ def bench(
     warm_up: Annotated[float, typer.Option(help="Seconds before each run that are left out.")] = 1.0,
     batch_size: Annotated[int, typer.Option(help="Texts in each call.")] = 1,
     input_path: Annotated[
-        str | None, typer.Option("--input", "-i", help="Texts or rows to send. Default: built-in texts.")
+        str | None,
+        typer.Option(
+            "--input", "-i", help="A file of texts or rows, a pattern in quotes, or `-`. Default: built-in texts."
+        ),
     ] = None,
     input_format: Annotated[Format | None, typer.Option("--format", help="Of the input. Default: as named.")] = None,
     timeout: Timeout = 30.0,
@@ -78,8 +82,9 @@ def bench(
             report = run.bench(settings, progress)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
-    if as_json:
-        print(json.dumps(report.to_dict()))
-    else:
-        print_report(report, rich.console.Console())
+    with standard_output() as stream:
+        if as_json:
+            stream.write(json_line(report.to_dict()))
+        else:
+            print_report(report, rich.console.Console())
     raise typer.Exit(report.exit_code(allow_failures=allow_failures))
