@@ -59,9 +59,14 @@ TlsCert = Annotated[str | None, PemPath(help="Your certificate, of a server that
 TlsKey = Annotated[str | None, PemPath(help="Its private key.")]
 
 
+def _print(line: str) -> None:
+    with standard_output() as stream:
+        stream.write(f"{line}\n".encode())
+
+
 def _print_version(wanted: bool) -> None:
     if wanted:
-        print(f"bertline {version('bertline')}")
+        _print(f"bertline {version('bertline')}")
         raise typer.Exit
 
 
@@ -117,7 +122,7 @@ def health(target: Target = TARGET, model: ModelName = "", timeout: Timeout = 5.
         raise typer.BadParameter(f"a version needs the name of its model, NAME/{version}: `{model}`")
     with connect(target, timeout) as client:
         is_serving = client.health(name, version)
-        print("serving" if is_serving else f"not serving{_reason(client, name, version)}")
+        _print("serving" if is_serving else f"not serving{_reason(client, name, version)}")
     raise typer.Exit(not is_serving)
 
 
@@ -165,7 +170,8 @@ def main() -> None:
     except typer.Abort:  # Ctrl-C, with older versions of typer
         sys.exit(130)
     except OSError as error:
-        _fail(f"{error.strerror}: `{error.filename or 'standard output'}`", 1)
+        place = f": `{error.filename}`" if error.filename else ""
+        _fail(f"{error.strerror or error}{place}", 1)
 
 
 def _fill_closed_streams() -> None:

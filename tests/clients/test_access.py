@@ -119,6 +119,8 @@ def test_command(run, authority, mine, monkeypatch):
         (("--tls-cert", "a.pem", "models"), "need each other", 2),
         (("--tls-cert", "a.pem", "--tls-key", "a.key", "models"), "--tls-cert needs --tls-ca", 2),
         (("--tls-ca", "none.pem", "models"), "none.pem", 1),
+        (("--tls-ca", "", "models"), "--tls-ca is empty", 2),
+        (("--tls-ca", "a.pem", "--tls-cert", "", "--tls-key", "", "models"), "--tls-cert is empty", 2),
         (("--token", "two words", "models"), "`token` must be", 2),
     ],
 )

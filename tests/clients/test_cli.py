@@ -313,6 +313,8 @@ def test_files_that_cannot_be_used_are_named(run: Run, tmp_path: Path) -> None:
         (("embed", "-i", "a.csv", "b.csv"), "a pattern stands in quotes"),
         (("embed", "text", "--pooling", "max"), "'--pooling': 'max' is not one of"),
         (("nonsense",), "nonsense"),
+        (("fill-mask", "text", "--top-k", "99999999999"), "--top-k"),
+        (("embed", "text", "--dimensions", "99999999999"), "--dimensions"),
     ],
 )
 def test_wrong_calls_are_told_in_one_line(run: Run, arguments: tuple[str, ...], message: str) -> None:

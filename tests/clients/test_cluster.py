@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import pickle
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ import pyarrow.parquet as pq
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
+from bertline.jobs import cluster
 from bertline.jobs.order import Order
 from bertline.jobs.storage import File, file_of
 from bertline.testing import FakeModel, FakeServer, vector
@@ -186,6 +189,32 @@ def test_a_model_that_is_replaced_meanwhile(run: Run, server: FakeServer, tmp_pa
 
     assert fails(result, "the model `fake/1` was replaced while the job ran; begin anew with --restart")
     assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_workers_stand_elsewhere(run: Run, tmp_path: Path, pool: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Paths are those of where the command was called, whatever folder a worker runs in."""
+    write_files(tmp_path, ['{"text": "a"}\n', '{"text": ""}\n'])
+    (tmp_path / "ca.pem").write_text("mine")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    in_turn, orders = cluster.map_partitions, []
+
+    def elsewhere(files: Any, make_worker: Any, **options: Any) -> None:
+        orders.extend(make_worker.args)
+        with monkeypatch.context() as patch:
+            patch.chdir("elsewhere")
+            in_turn(files, make_worker, **options)
+
+    monkeypatch.setattr("bertline.jobs.cluster.map_partitions", elsewhere)
+    monkeypatch.setattr("bertline.jobs.order.engine", lambda models: nullcontext(os.environ["BERTLINE_TARGET"]))
+    for output, found in (("out.jsonl", "out.jsonl"), ("out/", "out/part-*")):
+        arguments = ("embed", "-i", "in*.jsonl", "-o", output, "--rejects", "r.jsonl", "--force", "--ray", "local")
+        assert run("--tls-ca", "ca.pem", *arguments, "--engine", "models").code == 3
+        assert list(tmp_path.glob(found))
+
+    assert [path.name for path in (tmp_path / "elsewhere").iterdir()] == []
+    assert {order.engine for order in orders} == {str(tmp_path / "models")}
+    assert {order.access.tls_ca for order in orders} == {str(tmp_path / "ca.pem")}
 
 
 def write_shards(folder: Path, count: int, num_rows: int) -> None:

@@ -6,6 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import typer.main
+
+from bertline import cli
+
 PAGE = Path(__file__).parents[2] / "docs" / "command.md"
 
 
@@ -21,3 +25,13 @@ def test_the_examples_run(target: str, tmp_path: Path) -> None:
 
     assert (result.returncode, result.stderr) == (0, "")
     assert '"id": 7, "title": "A film", "label": ' in result.stdout
+
+
+def test_every_option_is_documented() -> None:
+    """The page names each option of each command; those of `bench` have their own."""
+    group = typer.main.get_command(cli.app)
+    commands = [group, *(command for name, command in group.commands.items() if name != "bench")]  # type: ignore[attr-defined]
+    names = {name for command in commands for item in command.params for name in (*item.opts, *item.secondary_opts)}
+    named = set(re.findall(r"`(-[a-z-]+)`", PAGE.read_text(encoding="utf-8")))
+
+    assert {name for name in names if name.startswith("-")} <= named

@@ -75,16 +75,17 @@ def test_parquet_keeps_columns_and_their_types(run: Run, tmp_path: Path) -> None
 @pytest.mark.parametrize("suffix", ["jsonl", "jsonl.gz", "csv", "tsv", "parquet", "txt"])
 def test_every_format_gives_the_same(run: Run, tmp_path: Path, suffix: str) -> None:
     """The format of the input follows from its name; quotes and line feeds in CSV are kept."""
-    given = [*texts(300), 'a "quoted", text', "tab\tbed"] + ([] if suffix == "txt" else ["two\nlines"])
+    odd = {"tsv": [], "txt": ["tab\tbed"]}.get(suffix, ["tab\tbed", "two\nlines"])
+    given = [*texts(300), 'a "quoted", text', *odd]
     path = tmp_path / f"in.{suffix}"
     if suffix == "parquet":
         pq.write_table(pa.table({"text": given}), path)
-    elif suffix in ("csv", "tsv"):
+    elif suffix == "csv":
         with open(path, "w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file, delimiter="\t" if suffix == "tsv" else ",")
-            writer.writerows([["text"], *([text] for text in given)])
+            csv.writer(file).writerows([["text"], *([text] for text in given)])
     else:
-        lines = [text if suffix == "txt" else json.dumps({"text": text}) for text in given]
+        lines = [json.dumps({"text": text}) if "jsonl" in suffix else text for text in given]
+        lines = ["text", *lines] if suffix == "tsv" else lines
         data = "".join(line + "\n" for line in lines).encode()
         path.write_bytes(gzip.compress(data) if suffix.endswith("gz") else data)
 
@@ -204,7 +205,8 @@ def test_object_stores(run: Run, tmp_path: Path) -> None:
         (["-i", "none*.txt"], "no file matches `none*.txt`"),
         (["-i", "in.csv", "--column", "text=body"], "`in.csv` has no column `body` (it has: `id`, `text`)"),
         (["-i", "in.parquet"], "cannot read `in.parquet`: "),
-        (["-i", "in.csv", "-o", "out.xls"], "unknown format: `out.xls`; its name ends in .parquet, .jsonl or .npy"),
+        (["-i", "none.txt"], "cannot read `none.txt`: No such file or directory"),
+        (["-i", "memory://none.txt"], "cannot read `memory://none.txt`: No such file or directory"),
         (["-i", "bogus://x/y"], "cannot use `bogus://x/y`: Protocol not known: bogus"),
         (["-i", "in.csv", "-o", "none/out.jsonl"], "cannot write `none/out.jsonl`: No such file or directory"),
     ],
@@ -380,7 +382,7 @@ def test_a_model_that_is_replaced_while_rows_are_printed(run: Run, server: FakeS
     result = run("embed", "text")
 
     assert (result.code, len(result.rows)) == (1, 1)
-    assert "the model `fake/1` was replaced while the job ran" in result.err
+    assert "the model `fake/1` was replaced while the job ran; run the same again" in result.err
 
 
 def test_a_server_that_is_busy_in_the_end_is_waited_for(run: Run, server: FakeServer, tmp_path: Path) -> None:
@@ -389,6 +391,43 @@ def test_a_server_that_is_busy_in_the_end_is_waited_for(run: Run, server: FakeSe
 
     assert run("embed", "text", "-o", f"{tmp_path}/out.npy").code == 0
     assert len(asked(server, "GetModel")) == 5
+
+
+@pytest.mark.parametrize("model", [[], ["-m", "fake"], ["-m", "fake/1"]], ids=["any", "a model", "a version"])
+def test_a_model_that_is_being_loaded(run: Run, server: FakeServer, tmp_path: Path, model: list[str]) -> None:
+    """It is waited for, so that the job is one of this model, and goes on as such after an interruption."""
+    (tmp_path / "in.txt").write_text("".join(f"{text}\n" for text in texts(3000)))
+    arguments = ("embed", "-i", f"{tmp_path}/in.txt", "-o", f"{tmp_path}/out.jsonl", "--in-flight", "1", *model)
+    server.models = [FakeModel(state="loading")]
+    server.reply("GetModel", lambda request: loaded(server))
+    server.fail("INTERNAL", "broken", method="Embed", after=40, times=None)
+    begun = run(*arguments)
+    server.reset()
+
+    assert "broken" in begun.err
+    job = json.loads((tmp_path / "out.jsonl.job" / "_job.json").read_text())
+    assert (job["model"], job["digest"]) == ("fake/1", "00" * 32)
+    assert run(*arguments).code == 0
+
+
+def loaded(server: FakeServer) -> pb.ModelInfo:
+    """A model that was being loaded until it was asked about."""
+    server.models = [FakeModel()]
+    return server.models[0].info
+
+
+def test_parts_do_not_name_all_files(run: Run, tmp_path: Path) -> None:
+    """Of which there may be thousands: the job's own file does, parts and outputs tell their number."""
+    for number in range(3):
+        (tmp_path / f"in{number}.txt").write_text("text\n")
+    for output in ("out/", "out.parquet"):
+        run("embed", "-i", f"{tmp_path}/in*.txt", "-o", f"{tmp_path}/{output}")
+    paths = [*(tmp_path / "out").glob("part-*"), tmp_path / "out.parquet"]
+    told = [json.loads(pq.read_schema(path).metadata[b"bertline"]) for path in paths]
+
+    assert [(item["num_inputs"], "inputs" in item) for item in told] == [(3, False)] * 4
+    assert len({item["inputs_digest"] for item in told}) == 1
+    assert len(json.loads((tmp_path / "out" / "_job.json").read_text())["inputs"]) == 3
 
 
 def test_two_runs_do_not_share_a_folder(run: Run, server: FakeServer, target: str, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from bertline.testing import FakeServer
 from tests.clients.command import Run, fails, numbers, parsed
 
 TEXTS = ["one", "two", "three"]
@@ -108,13 +109,32 @@ def test_files_in_the_way(run: Run, folder: Path, arguments: list[str], message:
         (["--column", "text=a", "--column", "text=b"], "--column names one column for `text`, once: `text=b`"),
         (["-i", "-", "-i", "-"], "standard input can be read once only"),
         (["--in-flight", "1000000"], "--in-flight"),
+        (["-o", "out.txt"], "unknown format: `out.txt`; its name ends in .parquet, .jsonl or .npy"),
+        (["-o", "out/", "--output-format", "xml"], "'--output-format': 'xml' is not one of"),
+        (
+            ["-o", "out.jsonl", "--output-format", "npy"],
+            "--output-format is for a folder of parts: end --output with /",
+        ),
+        (["--output-format", "npy"], "--output-format is for a folder of parts: end --output with /"),
     ],
 )
-def test_options_that_say_nothing(run: Run, folder: Path, arguments: list[str], message: str) -> None:
-    """Options that contradict themselves are the caller's mistake."""
+def test_options_that_say_nothing(
+    run: Run, server: FakeServer, folder: Path, arguments: list[str], message: str
+) -> None:
+    """Options that contradict themselves are the caller's mistake, and told before anything is asked."""
     (folder / "in.txt").write_text("text\n")
 
     assert fails(run("embed", "-i", "in.txt", *arguments), message, code=2)
+    assert server.calls == []
+
+
+@pytest.mark.parametrize("output", ["out.npy", "out/"])
+def test_npy_is_for_vectors(run: Run, server: FakeServer, output: str) -> None:
+    """Other results are refused before anything is asked."""
+    options = ["--output-format", "npy"] if output == "out/" else []
+
+    assert fails(run("classify", "text", "-o", output, *options), ".npy holds vectors only", code=2)
+    assert server.calls == []
 
 
 def test_a_dash_is_standard_output(run: Run, folder: Path) -> None:
@@ -193,6 +213,55 @@ def test_texts_of_other_types_are_rejected(run: Run, folder: Path, column: pa.Ar
     assert [item["reason"] for item in told] == ["`text` must be a string"] * 3
 
 
+def not_unicode(kind: pa.DataType) -> pa.Array:
+    """Strings of which the middle one is not UTF-8."""
+    return pa.array([b"one", b"caf\xe9", b"three"], pa.binary()).view(pa.string()).cast(kind, safe=False)
+
+
+@pytest.mark.parametrize("output", ["out.jsonl", "out.parquet"])
+@pytest.mark.parametrize("bad", ["text", "more", "list"])
+def test_strings_of_parquet_that_are_not_utf8(run: Run, folder: Path, bad: str, output: str) -> None:
+    """They cost their row only, be they read or kept, as those of text and CSV do."""
+    strings = not_unicode(pa.string())
+    columns = {"text": pa.array(TEXTS), "more": pa.array(TEXTS), "list": pa.array([[text] for text in TEXTS])}
+    columns[bad] = pa.ListArray.from_arrays([0, 1, 2, 3], strings) if bad == "list" else strings
+    pq.write_table(pa.table(columns | {"when": pa.array([2**61] * 3, pa.timestamp("us"))}), "in.parquet")
+
+    assert run("embed", "-i", "in.parquet", "-o", output).code == 3
+    if output == "out.parquet":
+        vectors = [np.float32(vector).tolist() for vector in pq.read_table(output)["vector"].to_pylist()]
+        wanted = [np.float32(numbers(text)).tolist() for text in ("one", "three")]
+    else:
+        vectors = [parsed(line)["vector"] for line in Path(output).read_text().splitlines()]
+        wanted = [numbers(text) for text in ("one", "three")]
+    assert vectors == wanted
+    (told,) = map(parsed, Path(f"{output}.rejects.jsonl").read_text().splitlines())
+    assert (told["place"], told["reason"]) == ("`in.parquet`, row 2", "not UTF-8; convert the file")
+    assert told["row"] == {"text": "caf\\xe9" if bad == "text" else "two"}
+
+
+def test_tsv_has_no_quotes(run: Run, folder: Path) -> None:
+    """A quotation mark is a character as others are, of TSV that --format names as well."""
+    rows = b'id\ttext\n1\t"Good movie\r\n2\tbad" film\n3\t"plain"\n4\t"\n'
+    (folder / "in.tsv").write_bytes(rows)
+    texts = ['"Good movie', 'bad" film', '"plain"', '"']
+
+    for result in (run("embed", "-i", "in.tsv"), run("embed", "-i", "-", "--format", "tsv", stdin=rows)):
+        assert [(row["id"], row["vector"]) for row in result.rows] == [
+            (str(number), numbers(text)) for number, text in enumerate(texts, start=1)
+        ]
+
+
+def test_json_that_may_be_no_jsonl(run: Run, folder: Path) -> None:
+    """It is not taken for lines of text; who knows that it has a row a line says so."""
+    for name in ("in.json", "in.json.gz"):
+        data = b'{"text": "one"}\n'
+        (folder / name).write_bytes(gzip.compress(data) if name.endswith("gz") else data)
+
+        assert fails(run("embed", "-i", name), f"cannot read `{name}`: an object a line is read with --format jsonl")
+        assert run("embed", "-i", name, "--format", "jsonl").rows == [{"vector": numbers("one")}]
+
+
 @pytest.mark.parametrize("name", ["in.jsonl", "in.parquet"])
 def test_numbers_that_json_has_not(run: Run, folder: Path, name: str) -> None:
     """NaN and infinities, which Parquet and Python's JSON hold, are null in JSON, also of rows that are rejected."""
@@ -258,6 +327,8 @@ def shell(line: str, target: str) -> subprocess.CompletedProcess[str]:
         ("bertline embed -i in.txt --rejects r.jsonl > /dev/full", 1, "No space left on device: `standard output`"),
         ("bertline embed -i in.txt >&-", 1, "cannot write standard output: it is closed"),
         ("bertline models >&-", 1, "cannot write standard output: it is closed"),
+        ("bertline health > /dev/full", 1, "No space left on device: `standard output`"),
+        ("bertline --version > /dev/full", 1, "No space left on device: `standard output`"),
         ("bertline embed -i none.txt 2>&-", 1, ""),
         ("bertline embed -i in.txt -o out.jsonl 2>&-", 0, ""),
         ("bertline embed -i in.txt -o out.jsonl <&- >&- 2>&-", 0, ""),

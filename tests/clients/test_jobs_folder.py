@@ -143,6 +143,89 @@ def test_what_a_finished_job_left_is_no_other_job(run: Run, folder: Path, monkey
     assert not (folder / "out.jsonl.job").exists()
 
 
+def interrupt(run: Run, server: FakeServer, *arguments: str) -> None:
+    """Let a job fail midway."""
+    server.fail("INTERNAL", "broken", method="Embed", after=14, times=None)
+    run("embed", "-i", "in.txt", *arguments, "--in-flight", "1")
+    server.reset()
+
+
+@pytest.mark.parametrize("options", [[], ["--restart"]])
+def test_a_job_that_goes_on_replaces_no_file(run: Run, server: FakeServer, folder: Path, options: list[str]) -> None:
+    """A file that --rejects names first when a job goes on, or begins anew, is not this job's."""
+    (folder / "notes.txt").write_text("mine")
+    interrupt(run, server, "-o", "out.jsonl")
+    before = sorted((folder / "out.jsonl.job").glob("part-*"))
+    refused = run("embed", "-i", "in.txt", "-o", "out.jsonl", "--rejects", "notes.txt", *options)
+
+    assert fails(refused, "already exists: `notes.txt`")
+    assert (folder / "notes.txt").read_text() == "mine"
+    assert sorted((folder / "out.jsonl.job").glob("part-*")) == before != []
+    assert run("embed", "-i", "in.txt", "-o", "out.jsonl", "--rejects", "notes.txt", "--force").code == 0
+
+
+@pytest.mark.parametrize("options", [[], ["--restart"]])
+def test_a_job_that_goes_on_replaces_what_it_wrote(
+    run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch, options: list[str]
+) -> None:
+    """A run that was killed when its rejected rows were told, and its output was not made yet, is not in its own way,
+    be it that they are told elsewhere than at first."""
+    (folder / "in.txt").write_text("text\nrefuse\n")
+    move = File.move
+
+    def killed(self: File, target: File) -> None:
+        if target.name == "_SUCCESS":
+            raise Killed
+        move(self, target)
+
+    for rejects in ("first.jsonl", "r.jsonl"):
+        with monkeypatch.context() as patch:
+            patch.setattr(File, "move", killed)
+            with pytest.raises(Killed):
+                run("embed", "-i", "in.txt", "-o", "out.jsonl", "--rejects", rejects)
+
+    assert (folder / "r.jsonl").exists()
+    assert run("embed", "-i", "in.txt", "-o", "out.jsonl", "--rejects", "r.jsonl", *options).code == 3
+    assert len((folder / "r.jsonl").read_text().splitlines()) == 1
+
+
+def test_what_lies_beside_the_rejected_rows_stays(run: Run, folder: Path) -> None:
+    """Whatever its name is, be it what is read."""
+    (folder / "r.tmp").write_text("text\n")
+    (folder / "out.jsonl.rejects.jsonl.tmp").mkdir()
+
+    assert run("embed", "-i", "r.tmp", "-o", "out.jsonl", "--rejects", "r").code == 0
+    assert run("embed", "-i", "r.tmp", "-o", "out.jsonl", "--force").code == 0
+    assert (folder / "r.tmp").read_text() == "text\n"
+    assert (folder / "out.jsonl.rejects.jsonl.tmp").is_dir()
+
+
+@pytest.mark.parametrize("arguments", [["-i", "typo.txt"], ["-i", "in.txt", "-i", "typo.txt"], ["-i", "in.parquet"]])
+@pytest.mark.parametrize("output", ["out/", "out.jsonl"])
+def test_parts_outlast_a_mistake_in_the_input(
+    run: Run, server: FakeServer, folder: Path, arguments: list[str], output: str
+) -> None:
+    """What is to be replaced, or begun anew, stays where the input is not there or cannot be read."""
+    (folder / "in.parquet").write_text("not parquet")
+    interrupt(run, server, "-o", output)
+    if output == "out/":
+        run("embed", "-i", "in.txt", "-o", output)
+    parts = folder / output if output == "out/" else folder / "out.jsonl.job"
+    before = sorted(parts.iterdir())
+
+    assert fails(run("embed", *arguments, "-o", output, "--force", "--restart"), f"cannot read `{arguments[-1]}`: ")
+    assert sorted(parts.iterdir()) == before != []
+
+
+def test_the_folder_of_rejected_rows_has_to_be_there(run: Run, server: FakeServer) -> None:
+    """Which is told before anything is asked, not when all is done."""
+    for output in ([], ["-o", "out.jsonl"]):
+        result = run("embed", "text", *output, "--rejects", "none/r.jsonl")
+
+        assert fails(result, "cannot write `none/r.jsonl`: No such file or directory")
+    assert server.calls == []
+
+
 @pytest.mark.parametrize(("model", "code"), [("", 0), ("none", 1)])
 def test_the_lock_is_closed_before_its_folder_goes(
     run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch, model: str, code: int

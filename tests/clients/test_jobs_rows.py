@@ -195,6 +195,18 @@ def test_the_header_of_csv_belongs_to_its_rows(
     assert f"`{path}` has changed since" in result.err
 
 
+def test_columns_that_were_named_have_to_be_there(run: Run, server: FakeServer, tmp_path: Path) -> None:
+    """A row that lacks the column which --column names is rejected, also where it is optional; null is none."""
+    rows = [{"text": "a", "premise": "b"}, {"text": "a", "premise": None}, {"text": "a", "premises": "b"}]
+    path = tmp_path / "in.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    result = run("classify", "-i", str(path), "--column", "text_pair=premise")
+
+    assert (result.code, len(result.rows)) == (3, 2)
+    assert "line 3: missing key `premise`; name another one with --column" in result.err
+    assert [item.text_pair for item in asked(server, "Classify")[0].inputs] == ["b", ""]
+
+
 @pytest.mark.parametrize(("known", "lengths"), [(0, [4, 2]), (8, [4, 4])])
 def test_vectors_of_several_lengths(known: int, lengths: list[int]) -> None:
     """Vectors that cannot stand in one column are told as such."""

@@ -16,6 +16,9 @@ _access = Access()
 def set_access(token: str | None, tls_ca: str | None, tls_cert: str | None, tls_key: str | None) -> None:
     """What servers ask for, from now on."""
     global _access
+    for name, path in (("--tls-ca", tls_ca), ("--tls-cert", tls_cert), ("--tls-key", tls_key)):
+        if path == "":  # without it no TLS would be spoken
+            raise typer.BadParameter(f"{name} is empty; name a file, or leave it out")
     if (tls_cert is None) != (tls_key is None):
         raise typer.BadParameter("--tls-cert and --tls-key need each other")
     if tls_cert and not tls_ca:

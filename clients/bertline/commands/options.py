@@ -6,12 +6,13 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
+from enum import StrEnum
 from functools import wraps
 from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from bertline.commands.access import access
+from bertline.commands.access import access, connect
 from bertline.jobs.cluster import run_on_ray
 from bertline.jobs.operations import Operation
 from bertline.jobs.order import Order
@@ -30,7 +31,17 @@ Timeout = Annotated[float, typer.Option("--timeout", help="Seconds that each req
 ModelName = Annotated[
     str, typer.Option("--model", "-m", help="NAME or NAME/VERSION. Default: the only one loaded.", show_default=False)
 ]
-TopK = Annotated[int, typer.Option(min=1, help="Most of them for each input.")]
+MAX_COUNT = 2**32 - 1
+"""What a request holds."""
+TopK = Annotated[int, typer.Option(min=1, max=MAX_COUNT, help="Most of them for each input.")]
+
+
+class OutputFormat(StrEnum):
+    """Of parts."""
+
+    parquet = "parquet"
+    jsonl = "jsonl"
+    npy = "npy"
 
 
 @dataclass(frozen=True)
@@ -57,9 +68,15 @@ class JobOptions:
             "--output", "-o", help="File or URL: .parquet, .jsonl or .npy; with / at its end a folder of parts."
         ),
     ] = None
-    output_format: Annotated[str, typer.Option(help="Of the parts, where the output is a folder.")] = "parquet"
+    output_format: Annotated[
+        OutputFormat | None, typer.Option(help="Of the parts, where the output is a folder. Default: parquet.")
+    ] = None
     rejects: Annotated[
-        str | None, typer.Option(help="Where to tell of rows that cannot be used. Default: OUTPUT.rejects.jsonl.")
+        str | None,
+        typer.Option(
+            help="Where to tell of rows that cannot be used. Default: OUTPUT.rejects.jsonl, of a folder "
+            "_rejects.jsonl in it."
+        ),
     ] = None
     force: Annotated[
         bool, typer.Option("--force", help="Replace an output, or a file that --rejects names, that exists.")
@@ -103,15 +120,15 @@ class JobOptions:
         """
         try:
             order = self._order(operation, given, options, dtype)
-            begin: dict[str, Any] = {"force": self.force, "restart": self.restart}
-            with self._progress() as progress:
-                if self.ray:
-                    cluster: dict[str, Any] = {"address": self.ray, "num_workers": self.ray_workers}
-                    num_rejected = run_on_ray(order, progress, **cluster, **begin)
-                else:
-                    num_rejected = run(order, progress, **begin)
         except ValueError as error:
             raise typer.BadParameter(str(error)) from error
+        begin: dict[str, Any] = {"force": self.force, "restart": self.restart}
+        with self._progress() as progress:
+            if self.ray:
+                cluster: dict[str, Any] = {"address": self.ray, "num_workers": self.ray_workers}
+                num_rejected = run_on_ray(order, progress, **cluster, **begin)
+            else:
+                num_rejected = run(order, progress, **begin)
         self._tell(order, progress, num_rejected)
 
     def _order(
@@ -120,13 +137,17 @@ class JobOptions:
         name, _, version = self.model.partition("/")
         if self.output == "":
             raise typer.BadParameter("--output is empty; name a file, or leave it out to write to standard output")
+        if self.ray and not (self.output and self.inputs and "-" not in self.inputs):
+            raise typer.BadParameter("--ray takes files, and writes to --output")
+        with connect(TARGET if self.engine else self.target, self.timeout):
+            pass  # what is wrong with these options is told before files are read
         return Order(
             method=operation.method,
             options={**options, "truncate": self.truncate},
             sources=self._sources(operation, given),
             names=self._names(operation),
             keep=self.keep or (),
-            output=None if self.output == "-" else self.output,
+            output=self.output,
             output_format=self.output_format,
             rejects=self.rejects,
             dtype=dtype,
@@ -180,7 +201,7 @@ class JobOptions:
 
     def _progress(self) -> Progress:
         """Shown where a person sees it, and no results stand in between."""
-        is_clear = bool(self.output not in (None, "-") or not sys.stdout or not sys.stdout.isatty())
+        is_clear = bool(self.output or not sys.stdout or not sys.stdout.isatty())
         return Progress(shown=bool(self.inputs) and sys.stderr.isatty() and is_clear)
 
 

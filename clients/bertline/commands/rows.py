@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bertline.commands.options import JobOptions, TopK
+from bertline.commands.options import MAX_COUNT, JobOptions, TopK
 from bertline.jobs.operations import OPERATIONS
 
 
@@ -33,8 +33,10 @@ def embed(
     texts: Texts = None,
     pooling: Annotated[PoolingName | None, typer.Option(help="Default: what the model was made for.")] = None,
     normalize: Annotated[bool | None, typer.Option(help="Vectors of length 1. Default: as the model was made.")] = None,
-    dimensions: Annotated[int | None, typer.Option(min=1, help="Keep so many numbers, of models trained so.")] = None,
-    windows: Annotated[bool, typer.Option(help="Read long texts in windows, and average.")] = False,
+    dimensions: Annotated[
+        int | None, typer.Option(min=1, max=MAX_COUNT, help="Keep so many numbers, of models trained so.")
+    ] = None,
+    windows: Annotated[bool, typer.Option("--windows", help="Read long texts in windows, and average.")] = False,
     dtype: Annotated[Dtype, typer.Option(help="Of the vectors in Parquet and .npy.")] = Dtype.float32,
 ) -> None:
     """Vectors of texts. A row needs `text`."""
@@ -50,7 +52,7 @@ def embed(
 def classify(
     job: JobOptions,
     texts: Texts = None,
-    top_k: Annotated[int | None, typer.Option(min=1, help="Most labels for each. Default: all.")] = None,
+    top_k: Annotated[int | None, typer.Option(min=1, max=MAX_COUNT, help="Most labels for each. Default: all.")] = None,
 ) -> None:
     """Labels of texts or pairs of texts. A row needs `text`, and `text_pair` for a pair."""
     job.run(OPERATIONS["classify"], _texts(texts), {"top_k": top_k})

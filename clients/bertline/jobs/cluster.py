@@ -11,7 +11,6 @@ from bertline.jobs.order import Order
 from bertline.jobs.parts import Parts
 from bertline.jobs.progress import Progress
 from bertline.jobs.ray_pool import map_partitions
-from bertline.jobs.sources import Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,25 +40,22 @@ def run_on_ray(
         How many rows were rejected, in earlier runs too.
 
     Raises:
-        ValueError: when an option is wrong, or Ray is not installed.
-        RayFailed: when the cluster fails.
+        RayFailed: when the cluster fails, or Ray is not installed.
         FileError: when a file cannot be used, or the model was replaced meanwhile.
         BertlineError: when a server fails, or is out of reach for too long.
     """
-    if not order.output or not all(isinstance(source, Source) and source.is_file for source in order.sources):
-        raise ValueError("--ray takes files, and writes to --output")
     order.refuse_clashes()
     with order.connected() as client:
-        order = order.pinned(client)
-        parts = order.parts()
+        order = order.pinned(client, progress)
+        parts, job = order.parts(), order.job(client, progress)
+        job.refuse_unreadable()
         with parts.opened(force=force, restart=restart) as has_work:
             if has_work:
-                _settle_columns(order.job(client, progress), parts)
+                _settle_columns(job, parts)
                 done = _Counter(progress, len(order.sources), parts.seen)
                 numbers = range(len(order.sources))
-                map_partitions(
-                    numbers, partial(_Worker, order), address=address, num_workers=num_workers, progress=done
-                )
+                worker = partial(_Worker, order.for_workers())
+                map_partitions(numbers, worker, address=address, num_workers=num_workers, progress=done)
                 parts.join_in()
                 parts.finish()
         return parts.num_rejected

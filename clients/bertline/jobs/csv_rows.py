@@ -1,4 +1,4 @@
-"""CSV -> rows."""
+"""CSV and TSV -> rows."""
 
 from __future__ import annotations
 
@@ -14,8 +14,19 @@ from bertline.jobs.storage import FileError
 _UNCLOSED = "a quote opens a value here, and none closes it; mend it, as all lines after it are read as one value"
 
 
+class Tsv(csv.excel_tab):
+    """Values without quotes, which are characters as others are."""
+
+    quoting = csv.QUOTE_NONE
+
+
 def read_csv(
-    stream: BinaryIO, name: str, check: Callable[[Sequence[str]], None], *, delimiter: str, skip_empty: bool
+    stream: BinaryIO,
+    name: str,
+    check: Callable[[Sequence[str]], None],
+    dialect: type[csv.Dialect],
+    *,
+    skip_empty: bool,
 ) -> Generator[tuple[Row, bytes], None, None]:
     """A row a line, or more of them where values are quoted, with what was read. All values are strings.
 
@@ -28,7 +39,7 @@ def read_csv(
     """
     csv.field_size_limit(sys.maxsize)
     text = io.TextIOWrapper(stream, "utf-8-sig", errors="surrogateescape", newline="")
-    lines = _values(text, name, delimiter)
+    lines = _values(text, name, dialect)
     try:
         _, header = next(lines, (0, []))
         check(header)
@@ -39,13 +50,13 @@ def read_csv(
         text.detach()  # who opened the stream closes it
 
 
-def _values(text: Iterable[str], name: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
+def _values(text: Iterable[str], name: str, dialect: type[csv.Dialect]) -> Iterator[tuple[int, list[str]]]:
     """The number of a row's last line, and the values of the row; the first row is the header."""
     lines = _LinesOfRow(text)
-    reader = csv.reader(lines, delimiter=delimiter)
+    reader = csv.reader(lines, dialect)
     try:
         for values in reader:
-            if lines.is_unclosed(delimiter):
+            if lines.is_unclosed(dialect):
                 raise FileError(f"{name}, line {reader.line_num - len(lines.taken) + 1}: {_UNCLOSED}")
             lines.taken.clear()
             yield reader.line_num, values
@@ -72,12 +83,12 @@ class _LinesOfRow:
         self.taken.append(line)
         return line
 
-    def is_unclosed(self, delimiter: str) -> bool:
+    def is_unclosed(self, dialect: type[csv.Dialect]) -> bool:
         """Whether the file ended within a quoted value, of which csv says nothing."""
         if not self._is_ended:
             return False
         try:
-            list(csv.reader(self.taken, delimiter=delimiter, strict=True))
+            list(csv.reader(self.taken, dialect, strict=True))
         except csv.Error as error:
             return "unexpected end of data" in str(error)
         return False

@@ -69,6 +69,12 @@ class Job:
         """Those of a file."""
         return chunks_of(self.sources[number], number, self.wanted, self.needed, self._num_bytes, max_rows)
 
+    def refuse_unreadable(self) -> None:
+        """Raise a FileError where the first file cannot be read, before anything is removed in favour of it."""
+        first = self.sources[0]
+        if isinstance(first, Source) and first.is_file:
+            next(self.chunks(0, max_rows=1), None)
+
     def _inputs(self, asked: Asked) -> list[Any]:
         """The inputs of a chunk's rows; rows that make none are rejected."""
         inputs = []

@@ -29,7 +29,7 @@ class Operation:
     needed: Mapping[str, str]
     """Columns that a row must have, and what they hold."""
     optional: Mapping[str, str]
-    """Columns that it may have."""
+    """Columns that it may have, and has to where a name was given for one."""
     input: Callable[[Mapping[str, Any]], Any]
     """Makes an input of the method out of those columns."""
     result: Callable[[Any], dict[str, Any]]
@@ -53,11 +53,11 @@ class Operation:
         columns = {}
         for column, kind in {**self.needed, **self.optional}.items():
             name = names.get(column, column)
+            if name not in row and (column in self.needed or column in names):
+                raise Missing(f"missing key `{name}`")
             value = row.get(name)
             if value is None and column in self.optional:
                 continue
-            if name not in row:
-                raise Missing(f"missing key `{name}`")
             if not _is(value, kind):
                 raise ValueError(f"`{name}` must be {kind}")
             columns[column] = value

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from bertline.jobs.places import refuse_clashes, rejects_of
 from bertline.jobs.progress import Progress
 from bertline.jobs.sinks import Jsonl, Npy, Parquet, Sink, sink_suffix
 from bertline.jobs.sources import Given, Source
-from bertline.jobs.storage import File, file_of
+from bertline.jobs.storage import File, absolute, file_of
 from bertline.results import Model
 
 
@@ -39,14 +39,18 @@ class Access:
 
     def credentials(self) -> grpc.ChannelCredentials | None:
         """Of TLS; None without it."""
-        if not self.tls_ca:
+        if self.tls_ca is None:
             return None
         return grpc.ssl_channel_credentials(*map(_read, (self.tls_ca, self.tls_key, self.tls_cert)))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Order:
-    """What to ask about which rows, and where to write. Can be pickled."""
+    """What to ask about which rows, and where to write. Can be pickled.
+
+    Raises:
+        ValueError: when the output's format is not known, or cannot hold the results.
+    """
 
     method: str
     """Of the client."""
@@ -59,8 +63,8 @@ class Order:
     """Columns that are kept; none of them: all that are not read."""
     output: str | None
     """Path or URL, with / at its end for a folder; None for standard output."""
-    output_format: str
-    """Of a folder's parts."""
+    output_format: str | None
+    """Of a folder's parts; None for Parquet."""
     rejects: str | None
     dtype: str
     """Of vectors in Parquet and .npy."""
@@ -77,6 +81,12 @@ class Order:
     model: Model | None = None
     """The version that answers from the start to the end; None where the server chooses."""
 
+    def __post_init__(self) -> None:
+        if self.output_format and not (self.output or "").endswith("/"):
+            raise ValueError("--output-format is for a folder of parts: end --output with /")
+        if self.output and self._suffix() == ".npy" and self.method != "embed":
+            raise ValueError(".npy holds vectors only: write .parquet or .jsonl")
+
     @property
     def operation(self) -> Operation:
         """What it is that is asked."""
@@ -84,11 +94,7 @@ class Order:
 
     @contextmanager
     def connected(self) -> Iterator[Client]:
-        """A client of the server, or of one that is started here for it.
-
-        Raises:
-            ValueError: when the target, or another option of the client, is wrong.
-        """
+        """A client of the server, or of one that is started here for it."""
         with engine(self.engine) if self.engine else _no_engine(self.target) as target:
             access = Access() if self.engine else self.access
             options = {"timeout": self.timeout_s, "batch_size": self.batch_size, "token": access.token}
@@ -100,13 +106,33 @@ class Order:
         inputs = [source.file for source in self.sources if isinstance(source, Source) and source.is_file]
         refuse_clashes(inputs, file_of(self.output) if self.output else None, self.rejects_file())
 
-    def pinned(self, client: Client) -> Order:
-        """The same, of the version that answers now, so that no other one answers later rows."""
+    def for_workers(self) -> Order:
+        """The same for processes in other folders, which cannot go by paths that begin in this one."""
+        access = replace(self.access, **_whole_paths(self.access, "tls_ca", "tls_cert", "tls_key"))
+        return replace(self, access=access, **_whole_paths(self, "output", "rejects", "engine"))
+
+    def pinned(self, client: Client, progress: Progress) -> Order:
+        """The same, of the version that answers now, so that no other one answers later rows. One that is being loaded
+        is waited for; where none does the task, the server tells of it to who asks."""
+        models = client.models()
+        model = self._model_of(models)
+        if not model and (loading := next(filter(self._may_become, models), None)):
+            with suppress(ModelNotFound):  # it could not be loaded
+                self._asker(client, progress).patiently(lambda: client.model(loading.name, loading.version))
+            model = self._model_of(client.models())
+        return replace(self, model=model, model_name=model.name, model_version=model.version) if model else self
+
+    def _model_of(self, models: Sequence[Model]) -> Model | None:
+        """The one that answers."""
         try:
-            model = model_of_task(client.models(), self.operation.task, self.model_name, self.model_version)
+            return model_of_task(models, self.operation.task, self.model_name, self.model_version)
         except ModelNotFound:
-            return self
-        return replace(self, model=model, model_name=model.name, model_version=model.version)
+            return None
+
+    def _may_become(self, model: Model) -> bool:
+        """Whether it may answer as soon as it is loaded; until then nobody knows its task."""
+        is_meant = self.model_name in ("", model.name) and self.model_version in ("", model.version)
+        return is_meant and model.state == "loading"
 
     def refuse_replaced(self, client: Client, progress: Progress) -> None:
         """Raise Changed when the version of the model is another by now than that of the start."""
@@ -116,18 +142,15 @@ class Order:
         model = asker.patiently(lambda: client.model(self.model_name, self.model_version))
         if (model.digest, model.manifest_json) != (self.model.digest, self.model.manifest_json):
             name = f"{self.model_name}/{self.model_version}"
-            raise Changed(f"the model `{name}` was replaced while the job ran; begin anew with --restart")
+            hint = "begin anew with --restart" if self.output else "run the same again"
+            raise Changed(f"the model `{name}` was replaced while the job ran; {hint}")
 
     def job(self, client: Client, progress: Progress) -> Job:
         """What is done with a client."""
         return Job(self.operation, self.names, self.sources, self._asker(client, progress), progress, self.keep)
 
     def parts(self) -> Parts:
-        """Where the results go, of a job with an output.
-
-        Raises:
-            ValueError: when the format cannot hold them.
-        """
+        """Where the results go, of a job with an output."""
         assert self.output
         output = file_of(self.output)
         return Parts(output, self.output.endswith("/"), self._sink(), self._about(), self.rejects_file() or output)
@@ -159,7 +182,7 @@ class Order:
 
     def _suffix(self) -> str:
         assert self.output
-        return sink_suffix(f"part.{self.output_format}" if self.output.endswith("/") else self.output)
+        return f".{self.output_format or 'parquet'}" if self.output.endswith("/") else sink_suffix(self.output)
 
     def _sink(self) -> Sink:
         suffix = self._suffix()
@@ -168,8 +191,6 @@ class Order:
         dim = int(self.options.get("dimensions") or (self.model.dim if self.model else 0))
         if suffix == ".parquet":
             return Parquet(self.operation, self._kept(), dim, self.dtype)
-        if self.method != "embed":
-            raise ValueError(".npy holds vectors only: write .parquet or .jsonl")
         return Npy(dim, self.dtype)
 
     def _about(self) -> dict[str, Any]:
@@ -185,6 +206,10 @@ class Order:
             "digest": self.model.digest if self.model else "",
             "manifest": hashlib.sha256(self.model.manifest_json.encode()).hexdigest() if self.model else "",
         }
+
+
+def _whole_paths(item: Access | Order, *names: str) -> dict[str, Any]:
+    return {name: absolute(path) for name in names if (path := getattr(item, name))}
 
 
 @contextmanager

@@ -47,14 +47,31 @@ def read_parquet(
     with _readable(name):
         file = library.ParquetFile(stream)
     check(file.schema_arrow.names)
-    number, total = 0, max(1, file.metadata.num_rows)
+    number, total = 1, max(1, file.metadata.num_rows)
     footer = _footer(stream, file.metadata.serialized_size)  # tells of a change in any column
     there = [column for column in wanted if column in file.schema_arrow.names]
     for batch in _batches(file, name):
-        fields = plain.to_inputs(pyarrow.Table.from_batches([batch]).select(there), name)
-        rows = [Row(f"row {number + index}", values) for index, values in enumerate(fields, start=1)]
+        table = pyarrow.Table.from_batches([batch])
+        if plain.is_valid(table):
+            fields = plain.to_inputs(table.select(there), name)
+            rows = [Row(f"row {index}", values) for index, values in enumerate(fields, start=number)]
+        else:
+            rows = [_row(table.slice(index, 1), there, name, f"row {number + index}") for index in range(len(table))]
         number += len(rows)
-        yield Block(rows, digest_of([footer, repr(fields).encode("utf-8", "surrogatepass")]), number / total, batch)
+        read = repr([row.fields for row in rows]).encode("utf-8", "surrogatepass")
+        yield Block(rows, digest_of([footer, read]), (number - 1) / total, batch)
+
+
+def _row(table: Any, there: Sequence[str], name: str, place: str) -> Row:
+    """The only row of a table, of whose columns some may hold what is not UTF-8; of which any may be kept."""
+    from bertline.jobs import plain
+
+    try:
+        plain.to_rows(table, name)
+        (fields,) = plain.to_inputs(table.select(there), name)
+        return Row(place, fields)
+    except UnicodeDecodeError:
+        return Row(place, plain.escaped(table.select(there), name), "not UTF-8; convert the file")
 
 
 def _batches(file: Any, name: str) -> Iterator[Any]:

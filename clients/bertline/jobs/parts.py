@@ -1,7 +1,7 @@
 """A folder of what is done of a job: one file for each chunk, whole or absent. What is there is not done again.
 
     vectors.parquet.job/
-        _job.json                              what the job does
+        _job.json                              what the job does, and where rejected rows are told in the end
         _schema                                kept columns and their types, of Parquet
         part-00000-00000-1f2e3d4c5b6a.parquet  file, chunk, digest of what was read
         _rejects-00000-00000.jsonl             rows of that chunk that have no result
@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import hashlib
 import json
 import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import takewhile
 from typing import Any, BinaryIO
 
@@ -39,7 +41,7 @@ from bertline.jobs.names import (
 )
 from bertline.jobs.places import parts_of, rejects_of
 from bertline.jobs.sinks import Parquet, Sink, copy, json_line
-from bertline.jobs.storage import File, FileError, already_exists, make_folder, open_write, told
+from bertline.jobs.storage import File, FileError, absolute, already_exists, make_folder, open_write, told
 
 _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 """What file systems say that have none, as some of clusters. A job does without, as in an object store."""
@@ -77,6 +79,14 @@ class Parts:
     def folder(self) -> File:
         """Where the parts lie."""
         return parts_of(self.output)
+
+    @cached_property
+    def _label(self) -> dict[str, Any]:
+        """What a file tells of the job: not the names of all inputs, which may be thousands."""
+        label = dict(self.about)
+        inputs = label.pop("inputs")
+        digest = hashlib.sha256(json.dumps(inputs).encode()).hexdigest()
+        return {**label, "num_inputs": len(inputs), "inputs_digest": digest}
 
     @property
     def has_columns(self) -> bool:
@@ -120,14 +130,14 @@ class Parts:
         is_new = not set(self.folder.names()) & {JOB, SUCCESS}
         if not force and is_new and self._output_exists():
             raise already_exists(self.output)
-        if not force and is_new and self.rejects.url != rejects_of(self.output).url and self.rejects.exists():
-            raise already_exists(self.rejects)
         self._refuse_other_files()
         self._take()
-        if self.folder.within(SUCCESS).exists():
-            if self._finished(force=force, restart=restart):
-                return False
-        elif restart:
+        is_finished = self.folder.within(SUCCESS).exists()
+        if is_finished and self._finished(force=force, restart=restart):
+            return False
+        if not force:
+            self._refuse_rejects()
+        if is_finished or restart:
             self._clear()
         self._check()
         self._is_begun = True
@@ -135,8 +145,7 @@ class Parts:
         return True
 
     def _finished(self, *, force: bool, restart: bool) -> bool:
-        """Whether a run did all of this very job, but for its last steps, which are made up for here. What else a
-        finished job left goes."""
+        """Whether a run did all of this very job, but for its last steps, which are made up for here."""
         is_moved = self.is_folder or not self.folder.within(WHOLE).exists()
         if not self.is_folder and not restart:
             done = json.loads(self.folder.within(SUCCESS).read())
@@ -151,8 +160,15 @@ class Parts:
             if not self.is_folder:
                 self._remove()
             raise already_exists(self.output)
-        self._clear()
         return False
+
+    def _refuse_rejects(self) -> None:
+        """A file that was named for rejected rows, and is there, has to be one that this job was to write."""
+        if self.rejects.url == rejects_of(self.output).url or not self.rejects.exists():
+            return
+        job = self.folder.within(JOB)
+        if not job.exists() or json.loads(job.read()).get("rejects") != absolute(self.rejects.url):
+            raise already_exists(self.rejects)
 
     def _clear(self) -> None:
         """Remove what a job made, but for what says that a run is at work."""
@@ -197,7 +213,7 @@ class Parts:
         else:
             self.folder.within(name).remove()  # of a run that was killed before it wrote the part
         with self._write(part_name(chunk.file, chunk.number, chunk.digest, self.sink.suffix)) as stream:
-            self.sink.write(asked, stream, self.about)
+            self.sink.write(asked, stream, self._label)
         self._known[chunk.file, chunk.number] = chunk.digest
 
     def settle(self, asked: Asked) -> None:
@@ -227,7 +243,7 @@ class Parts:
             self._complete(parts)
         else:
             with self._write(WHOLE) as stream:
-                self.sink.join(parts, stream, self.about)
+                self.sink.join(parts, stream, self._label)
         job = {} if self.is_folder else {"job": self.about}
         with self._write(SUCCESS) as stream:
             stream.write(json_line({"rejected": self.num_rejected, **job}))
@@ -240,7 +256,7 @@ class Parts:
             for part in takewhile(self.sink.is_empty, parts):
                 if self.sink.lacks_columns(part):
                     with self._write(part.name) as stream:
-                        self.sink.join([], stream, self.about)
+                        self.sink.join([], stream, self._label)
 
     def _changed(self, what: str) -> Changed:
         return Changed(f"{what} has changed since `{self.folder.url}` was begun; begin anew with --restart")
@@ -272,7 +288,7 @@ class Parts:
 
     def _take(self) -> None:
         """Make the folder, and let no second run write into it."""
-        with told(f"cannot write `{self.output.url}`"):
+        with told(f"cannot write `{self.output.url}`", self.output):
             self._is_made = not self.folder.exists()
             make_folder(self.folder)
             if not self.folder.is_local:
@@ -297,13 +313,12 @@ class Parts:
         return not os.fstat(lock.fileno()).st_nlink  # the other run has just ended, and removed its folder
 
     def _check(self) -> None:
-        """The folder has to be of this very job."""
+        """The folder has to be of this very job; only where rejected rows are told may be another place by now."""
         job = self.folder.within(JOB)
-        if not job.exists():
-            with self._write(JOB) as stream:
-                stream.write(json.dumps(self.about, indent=1).encode())
-        elif differing := self._differing(json.loads(job.read())):
+        if job.exists() and (differing := self._differing(json.loads(job.read()))):
             raise self._of_another(differing)
+        with self._write(JOB) as stream:
+            stream.write(json.dumps({**self.about, "rejects": absolute(self.rejects.url)}, indent=1).encode())
 
     def _differing(self, before: Mapping[str, Any]) -> list[str]:
         return [name for name, value in self.about.items() if before.get(name) != json.loads(json.dumps(value))]
@@ -323,7 +338,8 @@ class Parts:
         return open_write(self.folder.within(name), self.folder.within(f".{name}.{os.getpid()}"))
 
     def _tell_of_rejects(self, files: list[File]) -> int:
-        unfinished = self.rejects.beside(".tmp")  # the next run finds it again, if this one is killed
+        mine = hashlib.sha256(self.folder.path.encode(errors="surrogateescape")).hexdigest()[:8]
+        unfinished = self.rejects.beside(f".{mine}.tmp")  # the next run finds it again, if this one is killed
         if not files:
             self.rejects.remove()
             unfinished.remove()

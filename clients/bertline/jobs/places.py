@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterable
 
@@ -20,7 +21,8 @@ def rejects_of(output: File) -> File:
 
 
 def refuse_clashes(inputs: Iterable[File], output: File | None, rejects: File | None) -> None:
-    """Let neither the output nor the rejected rows replace a file that is read, each other, or what is no file.
+    """Let neither the output nor the rejected rows replace a file that is read, each other, or what is no file. Rows
+    that are told elsewhere need a folder there from the start, not in the end.
 
     Raises:
         FileError: when they would.
@@ -36,8 +38,11 @@ def refuse_clashes(inputs: Iterable[File], output: File | None, rejects: File | 
         raise FileError(f"is read and would be replaced by rejected rows: `{rejects.url}`; name another with --rejects")
     if output and _place(output) == _place(rejects):
         raise FileError(f"--rejects and --output are the same: `{rejects.url}`; name two files")
-    if output and _is_in(_place(rejects), replaced[1]) and _place(rejects) != _place(rejects_of(output)):
+    is_named = not output or _place(rejects) != _place(rejects_of(output))
+    if output and is_named and _is_in(_place(rejects), replaced[1]):
         raise FileError(f"lies among the parts of `{output.url}`: `{rejects.url}`; name another with --rejects")
+    if is_named and rejects.is_local and not os.path.isdir(os.path.dirname(rejects.path)):
+        raise FileError(f"cannot write `{rejects.url}`: {os.strerror(errno.ENOENT)}")
     if rejects.url.endswith("/") or (rejects.exists() and not rejects.system.isfile(rejects.path)):
         raise FileError(f"not a regular file: `{rejects.url}`; name another with --rejects")
 

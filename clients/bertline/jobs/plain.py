@@ -45,6 +45,25 @@ def to_inputs(table: pa.Table, where: str) -> list[dict[str, Any]]:
     return to_rows(_retyped(without_views(table), _number_of_moment), where)
 
 
+def is_valid(table: pa.Table) -> bool:
+    """Whether all values are what their types say, as strings that are not UTF-8 are not."""
+    try:
+        table.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def escaped(table: pa.Table, where: str) -> dict[str, Any]:
+    """The only row of a table, to be told: strings with escapes for what is not UTF-8, those in lists as bytes."""
+    (row,) = to_inputs(_retyped(without_views(table), lambda kind: _BYTES.get(kind, kind)), where)
+    return {
+        name: value.decode(errors="backslashreplace") if isinstance(value, bytes) else value
+        for name, value in row.items()
+    }
+
+
+_BYTES: Mapping[pa.DataType, pa.DataType] = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}
 _OF_VIEWS: Mapping[pa.DataType, pa.DataType] = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
 
 

@@ -65,8 +65,8 @@ def map_partitions(
         num_gpus: GPUs of an actor.
 
     Raises:
-        ValueError: when Ray is not installed.
-        RayFailed: when there is no cluster, it failed, or workers died time and again at the same partition.
+        RayFailed: when Ray is not installed, there is no cluster, it failed, or workers died time and again at the same
+            partition.
         Exception: the first that a worker raised; a note tells its traceback. Nothing new is begun then.
     """
     with _connected(address) as ray:
@@ -156,7 +156,7 @@ def _connected(address: str) -> Iterator[Any]:
         ray = importlib.import_module("ray")
         importlib.import_module("ray.data")
     except ImportError as error:
-        raise ValueError(f"Ray is not installed ({error}): pip install 'bertline[ray]'") from error
+        raise RayFailed(f"Ray is not installed ({error}): pip install 'bertline[ray]'") from error
     with redirect_stdout(_WithoutRay()):  # type: ignore[type-var]
         _connect(ray, address)
         try:

@@ -35,17 +35,17 @@ def run(order: Order, progress: Progress, *, force: bool = False, restart: bool 
     Raises:
         FileError: when a file cannot be used, or the model was replaced meanwhile.
         BertlineError: when the server fails, or is out of reach for too long. What was done till then stays.
-        ValueError: when an option is wrong.
     """
     order.refuse_clashes()
     with order.connected() as client:
-        order = order.pinned(client)
+        order = order.pinned(client, progress)
         job = order.job(client, progress)
         if order.output is None:
             num_rejected = _to_stream(job, order.stream(), order.rejects_file(), force=force)
             order.refuse_replaced(client, progress)
             return num_rejected
         parts = order.parts()
+        job.refuse_unreadable()
         with parts.opened(force=force, restart=restart) as has_work:
             if has_work:
                 for asked in job.answered(range(len(order.sources)), parts.has):

@@ -258,10 +258,10 @@ def sink_suffix(name: str) -> str:
     """The format that an output's name says: `.parquet`, `.npy`, or `.jsonl`, which is that of a name without a suffix.
 
     Raises:
-        FileError: when it is none of these.
+        ValueError: when it is none of these.
     """
     suffix = os.path.splitext(name.lower())[1]
     known = {"": ".jsonl", ".ndjson": ".jsonl", ".jsonl": ".jsonl", ".parquet": ".parquet", ".npy": ".npy"}
     if suffix not in known:
-        raise FileError(f"unknown format: `{name}`; its name ends in .parquet, .jsonl or .npy")
+        raise ValueError(f"unknown format: `{name}`; its name ends in .parquet, .jsonl or .npy")
     return known[suffix]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -10,7 +11,7 @@ from enum import StrEnum
 from typing import Any, BinaryIO
 
 from bertline.jobs.blocks import Block, Row, blocks_of, digest_of
-from bertline.jobs.csv_rows import read_csv
+from bertline.jobs.csv_rows import Tsv, read_csv
 from bertline.jobs.lines import json_columns, read_lines, text_columns
 from bertline.jobs.parquet import read_parquet
 from bertline.jobs.storage import File, FileError, open_read, told
@@ -22,6 +23,7 @@ class Format(StrEnum):
     text = "text"
     jsonl = "jsonl"
     csv = "csv"
+    tsv = "tsv"
     parquet = "parquet"
 
 
@@ -29,11 +31,12 @@ SUFFIXES = {
     ".jsonl": Format.jsonl,
     ".ndjson": Format.jsonl,
     ".csv": Format.csv,
-    ".tsv": Format.csv,
+    ".tsv": Format.tsv,
     ".parquet": Format.parquet,
     ".pq": Format.parquet,
 }
 """Formats by the end of a file's name; anything else is text, a text a line."""
+_DIALECTS: dict[Format, type[csv.Dialect]] = {Format.csv: csv.excel, Format.tsv: Tsv}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +79,11 @@ class Source:
 
         if self.format is Format.parquet:
             self._refuse_parquet()
-        with told(f"cannot read {self.name}"), self._open() as (stream, share):
+        with told(f"cannot read {self.name}", self.file), self._open() as (stream, share):
             if self.format is Format.parquet:
                 yield from read_parquet(stream, self.name, check, wanted)
-            elif self.format is Format.csv:
-                delimiter = "\t" if self.file.suffixes[0] == ".tsv" else ","
-                read = read_csv(stream, self.name, check, delimiter=delimiter, skip_empty=self.skip_empty)
+            elif self.format in _DIALECTS:
+                read = read_csv(stream, self.name, check, _DIALECTS[self.format], skip_empty=self.skip_empty)
                 with closing(read) as rows:  # before the stream is
                     yield from blocks_of(rows, share)
             else:
@@ -131,7 +133,12 @@ def source_of(file: File, chosen: Format | None, skip_empty: bool, plain: Format
 
     Args:
         plain: how to read what has no telling name; None for as text.
+
+    Raises:
+        FileError: when the name says what cannot be read unless it was asked for.
     """
+    if not chosen and file.suffixes[0] == ".json":
+        raise FileError(f"cannot read `{file.url}`: an object a line is read with --format jsonl, other JSON is not")
     return Source(file, chosen or SUFFIXES.get(file.suffixes[0]) or plain or Format.text, skip_empty)
 
 

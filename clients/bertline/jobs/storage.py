@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import errno
 import gzip
 import io
 import lzma
@@ -16,6 +17,8 @@ from typing import Any, BinaryIO
 
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
+
+from bertline.errors import BertlineError
 
 _MAGIC = set("*?[")
 
@@ -34,7 +37,7 @@ class File:
     """A file or folder, there or not."""
 
     system: Any
-    """fsspec's file system."""
+    """fsspec's file system; None for standard input."""
     path: str
     """In it."""
     url: str
@@ -43,7 +46,7 @@ class File:
     @property
     def is_local(self) -> bool:
         """Whether it lies on this machine."""
-        return isinstance(self.system, LocalFileSystem)
+        return self.system is None or isinstance(self.system, LocalFileSystem)
 
     @property
     def name(self) -> str:
@@ -66,32 +69,35 @@ class File:
 
     def exists(self) -> bool:
         """Whether it is there."""
-        return bool(self.system.exists(self.path))
+        with told(f"cannot read `{self.url}`", self):
+            return bool(self.system.exists(self.path))
 
     def is_folder(self) -> bool:
         """Whether it is there, and a folder."""
-        return bool(self.system.isdir(self.path))
+        with told(f"cannot read `{self.url}`", self):
+            return bool(self.system.isdir(self.path))
 
     def names(self) -> list[str]:
         """Names of what is in this folder by now, whoever wrote it; none if there is no folder."""
         self.system.invalidate_cache()  # stores go by listings of before
         if not self.is_folder():
             return []
-        return [str(path).rstrip("/").rpartition("/")[2] for path in self.system.ls(self.path, detail=False)]
+        with told(f"cannot read `{self.url}`", self):
+            return [str(path).rstrip("/").rpartition("/")[2] for path in self.system.ls(self.path, detail=False)]
 
     def remove(self) -> None:
         """Remove it with all that is in it; gone already is fine."""
-        with suppress(FileNotFoundError):
+        with told(f"cannot remove `{self.url}`", self), suppress(FileNotFoundError):
             self.system.rm(self.path, recursive=True)
 
     def read(self) -> bytes:
         """All of it."""
-        with told(f"cannot read `{self.url}`"):
+        with told(f"cannot read `{self.url}`", self):
             return bytes(self.system.cat_file(self.path))
 
     def move(self, target: File) -> None:
         """Give it another path, of which nothing else is left."""
-        with told(f"cannot write `{target.url}`"):
+        with told(f"cannot write `{target.url}`", self):
             if self.is_local:
                 os.replace(self.path, target.path)
             else:
@@ -102,31 +108,39 @@ def file_of(url: str) -> File:
     """A path, or the URL of an object store: `s3://bucket/path`.
 
     Raises:
-        FileError: when fsspec does not know that kind of URL, or the library for it is missing.
+        FileError: when fsspec does not know that kind of URL, the library for it is missing, or the store refuses.
     """
     try:
         system, path = fsspec.core.url_to_fs(url)
-    except (ImportError, ValueError) as error:
-        raise FileError(f"cannot use `{url}`: {' '.join(str(error).split())}") from error
+    except Exception as error:  # of the library: some stores are connected to here
+        raise FileError(f"cannot use `{url}`: {_why(error)}") from error
     if isinstance(system, LocalFileSystem):
         path = os.path.realpath(path)  # a link stays, the file that it names is replaced
     return File(system, path, url)
+
+
+def absolute(url: str) -> str:
+    """The same for a process in another folder: a whole path; a URL as it is."""
+    file = file_of(url)
+    return file.path + "/" * url.endswith("/") if file.is_local else url
 
 
 def find_files(patterns: Sequence[str]) -> list[File]:
     """The files that patterns stand for, each pattern's in the order of their names.
 
     Raises:
-        FileError: when a pattern stands for none.
+        FileError: when a pattern stands for none, or the file that is named is not there.
     """
     return [file for pattern in patterns for file in _matching(pattern)]
 
 
 def _matching(pattern: str) -> list[File]:
     file = file_of(pattern)
-    if not _MAGIC & set(pattern) or file.exists():
-        return [file]
-    paths = [path for path in sorted(file.system.glob(pattern.rpartition("://")[2])) if file.system.isfile(path)]
+    with told(f"cannot read `{pattern}`", file):
+        if not _MAGIC & set(pattern) or file.exists():
+            file.system.info(file.path)  # says why, where it is not there
+            return [file]
+        paths = [path for path in sorted(file.system.glob(pattern.rpartition("://")[2])) if file.system.isfile(path)]
     if not paths:
         raise FileError(f"no file matches `{pattern}`")
     return [File(file.system, path, _url(path, pattern)) for path in paths]
@@ -141,13 +155,22 @@ def _url(path: str, pattern: str) -> str:
 
 
 @contextmanager
-def told(what: str) -> Iterator[None]:
-    """Turn errors of the system, and those about damaged files, into one that says what could not be done."""
+def told(what: str, file: File) -> Iterator[None]:
+    """Turn errors of the system, and those about damaged files, into one that says what could not be done. Libraries
+    for object stores raise any."""
     try:
         yield
-    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
-        why = getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__
-        raise FileError(f"{what}: {why}") from error
+    except (FileError, BertlineError):  # which say it already
+        raise
+    except Exception as error:
+        if file.is_local and not isinstance(error, (OSError, EOFError, zlib.error, lzma.LZMAError)):
+            raise
+        raise FileError(f"{what}: {_why(error)}") from error
+
+
+def _why(error: Exception) -> str:
+    missing = os.strerror(errno.ENOENT) if isinstance(error, FileNotFoundError) else ""  # stores say its path alone
+    return getattr(error, "strerror", None) or missing or " ".join(str(error).split()) or type(error).__name__
 
 
 @contextmanager
@@ -160,13 +183,13 @@ def open_read(file: File) -> Iterator[tuple[BinaryIO, Callable[[], float]]]:
     Raises:
         FileError: when it cannot be opened, or is a kind of archive that is not known here.
     """
-    with told(f"cannot read `{file.url}`"):
+    with told(f"cannot read `{file.url}`", file):
         _refuse_unreadable(file)
         raw = file.system.open(file.path, "rb")
         size = file.system.size(file.path) or 1
     with raw:
         compression = file.suffixes[1]
-        with told(f"cannot read `{file.url}`"):
+        with told(f"cannot read `{file.url}`", file):
             stream = COMPRESSIONS[compression](raw) if compression else raw
         # What is local is buffered as it is.
         plain = stream if compression or file.is_local else io.BufferedReader(stream, 1 << 20)
@@ -208,14 +231,15 @@ def open_write(file: File, temporary: File | None = None) -> Iterator[BinaryIO]:
     """
     unfinished = temporary or file.beside(f".{uuid.uuid4().hex[:8]}.tmp")
     try:
-        with told(f"cannot write `{file.url}`"), unfinished.system.open(unfinished.path, "wb") as stream:
+        with told(f"cannot write `{file.url}`", file), unfinished.system.open(unfinished.path, "wb") as stream:
             yield stream
             stream.flush()
             if file.is_local:
                 os.fsync(stream.fileno())
         unfinished.move(file)
     except BaseException:
-        unfinished.remove()
+        with suppress(FileError):  # a store that fails does so here, too
+            unfinished.remove()
         raise
 
 

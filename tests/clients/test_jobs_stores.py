@@ -1,0 +1,92 @@
+"""Object stores that fail, in ways that the libraries for them have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+
+from tests.clients.command import Run, fails
+
+
+class NoCredentials(Exception):
+    """As botocore's, which is no OSError."""
+
+
+class Store(MemoryFileSystem):
+    """A store of which one method fails."""
+
+    protocol = "store"
+    failing = ""
+    error: Exception = NoCredentials("Unable to locate credentials")
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return MemoryFileSystem._strip_protocol(path.replace("store://", "memory://"))  # type: ignore[no-any-return]
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == Store.failing:
+            raise Store.error
+        return super().__getattribute__(name)
+
+
+@pytest.fixture(autouse=True)
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Store]]:
+    """A store that has a file; the current folder is empty."""
+    monkeypatch.chdir(tmp_path)
+    fsspec.register_implementation("store", Store, clobber=True)
+    Store().pipe_file("/jobs/in.txt", b"text\n")
+    yield Store
+    Store.failing = ""
+    Store.store.clear()
+
+
+@pytest.mark.parametrize(
+    ("failing", "arguments", "message"),
+    [
+        ("info", ["-i", "store://jobs/in.txt"], "cannot read `store://jobs/in.txt`: "),
+        ("open", ["-i", "store://jobs/in.txt"], "cannot read `store://jobs/in.txt`: "),
+        ("exists", ["-i", "store://jobs/*.txt"], "cannot read `store://jobs/*.txt`: "),
+        ("glob", ["-i", "store://jobs/*.txt"], "cannot read `store://jobs/*.txt`: "),
+        ("exists", ["text", "-o", "store://jobs/out.jsonl"], "cannot read `store://jobs/out.jsonl"),
+        ("isdir", ["text", "-o", "store://jobs/out.jsonl"], "cannot read `store://jobs/out.jsonl"),
+        ("open", ["text", "-o", "store://jobs/out.jsonl"], "cannot write `store://jobs/out.jsonl"),
+        ("open", ["text", "--rejects", "store://jobs/r.jsonl"], "cannot write `store://jobs/r.jsonl`: "),
+    ],
+)
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (NoCredentials("Unable to\nlocate credentials"), "Unable to locate credentials"),
+        (PermissionError("Forbidden"), "Forbidden"),
+        (NoCredentials(), "NoCredentials"),
+    ],
+    ids=["of the library", "without a number", "without a word"],
+)
+def test_a_store_that_fails(
+    run: Run, store: type[Store], failing: str, arguments: list[str], message: str, error: Exception, why: str
+) -> None:
+    """One line names the file, and says what the library said."""
+    store.failing, store.error = failing, error
+    result = run("embed", *arguments)
+
+    assert fails(result, message)
+    assert result.err.endswith(f": {why}\n")
+
+
+def test_a_store_that_cannot_be_reached(run: Run, dead_target: str) -> None:
+    """As some are connected to when they are named."""
+    result = run("embed", "-i", f"ftp://{dead_target}/x.txt")
+
+    assert fails(result, f"cannot use `ftp://{dead_target}/x.txt`: Connection refused")
+
+
+def test_what_a_server_says_is_no_fault_of_a_store(run: Run, store: type[Store], dead_target: str) -> None:
+    """Where rows are told in a file of one while they are printed."""
+    result = run("embed", "text", "--rejects", "store://jobs/r.jsonl", "-t", dead_target, "--patience", "0")
+
+    assert fails(result, "no server is available")
