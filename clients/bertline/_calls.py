@@ -8,10 +8,11 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from bertline._convert import Call, Request, collect, collect_vectors, split
+from bertline._convert import Call, Request, join_lists, join_vectors, only, split
 from bertline._inputs import (
     read_choices,
     read_count,
+    read_flag,
     read_items,
     read_model,
     read_option,
@@ -30,6 +31,7 @@ from bertline._replies import (
     read_taggings,
     read_tokenized,
     read_values,
+    read_vectors,
 )
 from bertline.results import Answer, Choice, Classification, MaskFill, Model, Tagging, Tokenized
 from bertline.v1 import encoder_pb2 as pb
@@ -58,14 +60,14 @@ def embed_call(
     request = partial(
         pb.EmbedRequest,
         model=read_model(model, version),
-        truncate=truncate,
+        truncate=read_flag("truncate", truncate),
         pooling=f"POOLING_{pooling.upper()}" if pooling else None,
-        normalize=normalize,
+        normalize=read_flag("normalize", normalize),
         dimensions=read_count("dimensions", dimensions),
-        windows=windows,
+        windows=read_flag("windows", windows),
         window_stride=read_count("window_stride", window_stride),
     )
-    return Call("Embed", split(read_texts(texts), "texts", request), collect_vectors)
+    return Call("Embed", split(read_texts(texts), "texts", request), read_vectors, join_vectors)
 
 
 def classify_call(
@@ -73,23 +75,25 @@ def classify_call(
 ) -> Call[list[Classification]]:
     """See `Client.classify`."""
     ref = read_model(model, version)
-    request = partial(pb.ClassifyRequest, model=ref, truncate=truncate, top_k=read_count("top_k", top_k))
+    request = partial(
+        pb.ClassifyRequest, model=ref, truncate=read_flag("truncate", truncate), top_k=read_count("top_k", top_k)
+    )
     items = read_texts_or_pairs(inputs)
-    return Call("Classify", split(items, "inputs", request), partial(collect, read=read_classifications))
+    return Call("Classify", split(items, "inputs", request), read_classifications, join_lists)
 
 
 def regress_call(
     inputs: Iterable[str | tuple[str, str]], model: str, version: str, truncate: bool
 ) -> Call[list[float]]:
     """See `Client.regress`."""
-    request = partial(pb.RegressRequest, model=read_model(model, version), truncate=truncate)
-    return Call("Regress", split(read_texts_or_pairs(inputs), "inputs", request), partial(collect, read=read_values))
+    request = partial(pb.RegressRequest, model=read_model(model, version), truncate=read_flag("truncate", truncate))
+    return Call("Regress", split(read_texts_or_pairs(inputs), "inputs", request), read_values, join_lists)
 
 
 def choose_call(inputs: Iterable[tuple[Any, ...]], model: str, version: str, truncate: bool) -> Call[list[Choice]]:
     """See `Client.choose`."""
-    request = partial(pb.ChooseRequest, model=read_model(model, version), truncate=truncate)
-    return Call("Choose", split(read_choices(inputs), "inputs", request), partial(collect, read=read_choice_results))
+    request = partial(pb.ChooseRequest, model=read_model(model, version), truncate=read_flag("truncate", truncate))
+    return Call("Choose", split(read_choices(inputs), "inputs", request), read_choice_results, join_lists)
 
 
 def answer_call(
@@ -97,8 +101,10 @@ def answer_call(
 ) -> Call[list[Answer]]:
     """See `Client.answer`."""
     ref = read_model(model, version)
-    request = partial(pb.AnswerRequest, model=ref, truncate=truncate, top_k=read_count("top_k", top_k))
-    return Call("Answer", split(read_questions(inputs), "inputs", request), partial(collect, read=read_answers))
+    request = partial(
+        pb.AnswerRequest, model=ref, truncate=read_flag("truncate", truncate), top_k=read_count("top_k", top_k)
+    )
+    return Call("Answer", split(read_questions(inputs), "inputs", request), read_answers, join_lists)
 
 
 def tag_call(
@@ -106,8 +112,13 @@ def tag_call(
 ) -> Call[list[Tagging]]:
     """See `Client.tag`."""
     ref = read_model(model, version)
-    request = partial(pb.TagRequest, model=ref, truncate=truncate, return_words=return_words)
-    return Call("Tag", split(read_texts_or_words(inputs), "inputs", request), partial(collect, read=read_taggings))
+    request = partial(
+        pb.TagRequest,
+        model=ref,
+        truncate=read_flag("truncate", truncate),
+        return_words=read_flag("return_words", return_words),
+    )
+    return Call("Tag", split(read_texts_or_words(inputs), "inputs", request), read_taggings, join_lists)
 
 
 def fill_mask_call(
@@ -117,18 +128,18 @@ def fill_mask_call(
     request = partial(
         pb.FillMaskRequest,
         model=read_model(model, version),
-        truncate=truncate,
+        truncate=read_flag("truncate", truncate),
         top_k=read_count("top_k", top_k),
         targets=[read_option("targets", target) for target in read_items(targets, "targets")],
     )
-    return Call("FillMask", split(read_texts(texts), "texts", request), partial(collect, read=read_fills))
+    return Call("FillMask", split(read_texts(texts), "texts", request), read_fills, join_lists)
 
 
 def tokenize_call(inputs: Iterable[str | tuple[str, str]], model: str, version: str) -> Call[list[Tokenized]]:
     """See `Client.tokenize`."""
     request = partial(pb.TokenizeRequest, model=read_model(model, version))
     items = read_texts_or_pairs(inputs)
-    return Call("Tokenize", split(items, "inputs", request), partial(collect, read=read_tokenized))
+    return Call("Tokenize", split(items, "inputs", request), read_tokenized, join_lists)
 
 
 def models_call() -> Call[list[Model]]:
@@ -136,7 +147,8 @@ def models_call() -> Call[list[Model]]:
     return Call(
         "ListModels",
         lambda batch_size: [Request(pb.ListModelsRequest())],
-        lambda answered: [read_model_info(info) for _, reply in answered for info in reply.models],
+        lambda reply: [read_model_info(info) for info in reply.models],
+        join_lists,
     )
 
 
@@ -146,7 +158,8 @@ def model_call(model: str, version: str) -> Call[Model]:
     return Call(
         "GetModel",
         lambda batch_size: [Request(request)],
-        lambda answered: next(read_model_info(reply) for _, reply in answered),
+        read_model_info,
+        only,
     )
 
 
@@ -159,5 +172,6 @@ def health_call(model: str, version: str) -> Call[bool]:
     return Call(
         "Check",
         lambda batch_size: [Request(HealthRequest(service=service))],
-        lambda answered: next(reply.status == SERVING for _, reply in answered),
+        lambda reply: reply.status == SERVING,
+        only,
     )

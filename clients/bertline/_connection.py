@@ -13,7 +13,7 @@ import grpc
 import grpc.aio
 
 from bertline._convert import Request
-from bertline._inputs import read_timeout
+from bertline._inputs import read_flag, read_number, read_timeout
 from bertline._protos import HEALTH, HealthReply, HealthRequest
 from bertline._status import client_error
 from bertline.errors import BertlineError, ServerError
@@ -94,9 +94,9 @@ class Connection:
         read_timeout(self.timeout)
         if self.token is not None and not _TOKEN.fullmatch(self.token):
             raise ValueError("`token` must be letters, digits and -._~+/=, without spaces")
-        for name in ("batch_size", "num_in_flight"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"`{name}` must be at least 1: `{getattr(self, name)}`")
+        read_number("batch_size", self.batch_size)
+        read_number("num_in_flight", self.num_in_flight)
+        read_flag("check_health", self.check_health)
 
     @property
     def checks_health(self) -> bool:

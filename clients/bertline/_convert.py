@@ -10,7 +10,6 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from bertline._batches import batches
-from bertline._replies import read_vectors
 from bertline.errors import ServerError
 from bertline.results import Timings, Usage
 
@@ -19,7 +18,6 @@ MAX_REQUEST_BYTES = 192 * 1024
 server take messages of 256 KiB, and it takes 4 MiB unless told otherwise."""
 
 ItemT = TypeVar("ItemT")
-PartT = TypeVar("PartT", bound="Sequence[Any] | np.ndarray")
 ResultT = TypeVar("ResultT")
 
 
@@ -44,19 +42,62 @@ class Call(Generic[ResultT]):
     """Name of the RPC."""
     requests: Callable[[int], Iterable[Request]]
     """The requests to send, given the most inputs that one may hold."""
-    collect: Callable[[Iterable[Answered]], ResultT]
-    """The result, from the replies in the order of the requests."""
+    read: Callable[[Any], Any]
+    """What a reply holds; of a request with inputs, something for each of them."""
+    join: Callable[[list[Any]], ResultT]
+    """The result, from what the replies hold in the order of the requests."""
 
-    def result(self, answered: Iterable[Answered], usage: Usage | None) -> ResultT:
-        """The result; what it took is added to `usage`, unless it fails."""
-        if usage is None:
-            return self.collect(answered)
-        found = Usage()
-        result = self.collect(_used(answered, found))
-        usage.num_tokens += found.num_tokens
-        usage.num_truncated += found.num_truncated
-        usage.timings += found.timings
+
+class Replies(Generic[ResultT]):
+    """The replies to a call, each read and checked as it comes; those to inputs must all be of one model.
+
+    Args:
+        usage: gets what the call took, unless it fails.
+    """
+
+    def __init__(self, call: Call[ResultT], usage: Usage | None) -> None:
+        self._call = call
+        self._parts: list[Any] = []
+        self._first_model = ""
+        self._usage = usage
+        self._found = Usage()
+
+    def add(self, request: Request, reply: Any) -> None:
+        """Read the next one, in the order of the requests.
+
+        Raises:
+            ServerError: when it cannot be right.
+        """
+        part = self._call.read(reply)
+        if request.num_inputs:
+            self._check(request, reply, len(part))
+        if self._usage is not None:
+            _add_usage(self._found, reply)
+        self._parts.append(part)
+
+    def result(self) -> ResultT:
+        """The result, when all were added."""
+        result = self._call.join(self._parts)
+        if self._usage is not None:
+            self._usage.num_tokens += self._found.num_tokens
+            self._usage.num_truncated += self._found.num_truncated
+            self._usage.timings += self._found.timings
         return result
+
+    def _check(self, request: Request, reply: Any, num_results: int) -> None:
+        if num_results != request.num_inputs:
+            raise ServerError(f"the server sent {num_results} results for {request.num_inputs} inputs")
+        model = f"{reply.model.name}/{reply.model.version}"
+        self._first_model = self._first_model or model
+        if model != self._first_model:
+            raise ServerError(f"`{self._first_model}` replied to some inputs, `{model}` to others; ask for one version")
+
+
+def _add_usage(usage: Usage, reply: Any) -> None:
+    usage.num_tokens += reply.num_tokens
+    usage.num_truncated += reply.num_truncated
+    timings = reply.timings
+    usage.timings.append(Timings(timings.tokenize_s, timings.queue_s, timings.inference_s))
 
 
 def split(items: Sequence[ItemT], field: str, request: Callable[..., Any]) -> Callable[[int], Iterator[Request]]:
@@ -77,35 +118,17 @@ def _num_bytes(item: Any) -> int:
     return item.ByteSize()
 
 
-def collect(answered: Iterable[Answered], read: Callable[[Any], list[ItemT]]) -> list[ItemT]:
+def join_lists(parts: list[list[ItemT]]) -> list[ItemT]:
     """The results of all replies, in order."""
-    return list(chain.from_iterable(_parts(answered, read)))
+    return list(chain.from_iterable(parts))
 
 
-def collect_vectors(answered: Iterable[Answered]) -> np.ndarray:
+def join_vectors(parts: list[np.ndarray]) -> np.ndarray:
     """The vectors of all replies, in order."""
-    parts = list(_parts(answered, read_vectors))
     return np.concatenate(parts, dtype=np.float32) if parts else np.empty((0, 0), dtype=np.float32)
 
 
-def _parts(answered: Iterable[Answered], read: Callable[[Any], PartT]) -> Iterator[PartT]:
-    """Read replies, each of which must hold one result for each input, all of one model."""
-    first_model = None
-    for request, reply in answered:
-        part = read(reply)
-        if len(part) != request.num_inputs:
-            raise ServerError(f"the server sent {len(part)} results for {request.num_inputs} inputs")
-        model = f"{reply.model.name}/{reply.model.version}"
-        first_model = first_model or model
-        if model != first_model:
-            raise ServerError(f"`{first_model}` replied to some inputs, `{model}` to others; ask for one version")
-        yield part
-
-
-def _used(answered: Iterable[Answered], usage: Usage) -> Iterator[Answered]:
-    for request, reply in answered:
-        usage.num_tokens += reply.num_tokens
-        usage.num_truncated += reply.num_truncated
-        timings = reply.timings
-        usage.timings.append(Timings(timings.tokenize_s, timings.queue_s, timings.inference_s))
-        yield request, reply
+def only(parts: list[ItemT]) -> ItemT:
+    """What the one reply holds."""
+    (part,) = parts
+    return part

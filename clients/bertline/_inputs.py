@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any, TypeVar
 
 from bertline.errors import InvalidInput, InvalidItem
@@ -141,10 +141,22 @@ def read_timeout(value: float) -> float:
     return value
 
 
-def read_count(name: str, value: int | None, least: int = 1) -> int:
-    """A number of at least `least`; 0, which leaves it to the server, for None."""
-    if value is None:
-        return 0
-    if value < least:
-        raise ValueError(f"`{name}` must be at least {least}: `{value}`")
-    return min(value, MAX_COUNT)
+def read_number(name: str, value: int) -> int:
+    """A whole number of at least 1."""
+    if not isinstance(value, Integral):
+        raise TypeError(f"`{name}` must be a whole number: `{value!r}`")
+    if value < 1:
+        raise ValueError(f"`{name}` must be at least 1: `{value}`")
+    return int(value)
+
+
+def read_count(name: str, value: int | None) -> int:
+    """A number of at least 1; 0, which leaves it to the server, for None."""
+    return 0 if value is None else min(read_number(name, value), MAX_COUNT)
+
+
+def read_flag(name: str, value: bool | None) -> bool | None:
+    """Whether or not, or None."""
+    if value is not None and value not in (True, False):
+        raise TypeError(f"`{name}` must be True or False: `{value!r}`")
+    return value

@@ -50,6 +50,7 @@ _HINTS = (
     (r"server is (starting|draining)|is being loaded", "try again"),
     (r"backend unhealthy", "it says that it does not serve, as one that starts, drains or hangs does; try again"),
     (r"Stream removed|[Kk]eepalive|[Pp]ing timeout", "the connection was lost; try again"),
+    (r"HTTP proxy", "a proxy of the environment (`http_proxy` or the like) is in between: name the host in `no_proxy`"),
     (r"Hostname Verification", "its certificate does not name this host: name the server as its certificate does"),
     (r"CERTIFICATE_VERIFY_FAILED", "trust who signed its certificate: `credentials`, or --tls-ca of the command"),
     (r"WRONG_VERSION_NUMBER", "it speaks no TLS: leave `credentials`, or --tls-ca of the command, out"),
@@ -76,6 +77,10 @@ _TOO_MUCH = "`{target}` does not take so much at once ({details}); lower `batch_
 _SERVER_ERROR = (ServerError, "`{target}` failed with {code} ({details})")
 _PUSHBACK = "grpc-retry-pushback-ms"
 """When the server wants to be asked again; negative for never (gRFC A6)."""
+_MORE = re.compile(r"\(and (\d+) more\)$")
+"""How many fields are wrong beside the three that a message tells: what comes with it may hold fewer."""
+ALL_INPUTS = ("inputs", "texts")
+"""Fields that hold all inputs of a request: what is wrong with one is that there is too much in it."""
 _INPUT_FIELD = re.compile(r"(?:inputs|(text)s)\[(\d+)\](?:\.([\w\[\]]+))?")
 
 
@@ -92,9 +97,10 @@ def client_error(
     code, details = error.code(), " ".join((error.details() or "no details").split())
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED and _TOO_LARGE in details and num_inputs == 1:
         return InvalidInput.of([InvalidItem(first, "text", f"too large for the server ({details}); shorten it")])
-    items = list(_invalid_items(error, first))
+    items = list(_invalid_items(error, first, num_inputs))
     if code is grpc.StatusCode.INVALID_ARGUMENT and items:
-        return InvalidInput.of(items)
+        more = _MORE.search(details)
+        return InvalidInput.of(items, 3 + int(more[1]) if more else 0)
     error_type, message = ERRORS.get(code, _SERVER_ERROR)
     is_final = error_type is Overloaded and _is_final(error)
     if is_final:
@@ -119,13 +125,14 @@ def is_health_refused(error: grpc.RpcError) -> bool:
     return error.code() is grpc.StatusCode.UNAVAILABLE and _HEALTH_REFUSED in (error.details() or "")
 
 
-def _invalid_items(error: grpc.RpcError, first: int) -> Iterator[InvalidItem]:
+def _invalid_items(error: grpc.RpcError, first: int, num_inputs: int) -> Iterator[InvalidItem]:
     """The field violations of the status details, positions counted in the list of the caller."""
     for violation in _field_violations(error):
         if match := _INPUT_FIELD.fullmatch(violation.field):
             yield InvalidItem(first + int(match[2]), match[3] or match[1] or "input", violation.description)
         else:
-            yield InvalidItem(None, violation.field, violation.description)
+            hint = "; lower `batch_size`" if num_inputs > 1 and violation.field in ALL_INPUTS else ""
+            yield InvalidItem(None, violation.field, violation.description + hint)
 
 
 def _field_violations(error: grpc.RpcError) -> list[Any]:

@@ -32,7 +32,7 @@ from bertline._calls import (
     tokenize_call,
 )
 from bertline._connection import CLOSED, Connection, Stubs
-from bertline._convert import Answered, Call, Request
+from bertline._convert import Answered, Call, Replies, Request
 from bertline._inputs import read_timeout
 from bertline._status import is_health_refused
 from bertline.errors import ModelNotFound, ServerError
@@ -64,9 +64,8 @@ class AsyncClient:
             token=token,
             check_health=check_health,
         )
-        self._stubs: Stubs | None = (
-            None  # belong to the event loop that runs when they are opened, hence not opened here
-        )
+        self._stubs: Stubs | None = None  # belong to the event loop that runs when they are opened, hence not here
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
 
     async def embed(
@@ -231,27 +230,30 @@ class AsyncClient:
         if self._closed:
             raise ValueError("the client is closed")
         limit = self._connection.timeout if timeout is None else read_timeout(timeout)
-        return call.result(await self._send(call, limit), usage)
+        replies = Replies(call, usage)
+        await self._send(call, replies, limit)
+        return replies.result()
 
-    async def _send(self, call: Call[Any], timeout: float) -> list[Answered]:
-        answered: list[Answered] = []
+    async def _send(self, call: Call[ResultT], replies: Replies[ResultT], timeout: float) -> None:
         in_flight: deque[tuple[Request, Any]] = deque()
         try:
             for request in call.requests(self._connection.batch_size):
                 if len(in_flight) == self._connection.num_in_flight:
-                    answered.append(await self._first(call.method, in_flight, timeout))
+                    replies.add(*await self._first(call.method, in_flight, timeout))
                 rpc = self._open().method(call.method)
                 in_flight.append((request, self._connection.send(rpc, request, timeout)))
             while in_flight:
-                answered.append(await self._first(call.method, in_flight, timeout))
+                replies.add(*await self._first(call.method, in_flight, timeout))
         finally:
             for _, sent in in_flight:
                 sent.cancel()
-        return answered
 
     def _open(self) -> Stubs:
+        loop = asyncio.get_running_loop()
         if self._stubs is None:
-            self._stubs = Stubs(self._connection, grpc.aio)
+            self._stubs, self._loop = Stubs(self._connection, grpc.aio), loop
+        if self._loop is not loop:
+            raise ValueError("an AsyncClient belongs to the event loop of its first call; make one for each loop")
         return self._stubs
 
     async def _first(self, method: str, in_flight: deque[tuple[Request, Any]], timeout: float) -> Answered:
@@ -264,7 +266,7 @@ class AsyncClient:
         self, method: str, request: Request, timeout: float, sent: Awaitable[Any], *, plain: bool = False
     ) -> Answered:
         try:
-            return request, await sent
+            reply = await sent
         except asyncio.CancelledError as error:
             if self._closed and not _is_cancelled():
                 raise ServerError(CLOSED) from error
@@ -272,6 +274,10 @@ class AsyncClient:
         except grpc.RpcError as error:
             if plain or not is_health_refused(error):
                 raise self._connection.error(error, request, timeout) from error
+        else:
+            if reply is None:  # which gRPC's library for asyncio gives for bytes that are no such message
+                raise ServerError("the server sent a reply that cannot be read")
+            return request, reply
         stubs = self._open()
         again = self._connection.send(stubs.method(method, plain=True), request, timeout)
         answered = await self._wait(method, request, timeout, again, plain=True)

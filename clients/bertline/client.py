@@ -33,7 +33,7 @@ from bertline._calls import (
     tokenize_call,
 )
 from bertline._connection import Connection, Stubs
-from bertline._convert import Answered, Call, Request
+from bertline._convert import Answered, Call, Replies, Request
 from bertline._inputs import read_timeout
 from bertline._status import is_health_refused
 from bertline.errors import ModelNotFound
@@ -227,7 +227,7 @@ class Client:
         """The spans of a context, or of several, that answer a question.
 
         Args:
-            inputs: a list of (question, context) or (question, contexts). Contexts may be of any length.
+            inputs: a list of (question, context) or (question, contexts). Contexts may be longer than the model reads.
             top_k: most spans for each input.
             model: its name; empty for the only loaded model of this task.
             version: empty for the highest loaded one.
@@ -255,7 +255,7 @@ class Client:
         """The entities of texts: people, places, or whatever the model was trained on.
 
         Args:
-            inputs: a list of texts of any length, of lists of words, or of both.
+            inputs: a list of texts, which may be longer than the model reads, of lists of words, or of both.
             return_words: return every word with its tag, too.
             model: its name; empty for the only loaded model of this task.
             version: empty for the highest loaded one.
@@ -307,7 +307,7 @@ class Client:
         version: str = "",
         timeout: float | None = None,
     ) -> list[Tokenized]:
-        """What the model's tokenizer makes of texts or pairs, of any length.
+        """What the model's tokenizer makes of texts or pairs, also of those that are longer than the model reads.
 
         Args:
             inputs: a list of texts, of pairs, or of both.
@@ -358,8 +358,11 @@ class Client:
         if self._closed:
             raise ValueError("the client is closed")
         limit = self._connection.timeout if timeout is None else read_timeout(timeout)
+        replies = Replies(call, usage)
         with closing(self._answered(call, limit)) as answered:
-            return call.result(answered, usage)
+            for request, reply in answered:
+                replies.add(request, reply)
+        return replies.result()
 
     def _answered(self, call: Call[Any], timeout: float) -> Generator[Answered, None, None]:
         requests = iter(call.requests(self._connection.batch_size))

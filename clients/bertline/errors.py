@@ -50,12 +50,18 @@ class InvalidInput(BertlineError):
     def __init__(self, message: str, items: Sequence[InvalidItem] = ()) -> None:
         super().__init__(message)
         self.items = list(items)
-        """Each bad input; empty when the request as a whole was refused."""
+        """Bad inputs of the first request that was refused, as many as fit in what a server sends with an error, and
+        bad fields of the call; empty when the server names none."""
 
     @classmethod
-    def of(cls, items: Sequence[InvalidItem]) -> InvalidInput:
-        """The error whose message tells the first of `items`."""
-        more = f" (and {len(items) - 3} more)" if len(items) > 3 else ""
+    def of(cls, items: Sequence[InvalidItem], num_items: int = 0) -> InvalidInput:
+        """The error whose message tells the first of `items`, and how many there are.
+
+        Args:
+            num_items: of all, where `items` are the first ones.
+        """
+        num_more = max(len(items), num_items) - 3
+        more = f" (and {num_more} more)" if num_more > 0 else ""
         return cls("; ".join(map(str, items[:3])) + more, items)
 
 

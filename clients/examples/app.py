@@ -38,7 +38,8 @@ STATUSES: dict[type[BertlineError], int] = {
     ConnectionFailed: 503,
     TimedOut: 504,
 }
-"""Anything else (credentials of this service, a fault of the server) is not the caller's business: 502."""
+"""An Overloaded that is final is 413: trying again will not help. Anything else (credentials of this service, a fault
+of the server) is not the caller's business: 502."""
 
 
 @asynccontextmanager
@@ -46,8 +47,8 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     """One client for the whole life of the service: it belongs to the event loop, and its connection is shared."""
     folder = os.environ.get("BERTLINE_INDEX")
     app.state.index = Index(Path(folder)) if folder else None
-    target = os.environ.get("BERTLINE_TARGET", "127.0.0.1:50051")
-    async with AsyncClient(target, token=os.environ.get("BERTLINE_TOKEN"), timeout=10) as client:
+    target = os.environ.get("BERTLINE_TARGET") or "127.0.0.1:50051"
+    async with AsyncClient(target, token=os.environ.get("BERTLINE_TOKEN") or None, timeout=10) as client:
         app.state.client = client
         yield
 
@@ -82,6 +83,8 @@ class Query(BaseModel):
 async def tell(request: Request, error: BertlineError) -> JSONResponse:
     """Answer with the status of an error, and which texts are wrong."""
     status = next((code for kind, code in STATUSES.items() if isinstance(error, kind)), 502)
+    if isinstance(error, Overloaded) and error.is_final:
+        status = 413
     content: dict[str, Any] = {"detail": "the model server failed" if status == 502 else str(error)}
     if isinstance(error, InvalidInput):
         content["items"] = [{"index": item.index, "reason": item.reason} for item in error.items]

@@ -20,7 +20,7 @@ from pathlib import Path
 import faiss
 import numpy as np
 
-from bertline import BertlineError, Client
+from bertline import BertlineError, Client, InvalidInput
 
 LINES = 4096
 """Texts that are sent at one time while an index is filled."""
@@ -58,10 +58,10 @@ def build(client: Client, file: Path, folder: Path, name: str = "") -> int:
     vectors = faiss.IndexHNSWFlat(info.dim, 32, faiss.METRIC_INNER_PRODUCT)
     texts: list[str] = []
     with file.open(encoding="utf-8") as lines:
-        stripped = filter(None, map(str.strip, lines))
-        while part := list(islice(stripped, LINES)):
-            vectors.add(client.embed(part, normalize=True, truncate=True, **model))
-            texts += part
+        numbered = ((number, line.strip()) for number, line in enumerate(lines, start=1) if line.strip())
+        while part := list(islice(numbered, LINES)):
+            vectors.add(embed(client, part, model))
+            texts += [text for _, text in part]
     if not texts:
         raise ValueError(f"no text in `{file}`")
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -73,6 +73,15 @@ def build(client: Client, file: Path, folder: Path, name: str = "") -> int:
         (new / "index.json").write_text(json.dumps(about, ensure_ascii=False), encoding="utf-8")
         new.rename(folder)
     return len(texts)
+
+
+def embed(client: Client, lines: list[tuple[int, str]], model: dict[str, str]) -> np.ndarray:
+    """The vectors of numbered lines; of one that cannot be used, the number is told."""
+    try:
+        return client.embed([text for _, text in lines], normalize=True, truncate=True, **model)
+    except InvalidInput as error:
+        wrong = [f"line {lines[item.index][0]}: {item.reason}" for item in error.items if item.index is not None]
+        raise ValueError("; ".join(wrong[:3]) or str(error)) from error
 
 
 def query(client: Client, index: Index, text: str, top_k: int) -> list[tuple[float, str]]:
@@ -99,8 +108,8 @@ def main() -> None:
     """The command; see the top of this file."""
     arguments = read_arguments()
     try:
-        target = os.environ.get("BERTLINE_TARGET", "127.0.0.1:50051")
-        with Client(target, token=os.environ.get("BERTLINE_TOKEN")) as client:
+        target = os.environ.get("BERTLINE_TARGET") or "127.0.0.1:50051"
+        with Client(target, token=os.environ.get("BERTLINE_TOKEN") or None) as client:
             if arguments.command == "index":
                 print(f"{build(client, arguments.file, arguments.folder, arguments.model)} texts")
                 return

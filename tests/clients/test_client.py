@@ -308,6 +308,21 @@ def test_async_client_may_be_made_before_the_event_loop(server: FakeServer) -> N
     assert models[0].name == "fake"
 
 
+def test_an_async_client_belongs_to_one_event_loop(server: FakeServer) -> None:
+    """Another one is told of it before anything is sent; closing it there ends it all the same."""
+    client = AsyncClient(server.target)
+
+    async def embed() -> None:
+        await client.embed(["a"])
+
+    asyncio.run(embed())
+    with pytest.raises(ValueError, match="belongs to the event loop of its first call"):
+        asyncio.run(embed())
+    asyncio.run(client.close())
+
+    assert len(server.calls) == 1
+
+
 @pytest.mark.parametrize("method", [*METHODS, "close"])
 def test_both_clients_have_the_same_methods(method: str) -> None:
     """AsyncClient differs from Client by `await` only; what a method does is told once."""
@@ -350,6 +365,25 @@ def test_arguments_out_of_range_are_refused(kind: Callable[..., Any], arguments:
     """A client that could not work is not made."""
     with pytest.raises(ValueError, match=message):
         kind(**arguments)
+
+
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("batch_size", 1.5), ("batch_size", None), ("num_in_flight", "4"), ("check_health", "no")],
+)
+def test_arguments_of_another_type_are_refused(kind: Callable[..., Any], name: str, value: Any) -> None:
+    """By their names; a limit that nothing can reach would be none."""
+    with pytest.raises(TypeError, match=f"`{name}` must be .*: `{value!r}`"):
+        kind(**{name: value})
+
+
+def test_numbers_of_numpy_are_numbers(server: FakeServer) -> None:
+    """As they come out of a search over settings."""
+    with Client(server.target, batch_size=np.int64(2)) as client:
+        assert client.embed(["a", "b", "c"], dimensions=np.int64(4), truncate=np.bool_(True)).shape == (3, 4)
+
+    assert {len(request.texts) for request in server.requests} == {1, 2}
 
 
 @pytest.mark.parametrize("timeout", [0, -1, 1e10, float("inf"), float("nan"), "5"])
@@ -399,6 +433,12 @@ def test_a_long_timeout_is_kept(client: Client) -> None:
         (lambda client: client.embed(["a"], model="\ud800"), InvalidInput, "model: contains a lone surrogate"),
         (lambda client: client.embed(["a"], pooling="max"), ValueError, "unknown pooling: `max`"),
         (lambda client: client.answer([("a", "b")], top_k=0), ValueError, "`top_k` must be at least 1"),
+        (lambda client: client.classify(["a"], top_k="3"), TypeError, "`top_k` must be a whole number: `'3'`"),
+        (lambda client: client.classify(["a"], top_k=2.5), TypeError, "`top_k` must be a whole number: `2.5`"),
+        (lambda client: client.embed(["a"], truncate="no"), TypeError, "`truncate` must be True or False: `'no'`"),
+        (lambda client: client.embed(["a"], normalize="no"), TypeError, "`normalize` must be True or False"),
+        (lambda client: client.embed(["a"], windows="no"), TypeError, "`windows` must be True or False"),
+        (lambda client: client.tag(["a"], return_words="no"), TypeError, "`return_words` must be True or False"),
     ],
 )
 def test_misuse_is_told_before_anything_is_sent(

@@ -19,6 +19,7 @@ import pytest
 from bertline import AsyncClient, Client, errors
 from bertline._status import ERRORS
 from bertline.testing import FakeServer
+from bertline.testing._faults import Refusal
 from bertline.v1 import encoder_pb2 as pb
 from bertline.v1.encoder_pb2_grpc import EncoderServicer, add_EncoderServicer_to_server
 
@@ -106,6 +107,19 @@ def test_a_port_of_another_protocol(embed: Embed) -> None:
         other.shutdown()
 
 
+def test_a_proxy_that_does_not_let_through(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """gRPC asks the one that the environment names, also for addresses of this machine."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), QuietHandler) as proxy:
+        threading.Thread(target=proxy.serve_forever, daemon=True).start()
+        monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{proxy.server_port}")
+        monkeypatch.delenv("no_proxy", raising=False)
+        with pytest.raises(errors.ConnectionFailed, match="name the host in `no_proxy`"):
+            embed_sync(server.target, ["text"])
+        monkeypatch.setenv("no_proxy", "127.0.0.1")
+        assert embed_sync(server.target, ["text"]).shape == (1, 8)
+        proxy.shutdown()
+
+
 def test_a_target_without_a_port() -> None:
     """gRPC takes 443 then, which nobody knows."""
     with pytest.raises(errors.ConnectionFailed, match="no port was given, which stands for 443"):
@@ -142,6 +156,29 @@ def test_bad_inputs_are_named_by_their_place_in_the_list(server: FakeServer, emb
         errors.InvalidItem(7, "text", "refused"),
     ]
     assert str(caught.value) == "input 6, text: empty text; it needs at least one word; input 7, text: refused"
+
+
+@both_clients
+def test_inputs_that_are_too_many_to_name_are_counted(server: FakeServer, embed: Embed) -> None:
+    """`items` are those that the server names; the message tells how many there are."""
+    with pytest.raises(errors.InvalidInput, match=r"input 2, text: .* \(and 997 more\)$") as caught:
+        embed(server.target, [""] * 1000, batch_size=1000)
+
+    assert 3 < len(caught.value.items) < 1000
+
+
+@pytest.mark.parametrize(("texts", "hint"), [(["a", "b"], "; lower `batch_size`"), (["a"], "")])
+def test_too_much_in_one_request(client: Client, server: FakeServer, texts: list[str], hint: str) -> None:
+    """What is wrong with all inputs together is mended with fewer of them, where there are several."""
+
+    def refuse(request: Any) -> None:
+        raise Refusal("INVALID_ARGUMENT", "too many", [("texts", "9000 came, a request takes 8192")])
+
+    server.reply("FillMask", refuse)
+    with pytest.raises(errors.InvalidInput) as caught:
+        client.fill_mask(texts)
+
+    assert str(caught.value) == f"texts: 9000 came, a request takes 8192{hint}"
 
 
 def test_bad_fields_of_pairs_are_named(client: Client, server: FakeServer) -> None:
@@ -250,6 +287,30 @@ def test_a_reply_that_cannot_be_right_is_refused(
         client.embed(["a", "b"])
 
 
+@contextmanager
+def babbling() -> Iterator[str]:
+    """A server whose replies are no messages."""
+    embed = grpc.unary_unary_rpc_method_handler(lambda raw, context: b"\xff")
+    with ThreadPoolExecutor() as pool:
+        server = grpc.server(pool)
+        server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler("bertline.v1.Encoder", {"Embed": embed}),)
+        )
+        port = server.add_insecure_port("127.0.0.1:0")
+        server.start()
+        yield f"127.0.0.1:{port}"
+        server.stop(None).wait()
+
+
+@both_clients
+def test_a_reply_that_cannot_be_read_is_a_fault_of_the_server(embed: Embed) -> None:
+    """Of a call that is one request, and of one that is several."""
+    with babbling() as target:
+        for texts in (["a"], ["a", "b"]):
+            with pytest.raises(errors.ServerError):
+                embed(target, texts, batch_size=1)
+
+
 @pytest.mark.parametrize(
     ("method", "reply", "message"),
     [
@@ -352,13 +413,14 @@ def test_when_a_request_fails_the_others_are_cancelled(holding: tuple[str, Holdi
     assert caught.value.__traceback__  # which would keep alive what was interrupted
 
 
+@pytest.mark.parametrize("holding", [abort, send_no_vectors], indirect=True)
 def test_when_an_async_request_fails_the_others_are_cancelled(holding: tuple[str, Holding]) -> None:
-    """Not only when the client is closed."""
+    """Whether the server says so or its reply cannot be right: each is read as it comes."""
     target, server = holding
 
     async def use() -> None:
         async with AsyncClient(target, batch_size=1, num_in_flight=3) as client:
-            with pytest.raises(errors.ServerError, match="made to fail"):
+            with pytest.raises(errors.ServerError):
                 await client.embed(["bad", "a", "b"])
             await asyncio.to_thread(server.wait_for_leaving, 2)
 

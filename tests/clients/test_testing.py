@@ -15,7 +15,7 @@ import grpc
 import numpy as np
 import pytest
 
-from bertline import AsyncClient, Client, errors, testing
+from bertline import AsyncClient, Client, Usage, errors, testing
 from bertline.testing import FakeModel, FakeServer, vector
 from bertline.testing._answers import ANSWERS
 from bertline.testing._models import TASKS
@@ -69,6 +69,9 @@ def targets(tmp_path_factory: pytest.TempPathFactory):
     write_model(models, "sorter2", task="classification")
     tasks = {"embedder": "embedding", "sorter": "classification", "sorter2": "classification"}
     fakes = [FakeModel(name=name, task=task, max_seq_length=32) for name, task in tasks.items()]
+    for task, length in {"multiple-choice": 16, "spans": 16, "tagging": 16, "masked-lm": 32}.items():
+        write_model(models, task, task=task)
+        fakes.append(FakeModel(name=task, task=task, max_seq_length=length))
     fakes.append(FakeModel(name="embedder", version="10", task="embedding", max_seq_length=32))
     with serve(models) as real, FakeServer(fakes) as fake:
         yield real.target, fake.target
@@ -85,20 +88,79 @@ def targets(tmp_path_factory: pytest.TempPathFactory):
         lambda client: client.embed(["cat"], model="sorter"),
         lambda client: client.classify(["cat"]),
         lambda client: client.classify([("cat", "")], model="sorter"),
-        lambda client: client.answer([("cat", "cat")]),
+        lambda client: client.regress([("cat", "cat")]),
         lambda client: client.model(),
+        lambda client: client.embed([""] * 1000),
+        lambda client: client.embed(["cat"], dimensions=9),
+        lambda client: client.embed(["cat"], window_stride=16),
+        lambda client: client.classify([("", "cat"), ("cat", "dog " * 28)], model="sorter"),
+        lambda client: client.classify([("cat", "dog " * 29), ("cat " * 29, "dog")], model="sorter"),
+        lambda client: client.choose([("cat", [])]),
+        lambda client: client.choose([("cat", ["dog"])]),
+        lambda client: client.choose([("cat", "dog", ["bird", " "]), ("cat", " ", ["bird", "dog"])]),
+        lambda client: client.choose([("cat", ["bird", " "]), (" ", ["bird", "dog"])]),
+        lambda client: client.choose([("cat", ["bird", "dog " * 13]), ("cat " * 13, "dog", ["bird", "tree"])]),
+        lambda client: client.answer([("cat", [])]),
+        lambda client: client.answer([("", "cat"), ("cat", ["dog", ""])]),
+        lambda client: client.tag([[" ", ""], [], " "]),
+        lambda client: client.fill_mask(["cat"]),
+        lambda client: client.fill_mask(["cat " * 30 + "[MASK]"], truncate=True),
+        lambda client: client.fill_mask(["cat " * 30 + "[MASK]", ""]),
     ],
 )
 def test_refusals_are_those_of_a_real_server(targets: tuple[str, str], use: Callable[[Client], Any]) -> None:
     """Same error, same inputs, same fields."""
     found = []
     for target in targets:
-        with Client(target) as client, pytest.raises(errors.BertlineError) as caught:
+        with Client(target, batch_size=1000) as client, pytest.raises(errors.BertlineError) as caught:
             use(client)
         items = [(item.index, item.field) for item in getattr(caught.value, "items", [])]
         found.append((type(caught.value), items))
 
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(
+    ("method", "inputs", "options"),
+    [
+        ("embed", ["cat " * 100], {"truncate": True}),
+        ("classify", ["cat", ("cat", "dog"), ("cat " * 40, "dog")], {"model": "sorter", "truncate": True}),
+        ("choose", [("cat", "dog", ["bird", "tree near"]), ("cat " * 12, ["bird"] * 4)], {}),
+        ("choose", [("cat " * 20, ["bird", "tree"])], {"truncate": True}),
+        ("answer", [("cat", ["dog", "bird"])], {}),
+        ("tag", [["cat", "dog"], "cat"], {}),
+        ("fill_mask", ["[MASK] " + "cat " * 40 + "[MASK]"], {"truncate": True}),
+    ],
+)
+def test_what_is_accepted_is_that_of_a_real_server(
+    targets: tuple[str, str], method: str, inputs: list[Any], options: dict[str, Any]
+) -> None:
+    """As many tokens are read and cut, and as many [MASK]s are left."""
+    found = []
+    for target in targets:
+        usage = Usage()
+        with Client(target) as client:
+            results = getattr(client, method)(inputs, usage=usage, **options)
+        masks = [len(result) for result in results] if method == "fill_mask" else []
+        found.append((usage.num_tokens, usage.num_truncated, masks))
+
+    assert found[0] == found[1]
+
+
+def test_windows_cut_nothing(client: Client, server: FakeServer) -> None:
+    """Also where truncation is asked for: all is read."""
+    server.models = [FakeModel(max_seq_length=8)]
+    usage = Usage()
+    client.embed(["cat " * 100], windows=True, truncate=True, usage=usage)
+
+    assert usage.num_truncated == [0]
+
+
+def test_blank_words_among_others_are_accepted(targets: tuple[str, str]) -> None:
+    """A tag model reads them as unknown words."""
+    for target in targets:
+        with Client(target) as client:
+            assert len(client.tag([["cat", " "]])) == 1
 
 
 def test_versions_are_chosen_as_by_a_real_server(targets: tuple[str, str]) -> None:
@@ -237,6 +299,7 @@ def test_a_server_may_come_back(server: FakeServer) -> None:
         (lambda server: server.reply("embed", print), "no RPC of that name: `embed`"),
         (lambda server: FakeModel(task="spam"), "unknown task: `spam`"),
         (lambda server: FakeModel(state="new"), "unknown state: `new`"),
+        (lambda server: FakeModel(version="v1"), "a version is a whole number, at least 1: `v1`"),
     ],
 )
 def test_mistakes_are_told_at_once(server: FakeServer, use: Callable[[FakeServer], Any], message: str) -> None:

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from bertline._inputs import read_count
 from bertline._models import model_of_task
 from bertline.client import Client
-from bertline.errors import InvalidInput, InvalidItem
+from bertline.errors import InvalidInput, InvalidItem, ModelNotFound
 
 _STEP = 1024
 """Texts between two states of the progress bar, where no batch size says it."""
@@ -32,16 +33,23 @@ def embed_in_steps(
 
     Raises:
         ValueError: when `step` is below 1, or tqdm is missing.
+        TypeError: when `step` is no whole number.
         BertlineError: as `client.embed`, with positions in the whole list.
     """
-    if step is not None and step < 1:
-        raise ValueError(f"`batch_size` must be at least 1: `{step}`")
-    step = step or (_STEP if show_progress else max(len(texts), 1))
+    step = read_count("batch_size", step) or (_STEP if show_progress else max(len(texts), 1))
     if len(texts) > step:  # another model may be loaded meanwhile
-        found = model_of_task(client.models(), "embedding", options["model"], options["version"])
-        options = {**options, "model": found.name, "version": found.version}
+        options = {**options, **_pinned(client, texts, options)}
     parts = [_embed(client, texts, first, step, options) for first in _firsts(len(texts), step, show_progress)]
     return np.concatenate(parts) if parts else np.empty((0, 0), dtype=np.float32)
+
+
+def _pinned(client: Client, texts: list[str], options: Mapping[str, Any]) -> dict[str, str]:
+    try:
+        found = model_of_task(client.models(), "embedding", options["model"], options["version"])
+    except ModelNotFound:
+        client.embed(texts[:1], **options)  # the server says what is wrong, as it does where one call is enough
+        raise
+    return {"model": found.name, "version": found.version}
 
 
 def _embed(client: Client, texts: list[str], first: int, step: int, options: Mapping[str, Any]) -> np.ndarray:

@@ -42,8 +42,8 @@ class Encoder:
         client: of the server; it stays open, whoever opened it closes it.
         model: its name; empty for the only loaded model of task `embedding`.
         version: empty for the highest loaded one.
-        prompts: by name, what is put before texts.
-        default_prompt_name: which of them, where a call names none.
+        prompts: by name, what is put before texts; `query` and `document` are empty where they are not given.
+        default_prompt_name: which of them, where `encode` names none.
         truncate_dim: keep so many numbers of each vector, the first ones, where a call does not say how many.
         truncate: False raises InvalidInput for texts that are too long instead of cutting them.
         similarity_fn_name: `cosine` or `dot`.
@@ -64,11 +64,7 @@ class Encoder:
         truncate: bool = True,
         similarity_fn_name: SimilarityName = "cosine",
     ) -> None:
-        if similarity_fn_name not in get_args(SimilarityName):
-            raise ValueError(
-                f"unknown similarity: `{similarity_fn_name}` (one of: {', '.join(get_args(SimilarityName))})"
-            )
-        self.prompts = dict(prompts or {})
+        self.prompts = {"query": "", "document": "", **(prompts or {})}
         self.default_prompt_name = default_prompt_name
         self.truncate_dim = truncate_dim
         self.similarity_fn_name = similarity_fn_name
@@ -139,13 +135,42 @@ class Encoder:
             return _tensors(vectors, single, convert_to_tensor)
         return vectors[0] if single else vectors
 
-    def encode_query(self, sentences: str | Sequence[str] | np.ndarray, **arguments: Any) -> Any:
-        """As `encode`, with the prompt `query` where there is one and no other is named."""
-        return self.encode(sentences, **self._prompted(("query",), arguments))
+    def encode_query(
+        self,
+        sentences: str | Sequence[str] | np.ndarray,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        *more: Any,
+        **arguments: Any,
+    ) -> Any:
+        """As `encode`, with the prompt `query` where no other is named."""
+        prompt_name = self._prompt_name(("query",), prompt_name, prompt)
+        return self.encode(sentences, prompt_name, prompt, *more, **arguments)
 
-    def encode_document(self, sentences: str | Sequence[str] | np.ndarray, **arguments: Any) -> Any:
-        """As `encode`, with the prompt `document`, `passage` or `corpus` where there is one and no other is named."""
-        return self.encode(sentences, **self._prompted(("document", "passage", "corpus"), arguments))
+    def encode_document(
+        self,
+        sentences: str | Sequence[str] | np.ndarray,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        *more: Any,
+        **arguments: Any,
+    ) -> Any:
+        """As `encode`, with the prompt `document` where no other is named; `passage` or `corpus` where it was removed
+        from `prompts`."""
+        prompt_name = self._prompt_name(("document", "passage", "corpus"), prompt_name, prompt)
+        return self.encode(sentences, prompt_name, prompt, *more, **arguments)
+
+    @property
+    def similarity_fn_name(self) -> SimilarityName:
+        """`cosine` or `dot`; may be set, also to the SimilarityFunction of sentence-transformers."""
+        return self._similarity_fn_name
+
+    @similarity_fn_name.setter
+    def similarity_fn_name(self, value: Any) -> None:
+        name = getattr(value, "value", value)
+        if name not in get_args(SimilarityName):
+            raise ValueError(f"unknown similarity: `{name}` (one of: {', '.join(get_args(SimilarityName))})")
+        self._similarity_fn_name: SimilarityName = name
 
     def similarity(self, embeddings1: Any, embeddings2: Any) -> np.ndarray:
         """How alike vectors are, each with each.
@@ -165,7 +190,8 @@ class Encoder:
 
     def get_sentence_embedding_dimension(self) -> int:
         """Length of the vectors."""
-        return self.truncate_dim or self._served.dim
+        dim = self._served.dim
+        return min(self.truncate_dim or dim, dim)
 
     @property
     def max_seq_length(self) -> int:
@@ -181,14 +207,13 @@ class Encoder:
         if prompt is not None or name is None:
             return prompt or ""
         if name not in self.prompts:
-            known = ", ".join(self.prompts) or "there are none"
-            raise ValueError(f"unknown prompt: `{name}` (prompts of this encoder: {known})")
+            raise ValueError(f"unknown prompt: `{name}` (prompts of this encoder: {', '.join(self.prompts)})")
         return self.prompts[name]
 
-    def _prompted(self, names: Iterable[str], arguments: dict[str, Any]) -> dict[str, Any]:
-        known = next((name for name in names if name in self.prompts), None)
-        named = arguments.get("prompt_name") is not None or arguments.get("prompt") is not None
-        return arguments if named else arguments | {"prompt_name": known}
+    def _prompt_name(self, names: Iterable[str], prompt_name: str | None, prompt: str | None) -> str | None:
+        if prompt_name is not None or prompt is not None:
+            return prompt_name
+        return next((name for name in names if name in self.prompts), None)
 
     def _comparable(self, vectors: Any) -> np.ndarray:
         array = np.atleast_2d(np.asarray(vectors, dtype=np.float32))

@@ -12,15 +12,13 @@ from typing import Any, TypeVar
 
 from bertline._batches import batches
 from bertline._convert import MAX_REQUEST_BYTES
+from bertline._status import ALL_INPUTS
 from bertline.errors import BertlineError, ConnectionFailed, InvalidInput, Overloaded, TimedOut
 from bertline.jobs.chunks import Chunk, text_bytes
 from bertline.results import Usage
 
 PAUSES_S = (0.2, 0.5, 1.0, 2.0)
 """Before each further attempt; the last one for all that follow."""
-
-ALL_INPUTS = ("inputs", "texts")
-"""Fields that hold all inputs of a request: what is wrong with one is that there is too much in it."""
 
 Ask = Callable[[list[Any], Usage], Sequence[Any]]
 """Inputs -> results. Adds what it took."""

@@ -117,7 +117,8 @@ def fill_mask(model: FakeModel, request: pb.FillMaskRequest) -> pb.FillMaskReply
     results = []
     for text in request.texts:
         masks = []
-        for place in range(text.count("[MASK]")):
+        that_fit = tokens(text)[: model.max_seq_length - 2]
+        for place in range(sum(token[0] == "[MASK]" for token in that_fit)):
             first = int(_numbers(f"{text} {place}", 1)[0] * _VOCABULARY_SIZE)
             names = [f"word{(first + rank) % _VOCABULARY_SIZE}" for rank in range(request.top_k or 5)]
             targets = [pb.TokenScore(token=name, score=_numbers(f"{text} {name}", 1)[0]) for name in request.targets]

@@ -11,6 +11,9 @@ import grpc
 
 from bertline._protos import Any_, BadRequest, Status
 
+_MAX_DETAILS_BYTES = 4096
+"""A server, too, names only as many violations as the trailing metadata have room for."""
+
 
 class Refusal(Exception):
     """A status that a call ends with.
@@ -48,7 +51,10 @@ class Refusal(Exception):
     def _packed(self) -> bytes:
         request = BadRequest()
         for place, reason in self.violations:
-            request.field_violations.add(field=place, description=reason)
+            violation = request.field_violations.add(field=place, description=reason)
+            if request.ByteSize() > _MAX_DETAILS_BYTES:
+                request.field_violations.remove(violation)
+                break
         detail = Any_(type_url="type.googleapis.com/google.rpc.BadRequest", value=request.SerializeToString())
         return Status(code=self.code.value[0], message=self.details, details=[detail]).SerializeToString()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -46,6 +47,8 @@ class FakeModel:
     def __post_init__(self) -> None:
         if self.task and self.task not in TASKS.values():
             raise ValueError(f"unknown task: `{self.task}` (one of: {', '.join(TASKS.values())})")
+        if not re.fullmatch(r"[1-9]\d*", self.version, re.ASCII):
+            raise ValueError(f"a version is a whole number, at least 1: `{self.version}`")
         if self.state not in ("loading", "ready", "stale", "failed"):
             raise ValueError(f"unknown state: `{self.state}` (one of: loading, ready, stale, failed)")
 

@@ -16,6 +16,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bertline import Overloaded
+
 pytest.importorskip("faiss", reason="faiss-cpu is not installed; it is in the group `integrations`")
 
 EXAMPLES = Path(__file__).parents[3] / "clients" / "examples"
@@ -94,6 +96,23 @@ def test_mistakes_of_the_command(search, index, tmp_path, arguments, message):
     assert result.returncode == 1
     assert re.fullmatch(rf"search: .*{message}.*\n", result.stderr)
     assert [path.name for path in tmp_path.iterdir()] == ["empty.txt"]
+
+
+def test_a_line_that_cannot_be_used(search, tmp_path):
+    """It is told by its number in the file."""
+    (tmp_path / "notes.txt").write_text("an owl\n\n \nthe tree\n\x7f\n")
+
+    result = search("index", tmp_path / "notes.txt", tmp_path / "new", "--model", "plain")
+
+    assert (result.returncode, result.stderr) == (1, "search: line 5: empty text; it needs at least one word\n")
+
+
+def test_variables_may_be_empty(search, index, start):
+    """As if they were not set, of the command and of the service."""
+    assert search("query", index, "owl", BERTLINE_TOKEN="").returncode == 0
+    assert "a target is" not in search("query", index, "owl", BERTLINE_TARGET="").stderr
+    with start(BERTLINE_TOKEN="") as http:
+        assert http.get("/health").status_code == 200
 
 
 def test_without_a_server(search, index, dead_target):
@@ -219,6 +238,20 @@ def test_without_an_index_over_http(start):
         reply = http.post("/search", json={"text": "owl"})
 
     assert (reply.status_code, "BERTLINE_INDEX" in reply.text) == (404, True)
+
+
+def test_too_much_over_http(http, monkeypatch):
+    """What will always be too much for the server is not to be sent again."""
+    error = Overloaded("too much")
+    error.is_final = True
+
+    async def fail(*texts, **options):
+        raise error
+
+    monkeypatch.setattr(http.app.state.client, "embed", fail)
+    reply = http.post("/embed", json={"texts": ["owl"]})
+
+    assert (reply.status_code, "Retry-After" in reply.headers) == (413, False)
 
 
 @pytest.mark.parametrize(

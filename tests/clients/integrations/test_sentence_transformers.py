@@ -5,7 +5,7 @@ import sys
 import numpy as np
 import pytest
 import torch
-from sentence_transformers import util
+from sentence_transformers import SentenceTransformer, SimilarityFunction, util
 
 from bertline import InvalidInput, ModelNotFound
 from bertline.integrations.sentence_transformers import Encoder
@@ -87,8 +87,31 @@ def test_prompts(served_client, served):
         encoder.encode(texts, prompt_name="query"), served.plain.encode(texts, prompt="owl: "), atol=1e-5
     )
     np.testing.assert_array_equal(encoder.encode_query(texts), encoder.encode(texts, prompt_name="query"))
+    np.testing.assert_array_equal(encoder.encode_document(texts, "query"), encoder.encode_query(texts))
     np.testing.assert_array_equal(encoder.encode_document(texts), encoder.encode(texts))
     np.testing.assert_array_equal(encoder.encode_query(texts, prompt="owl "), encoder.encode(texts, prompt="owl "))
+
+
+@pytest.mark.parametrize(
+    ("prompts", "default"),
+    [
+        ({}, "query"),
+        ({"query": "owl: "}, None),
+        ({"query": "owl: "}, "query"),
+        ({"document": "owl: "}, "document"),
+        ({"passage": "owl: "}, "passage"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("method", ["encode", "encode_query", "encode_document"])
+def test_prompts_that_are_not_given(served, served_client, prompts, default, method):
+    """`query` and `document` are empty then, as in the library: nothing is put before texts in their place."""
+    encoder = Encoder(served_client, model="plain", prompts=prompts, default_prompt_name=default)
+    reference = SentenceTransformer(
+        modules=list(served.plain), prompts=prompts, default_prompt_name=default, device="cpu"
+    )
+
+    np.testing.assert_allclose(getattr(encoder, method)(TEXTS[:2]), getattr(reference, method)(TEXTS[:2]), atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["cosine", "dot"])
@@ -101,6 +124,18 @@ def test_similarity(served, served_client, name):
     np.testing.assert_allclose(encoder.similarity(left, right), function[0](left, right), rtol=1e-5)
     np.testing.assert_allclose(encoder.similarity_pairwise(left, right), function[1](left, right), rtol=1e-5)
     assert encoder.similarity(left[0], right).shape == (1, 2)
+
+
+@pytest.mark.parametrize("value", ["dot", SimilarityFunction.DOT_PRODUCT])
+def test_the_similarity_may_be_set(served_client, value):
+    """By its name or as the library's; what is not here is refused and changes nothing."""
+    encoder = Encoder(served_client, model="plain")
+    encoder.similarity_fn_name = value
+    with pytest.raises(ValueError, match=r"unknown similarity: `euclidean` \(one of: cosine, dot"):
+        encoder.similarity_fn_name = SimilarityFunction.EUCLIDEAN
+
+    assert encoder.similarity_fn_name == "dot"
+    assert encoder.similarity([[2.0, 0.0]], [[3.0, 4.0]]).tolist() == [[6.0]]
 
 
 def test_the_library_searches_with_the_encoder(served, encoder):
@@ -118,6 +153,10 @@ def test_what_the_model_is(served, encoder):
     """Length of vectors and texts, as the library tells them."""
     assert encoder.get_sentence_embedding_dimension() == served.plain.get_sentence_embedding_dimension() == 32
     assert encoder.max_seq_length == served.plain.max_seq_length == MAX_SEQ_LENGTH
+    encoder.truncate_dim = 8
+    assert encoder.get_sentence_embedding_dimension() == 8
+    encoder.truncate_dim = 99
+    assert encoder.get_sentence_embedding_dimension() == 32
 
 
 def test_no_texts(encoder):
@@ -134,7 +173,7 @@ def test_no_texts(encoder):
         ({"pool": {}}, "`pool` cannot be"),
         ({"chunk_size": 8}, "`chunk_size` cannot be `8`"),
         ({"batch_size": 0}, "`batch_size` must be at least 1: `0`"),
-        ({"prompt_name": "query"}, "unknown prompt: `query` .prompts of this encoder: there are none"),
+        ({"prompt_name": "passage"}, "unknown prompt: `passage` .prompts of this encoder: query, document"),
     ],
     ids=str,
 )
@@ -168,8 +207,8 @@ def test_mistakes_of_the_encoder(served_client):
     """Unknown defaults are refused before anything is encoded."""
     with pytest.raises(ValueError, match="unknown similarity: `euclid`"):
         Encoder(served_client, similarity_fn_name="euclid")
-    with pytest.raises(ValueError, match="unknown prompt: `query`"):
-        Encoder(served_client, default_prompt_name="query")
+    with pytest.raises(ValueError, match="unknown prompt: `passage`"):
+        Encoder(served_client, default_prompt_name="passage")
 
 
 def test_long_texts_can_be_refused(served_client):
@@ -205,5 +244,12 @@ def test_a_model_must_be_named_where_there_are_several(served_client):
     """The message lists what is loaded."""
     with pytest.raises(ModelNotFound, match="are loaded: `plain/1`, `unit/1`"):
         Encoder(served_client).get_sentence_embedding_dimension()
-    with pytest.raises(ModelNotFound, match="`other/2`"):
-        Encoder(served_client, model="other", version="2").encode(TEXTS, batch_size=1)
+
+
+@pytest.mark.parametrize("batch_size", [None, 1])
+def test_a_model_that_cannot_be_told_is_the_servers_to_refuse(served_client, batch_size):
+    """In one way, whether a list is sent in steps or not."""
+    with pytest.raises(InvalidInput, match="name one of the models of task `embedding`"):
+        Encoder(served_client).encode(TEXTS, batch_size=batch_size)
+    with pytest.raises(ModelNotFound, match="no model of that name: `other`"):
+        Encoder(served_client, model="other", version="2").encode(TEXTS, batch_size=batch_size)
