@@ -70,8 +70,8 @@ class Worker:
 def _run(parent: int, connection: Connection, work: Callable[..., None], *arguments: object) -> None:
     end_with(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent
-    with suppress(EOFError, ConnectionError):  # the parent, which has failed, asks no more, and waits for no answer
-        try:
-            work(connection, *arguments)
-        except (ValueError, OSError) as error:
+    try:
+        work(connection, *arguments)
+    except (ValueError, OSError, EOFError) as error:
+        with suppress(ConnectionError):  # the parent has failed, and waits for no answer
             connection.send(error)

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from numbers import Integral, Real
 from typing import Any, TypeVar
 
+import numpy as np
+
 from bertline.errors import InvalidInput, InvalidItem
 from bertline.v1 import encoder_pb2 as pb
 
@@ -157,6 +159,6 @@ def read_count(name: str, value: int | None) -> int:
 
 def read_flag(name: str, value: bool | None) -> bool | None:
     """Whether or not, or None."""
-    if value is not None and value not in (True, False):
+    if not (value is None or isinstance(value, (bool, np.bool_)) or (isinstance(value, int) and value in (0, 1))):
         raise TypeError(f"`{name}` must be True or False: `{value!r}`")
     return value

@@ -60,9 +60,10 @@ class InvalidInput(BertlineError):
         Args:
             num_items: of all, where `items` are the first ones.
         """
-        num_more = max(len(items), num_items) - 3
+        told = items[:3]
+        num_more = max(len(items), num_items) - len(told)
         more = f" (and {num_more} more)" if num_more > 0 else ""
-        return cls("; ".join(map(str, items[:3])) + more, items)
+        return cls("; ".join(map(str, told)) + more, items)
 
 
 class ModelNotFound(BertlineError):

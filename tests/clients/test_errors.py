@@ -165,6 +165,7 @@ def test_inputs_that_are_too_many_to_name_are_counted(server: FakeServer, embed:
         embed(server.target, [""] * 1000, batch_size=1000)
 
     assert 3 < len(caught.value.items) < 1000
+    assert str(errors.InvalidInput.of(caught.value.items[:1], 10)).endswith("(and 9 more)")
 
 
 @pytest.mark.parametrize(("texts", "hint"), [(["a", "b"], "; lower `batch_size`"), (["a"], "")])

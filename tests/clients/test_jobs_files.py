@@ -240,6 +240,33 @@ def test_strings_of_parquet_that_are_not_utf8(run: Run, folder: Path, bad: str, 
     assert told["row"] == {"text": "caf\\xe9" if bad == "text" else "two"}
 
 
+@pytest.mark.parametrize("output", ["out.jsonl", "out.parquet"])
+def test_columns_that_are_left_out_may_hold_anything(run: Run, folder: Path, output: str) -> None:
+    """What is not UTF-8 there costs no row."""
+    columns = {"text": pa.array(TEXTS), "id": [1, 2, 3], "junk": not_unicode(pa.string())}
+    pq.write_table(pa.table(columns), "in.parquet")
+
+    assert run("embed", "-i", "in.parquet", "-o", output, "--keep", "id").code == 0
+
+
+def test_choices_of_fixed_number_that_are_not_utf8(run: Run, folder: Path) -> None:
+    """They cost their row as others do."""
+    choices = pa.FixedSizeListArray.from_arrays(not_unicode(pa.string()).take([0, 2, 1, 0]), 2)
+    pq.write_table(pa.table({"question": ["one", "two"], "choices": choices}), "in.parquet")
+
+    assert run("choose", "-i", "in.parquet", "-o", "out.jsonl").code == 3
+    (told,) = map(parsed, Path("out.jsonl.rejects.jsonl").read_text().splitlines())
+    assert told["reason"] == "not UTF-8; convert the file"
+
+
+def test_a_tsv_with_quotes(run: Run, folder: Path) -> None:
+    """It is read as CSV where that is asked for."""
+    (folder / "in.tsv").write_bytes(b'id\ttext\n1\t"two\nlines"\n2\tplain\n')
+
+    result = run("embed", "-i", "in.tsv", "--format", "csv")
+    assert [row["vector"] for row in result.rows] == [numbers("two\nlines"), numbers("plain")]
+
+
 def test_tsv_has_no_quotes(run: Run, folder: Path) -> None:
     """A quotation mark is a character as others are, of TSV that --format names as well."""
     rows = b'id\ttext\n1\t"Good movie\r\n2\tbad" film\n3\t"plain"\n4\t"\n'

@@ -165,6 +165,21 @@ def test_a_job_that_goes_on_replaces_no_file(run: Run, server: FakeServer, folde
 
 
 @pytest.mark.parametrize("options", [[], ["--restart"]])
+def test_a_file_that_came_meanwhile_is_not_the_jobs(
+    run: Run, server: FakeServer, folder: Path, options: list[str]
+) -> None:
+    """Be it that --rejects named its place from the start: nothing was written there yet."""
+    interrupt(run, server, "-o", "out.jsonl", "--rejects", "notes.txt")
+    (folder / "notes.txt").write_text("mine")
+
+    assert fails(
+        run("embed", "-i", "in.txt", "-o", "out.jsonl", "--rejects", "notes.txt", *options),
+        "already exists: `notes.txt`",
+    )
+    assert (folder / "notes.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize("options", [[], ["--restart"]])
 def test_a_job_that_goes_on_replaces_what_it_wrote(
     run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch, options: list[str]
 ) -> None:

@@ -10,6 +10,7 @@ import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
+from bertline.jobs.storage import absolute
 from tests.clients.command import Run, fails
 
 
@@ -90,3 +91,14 @@ def test_what_a_server_says_is_no_fault_of_a_store(run: Run, store: type[Store],
     result = run("embed", "text", "--rejects", "store://jobs/r.jsonl", "-t", dead_target, "--patience", "0")
 
     assert fails(result, "no server is available")
+
+
+def test_whole_paths_keep_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On another machine they may lead elsewhere, as those of mounted secrets do; URLs are whole already."""
+    (tmp_path / "release").mkdir()
+    (tmp_path / "current").symlink_to("release")
+    monkeypatch.chdir(tmp_path)
+
+    assert absolute("current/ca.crt") == f"{tmp_path}/current/ca.crt"
+    assert absolute("current/out/") == f"{tmp_path}/current/out/"
+    assert absolute("memory://current/out/") == "memory://current/out/"

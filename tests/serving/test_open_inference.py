@@ -296,6 +296,7 @@ def test_metrics(all_tasks):
 
         mine = {"grpc_service": SERVICE, "grpc_method": "ModelInfer"}
         assert running.total("grpc_server_started_total") == 4
+        running.wait_for("grpc_server_handled_total", 4)
         assert running.total("grpc_server_handled_total", **mine, grpc_code="OK") == 2
         assert running.total("grpc_server_handled_total", **mine, grpc_code="InvalidArgument") == 1
         assert running.total("bertline_tokens_total", model="embedder") == 3 + 4 + 4

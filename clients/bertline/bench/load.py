@@ -228,7 +228,9 @@ class Loader:
                     await asyncio.sleep(max(0.0, end - time.perf_counter()))
         finally:
             overdue_s = min(end, time.perf_counter()) - next_due
-            self.samples.num_unsent = math.ceil(max(0.0, overdue_s) * rate)
+            overdue = math.ceil(max(0.0, overdue_s) * rate)
+            to_come = overdue if load.num_calls is None else load.num_calls - self.samples.num_begun
+            self.samples.num_unsent = min(overdue, to_come)
 
     def _end(self, load: Load) -> float:
         return float("inf") if load.duration_s is None else self._started + load.duration_s

@@ -12,6 +12,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from bertline._inputs import MAX_COUNT
 from bertline.commands.access import access, connect
 from bertline.jobs.cluster import run_on_ray
 from bertline.jobs.operations import Operation
@@ -31,8 +32,6 @@ Timeout = Annotated[float, typer.Option("--timeout", help="Seconds that each req
 ModelName = Annotated[
     str, typer.Option("--model", "-m", help="NAME or NAME/VERSION. Default: the only one loaded.", show_default=False)
 ]
-MAX_COUNT = 2**32 - 1
-"""What a request holds."""
 TopK = Annotated[int, typer.Option(min=1, max=MAX_COUNT, help="Most of them for each input.")]
 
 

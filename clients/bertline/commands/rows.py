@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from bertline.commands.options import MAX_COUNT, JobOptions, TopK
+from bertline._inputs import MAX_COUNT
+from bertline.commands.options import JobOptions, TopK
 from bertline.jobs.operations import OPERATIONS
 
 

@@ -48,7 +48,7 @@ def _pinned(client: Client, texts: list[str], options: Mapping[str, Any]) -> dic
         found = model_of_task(client.models(), "embedding", options["model"], options["version"])
     except ModelNotFound:
         client.embed(texts[:1], **options)  # the server says what is wrong, as it does where one call is enough
-        raise
+        found = model_of_task(client.models(), "embedding", options["model"], options["version"])
     return {"model": found.name, "version": found.version}
 
 

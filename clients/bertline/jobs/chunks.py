@@ -54,6 +54,7 @@ def chunks_of(
     needed: Sequence[str],
     num_bytes: Callable[[Row], int],
     max_rows: int | None = None,
+    kept: Sequence[str] = (),
 ) -> Iterator[Chunk]:
     """Cut a file into chunks.
 
@@ -62,10 +63,11 @@ def chunks_of(
         wanted: as for `Source.blocks`, like `needed`.
         num_bytes: of a row's text.
         max_rows: after which the next chunk begins, rounded up to whole blocks; None for CHUNK_ROWS.
+        kept: as for `Source.blocks`.
     """
     blocks: list[Block] = []
     rows = size = number = 0
-    for block in source.blocks(wanted, needed):
+    for block in source.blocks(wanted, needed, kept):
         blocks.append(block)
         rows += len(block.rows)
         size += sum(map(num_bytes, block.rows))

@@ -67,7 +67,7 @@ class Job:
 
     def chunks(self, number: int, max_rows: int | None = None) -> Iterator[Chunk]:
         """Those of a file."""
-        return chunks_of(self.sources[number], number, self.wanted, self.needed, self._num_bytes, max_rows)
+        return chunks_of(self.sources[number], number, self.wanted, self.needed, self._num_bytes, max_rows, self.keep)
 
     def refuse_unreadable(self) -> None:
         """Raise a FileError where the first file cannot be read, before anything is removed in favour of it."""

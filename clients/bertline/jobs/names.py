@@ -9,7 +9,7 @@ JOB, SCHEMA, SUCCESS, WHOLE, LOCK, REJECTS = "_job.json", "_schema", "_SUCCESS",
 
 _PART = re.compile(r"part-(\d{5,})-(\d{5,})-([0-9a-f]{12})\.\w+")
 _REJECTS = re.compile(r"_rejects-(\d{5,})-(\d{5,})\.jsonl")
-_UNFINISHED = re.compile(r"\.(part-|_).*\.\d+|_rejects\.jsonl\.[0-9a-f]{8}\.tmp")
+_UNFINISHED = re.compile(r"\.(part-|_).*\.\d+|_rejects\.jsonl(\.[0-9a-f]{8})?\.tmp")
 _OTHERS = {JOB, SCHEMA, SUCCESS, WHOLE, LOCK, REJECTS}
 
 

@@ -113,10 +113,15 @@ class Order:
 
     def pinned(self, client: Client, progress: Progress) -> Order:
         """The same, of the version that answers now, so that no other one answers later rows. One that is being loaded
-        is waited for; where none does the task, the server tells of it to who asks."""
+        is waited for; where none does the task, or several do, the server tells of it to who asks."""
         models = client.models()
         model = self._model_of(models)
-        if not model and (loading := next(filter(self._may_become, models), None)):
+        meant = [
+            item for item in models if self.model_name in ("", item.name) and self.model_version in ("", item.version)
+        ]
+        is_ambiguous = not model and any(item.task == self.operation.task for item in meant)
+        loading = next((item for item in meant if item.state == "loading"), None)  # until then nobody knows its task
+        if not model and loading and not is_ambiguous:
             with suppress(ModelNotFound):  # it could not be loaded
                 self._asker(client, progress).patiently(lambda: client.model(loading.name, loading.version))
             model = self._model_of(client.models())
@@ -128,11 +133,6 @@ class Order:
             return model_of_task(models, self.operation.task, self.model_name, self.model_version)
         except ModelNotFound:
             return None
-
-    def _may_become(self, model: Model) -> bool:
-        """Whether it may answer as soon as it is loaded; until then nobody knows its task."""
-        is_meant = self.model_name in ("", model.name) and self.model_version in ("", model.version)
-        return is_meant and model.state == "loading"
 
     def refuse_replaced(self, client: Client, progress: Progress) -> None:
         """Raise Changed when the version of the model is another by now than that of the start."""

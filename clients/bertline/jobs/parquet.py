@@ -28,13 +28,14 @@ def parquet_library() -> Any:
 
 
 def read_parquet(
-    stream: BinaryIO, name: str, check: Callable[[Sequence[str]], None], wanted: Sequence[str]
+    stream: BinaryIO, name: str, check: Callable[[Sequence[str]], None], wanted: Sequence[str], kept: Sequence[str]
 ) -> Iterator[Block]:
     """Rows with the columns that are wanted, as far as they are there; all others stay in the block's table.
 
     Args:
         name: of the file, for messages.
         check: is given the names of the columns.
+        kept: columns that are kept beside those; none of them: all that are there.
 
     Raises:
         FileError: when the file is damaged.
@@ -44,14 +45,15 @@ def read_parquet(
 
     from bertline.jobs import plain
 
-    with _readable(name):
+    with readable(name):
         file = library.ParquetFile(stream)
     check(file.schema_arrow.names)
     number, total = 1, max(1, file.metadata.num_rows)
     footer = _footer(stream, file.metadata.serialized_size)  # tells of a change in any column
     there = [column for column in wanted if column in file.schema_arrow.names]
+    used = list(dict.fromkeys([*there, *kept])) if kept else file.schema_arrow.names
     for batch in _batches(file, name):
-        table = pyarrow.Table.from_batches([batch])
+        table = pyarrow.Table.from_batches([batch]).select(used)
         if plain.is_valid(table):
             fields = plain.to_inputs(table.select(there), name)
             rows = [Row(f"row {index}", values) for index, values in enumerate(fields, start=number)]
@@ -63,7 +65,7 @@ def read_parquet(
 
 
 def _row(table: Any, there: Sequence[str], name: str, place: str) -> Row:
-    """The only row of a table, of whose columns some may hold what is not UTF-8; of which any may be kept."""
+    """The only row of a table, some of whose columns may hold what is not UTF-8."""
     from bertline.jobs import plain
 
     try:
@@ -77,7 +79,7 @@ def _row(table: Any, there: Sequence[str], name: str, place: str) -> Row:
 def _batches(file: Any, name: str) -> Iterator[Any]:
     batches = file.iter_batches(BLOCK_ROWS)
     while True:
-        with _readable(name):
+        with readable(name):
             batch = next(batches, None)
         if batch is None:
             return
@@ -85,7 +87,8 @@ def _batches(file: Any, name: str) -> Iterator[Any]:
 
 
 @contextmanager
-def _readable(name: str) -> Iterator[None]:
+def readable(name: str) -> Iterator[None]:
+    """Turn pyarrow's errors into one that names the file."""
     try:
         yield
     except _ERRORS as error:

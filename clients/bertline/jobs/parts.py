@@ -1,7 +1,7 @@
 """A folder of what is done of a job: one file for each chunk, whole or absent. What is there is not done again.
 
     vectors.parquet.job/
-        _job.json                              what the job does, and where rejected rows are told in the end
+        _job.json                              what the job does, and in the end where it tells rejected rows
         _schema                                kept columns and their types, of Parquet
         part-00000-00000-1f2e3d4c5b6a.parquet  file, chunk, digest of what was read
         _rejects-00000-00000.jsonl             rows of that chunk that have no result
@@ -18,7 +18,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import takewhile
@@ -118,12 +118,15 @@ class Parts:
 
     def _leave(self, *, may_go_on: bool) -> None:
         """Tell of what is done; without any there is nothing to go on with."""
-        if self._is_begun and not parts_in(self.folder.names()):
-            self._clear()
-        elif self._is_begun and may_go_on:
-            print(f"bertline: what is done lies in `{self.folder.url}`: run the same again to go on", file=sys.stderr)
-        if self._is_made and not set(self.folder.names()) - {LOCK}:
-            self._remove()
+        with suppress(FileError):  # what ended the job is told, and not that a store fails here, too
+            if self._is_begun and not parts_in(self.folder.names()):
+                self._clear()
+            elif self._is_begun and may_go_on:
+                print(
+                    f"bertline: what is done lies in `{self.folder.url}`: run the same again to go on", file=sys.stderr
+                )
+            if self._is_made and not set(self.folder.names()) - {LOCK}:
+                self._remove()
 
     def _open(self, *, force: bool, restart: bool) -> bool:
         self._refuse_odd_outputs()
@@ -163,11 +166,10 @@ class Parts:
         return False
 
     def _refuse_rejects(self) -> None:
-        """A file that was named for rejected rows, and is there, has to be one that this job was to write."""
+        """A file that was named for rejected rows, and is there, has to be one that this job wrote."""
         if self.rejects.url == rejects_of(self.output).url or not self.rejects.exists():
             return
-        job = self.folder.within(JOB)
-        if not job.exists() or json.loads(job.read()).get("rejects") != absolute(self.rejects.url):
+        if self._job().get("rejects") != absolute(self.rejects.url):
             raise already_exists(self.rejects)
 
     def _clear(self) -> None:
@@ -314,11 +316,20 @@ class Parts:
 
     def _check(self) -> None:
         """The folder has to be of this very job; only where rejected rows are told may be another place by now."""
-        job = self.folder.within(JOB)
-        if job.exists() and (differing := self._differing(json.loads(job.read()))):
+        job = self._job()
+        if not job:
+            self._write_job()
+        elif differing := self._differing(job):
             raise self._of_another(differing)
+
+    def _job(self) -> dict[str, Any]:
+        """What the job of this folder does; empty before it began."""
+        job = self.folder.within(JOB)
+        return dict(json.loads(job.read())) if job.exists() else {}
+
+    def _write_job(self, **more: str) -> None:
         with self._write(JOB) as stream:
-            stream.write(json.dumps({**self.about, "rejects": absolute(self.rejects.url)}, indent=1).encode())
+            stream.write(json.dumps({**self.about, **more}, indent=1).encode())
 
     def _differing(self, before: Mapping[str, Any]) -> list[str]:
         return [name for name, value in self.about.items() if before.get(name) != json.loads(json.dumps(value))]
@@ -340,6 +351,7 @@ class Parts:
     def _tell_of_rejects(self, files: list[File]) -> int:
         mine = hashlib.sha256(self.folder.path.encode(errors="surrogateescape")).hexdigest()[:8]
         unfinished = self.rejects.beside(f".{mine}.tmp")  # the next run finds it again, if this one is killed
+        self._write_job(rejects=absolute(self.rejects.url))  # from now on what lies there is of this job
         if not files:
             self.rejects.remove()
             unfinished.remove()

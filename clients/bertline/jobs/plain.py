@@ -108,6 +108,8 @@ def _changed(kind: pa.DataType, change: Callable[[pa.DataType], pa.DataType]) ->
         return pa.large_list(kind.value_field.with_type(_changed(kind.value_type, change)))
     if pa.types.is_list(kind):
         return pa.list_(kind.value_field.with_type(_changed(kind.value_type, change)))
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(kind.value_field.with_type(_changed(kind.value_type, change)), kind.list_size)
     if pa.types.is_dictionary(kind) and change(kind.value_type) != kind.value_type:
         return change(kind.value_type)
     return change(kind)

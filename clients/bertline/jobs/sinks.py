@@ -14,7 +14,7 @@ import numpy as np
 from bertline.jobs.asking import Asked, Rejected
 from bertline.jobs.kept import Kept
 from bertline.jobs.operations import Operation
-from bertline.jobs.parquet import parquet_library
+from bertline.jobs.parquet import parquet_library, readable
 from bertline.jobs.storage import File, FileError, open_read
 
 
@@ -171,12 +171,12 @@ class Parquet:
 
     def is_empty(self, part: File) -> bool:
         """Whether it is of rows without results."""
-        with open_read(part) as (read, _):
+        with open_read(part) as (read, _), readable(f"`{part.url}`"):
             return not parquet_library().ParquetFile(read).metadata.num_rows
 
     def lacks_columns(self, part: File) -> bool:
         """Whether it was written when nobody knew which columns rows with results have."""
-        with open_read(part) as (read, _):
+        with open_read(part) as (read, _), readable(f"`{part.url}`"):
             return parquet_library().ParquetFile(read).schema_arrow.names != self._empty().column_names
 
     def _empty(self) -> Any:
@@ -209,7 +209,7 @@ def length_of_vectors(known: int, vectors: Sequence[np.ndarray]) -> int:
 
 
 def _read_table(part: File) -> Any:
-    with open_read(part) as (read, _):
+    with open_read(part) as (read, _), readable(f"`{part.url}`"):
         return parquet_library().read_table(read)
 
 

@@ -36,7 +36,6 @@ SUFFIXES = {
     ".pq": Format.parquet,
 }
 """Formats by the end of a file's name; anything else is text, a text a line."""
-_DIALECTS: dict[Format, type[csv.Dialect]] = {Format.csv: csv.excel, Format.tsv: Tsv}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +62,13 @@ class Source:
         """Whether another process can read it as well."""
         return self.file is not STANDARD_INPUT
 
-    def blocks(self, wanted: Sequence[str], needed: Sequence[str]) -> Iterator[Block]:
+    def blocks(self, wanted: Sequence[str], needed: Sequence[str], kept: Sequence[str] = ()) -> Iterator[Block]:
         """Read it.
 
         Args:
             wanted: columns that rows should have.
             needed: those of them without which no row can be used.
+            kept: columns that are kept; none of them: all that are there.
 
         Raises:
             FileError: when the file cannot be read, or is of a kind where all rows lack what one lacks.
@@ -81,14 +81,21 @@ class Source:
             self._refuse_parquet()
         with told(f"cannot read {self.name}", self.file), self._open() as (stream, share):
             if self.format is Format.parquet:
-                yield from read_parquet(stream, self.name, check, wanted)
-            elif self.format in _DIALECTS:
-                read = read_csv(stream, self.name, check, _DIALECTS[self.format], skip_empty=self.skip_empty)
+                yield from read_parquet(stream, self.name, check, wanted, kept)
+            elif self.format in (Format.csv, Format.tsv):
+                read = read_csv(stream, self.name, check, self._dialect, skip_empty=self.skip_empty)
                 with closing(read) as rows:  # before the stream is
                     yield from blocks_of(rows, share)
             else:
                 columns = text_columns if self.format is Format.text else json_columns
                 yield from blocks_of(read_lines(stream, columns, skip_empty=self.skip_empty), share)
+
+    @property
+    def _dialect(self) -> type[csv.Dialect]:
+        """Of a table as text; a `.tsv` that is read as CSV has quotes."""
+        if self.format is Format.tsv:
+            return Tsv
+        return csv.excel_tab if self.file.suffixes[0] == ".tsv" else csv.excel
 
     def _open(self) -> Any:
         return _open_standard_input() if self.file is STANDARD_INPUT else open_read(self.file)
@@ -119,7 +126,7 @@ class Given:
     name: str = "command line"
     how: str = "as it is"
 
-    def blocks(self, wanted: Sequence[str], needed: Sequence[str]) -> Iterator[Block]:
+    def blocks(self, wanted: Sequence[str], needed: Sequence[str], kept: Sequence[str] = ()) -> Iterator[Block]:
         """All of them, as `Source.blocks`."""
         rows = [Row(f"input {number}", fields) for number, fields in enumerate(self.rows, start=1)]
         yield Block(rows, digest_of(repr(fields).encode("utf-8", "backslashreplace") for fields in self.rows), 1.0)

@@ -110,19 +110,26 @@ def file_of(url: str) -> File:
     Raises:
         FileError: when fsspec does not know that kind of URL, the library for it is missing, or the store refuses.
     """
-    try:
-        system, path = fsspec.core.url_to_fs(url)
-    except Exception as error:  # of the library: some stores are connected to here
-        raise FileError(f"cannot use `{url}`: {_why(error)}") from error
+    system, path = _placed(url)
     if isinstance(system, LocalFileSystem):
         path = os.path.realpath(path)  # a link stays, the file that it names is replaced
     return File(system, path, url)
 
 
 def absolute(url: str) -> str:
-    """The same for a process in another folder: a whole path; a URL as it is."""
-    file = file_of(url)
-    return file.path + "/" * url.endswith("/") if file.is_local else url
+    """The same for a process in another folder, or on another machine, where links may lead elsewhere: a whole path; a
+    URL as it is."""
+    system, path = _placed(url)
+    return path.rstrip("/") + "/" * url.endswith("/") if isinstance(system, LocalFileSystem) else url
+
+
+def _placed(url: str) -> tuple[Any, str]:
+    """The file system of a URL or path, and the place in it."""
+    try:
+        system, path = fsspec.core.url_to_fs(url)
+    except Exception as error:  # of the library: some stores are connected to here
+        raise FileError(f"cannot use `{url}`: {_why(error)}") from error
+    return system, path
 
 
 def find_files(patterns: Sequence[str]) -> list[File]:
