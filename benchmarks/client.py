@@ -22,11 +22,11 @@ from typing import Annotated
 import grpc
 import grpc.aio
 
-from benchmarks.server import one_line_errors
 from bertline import AsyncClient, Client
 from bertline._connection import channel_options
 from bertline.v1 import encoder_pb2 as pb
 from bertline.v1.encoder_pb2_grpc import EncoderStub
+from demo.server import one_line_errors
 from training.command import command, parse
 from training.limits import COUNT, check_numbers
 

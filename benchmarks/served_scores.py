@@ -12,9 +12,9 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.server import one_line_errors
 from bertline import Client
 from demo.served import num_same, plain_values, score_predictions, served_predictions
+from demo.server import one_line_errors
 from training.command import command, parse
 from training.data.labelled import Columns, read_examples
 from training.evaluate import format_scores, load_for_evaluation, predict_with_progress

@@ -1,4 +1,4 @@
-"""A server in a process of its own, for benchmarks, and what is told of those that do not answer."""
+"""A server in a process of its own, for benchmarks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bertline import BertlineError
 from bertline.jobs.engine import HERE, READY, environment
 from tasks.manifest import model_versions, read_model_directory
 
@@ -40,15 +39,6 @@ def embedding_model(models: Path) -> Path:
     if len(found) != 1:
         raise ValueError(f"`{models}` has {len(found)} models of vectors; this needs a folder with one")
     return found[0].path
-
-
-@contextmanager
-def one_line_errors() -> Iterator[None]:
-    """Make what keeps a server from answering the client a mistake of the user, who gets one line."""
-    try:
-        yield
-    except BertlineError as error:
-        raise ValueError(str(error)) from error
 
 
 @contextmanager

@@ -27,7 +27,8 @@ import tyro
 import bertline
 from benchmarks.infinity import Infinity
 from benchmarks.load import Client, Load, read_texts
-from benchmarks.server import one_line_errors, served
+from benchmarks.server import served
+from demo.server import one_line_errors
 from tasks.cpus import available_cpus
 from training.command import command, parse
 from training.limits import COUNT, POSITIVE, check_numbers

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from demo.models import MODELS, served_name
 from demo.scoreboard import Scoreboard
-from demo.server import Server
+from demo.server import Server, one_line_errors
 from demo.stage import run_stage
 from tasks.files import atomic_write
 from training.command import command
@@ -90,6 +90,7 @@ def begin(out: Path) -> None:
 
 
 @command
+@one_line_errors()
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(prog="python -m demo", description="Train, export, serve, ask; see demo/.")

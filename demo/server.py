@@ -1,12 +1,24 @@
-"""A server of the demo's models in a process of its own."""
+"""A server of the demo's models in a process of its own, and what is told of one that does not answer."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from bertline import BertlineError
 from bertline.jobs.engine import HERE, READY, environment
+
+
+@contextmanager
+def one_line_errors() -> Iterator[None]:
+    """Make what keeps a server from answering the client a mistake of the user, who gets one line."""
+    try:
+        yield
+    except BertlineError as error:
+        raise ValueError(str(error)) from error
 
 
 class Server:

@@ -53,6 +53,8 @@ class Data:
     hundred are wanted: up to half of them give ranges, and the others judge."""
     max_examples: Annotated[int, COUNT] = 1000
     """Examples that are scored, at most; of masked-lm those of the first 1,000 passages of each file."""
+    metric: str | None = None
+    """Score on dev that must not fall, such as matthews. Unset: the first of the task's."""
     num_calibration: Annotated[int, COUNT] = 256
     """Examples from which ranges are taken, at most."""
 
@@ -65,6 +67,8 @@ class Data:
         check_numbers(self)
         if self.texts and (self.dev or self.train):
             raise ValueError("--texts stand alone: give them, or --dev and --train")
+        if self.texts and self.metric:
+            raise ValueError("--metric is a score on --dev, and --texts are not scored: leave it out")
         if impossible := [path for path in self.files if "\0" in str(path)]:
             raise ValueError(f"no such file: {str(impossible[0])!a}")
 
@@ -104,7 +108,10 @@ class Data:
             ValueError: naming the file and the line of what cannot be used.
         """
         if self.dev:
-            return labelled(task, self.dev, self.dev_columns or self.columns, max_examples=self.max_examples)
+            found = labelled(task, self.dev, self.dev_columns or self.columns, max_examples=self.max_examples)
+            return found.judged_by(self.metric) if self.metric else found
+        if self.metric:
+            raise ValueError(f"nothing is scored, so that --metric `{self.metric}` means nothing: give --dev")
         if self.texts:
             there = _texts_of((self.texts,), self.columns)
             return plain_texts(task, there, (self.texts,), max_examples=self.max_examples)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy as np
 from tasks import AnyTask
 from tasks.embedding import Embedding, EmbeddingSettings
 from tasks.features import Features
+from tasks.metrics import is_loss
 from tasks.regression import Regression
 from training.data.examples import Examples, drawn, encode_examples
 from training.data.labelled import MAX_PASSAGE_TOKENS, Columns, read_examples, read_similarities, source_names
@@ -44,6 +45,24 @@ class Evidence:
     def features(self) -> list[Features]:
         """All sequences."""
         return [features for windows in self.windows for features in windows]
+
+    def judged_by(self, metric: str) -> Evidence:
+        """The same, with one of its scores before all others.
+
+        Raises:
+            ValueError: when predictions are scored, and it is none of the scores.
+        """
+        score = self.score
+        assert score
+
+        def metric_first(predictions: Sequence[Any]) -> dict[str, float]:
+            found = score(predictions)
+            if metric not in found or is_loss(metric):
+                known = ", ".join(name for name in found if not is_loss(name))
+                raise ValueError(f"unknown --metric `{metric}`; it is one of: {known}")
+            return {metric: found[metric]} | found
+
+        return replace(self, score=metric_first)
 
     def some(self, count: int) -> Evidence:
         """At most so many of the examples, drawn at random, without their labels."""

@@ -232,7 +232,7 @@ class Line:
             yield Stage(title_of(name), self.training(name), task=name)
             for precision in ("fp32", "int8"):
                 result = self.model(name, precision)
-                wanted = "int8 --mixed" if precision == "int8" else precision
+                wanted = f"int8 --mixed{_judged_by(name)}" if precision == "int8" else precision
                 arguments = f"export {_quoted(self.checkpoint(name))} {_quoted(result)} --precision {wanted}"
                 yield Stage(f"Export: {name}, {precision}", arguments, result, name)
         yield Stage(f"Scores: {name}", f"mini.scores {name} {self._flags}", self.scores(name), name)
@@ -308,6 +308,11 @@ def _patterns(name: str) -> list[str]:
         return [CLOZE_QUESTIONS, _cloze_dev()]
     task = next(task for task in TASKS if task.name == name)
     return [*task.train, task.dev, *([task.test] if task.test else [])]
+
+
+def _judged_by(name: str) -> str:
+    """The flag for the score of a task; vectors have one alone."""
+    return next((f" --metric {task.metric}" for task in TASKS if task.name == name), "")
 
 
 def _cloze_dev() -> str:

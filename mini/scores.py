@@ -20,7 +20,7 @@ import tyro
 
 from bertline import Client
 from demo.served import local_predictions, num_same, score_predictions, served_predictions
-from demo.server import Server
+from demo.server import Server, one_line_errors
 from export import ort_run
 from mini.line import EMBED, STS, STS_COLUMNS, Arguments, Line, check_names, commands_of, served_as, task_names
 from mini.tasks import CLOZE, TASKS, MiniTask
@@ -60,6 +60,7 @@ class ScoresArguments(Arguments):
 
 
 @command
+@one_line_errors()
 def main() -> None:
     """Command line."""
     arguments = parse(ScoresArguments, "mini.scores", __doc__)

@@ -73,8 +73,9 @@ TASKS = (
         train=["{data}/glue/CoLA/train.tsv.xz"],
         dev="{data}/glue/CoLA/dev.tsv.xz",
         metric="matthews",
-        learning_rates=(1e-4, 3e-4),
+        learning_rates=(3e-4,),
         epochs=5,
+        seeds=range(8),
         flags="--columns.text sentence --max-seq-length 64",
     ),
     MiniTask(

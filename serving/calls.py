@@ -78,7 +78,7 @@ class CallLog:
 
     def __call__(self, call: Call) -> None:
         """Log a call."""
-        if call.code is grpc.StatusCode.OK:
+        if call.code is grpc.StatusCode.OK or _is_watch_left(call):
             if self._all:
                 logger.info("call", extra={"fields": _fields(call)})
         elif self._failed and (omitted := self._omitted()) is not None:
@@ -92,6 +92,11 @@ class CallLog:
             self._second, self._num_lines = second, 0
         self._num_lines += 1
         return omitted if self._num_lines <= MAX_FAILED_PER_S else None
+
+
+def _is_watch_left(call: Call) -> bool:
+    """Whether a client that watched the health has gone, as all of them do in the end."""
+    return call.method == "Watch" and call.code is grpc.StatusCode.CANCELLED
 
 
 def _fields(call: Call) -> dict[str, Any]:

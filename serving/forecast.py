@@ -36,7 +36,13 @@ class Line:
         new = _moments((num_tokens, seconds))
         self._seen = [(1 - RATE) * old + value for old, value in zip(self._seen, new, strict=True)]
 
-    def seconds(self, num_tokens: int) -> float:
+    @property
+    def typical_tokens(self) -> float:
+        """Tokens of the batch that a token is in, of those that were seen last; of those of the start before that."""
+        _, tokens, _, squares, _ = self._seen if self._seen[0] else self._known
+        return squares / tokens
+
+    def seconds(self, num_tokens: float) -> float:
         """Of a batch of so many tokens."""
         weight, tokens, seconds, squares, products = map(sum, zip(self._known, self._seen, strict=True))
         spread = weight * squares - tokens * tokens
@@ -97,4 +103,6 @@ class Forecast:
 
 
 def _in_full_batches(line: Line, model: Model) -> float:
-    return line.seconds(model.max_batch_tokens) / model.max_batch_tokens
+    """A sequence that is longer than the cap is a batch all the same: with a cap of 1 each is."""
+    num_tokens = max(model.max_batch_tokens, line.typical_tokens)
+    return line.seconds(num_tokens) / num_tokens

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -300,6 +301,21 @@ def test_examples_that_were_left_out_are_told_of(tmp_path, checkpoints):
     )
 
     assert evidence.name == "3 of the 5 examples of dev.tsv"
+
+
+def test_the_score_that_counts_may_be_named(tmp_path, checkpoints):
+    """It stands before all others; a name that is none of them is told with those that are."""
+    task = read_source(checkpoints["classification"]).task
+    labels = task.settings.labels[:2]
+    (tmp_path / "dev.tsv").write_text("text\tlabel\n" + "".join(f"the cat\t{label}\n" for label in labels))
+    predictions = [SimpleNamespace(label=labels[0])] * 2
+
+    named, unknown = (Data(dev=(tmp_path / "dev.tsv",), metric=name).evidence(task) for name in ("matthews", "rouge"))
+    scores = named.score(predictions)
+    assert next(iter(scores)) == "matthews"
+    assert scores == task.score(named.examples, predictions)
+    with pytest.raises(ValueError, match="unknown --metric `rouge`; it is one of: accuracy, macro_f1, matthews"):
+        unknown.score(predictions)
 
 
 @pytest.mark.parametrize("max_seq_length", [8, 24, 40])

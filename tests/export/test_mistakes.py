@@ -239,6 +239,8 @@ def test_broken_data(mistake, flag, tmp_path, checkpoints, monkeypatch):
         (["--max-drop", "nan"], "--max-drop must be at least 0: `nan`"),
         (["--mixed"], "give --precision int8, too"),
         (["--texts", "a.txt", "--dev", "b.tsv"], "--texts stand alone"),
+        (["--texts", "a.txt", "--metric", "matthews"], "--metric is a score on --dev, and --texts are not scored"),
+        (["--metric", "matthews"], "nothing is scored, so that --metric `matthews` means nothing: give --dev"),
         (["--dev", "."], "no such file: `.`"),
         (["--texts", "."], "Is a directory"),
         (["--max-seq-length", "3"], "max_seq_length must be at least 8"),

@@ -102,3 +102,19 @@ def test_padding_of_the_graphs_outputs_is_not_compared(exported, references):
         return {name: np.where(arrays["attention_mask"], logits, 7.0) for name, logits in run(arrays).items()}
 
     assert check_parity(exported["spans"].load_task(), references["spans"], with_noise, atol=1e-4)
+
+
+def test_large_outputs_may_differ_by_their_share(exported, references):
+    """Sums of floats are exact to a share of their size: what would be too much of 10 is not of 1,000."""
+    task, scale, error = exported["spans"].load_task(), 0.0, 5e-4
+
+    def of(run):
+        return lambda arrays: {name: logits * scale for name, logits in run(arrays).items()}
+
+    def with_error(arrays):
+        return {name: logits + error for name, logits in of(references["spans"])(arrays).items()}
+
+    with pytest.raises(ParityError):
+        check_parity(task, of(references["spans"]), with_error, atol=1e-4)
+    scale = 1e5
+    check_parity(task, of(references["spans"]), with_error, atol=1e-4)

@@ -42,6 +42,16 @@ def test_a_machine_that_is_slower_than_at_the_start_is_noticed():
     assert forecast.seconds_per_token(model) == pytest.approx(0.00011, rel=0.05)
 
 
+def test_sequences_that_are_longer_than_the_cap_are_full_batches():
+    """Where each sequence is a batch of its own, a token costs its share of such a batch, not a whole run."""
+    forecast, model = Forecast(), Model()
+    model.max_batch_tokens = 1
+
+    assert forecast.seconds_per_token(model) < 0.0002  # by the longest that was measured
+    run(forecast, model, 50, 300)
+    assert forecast.seconds_per_token(model) == pytest.approx(0.006 / 50, rel=0.05)
+
+
 @given(st.lists(st.tuples(st.integers(1, 600), st.floats(1e-6, 10)), min_size=1, max_size=40), st.integers(1, 600))
 def test_forecasts_are_never_absurd(seen, wanted):
     """Whatever was seen, a batch takes time, and a longer one no less."""

@@ -2,6 +2,7 @@ import io
 import json
 import logging
 
+import grpc
 import pytest
 
 from bertline.v1 import encoder_pb2 as pb
@@ -58,6 +59,15 @@ def test_line_of_a_call(all_tasks, caplog):
     }
     assert good["ms"] >= good["tokenize_ms"] + good["queue_ms"] + good["inference_ms"]
     assert bad["error"].startswith("texts[0]: empty")
+
+
+def test_clients_that_end_their_watch_have_not_failed(caplog):
+    """Each does so when it closes; other calls that are cancelled get a line."""
+    caplog.set_level(logging.INFO)
+    for path in ("/grpc.health.v1.Health/Watch", "/bertline.v1.Encoder/Embed"):
+        CallLog("failed")(Call(path, "id", code=grpc.StatusCode.CANCELLED))
+
+    assert [line["method"] for line in call_lines(caplog)] == ["Embed"]
 
 
 def test_waits_of_a_call_are_added_up(caplog):

@@ -58,7 +58,7 @@ class Outcome:
             return self.error
         name, scores = self.baseline()
         score = self.score(metric)
-        return None if score is not None and score > scores[metric] else f"{metric} is not above {name}"
+        return None if score is not None and (score > scores[metric] or score == 1) else f"{metric} is not above {name}"
 
 
 @dataclass(frozen=True, kw_only=True)
