@@ -43,7 +43,7 @@ class Limits:
     """What a graph must keep to."""
 
     atol: Annotated[float, POSITIVE] = 1e-4
-    """Largest difference of an fp32 output from PyTorch."""
+    """Largest difference of an fp32 output from PyTorch; of values beyond 10, in proportion."""
     max_drop: Annotated[float, NOT_NEGATIVE] = 0.5
     """int8 and fp16: points that the first of the task's scores may lose; a loss is none."""
     min_cosine: Annotated[float, SHARE] = 0.99

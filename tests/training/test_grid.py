@@ -249,6 +249,14 @@ def test_ties_go_to_the_smaller_learning_rate():
     assert best_outcome(outcomes[::-1], "f1") is outcomes[2]
 
 
+@pytest.mark.parametrize(("score", "known", "fails"), [(1.0, 1.0, False), (0.9, 0.9, True), (0.8, 1.0, True)])
+def test_nothing_is_above_a_perfect_baseline(score, known, fails):
+    """As good as that is good enough; as good as any other is not."""
+    found = replace(outcome(1, 0, score), scores={"dev": {"f1": score}, "commonest tag": {"f1": known}})
+
+    assert bool(found.failure("f1")) == fails
+
+
 def test_rows_of_failed_runs_only_can_be_shown(tmp_path):
     """A dash where there is no number, in table and picture."""
     found = report("spans", [outcome(1, 0, 0, "no number"), outcome(0.1, 0, 0.05)], [outcome(1, 0, 0, "none")], "f1")

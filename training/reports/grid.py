@@ -50,7 +50,7 @@ class Outcome:
         return next((name, row) for name, row in rows.items() if not name.startswith("dev"))
 
     def failure(self, metric: str) -> str | None:
-        """Why the run counts as failed: it stopped, or is no better than the baseline.
+        """Why the run counts as failed: it stopped, or is no better than a baseline that is not perfect.
 
         Source: "degenerate results" in section 4.1 of the BERT paper; section 3 of Mosbach et al. 2021.
         """
