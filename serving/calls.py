@@ -11,6 +11,8 @@ from typing import Any
 
 import grpc
 
+from serving.jobs import Origin
+
 logger = logging.getLogger("serving.calls")
 
 MAX_FAILED_PER_S = 50
@@ -40,8 +42,10 @@ class Call:
     refusal: Exception | None = None
     """Why it may not come in."""
     started_s: float = field(default_factory=time.monotonic)
-    peer: str = ""
-    """Address, without the port."""
+    is_bulk: bool = False
+    """Whether it gives way to calls that are not: `priority` in its metadata."""
+    connection: str = ""
+    """Address and port that it came from."""
     model: str = ""
     num_inputs: int = 0
     num_tokens: int = 0
@@ -53,6 +57,16 @@ class Call:
     details: str = ""
     """What the status says, unless it is OK."""
     seconds: float = 0.0
+
+    @property
+    def peer(self) -> str:
+        """Address, without the port."""
+        return self.connection.rpartition(":")[0]
+
+    @property
+    def origin(self) -> Origin:
+        """Who shares the cores with whom: tokens, or without tokens connections."""
+        return Origin(self.client or self.connection, self.is_bulk)
 
     @property
     def method(self) -> str:

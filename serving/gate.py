@@ -15,13 +15,22 @@ import grpc
 from grpc_health.v1 import health
 
 from serving.calls import Call, current_call, set_current_call
-from serving.errors import MessageTooLargeError, TooManyCallsError, UnauthenticatedError, UnreadRepliesError, abort
+from serving.errors import (
+    InvalidRequestError,
+    MessageTooLargeError,
+    TooManyCallsError,
+    UnauthenticatedError,
+    UnreadRepliesError,
+    abort,
+)
 from serving.metrics import Metrics
 from serving.tokens import Tokens
 from serving.unread import Unread
 
 REQUEST_ID = "x-request-id"
 TRACE_CONTEXT = ("traceparent", "tracestate")
+PRIORITY, INTERACTIVE, BULK = "priority", "interactive", "bulk"
+_HTTP_PRIORITY = re.compile(r"\s*(u=.*|i\b.*)?")
 _ID = re.compile(r"[!-~]{1,128}")
 """Printable ASCII without spaces, so that it fits into a header and into a line of the log."""
 REASONS: dict[type[Exception], str] = {
@@ -102,6 +111,10 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             except UnauthenticatedError as error:
                 call.refusal = error
                 self._metrics.refused("unauthenticated")
+        try:
+            call.is_bulk = _is_bulk(metadata.get(PRIORITY, INTERACTIVE))
+        except InvalidRequestError as error:
+            call.refusal = call.refusal or error
         return call
 
     def _wrap(self, handler: Any) -> grpc.RpcMethodHandler:
@@ -120,7 +133,7 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]
 
     async def _run(self, behaviour: Behaviour, request: Any, context: Any) -> Any:
         call = current_call()
-        call.peer = context.peer().rpartition(":")[0]
+        call.connection = context.peer()
         context.set_trailing_metadata(((REQUEST_ID, call.request_id),))
         self._metrics.started(call.path)
         given_s = context.time_remaining()
@@ -196,6 +209,17 @@ async def _write_all(behaviour: Behaviour, request: Any, context: Any) -> None:
         return
     async for reply in replies:
         await context.write(reply)
+
+
+def _is_bulk(priority: str) -> bool:
+    """Read the class of a call. The header of RFC 9218 has the same name, and `u=3` or the like in it: not for us.
+
+    Raises:
+        InvalidRequestError: when there is no such class.
+    """
+    if priority not in (INTERACTIVE, BULK) and not _HTTP_PRIORITY.fullmatch(priority):
+        raise InvalidRequestError(f"unknown `{PRIORITY}`: `{priority}`; send `{INTERACTIVE}` or `{BULK}`")
+    return priority == BULK
 
 
 def _is_health(call: Call) -> bool:

@@ -84,7 +84,7 @@ class Intake:
             RefusedError: when it would not.
         """
         with self.rejections(admitted.model):
-            self._scheduler.check(admitted.model, admitted.num_tokens, incoming.deadline_s)
+            self._scheduler.check(admitted.model, admitted.num_tokens, incoming.deadline_s, origin=incoming.call.origin)
 
     def encode(
         self,

@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Hashable, Sequence, Sized
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
-
-PATIENCE = 50.0
-"""A job is due after so many times the seconds that its computation takes, so that short ones need not wait for long
-ones that came before: a query of 1 ms among requests of 60 ms is next after 50 ms at the latest."""
-MAX_PATIENCE_S = 2.0
-"""But no later than this, so that a stream of short ones cannot keep a long one waiting for ever."""
 
 
 class Run(Protocol):
@@ -48,6 +41,19 @@ class Model(Hashable, Protocol):
         Args:
             run: of `new_run`.
         """
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a job comes from: who shares the cores with whom."""
+
+    caller: Hashable = None
+    """One for all that shares a turn."""
+    is_bulk: bool = False
+    """Whether it gives way to jobs that are not."""
+
+
+ANYONE = Origin()
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +91,6 @@ class Entry:
         return len(self.sequence) * self.job.seconds_per_token
 
 
-def due_s(now_s: float, work_s: float) -> float:
-    """When a job that comes now and takes a core so long is due."""
-    return now_s + min(PATIENCE * work_s, MAX_PATIENCE_S)
-
-
 class Job:
     """Groups of sequences that were submitted together."""
 
@@ -101,8 +102,13 @@ class Job:
         *,
         deadline_s: float | None,
         seconds_per_token: float,
+        origin: Origin = ANYONE,
+        now_s: float = 0.0,
     ) -> None:
         self.model, self.deadline_s, self.seconds_per_token = model, deadline_s, seconds_per_token
+        self.origin = origin
+        self.num_waiting = 0
+        """Entries in the queue."""
         self.future: Future[Done] = Future()
         self.entries = [
             Entry(self, group, place, sequence)
@@ -110,9 +116,11 @@ class Job:
             for place, sequence in enumerate(sequences)
         ]
         self.num_tokens = sum(len(entry.sequence) for entry in self.entries)
-        self.submitted_s = time.monotonic()
-        self.due_s = due_s(self.submitted_s, seconds_per_token * self.num_tokens)
-        """Jobs are begun in this order."""
+        self.work_s = seconds_per_token * self.num_tokens
+        """Seconds of a core that all of it takes."""
+        self.submitted_s = now_s
+        self._first = 0
+        """Entries before this one no longer wait."""
         self._started_s: float | None = None
         self._finish = finish
         self._outputs: list[list[Any]] = [[None] * len(sequences) for sequences in groups]
@@ -123,12 +131,18 @@ class Job:
         if not groups:
             self.future.set_result(Done([]))
 
+    def first_waiting(self) -> Entry:
+        """The first entry that waits; there must be one."""
+        while not self.entries[self._first].waits:
+            self._first += 1
+        return self.entries[self._first]
+
     def start(self, now_s: float) -> None:
         """Some of its sequences are computed from now on."""
         with self._lock:
             self._started_s = self._started_s or now_s
 
-    def deliver(self, entry: Entry, output: Any) -> None:
+    def deliver(self, entry: Entry, output: Any, now_s: float) -> None:
         """Take the output of one sequence; the last of a group finishes the group, the last group the job."""
         with self._lock:
             outputs = self._outputs[entry.group]
@@ -144,7 +158,7 @@ class Job:
             if self._unfinished:
                 return
         started_s = self._started_s or self.submitted_s
-        done = Done(self._results, started_s - self.submitted_s, time.monotonic() - started_s)
+        done = Done(self._results, started_s - self.submitted_s, now_s - started_s)
         with suppress(InvalidStateError):  # cancelled just now
             self.future.set_result(done)
 

@@ -18,7 +18,7 @@ from functools import cached_property
 from typing import Any, Protocol
 
 from serving.forecast import Forecast
-from serving.jobs import Done, Entry, Job, Model, Run, due_s
+from serving.jobs import ANYONE, Done, Entry, Job, Model, Origin, Run
 from serving.queue import Queue
 
 logger = logging.getLogger(__name__)
@@ -28,6 +28,9 @@ HEADROOM = 1.4
 is admitted is only just in time by the forecast, and would be late if that were a little wrong."""
 LAST_HEADROOM = 1.25
 """The same, once texts have become tokens: less, so that few that were let in are refused after all that work."""
+RESERVE = 0.2
+"""Fraction of the queue that a caller leaves to those that have had less: who was computed just now would else take
+each free place before those that were refused ask again."""
 ABORT_S = 5.0
 """What a run that was aborted may take to end, before its worker is given up."""
 
@@ -89,6 +92,8 @@ class _UnderWay:
 
     batch: list[Entry]
     run: Run
+    cores: int
+    """Cores that it takes."""
     started_s: float
     aborted_s: float | None = None
     """When it was told to end."""
@@ -98,9 +103,12 @@ class _UnderWay:
         """Computes it."""
         return self.batch[0].model
 
+    def left_s(self, now_s: float) -> float:
+        """Seconds until it ends, as forecast."""
+        return max(0.0, self._work_s / self.cores - (now_s - self.started_s))
+
     @cached_property
-    def work_s(self) -> float:
-        """Seconds of a core that it takes."""
+    def _work_s(self) -> float:
         return sum(entry.work_s for entry in self.batch)
 
 
@@ -115,14 +123,24 @@ class _Worker:
 class Scheduler:
     """A bounded queue and the workers that empty it."""
 
-    def __init__(self, *, workers: int, observer: Observer, max_queue_s: float = 10.0, max_run_s: float = 60.0) -> None:
+    def __init__(
+        self,
+        *,
+        workers: int,
+        observer: Observer,
+        max_queue_s: float = 10.0,
+        max_run_s: float = 60.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """Start the workers.
 
         Args:
             workers: cores: as many batches of models with one thread are computed at the same time.
             max_queue_s: what would wait longer is refused.
             max_run_s: a batch that takes longer is aborted.
+            clock: seconds, as deadlines are given.
         """
+        self._clock = clock
         self.forecast = Forecast()
         self._num_cores, self._max_queue_s, self._max_run_s = workers, max_queue_s, max_run_s
         self._observer = observer
@@ -143,7 +161,7 @@ class Scheduler:
         """Tokens that wait for a model."""
         return self._queue.tokens[model]
 
-    def check(self, model: Model, num_tokens: int, deadline_s: float | None = None) -> None:
+    def check(self, model: Model, num_tokens: int, deadline_s: float | None = None, *, origin: Origin = ANYONE) -> None:
         """Refuse, before the work of making sequences, so many tokens that `submit` would refuse.
 
         Raises:
@@ -152,13 +170,13 @@ class Scheduler:
         learnt = self.forecast.seconds_per_token(model)
         with self._changed:
             try:
-                self._admit(model, num_tokens, learnt, deadline_s, HEADROOM)
+                self._admit(model, num_tokens, learnt, deadline_s, HEADROOM, origin)
             except (TooLargeError, HopelessError):
                 measured = self.forecast.measured(model)
                 if self._busy or self._queue.first() or measured >= learnt:
                     raise
                 # Nothing is done from which it could learn that it can do better now.
-                self._admit(model, num_tokens, measured, deadline_s, HEADROOM)
+                self._admit(model, num_tokens, measured, deadline_s, HEADROOM, origin)
                 self.forecast.forget(model)
 
     def submit(
@@ -168,6 +186,7 @@ class Scheduler:
         finish: Callable[[int, list[Any]], Any],
         *,
         deadline_s: float | None = None,
+        origin: Origin = ANYONE,
     ) -> Future[Done]:
         """Queue groups of sequences.
 
@@ -177,6 +196,7 @@ class Scheduler:
             finish: called in a worker with the number of a group and its outputs, as soon as they are complete, so that
                 the outputs of large requests need not all be kept.
             deadline_s: on the clock of `time.monotonic`.
+            origin: whose job it is: callers share the cores.
 
         Returns:
             Will hold what `finish` returned for each group and how long it took, or ExpiredError or ComputeError.
@@ -188,10 +208,18 @@ class Scheduler:
             HopelessError: when the deadline would pass before all is computed.
         """
         learnt = self.forecast.seconds_per_token(model)
-        job = Job(model, groups, finish, deadline_s=deadline_s, seconds_per_token=learnt)
+        job = Job(
+            model,
+            groups,
+            finish,
+            deadline_s=deadline_s,
+            seconds_per_token=learnt,
+            origin=origin,
+            now_s=self._clock(),
+        )
         longest = max((len(entry.sequence) for entry in job.entries), default=0)
         with self._changed:
-            self._admit(model, job.num_tokens, learnt, deadline_s, LAST_HEADROOM, longest)
+            self._admit(model, job.num_tokens, learnt, deadline_s, LAST_HEADROOM, origin, longest)
             self._queue.add(job)
             self._changed.notify(len(job.entries))
         # Weak: a job that its own future kept would hold its arrays until the garbage collector comes.
@@ -234,7 +262,7 @@ class Scheduler:
         Raises:
             RuntimeError: when a run does not end even when aborted: its core is lost.
         """
-        now, problems = time.monotonic(), []
+        now, problems = self._clock(), []
         for worker in list(self._workers):
             thread, under_way = worker.thread, worker.under_way
             if thread and not thread.is_alive() and not self._closed:
@@ -257,6 +285,7 @@ class Scheduler:
         seconds_per_token: float,
         deadline_s: float | None,
         headroom: float,
+        origin: Origin,
         longest: int = 0,
     ) -> None:
         """Refuse what cannot be done in time.
@@ -264,9 +293,9 @@ class Scheduler:
         Args:
             longest: tokens of the longest sequence; 0 where it is not known.
         """
-        now_s, work_s = time.monotonic(), num_tokens * seconds_per_token
-        under_way_s = sum(under_way.work_s for under_way in self._under_way())
-        wait_s = (self._queue.work_before_s(due_s(now_s, work_s)) + under_way_s) / self._num_cores
+        now_s, work_s = self._clock(), num_tokens * seconds_per_token
+        outlook = self._queue.outlook(origin, work_s, now_s)
+        wait_s = self._wait_s(now_s, outlook.before_s, self._cores(model))
         # Several sequences may be computed side by side; one has the cores of its batch alone, however many are idle.
         own_s = max(longest * seconds_per_token / self._cores(model), work_s / self._num_cores)
         if own_s > self._max_queue_s:
@@ -275,8 +304,10 @@ class Scheduler:
                 "send fewer inputs per call"
             )
         total_s = wait_s + own_s
-        if total_s > self._max_queue_s:
-            raise QueueFullError("the queue is full; try later", retry_s=total_s - self._max_queue_s)
+        limit_s = self._max_queue_s * (1 - RESERVE if outlook.is_ahead else 1)
+        if total_s > limit_s:
+            self._queue.refuse(origin, now_s)
+            raise QueueFullError("the queue is full; try later", retry_s=total_s - limit_s)
         if deadline_s is not None and now_s + headroom * total_s > deadline_s:
             left_s = max(0.0, deadline_s - now_s)
             reserve = f", too little for a reserve of {headroom - 1:.0%}" if left_s >= total_s else ""
@@ -284,6 +315,23 @@ class Scheduler:
                 f"the deadline cannot be met: about {total_s:.3g} s are needed, {left_s:.3g} s are left{reserve}",
                 retry_s=wait_s,
             )
+
+    def _wait_s(self, now_s: float, before_s: float, num_cores: int) -> float:
+        """Estimate when a job gets its first cores: once enough are free, and what goes before it is computed.
+
+        Args:
+            before_s: core seconds that go before it.
+            num_cores: cores that a batch of it takes.
+        """
+        left = sorted((under_way.left_s(now_s), self._cores(under_way.model)) for under_way in self._under_way())
+        free, free_s = self._num_cores - self._busy, 0.0
+        for seconds, count in left:
+            if free >= num_cores:
+                break
+            free, free_s = free + count, seconds
+        if not before_s:
+            return free_s
+        return max(free_s, (before_s + sum(seconds * count for seconds, count in left)) / self._num_cores)
 
     def _under_way(self) -> list[_UnderWay]:
         """The batches that are being computed; workers begin and end theirs meanwhile."""
@@ -303,7 +351,7 @@ class Scheduler:
         self._start_worker()
 
     def _abort(self, under_way: _UnderWay) -> None:
-        under_way.aborted_s = time.monotonic()
+        under_way.aborted_s = self._clock()
         self._fail(under_way.batch, "it did not end in time")
         under_way.run.abort()
 
@@ -322,19 +370,40 @@ class Scheduler:
         return True
 
     def _compute(self, worker: _Worker, batch: list[Entry]) -> None:
-        model, under_way = batch[0].model, None
+        under_way = None
         try:
-            worker.under_way = under_way = _UnderWay(batch, model.new_run(), time.monotonic())
+            worker.under_way = under_way = self._begin(batch)
             if self._closed:  # which may not have seen that it is under way
                 self._abort(under_way)
-            self._run(under_way)
-            core_s = (time.monotonic() - under_way.started_s) * self._cores(model)
-            self.forecast.batch_done(model, sum(len(entry.sequence) for entry in batch), core_s)
+            outputs = under_way.model.compute([entry.sequence for entry in batch], under_way.run)
+            self._end(under_way, outputs)
         except BaseException as error:  # whatever it is, the next batch has a right to a worker
             if not (under_way and under_way.aborted_s is not None):
                 logger.exception("a batch of %d sequences failed", len(batch))
             self._fail(batch, type(error).__name__)
         worker.under_way = None
+
+    def _begin(self, batch: list[Entry]) -> _UnderWay:
+        model, now_s = batch[0].model, self._clock()
+        for job in {entry.job for entry in batch}:
+            job.start(now_s)
+        return _UnderWay(batch, model.new_run(), self._cores(model), now_s)
+
+    def _end(self, under_way: _UnderWay, outputs: Sequence[Any]) -> None:
+        """Report a computed batch, learn from it, and deliver its outputs."""
+        batch, model, started_s = under_way.batch, under_way.model, under_way.started_s
+        ended_s = self._clock()
+        lengths = [len(entry.sequence) for entry in batch]
+        waits = [started_s - entry.job.submitted_s for entry in batch]
+        padded = len(batch) * max(lengths)
+        self._observer.batch_done(model, Batch(len(batch), sum(lengths), padded, waits, ended_s - started_s))
+        for entry, output in zip(batch, outputs, strict=True):
+            try:
+                entry.job.deliver(entry, output, ended_s)
+            except Exception as error:
+                logger.exception("an output could not be decoded")
+                entry.job.fail(ComputeError(f"the output could not be decoded: {type(error).__name__}"))
+        self.forecast.batch_done(model, sum(lengths), (self._clock() - started_s) * under_way.cores)
 
     def _fail(self, batch: list[Entry], reason: str) -> None:
         for entry in batch:
@@ -344,15 +413,17 @@ class Scheduler:
         """Wait for work, and take the cores for it. Empty when the scheduler closes."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or self._has_room())
-            if self._closed:
-                return []
-            batch = self._queue.pop_batch()
-            self._busy += self._cores(batch[0].model)
-            return batch
+            return [] if self._closed else self._take()
+
+    def _take(self) -> list[Entry]:
+        """Take the next batch out of the queue, and the cores for it; there must be room."""
+        batch = self._queue.pop_batch()
+        self._busy += self._cores(batch[0].model)
+        return batch
 
     def _live(self, batch: list[Entry]) -> list[Entry]:
         """What somebody waits for still."""
-        now = time.monotonic()
+        now = self._clock()
         expired = {entry.job for entry in batch if entry.job.deadline_s is not None and entry.job.deadline_s <= now}
         for job in expired:
             job.fail(ExpiredError("the deadline passed before the model was free"))
@@ -362,7 +433,7 @@ class Scheduler:
         return [entry for entry in batch if entry.job not in ended]
 
     def _has_room(self) -> bool:
-        """Whether there are cores for the entry that is due first."""
+        """Whether there are cores for the entry that is next."""
         first = self._queue.first()
         return first is not None and self._busy + self._cores(first.model) <= self._num_cores
 
@@ -373,25 +444,6 @@ class Scheduler:
         with self._changed:
             self._busy -= self._cores(model)
             self._changed.notify_all()
-
-    def _run(self, under_way: _UnderWay) -> None:
-        batch, model = under_way.batch, under_way.model
-        started = time.monotonic()
-        for job in {entry.job for entry in batch}:
-            job.start(started)
-        outputs = model.compute([entry.sequence for entry in batch], under_way.run)
-        ended = time.monotonic()
-        lengths = [len(entry.sequence) for entry in batch]
-        waits = [started - entry.job.submitted_s for entry in batch]
-        self._observer.batch_done(
-            model, Batch(len(batch), sum(lengths), len(batch) * max(lengths), waits, ended - started)
-        )
-        for entry, output in zip(batch, outputs, strict=True):
-            try:
-                entry.job.deliver(entry, output)
-            except Exception as error:
-                logger.exception("an output could not be decoded")
-                entry.job.fail(ComputeError(f"the output could not be decoded: {type(error).__name__}"))
 
     def _forget(self, job: Job | None) -> None:
         """Take what is left of an ended job out of the queue."""

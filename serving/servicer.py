@@ -197,10 +197,10 @@ class Servicer:
         self.intake.check(incoming, admitted)  # others that were admitted at the same time may have filled the queue
         work = make()
         incoming.call.num_tokens = sum(len(window) for windows in work.windows for window in windows)
-        decoding, deadline_s = Timed(work.finish), incoming.deadline_s
+        decoding, deadline_s, origin = Timed(work.finish), incoming.deadline_s, incoming.call.origin
         submitted_s = time.monotonic()
         with self.intake.rejections(work.model):
-            future = self._scheduler.submit(work.model, work.windows, decoding, deadline_s=deadline_s)
+            future = self._scheduler.submit(work.model, work.windows, decoding, deadline_s=deadline_s, origin=origin)
         return Submitted(work, decoding, future, submitted_s)
 
 

@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, get_args
 
 import grpc
 import grpc.aio
@@ -73,6 +73,7 @@ def channel_options(*, check_health: bool) -> dict[str, Any]:
 
 CLOSED = "the client was closed before the reply came"
 """Of calls that were under way then; one that begins later is a mistake of the caller."""
+Priority = Literal["interactive", "bulk"]
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]+")
 
 
@@ -87,6 +88,7 @@ class Connection:
     credentials: grpc.ChannelCredentials | None
     token: str | None = field(repr=False)
     check_health: bool | None
+    priority: Priority = "interactive"
 
     def __post_init__(self) -> None:
         if not isinstance(self.target, str) or not self.target or self.target.startswith(("http://", "https://")):
@@ -97,6 +99,8 @@ class Connection:
         read_number("batch_size", self.batch_size)
         read_number("num_in_flight", self.num_in_flight)
         read_flag("check_health", self.check_health)
+        if self.priority not in get_args(Priority):
+            raise ValueError(f"unknown priority: `{self.priority}` (one of: {', '.join(get_args(Priority))})")
 
     @property
     def checks_health(self) -> bool:
@@ -118,7 +122,8 @@ class Connection:
     @property
     def metadata(self) -> tuple[tuple[str, str], ...]:
         """What goes with every request."""
-        return () if self.token is None else (("authorization", f"Bearer {self.token}"),)
+        token = () if self.token is None else (("authorization", f"Bearer {self.token}"),)
+        return token if self.priority == "interactive" else (*token, ("priority", self.priority))
 
     def send(self, rpc: Any, request: Request, timeout: float) -> Any:
         """Begin the RPC of a request.

@@ -31,7 +31,7 @@ from bertline._calls import (
     tag_call,
     tokenize_call,
 )
-from bertline._connection import CLOSED, Connection, Stubs
+from bertline._connection import CLOSED, Connection, Priority, Stubs
 from bertline._convert import Answered, Call, Replies, Request
 from bertline._inputs import read_timeout
 from bertline._status import is_health_refused
@@ -54,6 +54,7 @@ class AsyncClient:
         credentials: grpc.ChannelCredentials | None = None,
         token: str | None = None,
         check_health: bool | None = None,
+        priority: Priority = "interactive",
     ) -> None:
         self._connection = Connection(
             target=target,
@@ -63,6 +64,7 @@ class AsyncClient:
             credentials=credentials,
             token=token,
             check_health=check_health,
+            priority=priority,
         )
         self._stubs: Stubs | None = None  # belong to the event loop that runs when they are opened, hence not here
         self._loop: asyncio.AbstractEventLoop | None = None

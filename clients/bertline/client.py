@@ -32,7 +32,7 @@ from bertline._calls import (
     tag_call,
     tokenize_call,
 )
-from bertline._connection import Connection, Stubs
+from bertline._connection import Connection, Priority, Stubs
 from bertline._convert import Answered, Call, Replies, Request
 from bertline._inputs import read_timeout
 from bertline._status import is_health_refused
@@ -59,6 +59,7 @@ class Client:
         check_health: send nothing to a server that says it does not serve, as one that starts, drains or hangs does.
             Of several servers the others are asked; of one the call fails. None: unless there is a `token`, which gRPC
             does not send with the question; servers with `--open-health` answer it all the same.
+        priority: `bulk` for calls that can wait: a busy server computes those of others first.
 
     Raises:
         ValueError: when an argument is out of range.
@@ -74,6 +75,7 @@ class Client:
         credentials: grpc.ChannelCredentials | None = None,
         token: str | None = None,
         check_health: bool | None = None,
+        priority: Priority = "interactive",
     ) -> None:
         self._connection = Connection(
             target=target,
@@ -83,6 +85,7 @@ class Client:
             credentials=credentials,
             token=token,
             check_health=check_health,
+            priority=priority,
         )
         self._stubs = Stubs(self._connection, grpc)
         self._closed = False

@@ -21,6 +21,7 @@ import pytest
 import typer
 from rich.console import Console
 
+from bertline._connection import Priority
 from bertline.bench.load import Load, Samples, Usage, due_times
 from bertline.bench.report import Bar, Latency, Medians, Report, Run, Status, histogram
 from bertline.bench.run import bench
@@ -218,6 +219,15 @@ def test_calls_go_over_all_channels(server: FakeServer) -> None:
     bench(settings_for(server, num_requests=12, channels=3))
 
     assert len({call.peer for call in server.calls if call.method == "Embed"}) == 3
+
+
+@pytest.mark.parametrize("priority", ["bulk", "interactive"])
+def test_calls_have_a_priority(server: FakeServer, priority: Priority) -> None:
+    """Calls give way to those of others, unless they are to compete with them."""
+    report = bench(settings_for(server, num_requests=4, priority=priority))
+    sent = {call.metadata.get("priority", "interactive") for call in server.calls if call.method == "Embed"}
+
+    assert sent == {report.priority} == {priority}
 
 
 @pytest.mark.parametrize("task", METHODS)
@@ -531,6 +541,7 @@ def test_a_full_disk_is_told_in_one_line(
         ({"duration_s": 1.0, "num_requests": 1}, "--duration or --requests, not both"),
         ({"concurrency": (4, 0)}, "--concurrency must be at least 1: `0`"),
         ({"batch_size": 0}, "--batch-size must be at least 1: `0`"),
+        ({"priority": "low"}, "--priority is one of interactive, bulk: `low`"),
         ({"channels": -1}, "--channels must be at least 1: `-1`"),
         ({"num_requests": 0}, "--requests must be at least 1: `0`"),
         ({"max_in_flight": 0}, "--max-in-flight must be at least 1: `0`"),

@@ -351,6 +351,15 @@ def test_everything_public_can_be_imported() -> None:
         _ = bertline.nonsense
 
 
+def test_bulk_calls_say_so(server: FakeServer) -> None:
+    """In their metadata; others say nothing."""
+    with Client(server.target) as client, Client(server.target, priority="bulk") as bulk:
+        client.embed(["a"])
+        bulk.embed(["b"])
+
+    assert [call.metadata.get("priority") for call in server.calls if call.method == "Embed"] == [None, "bulk"]
+
+
 @pytest.mark.parametrize("kind", [Client, AsyncClient])
 @pytest.mark.parametrize(
     ("arguments", "message"),
@@ -359,6 +368,7 @@ def test_everything_public_can_be_imported() -> None:
         ({"target": ""}, "host:port"),
         ({"batch_size": 0}, "batch_size"),
         ({"num_in_flight": 0}, "num_in_flight"),
+        ({"priority": "low"}, r"unknown priority: `low` \(one of: interactive, bulk\)"),
     ],
 )
 def test_arguments_out_of_range_are_refused(kind: Callable[..., Any], arguments: dict[str, Any], message: str) -> None:

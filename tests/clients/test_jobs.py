@@ -49,6 +49,13 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bertline.jobs.chunks.CHUNK_ROWS", 256)
 
 
+def test_jobs_give_way_to_other_calls(run: Run, server: FakeServer, tmp_path: Path) -> None:
+    """Their requests are of the class bulk."""
+    run("embed", "-i", write_jsonl(tmp_path / "in.jsonl", [{"text": "a"}]), "-o", str(tmp_path / "out.npy"))
+
+    assert {call.metadata.get("priority") for call in server.calls if call.method == "Embed"} == {"bulk"}
+
+
 def test_parquet_keeps_columns_and_their_types(run: Run, tmp_path: Path) -> None:
     """Out of Parquet all columns but the text come as they are, with vectors as lists of a fixed size beside them."""
     given = texts(3000)

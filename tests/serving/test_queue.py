@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.jobs import MAX_PATIENCE_S, Job
-from serving.queue import MAX_PADDING, TICK_S, Queue, nearest
+from serving.jobs import Job
+from serving.queue import MAX_PADDING, Queue, nearest
 
 
 class Model:
@@ -13,7 +13,7 @@ class Model:
 
 
 def fill(queue, *models_and_lengths):
-    """Jobs of one sequence, which cost nothing, and so are due as they come."""
+    """Jobs of one sequence, which cost nothing, and so are computed as they come."""
     return [add(queue, model, [length], 0.0) for model, length in models_and_lengths]
 
 
@@ -79,39 +79,6 @@ def test_remove():
     assert (queue.sequences[model], queue.tokens[model]) == (2, 10)
     assert len(queue) == 2
     assert queue.pop_batch() == [first, third]
-
-
-def test_order():
-    """A short job is due before long ones that came before it, and these in turn."""
-    queue, model = Queue(), Model(8)
-    first, second = (add(queue, model, [8, 8], 0.001) for _ in range(2))
-    short = add(queue, model, [2], 0.001)
-
-    assert queue.pop_batch() == [short]
-    assert queue.pop_batch() == [first]
-    assert queue.first().job is first.job
-    queue.remove(queue.first())
-    assert queue.first() is second
-
-
-@given(st.lists(st.tuples(st.integers(1, 60), st.floats(0, 0.1)), min_size=1, max_size=30), st.integers(0, 40))
-def test_work_before(jobs, num_removed):
-    """The work of whatever is due earlier, to a tick; none is left when nothing waits."""
-    queue, model = Queue(), Model(64)
-    entries = [add(queue, model, [length], seconds) for length, seconds in jobs]
-    for entry in entries[:num_removed]:
-        queue.remove(entry)
-    left = entries[num_removed:]
-
-    for entry in left:
-        due_s = entry.job.due_s
-        least = sum(other.work_s for other in left if other.job.due_s <= due_s)
-        most = sum(other.work_s for other in left if other.job.due_s <= due_s + TICK_S)
-        assert least - 1e-9 <= queue.work_before_s(due_s) <= most + 1e-9
-        assert due_s <= entry.job.submitted_s + MAX_PATIENCE_S
-    while queue.pop_batch():
-        pass
-    assert queue.work_before_s(float(2**40)) == 0
 
 
 @given(st.lists(st.integers(0, 50), unique=True).map(sorted), st.integers(0, 50))

@@ -165,7 +165,7 @@ def test_full_queue(scheduler, model):
 
     with pytest.raises(QueueFullError, match="queue is full") as caught:
         scheduler.submit(model, [[[1] * 11]], total)
-    assert caught.value.retry_s == pytest.approx(0.1)
+    assert caught.value.retry_s == pytest.approx(0.1, abs=0.02)
     with pytest.raises(TooLargeError, match=r"takes about 10\.1 s, more than the 10 s .* fewer inputs"):
         scheduler.submit(model, [[[1] * 101]], total)
     assert scheduler.queued_tokens(model) == 50
@@ -182,9 +182,9 @@ def test_a_deadline_that_cannot_be_met_is_refused_at_once(scheduler, model):
     scheduler.submit(model, [[[1] * 100]], total)
 
     now = time.monotonic()
-    with pytest.raises(HopelessError, match=r"about 2\.4\d? s are needed, 2\.[34]\d? s are left") as caught:
-        scheduler.submit(model, [[[1] * 100]], total, deadline_s=now + 2.35)
-    assert caught.value.retry_s == pytest.approx(1.4)
+    with pytest.raises(HopelessError, match=r"about 2\.[34]\d? s are needed, 2\.3\d? s are left") as caught:
+        scheduler.submit(model, [[[1] * 100]], total, deadline_s=now + 2.3)
+    assert caught.value.retry_s == pytest.approx(1.4, abs=0.05)
     with pytest.raises(HopelessError, match=r"2\.[89]\d? s are left, too little for a reserve of 40%"):
         scheduler.check(model, 100, now + 2.9)
     scheduler.check(model, 100, now + 3.5)
@@ -361,18 +361,18 @@ def test_short_jobs_go_before_long_ones(scheduler, model):
     assert [2] * 3 in model.batches[1]
 
 
-def test_long_jobs_are_not_kept_waiting_by_short_ones(scheduler, model, monkeypatch):
-    """What has waited for long enough goes before whatever comes."""
-    monkeypatch.setattr("serving.jobs.MAX_PATIENCE_S", 0.1)
+def test_long_jobs_are_not_kept_waiting_by_short_ones(scheduler, model):
+    """The oldest job goes first for a fraction of the time, whatever comes."""
     model.seconds_per_token = 0.001
     occupy(scheduler, model)
-    long = scheduler.submit(model, [[[1] * 40]], total)
-    time.sleep(0.2)
-    short = [scheduler.submit(model, [[[2] * 20]], total) for _ in range(10)]
+    long = scheduler.submit(model, [[[1] * 40]] * 4, total)
+    short = [scheduler.submit(model, [[[2] * 20]], total) for _ in range(60)]
     model.gate.set()
 
     wait([long, *short], 10)
-    assert model.batches[1] == [[1] * 40]
+    places = [place for place, batch in enumerate(model.batches) if [1] * 40 in batch]
+    assert places[0] < 20
+    assert places[-1] < len(model.batches) - 1
 
 
 def test_a_batch_that_hangs_is_aborted(log, model):

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from bertline._connection import Priority
 from bertline.bench.load import Arrivals, Load, Samples, Usage, measured_s
 
 FORMAT = 1
@@ -231,6 +232,7 @@ class Report:
     """Different ones that were sent in turn."""
     batch_size: int
     channels: int
+    priority: Priority
     arrivals: Arrivals
     """Of open loops, as `max_in_flight` and `seed`."""
     max_in_flight: int

@@ -67,6 +67,7 @@ def bench(settings: BenchSettings, progress: Progress | None = None) -> Report:
         credentials=settings.credentials,
         token=settings.token,
         check_health=False,
+        priority=settings.priority,
     )
     model = _model(settings)
     inputs = read_inputs(model.task, settings.input_path, settings.format)
@@ -206,6 +207,7 @@ def _report(
         num_inputs=num_inputs,
         batch_size=settings.batch_size,
         channels=settings.channels,
+        priority=settings.priority,
         arrivals=settings.arrivals,
         max_in_flight=settings.max_in_flight,
         seed=settings.seed,

@@ -8,6 +8,7 @@ from typing import Any, TypeVar, get_args
 
 import grpc
 
+from bertline._connection import Priority
 from bertline.bench.load import Arrivals, Load
 from bertline.jobs.sources import Format
 
@@ -54,6 +55,8 @@ class BenchSettings:
     """`--timeout SECONDS` that a call may take; it is the call's deadline, which the server knows too."""
     channels: int = 1
     """Connections, used in turn."""
+    priority: Priority = "bulk"
+    """`--priority bulk` gives way to the calls of others on a busy server; `interactive` competes with them."""
     truncate: bool = True
     """Cut texts that are too long instead of having them refused."""
     seed: int = 0
@@ -66,6 +69,8 @@ class BenchSettings:
             raise ValueError("give --duration or --requests, not both")
         if self.arrivals not in get_args(Arrivals):
             raise ValueError(f"--arrivals is one of {', '.join(get_args(Arrivals))}: `{self.arrivals}`")
+        if self.priority not in get_args(Priority):
+            raise ValueError(f"--priority is one of {', '.join(get_args(Priority))}: `{self.priority}`")
         if self.max_in_flight < 1:
             raise ValueError(f"--max-in-flight must be at least 1: `{self.max_in_flight}`")
         counts = {"batch-size": self.batch_size, "channels": self.channels, "requests": self.num_requests}

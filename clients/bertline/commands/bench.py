@@ -18,6 +18,13 @@ from bertline.jobs.sinks import json_line
 from bertline.jobs.sources import Format
 
 
+class PriorityName(StrEnum):
+    """`Priority` as typer wants it."""
+
+    interactive = "interactive"
+    bulk = "bulk"
+
+
 class ArrivalsName(StrEnum):
     """`Arrivals` as typer wants it."""
 
@@ -49,6 +56,9 @@ def bench(
     input_format: Annotated[Format | None, typer.Option("--format", help="Of the input. Default: as named.")] = None,
     timeout: Timeout = 30.0,
     channels: Annotated[int, typer.Option(help="Connections, used in turn.")] = 1,
+    priority: Annotated[
+        PriorityName, typer.Option(help="Class of the calls: a busy server computes interactive ones first.")
+    ] = PriorityName.bulk,
     truncate: Annotated[bool, typer.Option(help="Cut what is too long, instead of having it refused.")] = True,
     seed: Annotated[int, typer.Option(help="Of random gaps.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="All figures as one JSON object.")] = False,
@@ -75,6 +85,7 @@ def bench(
             format=input_format,
             timeout_s=timeout,
             channels=channels,
+            priority=priority.value,
             truncate=truncate,
             seed=seed,
         )

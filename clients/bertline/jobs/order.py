@@ -97,7 +97,12 @@ class Order:
         """A client of the server, or of one that is started here for it."""
         with engine(self.engine) if self.engine else _no_engine(self.target) as target:
             access = Access() if self.engine else self.access
-            options = {"timeout": self.timeout_s, "batch_size": self.batch_size, "token": access.token}
+            options = {
+                "timeout": self.timeout_s,
+                "batch_size": self.batch_size,
+                "token": access.token,
+                "priority": "bulk",
+            }
             with Client(target, credentials=access.credentials(), **options) as client:  # type: ignore[arg-type]
                 yield client
 

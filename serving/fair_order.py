@@ -1,0 +1,321 @@
+"""Order in which waiting jobs are computed. No threads, no clock, no models.
+
+Three rules share the time of the cores, so that no job and no caller can shut out another:
+
+1. Callers take turns: the caller that has had the least of the cores' time goes next (start-time fair queueing: Goyal,
+   Vin and Cheng, SIGCOMM 1996). Its shortest job goes first; of jobs about as short, the one with the nearest deadline.
+2. A job that is much shorter than the one whose turn it is goes before it, for up to SHORT_RATIO of the time.
+3. The oldest job goes first for OLD_RATIO of the time, so that none waits for ever.
+
+Jobs of the class "bulk" wait while any other job waits, except under rule 3.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from collections import OrderedDict, defaultdict
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Generic, TypeVar
+
+from serving.jobs import Entry, Job, Origin
+
+SHORT_RATIO = 0.5
+"""Fraction of the cores' time in which short jobs may go before their turn."""
+MUCH_SHORTER = 3
+"""Sizes (powers of two) between a job and one that may go before it: an eighth of the work."""
+SHORT_BURST_S = 0.25
+"""Core seconds of short jobs that may go before their turn at once, after a time without any."""
+OLD_RATIO = 0.125
+"""Fraction of the cores' time for the oldest job."""
+OLD_BURST_S = 0.05
+"""Core seconds that the oldest job may take at once."""
+
+OWED_S = 2.0
+"""For so long a refused caller is expected to ask again."""
+
+T = TypeVar("T")
+Key = tuple[int, float, int]
+"""Size, deadline and number of a job: the shorter goes first, of equal ones the more urgent, then the older."""
+
+
+class Rule(Enum):
+    """Why a job is next."""
+
+    TURN = 1
+    SHORT = 2
+    OLD = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """The job that is next."""
+
+    job: Job
+    rule: Rule
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What a new job has to expect."""
+
+    before_s: float
+    """Core seconds that are computed before it is done, without its own."""
+    is_ahead: bool
+    """Whether a caller that has had less waits, or was refused just now."""
+
+
+@dataclass(slots=True)
+class Backlog:
+    """Waiting sequences and their work."""
+
+    num_entries: int = 0
+    work_s: float = 0.0
+
+    def add(self, work_s: float, sign: int) -> None:
+        """Count one sequence in (1) or out (-1)."""
+        self.num_entries += sign
+        self.work_s = self.work_s + sign * work_s if self.num_entries else 0.0  # rounding errors end here
+
+
+class Allowance:
+    """Core seconds that a rule may spend: a fraction of all that are computed, saved up to a limit."""
+
+    def __init__(self, ratio: float, most_s: float, *, left_s: float) -> None:
+        self._ratio, self._most_s, self._left_s = ratio, most_s, left_s
+
+    @property
+    def is_left(self) -> bool:
+        """Whether the rule may take another batch."""
+        return self._left_s > 0
+
+    def count(self, work_s: float, *, is_spent: bool) -> None:
+        """Account for a batch, which the rule took or did not take."""
+        self._left_s = min(self._most_s, self._left_s + (self._ratio - is_spent) * work_s)
+
+
+class _ByKey(Generic[T]):
+    """Items by key, smallest first. A heap of keys; those of discarded items are skipped, and cleared now and then."""
+
+    def __init__(self) -> None:
+        self._items: dict[Key, T] = {}
+        self._keys: list[Key] = []
+
+    def add(self, key: Key, item: T) -> None:
+        """Add an item; no other has its key."""
+        self._items[key] = item
+        heapq.heappush(self._keys, key)
+
+    def discard(self, key: Key) -> None:
+        """Take out the item of a key."""
+        del self._items[key]
+        if len(self._keys) > 64 + 2 * len(self._items):
+            self._keys = sorted(self._items)
+
+    def first(self) -> T | None:
+        """The item of the smallest key; None where there is none."""
+        while self._keys and self._keys[0] not in self._items:
+            heapq.heappop(self._keys)
+        return self._items[self._keys[0]] if self._keys else None
+
+
+@dataclass(eq=False)
+class _Caller:
+    """The jobs of one caller that wait, and how much it has had."""
+
+    name: Hashable
+    served_s: float
+    """Core seconds that it has had, on the virtual clock of its class."""
+    jobs: _ByKey[Job] = field(default_factory=_ByKey)
+    backlog: Backlog = field(default_factory=Backlog)
+
+
+class _Turns:
+    """Callers of one class, least served first."""
+
+    def __init__(self) -> None:
+        self.callers: dict[Hashable, _Caller] = {}
+        """Those with waiting jobs, and those that had more than their share and may be back."""
+        self.backlog = Backlog()
+        self.now_s = 0.0
+        """Virtual clock: what the least served of the waiting callers has had. A newcomer starts here."""
+        self._owed: OrderedDict[Hashable, tuple[float, float]] = OrderedDict()
+        """Callers that found no room, by their first refusal since they last did: the virtual time of that, and the
+        time of the last one."""
+        self._heap: list[tuple[float, int, _Caller]] = []
+        self._numbers = itertools.count()
+
+    def add(self, job: Job, key: Key) -> None:
+        caller = self.callers.get(job.origin.caller)
+        if caller is None:
+            caller = self.callers[job.origin.caller] = _Caller(job.origin.caller, self.now_s)
+            self._push(caller)
+        elif not caller.backlog.num_entries and caller.served_s < self.now_s:
+            caller.served_s = self.now_s
+            self._push(caller)
+        caller.jobs.add(key, job)
+        self._owed.pop(caller.name, None)
+
+    def count(self, entry: Entry, sign: int) -> None:
+        self.callers[entry.job.origin.caller].backlog.add(entry.work_s, sign)
+        self.backlog.add(entry.work_s, sign)
+
+    def charge(self, name: Hashable, work_s: float) -> None:
+        caller = self.callers[name]
+        caller.served_s += work_s
+        self._push(caller)
+
+    def _push(self, caller: _Caller) -> None:
+        """Newest first among equals: a newcomer does not wait for all who came at the same virtual time."""
+        heapq.heappush(self._heap, (caller.served_s, -next(self._numbers), caller))
+
+    def next(self) -> Job | None:
+        """The job whose turn it is."""
+        while self._heap:
+            served_s, _, caller = self._heap[0]
+            if served_s == caller.served_s and caller.backlog.num_entries:
+                self.now_s = max(self.now_s, served_s)
+                return caller.jobs.first()
+            heapq.heappop(self._heap)
+            if served_s == caller.served_s and self.callers.get(caller.name) is caller:
+                del self.callers[caller.name]  # all others have had as much: nothing needs to be remembered
+        return None
+
+    def refuse(self, caller: Hashable, now_s: float) -> None:
+        self._owed[caller] = self._owed.get(caller, (self.now_s, now_s))[0], now_s
+
+    def outlook(self, caller: Hashable, work_s: float, now_s: float) -> Outlook:
+        """What this class gets before a new job of a caller is done."""
+        while self._owed and next(iter(self._owed.values()))[1] < now_s - OWED_S:
+            self._owed.popitem(last=False)
+        owed_s = next(iter(self._owed.values()))[0] if self._owed else math.inf
+        own = self.callers.get(caller) or _Caller(caller, self.now_s)
+        until_s = max(own.served_s, self.now_s) + own.backlog.work_s + work_s
+        before_s, is_ahead = own.backlog.work_s, self._owed.get(caller, (own.served_s, 0.0))[0] > owed_s
+        for other in self.callers.values():
+            if other.backlog.num_entries and other is not own:
+                before_s += min(other.backlog.work_s, max(0.0, until_s - other.served_s))
+                is_ahead = is_ahead or other.served_s < own.served_s
+        return Outlook(before_s, is_ahead)
+
+
+@dataclass(slots=True)
+class _Size:
+    """Interactive jobs of one size."""
+
+    backlog: Backlog = field(default_factory=Backlog)
+    callers: OrderedDict[Hashable, int] = field(default_factory=OrderedDict)
+    """Waiting jobs of each; the caller that was last served out of turn is last."""
+
+
+class FairOrder:
+    """Waiting jobs, and whose turn it is."""
+
+    def __init__(self) -> None:
+        self._classes = (_Turns(), _Turns())
+        """Interactive, bulk."""
+        self._sizes: defaultdict[int, _Size] = defaultdict(_Size)
+        self._keys: OrderedDict[Job, Key] = OrderedDict()
+        """Of all jobs, oldest first."""
+        self._short = Allowance(SHORT_RATIO, SHORT_BURST_S, left_s=SHORT_BURST_S)
+        self._old = Allowance(OLD_RATIO, OLD_BURST_S, left_s=0.0)
+        self._numbers = itertools.count()
+
+    def add(self, job: Job) -> None:
+        """Add a job, all of whose entries wait from now on."""
+        deadline_s = math.inf if job.deadline_s is None else job.deadline_s
+        key = self._keys[job] = (size_of(job.work_s), deadline_s, next(self._numbers))
+        self._classes[job.origin.is_bulk].add(job, key)
+        if not job.origin.is_bulk:
+            callers = self._sizes[key[0]].callers
+            callers[job.origin.caller] = callers.get(job.origin.caller, 0) + 1
+        job.num_waiting = len(job.entries)
+        for entry in job.entries:
+            self._count(entry, 1)
+
+    def leave(self, entry: Entry) -> None:
+        """Note that an entry no longer waits."""
+        job = entry.job
+        job.num_waiting -= 1
+        self._count(entry, -1)
+        if not job.num_waiting:
+            self._forget(job)
+
+    def _forget(self, job: Job) -> None:
+        key, caller = self._keys.pop(job), job.origin.caller
+        self._classes[job.origin.is_bulk].callers[caller].jobs.discard(key)
+        if not job.origin.is_bulk:
+            callers = self._sizes[key[0]].callers
+            callers[caller] -= 1
+            if not callers[caller]:
+                del callers[caller]
+            if not callers:
+                del self._sizes[key[0]]
+
+    def _count(self, entry: Entry, sign: int) -> None:
+        self._classes[entry.job.origin.is_bulk].count(entry, sign)
+        if not entry.job.origin.is_bulk:
+            self._sizes[self._keys[entry.job][0]].backlog.add(entry.work_s, sign)
+
+    def pick(self) -> Pick | None:
+        """Return the job that is next and why; None where nothing waits."""
+        interactive, bulk = self._classes
+        in_turn = interactive.next() or bulk.next()
+        if in_turn is None:
+            return None
+        oldest = next(iter(self._keys))
+        first = Pick(oldest, Rule.OLD) if self._old.is_left and oldest is not in_turn else Pick(in_turn, Rule.TURN)
+        if self._short.is_left:
+            for job in (in_turn, self._shortest()):
+                if job and self._keys[job][0] + MUCH_SHORTER <= self._keys[first.job][0]:
+                    return Pick(job, Rule.SHORT)
+        return first
+
+    def _shortest(self) -> Job | None:
+        """A job of the smallest size; callers with several such take turns."""
+        if not self._sizes:
+            return None
+        caller = next(iter(self._sizes[min(self._sizes)].callers))
+        return self._classes[False].callers[caller].jobs.first()
+
+    def charge(self, pick: Pick, batch: Sequence[Entry]) -> None:
+        """Charge callers and rules for the batch that a pick led to, while its entries still wait."""
+        work_s = sum(entry.work_s for entry in batch)
+        self._short.count(work_s, is_spent=pick.rule is Rule.SHORT)
+        self._old.count(work_s, is_spent=pick.rule is Rule.OLD)
+        if pick.rule is Rule.SHORT and not pick.job.origin.is_bulk:
+            self._sizes[self._keys[pick.job][0]].callers.move_to_end(pick.job.origin.caller)
+        charges: defaultdict[Origin, float] = defaultdict(float)
+        for entry in batch:
+            charges[entry.job.origin] += entry.work_s
+        for origin, seconds in charges.items():
+            self._classes[origin.is_bulk].charge(origin.caller, seconds)
+
+    def refuse(self, origin: Origin, now_s: float) -> None:
+        """Note that a caller found no room."""
+        self._classes[origin.is_bulk].refuse(origin.caller, now_s)
+
+    def outlook(self, origin: Origin, work_s: float, now_s: float) -> Outlook:
+        """Estimate what is computed before a new job is done.
+
+        Args:
+            work_s: core seconds that it takes.
+            now_s: the time, on any clock.
+        """
+        interactive, bulk = self._classes
+        if origin.is_bulk:
+            found = bulk.outlook(origin.caller, work_s, now_s)
+            last_s = interactive.backlog.work_s + found.before_s
+            oldest_s = (found.before_s + work_s) / OLD_RATIO - work_s
+            return replace(found, before_s=min(last_s, oldest_s))
+        found, largest = interactive.outlook(origin.caller, work_s, now_s), size_of(work_s) + MUCH_SHORTER
+        shorter_s = sum(item.backlog.work_s for size, item in self._sizes.items() if size < largest)
+        return replace(found, before_s=min(found.before_s, shorter_s / SHORT_RATIO))
+
+
+def size_of(work_s: float) -> int:
+    """Size of a job: the power of two above its core seconds."""
+    return math.frexp(work_s)[1]

@@ -1,0 +1,177 @@
+"""Discrete-event simulation of the real scheduler: its clock and its cores are simulated, all decisions are its own."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+from serving.scheduler import Origin, RefusedError, Scheduler
+
+SECONDS_PER_TOKEN, SECONDS_PER_RUN = 10e-6, 100e-6
+
+
+class SimulatedModel:
+    """A model of which only the time that its batches take matters."""
+
+    def __init__(self, *, max_batch_tokens=256, num_threads=1, speed=1.0):
+        self.max_batch_tokens, self.num_threads, self.speed = max_batch_tokens, num_threads, speed
+
+    @property
+    def measured(self):
+        return [(tokens, self.seconds(tokens)) for tokens in (6, 2 * self.max_batch_tokens)]
+
+    def seconds(self, padded_tokens):
+        """Core seconds of a batch."""
+        return (SECONDS_PER_RUN + padded_tokens * SECONDS_PER_TOKEN) / self.speed
+
+    def new_run(self):
+        return None
+
+
+class _Ignore:
+    def batch_done(self, model, batch):
+        pass
+
+    def sequences_dropped(self, model, count):
+        pass
+
+
+class SimulatedScheduler(Scheduler):
+    """The scheduler, without threads: `Simulation` computes its batches."""
+
+    def __init__(self, cores, clock, **settings):
+        self.running = []
+        super().__init__(workers=cores, observer=_Ignore(), clock=clock, **settings)
+
+    def _start_worker(self):
+        pass
+
+    def _under_way(self):
+        return self.running
+
+    def next_batch(self):
+        """A batch that begins now; None where there is no room or no work."""
+        while self._has_room():
+            batch = self._take()
+            if live := self._live(batch):
+                self.running.append(under_way := self._begin(live))
+                return under_way
+            self._release(batch[0].model)
+        return None
+
+    def end(self, under_way):
+        self.running.remove(under_way)
+        self._end(under_way, [None] * len(under_way.batch))
+        self._release(under_way.model)
+
+
+@dataclass
+class Record:
+    """What became of the requests of one caller."""
+
+    waits_s: list[float] = field(default_factory=list)
+    latencies_s: list[float] = field(default_factory=list)
+    refused: int = 0
+    late: int = 0
+    done_tokens: int = 0
+    last_done_s: float = 0.0
+    longest_gap_s: float = 0.0
+    """Between two replies, while it always has something to compute."""
+
+
+class Simulation:
+    """Cores, a scheduler and callers."""
+
+    def __init__(self, cores, **settings):
+        self.now_s, self.cores = 0.0, cores
+        self.scheduler = SimulatedScheduler(cores, lambda: self.now_s, **settings)
+        self.records = defaultdict(Record)
+        self.busy_s = 0.0
+        self.longest_batch_s = 0.0
+        self._events = []
+        self._numbers = itertools.count()
+
+    def at(self, time_s, function, *arguments):
+        """Call a function at a time."""
+        heapq.heappush(self._events, (time_s, next(self._numbers), function, arguments))
+
+    def run(self, until_s):
+        """Let time pass."""
+        while self._events and self._events[0][0] <= until_s:
+            self.now_s, _, function, arguments = heapq.heappop(self._events)
+            function(*arguments)
+            while under_way := self.scheduler.next_batch():
+                lengths = [len(entry.sequence) for entry in under_way.batch]
+                core_s = under_way.model.seconds(len(lengths) * max(lengths))
+                seconds = core_s / under_way.cores
+                self.busy_s += core_s
+                self.longest_batch_s = max(self.longest_batch_s, seconds)
+                self.at(self.now_s + seconds, self.scheduler.end, under_way)
+        self.now_s = until_s
+
+    def ask(self, caller, model, lengths, *, is_bulk=False, timeout_s=None, then=None, again_s=None):
+        """Submit one request.
+
+        Args:
+            lengths: tokens of each sequence.
+            then: called when it has ended.
+            again_s: after which a refused one is tried again; None for never.
+        """
+        record, asked_s = self.records[caller], self.now_s
+        deadline_s = None if timeout_s is None else self.now_s + timeout_s
+        origin = Origin(caller, is_bulk)
+        try:
+            self.scheduler.check(model, sum(lengths), deadline_s, origin=origin)
+            future = self.scheduler.submit(
+                model,
+                [[range(length)] for length in lengths],
+                lambda group, outputs: None,
+                deadline_s=deadline_s,
+                origin=origin,
+            )
+        except RefusedError:
+            record.refused += 1
+            if again_s is not None:
+                self.at(
+                    self.now_s + again_s,
+                    lambda: self.ask(
+                        caller, model, lengths, is_bulk=is_bulk, timeout_s=timeout_s, then=then, again_s=again_s
+                    ),
+                )
+            return
+
+        def ended(future):
+            if future.exception():
+                record.late += 1
+            else:
+                record.waits_s.append(future.result().queue_s)
+                record.latencies_s.append(self.now_s - asked_s)
+                record.done_tokens += sum(lengths)
+                record.longest_gap_s = max(record.longest_gap_s, self.now_s - record.last_done_s)
+                record.last_done_s = self.now_s
+            if then:
+                self.at(self.now_s, then)
+
+        future.add_done_callback(ended)
+
+    def bulk(self, caller, model, lengths, *, in_flight=1, is_bulk=False):
+        """A caller that always has so many requests under way."""
+
+        def send():
+            self.ask(caller, model, lengths, is_bulk=is_bulk, then=send, again_s=0.05)
+
+        for _ in range(in_flight):
+            self.at(self.now_s, send)
+
+    def stream(self, caller, model, length, *, period_s, until_s, timeout_s=None, first_s=0.0):
+        """A caller that sends a short request every so often."""
+        time_s = first_s
+        while time_s < until_s:
+            self.at(time_s, lambda: self.ask(caller, model, [length], timeout_s=timeout_s))
+            time_s += period_s
+
+    @property
+    def utilisation(self):
+        return self.busy_s / (self.now_s * self.cores)

@@ -1,0 +1,164 @@
+"""What the real scheduler gives callers who load it, by simulation: from 1 to 64 cores, without a clock that wavers."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.serving.simulation import SimulatedModel, Simulation
+
+SHORT = 8
+"""Tokens of a short query."""
+MIN_BULK_RATE = 0.9
+MAX_WAIT = 10
+"""Times its own work that a short query may wait beside one running batch."""
+
+
+def bulk_tokens(simulation):
+    return sum(record.done_tokens for name, record in simulation.records.items() if name.startswith("bulk"))
+
+
+def load(simulation, models, callers, *, seconds, is_bulk=False):
+    """Bulk callers: for each the number of its model, requests in flight, rows and their length."""
+    for number, (model, in_flight, rows, length) in enumerate(callers):
+        simulation.bulk(f"bulk {number}", models[model], [length] * rows, in_flight=in_flight, is_bulk=is_bulk)
+
+
+def most_wait_s(simulation, model):
+    own_s = model.seconds(SHORT)
+    return MAX_WAIT * own_s + simulation.longest_batch_s
+
+
+LOADS = {
+    "cores": st.sampled_from([1, 2, 3, 8, 64]),
+    "callers": st.lists(
+        st.tuples(st.integers(0, 2), st.sampled_from([1, 2, 8]), st.integers(1, 32), st.integers(100, 250)),
+        min_size=1,
+        max_size=40,
+    ),
+    "is_bulk": st.booleans(),
+    "timeout_s": st.sampled_from([None, 0.05, 0.25, 1.0]),
+}
+
+
+@settings(max_examples=6, deadline=None)
+@given(**LOADS)
+def test_short_queries_beside_bulk(cores, callers, is_bulk, timeout_s):
+    """Each is answered, after ten times its own work and a running batch at most, and bulk keeps its rate."""
+    check_short_queries(cores, callers, is_bulk, timeout_s)
+
+
+@pytest.mark.slow
+@settings(max_examples=100, deadline=None)
+@given(**LOADS)
+def test_short_queries_beside_bulk_at_length(cores, callers, is_bulk, timeout_s):
+    """The same, for more mixes."""
+    check_short_queries(cores, callers, is_bulk, timeout_s)
+
+
+def check_short_queries(cores, callers, is_bulk, timeout_s):
+    models = [SimulatedModel(), SimulatedModel(max_batch_tokens=1024, speed=2), SimulatedModel(num_threads=2)]
+    seconds, alone = 1.0, Simulation(cores)
+    load(alone, models, callers, seconds=seconds, is_bulk=is_bulk)
+    alone.run(seconds)
+    simulation = Simulation(cores)
+    load(simulation, models, callers, seconds=seconds, is_bulk=is_bulk)
+    simulation.stream("query", models[0], SHORT, period_s=0.0271, until_s=seconds - 0.1, timeout_s=timeout_s)
+    simulation.run(seconds)
+
+    query = simulation.records["query"]
+    # The longest batch of models that take two cores may begin between: their cores are gathered first.
+    widest = 2 if any(model == 2 for model, *_ in callers) and cores > 1 else 1
+    assert (query.refused, query.late) == (0, 0)
+    assert len(query.waits_s) == 34
+    assert max(query.waits_s) <= widest * most_wait_s(simulation, models[0])
+    assert bulk_tokens(simulation) >= MIN_BULK_RATE * bulk_tokens(alone) - 2 * 250 * cores
+
+
+@pytest.mark.parametrize(
+    ("cores", "num_callers", "in_flight"),
+    [(2, 32, 4), *(pytest.param(*case, marks=pytest.mark.slow) for case in [(2, 256, 1), (16, 32, 1), (16, 256, 4)])],
+)
+def test_many_raw_callers(cores, num_callers, in_flight):
+    """More bulk callers than the queue has room for: none starves, and short queries are answered in time."""
+    simulation, model = Simulation(cores, max_queue_s=2.0), SimulatedModel()
+    load(simulation, [model], [(0, in_flight, 16, 250)] * num_callers, seconds=20)
+    simulation.stream("query", model, SHORT, period_s=0.1, until_s=19.9, timeout_s=0.05)
+    simulation.run(20 if cores == 2 else 5)
+
+    query = simulation.records["query"]
+    done = [record.done_tokens for name, record in simulation.records.items() if name.startswith("bulk")]
+    assert (query.refused, query.late) == (0, 0)
+    assert max(query.waits_s) <= most_wait_s(simulation, model)
+    assert simulation.utilisation > 0.97
+    assert len(done) == num_callers
+    assert min(done) >= 0.3 * max(done)
+
+
+def test_a_flood_of_short_queries():
+    """It keeps neither another caller's short query waiting nor bulk from its share."""
+    simulation, model = Simulation(2), SimulatedModel()
+    for number in range(4):
+        simulation.bulk(f"bulk {number}", model, [250] * 64, in_flight=2)
+    simulation.bulk("flood", model, [SHORT], in_flight=1000)
+    simulation.stream("query", model, SHORT, period_s=0.1, until_s=1.4, timeout_s=0.05)
+    simulation.run(1.5)
+
+    query = simulation.records["query"]
+    assert (query.refused, query.late) == (0, 0)
+    assert max(query.waits_s) <= 3 * simulation.longest_batch_s
+    assert all(simulation.records[f"bulk {number}"].done_tokens for number in range(4))
+
+
+def test_long_windows_beside_short_rows_of_the_same_caller():
+    """One caller's long document is not shut out by its own short texts."""
+    simulation, model = Simulation(2), SimulatedModel()
+    simulation.bulk("own", model, [SHORT], in_flight=100)
+    simulation.at(0.1, lambda: simulation.ask("own", model, [250] * 40))
+    simulation.run(1.5)
+
+    assert 0.1 < max(simulation.records["own"].latencies_s) < 40 * model.seconds(250) / 2 * 8 + 0.2
+
+
+def test_bulk_class_beside_a_saturated_server():
+    """It goes on, slowly; interactive callers keep the rest."""
+    simulation, model = Simulation(2), SimulatedModel()
+    for number in range(20):
+        simulation.bulk(f"user {number}", model, [16], in_flight=20)
+    simulation.bulk("bulk", model, [250] * 16, in_flight=4, is_bulk=True)
+    simulation.run(2)
+
+    share = simulation.records["bulk"].done_tokens * model.seconds(250) / 250 / simulation.busy_s
+    assert 0.08 < share < 0.16
+
+
+def test_a_burst():
+    """A thousand queries at once beside a job of the class bulk: all are computed before more of it."""
+    simulation, model = Simulation(4), SimulatedModel()
+    simulation.bulk("bulk", model, [250] * 64, in_flight=8, is_bulk=True)
+    for number in range(1000):
+        simulation.at(1.0, lambda number=number: simulation.ask(f"user {number % 50}", model, [SHORT], timeout_s=1.0))
+    simulation.run(2)
+
+    users = [record for name, record in simulation.records.items() if name.startswith("user")]
+    needed_s = 1000 / 32 * model.seconds(256) / 4
+    assert sum(len(record.waits_s) for record in users) == 1000
+    assert max(max(record.latencies_s) for record in users) < 2 * needed_s + simulation.longest_batch_s
+
+
+def test_forecasts_are_kept():
+    """Nearly all that is admitted with a deadline is done by then, also where far more comes than can be done."""
+    simulation, model = Simulation(2), SimulatedModel()
+    for number in range(40):
+        for start in range(60):
+            simulation.at(
+                0.1 * start + 0.0023 * number,
+                lambda number=number: simulation.ask(f"user {number}", model, [60] * 16, timeout_s=0.5),
+            )
+    simulation.run(8)
+
+    late = sum(record.late + sum(s > 0.5 for s in record.latencies_s) for record in simulation.records.values())
+    done = sum(len(record.latencies_s) for record in simulation.records.values())
+    refused = sum(record.refused for record in simulation.records.values())
+    assert refused > 200
+    assert late <= 0.02 * done
+    assert simulation.busy_s > 0.9 * 2 * 6
