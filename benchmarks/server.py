@@ -22,6 +22,8 @@ class Served:
     target: str
     process: subprocess.Popen[str]
     ready_s: float
+    metrics: str
+    """Where its metrics are."""
 
     @property
     def resident_mb(self) -> float:
@@ -53,10 +55,11 @@ def served(models: Path, flags: Sequence[str] = (), *, module: str = "serving") 
     process = subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout
-        found = READY.search(process.stdout.readline())
-        if not found:
+        line = process.stdout.readline()
+        found, metrics = READY.search(line), re.search(r"http://\S+/metrics", line)
+        if not found or not metrics:
             raise ValueError("the server did not start; what it says stands above")
-        yield Served(found[1], process, time.perf_counter() - started)
+        yield Served(found[1], process, time.perf_counter() - started, metrics[0])
     finally:
         process.terminate()
         process.communicate()

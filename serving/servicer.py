@@ -20,7 +20,8 @@ from serving.limits import Limits
 from serving.metrics import CODEC, TOKENIZE, Metrics
 from serving.models import Model, Models
 from serving.offload import NUM_THREADS, Offload
-from serving.scheduler import Done, Scheduler
+from serving.refusals import Refusals
+from serving.scheduler import Done, RefusedError, Scheduler
 from tasks.features import Features
 
 OUTPUTS_PER_BYTE = 4
@@ -109,6 +110,7 @@ class Servicer:
         self._metrics = metrics
         self._cache = cache
         self._arrivals = Arrivals()
+        self._refusals = Refusals()
 
     @property
     def is_busy(self) -> bool:
@@ -146,6 +148,8 @@ class Servicer:
                     raise UnavailableError(self.unavailable)
                 return await behaviour(raw, context)
             except Exception as error:
+                if isinstance(error, RefusedError):
+                    await self._refusals.pace(current_call().origin.caller, context.time_remaining())
                 await abort(context, error)
 
         return call

@@ -1,0 +1,213 @@
+"""Short queries beside bulk work: how many are answered in time, how much later than on an idle server, and what bulk
+loses by them.
+
+    python -m benchmarks.fairness models
+    python -m benchmarks.fairness models --callers 256 --priority bulk
+
+One caller sends short queries one by one. Others keep requests of long texts under way: eight on one connection, as a
+job of `bertline embed` does, then one each on many. Client and server share the cores of this machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import statistics
+import time
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field, replace
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Annotated, Literal
+from urllib.request import urlopen
+
+import grpc
+import tyro
+
+from benchmarks.load import percentile
+from benchmarks.server import Served, served
+from benchmarks.worker import Worker
+from bertline.v1 import encoder_pb2 as pb
+from bertline.v1.encoder_pb2_grpc import EncoderStub
+from training.command import command, parse
+from training.limits import COUNT, POSITIVE, check_numbers
+
+WORDS = "a server that no request can stall answers short queries while it computes long ones for somebody else".split()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arguments:
+    """Command line."""
+
+    models: Annotated[Path, tyro.conf.Positional]
+    """Directory with one model of task embedding."""
+    callers: tuple[int, ...] = (32, 256)
+    """Bulk callers with a connection and a request each."""
+    words: Annotated[int, COUNT] = 240
+    """Of each text of a bulk request."""
+    rows: Annotated[int, COUNT] = 64
+    """Texts of a bulk request of the job; the others' have a quarter."""
+    queries: Annotated[int, COUNT] = 60
+    """Short queries, one each 0.1 s, for each deadline."""
+    deadlines_s: tuple[float, ...] = (0.05, 0.25, 1.0, 0.0)
+    """Seconds that a query may take; 0 for no deadline."""
+    priority: Literal["interactive", "bulk"] = "interactive"
+    """Of the raw callers; the job's is bulk."""
+    seconds: Annotated[float, POSITIVE] = 8.0
+    """In which the rate of bulk alone is measured."""
+    flags: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
+    """Of the server, each for itself."""
+
+    def __post_init__(self) -> None:
+        check_numbers(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bulk:
+    """Callers that always have requests under way."""
+
+    target: str
+    connections: int
+    in_flight: int
+    rows: int
+    words: int
+    priority: str
+    seconds: float
+
+
+@dataclass
+class Queries:
+    """What became of short queries."""
+
+    codes: Counter[str] = field(default_factory=Counter)
+    seconds: list[float] = field(default_factory=list)
+    """Of answered ones."""
+    queue_s: list[float] = field(default_factory=list)
+    """What they waited for a core, as the server says."""
+
+
+def _work(connection: Connection) -> None:
+    while True:
+        connection.send(asyncio.run(_load(connection.recv())))
+
+
+async def _load(bulk: Bulk) -> list[int]:
+    """Answered requests of each caller."""
+    source = random.Random(0)
+    texts = [" ".join(source.choices(WORDS, k=bulk.words)) for _ in range(bulk.rows)]
+    request, answered = pb.EmbedRequest(texts=texts, truncate=True), [0] * bulk.connections
+    ends_s = time.perf_counter() + bulk.seconds
+
+    async def send(caller: int, stub: EncoderStub) -> None:
+        while time.perf_counter() < ends_s:
+            try:
+                await stub.Embed(request, metadata=(("priority", bulk.priority),), timeout=60)
+                answered[caller] += 1
+            except grpc.aio.AioRpcError as error:
+                if error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED:
+                    raise
+                await asyncio.sleep(0.1)
+
+    async with AsyncExitStack() as stack:
+        options = [("grpc.use_local_subchannel_pool", 1)]
+        channels = [
+            await stack.enter_async_context(grpc.aio.insecure_channel(bulk.target, options=options))
+            for _ in range(bulk.connections)
+        ]
+        await asyncio.gather(
+            *(
+                send(caller, EncoderStub(channel))
+                for caller, channel in enumerate(channels)
+                for _ in range(bulk.in_flight)
+            )
+        )
+    return answered
+
+
+def ask(target: str, count: int, deadline_s: float) -> Queries:
+    """Send short queries one by one."""
+    found = Queries()
+    with grpc.insecure_channel(target) as channel:
+        stub = EncoderStub(channel)
+        grpc.channel_ready_future(channel).result(30)
+        for _ in range(count):
+            started = time.perf_counter()
+            call = stub.Embed.future(pb.EmbedRequest(texts=["how far is it"]), timeout=deadline_s or None)
+            found.codes[call.code().name] += 1
+            took_s = time.perf_counter() - started
+            if call.code() is grpc.StatusCode.OK:
+                found.seconds.append(took_s)
+                found.queue_s.append(call.result().timings.queue_s)
+            time.sleep(max(0.0, 0.1 - took_s))
+    return found
+
+
+def tokens_per_s(server: Served, seconds: float) -> float:
+    """What the server computes meanwhile."""
+
+    def total() -> float:
+        page = urlopen(server.metrics, timeout=10).read().decode()
+        return sum(float(line.split()[-1]) for line in page.splitlines() if line.startswith("bertline_tokens_total{"))
+
+    before, started = total(), time.perf_counter()
+    time.sleep(seconds)
+    return (total() - before) / (time.perf_counter() - started)
+
+
+def measure(arguments: Arguments, server: Served, bulk: Bulk, worker: Worker, idle_s: float) -> None:
+    """Print what queries wait beside a kind of bulk, and what that loses."""
+    queries_s = len(arguments.deadlines_s) * arguments.queries * 0.1
+    worker.send(replace(bulk, seconds=1 + 2 * arguments.seconds + queries_s))
+    print(f"{bulk.connections} connections x {bulk.in_flight} requests of {bulk.rows} texts, {bulk.priority}")
+    time.sleep(1)
+    with ThreadPoolExecutor(1) as thread:
+        rate = thread.submit(tokens_per_s, server, queries_s)
+        all_s: list[float] = []
+        for deadline_s in arguments.deadlines_s:
+            found = ask(server.target, arguments.queries, deadline_s)
+            all_s += found.seconds
+            times = f"{_times(found.seconds, idle_s)}; for a core p99 {1e3 * percentile(found.queue_s, 0.99):.1f} ms"
+            print(f"  deadline {deadline_s or 'none'}: {dict(found.codes)}, {times}", flush=True)
+    alone = tokens_per_s(server, arguments.seconds)
+    answered = worker.receive()
+    print(f"  all: {_times(all_s, idle_s)}")
+    ratio = rate.result() / max(alone, 1e-9)
+    print(f"  {alone:,.0f} tokens/s without queries, {rate.result():,.0f} with ({ratio:.2f})")
+    print(f"  requests of a bulk caller: {min(answered)} to {max(answered)}", flush=True)
+
+
+def _times(seconds: Sequence[float], idle_s: float) -> str:
+    shown = [f"{name} {1e3 * percentile(seconds, share):.1f} ms" for name, share in (("p50", 0.5), ("p99", 0.99))]
+    return f"{', '.join(shown)}, {percentile(seconds, 0.99) / idle_s:.1f} times the idle median"
+
+
+@command
+def main() -> None:
+    """Command line."""
+    arguments = parse(Arguments, "benchmarks.fairness", __doc__)
+    worker = Worker(_work)
+    with served(arguments.models, arguments.flags) as server:
+        idle = ask(server.target, arguments.queries, 0.0)
+        idle_s = statistics.median(idle.seconds)
+        print(f"idle server: {_times(idle.seconds, idle_s)}")
+        job = Bulk(
+            target=server.target,
+            connections=1,
+            in_flight=8,
+            rows=arguments.rows,
+            words=arguments.words,
+            priority="bulk",
+            seconds=0.0,
+        )
+        raw = replace(job, in_flight=1, rows=max(1, arguments.rows // 4), priority=arguments.priority)
+        kinds = [job, *(replace(raw, connections=count) for count in arguments.callers)]
+        for bulk in kinds:
+            measure(arguments, server, bulk, worker, idle_s)
+    worker.close()
+
+
+if __name__ == "__main__":
+    main()

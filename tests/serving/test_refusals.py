@@ -1,0 +1,71 @@
+import asyncio
+import time
+
+import pytest
+
+from serving import refusals
+from serving.refusals import Refusals
+
+
+@pytest.fixture(autouse=True)
+def limits(monkeypatch):
+    monkeypatch.setattr(refusals, "RATE", 4.0)
+    monkeypatch.setattr(refusals, "HOLD_S", 0.3)
+
+
+def seconds(*calls):
+    """How long each of these refusals takes that come at once: (caller, seconds until its deadline)."""
+
+    async def one(pacer, caller, remaining_s):
+        started = time.monotonic()
+        await pacer.pace(caller, remaining_s)
+        return time.monotonic() - started
+
+    async def run():
+        pacer = Refusals()
+        return await asyncio.gather(*(one(pacer, *call) for call in calls))
+
+    return asyncio.run(run())
+
+
+def test_few_are_sent_at_once():
+    """Also several of one caller."""
+    assert max(seconds(*[("a", None)] * 4)) < 0.1
+
+
+def test_a_caller_that_asks_too_often_waits():
+    """Others, refused for the first time, do not."""
+    times = seconds(*[("a", None)] * 6, ("b", None), ("b", None))
+
+    assert max(times[:4]) < 0.1
+    assert min(times[4], times[5], times[7]) == pytest.approx(0.3, abs=0.1)
+    assert times[6] < 0.1
+
+
+def test_a_deadline_ends_the_wait():
+    """The refusal still comes in time."""
+    times = seconds(*[("a", None)] * 4, ("a", 0.2), ("a", 0.01))
+
+    assert times[4] == pytest.approx(0.2 - refusals.MARGIN_S, abs=0.05)
+    assert times[5] < 0.1
+
+
+def test_few_are_held(monkeypatch):
+    """What waits takes memory."""
+    monkeypatch.setattr(refusals, "MAX_HELD", 1)
+
+    assert sum(took > 0.1 for took in seconds(*[("a", None)] * 9)) == 1
+
+
+def test_callers_are_forgotten():
+    """After a while without a refusal."""
+
+    async def run():
+        pacer = Refusals()
+        for number in range(100):
+            await pacer.pace(f"caller {number}", None)
+        await asyncio.sleep(0.35)
+        await pacer.pace("last", None)
+        return len(pacer._last_s)
+
+    assert asyncio.run(run()) == 1
