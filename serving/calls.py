@@ -64,9 +64,14 @@ class Call:
         return self.connection.rpartition(":")[0]
 
     @property
+    def caller(self) -> str:
+        """Who shares the server with others: a token, or without tokens a connection."""
+        return self.client or self.connection
+
+    @property
     def origin(self) -> Origin:
-        """Who shares the cores with whom: tokens, or without tokens connections."""
-        return Origin(self.client or self.connection, self.is_bulk)
+        """Who shares the cores with others, and in which class."""
+        return Origin(self.caller, self.is_bulk)
 
     @property
     def method(self) -> str:

@@ -149,7 +149,7 @@ class Servicer:
                 return await behaviour(raw, context)
             except Exception as error:
                 if isinstance(error, RefusedError):
-                    await self._refusals.pace(current_call().origin.caller, context.time_remaining())
+                    await self._refusals.pace(current_call().caller, context.time_remaining())
                 await abort(context, error)
 
         return call
