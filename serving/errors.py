@@ -71,7 +71,7 @@ def told(error: Exception) -> str:
     """A mistake in one line; of a file that cannot be read, which and why."""
     if isinstance(error, OSError) and error.filename and error.strerror:
         return f"cannot read `{error.filename}`: {error.strerror.lower()}"
-    return " ".join(str(error).split())
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 CODES: dict[type[Exception], grpc.StatusCode] = {

@@ -122,6 +122,11 @@ class Metrics:
             VERSION_LABELS,
             registry=self.registry,
         )
+        self._look_age = Gauge(
+            "bertline_repository_look_age_seconds",
+            "Since the last look that saw all of the directory of models.",
+            registry=self.registry,
+        )
         self._refused = counter("bertline_refused_total", "Calls refused before they were handled.", ("reason",))
         for reason in REFUSALS:
             self._refused.labels(reason)
@@ -142,6 +147,7 @@ class Metrics:
     def watch(
         self,
         states: Callable[[], Mapping[tuple[str, str], State]],
+        look_age_s: Callable[[], float],
         serving: Callable[[], Mapping[str, bool]],
         queued_sequences: Callable[[Model], int],
         queued_tokens: Callable[[Model], int],
@@ -150,10 +156,12 @@ class Metrics:
 
         Args:
             states: of all versions, by name and version.
+            look_age_s: seconds since the directory of models was last seen whole.
             serving: what health checks are told, by service.
             queued_sequences: sequences that wait for a model.
             queued_tokens: their tokens.
         """
+        self._look_age.set_function(look_age_s)
         self.registry.register(_States(states))
         self.registry.register(_Health(serving))
         self._queued_sequences, self._queued_tokens = queued_sequences, queued_tokens

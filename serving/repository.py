@@ -8,30 +8,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from serving.errors import told
+from serving.detached import Detached, Work
+from serving.errors import cut, told
+from serving.look import Content, Found, Key, Versions, content, look
 from serving.models import Model, Models, State, Version
-from tasks.manifest import MANIFEST_FILE, model_folders, no_models, version_directories
 
 logger = logging.getLogger(__name__)
 
 ABSENT_S = 0.2
 """A directory that is replaced is absent for a moment: what is missing is looked for again after this."""
-
-Key = tuple[str, str]
-"""Name and version."""
-Content = tuple[bytes, tuple[tuple[str, int, int], ...]]
-"""What tells one content of a directory from another: its manifest; name, size and time of each file."""
-Versions = dict[Key, tuple[Path, Content]]
-"""Of one model, lowest first."""
 
 
 class Load(Protocol):
@@ -68,6 +62,10 @@ class _Slot:
     error: str = ""
     told: bool = True
     """Whether the error is known outside: a directory may be seen while it is being written."""
+    loading: Work[Model] | None = None
+    """A load that has not ended, be it that no look waits for it any more."""
+    is_late: bool = False
+    """Whether none does."""
 
     def version(self) -> Version:
         return Version(self.path.parent.name, self.path.name, self.model, self.error if self.told else "")
@@ -103,17 +101,22 @@ class Repository:
         self._unloaded: list[tuple[Key, weakref.ref[Model]]] = []
         self._woken = asyncio.Event()
         self._complaint = ""
-        self._found: dict[str, Versions] = {}
-        """At the last look, by model."""
-        self._unreadable: dict[str, str] = {}
-        """Models whose folders could not be read then, and why."""
-        self._loading: set[Path] = set()
-        """What threads load."""
+        self._found = Found(directory)
+        """At the last look, and before that of what could not be read then."""
+        self._threads = Detached()
+        self._polls = False
+        self._wanted_s: float | None = None
+        """Since when, on the monotonic clock, a whole look is to be had; None while none is."""
 
     @property
-    def is_loading(self) -> bool:
-        """Whether a model is being loaded, be it that nobody waits for it any more."""
-        return bool(self._loading)
+    def is_busy(self) -> bool:
+        """Whether a thread looks at storage or loads a model, be it that nobody waits for it any more."""
+        return bool(self._threads)
+
+    @property
+    def look_age_s(self) -> float:
+        """Seconds since the last look that saw all there is; without polling, since one was asked for, else 0."""
+        return 0.0 if self._wanted_s is None else time.monotonic() - self._wanted_s
 
     def states(self) -> dict[Key, State]:
         """Of all versions, those included that are gone but for the requests that began with them."""
@@ -121,7 +124,7 @@ class Repository:
         return unloading | {(item.name, item.version): item.state for item in self.models.versions}
 
     async def load(self, *, parallel: int, strict: bool) -> None:
-        """The first look.
+        """The first look. A load that takes long is waited for where nothing else can be served, or with `strict`.
 
         Args:
             parallel: models to load at the same time.
@@ -132,10 +135,16 @@ class Repository:
             OSError: when the directory cannot be read.
         """
         await self.refresh(parallel=parallel)
-        errors = [*self._unreadable.values(), *(item.error for item in self.models.versions if item.error)]
+        while (late := self._late()) and (strict or not self.models.names):
+            await asyncio.wait(late, return_when=asyncio.FIRST_COMPLETED)
+        unreadable = self._found.unreadable_models.values()
+        errors = [*unreadable, *(item.error for item in self.models.versions if item.error)]
         if errors and (strict or not self.models.names):
             trouble = "--strict, and a model cannot be loaded" if self.models.names else "no model can be loaded"
             raise ValueError(f"{trouble}: {'; '.join(errors)}")
+
+    def _late(self) -> set[asyncio.Future[Model]]:
+        return {slot.loading.future for slot in self._slots.values() if slot.loading}
 
     def wake(self) -> None:
         """Let `watch` look at once."""
@@ -147,6 +156,7 @@ class Repository:
         Args:
             poll_s: seconds between looks; 0 for none but those that `wake` asks for.
         """
+        self._polls = poll_s > 0
         while True:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._woken.wait(), poll_s or None)
@@ -157,7 +167,9 @@ class Repository:
                 self._complaint = ""
             except (ValueError, OSError) as error:
                 self._complain(f"{told(error)}; what is loaded goes on serving")
-            except Exception:
+            except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):
+                raise
+            except BaseException:  # a watcher that has ended would look like one that finds nothing new
                 logger.exception("looking for models failed; it is tried again")
 
     async def refresh(self, *, patient: bool = False, parallel: int = 1) -> None:
@@ -173,76 +185,122 @@ class Repository:
         """
         found = await self._look()
         limit = asyncio.Semaphore(parallel)
-        kept = await asyncio.gather(*(self._refresh(versions, patient, limit) for versions in found.values()))
-        for key in self._slots.keys() - set().union(*kept):
-            logger.info("unloading %s/%s", *key)
-            self._unload(key, self._slots.pop(key).model)
+        each = await asyncio.gather(
+            *(self._refresh(name, versions, patient, limit) for name, versions in found.models.items())
+        )
+        kept: set[Key] = set().union(*each)
+        for key in self._slots.keys() - kept:
+            if not self._stays(key, kept):
+                logger.info("unloading %s/%s", *key)
+                self._unload(key, self._slots.pop(key).model)
         self._changed()
 
-    async def _look(self) -> dict[str, Versions]:
-        """What there is; of a model whose folder cannot be read, what there was."""
-        found, unreadable = await asyncio.to_thread(_scan, self._directory)
-        if any(key not in found.get(key[0], ()) and key[0] not in unreadable for key in self._slots):
+    async def _look(self) -> Found:
+        """What there is; of what cannot be read, what there was."""
+        self._wanted_s = self._wanted_s or time.monotonic()
+        found = await look(self._directory, self._threads)
+        if any(key not in found and not found.why(self._directory / key[0]) for key in self._slots):
             await asyncio.sleep(ABSENT_S)
-            found, unreadable = await asyncio.to_thread(_scan, self._directory)
-        for name, error in unreadable.items():
-            if error != self._unreadable.get(name):
-                logger.error("%s; what is loaded of `%s` goes on serving", error, name)
-        self._unreadable = unreadable
-        self._found = {name: self._found.get(name, {}) for name in unreadable} | found
-        return self._found
+            found = await look(self._directory, self._threads)
+        before, self._found = self._found, found
+        self._note_unreadable(before)
+        for name in found.unreadable_models:
+            found.models[name] = before.models.get(name, {})
+        if not found.unreadable:
+            self._wanted_s = time.monotonic() if self._polls else None
+        return found
 
-    async def _refresh(self, versions: Versions, patient: bool, limit: asyncio.Semaphore) -> set[Key]:
-        """Load what is new among the versions of a model, highest first; returns those to keep."""
+    def _note_unreadable(self, before: Found) -> None:
+        """Log what cannot be read, once, and what can be again."""
+        for path, error in self._found.unreadable.items():
+            if error != before.unreadable.get(path):
+                name = path.relative_to(self._directory)
+                logger.error("%s; what is loaded of `%s` goes on serving", error, name)
+        for path in before.unreadable.keys() - self._found.unreadable.keys():
+            logger.info("`%s` is no longer in trouble", path)
+
+    async def _refresh(self, name: str, versions: Versions, patient: bool, limit: asyncio.Semaphore) -> set[Key]:
+        """Load what is new among the versions of a model; returns those to keep."""
+        try:
+            return await self._refresh_each(versions, patient, limit)
+        except Exception:  # is this model's alone
+            logger.exception("looking after the versions of `%s` failed; it is tried again", name)
+            return {key for key in self._slots if key[0] == name}
+
+    async def _refresh_each(self, versions: Versions, patient: bool, limit: asyncio.Semaphore) -> set[Key]:
+        """Highest first."""
         kept: set[Key] = set()
         num_ready = 0
-        for key, (path, content) in reversed(versions.items()):
+        for key, (path, found) in reversed(versions.items()):
             if num_ready == self._max_versions:
                 break
             kept.add(key)
             slot = self._slots.setdefault(key, _Slot(path))
-            is_new = slot.content != content
-            if is_new or (slot.error and not patient):
+            is_new = slot.content != found
+            if found is None:
+                slot.error = slot.error or ("" if slot.model else self._found.why(path))
+            elif not slot.loading and (is_new or (slot.error and not patient)):
                 async with limit:
-                    await self._load(key, slot, content)
+                    await self._load(key, slot, found)
             if not slot.told and not (is_new and patient):
                 self._tell(key, slot)
             num_ready += slot.model is not None
         return kept
 
-    async def _load(self, key: Key, slot: _Slot, content: Content) -> None:
-        if slot.content != content and not slot.model:  # what failed was something else
+    def _stays(self, key: Key, kept: set[Key]) -> bool:
+        """Whether a version that is gone is not let go yet: its own load has not ended, or that of what replaces it."""
+        others = [self._slots[other] for other in kept if other[0] == key[0]]
+        is_replaced = any(slot.model for slot in others) or not any(slot.loading for slot in others)
+        return bool(self._slots[key].loading) or not is_replaced
+
+    async def _load(self, key: Key, slot: _Slot, found: Content) -> None:
+        if slot.content != found and not slot.model:  # what failed was something else
             slot.error, slot.told = "", True
         self._changed()
         self._observer.version_seen(*key)
-        started, before = time.perf_counter(), slot.model
-        slot.content = content
-        try:
-            slot.model = await asyncio.to_thread(self._load_unchanged, slot, content)
-            slot.error = ""
-        except (ValueError, OSError) as error:
-            slot.error = told(error)
-        except Exception as error:
-            logger.exception("loading %s/%s failed", *key)
-            slot.error = f"unforeseen {type(error).__name__}; the log of the server has more"
+        started_s = time.perf_counter()
+        load = partial(self._load_unchanged, slot.path, slot.model, found)
+        slot.loading = work = self._threads.start(("load", slot.path), load)
+        slot.content = found
+        work.future.add_done_callback(partial(self._loaded, key, slot, started_s))
+        slot.is_late = not await work.wait()
+        if slot.is_late:
+            logger.warning(
+                "loading %s/%s has not ended after %.0f s: its storage hangs, or it takes long; others go on",
+                *key,
+                time.perf_counter() - started_s,
+            )
+
+    def _loaded(self, key: Key, slot: _Slot, started_s: float, future: asyncio.Future[Model]) -> None:
+        slot.loading = None
+        if future.cancelled():
+            return
+        if not (error := future.exception()):
+            self._put(key, slot, future.result(), time.perf_counter() - started_s)
+        elif isinstance(error, (ValueError, OSError)):
+            slot.error = cut(told(error))
+        else:
+            logger.error("loading %s/%s failed", *key, exc_info=error)
+            slot.error = cut(f"unforeseen {type(error).__name__}; the log of the server has more")
         slot.told = not slot.error
-        if slot.model and slot.model is not before:
-            seconds = time.perf_counter() - started
-            self._unload(key, before)
-            self._observer.model_loaded(slot.model, seconds)
-            logger.info("loaded %s in %.2f s", slot.model, seconds)
+        if slot.error and slot.is_late:  # no look is under way that would tell
+            self._tell(key, slot)
         self._changed()
 
-    def _load_unchanged(self, slot: _Slot, content: Content) -> Model:
+    def _put(self, key: Key, slot: _Slot, model: Model, seconds: float) -> None:
+        """Let a model answer from now on."""
+        before, slot.model, slot.error = slot.model, model, ""
+        if model is not before:
+            self._unload(key, before)
+            self._observer.model_loaded(model, seconds)
+            logger.info("loaded %s in %.2f s", model, seconds)
+
+    def _load_unchanged(self, path: Path, loaded: Model | None, found: Content) -> Model:
         """Load a directory of which nothing is replaced meanwhile, so that manifest and graph belong together."""
-        self._loading.add(slot.path)
-        try:
-            model = self._load_model(slot.path, loaded=slot.model)
-            if _content(slot.path) != content:
-                raise ValueError(f"`{slot.path}` was written to while it was loaded; write it elsewhere and rename it")
-            return model
-        finally:
-            self._loading.discard(slot.path)
+        model = self._load_model(path, loaded=loaded)
+        if content(path) != found:
+            raise ValueError(f"`{path}` was written to while it was loaded; write it elsewhere and rename it")
+        return model
 
     def _tell(self, key: Key, slot: _Slot) -> None:
         slot.told = True
@@ -269,40 +327,3 @@ class Repository:
         if complaint != self._complaint:
             logger.error("%s", complaint)
             self._complaint = complaint
-
-
-def _scan(directory: Path) -> tuple[dict[str, Versions], dict[str, str]]:
-    """The versions of each model, and why the folders of others cannot be read.
-
-    Raises:
-        ValueError, OSError: when there is no directory of models, or nothing in it.
-    """
-    found: dict[str, Versions] = {}
-    unreadable: dict[str, str] = {}
-    for folder in model_folders(directory):
-        try:
-            paths = version_directories(folder)
-        except OSError as error:
-            unreadable[folder.name] = told(error)
-            continue
-        if paths:
-            found[folder.name] = {(folder.name, path.name): (path, _content(path)) for path in paths}
-    if not found and not unreadable:
-        raise no_models(directory)
-    return found, unreadable
-
-
-def _content(path: Path) -> Content:
-    """Empty as far as it cannot be read: loading it tells why."""
-    manifest = b""
-    with suppress(OSError):
-        manifest = (path / MANIFEST_FILE).read_bytes()
-    return manifest, tuple(sorted(_files(path)))
-
-
-def _files(path: Path) -> Iterator[tuple[str, int, int]]:
-    with suppress(OSError):
-        for item in os.scandir(path):
-            with suppress(OSError):  # a link to nowhere
-                status = item.stat()
-                yield item.name, status.st_size, status.st_mtime_ns

@@ -84,6 +84,7 @@ class Server:
         )
         self.metrics.watch(
             states=self._repository.states,
+            look_age_s=lambda: self._repository.look_age_s,
             serving=lambda: self._health.serving,
             queued_sequences=self._scheduler.queued_sequences,
             queued_tokens=self._scheduler.queued_tokens,
@@ -152,8 +153,8 @@ class Server:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a thread loads a model or reads a request: nothing can end that before it is done."""
-        return self._repository.is_loading or self._servicer.is_busy
+        """Whether a thread looks at storage, loads a model or reads a request: nothing can end that early."""
+        return self._repository.is_busy or self._servicer.is_busy
 
     def reload(self) -> None:
         """Look at once for what changed in the directory of models."""

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.json_files import read_json
+from tasks.regular import open_regular
 
 PARTIAL_SUFFIX = ".partial"
 MADE_FROM_FILE = "made_from.json"
@@ -232,6 +233,6 @@ _NO_SYNC = (errno.EINVAL, errno.EBADF, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 def sha256(path: str | Path) -> str:
-    """SHA-256 of a file, hexadecimal."""
-    with open(path, "rb") as file:
+    """SHA-256 of a regular file, hexadecimal."""
+    with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

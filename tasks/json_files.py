@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from tasks.regular import open_regular
+
 
 def read_json_value(path: Path) -> Any:
     """What a file holds.
@@ -14,7 +16,8 @@ def read_json_value(path: Path) -> Any:
         ValueError: naming the file, when it is broken.
     """
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        with open_regular(path) as file:
+            return json.loads(file.read().decode())
     except (ValueError, RecursionError) as error:
         raise ValueError(f"broken JSON in `{path}`: {error}") from error
 

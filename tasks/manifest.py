@@ -25,12 +25,15 @@ from tasks.cpus import VNNI, available_cpus, cpu_flags
 from tasks.files import sha256
 from tasks.providers import CPU, CUDA, OPENVINO, TENSORRT, with_streams
 from tasks.registry import create_task, settings_from_dict, settings_to_dict
+from tasks.regular import read_regular
 from tasks.tokenizer import TOKENIZER_FILE, Tokenizer
 
 MANIFEST_FILE = "manifest.json"
 MODEL_FILE = "model.onnx"
 DATA_FILE = "model.onnx.data"
 FORMAT = 1
+MAX_MANIFEST_BYTES = 16 * 2**20
+"""Far more than any has: what is larger is none."""
 MAX_DEPTH = 100
 """Levels of objects and lists in each other; far more are more than readers and writers of JSON reach down to."""
 Precision = Literal["fp32", "fp16", "int8"]
@@ -244,7 +247,7 @@ def read_model_directory(path: str | Path) -> ModelDirectory:
     path = Path(path)
     manifest_path = path / MANIFEST_FILE
     try:
-        manifest = Manifest.from_json(manifest_path.read_text(encoding="utf-8"))
+        manifest = Manifest.from_json(read_regular(manifest_path, MAX_MANIFEST_BYTES).decode())
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         raise ValueError(f"not a model directory: `{path}` has no {MANIFEST_FILE}") from None
     except (ValueError, RecursionError) as error:
@@ -255,9 +258,11 @@ def read_model_directory(path: str | Path) -> ModelDirectory:
     for name, expected in manifest.files.items():
         if Path(name).name != name:
             raise ValueError(f"broken manifest `{manifest_path}`: `{name}` is not a plain file name")
-        if not (path / name).is_file():
-            raise ValueError(f"missing file: `{path / name}`; export the model again")
-        if (actual := sha256(path / name)) != expected:
+        try:
+            actual = sha256(path / name)
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            raise ValueError(f"missing file: `{path / name}`; export the model again") from None
+        if actual != expected:
             raise ValueError(
                 f"wrong digest of `{path / name}`: `{actual[:12]}...` where the manifest says `{expected[:12]}...`; "
                 "the file was changed or damaged, export the model again"
@@ -268,7 +273,7 @@ def read_model_directory(path: str | Path) -> ModelDirectory:
 def holds_manifest(path: Path) -> bool:
     """Whether a directory has a manifest, of whatever version; what else is called so is none."""
     try:
-        values = json.loads((path / MANIFEST_FILE).read_bytes())
+        values = json.loads(read_regular(path / MANIFEST_FILE, MAX_MANIFEST_BYTES))
     except (OSError, ValueError, RecursionError):
         return False
     return isinstance(values, dict) and {"format", "task", "files"} <= values.keys()
@@ -307,12 +312,26 @@ def version_directories(folder: Path) -> list[Path]:
     Raises:
         OSError: when it cannot be read.
     """
+    return [path for path in version_paths(folder) if path.is_dir()]
+
+
+def version_paths(folder: Path) -> list[Path]:
+    """The same, with links that may lead to none: to follow one may wait for other storage.
+
+    Raises:
+        OSError: when the folder cannot be read.
+    """
     try:
-        items = list(os.scandir(folder))
+        with os.scandir(folder) as found:
+            items = list(found)
     except (FileNotFoundError, NotADirectoryError):
         return []
-    versions = [Path(item) for item in items if _VERSION.fullmatch(item.name) and item.is_dir()]
+    versions = [Path(item) for item in items if _VERSION.fullmatch(item.name) and _may_be_folder(item)]
     return sorted(versions, key=lambda item: int(item.name))
+
+
+def _may_be_folder(item: os.DirEntry[str]) -> bool:
+    return item.is_symlink() or item.is_dir(follow_symlinks=False)
 
 
 def no_models(models: str | Path) -> ValueError:

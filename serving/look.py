@@ -1,0 +1,102 @@
+"""A look at a directory of models: what lies there, and what cannot be read or does not answer."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from serving.detached import Detached
+from serving.errors import told
+from tasks.manifest import MANIFEST_FILE, MAX_MANIFEST_BYTES, model_folders, no_models, version_paths
+from tasks.regular import read_regular
+
+Key = tuple[str, str]
+"""Name and version."""
+Content = tuple[bytes, tuple[tuple[str, int, int, int, int], ...]]
+"""What tells one content of a directory from another: its manifest; name, number, size and times of each file."""
+Versions = dict[Key, tuple[Path, Content | None]]
+"""Of one model, lowest first; None for a content that cannot be seen."""
+
+
+@dataclass
+class Found:
+    """What a look has found."""
+
+    directory: Path
+    models: dict[str, Versions] = field(default_factory=dict)
+    """By name; without those whose folders cannot be read."""
+    unreadable: dict[Path, str] = field(default_factory=dict)
+    """Folders of models and of versions that cannot be read, and why."""
+
+    @property
+    def unreadable_models(self) -> dict[str, str]:
+        """Names of models whose folders cannot be read, and why."""
+        return {path.name: error for path, error in self.unreadable.items() if path.parent == self.directory}
+
+    def why(self, path: Path) -> str:
+        """Why a folder cannot be read; empty where it can."""
+        return self.unreadable.get(path) or self.unreadable.get(path.parent, "")
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self.models.get(key[0], ())
+
+
+async def look(directory: Path, threads: Detached) -> Found:
+    """The versions of each model. What hangs keeps no others from being found.
+
+    Raises:
+        ValueError, OSError: when there is no directory of models, or nothing in it, or it does not answer.
+    """
+    folders = await threads.call(directory, partial(model_folders, directory))
+    found = Found(directory)
+    await asyncio.gather(*(_look_into(folder, found, threads) for folder in folders))
+    if not found.models and not found.unreadable:
+        raise no_models(directory)
+    return found
+
+
+async def _look_into(folder: Path, found: Found, threads: Detached) -> None:
+    try:
+        paths = await threads.call(folder, partial(version_paths, folder))
+    except Exception as error:
+        found.unreadable[folder] = told(error)
+        return
+    contents = await asyncio.gather(*(_content_of(path, found, threads) for path in paths))
+    versions = {(folder.name, path.name): (path, item) for path, item in zip(paths, contents, strict=True)}
+    if versions := {key: item for key, item in versions.items() if item[1] is not _NO_FOLDER}:
+        found.models[folder.name] = versions
+
+
+async def _content_of(path: Path, found: Found, threads: Detached) -> Content | None:
+    try:
+        return await threads.call(path, partial(content, path))
+    except Exception as error:
+        found.unreadable[path] = told(error)
+        return None
+
+
+_NO_FOLDER: Content = b"", (("", 0, 0, 0, 0),)
+"""A file, or a link to one or to nowhere: no version."""
+
+
+def content(path: Path) -> Content:
+    """Empty as far as it cannot be read: loading it tells why."""
+    if not path.is_dir():
+        return _NO_FOLDER
+    manifest = b""
+    with suppress(OSError, ValueError):
+        manifest = read_regular(path / MANIFEST_FILE, MAX_MANIFEST_BYTES)
+    return manifest, tuple(sorted(_files(path)))
+
+
+def _files(path: Path) -> Iterator[tuple[str, int, int, int, int]]:
+    with suppress(OSError), os.scandir(path) as items:
+        for item in items:
+            with suppress(OSError):  # a link to nowhere
+                status = item.stat()
+                yield item.name, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns

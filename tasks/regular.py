@@ -1,0 +1,44 @@
+"""Files that are read: regular ones alone. To open a pipe waits for whoever writes it, and a device may never end."""
+
+from __future__ import annotations
+
+import os
+import stat
+from io import BufferedReader
+from pathlib import Path
+
+
+def open_regular(path: str | Path) -> BufferedReader:
+    """Open a file for reading, without waiting for anything but its storage.
+
+    Raises:
+        ValueError: when it is a pipe, socket or device.
+        OSError: when it cannot be read; IsADirectoryError for a folder.
+    """
+    _check(path, os.stat(path).st_mode)  # before it is opened: opening is what makes some devices act
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    try:
+        _check(path, os.fstat(descriptor).st_mode)
+        return os.fdopen(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def _check(path: str | Path, mode: int) -> None:
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # of a folder, reading tells
+        raise ValueError(f"not a regular file: `{path}`; put a file in its place")
+
+
+def read_regular(path: str | Path, max_bytes: int) -> bytes:
+    """The content of a file.
+
+    Raises:
+        ValueError: when it is a pipe, socket or device, or has more bytes.
+        OSError: when it cannot be read.
+    """
+    with open_regular(path) as file:
+        content = file.read(max_bytes + 1)
+    if len(content) > max_bytes:
+        raise ValueError(f"`{path}` is too large: more than {max_bytes} bytes")
+    return content
