@@ -148,6 +148,11 @@ def load_model(
             f"`{path}` holds a manifest of `{manifest.name}/{manifest.version}`; move it there, or change the manifest"
         )
     task = create_task(manifest.task, _tokenizer(directory), manifest.settings)
+    if task.tokenizer.vocab_size > manifest.vocab_size:
+        raise ValueError(
+            f"`{path / TOKENIZER_FILE}` has token ids up to {task.tokenizer.vocab_size - 1} where the manifest says "
+            f"vocab_size `{manifest.vocab_size}`; export the model again"
+        )
     num_threads = num_threads or manifest.execution.num_threads
     execution = replace(
         manifest.execution,
@@ -166,8 +171,21 @@ next version of a model mostly has the same."""
 
 def _tokenizer(directory: ModelDirectory) -> Tokenizer:
     digest = directory.manifest.files[TOKENIZER_FILE]
-    tokenizer = _tokenizers.get(digest) or Tokenizer.load(directory.path)
+    tokenizer = _tokenizers.get(digest) or _read_tokenizer(directory)
     _tokenizers[digest] = tokenizer
+    return tokenizer
+
+
+_PROBES = ("A text, with CAPITALS and 12 numbers.", "naïve cafe\u0301", "中文 русский עברית", "🙂\u200d", "\x00 \ufffd")
+
+
+def _read_tokenizer(directory: ModelDirectory) -> Tokenizer:
+    """Some files are broken in a way that shows when they are used."""
+    tokenizer = Tokenizer.load(directory.path)
+    try:
+        tokenizer.tokenize(_PROBES)
+    except Exception as error:  # tokenizers raises bare Exception
+        raise ValueError(f"`{directory.path / TOKENIZER_FILE}` is broken: {error}") from error
     return tokenizer
 
 

@@ -70,7 +70,9 @@ class Tokenizer:
         if path.is_file():
             try:
                 backend = tokenizers.Tokenizer.from_file(str(path))
-            except Exception as error:  # tokenizers raises bare Exception
+            except BaseException as error:  # tokenizers raises bare Exception, or panics
+                if not isinstance(error, Exception) and not is_panic(error):
+                    raise
                 raise ValueError(f"not a tokenizer file: `{path}` ({error})") from error
             _check_agreement(backend, path, directory / TOKENIZER_CONFIG_FILE)
             return cls(backend, source=str(path))
@@ -93,7 +95,7 @@ class Tokenizer:
                 return [self.backend.encode(texts[0], add_special_tokens=False)]
             return self.backend.encode_batch(list(texts), add_special_tokens=False)
         except BaseException as error:
-            if type(error).__name__ != "PanicException":  # of Rust, which no module exports
+            if not is_panic(error):
                 raise
             raise ValueError(f"the tokenizer cannot read a text: {error}") from error
 
@@ -139,6 +141,11 @@ class Tokenizer:
         token_type_ids = np.zeros(len(input_ids), dtype=np.int64)
         token_type_ids[len(first_ids) + 2 :] = 1
         return {"input_ids": input_ids, "token_type_ids": token_type_ids}
+
+
+def is_panic(error: BaseException) -> bool:
+    """Whether an error is a panic of Rust, whose class is no `Exception` and exported by no module."""
+    return type(error).__name__ == "PanicException"
 
 
 _FIRST_MARK = "\u0300"
