@@ -9,7 +9,8 @@ import onnxruntime as ort
 
 from tasks.features import INPUT_NAMES
 from tasks.manifest import Execution, ModelDirectory
-from tasks.providers import check_installed, check_started
+from tasks.providers import CPU, CUDA, check_installed, check_started
+from tasks.regular import read_regular
 
 Arrays = dict[str, np.ndarray]
 
@@ -44,7 +45,7 @@ class Engine:
                 inputs or outputs are not those of the manifest.
         """
         self.path = directory.model_path
-        self._session = _load(self.path, execution)
+        self._session = _load(directory, execution)
         inputs = tuple(item.name for item in self._session.get_inputs())
         outputs = tuple(item.name for item in self._session.get_outputs())
         _compare(self.path, "inputs", inputs, directory.manifest.inputs)
@@ -62,20 +63,40 @@ class Engine:
         return dict(zip(self._output_names, outputs, strict=True))
 
 
-def _load(path: Path, execution: Execution) -> ort.InferenceSession:
+def _load(directory: ModelDirectory, execution: Execution) -> ort.InferenceSession:
+    path = directory.model_path
     try:
         check_installed(execution.provider, ort.get_available_providers())
+        options = _options(execution)
+        weights = _weights(directory, execution, options)  # ONNX Runtime copies them
         session = ort.InferenceSession(
             str(path),
-            _options(execution),
+            options,
             providers=execution.providers,
             disabled_optimizers=list(execution.disabled_optimizers),
             enable_fallback=0,  # to another provider, with no more than a line on stdout
         )
+        del weights
         check_started(execution.provider, session.get_providers())
     except Exception as error:  # ONNX Runtime's own errors share no base class
         raise ValueError(f"cannot load `{path}`: {_first_line(error)}") from error
     return session
+
+
+def _weights(directory: ModelDirectory, execution: Execution, options: ort.SessionOptions) -> list[bytes]:
+    """Give ONNX Runtime the weights that lie beside the graph: it would map their files into memory, where whatever is
+    written to one later changes what is computed, and a file that becomes shorter ends the process.
+
+    Returns:
+        What it is given, to be kept until the session is made.
+    """
+    if execution.provider not in (CPU, CUDA):  # others hand the graph on with the names of its files
+        return []
+    names = list(directory.weight_files)
+    weights = [read_regular(directory.path / name) for name in names]
+    if names:
+        options.add_external_initializers_from_files_in_memory(names, weights, list(map(len, weights)))
+    return weights
 
 
 def _options(execution: Execution) -> ort.SessionOptions:

@@ -23,6 +23,7 @@ from typing import Any, Literal, get_args
 from tasks.base import AnyTask, TaskSettings
 from tasks.cpus import VNNI, available_cpus, cpu_flags
 from tasks.files import sha256
+from tasks.graph_file import GraphFile, read_graph_file
 from tasks.providers import CPU, CUDA, OPENVINO, TENSORRT, with_streams
 from tasks.registry import create_task, settings_from_dict, settings_to_dict
 from tasks.regular import read_regular
@@ -227,6 +228,8 @@ class ModelDirectory:
 
     path: Path
     manifest: Manifest
+    weight_files: tuple[str, ...] = ()
+    """Files beside the graph that hold weights of its."""
 
     @property
     def model_path(self) -> Path:
@@ -267,7 +270,24 @@ def read_model_directory(path: str | Path) -> ModelDirectory:
                 f"wrong digest of `{path / name}`: `{actual[:12]}...` where the manifest says `{expected[:12]}...`; "
                 "the file was changed or damaged, export the model again"
             )
-    return ModelDirectory(path=path, manifest=manifest)
+    graph = read_graph_file(path / MODEL_FILE)
+    _check_graph(graph, manifest, path)
+    return ModelDirectory(path=path, manifest=manifest, weight_files=tuple(sorted(graph.weight_files)))
+
+
+def _check_graph(graph: GraphFile, manifest: Manifest, path: Path) -> None:
+    """Raise ValueError for weights without a digest, and for sequences longer than the graph has positions."""
+    if unlisted := sorted(graph.weight_files - manifest.files.keys()):
+        raise ValueError(
+            f"`{path / MODEL_FILE}` reads weights from `{unlisted[0]}`, which is not among the `files` of "
+            f"{MANIFEST_FILE}; export the model again"
+        )
+    length, limit = manifest.settings.max_seq_length, graph.num_positions
+    if limit is not None and length > limit:
+        raise ValueError(
+            f"broken manifest `{path / MANIFEST_FILE}`: settings.max_seq_length `{length}` is above the {limit} "
+            f"positions of `{MODEL_FILE}`"
+        )
 
 
 def holds_manifest(path: Path) -> bool:

@@ -30,7 +30,7 @@ def _check(path: str | Path, mode: int) -> None:
         raise ValueError(f"not a regular file: `{path}`; put a file in its place")
 
 
-def read_regular(path: str | Path, max_bytes: int) -> bytes:
+def read_regular(path: str | Path, max_bytes: int | None = None) -> bytes:
     """The content of a file.
 
     Raises:
@@ -38,7 +38,7 @@ def read_regular(path: str | Path, max_bytes: int) -> bytes:
         OSError: when it cannot be read.
     """
     with open_regular(path) as file:
-        content = file.read(max_bytes + 1)
-    if len(content) > max_bytes:
+        content = file.read(-1 if max_bytes is None else max_bytes + 1)
+    if max_bytes is not None and len(content) > max_bytes:
         raise ValueError(f"`{path}` is too large: more than {max_bytes} bytes")
     return content

@@ -1,7 +1,10 @@
 """Whatever is wrong with one model is that model's: it is `failed` with a line, and the others are served."""
 
 import json
+import os
 
+import numpy as np
+import onnx
 import pytest
 
 from serving.models import load_model
@@ -10,7 +13,7 @@ from tasks.manifest import DATA_FILE, MANIFEST_FILE, MODEL_FILE
 from tasks.tokenizer import TOKENIZER_FILE
 from tests.serving.conftest import serve
 from tests.serving.models import edit_manifest, write_model
-from tests.serving.reliability import wait_until
+from tests.serving.reliability import vectors, wait_until
 from tests.serving.test_repository import embed, states, versions
 
 
@@ -93,6 +96,56 @@ def test_broken(tmp_path, name):
         write_model(tmp_path, "broken", "3")
         wait_until(lambda: states(server).get("broken/3") == "READY", "the watcher has ended")
         assert embed(server, name="tiny").dim == 8
+
+
+def move_weights(directory, *, signed=True, location=DATA_FILE):
+    """As export does with large graphs."""
+    proto = onnx.load(directory / MODEL_FILE)
+    place = directory / location
+    if place.exists():
+        place.unlink()
+    onnx.save(proto, directory / MODEL_FILE, save_as_external_data=True, location=location, size_threshold=64)
+    files = (MODEL_FILE, TOKENIZER_FILE, *([location] if signed else []))
+    edit_manifest(directory, files={name: sha256(directory / name) for name in files})
+
+
+def overwrite(path):
+    """In place, with the size and the time that it had."""
+    status, size = path.stat(), path.stat().st_size
+    with path.open("r+b") as file:
+        file.write(bytes(size))
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def test_weights_beside_the_graph(tmp_path):
+    """They are served as evaluated, also after somebody wrote to their file, which makes the version stale."""
+    reference = write_model(tmp_path, "tiny", hidden_size=64)
+    move_weights(tmp_path / "tiny" / "1")
+    expected = np.stack(reference.predict(["cat"]))
+    data = tmp_path / "tiny" / "1" / DATA_FILE
+    with serve(tmp_path, poll_s=0.02) as server:
+        np.testing.assert_allclose(vectors(embed(server, ["cat"])), expected, rtol=1e-4, atol=1e-5)
+        overwrite(data)
+        np.testing.assert_allclose(vectors(embed(server, ["cat"])), expected, rtol=1e-4, atol=1e-5)
+        wait_until(lambda: states(server)["tiny/1"] == "STALE", "it is not noticed")
+        os.truncate(data, 0)
+        np.testing.assert_allclose(vectors(embed(server, ["cat"])), expected, rtol=1e-4, atol=1e-5)
+
+        assert f"wrong digest of `{data}`" in versions(server)["tiny/1"][1]
+
+
+@pytest.mark.parametrize("location", [DATA_FILE, "weights.bin"])
+def test_weights_without_a_digest(tmp_path, location):
+    """Are not served."""
+    write_model(tmp_path)
+    write_model(tmp_path, "other")
+    move_weights(tmp_path / "other" / "1", signed=False, location=location)
+    with serve(tmp_path) as server:
+        assert states(server) == {"other/1": "FAILED", "tiny/1": "READY"}
+        assert versions(server)["other/1"][1] == (
+            f"`{tmp_path / 'other' / '1' / MODEL_FILE}` reads weights from `{location}`, which is not among the "
+            "`files` of manifest.json; export the model again"
+        )
 
 
 class PanicException(BaseException):

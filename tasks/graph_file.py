@@ -1,0 +1,127 @@
+"""What a graph's file says of other files and of its positions, read without its weights and without `onnx`, which no
+server has.
+
+Source: onnx.proto3 of ONNX 1.19 for the numbers of fields; protobuf.dev/programming-guides/encoding for the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from io import BufferedReader
+from pathlib import Path
+
+from tasks.regular import open_regular
+
+_MESSAGES = {
+    "model": {7: "graph", 25: "function"},
+    "graph": {1: "node", 5: "tensor", 15: "sparse tensor"},
+    "function": {7: "node", 11: "attribute"},
+    "node": {5: "attribute"},
+    "attribute": {5: "tensor", 6: "graph", 10: "tensor", 11: "graph", 22: "sparse tensor", 23: "sparse tensor"},
+    "sparse tensor": {1: "tensor", 2: "tensor"},
+    "tensor": {13: "entry"},
+}
+"""Messages on the way to tensors, by the field that holds them."""
+_DIMS, _NAME = 1, 8
+_KEY, _VALUE = 1, 2
+_LOCATION = b"location"
+_POSITIONS = ("embeddings.position.weight", "position_embeddings.weight")
+"""How tables of learnt positions are called in our graphs and in those of transformers."""
+_MAX_NAME_BYTES = 4096
+
+
+@dataclass(frozen=True)
+class GraphFile:
+    """What is to be known of a graph before it is loaded."""
+
+    weight_files: frozenset[str] = frozenset()
+    """Other files that hold weights, as the graph names them."""
+    num_positions: int | None = None
+    """Longest sequence, where it has learnt positions under a name that is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Field:
+    number: int
+    start: int
+    """Where its bytes begin; of a number, the number."""
+    end: int
+
+
+def read_graph_file(path: Path) -> GraphFile:
+    """Look through a graph, as far as it can be read: ONNX Runtime refuses what cannot.
+
+    Raises:
+        ValueError, OSError: when there is no such file.
+    """
+    names, lengths = set[str](), list[int]()
+    with open_regular(path) as file, suppress(EOFError):
+        size = path.stat().st_size
+        found = [("model", 0, size)]
+        while found:
+            message, start, end = found.pop()
+            fields = list(_fields(file, start, end))
+            if message == "entry":
+                names.update(_locations(file, fields))
+            elif message == "tensor":
+                lengths += _num_positions(file, fields)
+            inner = _MESSAGES.get(message, {})
+            found += [(inner[item.number], item.start, item.end) for item in fields if item.number in inner]
+    return GraphFile(frozenset(names), min(lengths, default=None))
+
+
+def _fields(file: BufferedReader, start: int, end: int) -> Iterator[_Field]:
+    """What a group holds is taken for fields of the message: rather too much is found than too little."""
+    while start < end:
+        file.seek(start)
+        tag = _number(file)
+        number, kind = tag >> 3, tag & 7
+        if kind == 0:
+            value = _number(file)
+            yield _Field(number, value, value)
+        size = _number(file) if kind == 2 else {1: 8, 5: 4}.get(kind, 0)
+        start = file.tell() + size
+        if start > end or kind > 5:
+            raise EOFError
+        if kind == 2:
+            yield _Field(number, start - size, start)
+
+
+def _number(file: BufferedReader) -> int:
+    value = shift = 0
+    while shift < 70:
+        byte = file.read(1)
+        if not byte:
+            break
+        value |= (byte[0] & 127) << shift
+        if byte[0] < 128:
+            return value
+        shift += 7
+    raise EOFError
+
+
+def _text(file: BufferedReader, field: _Field) -> bytes:
+    file.seek(field.start)
+    return file.read(min(field.end - field.start, _MAX_NAME_BYTES))
+
+
+def _locations(file: BufferedReader, fields: list[_Field]) -> Iterator[str]:
+    if any(_text(file, item) == _LOCATION for item in fields if item.number == _KEY):
+        for item in fields:
+            if item.number == _VALUE:
+                yield _text(file, item).decode(errors="replace")
+
+
+def _num_positions(file: BufferedReader, fields: list[_Field]) -> list[int]:
+    names = [_text(file, item).decode(errors="replace") for item in fields if item.number == _NAME]
+    if not any(name.endswith(_POSITIONS) for name in names):
+        return []
+    for item in fields:
+        if item.number == _DIMS:  # a number, or several packed into bytes
+            if item.start == item.end:
+                return [item.start]
+            file.seek(item.start)
+            return [_number(file)]
+    return []
