@@ -12,6 +12,7 @@ from typing import Literal
 from pydantic import Field, FilePath, ValidationError, model_validator
 from pydantic_settings import BaseSettings, CliApp, CliPositionalArg, SettingsConfigDict, SettingsError
 
+from tasks.bounds import MAX_BATCH_TOKENS
 from tasks.cpus import available_cpus
 
 TRACE_VARIABLE = "OTEL_EXPORTER_OTLP_ENDPOINT"
@@ -78,7 +79,7 @@ class Settings(BaseSettings):
     workers: int = Field(default_factory=available_cpus, ge=1, le=1024)
     """Cores to compute with, by default all that this process may use: as many batches at the same time, or fewer, of
     models whose manifest wants several threads a batch. More than there are only adds memory."""
-    max_batch_tokens: int | None = Field(None, ge=1)
+    max_batch_tokens: int | None = Field(None, ge=1, le=MAX_BATCH_TOKENS)
     """Cap of a batch in padded tokens, for all models. Unset: what each manifest says, measured at export. Larger
     batches may raise throughput on a GPU; on a CPU they mostly raise latency."""
     num_threads: int | None = Field(None, ge=1)

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import numpy as np
 
+from tasks.bounds import MAX_LABEL_CHARS, MAX_LABELS, MAX_SEQ_LENGTH, check_bounds
 from tasks.features import Features
 from tasks.tokenizer import Tokenizer
 
@@ -45,19 +46,22 @@ class TaskSettings:
     """How a model treats text. Decided when it is trained, carried by checkpoint and manifest, never set at serving."""
 
     max_seq_length: int = 512
-    """Longest sequence, in tokens, [CLS] and [SEP] included."""
+    """Longest sequence, in tokens, [CLS] and [SEP] included; 8 to 65,536."""
 
     def __post_init__(self) -> None:
-        if self.max_seq_length < 8:
-            raise ValueError(f"max_seq_length must be at least 8: `{self.max_seq_length}`")
+        check_bounds(self, {"max_seq_length": (8, MAX_SEQ_LENGTH)})
 
 
 def check_label_names(task: str, labels: Sequence[str]) -> None:
-    """Whether they can be told apart.
+    """Whether they can be told apart, and are not too many or too long.
 
     Raises:
-        ValueError: naming the task and all of them.
+        ValueError: naming the task, and all of them or the first that is too long.
     """
+    if len(labels) > MAX_LABELS:
+        raise ValueError(f"labels of {task} must be at most {MAX_LABELS}: there are `{len(labels)}`")
+    if long := next((label for label in labels if len(label) > MAX_LABEL_CHARS), ""):
+        raise ValueError(f"a label of {task} must have at most {MAX_LABEL_CHARS} characters: `{long[:50]}...`")
     if len(labels) < 2 or len(set(labels)) != len(labels):
         raise ValueError(f"{task} needs at least two labels, each once: `{list(labels)}`")
     if not all(map(str.strip, labels)):

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from tasks.base import AnyTask, TaskSettings
+from tasks.bounds import MAX_BATCH_TOKENS, MAX_THREADS, check_bounds
 from tasks.cpus import VNNI, available_cpus, cpu_flags
 from tasks.files import sha256
 from tasks.graph_file import GraphFile, read_graph_file
@@ -68,9 +69,9 @@ class Execution:
     """Load-time optimisers of ONNX Runtime to switch off."""
 
     def __post_init__(self) -> None:
-        for name in ("max_batch_tokens", "num_threads"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"execution.{name} must be at least 1: `{getattr(self, name)}`")
+        check_bounds(
+            self, {"max_batch_tokens": (1, MAX_BATCH_TOKENS), "num_threads": (1, MAX_THREADS)}, prefix="execution."
+        )
 
     @property
     def providers(self) -> list[tuple[str, dict[str, str]]]:
@@ -126,9 +127,7 @@ class Manifest:
 
     def __post_init__(self) -> None:
         check_precision(self.precision)
-        for name in ("opset", "hidden_size", "vocab_size"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1: `{getattr(self, name)}`")
+        check_bounds(self, {"opset": (1, 1000), "hidden_size": (1, 65_536), "vocab_size": (1, 2**24)})
 
     def to_json(self) -> str:
         """The text of `manifest.json`.
@@ -279,14 +278,14 @@ def _check_graph(graph: GraphFile, manifest: Manifest, path: Path) -> None:
     """Raise ValueError for weights without a digest, and for sequences longer than the graph has positions."""
     if unlisted := sorted(graph.weight_files - manifest.files.keys()):
         raise ValueError(
-            f"`{path / MODEL_FILE}` reads weights from `{unlisted[0]}`, which is not among the `files` of "
-            f"{MANIFEST_FILE}; export the model again"
+            f"`{path / MODEL_FILE}` is not what its manifest says: it reads weights from `{unlisted[0]}`, which is not "
+            "among the `files`; export the model again"
         )
     length, limit = manifest.settings.max_seq_length, graph.num_positions
     if limit is not None and length > limit:
         raise ValueError(
-            f"broken manifest `{path / MANIFEST_FILE}`: settings.max_seq_length `{length}` is above the {limit} "
-            f"positions of `{MODEL_FILE}`"
+            f"`{path / MODEL_FILE}` is not what its manifest says: it has {limit} positions, fewer than max_seq_length "
+            f"`{length}`; export the model again"
         )
 
 

@@ -19,6 +19,7 @@ import numpy as np
 
 from tasks._fit import check_length, raise_if_invalid, tokenize_texts
 from tasks.base import InvalidExample, Outputs, Task, TaskSettings
+from tasks.bounds import MAX_SEQ_LENGTH, check_bounds
 from tasks.classification import softmax
 from tasks.features import Features
 from tasks.metrics import squad_example_scores, squad_scores
@@ -89,6 +90,10 @@ class SpanPrediction:
         return self.spans[0].text if self.has_answer else ""
 
 
+MAX_N_BEST = 1000
+"""Of each window its square is looked at."""
+
+
 @dataclass(frozen=True)
 class SpanSettings(TaskSettings):
     """How contexts are read and spans chosen. Defaults of the reference code."""
@@ -109,9 +114,8 @@ class SpanSettings(TaskSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("doc_stride", "max_query_length", "max_answer_length", "n_best_size"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1: `{getattr(self, name)}`")
+        lengths = dict.fromkeys(("doc_stride", "max_query_length", "max_answer_length"), (1, MAX_SEQ_LENGTH))
+        check_bounds(self, lengths | {"n_best_size": (1, MAX_N_BEST)})
         if self.max_query_length + 4 > self.max_seq_length:
             raise ValueError(
                 f"max_query_length `{self.max_query_length}` leaves no room for a context in "

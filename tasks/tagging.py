@@ -15,6 +15,7 @@ import numpy as np
 
 from tasks._fit import check_length, raise_if_invalid, tokenize_texts
 from tasks.base import InvalidExample, Outputs, Task, TaskSettings, check_label_names
+from tasks.bounds import MAX_SEQ_LENGTH, MAX_STRICT_LABELS, check_bounds
 from tasks.classification import softmax
 from tasks.features import Features
 from tasks.metrics import tagging_scores
@@ -104,6 +105,9 @@ class TaggingSettings(TaskSettings):
         check_label_names("tagging", self.labels)
         if self.doc_stride < 0:
             raise ValueError(f"doc_stride must not be negative: `{self.doc_stride}`")
+        check_bounds(self, {"doc_stride": (0, MAX_SEQ_LENGTH)})
+        if self.strict and len(self.labels) > MAX_STRICT_LABELS:
+            raise ValueError(f"labels of strict tagging must be at most {MAX_STRICT_LABELS}: `{len(self.labels)}`")
 
 
 @dataclass(frozen=True)

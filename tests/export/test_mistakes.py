@@ -394,7 +394,10 @@ def elsewhere(directory):
 
 PROVENANCE = {
     "task": (manifest("task", value="regression"), "broken manifest"),
-    "length": (manifest("settings", "max_seq_length", value=1000), None),
+    "length": (
+        manifest("settings", "max_seq_length", value=1000),
+        r"has 40 positions, fewer than max_seq_length `1000`",
+    ),
     "precision": (manifest("precision", value="int8"), None),
     "layers": (manifest("provenance", "checkpoint", "config", "num_hidden_layers", value=3), None),
     "fewer layers": (manifest("provenance", "checkpoint", "config", "num_hidden_layers", value=1), None),

@@ -112,6 +112,15 @@ def nested(depth):
     [
         ({"precision": "fp8"}, "unknown precision: `fp8` (one of: fp32, fp16, int8)"),
         ({"hidden_size": 0}, "hidden_size must be at least 1: `0`"),
+        ({"hidden_size": 2**40}, "hidden_size must be at most 65536: `1099511627776`"),
+        ({"vocab_size": 2**40}, "vocab_size must be at most 16777216: `1099511627776`"),
+        ({"opset": 10**30}, "opset must be at most 1000: `1" + "0" * 30),
+        ({"settings": {"max_seq_length": 50_000_000}}, "max_seq_length must be at most 65536: `50000000`"),
+        (
+            {"execution": {"max_batch_tokens": 10**9}},
+            "execution.max_batch_tokens must be at most 1048576",
+        ),
+        ({"execution": {"num_threads": 2000}}, "execution.num_threads must be at most 1024: `2000`"),
         ({"execution": {"max_batch_tokens": -5}}, "execution.max_batch_tokens must be at least 1: `-5`"),
         ({"scores": {"dev": {"pearson": float("nan")}}}, "scores.dev.pearson must be a finite number: `nan`"),
         ({"settings": {"null_threshold": float("inf")}}, "settings.null_threshold must be a finite number: `inf`"),

@@ -71,6 +71,19 @@ WRONG = [
     ("spans", {"null_threshold": float("-inf")}, "`null_threshold` must be a finite number"),
     ("spans", {"null_threshold": 10**400}, "`null_threshold` must be a finite number"),
     ("spans", {"doc_stride": 0}, "doc_stride must be at least 1: `0`"),
+    *(
+        ("spans", {name: 70_000}, f"{name} must be at most 65536: `70000`")
+        for name in ("max_seq_length", "doc_stride", "max_query_length", "max_answer_length")
+    ),
+    ("spans", {"n_best_size": 1001}, "n_best_size must be at most 1000: `1001`"),
+    ("tagging", {"labels": ["O", "X"], "doc_stride": 70_000}, "doc_stride must be at most 65536: `70000`"),
+    (
+        "tagging",
+        {"labels": list(map(str, range(3000))), "strict": True},
+        "labels of strict tagging must be at most 2048: `3000`",
+    ),
+    ("classification", {"labels": list(map(str, range(70_000)))}, "at most 65536: there are `70000`"),
+    ("classification", {"labels": ["a", "b" * 2000]}, "must have at most 1024 characters: `bbb"),
     ("classification", {}, "at least two labels"),
     ("tagging", {"labels": ["O"]}, "tagging needs at least two labels, each once"),
     ("classification", {"labels": "no"}, "`labels` must be a list of strings: `'no'`"),
