@@ -22,7 +22,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # the workers need the
 
 import uvloop  # noqa: E402
 
-from serving import logs  # noqa: E402
+from serving import descriptors, logs  # noqa: E402
 from serving.errors import told  # noqa: E402
 from serving.report import describe_settings, versions  # noqa: E402
 from serving.server import Server  # noqa: E402
@@ -54,6 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             settings = read_settings(arguments)
             logs.configure(settings.log_format, settings.log_level)
             _warn_of_unknown_variables()
+            descriptors.raise_limit()
             sys.setswitchinterval(SWITCH_S)
             uvloop.run(run(settings))
     except (ValueError, OSError) as error:

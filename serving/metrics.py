@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from threading import BoundedSemaphore
 from wsgiref.simple_server import WSGIRequestHandler
 
 import grpc
@@ -22,6 +23,7 @@ from prometheus_client import (
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from serving.descriptors import limit, max_scrapes
 from serving.models import Model, State
 from serving.scheduler import Batch, HopelessError, QueueFullError, TooLargeError
 from tasks.manifest import MODEL_FILE
@@ -302,10 +304,17 @@ class _Handler(WSGIRequestHandler):
     """The library's own waits for a request for ever, and writes a traceback for each client that leaves early."""
 
     timeout = IDLE_S
+    scrapes: BoundedSemaphore
+    """What does not get in is closed: its descriptors would be those of clients."""
 
     def handle(self) -> None:
-        with suppress(OSError):
-            super().handle()
+        if not self.scrapes.acquire(blocking=False):
+            return
+        try:
+            with suppress(OSError):
+                super().handle()
+        finally:
+            self.scrapes.release()
 
     def log_message(self, *_: object) -> None:
         """No line a scrape."""
@@ -321,7 +330,8 @@ class MetricsServer:
             OSError: when the address cannot be had.
         """
         self._server, self._thread = start_http_server(port, host, metrics.registry)
-        self._server.RequestHandlerClass = _Handler
+        scrapes = BoundedSemaphore(max_scrapes(limit()))
+        self._server.RequestHandlerClass = type("Handler", (_Handler,), {"scrapes": scrapes})
         self._server.socket.listen(BACKLOG)  # the library's own are 5: the next would wait a second and more
         self.port: int = self._server.server_port
 

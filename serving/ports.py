@@ -12,6 +12,7 @@ from typing import Any
 
 import grpc
 
+from serving.descriptors import limit, max_connections
 from serving.settings import Settings
 from serving.tls import TlsFiles, credentials
 
@@ -75,6 +76,8 @@ def channel_options(settings: Settings) -> Iterator[tuple[str, int]]:
     yield "grpc.server.max_pending_requests", MAX_BURST
     yield "grpc.server.max_pending_requests_hard_limit", MAX_BURST
     yield "grpc.max_concurrent_streams", MAX_STREAMS
+    # Further ones are closed: without descriptors nobody reads metrics or models, and clients wait for nothing.
+    yield "grpc.max_allowed_incoming_connections", max_connections(limit())
     yield "grpc.keepalive_permit_without_calls", 1
     yield "grpc.http2.min_ping_interval_without_data_ms", _ms(MIN_PING_S)
     yield "grpc.keepalive_time_ms", _ms(settings.keepalive_time_s)
