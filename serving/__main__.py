@@ -13,12 +13,18 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 signal.signal(signal.SIGINT, signal.SIG_DFL)  # while the imports below take their time, Ctrl-C just ends it
 signal.signal(signal.SIGHUP, signal.SIG_IGN)  # asks to look for new models, which the first load does anyway
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # the workers need the cores that it would take
+
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # strangers' failed handshakes fill the log, in a format of their own
+
+from serving import streams  # noqa: E402
+
+streams.open_missing()  # before anything is opened that stays open
 
 import uvloop  # noqa: E402
 
@@ -43,27 +49,42 @@ def main(arguments: Sequence[str] | None = None) -> int:
         that hangs for good ends the process with 1.
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
+    if "--version" in arguments:
+        print(versions())
+        return 0
+    if "--print-config" in arguments:
+        arguments.remove("--print-config")
+        return _told(lambda: _print_config(arguments))
+    with streams.never_waiting():
+        return _told(lambda: _serve(arguments))
+
+
+def _told(act: Callable[[], None]) -> int:
+    """Act; a mistake of the user is one line and exit code 2."""
     try:
-        if "--version" in arguments:
-            print(versions())
-        elif "--print-config" in arguments:
-            arguments.remove("--print-config")
-            print(describe_settings(arguments))
-            _warn_of_unknown_variables()
-        else:
-            settings = read_settings(arguments)
-            logs.configure(settings.log_format, settings.log_level)
-            _warn_of_unknown_variables()
-            descriptors.raise_limit()
-            sys.setswitchinterval(SWITCH_S)
-            uvloop.run(run(settings))
+        act()
     except (ValueError, OSError) as error:
         print(f"error: {told(error)}", file=sys.stderr)
         return 2
+    return 0
+
+
+def _print_config(arguments: Sequence[str]) -> None:
+    print(describe_settings(arguments))
+    _warn_of_unknown_variables()
+
+
+def _serve(arguments: Sequence[str]) -> None:
+    settings = read_settings(arguments)
+    logs.configure(settings.log_format, settings.log_level)
+    _warn_of_unknown_variables()
+    descriptors.raise_limit()
+    sys.setswitchinterval(SWITCH_S)
+    try:
+        uvloop.run(run(settings))
     except RuntimeError as error:
         logger.critical("%s", error)
         _exit(1)
-    return 0
 
 
 async def run(settings: Settings) -> None:
@@ -110,7 +131,7 @@ async def run(settings: Settings) -> None:
 def _exit(code: int) -> NoReturn:
     """At once: a thread that computes, loads or reads would be waited for, perhaps for ever."""
     logging.shutdown()
-    sys.stdout.flush()
+    streams.flush()
     os._exit(code)
 
 

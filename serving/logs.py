@@ -6,7 +6,12 @@ import json
 import logging
 import sys
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
+
+from serving import streams
+
+logger = logging.getLogger(__name__)
 
 
 class TextFormatter(logging.Formatter):
@@ -38,6 +43,13 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(entry)
 
 
+def dropped(count: int, formatter: logging.Formatter | None = None) -> str:
+    """The line that says how many lines could not be written."""
+    message, fields = "lines that could not be written were dropped", {"fields": {"dropped": count}}
+    record = logger.makeRecord(logger.name, logging.WARNING, "", 0, message, (), None, extra=fields)
+    return (formatter or TextFormatter()).format(record) + "\n"
+
+
 FORMATTERS: dict[str, type[logging.Formatter]] = {"text": TextFormatter, "json": JsonFormatter}
 
 
@@ -48,8 +60,9 @@ def configure(log_format: str, level: str) -> None:
         log_format: one of FORMATTERS.
         level: `debug`, `info`, `warning` or `error`.
     """
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(FORMATTERS[log_format]())
+    handler, formatter = logging.StreamHandler(sys.stderr), FORMATTERS[log_format]()
+    handler.setFormatter(formatter)
+    streams.tell_dropped_with(partial(dropped, formatter=formatter))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
 
 

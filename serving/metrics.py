@@ -20,7 +20,7 @@ from prometheus_client import (
     disable_created_metrics,
     start_http_server,
 )
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from serving.descriptors import limit, max_scrapes
@@ -168,6 +168,10 @@ class Metrics:
         self.registry.register(_Health(serving))
         self._queued_sequences, self._queued_tokens = queued_sequences, queued_tokens
 
+    def watch_log(self, num_dropped: Callable[[], int]) -> None:
+        """Ask at each scrape how many lines of the log were dropped."""
+        self.registry.register(_Dropped(num_dropped))
+
     def watch_cache(self, num_bytes: Callable[[], int], num_replies: Callable[[], int]) -> None:
         """Ask at each scrape."""
         self._cache_bytes.set_function(num_bytes)
@@ -298,6 +302,18 @@ class _Health(Collector):
             if service:
                 family.add_metric((service,), serves)
         yield family
+
+
+class _Dropped(Collector):
+    """Lines of the log that were dropped."""
+
+    def __init__(self, num_dropped: Callable[[], int]) -> None:
+        self._num_dropped = num_dropped
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        yield CounterMetricFamily(
+            "bertline_log_lines_dropped", "Lines of the log that could not be written.", self._num_dropped()
+        )
 
 
 class _Handler(WSGIRequestHandler):

@@ -11,6 +11,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from serving import streams
 from serving.cache import ReplyCache
 from serving.calls import CallLog
 from serving.encoder import METHODS, SERVICE, Encoder
@@ -89,6 +90,7 @@ class Server:
             queued_sequences=self._scheduler.queued_sequences,
             queued_tokens=self._scheduler.queued_tokens,
         )
+        self.metrics.watch_log(streams.num_dropped)
         if cache is not None:
             self.metrics.watch_cache(lambda: cache.num_bytes, lambda: len(cache))
         self._watching: list[asyncio.Task[None]] = []
