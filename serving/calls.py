@@ -57,6 +57,8 @@ class Call:
     details: str = ""
     """What the status says, unless it is OK."""
     seconds: float = 0.0
+    has_ended: bool = False
+    """Nobody waits for what threads still do for it."""
 
     @property
     def peer(self) -> str:

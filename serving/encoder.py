@@ -40,7 +40,7 @@ class Encoder:
         return self._servicer.route(SERVICE, behaviours)
 
     def _prepare(self, rpc: Rpc, incoming: Incoming) -> tuple[Admitted, Callable[[], Work]]:
-        request: Any = parse(rpc.request_type, incoming.raw)
+        request: Any = parse(rpc.request_type, incoming.raw, self._servicer.intake.reading(incoming))
         model = self._servicer.models.find(request.model.name, request.model.version, rpc.task)
         intake, num_inputs = self._servicer.intake, len(getattr(request, rpc.inputs))
         intake.receive(incoming, model, num_inputs)
@@ -74,7 +74,7 @@ class Encoder:
             return await self._servicer.tokenizing(size, partial(self._tokens, incoming, model, inputs), small=0)
 
     def _prepare_tokenize(self, incoming: Incoming) -> tuple[Model, Sequence[pb.TextInput]]:
-        request = parse(pb.TokenizeRequest, incoming.raw)
+        request = parse(pb.TokenizeRequest, incoming.raw, self._servicer.intake.reading(incoming))
         model = self._servicer.models.find(request.model.name, request.model.version)
         self._servicer.intake.receive(incoming, model, len(request.inputs))
         return model, request.inputs
@@ -84,7 +84,7 @@ class Encoder:
         pairs = {f"inputs[{index}].text_pair": item.text_pair for index, item in enumerate(inputs)}
         self._servicer.intake.limits.check_chars(texts | pairs)
         started_s = time.monotonic()
-        results = list(in_time(tokenize(model.task.tokenizer, inputs), incoming.deadline_s))
+        results = list(in_time(tokenize(model.task.tokenizer, inputs), incoming))
         seconds = self._servicer.intake.encoded(incoming, model, started_s)
         return pb.TokenizeReply(
             model=reference(model),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, NoReturn
 
 import grpc
@@ -34,12 +35,18 @@ class Violation:
         return f"{self.field}: {self.reason}"
 
 
+MAX_VIOLATIONS = 10_000
+"""Of a request; whoever finds one more need not look for others. Far fewer travel."""
+
+
 class InvalidRequestError(ValueError):
     """The caller must change the request; `violations` names the fields, where it is about fields."""
 
-    def __init__(self, message: str = "", violations: Sequence[Violation] = ()) -> None:
-        self.violations = list(violations)
-        more = f" (and {len(self.violations) - 3} more)" if len(self.violations) > 3 else ""
+    def __init__(self, message: str = "", violations: Iterable[Violation] = ()) -> None:
+        self.violations = list(islice(violations, MAX_VIOLATIONS))
+        num_more = len(self.violations) - 3
+        least = "at least " * (len(self.violations) == MAX_VIOLATIONS)
+        more = f" (and {least}{num_more} more)" if num_more > 0 else ""
         super().__init__(message or "; ".join(map(str, self.violations[:3])) + more)
 
 

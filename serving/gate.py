@@ -183,6 +183,7 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             raise TooManyCallsError(f"{self._max_concurrent} calls of this client are under way; wait for one")
 
     def _end(self, call: Call) -> None:
+        call.has_ended = True
         call.seconds = time.monotonic() - call.started_s
         self._metrics.handled(call.path, call.code, call.seconds)
         if call.code is grpc.StatusCode.OK and _is_health(call):

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from serving.calls import Call, Stage
@@ -15,10 +15,17 @@ from serving.limits import Limits, note_cut
 from serving.metrics import REJECTIONS, Metrics
 from serving.models import Model
 from serving.scheduler import ExpiredError, RefusedError, Scheduler
+from serving.wire import Reading
 from tasks.base import AnyTask, InvalidExample, InvalidExamplesError
 from tasks.features import Features
 
 T = TypeVar("T")
+
+PARTS_PER_TEXT, MORE_PARTS = 4, 1000
+"""So many times the most texts of a request, and so many more parts it may seem to hold before it is parsed, and its
+inputs are counted."""
+ENCODED_BYTES = 256 * 1024
+"""Of a request: what is encoded between two looks at whether its caller still waits. Some 50 ms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +37,15 @@ class Incoming:
     """On the clock of `time.monotonic`."""
     call: Call
     """What is noted of it."""
+
+    def check(self) -> None:
+        """Go on only while somebody waits: to be called now and then in what may take long.
+
+        Raises:
+            ExpiredError: when the deadline has passed, or the call has been cancelled.
+        """
+        if self.call.has_ended or (self.deadline_s is not None and time.monotonic() > self.deadline_s):
+            raise ExpiredError("the deadline passed before all was done")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +66,10 @@ class Intake:
         self.limits = limits
         self._scheduler = scheduler
         self._metrics = metrics
+
+    def reading(self, incoming: Incoming) -> Reading:
+        """What bounds the reading of a request."""
+        return Reading(max_parts=MORE_PARTS + PARTS_PER_TEXT * self.limits.max_texts, check=incoming.check)
 
     def receive(self, incoming: Incoming, model: Model, num_inputs: int) -> None:
         """Note what came, and refuse too much of it.
@@ -112,8 +132,7 @@ class Intake:
             held = examples
             if num_bytes > self.limits.free_bytes(task.settings):
                 held = self.limits.cut(examples, task.settings, windowed=windowed, truncate=truncate)
-            read = [task.complete(example) for example in held]
-            windows = task.encode(read, truncate=truncate)
+            read, windows = _encoded(incoming, task, held, truncate=truncate)
         except InvalidExamplesError as error:
             raise InvalidRequestError(
                 violations=[Violation(field(item), item.reason) for item in error.invalid]
@@ -145,16 +164,34 @@ class Intake:
             raise
 
 
-def in_time(items: Iterable[T], deadline_s: float | None) -> Iterator[T]:
+def in_time(items: Iterable[T], incoming: Incoming) -> Iterator[T]:
     """Items as they come, until nobody waits for them any more.
 
     Raises:
-        ExpiredError: when the deadline has passed.
+        ExpiredError: when the deadline has passed, or the call has been cancelled.
     """
     for item in items:
-        if deadline_s is not None and time.monotonic() > deadline_s:
-            raise ExpiredError("the deadline passed before all was done")
+        incoming.check()
         yield item
+
+
+def _encoded(
+    incoming: Incoming, task: AnyTask, examples: Sequence[Any], *, truncate: bool
+) -> tuple[list[Any], list[list[Features]]]:
+    """The examples, complete, and the features of each; a few at a time, as long as somebody waits for them."""
+    step = max(1, len(examples) * ENCODED_BYTES // max(1, len(incoming.raw)))
+    read, windows, invalid = list[Any](), list[list[Features]](), list[InvalidExample]()
+    for first in range(0, len(examples), step):
+        incoming.check()
+        part = [task.complete(example) for example in examples[first : first + step]]
+        try:
+            windows += task.encode(part, truncate=truncate)
+        except InvalidExamplesError as error:
+            invalid += [replace(item, index=first + item.index) for item in error.invalid]
+        read += part
+    if invalid:
+        raise InvalidExamplesError(invalid)
+    return read, windows
 
 
 def note_model(call: Call, model: Model, num_inputs: int) -> None:

@@ -1,39 +1,239 @@
-"""Request bytes -> messages, with the bad fields named where strings are not UTF-8."""
+"""Request bytes -> messages, with the bad fields named where strings are not UTF-8.
+
+Protobuf keeps the interpreter until it has parsed all it was given, and an empty message of two bytes takes up to a
+hundred of memory. So what is not small is parsed in pieces, and refused as soon as it holds too many parts.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
-from typing import Any, TypeVar
+from itertools import islice
+from typing import Any, NamedTuple, TypeVar
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
-from serving.errors import InvalidRequestError, Violation
+from serving.errors import MAX_VIOLATIONS, InvalidRequestError, Violation
 
 MessageT = TypeVar("MessageT", bound=Message)
 
+PIECE_BYTES = 64 * 1024
+"""What is parsed at once: one to three milliseconds where it is all empty messages."""
+CHECKED = 256
+"""Strings that are checked at once."""
+_VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
+_VARINTS = {
+    FieldDescriptor.TYPE_BOOL,
+    FieldDescriptor.TYPE_ENUM,
+    *(getattr(FieldDescriptor, f"TYPE_{kind}{size}") for kind in ("INT", "UINT", "SINT") for size in (32, 64)),
+}
 
-def parse(request_type: type[MessageT], raw: bytes) -> MessageT:
+
+def _nothing() -> None:
+    """Go on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What bounds the reading of a request."""
+
+    max_parts: int = 10_000
+    """Fields that a request may hold, of those that are counted before they are parsed, which is not all: more than any
+    honest request does."""
+    check: Callable[[], None] = _nothing
+    """Called now and then, to raise where nobody waits any more."""
+
+
+def parse(request_type: type[MessageT], raw: bytes, reading: Reading = Reading()) -> MessageT:
     """Parse a request.
 
     Raises:
-        InvalidRequestError: naming the strings that are not UTF-8; without names where it is no such message at all.
+        InvalidRequestError: naming the strings that are not UTF-8, or the field that holds too much; without names
+            where it is no such message at all.
     """
     try:
-        return request_type.FromString(raw)
+        return _parsed(request_type, raw, reading)
     except DecodeError as error:
         full_name = request_type.DESCRIPTOR.full_name
-        violations = [Violation(path, "not UTF-8") for path in _not_utf8(request_type, raw)]
+        violations = [Violation(path, "not UTF-8") for path in _not_utf8(request_type, raw, reading)]
         raise InvalidRequestError(f"not a {full_name}" if not violations else "", violations) from error
 
 
-def _not_utf8(request_type: type[Message], raw: bytes) -> list[str]:
+def _parsed(message_type: type[MessageT], raw: bytes, reading: Reading) -> MessageT:
+    if len(raw) <= PIECE_BYTES:
+        return message_type.FromString(raw)
+    message = message_type()
+    _Merger(raw, reading).merge(message, _layout(message_type.DESCRIPTOR), 0, len(raw))
+    return message
+
+
+class _Field(NamedTuple):
+    """What the reader of pieces has to know of a field that holds several bytes."""
+
+    name: str
+    is_repeated: bool
+    is_packed: bool
+    """Holds many numbers, each of any length."""
+    layout: _Layout | None
+    """Of a message that is no entry of a map."""
+    is_deep: bool
+    """Whether that message has messages of its own, which have to be counted."""
+    is_counted: bool
+
+
+_Layout = Mapping[int, _Field]
+"""Fields by number, of one type of message."""
+_UNCOUNTED = {"bertline.v1.TagInput.words"}
+"""There may be any number of words."""
+
+
+@cache
+def _layout(descriptor: Descriptor) -> _Layout:
+    return {
+        field.number: _Field(
+            name=field.name,
+            is_repeated=field.is_repeated,
+            is_packed=field.is_repeated and field.type in _VARINTS,
+            layout=None if not (kind := field.message_type) or _is_entry(kind) else _layout(kind),
+            is_deep=bool(kind) and not _is_entry(kind) and any(inner.message_type for inner in kind.fields),
+            is_counted=field.full_name not in _UNCOUNTED,
+        )
+        for field in descriptor.fields
+    }
+
+
+def _is_entry(descriptor: Descriptor) -> bool:
+    return bool(descriptor.GetOptions().map_entry)
+
+
+class _Merger:
+    """Parses a request piece by piece; between them other threads have their turn."""
+
+    def __init__(self, raw: bytes, reading: Reading) -> None:
+        self._raw = raw
+        self._reading = reading
+        self._num_parts = 0
+
+    def merge(self, message: Message, layout: _Layout, place: int, end: int, outer: str = "") -> None:
+        """Merge the fields that stand from one place to another into a message.
+
+        Args:
+            outer: field of the request that the message is the content of.
+
+        Raises:
+            DecodeError: where these are no fields.
+            InvalidRequestError: when the request has too many parts.
+        """
+        piece, raw = place, self._raw
+        while place < end:
+            first, tag = place, raw[place]
+            if tag & 0x87 == _LENGTH and first + 1 < end and (size := raw[first + 1]) < 0x80:  # nearly all are such
+                number, start, place = tag >> 3, first + 2, first + 2 + size
+                if place > end:
+                    raise DecodeError("a field that is cut off")
+            else:
+                number, start, place = self._field(first, end)
+            field = layout.get(number)
+            if field is None or field.is_counted:
+                self._count(outer or (field.name if field else "unknown fields"))
+            size = place - first
+            if start and field and (field.is_deep or size > PIECE_BYTES) and (field.layout or field.is_packed):
+                self._take(message, piece, first)
+                self._enter(message, field, first, start, place, outer)
+                piece = place
+            elif place - piece > PIECE_BYTES:
+                self._take(message, piece, first)
+                piece = first
+        self._take(message, piece, end)
+
+    def _enter(self, message: Message, field: _Field, first: int, start: int, end: int, outer: str) -> None:
+        """Merge a field whose content is merged in pieces."""
+        if field.layout is None:
+            self._take_packed(message, self._raw[first : first + _varint_size(self._raw, first)], start, end)
+            return
+        inner = getattr(message, field.name)
+        if field.is_repeated:
+            inner = inner.add()
+        else:
+            inner.SetInParent()
+        self.merge(inner, field.layout, start, end, outer or field.name)
+
+    def _take(self, message: Message, start: int, end: int) -> None:
+        if start < end:
+            self._reading.check()
+            message.MergeFromString(self._raw[start:end])
+
+    def _take_packed(self, message: Message, tag: bytes, start: int, end: int) -> None:
+        """Merge many numbers, as several fields: which is the same."""
+        while start < end:
+            stop = min(start + PIECE_BYTES, end)
+            while stop < end and self._raw[stop - 1] & 0x80:  # in the midst of a number
+                stop += 1
+            self._reading.check()
+            message.MergeFromString(tag + _varint(stop - start) + self._raw[start:stop])
+            start = stop
+
+    def _count(self, name: str) -> None:
+        self._num_parts += 1
+        if self._num_parts > self._reading.max_parts:
+            reason = f"more than {self._reading.max_parts} came, or parts of them; send several requests"
+            raise InvalidRequestError(violations=[Violation(name, reason)])
+        if not self._num_parts % 1024:
+            self._reading.check()
+
+    def _field(self, place: int, end: int) -> tuple[int, int, int]:
+        """The number of the field that begins at a place, where its content begins (0 for one without length), and
+        where it ends."""
+        tag, place = self._read_varint(place, end)
+        kind, start = tag & 7, 0
+        if kind == _LENGTH:
+            size, start = self._read_varint(place, end)
+            place = start + size
+        elif kind == _VARINT:
+            _, place = self._read_varint(place, end)
+        elif kind in (_FIXED64, _FIXED32):
+            place += 8 if kind == _FIXED64 else 4
+        else:
+            raise DecodeError("a group, which none of our messages has")
+        if place > end:
+            raise DecodeError("a field that is cut off")
+        return tag >> 3, start, place
+
+    def _read_varint(self, place: int, end: int) -> tuple[int, int]:
+        """A number, and where it ends."""
+        raw, value, shift = self._raw, 0, 0
+        while place < end and shift < 70:
+            byte = raw[place]
+            place += 1
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value, place
+            shift += 7
+        raise DecodeError("a number that does not end")
+
+
+def _varint(value: int) -> bytes:
+    groups = bytearray()
+    while value > 0x7F:
+        groups.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*groups, value])
+
+
+def _varint_size(raw: bytes, place: int) -> int:
+    return next(size for size in range(1, 11) if raw[place + size - 1] < 0x80)
+
+
+def _not_utf8(request_type: type[Message], raw: bytes, reading: Reading) -> list[str]:
+    """The first of them, more than are told."""
     try:
-        return list(_broken_fields(_twin(request_type.DESCRIPTOR).FromString(raw), request_type.DESCRIPTOR))
+        twin = _parsed(_twin(request_type.DESCRIPTOR), raw, reading)
     except DecodeError:
         return []
+    return list(islice(_broken_fields(twin, request_type.DESCRIPTOR, reading), MAX_VIOLATIONS))
 
 
 @cache
@@ -57,24 +257,31 @@ def _loosen(message: descriptor_pb2.DescriptorProto) -> None:
         _loosen(nested)
 
 
-def _broken_fields(message: Message, meant: Descriptor, prefix: str = "") -> Iterator[str]:
+def _broken_fields(message: Message, meant: Descriptor, reading: Reading, prefix: str = "") -> Iterator[str]:
     """Paths to what is not UTF-8 in a twin, where the message that is meant has strings."""
     for twin, value in message.ListFields():
-        field, values = _values(meant.fields_by_number[twin.number], value)
-        for place, item in values.items():
-            path = f"{prefix}{twin.name}{place}"
+        field, path = meant.fields_by_number[twin.number], f"{prefix}{twin.name}"
+        if (kind := field.message_type) and _is_entry(kind):
+            field = kind.fields_by_name["value"]
+            parts: Iterator[tuple[str, Any]] = ((f"{path}[{key!r:.80}]", item) for key, item in value.items())
+        elif field.is_repeated:
+            parts = _numbered(path, value, field, reading)
+        else:
+            parts = iter([(path, value)])
+        for place, item in parts:
             if field.message_type:
-                yield from _broken_fields(item, field.message_type, f"{path}.")
+                yield from _broken_fields(item, field.message_type, reading, f"{place}.")
             elif field.type == field.TYPE_STRING and not _is_utf8(item):
-                yield path
+                yield place
 
 
-def _values(field: FieldDescriptor, value: Any) -> tuple[FieldDescriptor, dict[str, Any]]:
-    """What a field holds, by its place there, and the field that describes each of them: of a map its values'."""
-    if field.message_type and field.message_type.GetOptions().map_entry:
-        values = {f"[{key!r:.80}]": item for key, item in value.items()}
-        return field.message_type.fields_by_name["value"], values
-    return field, {f"[{i}]": item for i, item in enumerate(value)} if field.is_repeated else {"": value}
+def _numbered(path: str, values: Any, field: FieldDescriptor, reading: Reading) -> Iterator[tuple[str, Any]]:
+    """The elements of a field that may be broken, with their paths."""
+    for first in range(0, len(values), CHECKED):
+        reading.check()
+        chunk: Sequence[Any] = values[first : first + CHECKED]
+        if field.message_type or (field.type == field.TYPE_STRING and not _is_utf8(b" ".join(chunk))):
+            yield from ((f"{path}[{first + index}]", item) for index, item in enumerate(chunk))
 
 
 def _is_utf8(data: bytes) -> bool:

@@ -77,7 +77,7 @@ _TOO_MUCH = "`{target}` does not take so much at once ({details}); lower `batch_
 _SERVER_ERROR = (ServerError, "`{target}` failed with {code} ({details})")
 _PUSHBACK = "grpc-retry-pushback-ms"
 """When the server wants to be asked again; negative for never (gRFC A6)."""
-_MORE = re.compile(r"\(and (\d+) more\)$")
+_MORE = re.compile(r"\(and (?:at least )?(\d+) more\)$")
 """How many fields are wrong beside the three that a message tells: what comes with it may hold fewer."""
 ALL_INPUTS = ("inputs", "texts")
 """Fields that hold all inputs of a request: what is wrong with one is that there is too much in it."""

@@ -96,7 +96,7 @@ class OpenInference:
         return pb.RepositoryIndexResponse(models=entries)
 
     def _prepare(self, incoming: Incoming) -> tuple[Admitted, Callable[[], Computable]]:
-        request = parse(pb.ModelInferRequest, incoming.raw)
+        request = parse(pb.ModelInferRequest, incoming.raw, self._servicer.intake.reading(incoming))
         model = self._find(request.model_name, request.model_version, "model_name")
         check_shapes(request)
         num_inputs = max((item.shape[0] for item in request.inputs if item.shape), default=0)

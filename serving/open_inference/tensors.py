@@ -20,8 +20,12 @@ DTYPES = {"BOOL": "?", "INT32": "<i4", "INT64": "<i8", "FP32": "<f4", BYTES: "O"
 """Elements as they travel; those of BYTES are `bytes`, each with its length before it."""
 MAX_RANK = 2
 """Of an input."""
+MAX_TENSORS = 32
+"""Inputs of a request, and outputs: more than any model has."""
 MAX_AXIS = 2**31 - 1
 """An array without elements may have one axis of any size to whoever sends it, but not to numpy."""
+CONVERTED = 8192
+"""Numbers that become part of an array at once; a millisecond."""
 _ACCEPTED = {BYTES: (BYTES,), "INT64": ("INT64", "INT32")}
 _CONTENTS = {BYTES: "bytes_contents", "INT64": "int64_contents", "INT32": "int_contents"}
 
@@ -48,11 +52,15 @@ def quoted(name: str) -> str:
 
 
 def check_shapes(request: pb.ModelInferRequest) -> None:
-    """Refuse shapes that no input has: the product of very many axes, or of huge ones, is work of its own.
+    """Refuse more tensors than any model takes, and shapes that no input has: the product of very many axes, or of huge
+    ones, is work of its own.
 
     Raises:
         InvalidRequestError: naming the first of them.
     """
+    for field in ("inputs", "outputs", "raw_input_contents"):
+        if (count := len(getattr(request, field))) > MAX_TENSORS:
+            raise wrong(field, f"{count} came, a request has at most {MAX_TENSORS}")
     for index, item in enumerate(request.inputs):
         if len(item.shape) > MAX_RANK:
             raise wrong(f"inputs[{index}].shape", f"{len(item.shape)} axes came, an input has at most {MAX_RANK}")
@@ -107,7 +115,7 @@ class _Reader:
         count = math.prod(self.item.shape)
         if self.raw is None:
             elements = self._typed(count)
-        elif self.item.contents.ByteSize():
+        elif self.item.contents.ListFields():
             raise wrong(f"{self.path}.contents", "not together with raw_input_contents; send one of them")
         elif self.item.datatype == BYTES:
             elements = _array(self._split(self.raw, count))
@@ -129,7 +137,7 @@ class _Reader:
                 raise wrong(f"{self.path}.contents", f"{self.item.datatype} goes into {name}, not {field.name}")
         values = getattr(self.item.contents, name)
         self._check_count(len(values), count, "elements")
-        return _array(values) if self.item.datatype == BYTES else np.array(values, DTYPES[self.item.datatype])
+        return _array(values) if self.item.datatype == BYTES else _numbers(values, DTYPES[self.item.datatype])
 
     def _fixed(self, raw: bytes, count: int) -> np.ndarray:
         dtype = np.dtype(DTYPES[self.item.datatype])
@@ -145,6 +153,8 @@ class _Reader:
             if place > len(raw):
                 raise wrong(f"raw_input_contents[{self.index}]", f"element {len(elements)} is cut off")
             elements.append(raw[place - size : place])
+            if len(elements) > count + CONVERTED:
+                break  # whatever else there is
         self._check_count(len(elements), count, "elements")
         return elements
 
@@ -152,6 +162,14 @@ class _Reader:
         if came != count:
             field = f"{self.path}.contents" if self.raw is None else f"raw_input_contents[{self.index}]"
             raise wrong(field, f"{came} {unit} came, the shape {list(self.item.shape)} has {count}")
+
+
+def _numbers(values: Sequence[int], dtype: str) -> np.ndarray:
+    """The array of them, made in parts: of each, numpy keeps the interpreter until it is done."""
+    array = np.empty(len(values), dtype)
+    for first in range(0, len(values), CONVERTED):
+        array[first : first + CONVERTED] = values[first : first + CONVERTED]
+    return array
 
 
 def _array(values: Sequence[bytes]) -> np.ndarray:
