@@ -84,7 +84,7 @@ class Encoder:
         pairs = {f"inputs[{index}].text_pair": item.text_pair for index, item in enumerate(inputs)}
         self._servicer.intake.limits.check_chars(texts | pairs)
         started_s = time.monotonic()
-        results = list(in_time(tokenize(model.task.tokenizer, inputs), incoming))
+        results = list(in_time(tokenize(model.task.tokenizer, inputs), incoming.deadline_s))
         seconds = self._servicer.intake.encoded(incoming, model, started_s)
         return pb.TokenizeReply(
             model=reference(model),

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from serving.calls import Call, Stage
@@ -24,8 +24,6 @@ T = TypeVar("T")
 PARTS_PER_TEXT, MORE_PARTS = 4, 1000
 """So many times the most texts of a request, and so many more parts it may seem to hold before it is parsed, and its
 inputs are counted."""
-ENCODED_BYTES = 256 * 1024
-"""Of a request: what is encoded between two looks at whether its caller still waits. Some 50 ms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +130,8 @@ class Intake:
             held = examples
             if num_bytes > self.limits.free_bytes(task.settings):
                 held = self.limits.cut(examples, task.settings, windowed=windowed, truncate=truncate)
-            read, windows = _encoded(incoming, task, held, truncate=truncate)
+            read = [task.complete(example) for example in held]
+            windows = task.encode(read, truncate=truncate)
         except InvalidExamplesError as error:
             raise InvalidRequestError(
                 violations=[Violation(field(item), item.reason) for item in error.invalid]
@@ -164,34 +163,16 @@ class Intake:
             raise
 
 
-def in_time(items: Iterable[T], incoming: Incoming) -> Iterator[T]:
+def in_time(items: Iterable[T], deadline_s: float | None) -> Iterator[T]:
     """Items as they come, until nobody waits for them any more.
 
     Raises:
-        ExpiredError: when the deadline has passed, or the call has been cancelled.
+        ExpiredError: when the deadline has passed.
     """
     for item in items:
-        incoming.check()
+        if deadline_s is not None and time.monotonic() > deadline_s:
+            raise ExpiredError("the deadline passed before all was done")
         yield item
-
-
-def _encoded(
-    incoming: Incoming, task: AnyTask, examples: Sequence[Any], *, truncate: bool
-) -> tuple[list[Any], list[list[Features]]]:
-    """The examples, complete, and the features of each; a few at a time, as long as somebody waits for them."""
-    step = max(1, len(examples) * ENCODED_BYTES // max(1, len(incoming.raw)))
-    read, windows, invalid = list[Any](), list[list[Features]](), list[InvalidExample]()
-    for first in range(0, len(examples), step):
-        incoming.check()
-        part = [task.complete(example) for example in examples[first : first + step]]
-        try:
-            windows += task.encode(part, truncate=truncate)
-        except InvalidExamplesError as error:
-            invalid += [replace(item, index=first + item.index) for item in error.invalid]
-        read += part
-    if invalid:
-        raise InvalidExamplesError(invalid)
-    return read, windows
 
 
 def note_model(call: Call, model: Model, num_inputs: int) -> None:

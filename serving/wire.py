@@ -6,7 +6,7 @@ hundred of memory. So what is not small is parsed in pieces, and refused as soon
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import islice
@@ -213,6 +213,28 @@ class _Merger:
                 return value, place
             shift += 7
         raise DecodeError("a number that does not end")
+
+
+def joined(parts: Iterable[Message]) -> bytes:
+    """A message, serialised, of which each part holds some: to make a large one at once would keep the interpreter."""
+    return b"".join(part.SerializeToString() for part in parts)
+
+
+def elements(number: int, values: Iterable[bytes]) -> Iterator[bytes]:
+    """A repeated field, serialised, in parts. To join them lets go of the interpreter, as protobuf does not.
+
+    Args:
+        number: of the field.
+        values: strings, or messages that are serialised already.
+    """
+    for value in values:
+        yield header(number, len(value))
+        yield value
+
+
+def header(number: int, num_bytes: int) -> bytes:
+    """What stands before so many bytes that are the content of a field."""
+    return _varint(number << 3 | _LENGTH) + _varint(num_bytes)
 
 
 def _varint(value: int) -> bytes:

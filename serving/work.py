@@ -43,6 +43,9 @@ class Work:
         if hasattr(reply, "num_windows"):
             reply.num_windows.extend(map(len, self.windows))
         timings = pb.Timings(tokenize_s=self.tokenize_s, queue_s=done.queue_s, inference_s=done.inference_s)
-        lasting: bytes = reply.SerializeToString()
-        joined = lasting + type(reply)(timings=timings).SerializeToString()  # which protobuf reads as one message
-        return Reply(whole=joined, lasting=lasting)
+        parts = [
+            reply.SerializeToString(),
+            *self.rpc.elements(done.results),
+        ]  # one message to protobuf, as it is with timings
+        whole = b"".join([*parts, type(reply)(timings=timings).SerializeToString()])
+        return Reply(whole=whole, lasting=b"".join(parts))

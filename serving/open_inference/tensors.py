@@ -14,6 +14,7 @@ from serving.errors import InvalidRequestError, Violation
 from serving.models import Model
 from serving.open_inference.v2 import service_pb2 as pb
 from serving.servicer import Reply
+from serving.wire import header
 
 BYTES = "BYTES"
 DTYPES = {"BOOL": "?", "INT32": "<i4", "INT64": "<i8", "FP32": "<f4", BYTES: "O"}
@@ -24,6 +25,9 @@ MAX_TENSORS = 32
 """Inputs of a request, and outputs: more than any model has."""
 MAX_AXIS = 2**31 - 1
 """An array without elements may have one axis of any size to whoever sends it, but not to numpy."""
+RAW_OUTPUT = pb.ModelInferResponse.RAW_OUTPUT_CONTENTS_FIELD_NUMBER
+COPIED = 2**20
+"""Elements of an output that are copied at once; a millisecond."""
 CONVERTED = 8192
 """Numbers that become part of an array at once; a millisecond."""
 _ACCEPTED = {BYTES: (BYTES,), "INT64": ("INT64", "INT32")}
@@ -207,20 +211,26 @@ def response(
     """The response with these outputs, serialised; a parameter says how many tokens were cut, if any were."""
     manifest = model.manifest
     reply = pb.ModelInferResponse(model_name=manifest.name, model_version=manifest.version, id=request.id)
+    contents: list[bytes] = []
     for spec in specs:
         array = arrays[spec.name]
         reply.outputs.add(name=spec.name, datatype=spec.datatype, shape=array.shape)
-        reply.raw_output_contents.append(_raw(array, spec.datatype))
+        raw = list(_raw(array, spec.datatype))
+        contents += [header(RAW_OUTPUT, sum(map(len, raw))), *raw]
     if num_truncated:
         reply.parameters["num_truncated"].int64_param = num_truncated
-    serialised: bytes = reply.SerializeToString()
+    serialised = b"".join([reply.SerializeToString(), *contents])  # lets go of the interpreter, as protobuf does not
     return Reply(whole=serialised, lasting=serialised)
 
 
-def _raw(array: np.ndarray, datatype: str) -> bytes:
+def _raw(array: np.ndarray, datatype: str) -> Iterator[bytes]:
+    """The elements as they travel, in parts: numpy keeps the interpreter while it copies."""
     if datatype == BYTES:
-        return b"".join(_with_lengths(array))
-    return np.ascontiguousarray(array, dtype=DTYPES[datatype]).tobytes()
+        yield from _with_lengths(array)
+        return
+    flat = np.ascontiguousarray(array, dtype=DTYPES[datatype]).reshape(-1)
+    for first in range(0, len(flat), COPIED):
+        yield flat[first : first + COPIED].tobytes()
 
 
 def _with_lengths(array: np.ndarray) -> Iterator[bytes]:

@@ -10,6 +10,7 @@ from google.protobuf.message import Message
 
 from serving.errors import InvalidRequestError, Violation
 from serving.offload import SEQUENCE_BYTES
+from serving.wire import elements
 from tasks.base import AnyTask, InvalidExample
 from tasks.features import Features
 
@@ -24,6 +25,7 @@ class Rpc:
     task: ClassVar[str]
     """What its model must do."""
     request_type: ClassVar[type[Message]]
+    reply_type: ClassVar[type[Message]]
     inputs: ClassVar[str] = "inputs"
     """Field of the request that holds them."""
 
@@ -71,12 +73,17 @@ class Rpc:
         return f"{self.inputs}[{invalid.index}].{invalid.field}"
 
     def result(self, prediction: Any, example: Any, task: Any, request: Any) -> Any:
-        """What the reply holds of one prediction on an example; nothing of the batch's arrays is kept."""
+        """What the reply holds of one prediction on an example, messages serialised; nothing of the batch's arrays is
+        kept."""
         raise NotImplementedError
 
     def reply(self, results: Sequence[Any]) -> Any:
-        """The reply with its results; what all replies have is filled in elsewhere."""
-        raise NotImplementedError
+        """The reply with its results, unless `elements` has them; what all replies have is filled in elsewhere."""
+        return self.reply_type()
+
+    def elements(self, results: Sequence[Any]) -> Iterable[bytes]:
+        """The results that are messages, as the field that they are in the reply: serialised, in parts."""
+        return elements(self.reply_type.DESCRIPTOR.fields_by_name["results"].number, results)
 
 
 def refuse_any(violations: Iterable[Violation]) -> None:

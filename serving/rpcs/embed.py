@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ import numpy as np
 from bertline.v1 import encoder_pb2 as pb
 from serving.errors import Violation
 from serving.rpcs.base import Rpc, refuse_any
+from serving.wire import header
 from tasks.base import InvalidExample
 from tasks.embedding import Embedding
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from serving.models import Model
 
 POOLINGS = {pb.POOLING_CLS: "cls", pb.POOLING_MEAN: "mean"}
+VECTORS = pb.EmbedReply.VECTORS_FIELD_NUMBER
 MAX_READINGS = 4
 """Of a token by windows that overlap: what a text may cost in memory and time is bounded by its length."""
 
@@ -28,6 +30,7 @@ class Embed(Rpc):
     name = "Embed"
     task = Embedding.name
     request_type = pb.EmbedRequest
+    reply_type = pb.EmbedReply
     inputs = "texts"
 
     def specialise(self, model: Model, request: pb.EmbedRequest) -> Embedding:
@@ -52,7 +55,10 @@ class Embed(Rpc):
         return prediction.astype("<f4").tobytes()
 
     def reply(self, results: Sequence[bytes]) -> pb.EmbedReply:
-        return pb.EmbedReply(vectors=b"".join(results), dim=len(results[0]) // 4 if results else 0)
+        return pb.EmbedReply(dim=len(results[0]) // 4 if results else 0)
+
+    def elements(self, results: Sequence[bytes]) -> Iterable[bytes]:
+        return (header(VECTORS, sum(map(len, results))), *results) if results else ()
 
 
 def _violations(model: Model, request: pb.EmbedRequest) -> Iterator[Violation]:

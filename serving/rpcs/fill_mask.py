@@ -10,6 +10,7 @@ import numpy as np
 from bertline.v1 import encoder_pb2 as pb
 from serving.errors import InvalidRequestError, Violation
 from serving.rpcs.base import Rpc, refuse_any
+from serving.wire import elements
 from tasks.base import AnyTask, InvalidExample
 from tasks.features import Features
 from tasks.masked_lm import ClozeExample, MaskedLM, MaskPrediction
@@ -17,6 +18,7 @@ from tasks.masked_lm import ClozeExample, MaskedLM, MaskPrediction
 if TYPE_CHECKING:
     from serving.models import Model
 
+MASKS = pb.FillMaskResult.MASKS_FIELD_NUMBER
 MAX_SCORES = 2**20
 """Tokens with scores in a reply. Each takes some 200 bytes of memory and 2 us of a core, which no forecast knows."""
 
@@ -27,6 +29,7 @@ class FillMask(Rpc):
     name = "FillMask"
     task = MaskedLM.name
     request_type = pb.FillMaskRequest
+    reply_type = pb.FillMaskReply
     inputs = "texts"
 
     def parts(self, request: pb.FillMaskRequest) -> Mapping[str, int]:
@@ -52,26 +55,17 @@ class FillMask(Rpc):
 
     def result(
         self, prediction: MaskPrediction, example: ClozeExample, task: MaskedLM, request: pb.FillMaskRequest
-    ) -> pb.FillMaskResult:
-        target_ids = [task.tokenizer.token_id(token) for token in request.targets]
-        return pb.FillMaskResult(
-            masks=[
-                pb.MaskFill(
-                    tokens=[
-                        pb.TokenScore(token=task.tokenizer.token(token_id), score=score)
-                        for token_id, score in prediction.top(mask, request.top_k or 5)
-                    ],
-                    targets=[
-                        pb.TokenScore(token=token, score=float(np.exp(log_probs[token_id])))
-                        for token, token_id in zip(request.targets, target_ids, strict=True)
-                    ],
-                )
-                for mask, log_probs in enumerate(prediction.log_probs)
-            ]
-        )
+    ) -> bytes:
+        fills = (self._fill(prediction, mask, task, request) for mask in range(len(prediction.log_probs)))
+        return b"".join(elements(MASKS, (fill.SerializeToString() for fill in fills)))
 
-    def reply(self, results: Sequence[pb.FillMaskResult]) -> pb.FillMaskReply:
-        return pb.FillMaskReply(results=results)
+    def _fill(self, prediction: MaskPrediction, mask: int, task: MaskedLM, request: pb.FillMaskRequest) -> pb.MaskFill:
+        fill, log_probs = pb.MaskFill(), prediction.log_probs[mask]
+        for token_id, score in prediction.top(mask, request.top_k or 5):
+            fill.tokens.add(token=task.tokenizer.token(token_id), score=score)
+        for token in request.targets:
+            fill.targets.add(token=token, score=float(np.exp(log_probs[task.tokenizer.token_id(token)])))
+        return fill
 
 
 def check_scores(windows: Sequence[Sequence[Features]], task: MaskedLM, top_k: int, num_targets: int = 0) -> None:

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 from bertline.v1 import encoder_pb2 as pb
 from serving.errors import Violation
 from serving.rpcs.base import Rpc, refuse_any
+from serving.wire import joined
 from tasks.base import InvalidExample
 from tasks.spans import SpanExample, SpanPrediction, Spans
 from tasks.tagging import Tagging, TaggingExample, TaggingPrediction
+
+WORDS = 4096
+"""That are serialised at once; a few milliseconds."""
 
 
 class Answer(Rpc):
@@ -20,6 +25,7 @@ class Answer(Rpc):
     name = "Answer"
     task = Spans.name
     request_type = pb.AnswerRequest
+    reply_type = pb.AnswerReply
 
     def parts(self, request: pb.AnswerRequest) -> Mapping[str, int]:
         return {"contexts": self.num_sequences(request)}
@@ -47,21 +53,11 @@ class Answer(Rpc):
             field = f"contexts[{int(match[1]) + 1}]"
         return f"inputs[{invalid.index}].{field}"
 
-    def result(
-        self, prediction: SpanPrediction, example: Any, task: Spans, request: pb.AnswerRequest
-    ) -> pb.AnswerResult:
-        spans = prediction.spans[: request.top_k or 1]
-        return pb.AnswerResult(
-            spans=[
-                pb.Span(start=span.start, end=span.end, text=span.text, score=span.score, context=span.context)
-                for span in spans
-            ],
-            has_answer=prediction.has_answer,
-            no_answer_score=prediction.no_answer_score,
-        )
-
-    def reply(self, results: Sequence[pb.AnswerResult]) -> pb.AnswerReply:
-        return pb.AnswerReply(results=results)
+    def result(self, prediction: SpanPrediction, example: Any, task: Spans, request: pb.AnswerRequest) -> bytes:
+        result = pb.AnswerResult(has_answer=prediction.has_answer, no_answer_score=prediction.no_answer_score)
+        for span in prediction.spans[: request.top_k or 1]:
+            result.spans.add(start=span.start, end=span.end, text=span.text, score=span.score, context=span.context)
+        return result.SerializeToString()
 
 
 class Tag(Rpc):
@@ -70,6 +66,7 @@ class Tag(Rpc):
     name = "Tag"
     task = Tagging.name
     request_type = pb.TagRequest
+    reply_type = pb.TagReply
 
     def examples(self, request: pb.TagRequest, task: Tagging) -> list[TaggingExample]:
         refuse_any(
@@ -87,15 +84,18 @@ class Tag(Rpc):
 
     def result(
         self, prediction: TaggingPrediction, example: TaggingExample, task: Tagging, request: pb.TagRequest
-    ) -> pb.TagResult:
-        words = zip(example.places, prediction.tags, prediction.scores, strict=True) if request.return_words else ()
-        return pb.TagResult(
-            entities=[
-                pb.Entity(start=item.start, end=item.end, text=item.text, label=item.type, score=item.score)
-                for item in prediction.entities
-            ],
-            words=[pb.TaggedWord(start=start, end=end, tag=tag, score=score) for (start, end), tag, score in words],
+    ) -> bytes:
+        result = pb.TagResult()
+        for item in prediction.entities:
+            result.entities.add(start=item.start, end=item.end, text=item.text, label=item.type, score=item.score)
+        words = (
+            zip(example.places, prediction.tags, prediction.scores, strict=True) if request.return_words else iter(())
         )
+        return joined([result, *map(_tagged, iter(lambda: list(islice(words, WORDS)), []))])
 
-    def reply(self, results: Sequence[pb.TagResult]) -> pb.TagReply:
-        return pb.TagReply(results=results)
+
+def _tagged(words: Sequence[tuple[tuple[int, int], str, float]]) -> pb.TagResult:
+    result = pb.TagResult()
+    for (start, end), tag, score in words:
+        result.words.add(start=start, end=end, tag=tag, score=score)
+    return result

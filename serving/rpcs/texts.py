@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from bertline.v1 import encoder_pb2 as pb
@@ -18,18 +18,18 @@ class Classify(Rpc):
     name = "Classify"
     task = Classification.name
     request_type = pb.ClassifyRequest
+    reply_type = pb.ClassifyReply
 
     def examples(self, request: pb.ClassifyRequest, task: Classification) -> list[ClassificationExample]:
         return [ClassificationExample(item.text, pair_of(item)) for item in request.inputs]
 
     def result(
         self, prediction: ClassificationPrediction, example: Any, task: Classification, request: pb.ClassifyRequest
-    ) -> pb.Classification:
-        ranked = prediction.ranked()[: request.top_k or None]
-        return pb.Classification(labels=[pb.LabelScore(label=name, score=score) for name, score in ranked])
-
-    def reply(self, results: Sequence[pb.Classification]) -> pb.ClassifyReply:
-        return pb.ClassifyReply(results=results)
+    ) -> bytes:
+        result = pb.Classification()
+        for name, score in prediction.ranked()[: request.top_k or None]:
+            result.labels.add(label=name, score=score)
+        return result.SerializeToString()
 
 
 class Regress(Rpc):
@@ -38,6 +38,7 @@ class Regress(Rpc):
     name = "Regress"
     task = Regression.name
     request_type = pb.RegressRequest
+    reply_type = pb.RegressReply
 
     def examples(self, request: pb.RegressRequest, task: Regression) -> list[RegressionExample]:
         return [RegressionExample(item.text, pair_of(item)) for item in request.inputs]
@@ -48,6 +49,9 @@ class Regress(Rpc):
     def reply(self, results: Sequence[float]) -> pb.RegressReply:
         return pb.RegressReply(values=results)
 
+    def elements(self, results: Sequence[float]) -> Iterable[bytes]:
+        return ()
+
 
 class Choose(Rpc):
     """Choices, with what they follow -> probabilities over the choices."""
@@ -55,6 +59,7 @@ class Choose(Rpc):
     name = "Choose"
     task = MultipleChoice.name
     request_type = pb.ChooseRequest
+    reply_type = pb.ChooseReply
 
     def parts(self, request: pb.ChooseRequest) -> Mapping[str, int]:
         return {"choices": self.num_sequences(request)}
@@ -71,8 +76,5 @@ class Choose(Rpc):
 
     def result(
         self, prediction: MultipleChoicePrediction, example: Any, task: MultipleChoice, request: pb.ChooseRequest
-    ) -> pb.ChooseResult:
-        return pb.ChooseResult(choice=prediction.choice, scores=prediction.scores)
-
-    def reply(self, results: Sequence[pb.ChooseResult]) -> pb.ChooseReply:
-        return pb.ChooseReply(results=results)
+    ) -> bytes:
+        return pb.ChooseResult(choice=prediction.choice, scores=prediction.scores).SerializeToString()

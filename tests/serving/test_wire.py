@@ -11,7 +11,9 @@ from google.protobuf.message import DecodeError
 
 from bertline.v1 import encoder_pb2 as pb
 from serving import wire
+from serving.calls import Call
 from serving.errors import MAX_VIOLATIONS, InvalidRequestError
+from serving.intake import Incoming
 from serving.open_inference.v2 import service_pb2 as oip
 from serving.scheduler import ExpiredError
 from serving.wire import Reading, parse
@@ -181,3 +183,40 @@ def test_a_broken_string_among_many():
 
     with pytest.raises(InvalidRequestError, match=r"^inputs\[1\]\.words\[99999\]: not UTF-8$"):
         parse(pb.TagRequest, data)
+
+
+@pytest.mark.parametrize(
+    ("ended", "deadline_s"), [(True, None), (False, time.monotonic() - 1)], ids=["cancelled", "expired"]
+)
+def test_nobody_waits(ended, deadline_s):
+    """A request is not read for a call that was cancelled, or whose deadline has passed."""
+    call = Call("/bertline.v1.Encoder/Tag", "id", has_ended=ended)
+    incoming = Incoming(b"", deadline_s, call)
+
+    with pytest.raises(ExpiredError):
+        parse(*HARMLESS["words"], Reading(check=incoming.check))
+
+
+def test_cancelled_calls_are_known(server, monkeypatch):
+    """Threads learn that a call was cancelled, and stop."""
+    reading, cancelled, stopped = threading.Event(), threading.Event(), threading.Event()
+
+    def read(kind, data, bounds):
+        reading.set()
+        cancelled.wait(10)
+        end = time.monotonic() + 10
+        while time.monotonic() < end:
+            try:
+                bounds.check()
+            except ExpiredError:
+                stopped.set()
+                raise
+            time.sleep(0.01)
+
+    monkeypatch.setattr("serving.encoder.parse", read)
+    call = server.stub.Embed.future(pb.EmbedRequest(texts=["cat " * 100_000]))
+    assert reading.wait(10)
+    call.cancel()
+    cancelled.set()
+
+    assert stopped.wait(10)
