@@ -10,7 +10,7 @@ ENOUGH = 1024
 """What most systems allow by default."""
 RESERVED = 128
 """For what the server itself opens: its libraries, models that are loaded, files that are read again, scrapes."""
-MAX_SCRAPES = 32
+MAX_SCRAPES = 16
 
 logger = logging.getLogger(__name__)
 

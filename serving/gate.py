@@ -107,7 +107,9 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             call.trace_context = {name: metadata[name] for name in TRACE_CONTEXT if name in metadata}
         if self._tokens and not (self._open_health and _is_health(call)):
             try:
-                call.client = self._tokens.client(metadata.get("authorization"))
+                call.client = self._tokens.client(
+                    [value for key, value in details.invocation_metadata if key == "authorization"]
+                )
             except UnauthenticatedError as error:
                 call.refusal = error
                 self._metrics.refused("unauthenticated")

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from threading import BoundedSemaphore
-from wsgiref.simple_server import WSGIRequestHandler
 
 import grpc
 from prometheus_client import (
@@ -18,12 +15,11 @@ from prometheus_client import (
     Info,
     ProcessCollector,
     disable_created_metrics,
-    start_http_server,
 )
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from serving.descriptors import limit, max_scrapes
+from serving import watched
 from serving.models import Model, State
 from serving.scheduler import Batch, HopelessError, QueueFullError, TooLargeError
 from tasks.manifest import MODEL_FILE
@@ -40,10 +36,6 @@ REFUSALS = ("unauthenticated", "client_concurrency", "message_too_large", "unrea
 SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 TOKENS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
-
-IDLE_S = 10.0
-"""A connection to /metrics that sends no request for so long, or takes no reply, is closed: each has a thread."""
-BACKLOG = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +122,7 @@ class Metrics:
             registry=self.registry,
         )
         self._refused = counter("bertline_refused_total", "Calls refused before they were handled.", ("reason",))
+        self.registry.register(_Reloads())
         for reason in REFUSALS:
             self._refused.labels(reason)
         self._methods = {
@@ -304,6 +297,20 @@ class _Health(Collector):
         yield family
 
 
+class _Reloads(Collector):
+    """Whether files that are read again when they change can be used."""
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        family = GaugeMetricFamily(
+            "bertline_reload_failed",
+            "1 while files that changed are no use, and what was read before is.",
+            labels=("what",),
+        )
+        for what, is_failing in watched.failing().items():
+            family.add_metric((what,), is_failing)
+        yield family
+
+
 class _Dropped(Collector):
     """Lines of the log that were dropped."""
 
@@ -314,48 +321,6 @@ class _Dropped(Collector):
         yield CounterMetricFamily(
             "bertline_log_lines_dropped", "Lines of the log that could not be written.", self._num_dropped()
         )
-
-
-class _Handler(WSGIRequestHandler):
-    """The library's own waits for a request for ever, and writes a traceback for each client that leaves early."""
-
-    timeout = IDLE_S
-    scrapes: BoundedSemaphore
-    """What does not get in is closed: its descriptors would be those of clients."""
-
-    def handle(self) -> None:
-        if not self.scrapes.acquire(blocking=False):
-            return
-        try:
-            with suppress(OSError):
-                super().handle()
-        finally:
-            self.scrapes.release()
-
-    def log_message(self, *_: object) -> None:
-        """No line a scrape."""
-
-
-class MetricsServer:
-    """The metrics over HTTP, in a thread of its own."""
-
-    def __init__(self, metrics: Metrics, host: str, port: int) -> None:
-        """Listen.
-
-        Raises:
-            OSError: when the address cannot be had.
-        """
-        self._server, self._thread = start_http_server(port, host, metrics.registry)
-        scrapes = BoundedSemaphore(max_scrapes(limit()))
-        self._server.RequestHandlerClass = type("Handler", (_Handler,), {"scrapes": scrapes})
-        self._server.socket.listen(BACKLOG)  # the library's own are 5: the next would wait a second and more
-        self.port: int = self._server.server_port
-
-    def close(self) -> None:
-        """Stop listening; again is fine."""
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
 
 
 def _labels(model: Model) -> tuple[str, str, str]:

@@ -18,7 +18,8 @@ from serving.encoder import METHODS, SERVICE, Encoder
 from serving.gate import Gate
 from serving.health import NOT_SERVING, SERVING, HealthServicer
 from serving.limits import Limits
-from serving.metrics import Metrics, MetricsServer
+from serving.metrics import Metrics
+from serving.metrics_server import MetricsServer
 from serving.models import Model, Models, load_model
 from serving.open_inference import service as open_inference
 from serving.open_inference.service import OpenInference
@@ -199,7 +200,7 @@ class Server:
             check_free(self._metrics_host, port)
         except OSError as error:
             raise OSError(f"metrics: {error}, with --metrics-port") from error
-        self._metrics_server = MetricsServer(self.metrics, self._metrics_host, port)
+        self._metrics_server = MetricsServer(self.metrics.registry, self._metrics_host, port)
         return self._metrics_server.port
 
     def _publish(self, models: Models) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import grpc
 
-from serving.watched import Watched
+from serving.watched import TLS, Watched
 
 MISMATCHES = {"KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH", "NO_CERTIFICATE_ASSIGNED"}
 """What OpenSSL says of a key that is not the certificate's, the last two where it is of another kind."""
@@ -33,7 +33,7 @@ def credentials(files: TlsFiles) -> grpc.ServerCredentials:
         OSError: when a file cannot be read.
     """
     paths = [path for path in (files.cert, files.key, files.client_ca) if path]
-    configuration = Watched(paths, lambda: _read(files))
+    configuration = Watched(TLS, paths, lambda: _read(files))
     return grpc.dynamic_ssl_server_credentials(
         configuration.current(), configuration.current, require_client_authentication=files.client_ca is not None
     )

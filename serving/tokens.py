@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import hmac
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from serving.errors import UnauthenticatedError
-from serving.watched import Watched
+from serving.watched import TOKENS, Watched
+
+MAX_CHARS = 4096
+"""Of a token: what is longer is compared with none."""
+_BOMS = {
+    codecs.BOM_UTF32_LE: "UTF-32",
+    codecs.BOM_UTF32_BE: "UTF-32",
+    codecs.BOM_UTF16_LE: "UTF-16",
+    codecs.BOM_UTF16_BE: "UTF-16",
+}
 
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]+")
 """What RFC 6750 allows."""
@@ -24,22 +35,27 @@ class Tokens:
             ValueError: naming the line that is no token, or when there is none.
             OSError: when the file cannot be read.
         """
-        self._digests = Watched([path], lambda: read_tokens(path))
+        self._digests = Watched(TOKENS, [path], lambda: read_tokens(path))
 
-    def client(self, authorization: str | None) -> str:
+    def client(self, authorizations: Sequence[str]) -> str:
         """Who calls: the same for each call with the same token, and another for every other token.
 
         Every token is compared, and each in constant time, so that the time tells nothing.
 
         Args:
-            authorization: the metadata of that name, `Bearer TOKEN`.
+            authorizations: all metadata of that name; one, `Bearer TOKEN`.
 
         Raises:
-            UnauthenticatedError: when it holds none of the tokens.
+            UnauthenticatedError: when it holds none of the tokens, or another came as well: proxies that check one of
+                them and pass on both would be deceived.
         """
-        scheme, _, token = (authorization or "").partition(" ")
+        if len(authorizations) > 1:
+            raise UnauthenticatedError(f"{len(authorizations)} `authorization` came; send one")
+        scheme, _, token = next(iter(authorizations), "").partition(" ")
         if scheme.lower() != "bearer" or not token:
             raise UnauthenticatedError("no token came; send the metadata `authorization: Bearer TOKEN`")
+        if len(token) > MAX_CHARS:
+            raise UnauthenticatedError(f"a token of {len(token)} characters came; none has more than {MAX_CHARS}")
         digest = _digest(token.strip())
         if not sum([hmac.compare_digest(digest, known) for known in self._digests.current()]):
             raise UnauthenticatedError("the token that came is none of this server's")
@@ -53,20 +69,30 @@ def read_tokens(path: Path) -> list[bytes]:
         ValueError: naming the line that is no token, or when there is none.
         OSError: when the file cannot be read.
     """
-    try:
-        lines = [line.strip() for line in path.read_text("utf-8").splitlines()]
-    except UnicodeDecodeError:
-        raise ValueError(f"`{path}` is not UTF-8; it has a token a line") from None
+    lines = [line.strip() for line in _text(path).splitlines()]
     digests = []
     for number, line in enumerate(lines, start=1):
         if not line or line.startswith("#"):
             continue
         if not _TOKEN.fullmatch(line):
             raise ValueError(f"`{path}`, line {number}: a token is of letters, digits and -._~+/=, without spaces")
+        if len(line) > MAX_CHARS:
+            raise ValueError(f"`{path}`, line {number}: a token has at most {MAX_CHARS} characters, not {len(line)}")
         digests.append(_digest(line))
     if not digests:
         raise ValueError(f"`{path}` holds no token; write one a line (`openssl rand -hex 32` makes one)")
     return digests
+
+
+def _text(path: Path) -> str:
+    data = path.read_bytes()
+    encoding = next((name for bom, name in _BOMS.items() if data.startswith(bom)), "UTF-16" if b"\0" in data else "")
+    if encoding:
+        raise ValueError(f"`{path}` is {encoding}, as some editors of Windows write it; save it as UTF-8")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise ValueError(f"`{path}` is not UTF-8; it has a token a line") from None
 
 
 def _digest(token: str) -> bytes:

@@ -7,13 +7,17 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
+from weakref import WeakSet
 
 from serving.errors import told
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+TLS, TOKENS = "tls", "tokens"
+KINDS = (TLS, TOKENS)
 _Signature = tuple[int, int, int, int] | None
 
 CHECK_S = 1.0
@@ -23,15 +27,17 @@ CHECK_S = 1.0
 class Watched(Generic[T]):
     """What some files hold, read again when they change. May be asked from any thread."""
 
-    def __init__(self, paths: Sequence[Path], read: Callable[[], T]) -> None:
+    def __init__(self, what: str, paths: Sequence[Path], read: Callable[[], T]) -> None:
         """Read them.
 
         Args:
+            what: one of KINDS, for the metrics.
             read: reads the files, and raises ValueError or OSError where they are no use.
 
         Raises:
             ValueError, OSError: as `read` does.
         """
+        self.what = what
         self._paths = paths
         self._read = read
         self._seen: list[_Signature] | None = self._signature()
@@ -40,6 +46,13 @@ class Watched(Generic[T]):
         self._checked_s = time.monotonic()
         self._lock = threading.Lock()
         self._value = read()
+        _all.add(self)
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether what the files hold now is no use."""
+        self.current()
+        return bool(self._complaint)
 
     def current(self) -> T:
         """What the files hold. Where they changed and are no use, what they held before, with an error in the log."""
@@ -71,6 +84,15 @@ class Watched(Generic[T]):
 
     def _signature(self) -> list[_Signature]:
         return [_signature(path) for path in self._paths]
+
+
+_all: WeakSet[Watched[Any]] = WeakSet()
+
+
+def failing() -> dict[str, bool]:
+    """Of all files that are watched, by kind, whether what some of them hold now is no use."""
+    found = {item.what for item in list(_all) if item.is_failing}
+    return {what: what in found for what in KINDS}
 
 
 def _signature(path: Path) -> _Signature:

@@ -9,6 +9,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from bertline.v1 import encoder_pb2 as pb
 from serving import watched
+from serving.errors import UnauthenticatedError
 from serving.tokens import Tokens, read_tokens
 from tests.serving.conftest import serve
 
@@ -114,7 +115,15 @@ def test_tokens_are_not_told(guarded, caplog):
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(b"# none\n\n", "holds no token"), (b"one\ntwo words\n", "line 2: a token is"), (b"\xff\n", "not UTF-8")],
+    [
+        (b"# none\n\n", "holds no token"),
+        (b"one\ntwo words\n", "line 2: a token is"),
+        (b"\xff\n", "not UTF-8"),
+        ("one\nwords\n".encode("utf-16"), "is UTF-16, as some editors of Windows write it; save it as UTF-8"),
+        ("one\nwords\n".encode("utf-16-le"), "is UTF-16"),
+        ("one\nwords\n".encode("utf-32"), "is UTF-32"),
+        (b"one\n" + b"words" * 1000, "line 2: a token has at most 4096 characters, not 5000"),
+    ],
 )
 def test_bad_tokens_file(tmp_path, content, message):
     """A file of tokens that is no use is one line that names it, without what it holds."""
@@ -127,12 +136,35 @@ def test_bad_tokens_file(tmp_path, content, message):
     assert "words" not in str(caught.value)
 
 
+def test_a_tokens_file_with_a_bom(tmp_path):
+    """It has the same tokens as without."""
+    path = tmp_path / "tokens"
+    path.write_bytes(b"\xef\xbb\xbfone\r\ntwo\r\n")
+
+    assert len({Tokens(path).client([f"Bearer {token}"]) for token in ("one", "two")}) == 2
+
+
+@pytest.mark.parametrize("second", [GOOD, OTHER, "wrong"])
+def test_two_authorizations(guarded, second):
+    """A call with two tokens is refused, be they right: who stands in between may have looked at the other one."""
+    call = guarded.stub.Embed.future(CAT, metadata=(*bearer(GOOD), *bearer(second)))
+
+    assert call.code() is grpc.StatusCode.UNAUTHENTICATED
+    assert call.details() == "2 `authorization` came; send one"
+
+
+def test_a_token_that_is_too_long(tokens_file):
+    """It is refused before anything is computed of it."""
+    with pytest.raises(UnauthenticatedError, match="a token of 5000 characters came; none has more than 4096"):
+        Tokens(tokens_file).client(["Bearer " + "a" * 5000])
+
+
 def test_clients_by_token(tokens_file):
     """A client is the same for each call of a token, whatever stands around it, and no token itself."""
     tokens = Tokens(tokens_file)
 
-    assert tokens.client(f"Bearer {GOOD}") == tokens.client(f"bearer  {GOOD}") != tokens.client(f"Bearer {OTHER}")
-    assert GOOD not in tokens.client(f"Bearer {GOOD}")
+    assert tokens.client([f"Bearer {GOOD}"]) == tokens.client([f"bearer  {GOOD}"]) != tokens.client([f"Bearer {OTHER}"])
+    assert GOOD not in tokens.client([f"Bearer {GOOD}"])
     assert len(read_tokens(tokens_file)) == 2
 
 

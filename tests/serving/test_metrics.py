@@ -2,16 +2,17 @@ import asyncio
 import random
 import socket
 import struct
+import threading
 import time
 from collections import Counter
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from itertools import pairwise
 
 import grpc
 import pytest
 
 from bertline.v1 import encoder_pb2 as pb
-from serving import metrics
+from serving import metrics_server
 from serving.encoder import METHODS, SERVICE
 from serving.open_inference.service import SERVICE as OPEN_INFERENCE
 from tests.serving.conftest import serve
@@ -171,7 +172,7 @@ def test_page(fresh):
 
 def test_idle_connections(tmp_path, monkeypatch, capfd):
     """Connections to /metrics that ask for nothing or leave early hold up no scrape, and are closed in silence."""
-    monkeypatch.setattr(metrics._Handler, "timeout", 0.3)
+    monkeypatch.setattr(metrics_server._Handler, "timeout", 0.3)
     write_model(tmp_path)
     with serve(tmp_path) as running, ExitStack() as stack:
         address = "127.0.0.1", running.server.metrics_port
@@ -186,3 +187,30 @@ def test_idle_connections(tmp_path, monkeypatch, capfd):
         assert time.monotonic() - started < 5  # where the backlog is full, each waits a second
         assert [connection.recv(1) for connection in idle] == [b""] * 30
     assert "Traceback" not in capfd.readouterr().err
+
+
+def test_slow_connections(tmp_path, monkeypatch):
+    """Clients of /metrics that send a byte now and then keep neither threads nor scrapes for long, however many."""
+    monkeypatch.setattr(metrics_server, "CONNECTION_S", 1.0)
+    write_model(tmp_path)
+    with serve(tmp_path) as running, ExitStack() as stack:
+        before = threading.active_count()
+        address = "127.0.0.1", running.server.metrics_port
+        slow = [stack.enter_context(socket.create_connection(address, timeout=5)) for _ in range(100)]
+        end = time.monotonic() + 3
+        while time.monotonic() < end:
+            for connection in slow:
+                with suppress(OSError):
+                    connection.send(b"G")
+            time.sleep(0.05)
+
+        assert "bertline_serving" in running.page()
+        assert threading.active_count() <= before + 1
+        assert [_is_closed(connection) for connection in slow] == [True] * 100
+
+
+def _is_closed(connection):
+    try:
+        return connection.recv(1) == b""
+    except ConnectionError:
+        return True

@@ -15,6 +15,7 @@ from bertline.v1 import encoder_pb2 as pb
 from serving.settings import Settings, unknown_variables
 from tests.serving.models import write_model
 from tests.serving.processes import command, started
+from tests.serving.reliability import wait_until
 
 LONG = "the cat " * 15
 
@@ -255,6 +256,24 @@ def test_systemd(tmp_path):
             process.send_signal(signal.SIGTERM)
             assert listener.recv(100) == b"STOPPING=1"
             assert process.wait(60) == 0
+
+
+def test_a_changed_file_that_is_no_use(tmp_path):
+    """The metrics tell of it, though nobody calls, until it is mended."""
+    write_model(tmp_path / "models")
+    path = tmp_path / "tokens"
+    path.write_text("good\n")
+    with started(tmp_path / "models", "--tokens-file", path) as (_, _, metrics):
+
+        def failed():
+            with urllib.request.urlopen(metrics, timeout=10) as reply:
+                found = re.findall(r'^bertline_reload_failed{what="(\w+)"} 1.0$', reply.read().decode(), re.MULTILINE)
+            return found
+
+        assert failed() == []
+        for content, expected in (("two words\n", ["tokens"]), ("better\n", [])):
+            path.write_text(content)
+            wait_until(lambda expected=expected: failed() == expected, "the metrics tell something else", 20)
 
 
 HANGING = """

@@ -4,7 +4,7 @@ import os
 import pytest
 
 from serving import watched
-from serving.watched import Watched
+from serving.watched import TOKENS, Watched, failing
 
 
 @pytest.fixture
@@ -25,20 +25,23 @@ def test_what_could_not_be_read_is_read_once_it_can_be(path, caplog):
             raise PermissionError(13, "Permission denied", str(path))
         return path.read_text()
 
-    files = Watched([path], read)
+    files = Watched(TOKENS, [path], read)
     path.write_text("newer")
     denied = True
     assert [files.current() for _ in range(3)] == ["old"] * 3
+    assert files.is_failing
+    assert failing()[TOKENS]
     denied = False
 
     assert files.current() == "newer"
+    assert not files.is_failing
     errors = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
     assert errors == [f"what was read before stays in use: cannot read `{path}`: permission denied"]
 
 
 def test_a_file_of_the_same_size_and_time_is_read_again(path):
     """Tools that copy files keep their times."""
-    files, before = Watched([path], path.read_text), path.stat()
+    files, before = Watched(TOKENS, [path], path.read_text), path.stat()
     path.write_text("new")
     while path.stat().st_ctime_ns == before.st_ctime_ns:  # the clock of a file system is coarse
         os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
