@@ -46,6 +46,8 @@ class Call:
     """Whether it gives way to calls that are not: `priority` in its metadata."""
     connection: str = ""
     """Address and port that it came from."""
+    deadline_s: float | None = None
+    """When the caller gives up, on the clock of `time.monotonic`."""
     model: str = ""
     num_inputs: int = 0
     num_tokens: int = 0

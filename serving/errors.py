@@ -66,6 +66,22 @@ class UnreadRepliesError(Exception):
     """The connection has not read the replies that it has asked for."""
 
 
+class TooManyWatchesError(Exception):
+    """As many watches of health are open as may be."""
+
+
+class ReceivingError(RefusedError):
+    """There is no room for a message that is on its way, or it takes too long."""
+
+
+class NoRoomError(RefusedError):
+    """The messages that the server holds take as much memory as they may."""
+
+
+class NoMessageError(ValueError):
+    """The client ended its side of a call without a message."""
+
+
 class MessageTooLargeError(RefusedError):
     """No request may have so many bytes."""
 
@@ -88,6 +104,10 @@ CODES: dict[type[Exception], grpc.StatusCode] = {
     TooManyCallsError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     UnreadRepliesError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     MessageTooLargeError: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    TooManyWatchesError: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    ReceivingError: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    NoRoomError: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    NoMessageError: grpc.StatusCode.INVALID_ARGUMENT,
     QueueFullError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     TooLargeError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     HopelessError: grpc.StatusCode.DEADLINE_EXCEEDED,

@@ -7,23 +7,31 @@ import os
 import re
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import grpc
 from grpc_health.v1 import health
+from grpc_reflection.v1alpha import reflection
 
+from serving.budget import Budget
 from serving.calls import Call, current_call, set_current_call
 from serving.errors import (
     InvalidRequestError,
     MessageTooLargeError,
+    NoMessageError,
+    NoRoomError,
+    ReceivingError,
     TooManyCallsError,
+    TooManyWatchesError,
     UnauthenticatedError,
     UnreadRepliesError,
     abort,
 )
 from serving.metrics import Metrics
+from serving.receiving import Receiving
 from serving.tokens import Tokens
 from serving.unread import Unread
 
@@ -35,17 +43,30 @@ _ID = re.compile(r"[!-~]{1,128}")
 """Printable ASCII without spaces, so that it fits into a header and into a line of the log."""
 REASONS: dict[type[Exception], str] = {
     MessageTooLargeError: "message_too_large",
+    ReceivingError: "receiving",
+    NoRoomError: "no_room",
+    TooManyWatchesError: "watches",
     UnreadRepliesError: "unread_replies",
     TooManyCallsError: "client_concurrency",
 }
 """Why a call may not come in, as metrics have it."""
 MAX_UNREAD_BYTES = 128 * 2**20
 """Of replies that a connection has not read; then it is answered no more, as it could ask for all memory."""
+RETRY_S = 1.0
+"""What found no room may be tried again after so long."""
+SMALL_BYTES = 4096
+"""Of a message of calls that stay, watches of health and reflection: these name a service or a symbol."""
+MAX_WATCHES, MAX_WATCHES_OF_CONNECTION = 4096, 32
+"""Of health, in all and by connection; each goes on until its client leaves."""
 ROUNDED_S = 0.02
 """By which, beside a hundredth, a client's deadline may come sooner than the server knows of it."""
+_REFUSED: tuple[type[Exception], ...] = (*REASONS, NoMessageError)
 _HEALTH = f"/{health.SERVICE_NAME}/"
+_WATCH = f"{_HEALTH}Watch"
+_SMALL = (_WATCH, f"/{reflection.SERVICE_NAME}/")
 
 Behaviour = Callable[[Any, Any], Any]
+Deserialize = Callable[[bytes], Any]
 
 
 class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]
@@ -59,6 +80,9 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         open_health: bool = False,
         max_concurrent_per_client: int | None = None,
         max_request_bytes: int,
+        receiving: Receiving,
+        budget: Budget,
+        patience_s: float,
         observers: Sequence[Callable[[Call], None]] = (),
     ) -> None:
         """Make it.
@@ -68,6 +92,9 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             open_health: whether the health service needs none.
             max_concurrent_per_client: calls under way at one time, of each token, or address where there are no tokens.
             max_request_bytes: of a message; gRPC's own limit must be above it.
+            receiving: how messages come.
+            budget: for messages that have come, and replies that wait to be read.
+            patience_s: a connection that has read nothing for so long may be closed.
             observers: told of each call that has ended, but of the health service's successes.
         """
         self._metrics = metrics
@@ -76,7 +103,10 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         self._max_concurrent = max_concurrent_per_client
         self._max_request_bytes = max_request_bytes
         self._observers = observers
-        self._unread = Unread()
+        self._receiving = receiving
+        self._budget = budget
+        self._unread = Unread(budget, patience_s)
+        self._watches: Counter[str] = Counter()
         self._under_way: Counter[str] = Counter()
         self._handlers: dict[str, grpc.RpcMethodHandler] = {}
         self._refusing = self._wrap(grpc.stream_stream_rpc_method_handler(_refuse))
@@ -120,30 +150,30 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         return call
 
     def _wrap(self, handler: Any) -> grpc.RpcMethodHandler:
-        kind = "_".join(
-            "stream" if flag else "unary" for flag in (handler.request_streaming, handler.response_streaming)
-        )
-        behaviour: Behaviour = getattr(handler, kind)
+        """Take the message of a call here, as a stream that holds one: gRPC would take it before anyone is asked."""
+        kinds = handler.request_streaming, handler.response_streaming
+        behaviour: Behaviour = getattr(handler, "_".join("stream" if flag else "unary" for flag in kinds))
         if handler.response_streaming:
             behaviour = partial(_write_all, behaviour)
+        deserialize = handler.request_deserializer or _same
+        run = self._run_one if not handler.request_streaming else self._run_all
 
-        async def run(request: Any, context: Any) -> Any:
-            return await self._run(behaviour, request, context)
+        async def receive_and_run(_: Any, context: Any) -> Any:
+            return await self._run(partial(run, behaviour, deserialize), context)
 
+        kind = "stream_stream" if handler.response_streaming else "stream_unary"
         make = getattr(grpc, f"{kind}_rpc_method_handler")
-        return make(run, handler.request_deserializer, handler.response_serializer)
+        return make(receive_and_run, None, handler.response_serializer)
 
-    async def _run(self, behaviour: Behaviour, request: Any, context: Any) -> Any:
+    async def _run(self, answer: Callable[[Call, Any], Awaitable[Any]], context: Any) -> Any:
         call = current_call()
         call.connection = context.peer()
         context.set_trailing_metadata(((REQUEST_ID, call.request_id),))
         self._metrics.started(call.path)
         given_s = context.time_remaining()
+        call.deadline_s = None if given_s is None else time.monotonic() + given_s
         try:
-            reply = await self._answer(call, behaviour, request, context)
-            call.request_bytes, call.reply_bytes = _size(request), _size(reply)
-            self._unread.add(context.peer(), call.reply_bytes)
-            return reply
+            return await self._answer(call, answer, context)
         except asyncio.CancelledError:
             call.code = _code_of_cancellation(given_s, context.time_remaining())
             raise
@@ -153,36 +183,85 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         finally:
             self._end(call)
 
-    async def _answer(self, call: Call, behaviour: Behaviour, request: Any, context: Any) -> Any:
-        if call.refusal or _is_health(call):
-            return await behaviour(request, context)
-        client = call.client or call.peer
+    async def _answer(self, call: Call, answer: Callable[[Call, Any], Awaitable[Any]], context: Any) -> Any:
         try:
-            self._check(client, request, context)
-        except tuple(REASONS) as error:
-            self._metrics.refused(REASONS[type(error)])
+            return await answer(call, context)
+        except _REFUSED as error:
+            if reason := REASONS.get(type(error)):
+                self._metrics.refused(reason)
             await abort(context, error)
-        self._under_way[client] += 1
-        try:
-            return await behaviour(request, context)
-        finally:
-            self._under_way[client] -= 1
-            if not self._under_way[client]:
-                del self._under_way[client]
 
-    def _check(self, client: str, request: Any, context: Any) -> None:
-        """Raise one of REASONS where a call is more than its client may have."""
-        if (size := _size(request)) > self._max_request_bytes:
+    async def _run_one(self, behaviour: Behaviour, deserialize: Deserialize, call: Call, context: Any) -> Any:
+        """Receive the message of a call, and answer it."""
+        if call.refusal:
+            return await behaviour(None, context)
+        with self._counted(call):
+            raw = await self._receiving.message(call.connection, context)
+            call.request_bytes = len(raw)
+            self._check(call)
+            self._budget.add(call.connection, len(raw))
+            try:
+                reply = await behaviour(deserialize(raw), context)
+            finally:
+                self._budget.add(call.connection, -len(raw))
+        call.reply_bytes = _size(reply)
+        if not self._unread.fits(call.connection, call.reply_bytes):
+            raise NoRoomError(f"no room for a reply of {call.reply_bytes} bytes; try later", retry_s=RETRY_S)
+        self._unread.add(call.connection, call.reply_bytes)
+        return reply
+
+    async def _run_all(self, behaviour: Behaviour, deserialize: Deserialize, call: Call, context: Any) -> Any:
+        """Answer a call whose client sends many messages."""
+        if call.refusal or call.path not in self._handlers:
+            return await behaviour(None, context)
+
+        async def requests() -> AsyncIterator[Any]:
+            async for raw in self._receiving.messages(call.connection, context):
+                call.request_bytes = len(raw)
+                self._check(call)
+                yield deserialize(raw)
+
+        with self._counted(call):
+            return await behaviour(requests(), context)
+
+    @contextmanager
+    def _counted(self, call: Call) -> Iterator[None]:
+        """Count a call as under way, or raise one of REASONS where its client has as many as it may."""
+        client, counts = call.client or call.peer, self._under_way
+        if call.path == _WATCH:
+            client, counts = call.connection, self._watches
+            if counts.total() >= MAX_WATCHES or counts[client] >= MAX_WATCHES_OF_CONNECTION:
+                raise TooManyWatchesError("too many watches of health; watch once by connection")
+        elif not _is_health(call) and self._max_concurrent is not None and counts[client] >= self._max_concurrent:
+            raise TooManyCallsError(f"{self._max_concurrent} calls of this client are under way; wait for one")
+        counts[client] += 1
+        try:
+            yield
+        finally:
+            counts[client] -= 1
+            if not counts[client]:
+                del counts[client]
+
+    def _check(self, call: Call) -> None:
+        """Raise one of REASONS where a message is more than its client may send."""
+        most, of = self._max_request_bytes, "--max-request-bytes"
+        if call.path.startswith(_SMALL):
+            most, of = min(most, SMALL_BYTES), "such a message"
+        if call.request_bytes > most:
             raise MessageTooLargeError(
-                f"the message is larger than max ({size} bytes vs. {self._max_request_bytes} of --max-request-bytes); "
+                f"the message is larger than max ({call.request_bytes} bytes vs. {most} of {of}); "
                 "send fewer or shorter inputs per call"
             )
-        if (unread := self._unread[context.peer()]) > MAX_UNREAD_BYTES:
+        if (unread := self._unread[call.connection]) > MAX_UNREAD_BYTES:
             raise UnreadRepliesError(
                 f"{unread / 2**20:.0f} MiB of replies wait to be read by this connection; read them before asking more"
             )
-        if self._max_concurrent is not None and self._under_way[client] >= self._max_concurrent:
-            raise TooManyCallsError(f"{self._max_concurrent} calls of this client are under way; wait for one")
+        if not self._budget.fits(call.connection, call.request_bytes):
+            raise NoRoomError(
+                f"no room for a message of {call.request_bytes} bytes beside the "
+                f"{self._budget[call.connection]} bytes of this connection's; try later, or send fewer at one time",
+                retry_s=RETRY_S,
+            )
 
     def _end(self, call: Call) -> None:
         call.has_ended = True
@@ -223,6 +302,10 @@ def _is_bulk(priority: str) -> bool:
     if priority not in (INTERACTIVE, BULK) and not _HTTP_PRIORITY.fullmatch(priority):
         raise InvalidRequestError(f"unknown `{PRIORITY}`: `{priority}`; send `{INTERACTIVE}` or `{BULK}`")
     return priority == BULK
+
+
+def _same(raw: bytes) -> bytes:
+    return raw
 
 
 def _is_health(call: Call) -> bool:

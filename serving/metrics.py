@@ -31,7 +31,15 @@ VERSION_LABELS = ("model", "version")
 LOADED, FAILED = "loaded", "failed"
 HIT, MISS = "hit", "miss"
 CODEC, TOKENIZE = "codec", "tokenize"
-REFUSALS = ("unauthenticated", "client_concurrency", "message_too_large", "unread_replies")
+REFUSALS = (
+    "unauthenticated",
+    "client_concurrency",
+    "message_too_large",
+    "unread_replies",
+    "receiving",
+    "no_room",
+    "watches",
+)
 
 SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)

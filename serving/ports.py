@@ -13,14 +13,15 @@ from typing import Any
 import grpc
 
 from serving.descriptors import limit, max_connections
+from serving.receiving import WINDOW_BYTES
 from serving.settings import Settings
 from serving.tls import TlsFiles, credentials
 
-MAX_BURST = 100_000
-"""Calls that may wait for the event loop."""
-MAX_STREAMS = 16_384
-"""Calls that a connection may have under way, some 12 KB each: more than wait in a queue that lasts ten seconds. What
-comes beyond them waits at the client, as HTTP/2 has it."""
+MAX_BURST = 4096
+"""Calls that may wait for the event loop, each with WINDOW_BYTES of its message."""
+MAX_STREAMS = 2048
+"""Calls that a connection may have under way, some 12 KB and up to WINDOW_BYTES each. What comes beyond them waits at
+the client, as HTTP/2 has it."""
 MIN_PING_S = 25.0
 """Clients may ping every 30 s, with or without calls; the rest is for pings that come a little early."""
 
@@ -70,14 +71,17 @@ def channel_options(settings: Settings) -> Iterator[tuple[str, int]]:
     """Options of a gRPC server."""
     yield "grpc.so_reuseport", 0  # else a second server would share a busy port in silence
     # What gRPC itself refuses reaches no handler, and so no log and no metric: what is a little too large is our own.
-    yield "grpc.max_receive_message_length", min(2 * settings.max_request_bytes, 2**31 - 1)
+    yield "grpc.max_receive_message_length", max_message_bytes(settings)
+    # Else the windows of connections that send fast grow to megabytes for each stream.
+    yield "grpc.http2.bdp_probe", 0
+    yield "grpc.http2.lookahead_bytes", WINDOW_BYTES
     yield "grpc.max_send_message_length", -1
     # Of calls that come in one burst; gRPC cancels some of a thousand and more, where admission tells them what is up.
     yield "grpc.server.max_pending_requests", MAX_BURST
     yield "grpc.server.max_pending_requests_hard_limit", MAX_BURST
     yield "grpc.max_concurrent_streams", MAX_STREAMS
     # Further ones are closed: without descriptors nobody reads metrics or models, and clients wait for nothing.
-    yield "grpc.max_allowed_incoming_connections", max_connections(limit())
+    yield "grpc.max_allowed_incoming_connections", min(settings.max_connections, max_connections(limit()))
     yield "grpc.keepalive_permit_without_calls", 1
     yield "grpc.http2.min_ping_interval_without_data_ms", _ms(MIN_PING_S)
     yield "grpc.keepalive_time_ms", _ms(settings.keepalive_time_s)
@@ -87,6 +91,11 @@ def channel_options(settings: Settings) -> Iterator[tuple[str, int]]:
     if settings.max_connection_age_s is not None:
         yield "grpc.max_connection_age_ms", _ms(settings.max_connection_age_s)
         yield "grpc.max_connection_age_grace_ms", _ms(settings.max_connection_grace_s)
+
+
+def max_message_bytes(settings: Settings) -> int:
+    """gRPC's own limit of a message."""
+    return min(2 * settings.max_request_bytes, 2**31 - 1)
 
 
 def check_free(host: str, port: int) -> None:

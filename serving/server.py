@@ -12,6 +12,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from serving import streams
+from serving.budget import Budget
 from serving.cache import ReplyCache
 from serving.calls import CallLog
 from serving.encoder import METHODS, SERVICE, Encoder
@@ -23,7 +24,8 @@ from serving.metrics_server import MetricsServer
 from serving.models import Model, Models, load_model
 from serving.open_inference import service as open_inference
 from serving.open_inference.service import OpenInference
-from serving.ports import channel_options, check_free, listen, url_host, warn_of_plain_text
+from serving.ports import channel_options, check_free, listen, max_message_bytes, url_host, warn_of_plain_text
+from serving.receiving import Receiving
 from serving.repository import Repository
 from serving.scheduler import Scheduler
 from serving.servicer import Servicer
@@ -101,12 +103,16 @@ class Server:
 
     def _gate(self) -> Gate:
         settings = self.settings
+        half = settings.buffer_bytes // 2
         return Gate(
             self.metrics,
             tokens=Tokens(settings.tokens_file) if settings.tokens_file else None,
             open_health=settings.open_health,
             max_concurrent_per_client=settings.max_concurrent_per_client,
             max_request_bytes=settings.max_request_bytes,
+            receiving=Receiving(half, max_message_bytes(settings), settings.receive_s),
+            budget=Budget(half),
+            patience_s=settings.keepalive_timeout_s,
             observers=[CallLog(settings.log_calls), *([self._traces] if self._traces else [])],
         )
 

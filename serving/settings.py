@@ -12,6 +12,7 @@ from typing import Literal
 from pydantic import Field, FilePath, ValidationError, model_validator
 from pydantic_settings import BaseSettings, CliApp, CliPositionalArg, SettingsConfigDict, SettingsError
 
+from serving.budget import default_budget
 from tasks.bounds import MAX_BATCH_TOKENS
 from tasks.cpus import available_cpus
 
@@ -105,6 +106,14 @@ class Settings(BaseSettings):
     max_concurrent_per_client: int | None = Field(None, ge=1)
     """Calls that a client may have under way; beyond it RESOURCE_EXHAUSTED. A client is a token, or without tokens an
     address: set it where one of several clients must not take all of the queue. Unset: no limit."""
+    buffer_bytes: int = Field(default_factory=default_budget, ge=2**20)
+    """Memory for messages: half for those on their way, half for those that have come and for replies that wait to be
+    read. What finds no room is refused with RESOURCE_EXHAUSTED. By default a sixteenth of the memory that this process
+    may use, from 32 to 256 MiB. At least four times --max-request-bytes; more for many large requests at one time."""
+    receive_s: float = Field(60.0, gt=0, le=86_400)
+    """A message that has not come within so long is refused. More for clients behind slow lines."""
+    max_connections: int = Field(4096, ge=1, le=2**31 - 1)
+    """Connections at one time; further ones are closed at once."""
     keepalive_time_s: float = Field(60.0, gt=0, le=86_400)
     """A connection that was silent for so long is pinged. Lower it where a proxy closes silent connections earlier."""
     keepalive_timeout_s: float = Field(20.0, gt=0, le=86_400)
@@ -137,6 +146,15 @@ class Settings(BaseSettings):
             raise ValueError("--tls-cert (BERTLINE_TLS_CERT) and --tls-key (BERTLINE_TLS_KEY) need each other")
         if self.tls_client_ca and not self.tls_cert:
             raise ValueError("--tls-client-ca (BERTLINE_TLS_CLIENT_CA) needs --tls-cert and --tls-key")
+        return self
+
+    @model_validator(mode="after")
+    def _check_buffer(self) -> Settings:
+        if self.buffer_bytes < 4 * self.max_request_bytes:
+            raise ValueError(
+                f"--buffer-bytes (BERTLINE_BUFFER_BYTES): {self.buffer_bytes} do not hold four requests of "
+                f"--max-request-bytes, {self.max_request_bytes}; raise the one or lower the other"
+            )
         return self
 
     @model_validator(mode="after")

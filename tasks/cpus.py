@@ -14,7 +14,7 @@ _CGROUPS = Path("/sys/fs/cgroup")
 
 def available_cpus() -> int:
     """Whole cores this process may keep busy, at least 1."""
-    quota = cpu_quota(_CGROUPS, _own_cgroup())
+    quota = cpu_quota(_CGROUPS, own_cgroup())
     cpus = len(os.sched_getaffinity(0))
     # A worker that the quota does not fully cover would be throttled in the middle of a batch.
     return max(1, min(cpus, int(quota)) if quota else cpus)
@@ -41,7 +41,8 @@ def _quota(path: Path) -> float | None:
     return None if limit == "max" else int(limit) / int(period)
 
 
-def _own_cgroup() -> str:
+def own_cgroup() -> str:
+    """Path of this process in the hierarchy of cgroups (version 2)."""
     path = Path("/proc/self/cgroup")
     lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
     return next((line.removeprefix("0::") for line in lines if line.startswith("0::")), "/")

@@ -1,0 +1,46 @@
+"""One budget of bytes for all messages that the server holds, shared out over connections as they come."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from tasks.memory import available_bytes
+
+PART = 16
+"""The budget's default is this part of the memory."""
+LEAST_BYTES, MOST_BYTES = 32 * 2**20, 256 * 2**20
+"""Bounds of the default: less refuses ordinary requests, more is not needed to keep two dozen cores busy."""
+
+
+class Budget:
+    """Bytes that are held, by connection. Lives in one event loop.
+
+    A connection may hold as much as remains free: many greedy ones end up with equal parts, and there is always room
+    for the small message of another.
+    """
+
+    def __init__(self, num_bytes: int) -> None:
+        self.num_bytes = num_bytes
+        self.held = 0
+        """Bytes of all connections."""
+        self._by_connection: Counter[str] = Counter()
+
+    def __getitem__(self, connection: str) -> int:
+        """Bytes that a connection holds."""
+        return self._by_connection[connection]
+
+    def fits(self, connection: str, size: int) -> bool:
+        """Whether a connection may hold so many bytes more."""
+        return self._by_connection[connection] + size <= self.num_bytes - self.held
+
+    def add(self, connection: str, size: int) -> None:
+        """Hold bytes, or with a negative size give them back."""
+        self.held += size
+        self._by_connection[connection] += size
+        if not self._by_connection[connection]:
+            del self._by_connection[connection]
+
+
+def default_budget() -> int:
+    """Bytes for messages where no setting says how many."""
+    return min(max(available_bytes() // PART, LEAST_BYTES), MOST_BYTES)

@@ -1,0 +1,196 @@
+"""Messages that come slowly, never, in masses, or not at all."""
+
+import struct
+import time
+from collections import Counter
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from bertline.v1 import encoder_pb2 as pb
+from serving.budget import Budget
+from serving.gate import MAX_WATCHES_OF_CONNECTION
+from serving.ports import MAX_STREAMS
+from serving.receiving import WINDOW_BYTES
+from serving.settings import read_settings
+from serving.turns import Turns
+from tests.serving.attacks import CHECK, EMBED, WATCH, Sender, never_end
+from tests.serving.conftest import serve
+from tests.serving.reliability import check_counts, open_channel, wait_until
+
+CAT = pb.EmbedRequest(texts=["cat"], model=pb.ModelRef(name="embedder"))
+MIB = 2**20
+
+
+@pytest.fixture
+def small(all_tasks):
+    """A server that takes requests of 1 MiB, and has memory for four."""
+    with serve(all_tasks[0], max_request_bytes=MIB, buffer_bytes=4 * MIB, receive_s=30) as running:
+        yield running
+
+
+@pytest.mark.parametrize("path", [EMBED, CHECK])
+def test_messages_without_end(small, path):
+    """A connection that begins many messages and ends none gets no more memory than there is for them; others are
+    answered at once."""
+    before = small.total("process_resident_memory_bytes")
+    with Sender(small.target) as sender:
+        body = struct.pack(">?I", False, MIB) + bytes(MIB - 10)
+        for _ in range(300):
+            sender.send(sender.open(path), body, timeout_s=0.005)
+        started = time.monotonic()
+        for _ in range(20):
+            small.stub.Embed(CAT, timeout=5)
+
+        assert time.monotonic() - started < 5
+        assert sender.num_sent < 300 * 2 * WINDOW_BYTES + 16 * MIB
+        assert small.total("process_resident_memory_bytes") - before < 64 * MIB
+    check_counts(small)
+
+
+def test_connections_with_messages_without_end(small):
+    """Where several connections do so, those with most of them lose some, and a new one is answered all the same."""
+    senders = [Sender(small.target) for _ in range(6)]
+    body = struct.pack(">?I", False, MIB) + bytes(MIB - 10)
+    for _ in range(8):
+        for sender in senders:
+            sender.send(sender.open(EMBED), body, timeout_s=0.005)
+    with open_channel(small.target) as channel:
+        stub = channel.unary_unary(EMBED)
+        started = time.monotonic()
+        assert stub(CAT.SerializeToString(), timeout=5)
+
+    assert time.monotonic() - started < 3
+    small.wait_for("bertline_refused_total", 1, reason="receiving")
+    for sender in senders:
+        sender.close()
+    check_counts(small)
+
+
+def test_a_message_that_takes_too_long(all_tasks):
+    """It is RESOURCE_EXHAUSTED after its time, and counted."""
+    with serve(all_tasks[0], receive_s=0.3) as running, Sender(running.target) as sender:
+        stream = sender.open(EMBED)
+        sender.send(stream, struct.pack(">?I", False, 1000) + bytes(500))
+        wait_until(lambda: stream in sender.ended, "the call goes on", limit_s=5)
+
+        running.wait_for("bertline_refused_total", 1, reason="receiving")
+        assert running.total("grpc_server_handled_total", grpc_code="ResourceExhausted") == 1
+
+
+def test_a_large_message_that_comes_slowly(small):
+    """It is answered, if it comes within its time."""
+    request = pb.EmbedRequest(texts=["cat " * 2000] * 100, truncate=True, model=pb.ModelRef(name="embedder"))
+    message = request.SerializeToString()
+    with Sender(small.target) as sender:
+        stream = sender.open(EMBED)
+        data = struct.pack(">?I", False, len(message)) + message
+        for start in range(0, len(data), 100_000):
+            sender.send(stream, data[start : start + 100_000], last=start + 100_000 >= len(data))
+            time.sleep(0.05)
+        small.wait_for("grpc_server_handled_total", 1, grpc_code="OK")
+
+
+def test_a_call_without_a_message(server):
+    """It is INVALID_ARGUMENT, not left open."""
+    call = server.channel.stream_unary(EMBED).future(iter(()), timeout=10)
+
+    assert call.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert call.details() == "the call came without a message"
+
+
+def test_many_small_calls_at_once(server):
+    """A burst of a thousand on one connection is answered, in turns."""
+    calls = [server.stub.Embed.future(CAT, timeout=60) for _ in range(1000)]
+
+    assert Counter(call.code() for call in calls) == {grpc.StatusCode.OK: 1000}
+
+
+def test_messages_that_have_come(slow_models):
+    """A connection whose messages take the memory for such is refused more of them, and another one is not."""
+    with serve(slow_models, workers=1, max_request_bytes=MIB, buffer_bytes=4 * MIB, max_queue_s=1000) as running:
+        request = pb.EmbedRequest(texts=["cat " * 5000] * 20, truncate=True)
+        with open_channel(running.target) as channel:
+            message = request.SerializeToString()
+            calls = [channel.unary_unary(EMBED).future(message, timeout=60) for _ in range(8)]
+            running.wait_for("bertline_refused_total", 1, reason="no_room")
+            assert running.stub.Embed(pb.EmbedRequest(texts=["cat"]), timeout=60).num_tokens == [3]
+            codes = Counter(call.code() for call in calls)
+
+        assert codes[grpc.StatusCode.OK] >= 1
+        assert codes[grpc.StatusCode.RESOURCE_EXHAUSTED] >= 1
+        check_counts(running)
+
+
+def test_watches(server):
+    """Watches of health are bounded by connection, and so are the names that they may give."""
+    with open_channel(server.target) as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        watches = [stub.Watch(health_pb2.HealthCheckRequest()) for _ in range(MAX_WATCHES_OF_CONNECTION)]
+        for watch in watches:
+            next(watch)
+        more = stub.Watch(health_pb2.HealthCheckRequest(), timeout=5)
+        assert more.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert "too many watches" in more.details()
+        for watch in watches:
+            watch.cancel()
+    long = health_pb2_grpc.HealthStub(server.channel).Watch(
+        health_pb2.HealthCheckRequest(service="a" * 5000), timeout=5
+    )
+
+    assert long.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert "larger than max" in long.details()
+    assert server.total("bertline_refused_total", reason="watches") == 1
+
+
+def test_turns():
+    """Each caller has its turn, whatever others ask; what is too much is taken from the one with most."""
+    turns = Turns()
+    for caller, item in [("a", 1), ("a", 2), ("a", 3), ("b", 4), ("c", 5), ("b", 6)]:
+        turns.put(caller, item)
+
+    assert turns.take_back() == 3
+    assert [turns.take() for _ in range(2)] == [("a", 1), ("b", 4)]
+    assert turns.take(lambda caller: caller != "c") == ("a", 2)
+    assert [turns.take() for _ in range(2)] == [("c", 5), ("b", 6)]
+    assert turns.take() is None
+    assert len(turns) == 0
+
+
+def test_budget():
+    """One connection may take all for a message, greedy ones end with equal parts, and some always remains."""
+    budget = Budget(1000)
+    assert budget.fits("a", 1000)
+    while budget.fits("a", 1):
+        budget.add("a", 1)
+    assert budget["a"] == 500
+    while budget.fits("b", 1):
+        budget.add("b", 1)
+    assert budget["b"] == 250
+    assert budget.fits("c", 250)
+    budget.add("a", -500)
+
+    assert budget["a"] == 0
+    assert budget.held == 250
+
+
+def test_buffer_that_does_not_hold_requests():
+    """It is a mistake in the settings, told with both numbers."""
+    with pytest.raises(
+        ValueError, match=r"--buffer-bytes.*1048576 do not hold four requests of --max-request-bytes, 4"
+    ):
+        read_settings(["--buffer-bytes", str(MIB)])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", [EMBED, CHECK, WATCH])
+def test_many_streams_of_large_messages(all_tasks, path):
+    """At the defaults, a connection that fills all its streams adds no more memory than its windows and the budget."""
+    with serve(all_tasks[0]) as running:
+        before = running.total("process_resident_memory_bytes")
+        never_end(running.target, MAX_STREAMS, 4_000_000, path=path, seconds=8)
+
+        assert running.total("process_resident_memory_bytes") - before < 384 * MIB
+        assert running.stub.Embed(CAT, timeout=5).num_tokens == [3]
+        check_counts(running)
