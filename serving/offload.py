@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import math
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeVar
+from dataclasses import dataclass
+from time import monotonic as _now
+from typing import Any, Generic, TypeVar
 
 from serving.calls import Call, Stage, current_call
-from serving.scheduler import QueueFullError
+from serving.scheduler import ExpiredError, QueueFullError
+from serving.turns import Turns
 
 SMALL_BYTES = 1024
 """What is smaller is handled on the event loop: in well under a millisecond, and without the switch of threads."""
@@ -19,14 +21,26 @@ SEQUENCE_BYTES = 64
 """A sequence is as much work as so many bytes of text, however short it is."""
 NUM_THREADS = 2
 """For larger ones, so that one of them does not keep all the others waiting."""
+MAX_WAITING = 8192
+"""Calls; beyond them, refusing is quicker than waiting."""
 RETRY_S = 1.0
 """What is refused since too much waits may be tried again after so long."""
 
 T = TypeVar("T")
 
 
+@dataclass(frozen=True, slots=True)
+class _Work(Generic[T]):
+    """A function that is to be called, and who waits for what it returns."""
+
+    function: Callable[[], T]
+    found: Future[T]
+    call: Call | None
+    asked_s: float
+
+
 class Offload:
-    """Calls functions in threads, where they have much to do; in their order."""
+    """Calls functions in threads, where they have much to do; callers have their turns, each in its own order."""
 
     def __init__(
         self, name: str, num_threads: int, waited: Callable[[str, float], None], *, max_size: float = math.inf
@@ -40,6 +54,8 @@ class Offload:
         """
         self._name, self._waited, self._max_size = name, waited, max_size
         self._threads = ThreadPoolExecutor(num_threads, thread_name_prefix=name)
+        self._turns: Turns[_Work[Any]] = Turns()
+        self._lock = threading.Lock()
         self._size = 0
         """Of calls that wait or are under way; only the event loop changes it."""
         self._busy: set[int] = set()
@@ -53,6 +69,9 @@ class Offload:
     def close(self) -> None:
         """Begin nothing more, and end the threads, those that work when they are done; again is fine."""
         self._threads.shutdown(wait=False, cancel_futures=True)
+        with self._lock:
+            while found := self._turns.take():
+                found[1].found.cancel()
 
     async def __call__(
         self,
@@ -62,7 +81,7 @@ class Offload:
         small: int = SMALL_BYTES,
     ) -> T:
         """Call a function, in a thread where what it works on is not small, so that the event loop never stalls. The
-        wait for that thread is a stage of the call.
+        wait for that thread is a stage of the call. What nobody waits for any more when its turn comes is left out.
 
         Args:
             size: bytes of a request, or of a request that is as much work.
@@ -71,12 +90,19 @@ class Offload:
 
         Raises:
             QueueFullError: when too much waits already.
+            ExpiredError: when the call's deadline passed before its turn came.
         """
         if size <= small:
             return function()
-        if self._size >= self._max_size:
+        with self._lock:
+            is_full = len(self._turns) >= MAX_WAITING
+        if is_full or self._size >= self._max_size:
             raise QueueFullError("the queue is full; try later", retry_s=RETRY_S)
-        found = self._threads.submit(self._begin, function, current_call(None), time.monotonic())
+        call = current_call(None)
+        found: Future[T] = Future()
+        with self._lock:
+            self._turns.put((call.client or call.connection) if call else "", _Work(function, found, call, _now()))
+        self._threads.submit(self._run_next)
         self._size += size
         try:
             return await asyncio.wrap_future(found)
@@ -86,13 +112,26 @@ class Offload:
         finally:
             self._size -= size
 
-    def _begin(self, function: Callable[[], T], call: Call | None, asked_s: float) -> T:
-        wait_s = time.monotonic() - asked_s
+    def _run_next(self) -> None:
+        with self._lock:
+            taken = self._turns.take()
+        if not taken or not taken[1].found.set_running_or_notify_cancel():
+            return
+        found = taken[1].found
+        try:
+            found.set_result(self._run(taken[1]))
+        except BaseException as error:
+            found.set_exception(error)
+
+    def _run(self, work: _Work[T]) -> T:
+        wait_s = _now() - work.asked_s
         self._waited(self._name, wait_s)
-        if call:
-            call.stages.append(Stage("wait", asked_s, wait_s))
+        if call := work.call:
+            call.stages.append(Stage("wait", work.asked_s, wait_s))
+            if call.deadline_s is not None and _now() > call.deadline_s:
+                raise ExpiredError("the deadline passed before the request had its turn to be read")
         self._busy.add(threading.get_ident())
         try:
-            return function()
+            return work.function()
         finally:
             self._busy.discard(threading.get_ident())

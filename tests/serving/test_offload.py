@@ -1,12 +1,14 @@
 import asyncio
 import threading
+import time
 
 import pytest
 
 from bertline.v1 import encoder_pb2 as pb
+from serving import offload as offload_module
 from serving.calls import Call, set_current_call
 from serving.offload import SMALL_BYTES, Offload
-from serving.scheduler import QueueFullError
+from serving.scheduler import ExpiredError, QueueFullError
 from tasks.tokenizer import Tokenizer
 from tests.serving.open_inference import infer_request, stub
 
@@ -100,3 +102,79 @@ def test_what_would_wait_too_long_is_refused():
 
     assert asyncio.run(run()) > 0
     offload.close()
+
+
+def call_of(client, **changes):
+    return Call("/service/Method", "", client=client, **changes)
+
+
+def in_turns(calls, function):
+    """Run `function(number)` for each call while the one thread was busy; returns what came of each."""
+    release = threading.Event()
+    offload = Offload("some", 1, lambda name, seconds: None)
+
+    async def run(number, call):
+        set_current_call(call)
+        return await offload(SMALL_BYTES + 1, lambda: function(number))
+
+    async def run_all():
+        first = asyncio.create_task(offload(SMALL_BYTES + 1, lambda: release.wait(10)))
+        await asyncio.sleep(0.05)
+        tasks = [asyncio.create_task(run(number, call)) for number, call in enumerate(calls)]
+        await asyncio.sleep(0.05)
+        for task, call in zip(tasks, calls, strict=True):
+            if call.method == "Left":
+                task.cancel()
+        await asyncio.sleep(0.1)
+        release.set()
+        await first
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+    try:
+        return asyncio.run(run_all())
+    finally:
+        offload.close()
+
+
+def test_callers_have_turns():
+    """Who asks much waits for himself; others have their turn after one of his."""
+    order = []
+    calls = [call_of("a") for _ in range(5)] + [call_of("", connection="b:1"), call_of("c"), call_of("c")]
+    in_turns(calls, order.append)
+
+    assert order == [0, 5, 6, 1, 7, 2, 3, 4]
+
+
+def test_work_that_nobody_waits_for():
+    """It is not begun where its call has ended, or its deadline has passed."""
+    order = []
+    calls = [call_of("a"), call_of("a", deadline_s=time.monotonic() + 0.1), call_of("b"), call_of("b")]
+    calls[2].path = "/service/Left"
+    found = in_turns(calls, order.append)
+
+    assert order == [0, 3]
+    assert [type(item) for item in found] == [type(None), ExpiredError, asyncio.CancelledError, type(None)]
+
+
+def test_too_many_calls(monkeypatch):
+    """What waits is bounded by number, too."""
+    monkeypatch.setattr(offload_module, "MAX_WAITING", 3)
+    found = in_turns([call_of("a") for _ in range(5)], lambda number: number)
+
+    assert found[:3] == [0, 1, 2]
+    assert [type(item) for item in found[3:]] == [QueueFullError] * 2
+
+
+def test_closing_ends_what_waits():
+    """Calls that wait for a thread end when there will be none."""
+    release = threading.Event()
+    offload = Offload("some", 1, lambda name, seconds: None)
+
+    async def run():
+        tasks = [asyncio.create_task(offload(SMALL_BYTES + 1, lambda: release.wait(10))) for _ in range(2)]
+        await asyncio.sleep(0.05)
+        offload.close()
+        release.set()
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+    assert [type(item) for item in asyncio.run(run())] == [bool, asyncio.CancelledError]
