@@ -101,7 +101,7 @@ class Offload:
         call = current_call(None)
         found: Future[T] = Future()
         with self._lock:
-            self._turns.put((call.client or call.connection) if call else "", _Work(function, found, call, _now()))
+            self._turns.put(call.caller if call else "", _Work(function, found, call, _now()))
         self._threads.submit(self._run_next)
         self._size += size
         try:
