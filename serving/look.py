@@ -42,22 +42,51 @@ class Found:
         """Why a folder cannot be read; empty where it can."""
         return self.unreadable.get(path) or self.unreadable.get(path.parent, "")
 
+    def add(self, folder: Path, versions: list[tuple[Path, Content | None]]) -> None:
+        """Take down what is in the folder of a model, if there is any version."""
+        if kept := {(folder.name, path.name): (path, item) for path, item in versions if item is not _NO_FOLDER}:
+            self.models[folder.name] = kept
+
     def __contains__(self, key: Key) -> bool:
         return key in self.models.get(key[0], ())
 
 
 async def look(directory: Path, threads: Detached) -> Found:
-    """The versions of each model. What hangs keeps no others from being found.
+    """The versions of each model. One thread looks at all of it, quickly; where that hangs, and until it has ended, there
+    is one for each folder, so that what hangs keeps no others from being found.
 
     Raises:
         ValueError, OSError: when there is no directory of models, or nothing in it, or it does not answer.
     """
-    folders = await threads.call(directory, partial(model_folders, directory))
-    found = Found(directory)
-    await asyncio.gather(*(_look_into(folder, found, threads) for folder in folders))
+    try:
+        found = await threads.call(("all of", directory), partial(_look_at_all, directory))
+    except TimeoutError:
+        folders = await threads.call(directory, partial(model_folders, directory))
+        found = Found(directory)
+        await asyncio.gather(*(_look_into(folder, found, threads) for folder in folders))
     if not found.models and not found.unreadable:
         raise no_models(directory)
     return found
+
+
+def _look_at_all(directory: Path) -> Found:
+    found = Found(directory)
+    for folder in model_folders(directory):
+        try:
+            paths = version_paths(folder)
+        except Exception as error:
+            found.unreadable[folder] = told(error)
+        else:
+            found.add(folder, [(path, _content_or_trouble(path, found)) for path in paths])
+    return found
+
+
+def _content_or_trouble(path: Path, found: Found) -> Content | None:
+    try:
+        return content(path)
+    except Exception as error:
+        found.unreadable[path] = told(error)
+        return None
 
 
 async def _look_into(folder: Path, found: Found, threads: Detached) -> None:
@@ -67,9 +96,7 @@ async def _look_into(folder: Path, found: Found, threads: Detached) -> None:
         found.unreadable[folder] = told(error)
         return
     contents = await asyncio.gather(*(_content_of(path, found, threads) for path in paths))
-    versions = {(folder.name, path.name): (path, item) for path, item in zip(paths, contents, strict=True)}
-    if versions := {key: item for key, item in versions.items() if item[1] is not _NO_FOLDER}:
-        found.models[folder.name] = versions
+    found.add(folder, list(zip(paths, contents, strict=True)))
 
 
 async def _content_of(path: Path, found: Found, threads: Detached) -> Content | None:
