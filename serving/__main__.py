@@ -45,8 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Serve until a signal comes; or print what --print-config or --version asks for.
 
     Returns:
-        The exit code: 0 after a drain, 2 for a mistake in settings or models (one line on stderr says which). A run
-        that hangs for good ends the process with 1.
+        The exit code: 0 after a drain, 2 for a mistake in settings or models (one line on stderr says which), 1 for
+        models whose storage hangs. A run that hangs for good ends the process with 1, too.
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     if "--version" in arguments:
@@ -65,7 +65,7 @@ def _told(act: Callable[[], None]) -> int:
         act()
     except (ValueError, OSError) as error:
         print(f"error: {told(error)}", file=sys.stderr)
-        return 2
+        return 1 if isinstance(error, TimeoutError) else 2  # storage that hangs is no mistake: another try may help
     return 0
 
 

@@ -52,8 +52,8 @@ class Found:
 
 
 async def look(directory: Path, threads: Detached) -> Found:
-    """The versions of each model. One thread looks at all of it, quickly; where that hangs, and until it has ended, there
-    is one for each folder, so that what hangs keeps no others from being found.
+    """The versions of each model. One thread looks at all of it, quickly; where that hangs, and until it has ended,
+    there is one for each folder, so that what hangs keeps no others from being found.
 
     Raises:
         ValueError, OSError: when there is no directory of models, or nothing in it, or it does not answer.

@@ -132,6 +132,7 @@ class Repository:
 
         Raises:
             ValueError: when nothing can be served, or with `strict` not all, telling why.
+            TimeoutError: when that is since storage hangs.
             OSError: when the directory cannot be read.
         """
         await self.refresh(parallel=parallel)
@@ -141,7 +142,7 @@ class Repository:
         errors = [*unreadable, *(item.error for item in self.models.versions if item.error)]
         if errors and (strict or not self.models.names):
             trouble = "--strict, and a model cannot be loaded" if self.models.names else "no model can be loaded"
-            raise ValueError(f"{trouble}: {'; '.join(errors)}")
+            raise (TimeoutError if self.is_busy else ValueError)(f"{trouble}: {'; '.join(errors)}")
 
     def _late(self) -> set[asyncio.Future[Model]]:
         return {slot.loading.future for slot in self._slots.values() if slot.loading}

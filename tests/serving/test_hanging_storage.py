@@ -143,10 +143,10 @@ def test_start(tmp_path, storage, part):
 
 
 def test_start_with_nothing_else(tmp_path, storage):
-    """What hangs when it is looked at is a mistake like any other; a load that takes long is waited for."""
+    """Storage that hangs is told, as that; a load that takes long is waited for."""
     write_model(tmp_path)
     storage.hung = tmp_path / "tiny" / "1"
-    with pytest.raises(ValueError, match=r"no model can be loaded: `.*/tiny/1` does not answer"), serve(tmp_path):
+    with pytest.raises(TimeoutError, match=r"no model can be loaded: `.*/tiny/1` does not answer"), serve(tmp_path):
         pass
     storage.hung = tmp_path / "tiny" / "1" / MODEL_FILE
     threading.Timer(1, storage.answer).start()
@@ -208,7 +208,9 @@ def test_the_watcher_survives(tmp_path, monkeypatch, caplog):
 HANGING = """
 import os, sys, time
 from pathlib import Path
+import serving.detached
 from serving.__main__ import main
+serving.detached.IDLE_S = float(os.environ.get("IDLE_S", 10))
 def slow(function):
     def hanging(path=".", *rest, **options):
         if str(path).endswith(os.environ["HUNG"]):
@@ -248,3 +250,16 @@ def test_exit(tmp_path, hung):
             assert process.stderr.read().endswith("ended\n")
         finally:
             process.kill()
+
+
+@pytest.mark.parametrize("hung", ["models", "tiny/1"])
+def test_start_fails(tmp_path, hung):
+    """A server without any model, since their storage hangs, ends so that another try is made."""
+    write_model(tmp_path / "models")
+    command = [sys.executable, "-c", HANGING, tmp_path / "models", "--port", "0", "--metrics-port", "0"]
+    environment = os.environ | {"HUNG": hung, "IDLE_S": "0.3"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=environment)
+
+    assert done.returncode == 1
+    assert "does not answer: its storage hangs\n" in done.stderr
+    assert "Traceback" not in done.stderr
