@@ -17,8 +17,9 @@ from tasks.regular import read_regular
 
 Key = tuple[str, str]
 """Name and version."""
-Content = tuple[bytes, tuple[tuple[str, int, int, int, int], ...]]
-"""What tells one content of a directory from another: its manifest; name, number, size and times of each file."""
+Content = tuple[bytes, tuple[tuple[str, int, int, int], ...]]
+"""What tells one content of a directory from another: its manifest; name, size and times of each file, of which the last
+cannot be set. (Numbers of files are not the same at each look on some file systems.)"""
 Versions = dict[Key, tuple[Path, Content | None]]
 """Of one model, lowest first; None for a content that cannot be seen."""
 
@@ -107,7 +108,7 @@ async def _content_of(path: Path, found: Found, threads: Detached) -> Content | 
         return None
 
 
-_NO_FOLDER: Content = b"", (("", 0, 0, 0, 0),)
+_NO_FOLDER: Content = b"", (("", 0, 0, 0),)
 """A file, or a link to one or to nowhere: no version."""
 
 
@@ -121,9 +122,9 @@ def content(path: Path) -> Content:
     return manifest, tuple(sorted(_files(path)))
 
 
-def _files(path: Path) -> Iterator[tuple[str, int, int, int, int]]:
+def _files(path: Path) -> Iterator[tuple[str, int, int, int]]:
     with suppress(OSError), os.scandir(path) as items:
         for item in items:
             with suppress(OSError):  # a link to nowhere
                 status = item.stat()
-                yield item.name, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+                yield item.name, status.st_size, status.st_mtime_ns, status.st_ctime_ns

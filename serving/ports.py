@@ -81,7 +81,8 @@ def channel_options(settings: Settings) -> Iterator[tuple[str, int]]:
     yield "grpc.server.max_pending_requests_hard_limit", MAX_BURST
     yield "grpc.max_concurrent_streams", MAX_STREAMS
     # Further ones are closed: without descriptors nobody reads metrics or models, and clients wait for nothing.
-    yield "grpc.max_allowed_incoming_connections", min(settings.max_connections, max_connections(limit()))
+    most = min(settings.max_connections, max_connections(limit()))
+    yield "grpc.max_allowed_incoming_connections", max(1, most // _num_addresses(settings.host))
     yield "grpc.keepalive_permit_without_calls", 1
     yield "grpc.http2.min_ping_interval_without_data_ms", _ms(MIN_PING_S)
     yield "grpc.keepalive_time_ms", _ms(settings.keepalive_time_s)
@@ -96,6 +97,14 @@ def channel_options(settings: Settings) -> Iterator[tuple[str, int]]:
 def max_message_bytes(settings: Settings) -> int:
     """gRPC's own limit of a message."""
     return min(2 * settings.max_request_bytes, 2**31 - 1)
+
+
+def _num_addresses(host: str) -> int:
+    """How many addresses a host has: gRPC listens on each, and counts the connections of each alone."""
+    try:
+        return len(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM))
+    except (OSError, UnicodeError):
+        return 1
 
 
 def check_free(host: str, port: int) -> None:

@@ -12,7 +12,9 @@ import pytest
 
 from bertline.v1 import encoder_pb2 as pb
 from bertline.v1 import encoder_pb2_grpc
-from serving.descriptors import MAX_SCRAPES, max_connections, max_scrapes
+from serving.descriptors import MAX_SCRAPES, limit, max_connections, max_scrapes
+from serving.ports import channel_options
+from serving.settings import Settings
 from tests.deploy.files import DEPLOY
 from tests.serving.models import write_model
 from tests.serving.processes import listening, started
@@ -55,6 +57,22 @@ def test_the_limit_is_raised(tmp_path, limited):
 
     assert "raised the limit of open files from 64 to 4096" in log
     assert "WARNING" not in log
+
+
+@pytest.mark.parametrize(("host", "addresses"), [("127.0.0.1", 1), ("both.example", 2), ("none.example", 0)])
+def test_connections_of_all_addresses(monkeypatch, host, addresses):
+    """They are counted for each address, hence divided among them."""
+    found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (f"127.0.0.{number}", 0)) for number in range(addresses)]
+
+    def resolve(*_, **__):
+        if not found:
+            raise socket.gaierror
+        return found
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    options = dict(channel_options(Settings(host=host)))
+
+    assert options["grpc.max_allowed_incoming_connections"] == max_connections(limit()) // max(1, addresses)
 
 
 def test_many_connections(tmp_path, limited):

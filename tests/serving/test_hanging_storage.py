@@ -46,7 +46,7 @@ class Storage:
 
 @pytest.fixture
 def storage(monkeypatch):
-    monkeypatch.setattr("serving.detached.IDLE_S", 0.3)
+    monkeypatch.setattr("serving.detached.IDLE_S", 0.5)
     storage = Storage(monkeypatch)
     yield storage
     storage.answer()
