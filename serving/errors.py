@@ -50,6 +50,14 @@ class InvalidRequestError(ValueError):
         super().__init__(message or "; ".join(map(str, self.violations[:3])) + more)
 
 
+class UnusableOutputError(ComputeError):
+    """A model gave what is no answer for one input, which `violations` names."""
+
+    def __init__(self, violation: Violation) -> None:
+        self.violations = [violation]
+        super().__init__(str(violation))
+
+
 class ModelNotFoundError(LookupError):
     """No model, or no version, of that name is loaded."""
 
@@ -114,6 +122,7 @@ CODES: dict[type[Exception], grpc.StatusCode] = {
     ExpiredError: grpc.StatusCode.DEADLINE_EXCEEDED,
     UnavailableError: grpc.StatusCode.UNAVAILABLE,
     ComputeError: grpc.StatusCode.INTERNAL,
+    UnusableOutputError: grpc.StatusCode.INTERNAL,
 }
 
 
@@ -129,7 +138,7 @@ def status_of(error: Exception) -> grpc.Status:
         logger.error("unforeseen error", exc_info=error)
         message = "internal error; the log of the server has more"
     status = status_pb2.Status(code=code.value[0], message=cut(message))
-    if isinstance(error, InvalidRequestError) and error.violations:
+    if isinstance(error, InvalidRequestError | UnusableOutputError) and error.violations:
         details = any_pb2.Any()
         details.Pack(_bad_request(error.violations))
         status.details.append(details)

@@ -400,6 +400,8 @@ class Scheduler:
         for entry, output in zip(batch, outputs, strict=True):
             try:
                 entry.job.deliver(entry, output, ended_s)
+            except ComputeError as error:
+                entry.job.fail(error)
             except Exception as error:
                 logger.exception("an output could not be decoded")
                 entry.job.fail(ComputeError(f"the output could not be decoded: {type(error).__name__}"))

@@ -8,6 +8,7 @@ from typing import Any
 
 from bertline.v1 import encoder_pb2 as pb
 from serving.catalog import reference
+from serving.finite import check_outputs, check_prediction
 from serving.models import Model
 from serving.rpcs import Rpc
 from serving.scheduler import Done
@@ -31,7 +32,10 @@ class Work:
     def finish(self, index: int, outputs: list[Any]) -> Any:
         """What the reply holds of one example."""
         example = self.examples[index]
+        place = f"{self.rpc.inputs}[{index}]"
+        check_outputs(self.model, outputs, place)
         prediction = self.task.decode(example, self.windows[index], outputs)
+        check_prediction(self.model, self.task, prediction, place)
         return self.rpc.result(prediction, example, self.task, self.request)
 
     def reply(self, done: Done) -> Reply:

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from serving.errors import InvalidRequestError, Violation
+from serving.finite import check_outputs, check_prediction
 from serving.models import Model
 from serving.open_inference.forms import FORMS, Form, Row
 from serving.open_inference.options import Options, read_options
@@ -74,7 +75,10 @@ class TextWork:
 
     def finish(self, index: int, outputs: list[Outputs]) -> Sequence[Any]:
         """What the outputs hold of one example."""
+        place = f"{self.form.inputs[0].name}[{index}]"
+        check_outputs(self.model, outputs, place)
         prediction = self.task.decode(self.examples[index], self.windows[index], outputs)
+        check_prediction(self.model, self.task, prediction, place)
         return self.form.result(prediction, self.examples[index], self.options, self.task)
 
     def reply(self, done: Done) -> Reply:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from serving.finite import check_arrays
 from serving.models import Model
 from serving.open_inference.options import read_options
 from serving.open_inference.tensors import TensorSpec, read_inputs, requested, response, wrong
@@ -72,7 +73,9 @@ class TokenIdWork:
 
     def finish(self, index: int, outputs: list[Outputs]) -> dict[str, np.ndarray]:
         """The requested outputs of one row, copied so that those of its batch need not be kept."""
-        return {spec.name: np.array(outputs[0][spec.name], dtype=np.float32) for spec in self.outputs}
+        arrays = {spec.name: np.array(outputs[0][spec.name], dtype=np.float32) for spec in self.outputs}
+        check_arrays(self.model, arrays.values(), f"input_ids[{index}]")
+        return arrays
 
     def reply(self, done: Done) -> Reply:
         """The response; where outputs are per token, zeros stand for padding."""

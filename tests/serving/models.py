@@ -84,11 +84,14 @@ class Reference:
         ]
 
 
-def write_model(models, name="tiny", version="1", task="embedding", *, hidden_size=8, passes=0, seed=0, **changes):
+def write_model(
+    models, name="tiny", version="1", task="embedding", *, hidden_size=8, passes=0, seed=0, edit=None, **changes
+):
     """Write `models/<name>/<version>`.
 
     Args:
         passes: multiplications with the identity: they make the graph slow and change nothing.
+        edit: changes the weights first.
         changes: keys of the manifest to change.
 
     Returns:
@@ -102,6 +105,8 @@ def write_model(models, name="tiny", version="1", task="embedding", *, hidden_si
     num_ids = changes.get("vocab_size", len(VOCAB))
     head_size = {"classification": 3, "spans": 2, "masked-lm": num_ids, "tagging": 5}.get(task, 1)
     weights = Weights.random(seed, hidden_size, head_size)
+    if edit:
+        edit(weights)
     onnx.save(make_graph(task, weights, passes), directory / MODEL_FILE)
     values = {
         "name": name,

@@ -1,0 +1,74 @@
+"""What a model gives must be numbers: weights that are damaged, or too large for fp16, give NaN and infinities."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from serving.errors import UnusableOutputError, Violation
+from serving.models import Model
+from tasks.base import AnyTask, Outputs
+from tasks.embedding import Embedding
+from tasks.masked_lm import MaskedLM
+
+
+def check_outputs(model: Model, outputs: Sequence[Outputs], place: str) -> None:
+    """Check what a model gives for the sequences of one input, before it is decoded.
+
+    Args:
+        outputs: those of a masked language model are not looked at, as they are a hundred thousand numbers a token of
+            which few are used, nor are vectors, all of which come back in the prediction.
+        place: path of the input in the request.
+
+    Raises:
+        UnusableOutputError: as `check_arrays`.
+    """
+    if model.task.name in (MaskedLM.name, Embedding.name):
+        return
+    check_arrays(model, (array for output in outputs for array in output.values()), place)
+
+
+def check_prediction(model: Model, task: AnyTask, prediction: Any, place: str) -> None:
+    """Check what was decoded.
+
+    Args:
+        task: the model's, with what the request asks for.
+        place: path of the input in the request.
+
+    Raises:
+        UnusableOutputError: when something is NaN or infinite, or a vector that is to have length 1 has none.
+    """
+    if task.name == MaskedLM.name:
+        check_arrays(model, [prediction.log_probs], place)
+    elif task.name == Embedding.name:
+        check_arrays(model, [prediction], place)
+        if task.settings.normalize and not prediction.any():
+            raise _error(model, place, "a vector of zeros, which cannot have length 1")
+
+
+def check_arrays(model: Model, arrays: Iterable[np.ndarray], place: str) -> None:
+    """Check outputs of a model.
+
+    Raises:
+        UnusableOutputError: when something is NaN or infinite; a logit may be negative infinity, which is a score of 0.
+    """
+    is_sound = _are_finite if model.task.name == Embedding.name else _are_logits
+    for array in arrays:
+        if not is_sound(array):
+            raise _error(model, place, "numbers that are not finite")
+
+
+def _are_finite(array: np.ndarray) -> bool:
+    return bool(np.isfinite(array).all())
+
+
+def _are_logits(array: np.ndarray) -> bool:
+    return not array.size or bool(array.max() < np.inf)  # the maximum of what holds NaN is NaN
+
+
+def _error(model: Model, place: str, what: str) -> UnusableOutputError:
+    return UnusableOutputError(
+        Violation(place, f"{model} gave {what}: its weights are damaged, or its precision is too low for this input")
+    )
