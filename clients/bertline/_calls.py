@@ -67,7 +67,8 @@ def embed_call(
         windows=read_flag("windows", windows),
         window_stride=read_count("window_stride", window_stride),
     )
-    return Call("Embed", split(read_texts(texts), "texts", request), read_vectors, join_vectors)
+    read = partial(read_vectors, normalized=bool(normalize))
+    return Call("Embed", split(read_texts(texts), "texts", request), read, join_vectors)
 
 
 def classify_call(

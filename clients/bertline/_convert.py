@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from bertline._batches import batches
-from bertline.errors import ServerError
+from bertline.errors import InvalidItem, ServerError
 from bertline.results import Timings, Usage
 
 MAX_REQUEST_BYTES = 192 * 1024
@@ -68,7 +68,12 @@ class Replies(Generic[ResultT]):
         Raises:
             ServerError: when it cannot be right.
         """
-        part = self._call.read(reply)
+        try:
+            part = self._call.read(reply)
+        except ServerError as error:
+            if not (error.items and request.first):
+                raise
+            raise ServerError.of([_moved(item, request.first) for item in error.items]) from None
         if request.num_inputs:
             self._check(request, reply, len(part))
         if self._usage is not None:
@@ -91,6 +96,10 @@ class Replies(Generic[ResultT]):
         self._first_model = self._first_model or model
         if model != self._first_model:
             raise ServerError(f"`{self._first_model}` replied to some inputs, `{model}` to others; ask for one version")
+
+
+def _moved(item: InvalidItem, first: int) -> InvalidItem:
+    return item if item.index is None else replace(item, index=item.index + first)
 
 
 def _add_usage(usage: Usage, reply: Any) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 
-from bertline.errors import ServerError
+from bertline.errors import InvalidItem, ServerError
 from bertline.results import (
     Answer,
     Choice,
@@ -24,17 +26,28 @@ from bertline.results import (
 from bertline.v1 import encoder_pb2 as pb
 
 
-def read_vectors(reply: pb.EmbedReply) -> np.ndarray:
-    """Vectors [n, dim] float32, over the bytes of the reply."""
+def read_vectors(reply: pb.EmbedReply, *, normalized: bool = False) -> np.ndarray:
+    """Vectors [n, dim] float32, over the bytes of the reply.
+
+    Args:
+        normalized: whether vectors of length 1 were asked for.
+    """
     if not reply.dim or len(reply.vectors) % (4 * reply.dim):
         raise ServerError(f"the server sent {len(reply.vectors)} bytes as float32 vectors of length {reply.dim}")
-    return np.frombuffer(reply.vectors, dtype="<f4").reshape(-1, reply.dim)
+    vectors = np.frombuffer(reply.vectors, dtype="<f4").reshape(-1, reply.dim)
+    are_finite = np.isfinite(vectors)
+    if not are_finite.all():
+        raise _error(np.flatnonzero(~are_finite.all(axis=1)).tolist(), "the vector is not finite")
+    if normalized and not (are_long := vectors.any(axis=1)).all():
+        raise _error(np.flatnonzero(~are_long).tolist(), "the vector is all zeros, though asked for with length 1")
+    return vectors
 
 
 def read_classifications(reply: pb.ClassifyReply) -> list[Classification]:
     """One for each input."""
     if not all(result.labels for result in reply.results):
         raise ServerError("the server sent a classification without labels")
+    _check_finite(_sum(result.labels) for result in reply.results)
     return [
         Classification(tuple(LabelScore(item.label, item.score) for item in result.labels)) for result in reply.results
     ]
@@ -42,6 +55,7 @@ def read_classifications(reply: pb.ClassifyReply) -> list[Classification]:
 
 def read_values(reply: pb.RegressReply) -> list[float]:
     """One for each input."""
+    _check_finite(reply.values)
     return list(reply.values)
 
 
@@ -50,11 +64,13 @@ def read_choice_results(reply: pb.ChooseReply) -> list[Choice]:
     for result in reply.results:
         if result.choice >= len(result.scores):
             raise ServerError(f"the server chose number {result.choice} (from 0) of {len(result.scores)}")
+    _check_finite(sum(result.scores) for result in reply.results)
     return [Choice(result.choice, tuple(result.scores)) for result in reply.results]
 
 
 def read_taggings(reply: pb.TagReply) -> list[Tagging]:
     """One for each input."""
+    _check_finite(_sum(result.entities) + _sum(result.words) for result in reply.results)
     return [
         Tagging(
             entities=tuple(Entity(item.start, item.end, item.text, item.label, item.score) for item in result.entities),
@@ -86,6 +102,7 @@ def read_answers(reply: pb.AnswerReply) -> list[Answer]:
     """One for each input."""
     if any(result.has_answer and not result.spans for result in reply.results):
         raise ServerError("the server sent an answer without a span")
+    _check_finite(_sum(result.spans) + result.no_answer_score for result in reply.results)
     return [
         Answer(
             spans=tuple(Span(span.start, span.end, span.text, span.score, span.context) for span in result.spans),
@@ -98,6 +115,7 @@ def read_answers(reply: pb.AnswerReply) -> list[Answer]:
 
 def read_fills(reply: pb.FillMaskReply) -> list[tuple[MaskFill, ...]]:
     """For each text, one for each [MASK]."""
+    _check_finite(sum(_sum(mask.tokens) + _sum(mask.targets) for mask in result.masks) for result in reply.results)
     return [
         tuple(MaskFill(tokens=_tokens(mask.tokens), targets=_tokens(mask.targets)) for mask in result.masks)
         for result in reply.results
@@ -106,6 +124,21 @@ def read_fills(reply: pb.FillMaskReply) -> list[tuple[MaskFill, ...]]:
 
 def _tokens(items: Iterable[pb.TokenScore]) -> tuple[TokenScore, ...]:
     return tuple(TokenScore(item.token, item.score) for item in items)
+
+
+def _sum(items: Iterable[Any]) -> float:
+    return sum(item.score for item in items)
+
+
+def _check_finite(sums: Iterable[float]) -> None:
+    """Check the scores of each input, by their sum."""
+    if bad := [index for index, value in enumerate(sums) if not math.isfinite(value)]:
+        raise _error(bad, "a score is not finite")
+
+
+def _error(indices: Iterable[int], reason: str) -> ServerError:
+    """What the server sent for these inputs of the request is no answer."""
+    return ServerError.of([InvalidItem(index, "reply", reason) for index in indices])
 
 
 _STATES = {

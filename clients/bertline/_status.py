@@ -101,6 +101,8 @@ def client_error(
     if code is grpc.StatusCode.INVALID_ARGUMENT and items:
         more = _MORE.search(details)
         return InvalidInput.of(items, 3 + int(more[1]) if more else 0)
+    if code is grpc.StatusCode.INTERNAL and items:
+        return ServerError.of(items)
     error_type, message = ERRORS.get(code, _SERVER_ERROR)
     is_final = error_type is Overloaded and _is_final(error)
     if is_final:

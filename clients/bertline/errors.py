@@ -60,10 +60,13 @@ class InvalidInput(BertlineError):
         Args:
             num_items: of all, where `items` are the first ones.
         """
-        told = items[:3]
-        num_more = max(len(items), num_items) - len(told)
-        more = f" (and {num_more} more)" if num_more > 0 else ""
-        return cls("; ".join(map(str, told)) + more, items)
+        return cls(_listed(items, num_items), items)
+
+
+def _listed(items: Sequence[InvalidItem], num_items: int = 0) -> str:
+    told = items[:3]
+    num_more = max(len(items), num_items) - len(told)
+    return "; ".join(map(str, told)) + (f" (and {num_more} more)" if num_more > 0 else "")
 
 
 class ModelNotFound(BertlineError):
@@ -87,3 +90,14 @@ class PermissionDenied(BertlineError):
 
 class ServerError(BertlineError):
     """A fault of the server, a reply that cannot be right, or a client that was closed before the reply came."""
+
+    def __init__(self, message: str, items: Sequence[InvalidItem] = ()) -> None:
+        super().__init__(message)
+        self.items = list(items)
+        """Inputs that have no answer, since the model gives no finite numbers for them, of the first request with any;
+        the others would be answered without them. Empty where that is not what is wrong."""
+
+    @classmethod
+    def of(cls, items: Sequence[InvalidItem]) -> ServerError:
+        """The error whose message tells the first of `items`, and how many there are."""
+        return cls(_listed(items), items)

@@ -331,6 +331,76 @@ def test_a_result_that_cannot_be_right_is_refused(
         getattr(client, method)([inputs.get(method, "text")])
 
 
+def spoilt(request: pb.EmbedRequest) -> pb.EmbedReply:
+    """Vectors, of which those of bad texts are no numbers."""
+    values = {"nan": np.nan, "inf": -np.inf, "zero": 0}
+    vectors = np.array([[values.get(text, 1), 0] for text in request.texts], dtype="<f4")
+    return pb.EmbedReply(model=pb.ModelRef(name="fake", version="1"), dim=2, vectors=vectors.tobytes())
+
+
+@both_clients
+def test_vectors_that_are_no_numbers_are_refused(server: FakeServer, embed: Embed) -> None:
+    """Each is named by its place in the list of the caller, also where that is sent in several requests."""
+    server.reply("Embed", spoilt)
+    with pytest.raises(errors.ServerError) as caught:
+        embed(server.target, ["a", "b", "c", "nan", "inf"], batch_size=3)
+
+    assert str(caught.value) == "input 3, reply: the vector is not finite; input 4, reply: the vector is not finite"
+    assert [item.index for item in caught.value.items] == [3, 4]
+
+
+def test_vectors_without_length_are_refused(client: Client, server: FakeServer) -> None:
+    """Where they were asked for with length 1."""
+    server.reply("Embed", spoilt)
+
+    assert client.embed(["a", "zero"]).tolist() == [[1, 0], [0, 0]]
+    with pytest.raises(errors.ServerError, match="input 1, reply: the vector is all zeros"):
+        client.embed(["a", "zero"], normalize=True)
+
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("method", "results"),
+    [
+        ("classify", [pb.Classification(labels=[pb.LabelScore(score=1), pb.LabelScore(score=NAN)])]),
+        ("answer", [pb.AnswerResult(has_answer=True, spans=[pb.Span(score=NAN)])]),
+        ("answer", [pb.AnswerResult(no_answer_score=NAN)]),
+        ("choose", [pb.ChooseResult(scores=[0.5, float("inf")])]),
+        ("tag", [pb.TagResult(entities=[pb.Entity(score=NAN)])]),
+        ("tag", [pb.TagResult(words=[pb.TaggedWord(score=NAN)])]),
+        ("fill_mask", [pb.FillMaskResult(masks=[pb.MaskFill(tokens=[pb.TokenScore(score=NAN)])])]),
+        ("fill_mask", [pb.FillMaskResult(masks=[pb.MaskFill(targets=[pb.TokenScore(score=NAN)])])]),
+        ("regress", [NAN]),
+    ],
+)
+def test_scores_that_are_no_numbers_are_refused(
+    client: Client, server: FakeServer, method: str, results: list[Any]
+) -> None:
+    """Whatever the task, and wherever they stand."""
+    name = "".join(map(str.capitalize, method.split("_")))
+    inputs: dict[str, Any] = {"answer": ("Where?", "here"), "choose": ("Which?", ["a", "b"])}
+    field = "values" if method == "regress" else "results"
+    reply = getattr(pb, f"{name}Reply")(**{field: results})
+    server.reply(name, lambda request: reply)
+    with pytest.raises(errors.ServerError, match=r"^input 0, reply: a score is not finite$"):
+        getattr(client, method)([inputs.get(method, "text")])
+
+
+def test_inputs_that_a_model_fails_on_are_named(client: Client, server: FakeServer) -> None:
+    """As the server names them, by their place in the list of the caller."""
+
+    def fail(request: pb.EmbedRequest) -> pb.EmbedReply:
+        raise Refusal("INTERNAL", "texts[1]: no number", [("texts[1]", "no number")])
+
+    server.reply("Embed", fail)
+    with pytest.raises(errors.ServerError, match=r"^input 1, text: no number$") as caught:
+        client.embed(["a", "b"])
+
+    assert [item.index for item in caught.value.items] == [1]
+
+
 def test_a_closed_client_says_so(server: FakeServer) -> None:
     """Using a client after `close` is a mistake of the caller."""
     with Client(server.target) as client:
@@ -515,3 +585,8 @@ def test_errors_can_be_pickled() -> None:
     copy = pickle.loads(pickle.dumps(error))
 
     assert (str(copy), copy.items) == (str(error), error.items)
+
+    fault = errors.ServerError.of([errors.InvalidItem(3, "reply", "the vector is not finite")])
+    again = pickle.loads(pickle.dumps(fault))
+
+    assert (str(again), again.items) == (str(fault), fault.items)

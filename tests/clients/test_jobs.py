@@ -21,6 +21,7 @@ import pytest
 
 from bertline.jobs.storage import file_of
 from bertline.testing import FakeModel, FakeServer, vector
+from bertline.testing._faults import Refusal
 from bertline.v1 import encoder_pb2 as pb
 from tests.clients.command import Result, Run, asked, fails, label_as, numbers, parsed
 
@@ -155,6 +156,32 @@ def test_bad_rows_are_told_with_their_reasons(run: Run, tmp_path: Path) -> None:
         "`text` must be a string",
     ]
     assert told[2]["row"] == {"text": "refuse", "id": 3}
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["by the server", "by the reply"])
+def test_rows_without_numbers_are_rejected(run: Run, server: FakeServer, tmp_path: Path, told: bool) -> None:
+    """Those that the model gives no finite numbers for, whether the server says so, one by one, or sends them."""
+    given = [f"{number}{' bad' * (number % 7 == 0)}" for number in range(200)]
+
+    def embed(request: pb.EmbedRequest) -> pb.EmbedReply:
+        bad = [index for index, text in enumerate(request.texts) if "bad" in text]
+        if told and bad:
+            raise Refusal("INTERNAL", f"texts[{bad[0]}]: NaN", [(f"texts[{bad[0]}]", "NaN")])
+        vectors = np.array([vector(text) for text in request.texts], dtype="<f4")
+        vectors[bad] = np.nan
+        return pb.EmbedReply(model=pb.ModelRef(name="fake", version="1"), dim=DIM, vectors=vectors.tobytes())
+
+    server.reply("Embed", embed)
+    output = tmp_path / "out.jsonl"
+    path = write_jsonl(tmp_path / "in.jsonl", [{"text": text} for text in given])
+    result = run("embed", "-i", path, "-o", str(output), "--keep", "text")
+
+    assert result.code == 3
+    good = [text for text in given if "bad" not in text]
+    assert [(row["text"], row["vector"]) for row in read_jsonl(output)] == [(text, numbers(text)) for text in good]
+    rejects = read_jsonl(tmp_path / "out.jsonl.rejects.jsonl")
+    assert [item["row"]["text"] for item in rejects] == [text for text in given if "bad" in text]
+    assert {item["reason"] for item in rejects} == {"text: NaN" if told else "reply: the vector is not finite"}
 
 
 def test_rows_of_other_types_do_not_spoil_parquet(run: Run, tmp_path: Path) -> None:

@@ -7,13 +7,14 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import chain
 from threading import Event
 from typing import Any, TypeVar
 
 from bertline._batches import batches
 from bertline._convert import MAX_REQUEST_BYTES
 from bertline._status import ALL_INPUTS
-from bertline.errors import BertlineError, ConnectionFailed, InvalidInput, Overloaded, TimedOut
+from bertline.errors import BertlineError, ConnectionFailed, InvalidInput, Overloaded, ServerError, TimedOut
 from bertline.jobs.chunks import Chunk, text_bytes
 from bertline.results import Usage
 
@@ -117,7 +118,8 @@ class Asker:
             yield _part(item, previous, is_last=True)
 
     def _results(self, inputs: list[Any], *, is_second: bool = False) -> tuple[list[Any], int]:
-        """The results of one request, Rejected where the server cannot use an input; and the tokens it took.
+        """The results of one request, Rejected where the server cannot use an input, or its model gives no finite
+        numbers for it; and the tokens it took.
 
         Args:
             is_second: whether they were refused as too much before.
@@ -134,6 +136,14 @@ class Asker:
             if not any(item.field in ALL_INPUTS for item in error.items):
                 raise
             return self._divided(inputs, error)
+        except ServerError as error:
+            if not error.items:
+                raise
+            return self._without(
+                inputs,
+                {item.index: f"{item.field}: {item.reason}" for item in error.items if item.index is not None},
+                2,
+            )
         except Overloaded as error:
             if not error.is_final:
                 raise
@@ -143,13 +153,15 @@ class Asker:
             return self._divided(inputs, error)
         return results, sum(usage.num_tokens)
 
-    def _without(self, inputs: list[Any], reasons: dict[int, str]) -> tuple[list[Any], int]:
+    def _without(self, inputs: list[Any], reasons: dict[int, str], num_requests: int = 1) -> tuple[list[Any], int]:
+        """Reject some inputs, and ask about the others, in several requests where not all bad ones are known."""
         rest = [item for index, item in enumerate(inputs) if index not in reasons]
-        results, num_tokens = self._results(rest)
-        found = iter(results)
-        return [
-            Rejected(reasons[index]) if index in reasons else next(found) for index in range(len(inputs))
-        ], num_tokens
+        size = max(1, -(-len(rest) // num_requests))
+        parts = [self._results(rest[first : first + size]) for first in range(0, len(rest), size)]
+        found = chain.from_iterable(results for results, _ in parts)
+        return [Rejected(reasons[index]) if index in reasons else next(found) for index in range(len(inputs))], sum(
+            num_tokens for _, num_tokens in parts
+        )
 
     def _divided(self, inputs: list[Any], error: BertlineError) -> tuple[list[Any], int]:
         """What the server will never take at once, in two halves."""
