@@ -6,7 +6,7 @@ from collections import Counter
 
 from tasks.memory import available_bytes
 
-PART = 16
+PART = 8
 """The budget's default is this part of the memory."""
 LEAST_BYTES, MOST_BYTES = 32 * 2**20, 256 * 2**20
 """Bounds of the default: less refuses ordinary requests, more is not needed to keep two dozen cores busy."""

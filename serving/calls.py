@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
@@ -48,6 +48,9 @@ class Call:
     """Address and port that it came from."""
     deadline_s: float | None = None
     """When the caller gives up, on the clock of `time.monotonic`."""
+    hold: Callable[[int], None] = lambda num_bytes: None
+    """Count bytes for the call until it ends; raises where there is no room for them. For the event loop only."""
+    held_bytes: int = 0
     model: str = ""
     num_inputs: int = 0
     num_tokens: int = 0

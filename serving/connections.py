@@ -40,4 +40,5 @@ def _name(connection: socket.socket) -> str:
     if connection.type != socket.SOCK_STREAM or connection.family not in (socket.AF_INET, socket.AF_INET6):
         return ""
     host, port = connection.getpeername()[:2]
-    return f"ipv6:[{host}]:{port}" if connection.family == socket.AF_INET6 else f"ipv4:{host}:{port}"
+    host = host.removeprefix("::ffff:") if "." in host else host  # of a socket that listens for both
+    return f"ipv6:[{host}]:{port}" if ":" in host else f"ipv4:{host}:{port}"

@@ -199,11 +199,12 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             raw = await self._receiving.message(call.connection, context)
             call.request_bytes = len(raw)
             self._check(call)
-            self._budget.add(call.connection, len(raw))
+            call.hold = partial(self._hold, call)
             try:
+                call.hold(len(raw))
                 reply = await behaviour(deserialize(raw), context)
             finally:
-                self._budget.add(call.connection, -len(raw))
+                self._budget.add(call.connection, -call.held_bytes)
         call.reply_bytes = _size(reply)
         if not self._unread.fits(call.connection, call.reply_bytes):
             raise NoRoomError(f"no room for a reply of {call.reply_bytes} bytes; try later", retry_s=RETRY_S)
@@ -256,12 +257,18 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             raise UnreadRepliesError(
                 f"{unread / 2**20:.0f} MiB of replies wait to be read by this connection; read them before asking more"
             )
-        if not self._budget.fits(call.connection, call.request_bytes):
+
+    def _hold(self, call: Call, num_bytes: int) -> None:
+        """Count bytes for a call; one of any size is taken where there is no other."""
+        if self._budget.held > call.held_bytes and not self._budget.fits(call.connection, num_bytes):
+            self._unread.make_room()
             raise NoRoomError(
-                f"no room for a message of {call.request_bytes} bytes beside the "
-                f"{self._budget[call.connection]} bytes of this connection's; try later, or send fewer at one time",
+                f"no room for {num_bytes} bytes of a request beside others of its connection; try later, or send "
+                "fewer at one time",
                 retry_s=RETRY_S,
             )
+        self._budget.add(call.connection, num_bytes)
+        call.held_bytes += num_bytes
 
     def _end(self, call: Call) -> None:
         call.has_ended = True

@@ -32,6 +32,7 @@ from serving.servicer import Servicer
 from serving.settings import Settings
 from serving.tokens import Tokens
 from serving.traces import Traces
+from serving.trim import trim_memory
 
 HEALTH_SERVICE = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 WATCH_S = 1.0
@@ -44,6 +45,8 @@ MAX_LINGER_S = 0.5
 """gRPC waits for connections of clients that read no more until the system gives them up, long after the grace."""
 
 logger = logging.getLogger(__name__)
+logging.getLogger("grpc._cython.cygrpc").addFilter(lambda record: "ExecuteBatchError" not in record.getMessage())
+"""A client that leaves before its reply is sent is nothing that went wrong; gRPC tells of each with a traceback."""
 
 
 class Server:
@@ -146,6 +149,7 @@ class Server:
         self._servicer.unavailable = None
         self._publish(self._repository.models)
         self._watching.append(asyncio.create_task(self._repository.watch(self.settings.poll_s)))
+        self._watching.append(asyncio.create_task(trim_memory()))
 
     async def look_after_workers(self) -> None:
         """Let health tell of runs that hang and workers that have ended, until one is lost for good.

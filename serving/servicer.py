@@ -14,7 +14,7 @@ import grpc
 from serving.arrivals import Arrivals
 from serving.cache import Known, ReplyCache, request_key
 from serving.calls import Stage, current_call
-from serving.errors import UnavailableError, abort
+from serving.errors import NoRoomError, UnavailableError, abort
 from serving.intake import Admitted, Incoming, Intake, note_model
 from serving.limits import Limits
 from serving.metrics import CODEC, TOKENIZE, Metrics
@@ -31,6 +31,9 @@ ADMITTED_BYTES = 64 * 1024
 """What is smaller is parsed and admitted there: a refusal then does not wait for others' texts to become tokens."""
 TOKENIZE_BYTES = 4 * 2**20
 """Of requests for `Tokenize`; while so many wait or are under way, more are refused. Some ten seconds of work."""
+
+SEQUENCE_BYTES, TOKEN_BYTES = 2048, 16
+"""Memory of a sequence while it waits to be computed and answered, and of each of its tokens."""
 
 Behaviour = Callable[[bytes, Any], Awaitable[bytes]]
 
@@ -147,6 +150,8 @@ class Servicer:
                 if self.unavailable and not always:
                     raise UnavailableError(self.unavailable)
                 return await behaviour(raw, context)
+            except NoRoomError:
+                raise  # the gate counts it
             except Exception as error:
                 if isinstance(error, RefusedError):
                     await self._refusals.pace(current_call().caller, context.time_remaining())
@@ -184,6 +189,7 @@ class Servicer:
     async def _compute(self, prepare: Prepare, incoming: Incoming) -> tuple[Model, Reply]:
         call, num_bytes = incoming.call, len(incoming.raw)
         admitted, make = await self.offload(num_bytes, partial(prepare, incoming), small=ADMITTED_BYTES)
+        call.hold(SEQUENCE_BYTES * call.num_inputs + TOKEN_BYTES * admitted.num_tokens)
         submit = partial(self._submit, incoming, admitted, make)
         submitted = await self.offload(admitted.size, submit, _cancel_submitted)
         work, submitted_s = submitted.work, submitted.submitted_s

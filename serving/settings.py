@@ -107,8 +107,8 @@ class Settings(BaseSettings):
     """Calls that a client may have under way; beyond it RESOURCE_EXHAUSTED. A client is a token, or without tokens an
     address: set it where one of several clients must not take all of the queue. Unset: no limit."""
     buffer_bytes: int = Field(default_factory=default_budget, ge=2**20)
-    """Memory for messages: half for those on their way, half for those that have come and for replies that wait to be
-    read. What finds no room is refused with RESOURCE_EXHAUSTED. By default a sixteenth of the memory that this process
+    """Memory for messages: half for those on their way, half for requests that have come and for replies that wait to
+    be read. What finds no room is refused with RESOURCE_EXHAUSTED. By default an eighth of the memory that this process
     may use, from 32 to 256 MiB. At least four times --max-request-bytes; more for many large requests at one time."""
     receive_s: float = Field(60.0, gt=0, le=86_400)
     """A message that has not come within so long is refused. More for clients behind slow lines."""

@@ -39,7 +39,7 @@ class Unread:
         connections that do not read make room soon."""
         if not self._bytes or self._budget.fits(connection, CALL_BYTES + reply_bytes):
             return True
-        self._close_idle()
+        self.make_room()
         return False
 
     def add(self, connection: str, reply_bytes: int) -> None:
@@ -59,8 +59,10 @@ class Unread:
         if not self._bytes[connection]:
             del self._bytes[connection], self._read_s[connection]
 
-    def _close_idle(self) -> None:
+    def make_room(self) -> None:
         """Close the connection that has read nothing for longest, if that is too long."""
+        if not self._read_s:
+            return
         connection, read_s = min(self._read_s.items(), key=lambda item: item[1])
         if time.monotonic() - read_s > self._patience_s:
             self._read_s[connection] = time.monotonic()

@@ -17,6 +17,7 @@ from serving.settings import read_settings
 from serving.turns import Turns
 from tests.serving.attacks import CHECK, EMBED, WATCH, Sender, never_end
 from tests.serving.conftest import serve
+from tests.serving.models import write_model
 from tests.serving.reliability import check_counts, open_channel, wait_until
 
 CAT = pb.EmbedRequest(texts=["cat"], model=pb.ModelRef(name="embedder"))
@@ -194,3 +195,45 @@ def test_many_streams_of_large_messages(all_tasks, path):
         assert running.total("process_resident_memory_bytes") - before < 384 * MIB
         assert running.stub.Embed(CAT, timeout=5).num_tokens == [3]
         check_counts(running)
+
+
+def test_replies_that_many_connections_do_not_read(tmp_path):
+    """All together take no more than the budget; a client that reads is answered meanwhile, and when they have gone."""
+    write_model(tmp_path, hidden_size=512)
+    message = pb.EmbedRequest(texts=["cat"] * 2000).SerializeToString()  # of which the reply has 4 MB
+    settings = {"max_request_bytes": MIB, "buffer_bytes": 32 * MIB, "cache_bytes": 10**7, "max_queue_s": 1000}
+    with serve(tmp_path, **settings) as running:
+        running.stub.Embed(pb.EmbedRequest(texts=["cat"]))
+        before = running.total("process_resident_memory_bytes")
+        senders = [Sender(running.target, reads=False) for _ in range(6)]
+        for _ in range(6):
+            for sender in senders:
+                sender.send(sender.open(EMBED), struct.pack(">?I", False, len(message)) + message, last=True)
+        running.wait_for("bertline_refused_total", 1, reason="no_room")
+
+        assert running.stub.Embed(pb.EmbedRequest(texts=["cat"]), timeout=10).num_tokens == [3]
+        running.wait_for("grpc_server_handled_total", 2 + 36)
+        assert running.total("process_resident_memory_bytes") - before < 100 * MIB
+        for sender in senders:
+            sender.close()
+        check_counts(running)
+
+
+def test_a_connection_that_never_reads_makes_room(tmp_path, caplog):
+    """It is closed when others need its room and it has read nothing for long."""
+    write_model(tmp_path, hidden_size=512)
+    message = pb.EmbedRequest(texts=["cat"] * 2000).SerializeToString()
+    settings = {"max_request_bytes": MIB, "buffer_bytes": 12 * MIB, "keepalive_timeout_s": 0.2, "max_queue_s": 1000}
+    with serve(tmp_path, **settings) as running, Sender(running.target, reads=False) as sender:
+        sender.send(sender.open(EMBED), struct.pack(">?I", False, len(message)) + message, last=True)
+        running.wait_for("grpc_server_handled_total", 1)
+        time.sleep(0.3)
+        with open_channel(running.target) as channel:
+            for _ in range(20):
+                channel.unary_unary(EMBED).future(message, timeout=20).code()
+                if sender.is_closed:
+                    break
+
+            assert sender.is_closed
+            wait_until(lambda: channel.unary_unary(EMBED).future(message).code() is grpc.StatusCode.OK, "no room")
+    assert [record.levelname for record in caplog.records] == ["WARNING"]  # that tells of the connection
