@@ -32,6 +32,7 @@ from serving.errors import (
 )
 from serving.metrics import Metrics
 from serving.receiving import Receiving
+from serving.resets import Resets
 from serving.tokens import Tokens
 from serving.unread import Unread
 
@@ -106,6 +107,7 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         self._receiving = receiving
         self._budget = budget
         self._unread = Unread(budget, patience_s)
+        self._resets = Resets()
         self._watches: Counter[str] = Counter()
         self._under_way: Counter[str] = Counter()
         self._handlers: dict[str, grpc.RpcMethodHandler] = {}
@@ -176,6 +178,8 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             return await self._answer(call, answer, context)
         except asyncio.CancelledError:
             call.code = _code_of_cancellation(given_s, context.time_remaining())
+            if call.code is grpc.StatusCode.CANCELLED:
+                self._resets.add(call.connection)
             raise
         except Exception:
             call.code, call.details = context.code() or grpc.StatusCode.UNKNOWN, context.details()

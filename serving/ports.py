@@ -15,32 +15,32 @@ import grpc
 from serving.descriptors import limit, max_connections
 from serving.receiving import WINDOW_BYTES
 from serving.settings import Settings
-from serving.tls import TlsFiles, credentials
+from serving.tls import Certificates
 
 MAX_BURST = 4096
 """Calls that may wait for the event loop, each with WINDOW_BYTES of its message."""
 MAX_STREAMS = 2048
 """Calls that a connection may have under way, some 12 KB and up to WINDOW_BYTES each. What comes beyond them waits at
 the client, as HTTP/2 has it."""
+HANDSHAKE_S = 20.0
+"""Within which a connection must have begun to speak."""
 MIN_PING_S = 25.0
 """Clients may ping every 30 s, with or without calls; the rest is for pings that come a little early."""
 
 logger = logging.getLogger(__name__)
 
 
-def listen(server: grpc.aio.Server, settings: Settings) -> int:
-    """Let a server listen, with TLS where there is a certificate. Returns the port.
+def listen(server: grpc.aio.Server, settings: Settings, certificates: Certificates | None) -> int:
+    """Let a server listen, with TLS where there are certificates. Returns the port.
 
     Raises:
         OSError: when the address cannot be had.
-        ValueError: when a file of TLS is no use.
     """
     check_free(settings.host, settings.port)
     address = f"{url_host(settings.host)}:{settings.port}"
     try:
-        if settings.tls_cert and settings.tls_key:
-            files = TlsFiles(settings.tls_cert, settings.tls_key, settings.tls_client_ca)
-            return server.add_secure_port(address, credentials(files))
+        if certificates:
+            return server.add_secure_port(address, certificates.credentials())
         return server.add_insecure_port(address)
     except RuntimeError as error:  # someone took it since the check
         raise OSError(f"cannot listen on `{address}`: {error}") from error
@@ -75,6 +75,7 @@ def channel_options(settings: Settings) -> Iterator[tuple[str, int]]:
     # Else the windows of connections that send fast grow to megabytes for each stream.
     yield "grpc.http2.bdp_probe", 0
     yield "grpc.http2.lookahead_bytes", WINDOW_BYTES
+    yield "grpc.server_handshake_timeout_ms", _ms(HANDSHAKE_S)
     yield "grpc.max_send_message_length", -1
     # Of calls that come in one burst; gRPC cancels some of a thousand and more, where admission tells them what is up.
     yield "grpc.server.max_pending_requests", MAX_BURST

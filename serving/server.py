@@ -30,6 +30,7 @@ from serving.repository import Repository
 from serving.scheduler import Scheduler
 from serving.servicer import Servicer
 from serving.settings import Settings
+from serving.tls import Certificates, TlsFiles
 from serving.tokens import Tokens
 from serving.traces import Traces
 from serving.trim import trim_memory
@@ -134,9 +135,18 @@ class Server:
         self._grpc.add_generic_rpc_handlers(
             (Encoder(self._servicer).handlers(), OpenInference(self._servicer, self._is_healthy).handlers())
         )
-        self.port = listen(self._grpc, self.settings)
+        certificates = self._certificates()
+        self.port = listen(self._grpc, self.settings, certificates)
         self.metrics_port = self._serve_metrics(self.settings.metrics_port)
         await self._grpc.start()
+        if certificates:
+            self._watching.append(asyncio.create_task(certificates.watch(self.settings.host, self.port)))
+
+    def _certificates(self) -> Certificates | None:
+        settings = self.settings
+        if not (settings.tls_cert and settings.tls_key):
+            return None
+        return Certificates(TlsFiles(settings.tls_cert, settings.tls_key, settings.tls_client_ca))
 
     async def load(self) -> None:
         """Load and warm up the models, then accept calls, and watch the directory from now on.

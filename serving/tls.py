@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import socket
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
 
+from serving import watched
 from serving.watched import TLS, Watched
+
+logger = logging.getLogger(__name__)
+
+CONNECT_S = 5.0
+HOLD_S = 2.0
+"""Longer than a thread may take from asking for certificates to using them, on a machine that is very busy."""
 
 MISMATCHES = {"KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH", "NO_CERTIFICATE_ASSIGNED"}
 """What OpenSSL says of a key that is not the certificate's, the last two where it is of another kind."""
@@ -25,18 +35,78 @@ class TlsFiles:
     """Authorities of clients: each must show a certificate of one of them. None: clients show none."""
 
 
-def credentials(files: TlsFiles) -> grpc.ServerCredentials:
-    """What a server needs to speak TLS. Every handshake looks for changed files; connections that are open stay.
+class Certificates:
+    """What a server needs to speak TLS, read again when its files change.
 
-    Raises:
-        ValueError: naming the file that is no use.
-        OSError: when a file cannot be read.
+    gRPC asks at each handshake whether there is something new, and while one handshake replaces the old certificates,
+    another one may be about to use them, of which gRPC keeps no count: the process crashes. So nothing is handed over
+    but what is new, and only while a handshake of our own is under way, which keeps the old ones in memory.
     """
-    paths = [path for path in (files.cert, files.key, files.client_ca) if path]
-    configuration = Watched(TLS, paths, lambda: _read(files))
-    return grpc.dynamic_ssl_server_credentials(
-        configuration.current(), configuration.current, require_client_authentication=files.client_ca is not None
-    )
+
+    def __init__(self, files: TlsFiles) -> None:
+        """Read the files.
+
+        Raises:
+            ValueError: naming the file that is no use.
+            OSError: when a file cannot be read.
+        """
+        paths = [path for path in (files.cert, files.key, files.client_ca) if path]
+        self._watched = Watched(TLS, paths, lambda: _read(files))
+        self._in_use = self._watched.current()
+        self._new: grpc.ServerCertificateConfiguration | None = None
+        """To be handed over at the next handshake."""
+        self._is_mutual = files.client_ca is not None
+
+    def credentials(self) -> grpc.ServerCredentials:
+        """Of a gRPC server."""
+        return grpc.dynamic_ssl_server_credentials(
+            self._in_use, self._take_new, require_client_authentication=self._is_mutual
+        )
+
+    def _take_new(self) -> grpc.ServerCertificateConfiguration | None:
+        """What is new since the last handshake; gRPC's threads ask one after the other."""
+        new, self._new = self._new, None
+        return new
+
+    async def watch(self, host: str, port: int) -> None:
+        """Use what the files hold from soon after they change.
+
+        Args:
+            host, port: where the server listens.
+        """
+        while True:
+            await asyncio.sleep(watched.CHECK_S)
+            current = self._watched.current()
+            if current is self._in_use:
+                continue
+            try:
+                await self._hand_over(current, host, port)
+            except OSError as error:
+                logger.error("no renewed certificates, as the server cannot reach itself: %s", error)
+
+    async def _hand_over(self, current: grpc.ServerCertificateConfiguration, host: str, port: int) -> None:
+        with await _connected(host, port) as holding:
+            await asyncio.sleep(HOLD_S)  # its handshake has begun by then
+            if _is_closed(holding):
+                raise ConnectionError("it closes new connections, perhaps as there are --max-connections")
+            self._new = self._in_use = current
+            with await _connected(host, port):
+                await asyncio.sleep(HOLD_S)  # whoever was about to use the old ones does so by then
+        logger.info("renewed certificates are used for new connections")
+
+
+async def _connected(host: str, port: int) -> socket.socket:
+    """A connection to a server that listens on a host of this machine."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return await asyncio.to_thread(socket.create_connection, (host, port), CONNECT_S)
+
+
+def _is_closed(connection: socket.socket) -> bool:
+    connection.setblocking(False)
+    try:
+        return not connection.recv(1, socket.MSG_PEEK)
+    except BlockingIOError:
+        return False
 
 
 def _read(files: TlsFiles) -> grpc.ServerCertificateConfiguration:

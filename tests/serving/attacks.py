@@ -176,7 +176,7 @@ def reset_rapidly(target, *, rate=10_000, seconds=3.0, path=EMBED):
                 if (early := count / rate - (time.monotonic() - began)) > 0.001:
                     time.sleep(early)
         except OSError:
-            pass
+            sender.is_closed = True
         return count, sender.is_closed, time.monotonic() - began
 
 

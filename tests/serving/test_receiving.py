@@ -1,5 +1,6 @@
 """Messages that come slowly, never, in masses, or not at all."""
 
+import socket
 import struct
 import time
 from collections import Counter
@@ -10,12 +11,13 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from bertline.v1 import encoder_pb2 as pb
 from serving.budget import Budget
+from serving.connections import close_connection
 from serving.gate import MAX_WATCHES_OF_CONNECTION
 from serving.ports import MAX_STREAMS
 from serving.receiving import WINDOW_BYTES
 from serving.settings import read_settings
 from serving.turns import Turns
-from tests.serving.attacks import CHECK, EMBED, WATCH, Sender, never_end
+from tests.serving.attacks import CHECK, EMBED, WATCH, Sender, never_end, reset_rapidly
 from tests.serving.conftest import serve
 from tests.serving.models import write_model
 from tests.serving.reliability import check_counts, open_channel, wait_until
@@ -237,3 +239,50 @@ def test_a_connection_that_never_reads_makes_room(tmp_path, caplog):
             assert sender.is_closed
             wait_until(lambda: channel.unary_unary(EMBED).future(message).code() is grpc.StatusCode.OK, "no room")
     assert [record.levelname for record in caplog.records] == ["WARNING"]  # that tells of the connection
+
+
+def test_rapid_reset(server, caplog):
+    """A connection that begins calls and cancels each at once is closed with a line in the log; others are answered."""
+    began = time.monotonic()
+    count, is_closed, _ = reset_rapidly(server.target, seconds=10)
+
+    assert is_closed
+    assert count < 50_000
+    assert time.monotonic() - began < 9
+    assert server.stub.Embed(CAT, timeout=5).num_tokens == [3]
+    assert [record.levelname for record in caplog.records if "cancelled more than" in record.getMessage()] == [
+        "WARNING"
+    ]
+    check_counts(server)
+
+
+def test_many_calls_that_are_cancelled(slow_models):
+    """A client that gives up what it has under way keeps its connection."""
+    with serve(slow_models, workers=1, max_queue_s=1000) as running:
+        calls = [running.stub.Embed.future(pb.EmbedRequest(texts=["cat " * 30])) for _ in range(150)]
+        running.wait_for("grpc_server_started_total", 150)
+        for call in calls:
+            call.cancel()
+        running.wait_for("grpc_server_handled_total", 100, grpc_code="Cancelled")
+
+        assert running.stub.Embed(pb.EmbedRequest(texts=["cat"]), timeout=10).num_tokens == [3]
+        check_counts(running)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_closing_a_connection(host):
+    """It is found by the name that gRPC gives its peer, and others stay."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.create_server((host, 0), family=family) as listener:
+        clients = [socket.create_connection(listener.getsockname()[:2]) for _ in range(2)]
+        servers = [listener.accept()[0] for _ in range(2)]
+        port = clients[0].getsockname()[1]
+        peer = f"ipv6:%5B::1%5D:{port}" if ":" in host else f"ipv4:{host}:{port}"
+
+        assert close_connection(peer, "a test")
+        assert clients[0].recv(1) == b""
+        servers[1].sendall(b"x")
+        assert clients[1].recv(1) == b"x"
+        assert not close_connection("ipv4:192.0.2.1:1", "a test")
+        for item in (*clients, *servers):
+            item.close()
