@@ -156,9 +156,18 @@ def _pushback(error: RefusedError) -> tuple[str, str]:
 async def abort(context: Any, error: Exception) -> NoReturn:
     """End a call with the status of an error, beside what its trailing metadata hold already."""
     status = status_of(error)
+    drop_frames(error)
     metadata = (*context.trailing_metadata(), *status.trailing_metadata)
     await context.abort(status.code, status.details, metadata)
     raise AssertionError  # abort never returns
+
+
+def drop_frames(error: BaseException | None) -> None:
+    """Forget where errors came from. Futures, errors and frames refer to each other in circles, and frames to requests:
+    all of those that failed would stay in memory until the garbage collector comes."""
+    while error:
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__
 
 
 def _bad_request(violations: Sequence[Violation]) -> error_details_pb2.BadRequest:

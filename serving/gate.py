@@ -29,6 +29,7 @@ from serving.errors import (
     UnauthenticatedError,
     UnreadRepliesError,
     abort,
+    drop_frames,
 )
 from serving.metrics import Metrics
 from serving.receiving import Receiving
@@ -160,8 +161,10 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         deserialize = handler.request_deserializer or _same
         run = self._run_one if not handler.request_streaming else self._run_all
 
-        async def receive_and_run(_: Any, context: Any) -> Any:
-            return await self._run(partial(run, behaviour, deserialize), context)
+        async def receive_and_run(messages: Any, context: Any) -> Any:
+            running = self._run(partial(run, behaviour, deserialize), context)
+            del messages, context  # the error of an aborted call refers to this frame, and gRPC's call to that error
+            return await running
 
         kind = "stream_stream" if handler.response_streaming else "stream_unary"
         make = getattr(grpc, f"{kind}_rpc_method_handler")
@@ -181,8 +184,9 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             if call.code is grpc.StatusCode.CANCELLED:
                 self._resets.add(call.connection)
             raise
-        except Exception:
+        except Exception as error:
             call.code, call.details = context.code() or grpc.StatusCode.UNKNOWN, context.details()
+            drop_frames(error)  # gRPC keeps the one by which calls are aborted, and that keeps all of these
             raise
         finally:
             self._end(call)

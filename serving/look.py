@@ -18,8 +18,8 @@ from tasks.regular import read_regular
 Key = tuple[str, str]
 """Name and version."""
 Content = tuple[bytes, tuple[tuple[str, int, int, int], ...]]
-"""What tells one content of a directory from another: its manifest; name, size and times of each file, of which the last
-cannot be set. (Numbers of files are not the same at each look on some file systems.)"""
+"""What tells one content of a directory from another: its manifest; name, size and times of each file, of which the
+last cannot be set. (Numbers of files are not the same at each look on some file systems.)"""
 Versions = dict[Key, tuple[Path, Content | None]]
 """Of one model, lowest first; None for a content that cannot be seen."""
 

@@ -122,6 +122,8 @@ class Offload:
             found.set_result(self._run(taken[1]))
         except BaseException as error:
             found.set_exception(error)
+        finally:
+            del found, taken  # an error refers to this frame: in a circle, where nobody waits for it
 
     def _run(self, work: _Work[T]) -> T:
         wait_s = _now() - work.asked_s

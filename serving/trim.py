@@ -7,23 +7,55 @@ import ctypes
 import os
 from pathlib import Path
 
-LOOK_S = 5.0
+LOOK_S = 2.0
 GROWN_BYTES = 32 * 2**20
 """What is worth a look at all arenas, which stops the threads that allocate for some milliseconds."""
 _STATM = Path("/proc/self/statm")
 
 
 async def trim_memory() -> None:
-    """Give back free memory whenever the process has grown; ends at once where the C library cannot do so."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if not trim or not _STATM.is_file():
+    """Give back memory that has become free; ends at once where the C library cannot do so.
+
+    Memory that is in RAM and not in use grows when memory is freed, and shrinks when free memory is given back; by how
+    much is known only by doing it, so what remains then is the mark for the next time.
+    """
+    library = ctypes.CDLL(None)
+    if not hasattr(library, "malloc_trim") or not hasattr(library, "mallinfo2") or not _STATM.is_file():
         return
-    least = resident_bytes()
+    library.mallinfo2.restype = _Info
+    least = _unused_bytes(library)
     while True:
         await asyncio.sleep(LOOK_S)
-        if resident_bytes() > least + GROWN_BYTES:
-            await asyncio.to_thread(trim, 0)
-        least = resident_bytes()
+        least = min(least, unused := _unused_bytes(library))
+        if unused > least + GROWN_BYTES:
+            await asyncio.to_thread(library.malloc_trim, 0)
+            least = _unused_bytes(library)
+
+
+class _Info(ctypes.Structure):
+    """`struct mallinfo2` of glibc."""
+
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in (
+            "arena",
+            "ordblks",
+            "smblks",
+            "hblks",
+            "hblkhd",
+            "usmblks",
+            "fsmblks",
+            "uordblks",
+            "fordblks",
+            "keep",
+        )
+    ]
+
+
+def _unused_bytes(library: ctypes.CDLL) -> int:
+    """Memory in RAM beside what malloc has handed out: code, mapped files, and what is free."""
+    info = library.mallinfo2()
+    return resident_bytes() - int(info.uordblks) - int(info.hblkhd)
 
 
 def resident_bytes() -> int:

@@ -80,6 +80,7 @@ def test_looks_go_on(tmp_path, storage, caplog, place):
         expected = loaded.get(place, {"tiny/2", "third/1"}) | {"tiny/1"}
         wait_until(lambda: {key for key, state in states(server).items() if state == "READY"} == expected, place)
         server.wait_for(AGE, 1)
+        wait_until(lambda: errors_of(caplog), "nobody says so")
 
         assert embed(server, name="tiny", version="1").dim == 8
         assert [f"`{tmp_path / place}` does not answer" in line for line in errors_of(caplog)] == [True]
