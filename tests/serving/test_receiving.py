@@ -1,15 +1,21 @@
 """Messages that come slowly, never, in masses, or not at all."""
 
+import re
 import socket
 import struct
+import subprocess
+import threading
 import time
 from collections import Counter
+from functools import partial
+from pathlib import Path
 
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from bertline.v1 import encoder_pb2 as pb
+from bertline.v1 import encoder_pb2_grpc
 from serving.budget import Budget
 from serving.connections import close_connection
 from serving.gate import MAX_WATCHES_OF_CONNECTION
@@ -17,9 +23,10 @@ from serving.ports import MAX_STREAMS
 from serving.receiving import WINDOW_BYTES
 from serving.settings import read_settings
 from serving.turns import Turns
-from tests.serving.attacks import CHECK, EMBED, WATCH, Sender, never_end, reset_rapidly
+from tests.serving.attacks import CHECK, EMBED, WATCH, Sender, never_end, read_nothing, reset_rapidly
 from tests.serving.conftest import serve
 from tests.serving.models import write_model
+from tests.serving.processes import listening
 from tests.serving.reliability import check_counts, open_channel, wait_until
 
 CAT = pb.EmbedRequest(texts=["cat"], model=pb.ModelRef(name="embedder"))
@@ -286,3 +293,38 @@ def test_closing_a_connection(host):
         assert not close_connection("ipv4:192.0.2.1:1", "a test")
         for item in (*clients, *servers):
             item.close()
+
+
+def resident_mib(pid):
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(re.search(r"VmRSS:\s+(\d+) kB", status)[1]) / 1024
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is read as Linux tells it")
+def test_three_attackers_together(tmp_path):
+    """They add no more than 128 MiB and the budget, which come back, and a bystander is answered all the while."""
+    write_model(tmp_path, hidden_size=256)
+    message = pb.EmbedRequest(texts=["cat"] * 8000).SerializeToString()  # of which the reply has 8 MB
+    attacks = [
+        [partial(never_end, num_streams=1000, size=4_000_000, path=path) for path in (EMBED, CHECK, WATCH)],
+        [partial(read_nothing, path=EMBED, message=message, num_calls=30) for _ in range(12)]
+        + [partial(never_end, num_streams=1000, size=8_000_000), reset_rapidly],
+    ]
+    flags = ("--buffer-bytes", 64 * MIB, "--max-queue-s", 1000)
+    with listening(tmp_path, *flags, log=subprocess.DEVNULL) as (process, target, _), open_channel(target) as channel:
+        stub = encoder_pb2_grpc.EncoderStub(channel)
+        stub.Embed(pb.EmbedRequest(texts=["cat"] * 4000), timeout=60)
+        time.sleep(30)  # until what the first request leaves behind has been given back
+        before = most = resident_mib(process.pid)
+        for together in attacks:
+            threads = [threading.Thread(target=attack, args=(target,), kwargs={"seconds": 8}) for attack in together]
+            for thread in threads:
+                thread.start()
+            while any(thread.is_alive() for thread in threads):
+                assert stub.Embed(pb.EmbedRequest(texts=["cat"]), timeout=10).num_tokens == [3]
+                most = max(most, resident_mib(process.pid))
+                time.sleep(0.05)
+
+        assert most - before < 128 + 64
+        wait_until(lambda: resident_mib(process.pid) < before + 48, "memory does not come back", limit_s=30)
