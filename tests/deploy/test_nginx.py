@@ -1,0 +1,98 @@
+"""deploy/nginx.conf before a real server: what it lets through and what it keeps away."""
+
+import re
+import shutil
+import socket
+import struct
+import subprocess
+
+import grpc
+import pytest
+
+from bertline.v1 import encoder_pb2 as pb
+from bertline.v1 import encoder_pb2_grpc
+from tests.deploy.files import DEPLOY
+from tests.serving.attacks import EMBED, Sender
+from tests.serving.conftest import serve
+from tests.serving.models import write_model
+from tests.serving.reliability import check_counts, wait_until
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not shutil.which("nginx"), reason="nginx is Debian's package nginx-light"),
+]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    """A server of one model."""
+    models = tmp_path_factory.mktemp("models")
+    write_model(models)
+    with serve(models) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def proxy(server, tmp_path_factory):
+    """The address of nginx before it."""
+    directory = tmp_path_factory.mktemp("nginx")
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        port = found.getsockname()[1]
+    text = (DEPLOY / "nginx.conf").read_text().replace("127.0.0.1:50051", server.target)
+    text = text.replace("listen 8443", f"listen 127.0.0.1:{port}").replace(
+        "/tmp/bertline-nginx", str(directory / "nginx")
+    )
+    text = text.replace("client_body_timeout 10s", "client_body_timeout 1s")
+    (directory / "nginx.conf").write_text(f"daemon off;\n{text}")
+    process = subprocess.Popen(["nginx", "-c", directory / "nginx.conf"], stderr=subprocess.DEVNULL)
+    try:
+        target = f"127.0.0.1:{port}"
+        with grpc.insecure_channel(target) as channel:
+            grpc.channel_ready_future(channel).result(10)
+        yield target
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+def test_calls_pass(server, proxy):
+    """Answers, statuses and trailers are the server's."""
+    with grpc.insecure_channel(proxy) as channel:
+        stub = encoder_pb2_grpc.EncoderStub(channel)
+        assert stub.Embed(pb.EmbedRequest(texts=["cat"]), timeout=5).num_tokens == [3]
+        large = pb.EmbedRequest(texts=["cat " * 1000] * 100, truncate=True)
+        assert len(stub.Embed(large, timeout=20).num_tokens) == 100
+        wrong = stub.Embed.future(pb.EmbedRequest(texts=[""]), timeout=5)
+
+        assert wrong.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert "x-request-id" in dict(wrong.trailing_metadata())
+
+
+def test_messages_without_end(server, proxy):
+    """nginx ends them after its own time, which is shorter than the server's."""
+    with Sender(proxy) as sender:
+        for _ in range(100):
+            sender.send(sender.open(EMBED), struct.pack(">?I", False, 10**6) + bytes(900_000), timeout_s=0.01)
+        wait_until(lambda: len(sender.ended) == 100 or sender.is_closed, "they go on", limit_s=10)
+    check_counts(server)
+
+
+def test_calls_of_an_address(server, proxy):
+    """Beyond so many at one time, over all its connections, calls do not reach the server."""
+    before = server.total("grpc_server_started_total")
+    senders = [Sender(proxy) for _ in range(4)]
+    for sender in senders:
+        for _ in range(100):
+            sender.open(EMBED)
+    wait_until(lambda: sum(len(sender.ended) for sender in senders) >= 144, "none is refused", limit_s=10)
+
+    assert server.total("grpc_server_started_total") - before <= 256
+    for sender in senders:
+        sender.close()
+
+
+def test_file_sizes():
+    """What nginx lets through is not smaller than the server's default."""
+    size = re.search(r"client_max_body_size (\d+)m;", (DEPLOY / "nginx.conf").read_text())[1]
+
+    assert int(size) * 2**20 > 4 * 2**20
