@@ -5,7 +5,7 @@ import re
 import pytest
 import yaml
 
-from serving.offload import NUM_THREADS
+from serving.budget import PART
 from serving.settings import Settings
 from tests.deploy.files import DEPLOY, ROOT
 
@@ -59,13 +59,16 @@ def test_time_to_stop(pod):
 
 
 def test_memory(pod):
-    """As many of the largest requests as are tokenised at once, even where each character is a token, keep within the
-    limit of memory."""
+    """What an idle server takes, its messages, and what attackers add beside them, keep within the limit of memory; so
+    do requests of the default size."""
     (container,) = pod["containers"]
-    largest = next(int(item["value"]) for item in container["env"] if item["name"] == "BERTLINE_MAX_REQUEST_BYTES")
-    limit = int(container["resources"]["limits"]["memory"].removesuffix("Gi")) * 2**30
+    variables = {item["name"]: item["value"] for item in container["env"]}
+    buffer = int(variables["BERTLINE_BUFFER_BYTES"])
+    limit = int(container["resources"]["limits"]["memory"].removesuffix("Mi")) * 2**20
 
-    assert (NUM_THREADS + 1) * 800 * largest < 0.75 * limit
+    assert (170 + 128) * 2**20 + buffer < 0.75 * limit
+    assert buffer == limit // PART
+    assert "BERTLINE_MAX_REQUEST_BYTES" not in variables
 
 
 def test_image():
