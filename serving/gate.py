@@ -7,8 +7,7 @@ import os
 import re
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -203,15 +202,17 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         """Receive the message of a call, and answer it."""
         if call.refusal:
             return await behaviour(None, context)
-        with self._counted(call):
+        uncount = self._count(call)
+        try:
             raw = await self._receiving.message(call.connection, context)
             call.request_bytes = len(raw)
             self._check(call)
             call.hold = partial(self._hold, call)
-            try:
-                call.hold(len(raw))
-                reply = await behaviour(deserialize(raw), context)
-            finally:
+            call.hold(len(raw))
+            reply = await behaviour(deserialize(raw), context)
+        finally:
+            uncount()
+            if call.held_bytes:
                 self._budget.add(call.connection, -call.held_bytes)
         call.reply_bytes = _size(reply)
         if not self._unread.fits(call.connection, call.reply_bytes):
@@ -230,26 +231,26 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]
                 self._check(call)
                 yield deserialize(raw)
 
-        with self._counted(call):
+        uncount = self._count(call)
+        try:
             return await behaviour(requests(), context)
+        finally:
+            uncount()
 
-    @contextmanager
-    def _counted(self, call: Call) -> Iterator[None]:
-        """Count a call as under way, or raise one of REASONS where its client has as many as it may."""
+    def _count(self, call: Call) -> Callable[[], None]:
+        """Count a call as under way, or raise one of REASONS where its client has as many as it may; returns what ends
+        that."""
         client, counts = call.client or call.peer, self._under_way
         if call.path == _WATCH:
             client, counts = call.connection, self._watches
             if counts.total() >= MAX_WATCHES or counts[client] >= MAX_WATCHES_OF_CONNECTION:
                 raise TooManyWatchesError("too many watches of health; watch once by connection")
-        elif not _is_health(call) and self._max_concurrent is not None and counts[client] >= self._max_concurrent:
+        elif self._max_concurrent is None or _is_health(call):
+            return _nothing
+        elif counts[client] >= self._max_concurrent:
             raise TooManyCallsError(f"{self._max_concurrent} calls of this client are under way; wait for one")
         counts[client] += 1
-        try:
-            yield
-        finally:
-            counts[client] -= 1
-            if not counts[client]:
-                del counts[client]
+        return partial(_uncount, counts, client)
 
     def _check(self, call: Call) -> None:
         """Raise one of REASONS where a message is more than its client may send."""
@@ -317,6 +318,16 @@ def _is_bulk(priority: str) -> bool:
     if priority not in (INTERACTIVE, BULK) and not _HTTP_PRIORITY.fullmatch(priority):
         raise InvalidRequestError(f"unknown `{PRIORITY}`: `{priority}`; send `{INTERACTIVE}` or `{BULK}`")
     return priority == BULK
+
+
+def _nothing() -> None:
+    pass
+
+
+def _uncount(counts: Counter[str], client: str) -> None:
+    counts[client] -= 1
+    if not counts[client]:
+        del counts[client]
 
 
 def _same(raw: bytes) -> bytes:

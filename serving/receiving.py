@@ -26,6 +26,8 @@ MOMENT_S = 0.025
 MAX_QUICK = 32
 """Messages that are asked for and have had no more than a moment to come."""
 MIN_SLOW = 4
+MIN_WAITING = 2048
+"""Calls that wait for their turn, of all connections: as many as come in a burst."""
 PATIENCE_S = 2.0
 """A slow message is given up for others that wait once it has had so long."""
 RETRY_S = 1.0
@@ -55,7 +57,7 @@ class Receiving:
         """
         self._max_slow = max(MIN_SLOW, num_bytes // max_message_bytes)
         self._max_of_connection = self._max_slow // 2
-        self._max_waiting = max(MAX_QUICK, num_bytes // WINDOW_BYTES)
+        self._max_waiting = max(MIN_WAITING, num_bytes // WINDOW_BYTES)
         self._limit_s = limit_s
         self._quick: dict[_Reader, None] = {}
         self._slow: dict[_Reader, None] = {}
@@ -119,7 +121,6 @@ class Receiving:
     async def _turn(self, connection: str) -> None:
         """Wait until a connection may ask for another message, which then counts as let in."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        turn.add_done_callback(lambda _: None)
         self._waiting.put(connection, turn)
         if len(self._waiting) > self._max_waiting:
             late = self._waiting.take_back()

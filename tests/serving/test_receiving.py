@@ -110,9 +110,9 @@ def test_a_call_without_a_message(server):
     assert call.details() == "the call came without a message"
 
 
-def test_many_small_calls_at_once(server):
-    """A burst of a thousand on one connection is answered, in turns."""
-    calls = [server.stub.Embed.future(CAT, timeout=60) for _ in range(1000)]
+def test_many_small_calls_at_once(small):
+    """A burst of a thousand on one connection is answered, in turns, with little memory as well."""
+    calls = [small.stub.Embed.future(CAT, timeout=60) for _ in range(1000)]
 
     assert Counter(call.code() for call in calls) == {grpc.StatusCode.OK: 1000}
 
