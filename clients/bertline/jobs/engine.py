@@ -18,9 +18,11 @@ READY = re.compile(r" on (\S+:\d+), metrics ")
 HERE = ("--host", "127.0.0.1", "--port", "0", "--metrics-port", "0")
 """Flags of a server that this machine alone can reach."""
 _START = """
-import ctypes, runpy, signal, sys
+import ctypes, os, runpy, signal, sys
 if sys.platform == "linux":
     ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG: end with the job, also where that is killed
+    if os.getppid() != {job}:
+        sys.exit()  # it was killed before that
 runpy.run_module("serving", run_name="__main__", alter_sys=True)
 """
 
@@ -35,7 +37,7 @@ def engine(models: str) -> Iterator[str]:
     Raises:
         FileError: when it cannot be served.
     """
-    command = [sys.executable, "-c", _START, models, *HERE, "--log-level", "error"]
+    command = [sys.executable, "-c", _START.format(job=os.getpid()), models, *HERE, "--log-level", "error"]
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=log, text=True)
         try:
