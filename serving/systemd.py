@@ -8,12 +8,16 @@ import socket
 
 logger = logging.getLogger(__name__)
 
+TIMEOUT_S = 1.0
+"""What whoever listens may take to make room."""
+
 
 def notify(state: str) -> None:
     """Send a state such as `READY=1` to the socket that NOTIFY_SOCKET names; nothing where it is unset."""
     if not (address := os.environ.get("NOTIFY_SOCKET")):
         return
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        sender.settimeout(TIMEOUT_S)
         try:
             sender.sendto(state.encode(), "\0" + address[1:] if address.startswith("@") else address)
         except OSError as error:

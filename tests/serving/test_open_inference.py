@@ -383,3 +383,23 @@ def test_tagging_form():
     tags = json.loads(found["tags"][0])
     assert [item["word"] for item in tags] == ["the", "big", "cat", "runs", "."]
     assert [item["tag"] for item in tags] == ["O", "B-ANIMAL", "I-ANIMAL", "O", "O"]
+
+
+@pytest.mark.parametrize("elements", [1, 5, 2**20])
+def test_outputs_in_parts(server, references, monkeypatch, elements):
+    """Outputs are the same in however many parts they are copied."""
+    monkeypatch.setattr(tensors, "COPIED", elements)
+    texts = ["the cat", "a dog", "who"]
+    found = infer(server, "embedder", text=texts)
+
+    np.testing.assert_allclose(found["embedding"], references["embedder"].predict(texts), rtol=1e-5)
+
+
+@pytest.mark.parametrize("numbers", [1, 5, 2**20])
+def test_numbers_in_parts(server, monkeypatch, numbers):
+    """So are token ids that come one by one, in however many parts they are read."""
+    monkeypatch.setattr(tensors, "CONVERTED", numbers)
+    rows = [[2, 9, 10, 3], [2, 11, 12, 3]]
+    typed, raw = (infer(server, "embedder", input_ids=rows, typed=flag) for flag in (True, False))
+
+    np.testing.assert_array_equal(typed["sentence_embedding"], raw["sentence_embedding"])

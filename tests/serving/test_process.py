@@ -12,6 +12,7 @@ import grpc
 import pytest
 
 from bertline.v1 import encoder_pb2 as pb
+from serving import systemd
 from serving.settings import Settings, unknown_variables
 from tests.serving.models import write_model
 from tests.serving.processes import command, started
@@ -274,6 +275,20 @@ def test_a_changed_file_that_is_no_use(tmp_path):
         for content, expected in (("two words\n", ["tokens"]), ("better\n", [])):
             path.write_text(content)
             wait_until(lambda expected=expected: failed() == expected, "the metrics tell something else", 20)
+
+
+def test_nobody_reads_the_notifications(tmp_path, monkeypatch, caplog):
+    """Where the socket is full the server goes on, and says so."""
+    monkeypatch.setattr(systemd, "TIMEOUT_S", 0.1)
+    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        listener.bind(str(tmp_path / "notify"))
+        for _ in range(10_000):
+            systemd.notify("READY=1")
+            if caplog.messages:
+                break
+
+    assert re.search("nobody was told READY=1 at NOTIFY_SOCKET .*: timed out", caplog.text)
 
 
 HANGING = """

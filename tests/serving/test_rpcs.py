@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertline.v1 import encoder_pb2 as pb
-from serving.rpcs import RPCS
+from serving.rpcs import RPCS, places
 from tasks.classification import ClassificationExample, softmax
 from tasks.masked_lm import ClozeExample
 from tasks.multiple_choice import MultipleChoiceExample
@@ -218,8 +218,10 @@ def test_choose(server, references):
         assert result.choice == prediction.choice
 
 
-def test_tag_words(server, references):
-    """Words that are given are tagged as in evaluation, in windows too."""
+@pytest.mark.parametrize("words_at_once", [1, 4, 4096])
+def test_tag_words(server, references, monkeypatch, words_at_once):
+    """Words that are given are tagged as in evaluation, in windows too, in however many parts the reply is made."""
+    monkeypatch.setattr(places, "WORDS", words_at_once)
     example = TaggingExample(tuple(f"{TEXTS[0]} {TEXTS[2]} {TEXTS[0]}".split()))
 
     request = pb.TagRequest(inputs=[pb.TagInput(words=example.words)], return_words=True)
