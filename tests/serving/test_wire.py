@@ -2,25 +2,34 @@
 
 import itertools
 import random
+import re
 import threading
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from pathlib import Path
 
+import grpc
 import pytest
 from google.protobuf.message import DecodeError
 
 from bertline.v1 import encoder_pb2 as pb
+from bertline.v1 import encoder_pb2_grpc
 from serving import wire
 from serving.calls import Call
+from serving.encoder import SERVICE
 from serving.errors import MAX_VIOLATIONS, InvalidRequestError
 from serving.intake import Incoming
+from serving.open_inference.service import SERVICE as OPEN_INFERENCE
 from serving.open_inference.v2 import service_pb2 as oip
 from serving.scheduler import ExpiredError
 from serving.wire import Reading, parse
+from tests.serving.models import write_model
 from tests.serving.mutations import messages
 from tests.serving.open_inference import infer_request
+from tests.serving.processes import listening
+from tests.serving.reliability import open_channel
 
-MESSAGE_BYTES = 4 * 2**20
+MESSAGE_BYTES = 4 * 2**20 - 100
 MAX_STEP_S = 0.05
 """Of another thread that only wants its turn; 0.005 on a quiet machine."""
 
@@ -220,3 +229,33 @@ def test_cancelled_calls_are_known(server, monkeypatch):
     cancelled.set()
 
     assert stopped.wait(10)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", HOSTILE)
+def test_attacks(tmp_path, name):
+    """Eight such messages at one time take little memory, and others' calls are answered meanwhile."""
+    kind, data = HOSTILE[name]
+    service = OPEN_INFERENCE if kind is oip.ModelInferRequest else SERVICE
+    write_model(tmp_path)
+    with listening(tmp_path) as (process, target, _), ExitStack() as stack:
+        stub = encoder_pb2_grpc.EncoderStub(stack.enter_context(open_channel(target)))
+        stub.Embed(pb.EmbedRequest(texts=["cat"]))
+        before = memory_mib(process.pid)
+        channels = [stack.enter_context(open_channel(target)) for _ in range(8)]
+        path = f"/{service}/{kind.DESCRIPTOR.name.removesuffix('Request')}"
+        calls = [channel.unary_unary(path).future(data, timeout=20) for channel in channels]
+        seconds = []
+        while not all(call.done() for call in calls):
+            started = time.monotonic()
+            stub.Embed(pb.EmbedRequest(texts=["cat"]), timeout=5)
+            seconds.append(time.monotonic() - started)
+
+        assert {call.code() for call in calls} == {grpc.StatusCode.INVALID_ARGUMENT}
+        assert max(seconds) < 1
+        assert memory_mib(process.pid) - before < 128
+
+
+def memory_mib(pid):
+    """The most that a process has taken."""
+    return int(re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())[1]) / 1024
