@@ -203,6 +203,7 @@ def test_slow_connections(tmp_path, monkeypatch):
                 with suppress(OSError):
                     connection.send(b"G")
             time.sleep(0.05)
+        monkeypatch.setattr(metrics_server, "CONNECTION_S", 10.0)
 
         assert "bertline_serving" in running.page()
         assert threading.active_count() <= before + 1
