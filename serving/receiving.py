@@ -35,6 +35,12 @@ GONE_S = 1.0
 """A call without a message has mostly been cancelled, of which its handler hears a little later."""
 
 
+def _forget(reading: asyncio.Future[Any]) -> None:
+    """Let nobody complain that nobody wanted to know how a read ended."""
+    if not reading.cancelled():
+        reading.exception()
+
+
 @dataclass(slots=True, eq=False)
 class _Reader:
     connection: str
@@ -97,8 +103,11 @@ class Receiving:
         self._quick[reader] = None
         if not self._timer:
             self._timer = asyncio.get_running_loop().call_later(MOMENT_S, self._look)
+        # gRPC loses the memory of a message for good when the task that reads it is cancelled: it goes on by itself.
+        reading = asyncio.ensure_future(context.read())
+        reading.add_done_callback(_forget)
         try:
-            return await context.read()
+            return await asyncio.shield(reading)
         except asyncio.CancelledError:
             if reader.error and not task.uncancel():
                 raise reader.error from None

@@ -70,9 +70,12 @@ def test_connections_of_all_addresses(monkeypatch, host, addresses):
         return found
 
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
-    options = dict(channel_options(Settings(host=host)))
+    options = dict(channel_options(Settings(host=host, max_connections=10**6)))
 
     assert options["grpc.max_allowed_incoming_connections"] == max_connections(limit()) // max(1, addresses)
+    assert dict(channel_options(Settings(host=host, max_connections=10)))[
+        "grpc.max_allowed_incoming_connections"
+    ] == 10 // max(1, addresses)
 
 
 def test_many_connections(tmp_path, limited):
