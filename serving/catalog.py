@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-
-import numpy as np
+from dataclasses import dataclass
+from typing import BinaryIO
 
 from bertline.v1 import encoder_pb2 as pb
 from serving.models import Model, State, Version
@@ -47,24 +47,80 @@ def _describe_loaded(model: Model) -> pb.ModelInfo:
     )
 
 
-def tokenize(tokenizer: Tokenizer, inputs: Iterable[pb.TextInput]) -> Iterator[pb.TokenizedInput]:
-    """What Tokenize says of texts and pairs, one by one: a large request takes seconds."""
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Some tokens of an input, serialised: the parts of an input, one after another, are its message."""
+
+    data: bytes
+    num_tokens: int
+    is_last: bool
+    """Of its input."""
+
+
+def tokenize(tokenizer: Tokenizer, inputs: Iterable[pb.TextInput]) -> Iterator[Part]:
+    """What Tokenize says of texts and pairs, some tokens at a time: a large request takes seconds."""
     for item in inputs:
         pair = pair_of(item)
-        parts = tokenizer.tokenize([item.text] if pair is None else [item.text, pair])
-        arrays = tokenizer.assemble(*(part.ids for part in parts))
-        blocks = [np.zeros((1, 2), dtype=np.int64)]  # of [CLS]
-        for part in parts:
-            blocks += [part.offsets, blocks[0]]
-        offsets = np.concatenate(blocks)
-        special = [False] * len(offsets)
-        for place in np.cumsum([0, *(len(part) + 1 for part in parts)]):
-            special[place] = True
-        yield pb.TokenizedInput(
-            ids=arrays["input_ids"].tolist(),
-            tokens=[tokenizer.token(token_id) for token_id in arrays["input_ids"].tolist()],
-            starts=offsets[:, 0].tolist(),
-            ends=offsets[:, 1].tolist(),
-            type_ids=arrays["token_type_ids"].tolist(),
-            special=special,
-        )
+        rows = _rows(tokenizer, [item.text] if pair is None else [item.text, pair])
+        message = next(rows)
+        for following in rows:
+            if len(message.ids) >= _ENOUGH:
+                yield Part(message.SerializeToString(), len(message.ids), is_last=False)
+                message = following
+            else:
+                message.MergeFrom(following)
+        yield Part(message.SerializeToString(), len(message.ids), is_last=True)
+
+
+_ENOUGH = 1024
+"""Tokens of a part, or a few thousand more: to make a message of a million keeps the interpreter for a second."""
+
+
+def _rows(tokenizer: Tokenizer, texts: Iterable[str]) -> Iterator[pb.TokenizedInput]:
+    """Parts of what is said of a text or a pair."""
+    yield _special(tokenizer, tokenizer.cls_id, 0)
+    for kind, text in enumerate(texts):
+        for block in tokenizer.blocks(text):
+            ids = block.ids.tolist()
+            yield pb.TokenizedInput(
+                ids=ids,
+                tokens=[tokenizer.token(token_id) for token_id in ids],
+                starts=block.offsets[:, 0].tolist(),
+                ends=block.offsets[:, 1].tolist(),
+                type_ids=[kind] * len(ids),
+                special=[False] * len(ids),
+            )
+        yield _special(tokenizer, tokenizer.sep_id, kind)
+
+
+def _special(tokenizer: Tokenizer, token_id: int, kind: int) -> pb.TokenizedInput:
+    token = tokenizer.token(token_id)
+    return pb.TokenizedInput(ids=[token_id], tokens=[token], starts=[0], ends=[0], type_ids=[kind], special=[True])
+
+
+def write_results(file: BinaryIO, parts: Iterable[Part]) -> list[int]:
+    """Write the results of a TokenizeReply, serialised; its other fields may follow.
+
+    Returns:
+        The tokens of each.
+    """
+    blocks, num_tokens = list[bytes](), [0]
+    for part in parts:
+        blocks.append(part.data)
+        num_tokens[-1] += part.num_tokens
+        if part.is_last:
+            file.write(_field_header(sum(map(len, blocks))))
+            file.writelines(blocks)
+            blocks.clear()
+            num_tokens.append(0)
+    return num_tokens[:-1]
+
+
+def _field_header(num_bytes: int) -> bytes:
+    """What stands before a message of so many bytes that is a result of TokenizeReply."""
+    header = bytearray([pb.TokenizeReply.RESULTS_FIELD_NUMBER << 3 | 2])
+    while num_bytes >= 0x80:
+        header.append(num_bytes & 0x7F | 0x80)
+        num_bytes >>= 7
+    header.append(num_bytes)
+    return bytes(header)

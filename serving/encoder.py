@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from io import BytesIO
 from typing import Any
 
 import grpc
 
 from bertline.v1 import encoder_pb2 as pb
 from serving.calls import current_call
-from serving.catalog import describe, reference, tokenize
+from serving.catalog import describe, reference, tokenize, write_results
 from serving.intake import Admitted, Incoming, in_time
 from serving.models import Model
 from serving.offload import SEQUENCE_BYTES
@@ -84,14 +85,14 @@ class Encoder:
         pairs = {f"inputs[{index}].text_pair": item.text_pair for index, item in enumerate(inputs)}
         self._servicer.intake.limits.check_chars(texts | pairs)
         started_s = time.monotonic()
-        results = list(in_time(tokenize(model.task.tokenizer, inputs), incoming.deadline_s))
+        tokenizer = model.task.tokenizer.watched(self._servicer.intake.watch(incoming, model))
+        data = BytesIO()  # gives what it holds without a copy of it
+        num_tokens = write_results(data, in_time(tokenize(tokenizer, inputs), incoming.deadline_s))
         seconds = self._servicer.intake.encoded(incoming, model, started_s)
-        return pb.TokenizeReply(
-            model=reference(model),
-            results=results,
-            num_tokens=[len(item.ids) for item in results],
-            timings=pb.Timings(tokenize_s=seconds),
-        ).SerializeToString()
+        timings = pb.Timings(tokenize_s=seconds)
+        reply = pb.TokenizeReply(model=reference(model), num_tokens=num_tokens, timings=timings)
+        data.write(reply.SerializeToString())
+        return data.getvalue()
 
     async def _list_models(self, raw: bytes, context: grpc.aio.ServicerContext) -> bytes:
         parse(pb.ListModelsRequest, raw)

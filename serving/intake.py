@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from serving.calls import Call, Stage
@@ -18,6 +18,11 @@ from serving.scheduler import ExpiredError, RefusedError, Scheduler
 from serving.wire import Reading
 from tasks.base import AnyTask, InvalidExample, InvalidExamplesError
 from tasks.features import Features
+
+WATCHED_BYTES = 4096
+"""Of a larger request the deadline is looked at while its texts become tokens."""
+CHECKED_TOKENS = 16_384
+"""After so many more, whether a request that is read whole may still be computed."""
 
 T = TypeVar("T")
 
@@ -130,8 +135,14 @@ class Intake:
             held = examples
             if num_bytes > self.limits.free_bytes(task.settings):
                 held = self.limits.cut(examples, task.settings, windowed=windowed, truncate=truncate)
-            read = [task.complete(example) for example in held]
-            windows = task.encode(read, truncate=truncate)
+            finding, encoding = [
+                replace(task, tokenizer=task.tokenizer.watched(self.watch(incoming, model, read_whole=bool(windowed))))
+                if num_bytes > WATCHED_BYTES
+                else task
+                for _ in range(2)  # of the same tokens, each counts by itself
+            ]
+            read = [finding.complete(example) for example in held]
+            windows = encoding.encode(read, truncate=truncate)
         except InvalidExamplesError as error:
             raise InvalidRequestError(
                 violations=[Violation(field(item), item.reason) for item in error.invalid]
@@ -145,6 +156,28 @@ class Intake:
             num_tokens = sum(len(window) for items in windows for window in items)
             self._scheduler.forecast.encoded(model, num_bytes, len(examples), num_tokens)
         return read, windows
+
+    def watch(self, incoming: Incoming, model: Model, *, read_whole: bool = False) -> Callable[[int], None]:
+        """A function that is told how many tokens were read, now and then, while texts become tokens.
+
+        Args:
+            read_whole: whether the model will read all of them, so that too many are refused before all are known.
+
+        Returns:
+            It raises ExpiredError when the deadline has passed, and RefusedError as `check`.
+        """
+        num_tokens, due = 0, CHECKED_TOKENS
+
+        def watch(num_more: int) -> None:
+            nonlocal num_tokens, due
+            check_time(incoming.deadline_s)
+            num_tokens += num_more
+            if read_whole and num_tokens >= due:
+                due = num_tokens + CHECKED_TOKENS
+                with self.rejections(model):
+                    self._scheduler.check(model, num_tokens, incoming.deadline_s)
+
+        return watch
 
     def encoded(self, incoming: Incoming, model: Model, started_s: float) -> float:
         """Note that texts have become tokens; returns the seconds that it took."""
@@ -170,9 +203,14 @@ def in_time(items: Iterable[T], deadline_s: float | None) -> Iterator[T]:
         ExpiredError: when the deadline has passed.
     """
     for item in items:
-        if deadline_s is not None and time.monotonic() > deadline_s:
-            raise ExpiredError("the deadline passed before all was done")
+        check_time(deadline_s)
         yield item
+
+
+def check_time(deadline_s: float | None) -> None:
+    """Raise ExpiredError when a deadline has passed."""
+    if deadline_s is not None and time.monotonic() > deadline_s:
+        raise ExpiredError("the deadline passed before all was done")
 
 
 def note_model(call: Call, model: Model, num_inputs: int) -> None:

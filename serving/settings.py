@@ -96,8 +96,8 @@ class Settings(BaseSettings):
     """Memory for replies that are sent again to who asks exactly the same, those not asked for longest dropped first; a
     change of the models empties it. 0: no cache. Worth it where queries repeat; the metrics tell how often they do."""
     max_request_bytes: int = Field(4 * 2**20, ge=1, le=2**31 - 1)
-    """Largest request message. Tokenising takes 100 to 800 bytes of memory a byte of text, before anything is cut: most
-    where each character is a token, and for Tokenize. Lower it where memory is short."""
+    """Largest request message. What a text read in windows becomes takes up to 60 bytes of memory a byte (Tag, Embed;
+    150 for Answer), most where each character is a token; other texts take a few. Lower it where memory is short."""
     max_texts: int = Field(8192, ge=1)
     """Most inputs of a request, and most choices, contexts or targets in all of them; beyond it INVALID_ARGUMENT."""
     max_chars: int = Field(1_000_000, ge=1)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-
-import numpy as np
+from dataclasses import dataclass, replace
 
 from tasks.base import InvalidExample, InvalidExamplesError
 from tasks.features import Features
 from tasks.tokenizer import Tokenizer, Tokens
+
+NOT_UTF8 = "not UTF-8: it holds half of a surrogate pair"
+EMPTY = "empty text; it needs at least one word"
 
 
 def encode_pairs(
@@ -22,58 +23,78 @@ def encode_pairs(
             of two that are too long together, the longer one.
     """
     invalid: list[InvalidExample] = []
-    first = tokenize_texts(tokenizer, texts, "text", invalid)
+    reading = Reading(keep=max_length, enough=None if truncate else max_length)
+    first = tokenize_texts(tokenizer, texts, "text", invalid, reading)
     paired = {index: pair for index, pair in enumerate(pairs) if pair is not None}
     numbers = list(paired)
     pair_invalid: list[InvalidExample] = []
-    second = dict(
-        zip(numbers, tokenize_texts(tokenizer, list(paired.values()), "text_pair", pair_invalid), strict=True)
-    )
+    found = tokenize_texts(tokenizer, list(paired.values()), "text_pair", pair_invalid, reading)
+    second = dict(zip(numbers, found, strict=True))
     invalid += [replace(item, index=numbers[item.index]) for item in pair_invalid]
     if not truncate:
         for index, item in enumerate(first):
-            pair = second.get(index, ())
-            num_tokens = len(item) + 2 + (len(pair) + 1 if index in second else 0)
-            check_length(index, "text_pair" if len(pair) > len(item) else "text", num_tokens, max_length, invalid)
+            _check_pair(index, item, second.get(index), max_length, invalid)
     raise_if_invalid(invalid)
     features = []
     for index, item in enumerate(first):
         if index in second:
-            features.append(_fit_pair(tokenizer, item.ids, second[index].ids, max_length))
+            features.append(_fit_pair(tokenizer, item, second[index], max_length))
         else:
-            features.append(fit_text(tokenizer, item.ids, max_length))
+            features.append(fit_text(tokenizer, item, max_length))
     return features
 
 
-def fit_text(tokenizer: Tokenizer, ids: np.ndarray, max_length: int) -> Features:
+def _check_pair(
+    index: int, first: Tokens, second: Tokens | None, max_length: int, invalid: list[InvalidExample]
+) -> None:
+    if second is None:
+        check_length(index, "text", len(first) + 2, max_length, invalid, is_whole=first.is_whole)
+        return
+    field, longer, shorter = ("text_pair", second, first) if len(second) > len(first) else ("text", first, second)
+    is_whole = first.is_whole and second.is_whole
+    check_length(index, field, len(longer) + len(shorter) + 3, max_length, invalid, is_whole=is_whole)
+
+
+def fit_text(tokenizer: Tokenizer, tokens: Tokens, max_length: int) -> Features:
     """The sequence of one text, cut at its end."""
-    kept = ids[: max_length - 2]
-    return Features(**tokenizer.assemble(kept), num_truncated=len(ids) - len(kept))
+    kept = tokens.ids[: max_length - 2]
+    return Features(**tokenizer.assemble(kept), num_truncated=len(tokens) - len(kept))
 
 
-def _fit_pair(tokenizer: Tokenizer, first: np.ndarray, second: np.ndarray, max_length: int) -> Features:
-    kept = truncate_pair(first, second, max_length - 3)
-    return Features(**tokenizer.assemble(*kept), num_truncated=len(first) + len(second) - sum(map(len, kept)))
+def _fit_pair(tokenizer: Tokenizer, first: Tokens, second: Tokens, max_length: int) -> Features:
+    num_first, num_second = fit_pair(len(first), len(second), max_length - 3)
+    arrays = tokenizer.assemble(first.ids[:num_first], second.ids[:num_second])
+    return Features(**arrays, num_truncated=len(first) + len(second) - num_first - num_second)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How much of texts is tokenised, as `Tokenizer.tokenize` takes it."""
+
+    ids_only: bool = True
+    keep: int | None = None
+    enough: int | None = None
 
 
 def tokenize_texts(
-    tokenizer: Tokenizer, texts: Sequence[str], field: str, invalid: list[InvalidExample]
+    tokenizer: Tokenizer, texts: Sequence[str], field: str, invalid: list[InvalidExample], reading: Reading
 ) -> list[Tokens]:
     """Tokenise, equal texts once; those without a token, or with half a surrogate pair, are added to `invalid`."""
-    broken = {index for index, text in enumerate(texts) if not _is_utf8(text)}
+    broken = {index for index, text in enumerate(texts) if not is_utf8(text)}
     whole = ["" if index in broken else text for index, text in enumerate(texts)]
     numbers = {text: number for number, text in enumerate(dict.fromkeys(whole))}
-    distinct = tokenizer.tokenize(list(numbers))
+    distinct = tokenizer.tokenize(list(numbers), ids_only=reading.ids_only, keep=reading.keep, enough=reading.enough)
     tokens = [distinct[numbers[text]] for text in whole]
     for index, item in enumerate(tokens):
         if index in broken:
-            invalid.append(InvalidExample(index, field, "not UTF-8: it holds half of a surrogate pair"))
+            invalid.append(InvalidExample(index, field, NOT_UTF8))
         elif not len(item):
-            invalid.append(InvalidExample(index, field, "empty text; it needs at least one word"))
+            invalid.append(InvalidExample(index, field, EMPTY))
     return tokens
 
 
-def _is_utf8(text: str) -> bool:
+def is_utf8(text: str) -> bool:
+    """Whether a text has no half of a surrogate pair."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -81,10 +102,17 @@ def _is_utf8(text: str) -> bool:
     return True
 
 
-def check_length(index: int, field: str, num_tokens: int, max_tokens: int, invalid: list[InvalidExample]) -> None:
-    """Add to `invalid` what is longer than the model can read."""
+def check_length(
+    index: int, field: str, num_tokens: int, max_tokens: int, invalid: list[InvalidExample], *, is_whole: bool = True
+) -> None:
+    """Add to `invalid` what is longer than the model can read.
+
+    Args:
+        is_whole: whether these are all tokens; otherwise more may have come.
+    """
     if num_tokens > max_tokens:
-        reason = f"text too long: {num_tokens} tokens came, {max_tokens} fit; shorten it or ask for truncation"
+        came = f"{num_tokens} tokens came" if is_whole else f"at least {num_tokens} tokens came"
+        reason = f"text too long: {came}, {max_tokens} fit; shorten it or ask for truncation"
         invalid.append(InvalidExample(index, field, reason))
 
 
@@ -94,12 +122,12 @@ def raise_if_invalid(invalid: list[InvalidExample]) -> None:
         raise InvalidExamplesError(sorted(invalid, key=lambda item: item.index))
 
 
-def truncate_pair(first: np.ndarray, second: np.ndarray, max_tokens: int) -> tuple[np.ndarray, np.ndarray]:
-    """Pop tokens from the end of the longer one until both fit; of two equally long ones, from the second.
+def fit_pair(num_first: int, num_second: int, max_tokens: int) -> tuple[int, int]:
+    """How many tokens of each are left when some are popped from the end of the longer one until both fit; of two
+    equally long ones, from the second.
 
     Source: `_truncate_seq_pair` of google-research/bert run_classifier.py.
     """
-    num_first, num_second = len(first), len(second)
     excess = num_first + num_second - max_tokens
     if excess > 0:
         level = min(excess, abs(num_first - num_second))
@@ -110,4 +138,4 @@ def truncate_pair(first: np.ndarray, second: np.ndarray, max_tokens: int) -> tup
         rest = excess - level
         num_first -= rest // 2
         num_second -= rest - rest // 2
-    return first[:num_first], second[:num_second]
+    return num_first, num_second

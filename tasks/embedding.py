@@ -12,7 +12,7 @@ from typing import ClassVar, Literal, get_args
 
 import numpy as np
 
-from tasks._fit import check_length, fit_text, raise_if_invalid, tokenize_texts
+from tasks._fit import Reading, check_length, fit_text, raise_if_invalid, tokenize_texts
 from tasks.base import InvalidExample, Outputs, Task, TaskSettings
 from tasks.features import Features
 from tasks.windows import window_bounds
@@ -53,14 +53,16 @@ class Embedding(Task[str, Features, np.ndarray, EmbeddingSettings]):
 
     def encode(self, examples: Sequence[str], *, truncate: bool = True) -> list[list[Features]]:
         invalid: list[InvalidExample] = []
-        tokens = tokenize_texts(self.tokenizer, examples, "text", invalid)
+        max_length = self.settings.max_seq_length
+        reading = Reading() if self.windows else Reading(keep=max_length, enough=None if truncate else max_length)
+        tokens = tokenize_texts(self.tokenizer, examples, "text", invalid, reading)
         if not (truncate or self.windows):
             for index, item in enumerate(tokens):
-                check_length(index, "text", len(item) + 2, self.settings.max_seq_length, invalid)
+                check_length(index, "text", len(item) + 2, max_length, invalid, is_whole=item.is_whole)
         raise_if_invalid(invalid)
         if self.windows:
             return [self._windows(item.ids) for item in tokens]
-        return [[fit_text(self.tokenizer, item.ids, self.settings.max_seq_length)] for item in tokens]
+        return [[fit_text(self.tokenizer, item, max_length)] for item in tokens]
 
     def _windows(self, ids: np.ndarray) -> list[Features]:
         capacity = self.settings.max_seq_length - 2

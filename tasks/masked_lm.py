@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from tasks._fit import check_length, fit_text, raise_if_invalid, tokenize_texts
+from tasks._fit import Reading, check_length, fit_text, raise_if_invalid, tokenize_texts
 from tasks.base import InvalidExample, Outputs, Task, TaskSettings
 from tasks.features import Features
 
@@ -54,15 +54,16 @@ class MaskedLM(Task[ClozeExample, Features, MaskPrediction, MaskedLMSettings]):
 
     def encode(self, examples: Sequence[ClozeExample], *, truncate: bool = True) -> list[list[Features]]:
         invalid: list[InvalidExample] = []
-        tokens = tokenize_texts(self.tokenizer, [example.text for example in examples], "text", invalid)
         max_length = self.settings.max_seq_length
+        reading = Reading(keep=max_length, enough=None if truncate else max_length)
+        tokens = tokenize_texts(self.tokenizer, [example.text for example in examples], "text", invalid, reading)
         for index, item in enumerate(tokens):
             if not truncate:
-                check_length(index, "text", len(item) + 2, max_length, invalid)
+                check_length(index, "text", len(item) + 2, max_length, invalid, is_whole=item.is_whole)
             if len(item) and not (item.ids[: max_length - 2] == self.tokenizer.mask_id).any():
                 invalid.append(InvalidExample(index, "text", "no `[MASK]` among the tokens that fit"))
         raise_if_invalid(invalid)
-        return [[fit_text(self.tokenizer, item.ids, max_length)] for item in tokens]
+        return [[fit_text(self.tokenizer, item, max_length)] for item in tokens]
 
     def decode(self, example: ClozeExample, features: Sequence[Features], outputs: Sequence[Outputs]) -> MaskPrediction:
         logits = outputs[0]["logits"][features[0].input_ids == self.tokenizer.mask_id]

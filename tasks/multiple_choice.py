@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tasks._fit import encode_pairs, raise_if_invalid, tokenize_texts
+from tasks._fit import Reading, encode_pairs, raise_if_invalid, tokenize_texts
 from tasks.base import InvalidExample, InvalidExamplesError, Outputs, Task, TaskSettings
 from tasks.classification import softmax
 from tasks.features import Features
@@ -96,7 +96,7 @@ class MultipleChoice(Task[MultipleChoiceExample, Features, MultipleChoicePredict
             yield InvalidExample(index, "question", reason)
         else:  # the two become one text, in which neither may be missing
             found: list[InvalidExample] = []
-            tokenize_texts(self.tokenizer, [example.question, *example.choices], "", found)
+            tokenize_texts(self.tokenizer, [example.question, *example.choices], "", found, Reading(keep=0, enough=0))
             for item in found:
                 name = f"choices[{item.index - 1}]" if item.index else "question"
                 yield InvalidExample(index, name, item.reason)

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tasks._fit import check_length, raise_if_invalid, tokenize_texts
+from tasks._fit import Reading, check_length, raise_if_invalid, tokenize_texts
 from tasks.base import InvalidExample, Outputs, Task, TaskSettings
 from tasks.bounds import MAX_SEQ_LENGTH, check_bounds
 from tasks.classification import softmax
@@ -53,7 +53,7 @@ class Window(Features):
     context: int = 0
     """Number of the context in the example."""
     offsets: np.ndarray
-    """[length, 2] int64 code points of the context; (0, 0) outside of it."""
+    """[length, 2] int32 code points of the context; (0, 0) outside of it."""
     in_context: np.ndarray
     """[length] bool"""
     has_max_context: np.ndarray
@@ -134,11 +134,14 @@ class Spans(Task[SpanExample, Window, SpanPrediction, SpanSettings]):
 
     def encode(self, examples: Sequence[SpanExample], *, truncate: bool = True) -> list[list[Window]]:
         invalid: list[InvalidExample] = []
-        questions = tokenize_texts(self.tokenizer, [example.question for example in examples], "question", invalid)
+        longest = self.settings.max_query_length
+        reading = Reading(keep=longest, enough=None if truncate else longest)
+        asked = [example.question for example in examples]
+        questions = tokenize_texts(self.tokenizer, asked, "question", invalid, reading)
         contexts = self._tokenize_contexts(examples, invalid)
         if not truncate:
             for index, question in enumerate(questions):
-                check_length(index, "question", len(question), self.settings.max_query_length, invalid)
+                check_length(index, "question", len(question), longest, invalid, is_whole=question.is_whole)
         raise_if_invalid(invalid)
         return [
             [
@@ -153,7 +156,7 @@ class Spans(Task[SpanExample, Window, SpanPrediction, SpanSettings]):
         places = [(index, number) for index, example in enumerate(examples) for number in range(len(example.contexts))]
         texts = [text for example in examples for text in example.contexts]
         found: list[InvalidExample] = []
-        tokens = iter(tokenize_texts(self.tokenizer, texts, "context", found))
+        tokens = iter(tokenize_texts(self.tokenizer, texts, "context", found, Reading(ids_only=False)))
         for item in found:
             index, number = places[item.index]
             field = f"contexts[{number}]" if examples[index].more_contexts else "context"
@@ -161,16 +164,16 @@ class Spans(Task[SpanExample, Window, SpanPrediction, SpanSettings]):
         return [[next(tokens) for _ in example.contexts] for example in examples]
 
     def _windows(self, question: Tokens, context: Tokens, text: str, context_number: int) -> list[Window]:
-        question_ids = question.ids[: self.settings.max_query_length]
+        question_ids = question.ids
         capacity = self.settings.max_seq_length - len(question_ids) - 3
         spans = list(window_bounds(len(context), capacity, self.settings.doc_stride))
         owner = max_context_owner(spans, len(context))
-        context_offsets = np.array(with_marks(text, context.encoding.offsets), dtype=np.int64).reshape(-1, 2)
+        context_offsets = with_marks(text, context.offsets)
         windows = []
         for number, (start, end) in enumerate(spans):
             arrays = self.tokenizer.assemble(question_ids, context.ids[start:end])
             length, first = len(arrays["input_ids"]), len(question_ids) + 2
-            offsets = np.zeros((length, 2), dtype=np.int64)
+            offsets = np.zeros((length, 2), dtype=np.int32)
             offsets[first:-1] = context_offsets[start:end]
             in_context = np.zeros(length, dtype=bool)
             in_context[first:-1] = True

@@ -9,18 +9,55 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import accumulate
-from typing import Any, ClassVar
+from typing import Any, ClassVar, overload
 
 import numpy as np
 
-from tasks._fit import check_length, raise_if_invalid, tokenize_texts
+from tasks._fit import EMPTY, NOT_UTF8, check_length, is_utf8, raise_if_invalid
 from tasks.base import InvalidExample, Outputs, Task, TaskSettings, check_label_names
 from tasks.bounds import MAX_SEQ_LENGTH, MAX_STRICT_LABELS, check_bounds
 from tasks.classification import softmax
 from tasks.features import Features
 from tasks.metrics import tagging_scores
 from tasks.tags import best_tags, chunks
+from tasks.tokenizer import Tokenizer
 from tasks.windows import max_context_owner
+
+
+class Offsets(Sequence[tuple[int, int]]):
+    """Places in a text, as a tuple of (start, end) would be, in a tenth of the memory."""
+
+    def __init__(self, bounds: np.ndarray) -> None:
+        """Make it.
+
+        Args:
+            bounds: [places, 2] integers.
+        """
+        self._bounds = bounds.astype(np.int32)
+
+    def __len__(self) -> int:
+        return len(self._bounds)
+
+    @overload
+    def __getitem__(self, index: int) -> tuple[int, int]: ...
+    @overload
+    def __getitem__(self, index: slice) -> Offsets: ...
+    def __getitem__(self, index: int | slice) -> tuple[int, int] | Offsets:
+        if isinstance(index, slice):
+            return Offsets(self._bounds[index])
+        start, end = self._bounds[index].tolist()
+        return start, end
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        for first in range(0, len(self), 1024):  # rather than lists of pairs: many of them call the garbage collector
+            starts, ends = self._bounds[first : first + 1024].T.tolist()
+            yield from zip(starts, ends, strict=True)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +68,7 @@ class TaggingExample:
     tags: tuple[str, ...] = ()
     source: str | None = None
     """The text in which the words were found, at `offsets`; without one the words have a space between them."""
-    offsets: tuple[tuple[int, int], ...] = ()
+    offsets: Sequence[tuple[int, int]] = ()
     """For each word, source[start:end] in code points."""
 
     @property
@@ -55,7 +92,7 @@ class WordWindow(Features):
     first_word: int
     """Number of the first word in the sentence."""
     positions: np.ndarray
-    """[words] int64, where the first token of each word stands."""
+    """[words] int32, where the first token of each word stands."""
     has_max_context: np.ndarray
     """[words] bool: no other window shows this word with more context around it."""
 
@@ -125,37 +162,42 @@ class Tagging(Task[TaggingExample, WordWindow, TaggingPrediction, TaggingSetting
         text = example.source
         if example.words or text is None:
             return example
-        offsets = tuple(self.tokenizer.words(text))
-        return replace(example, words=tuple(text[start:end] for start, end in offsets), offsets=offsets)
+        offsets = Offsets(self.tokenizer.words(text))
+        known: dict[str, str] = {}  # one object for each word, however often it comes
+        words = (text[start:end] for start, end in offsets)
+        return replace(example, words=tuple(known.setdefault(word, word) for word in words), offsets=offsets)
 
     def encode(self, examples: Sequence[TaggingExample], *, truncate: bool = True) -> list[list[WordWindow]]:
         """As the base class; words that the tokenizer drops are read as [UNK], and only a word is ever cut."""
         invalid: list[InvalidExample] = []
-        # Sentences are looked at first, so that one without any token is named as in every other task.
-        tokenize_texts(self.tokenizer, [example.text for example in examples], "text", invalid)
+        sentences = [example.words if is_utf8(example.text) else None for example in examples]
+        vocabulary = _Words(self.tokenizer, [words or () for words in sentences], self.settings.max_seq_length - 2)
+        numbers = [vocabulary.numbers(words or ()) for words in sentences]
+        longest = [int(vocabulary.lengths[items].max(initial=0)) for items in numbers]
+        for index, words in enumerate(sentences):
+            if words is None:
+                invalid.append(InvalidExample(index, "text", NOT_UTF8))
+            elif not longest[index]:
+                invalid.append(InvalidExample(index, "text", EMPTY))
         raise_if_invalid(invalid)
-        distinct = list(dict.fromkeys(word for example in examples for word in example.words))
-        ids_of = {word: tokens.ids for word, tokens in zip(distinct, self.tokenizer.tokenize(distinct), strict=True)}
-        words = [[ids_of[word] for word in example.words] for example in examples]
         if not truncate:
-            for index, longest in enumerate([max(map(len, ids), default=0) for ids in words]):
-                check_length(index, "word", longest + 2, self.settings.max_seq_length, invalid)
+            for index, length in enumerate(longest):
+                check_length(index, "word", length + 2, self.settings.max_seq_length, invalid)
         raise_if_invalid(invalid)
-        return [self._windows(ids) for ids in words]
+        return [self._windows(vocabulary, items) for items in numbers]
 
-    def _windows(self, words: Sequence[np.ndarray]) -> list[WordWindow]:
+    def _windows(self, vocabulary: _Words, numbers: np.ndarray) -> list[WordWindow]:
         capacity = self.settings.max_seq_length - 2
-        whole = [ids[:capacity] if len(ids) else np.array([self.tokenizer.unk_id]) for ids in words]
-        starts = np.cumsum([0, *map(len, whole)])
+        starts = np.concatenate([[0], np.cumsum(vocabulary.num_read[numbers])])
         bounds = list(word_bounds(starts, capacity, self.settings.doc_stride or capacity))
-        owner = max_context_owner([(starts[first], starts[last]) for first, last in bounds], starts[-1])
+        owner = max_context_owner([(int(starts[first]), int(starts[last])) for first, last in bounds], int(starts[-1]))
         windows = []
         for number, (first, last) in enumerate(bounds):
             window = WordWindow(
-                **self.tokenizer.assemble(np.concatenate(whole[first:last])),
-                num_truncated=sum(max(0, len(ids) - capacity) for ids in words[first:last]),
+                **self.tokenizer.assemble(vocabulary.ids(numbers[first:last])),
+                num_truncated=int(np.maximum(vocabulary.lengths[numbers[first:last]] - capacity, 0).sum()),
                 first_word=first,
-                positions=1 + starts[first:last] - starts[first],
+                positions=(1 + starts[first:last] - starts[first]).astype(np.int32),
                 has_max_context=owner[starts[first:last]] == number,
             )
             windows.append(window)
@@ -180,6 +222,47 @@ class Tagging(Task[TaggingExample, WordWindow, TaggingPrediction, TaggingSetting
     def to_dict(self, example: TaggingExample, prediction: TaggingPrediction) -> dict[str, Any]:
         found = [asdict(entity) for entity in prediction.entities]
         return {"text": example.text, "tags": list(prediction.tags), "entities": found}
+
+
+_WORDS_AT_A_TIME = 4096
+"""That are tokenised: each takes some 300 bytes until its ids stand behind those of the others."""
+
+
+class _Words:
+    """The different words of some sentences, and their tokens."""
+
+    def __init__(self, tokenizer: Tokenizer, sentences: Sequence[Sequence[str]], capacity: int) -> None:
+        """Make it.
+
+        Args:
+            capacity: tokens of a word that are read.
+        """
+        self._numbers: dict[str, int] = {}
+        for words in sentences:
+            for word in words:
+                self._numbers.setdefault(word, len(self._numbers))
+        distinct, unknown = list(self._numbers), np.array([tokenizer.unk_id])
+        blocks, lengths = [np.zeros(0, np.int64)], list[int]()
+        for first in range(0, len(distinct), _WORDS_AT_A_TIME):
+            found = tokenizer.tokenize(distinct[first : first + _WORDS_AT_A_TIME], ids_only=True, keep=capacity)
+            blocks.append(np.concatenate([tokens.ids if len(tokens) else unknown for tokens in found]))
+            lengths += map(len, found)
+        self._ids = np.concatenate(blocks)
+        self.lengths = np.array(lengths, np.int32)
+        """[words] tokens of each."""
+        self.num_read = np.clip(self.lengths, 1, capacity)
+        """[words] tokens of each that are read: a word without any is read as [UNK]."""
+        self._starts = np.cumsum(self.num_read, dtype=np.int64) - self.num_read
+
+    def numbers(self, words: Sequence[str]) -> np.ndarray:
+        """[words] int32, the number of each."""
+        return np.fromiter((self._numbers[word] for word in words), np.int32, len(words))
+
+    def ids(self, numbers: np.ndarray) -> np.ndarray:
+        """[tokens] int64 of words, one after another."""
+        counts = self.num_read[numbers]
+        firsts = self._starts[numbers] - (np.cumsum(counts) - counts)
+        return self._ids[np.repeat(firsts, counts) + np.arange(counts.sum())]
 
 
 def word_bounds(starts: np.ndarray, capacity: int, doc_stride: int) -> Iterator[tuple[int, int]]:

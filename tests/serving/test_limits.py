@@ -1,8 +1,17 @@
+import re
+import threading
+import time
+from functools import partial
+
 import grpc
 import pytest
 
 from bertline.v1 import encoder_pb2 as pb
+from serving.intake import Intake
 from serving.rpcs import fill_mask
+from serving.scheduler import ExpiredError
+from tasks import _pieces
+from tasks import tokenizer as tokenizer_module
 from tasks.tokenizer import Tokenizer
 from tests.serving.conftest import serve
 from tests.serving.open_inference import infer_request, stub
@@ -94,8 +103,8 @@ def test_limits_come_before_work(limited, monkeypatch):
     def read(*arguments):
         raise AssertionError("it was read")
 
-    monkeypatch.setattr(Tokenizer, "words", read)
-    monkeypatch.setattr(Tokenizer, "tokenize", read)
+    for name in ("words", "tokenize", "blocks"):
+        monkeypatch.setattr(Tokenizer, name, read)
     tag = pb.TagRequest(inputs=[pb.TagInput(text="cat " * 2000)])
     tokenize = pb.TokenizeRequest(
         model=pb.ModelRef(name="embedder"), inputs=[pb.TextInput(text="cat", text_pair="x" * 5001)]
@@ -160,3 +169,69 @@ def test_a_question_before_many_choices(server):
     _, fields = refused(server.stub.Choose, pb.ChooseRequest(inputs=inputs, truncate=True))
 
     assert fields == {"inputs[0].question": "4000 characters before each of 1000 choices, 1000000 fit in all"}
+
+
+def test_a_text_that_is_far_too_long_is_read_no_further(server, monkeypatch):
+    """Its error says how many tokens were seen; one that is a little too long is counted."""
+    monkeypatch.setattr(tokenizer_module, "BATCH", 200)
+    monkeypatch.setattr(tokenizer_module, "PIECE", 100)
+    monkeypatch.setattr(_pieces, "PIECE", 100)
+    _, fields = refused(server.stub.Embed, pb.EmbedRequest(texts=["a " * 1000, "a " * 40]))
+
+    assert fields.keys() == {"texts[0]", "texts[1]"}
+    assert re.search(r"at least \d{2,3} tokens came, 32 fit", fields["texts[0]"])
+    assert "42 tokens came, 32 fit" in fields["texts[1]"]
+
+
+@pytest.mark.parametrize(
+    ("method", "request_"),
+    [
+        ("Tag", pb.TagRequest(inputs=[pb.TagInput(text="." * 300_000)] * 3)),
+        ("Answer", pb.AnswerRequest(inputs=[pb.AnswerInput(question="who", contexts=["." * 299_000, "." * 300_000])])),
+        ("Embed", pb.EmbedRequest(texts=["." * 299_000, "." * 300_000], windows=True)),
+    ],
+)
+def test_too_much_to_compute_is_refused_while_it_is_read(all_tasks, method, request_):
+    """As soon as it is clear that it would wait too long: what is behind that is not read."""
+    with serve(all_tasks[0], max_queue_s=0.002) as running:
+        read = []
+        watched = Tokenizer.watched
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Tokenizer, "watched", lambda self, watch: watched(self, lambda n: read.append(n) or watch(n)))
+            error, _ = refused(getattr(running.stub, method), request_)
+        rejected = running.total("bertline_rejected_total", reason="request_too_large")
+
+    assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert "send fewer inputs per call" in error.details()
+    assert 0 < sum(read) < 300_000
+    assert rejected == 1
+
+
+@pytest.mark.parametrize("method", ["Tag", "Classify"])
+def test_reading_ends_with_the_deadline(server, monkeypatch, method):
+    """A request that nobody waits for any more becomes no features."""
+    ended = threading.Event()
+    encode = Intake.encode
+
+    def noted(*arguments, **options):
+        try:
+            return encode(*arguments, **options)
+        except ExpiredError:
+            ended.set()
+            raise
+
+    def slowly(self, texts, *, fast):
+        time.sleep(0.05)
+        return read(self, texts, fast=fast)
+
+    read = Tokenizer._encode
+    monkeypatch.setattr(Tokenizer, "_encode", slowly)
+    monkeypatch.setattr(Intake, "encode", noted)
+    requests = {
+        "Tag": pb.TagRequest(inputs=[pb.TagInput(text="cat " * 200_000)]),
+        "Classify": pb.ClassifyRequest(inputs=[pb.TextInput(text=f"{n} " * 3000) for n in range(100)], truncate=True),
+    }
+    error, _ = refused(partial(getattr(server.stub, method), timeout=0.3), requests[method])
+
+    assert error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    assert ended.wait(10)

@@ -44,13 +44,17 @@ SOME = ["cat"] * 20
 )
 def test_much_work_in_few_bytes_is_done_beside_the_event_loop(server, monkeypatch, method, request_, is_beside):
     """Where a request of any size becomes many sequences, or a text is read many times, others do not wait for it."""
-    tokenize, threads = Tokenizer.tokenize, set()
+    threads = set()
 
-    def noted(*arguments):
-        threads.add(threading.current_thread().name.partition("_")[0])
-        return tokenize(*arguments)
+    def noting(read):
+        def noted(*arguments, **options):
+            threads.add(threading.current_thread().name.partition("_")[0])
+            return read(*arguments, **options)
 
-    monkeypatch.setattr(Tokenizer, "tokenize", noted)
+        return noted
+
+    for name in ("tokenize", "blocks"):
+        monkeypatch.setattr(Tokenizer, name, noting(getattr(Tokenizer, name)))
     assert request_.ByteSize() <= SMALL_BYTES
     call = stub(server, method) if method == "ModelInfer" else getattr(server.stub, method)
     call(request_, timeout=20)

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertline.v1 import encoder_pb2 as pb
+from serving.catalog import Part
 from serving.rpcs import RPCS, places
 from tasks.classification import ClassificationExample, softmax
 from tasks.masked_lm import ClozeExample
@@ -346,7 +347,7 @@ def test_tokenize_in_time(server, monkeypatch):
         for item in inputs:
             seen.append(item)
             time.sleep(0.05)
-            yield pb.TokenizedInput()
+            yield Part(b"", 0, is_last=True)
 
     monkeypatch.setattr("serving.encoder.tokenize", slowly)
     inputs = [pb.TextInput(text="cat " * 100)] * 1000

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer, BertTokenizer, BertTokenizerFast
 
+from tasks import tokenizer as tokenizer_module
 from tasks.tokenizer import Tokenizer, build_tokenizer
 
 ODD_TEXTS = [
@@ -304,6 +305,32 @@ def test_broken_directories(tmp_path, files, message):
     assert message in str(caught.value)
     assert str(tmp_path) in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_tokenizer_file_that_panics_is_one_line(vocab, tmp_path):
+    """It is refused as any other that is broken; what Rust raises is no Exception."""
+    content = json.loads(build_tokenizer(vocab).to_str())
+    content["normalizer"] = {"type": "Precompiled", "precompiled_charsmap": "/////w=="}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+
+    with pytest.raises(ValueError, match="not a tokenizer file: `"):
+        Tokenizer.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "most", "message"),
+    [("MAX_FILE_BYTES", 1000, r"has \d+ bytes, 1000 fit"), ("MAX_ADDED_TOKENS", 7, "has 8 added tokens, 7 fit")],
+)
+def test_vocabularies_that_take_seconds_to_read_are_refused(vocab, tmp_path, monkeypatch, name, most, message):
+    """Before they are read: nothing else would run meanwhile."""
+    backend = build_tokenizer(vocab)
+    backend.add_tokens(["<e1>", "<e2>", "<e3>"])
+    backend.save(str(tmp_path / "tokenizer.json"))
+    assert Tokenizer.load(tmp_path).vocab_size == len(vocab) + 3
+    monkeypatch.setattr(tokenizer_module, name, most)
+
+    with pytest.raises(ValueError, match=rf"tokenizer.json` {message}"):
+        Tokenizer.load(tmp_path)
 
 
 def test_tokenizer_json_without_mask_names_the_file(tmp_path):

@@ -422,7 +422,7 @@ def cloze_examples(texts: Iterable[str], tokenizer: Tokenizer) -> Iterator[Cloze
         number += 1
         hidden = tuple(tokenizer.token(int(tokens.ids[index])) for index in chosen)
         for index in reversed(chosen):
-            start, end = tokens.encoding.offsets[index]
+            start, end = tokens.offsets[index]
             text = f"{text[:start]}[MASK]{text[end:]}"
         yield ClozeExample(text=text, tokens=hidden)
 

@@ -1,0 +1,290 @@
+"""Long texts are tokenised in pieces, and nobody can tell from their tokens."""
+
+import itertools
+import unicodedata
+
+import pytest
+import tokenizers
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tasks import _pieces
+from tasks import tokenizer as tokenizer_module
+from tasks.tokenizer import Tokenizer, build_tokenizer
+
+VOCAB = [
+    *(
+        "[PAD]",
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        "[MASK]",
+        "a",
+        "##a",
+        "b",
+        "##b",
+        "e",
+        "##e",
+        "the",
+        "cat",
+        "##s",
+        ".",
+        ",",
+        "[",
+    ),
+    *(
+        "]",
+        "中",
+        "각",
+        "##각",
+        "\u1100",
+        "##\u1161",
+        "##\u11a8",
+        "ก",
+        "क",
+        "##\u093f",
+        "\u0301",
+        "##\u0301",
+        "i",
+        "##\u0307",
+    ),
+]
+FLAGS = list(itertools.product([True, False], [True, False], [None, True, False], [True, False]))
+ADDED = {
+    "none": [],
+    "plain": [tokenizers.AddedToken("<e1>", normalized=False), tokenizers.AddedToken("ca-t", normalized=False)],
+    "normalized": [tokenizers.AddedToken("Ae.a", normalized=True), tokenizers.AddedToken("É!", normalized=True)],
+    "in words": [tokenizers.AddedToken("ab", normalized=False), tokenizers.AddedToken("BB", normalized=True)],
+    "strips": [
+        tokenizers.AddedToken("<l>", lstrip=True, rstrip=True, normalized=False),
+        tokenizers.AddedToken("a.b", rstrip=True),
+    ],
+    "single words": [
+        tokenizers.AddedToken("a", single_word=True, normalized=False),
+        tokenizers.AddedToken("b.", single_word=True),
+    ],
+    "spaces": [tokenizers.AddedToken("a b", normalized=False), tokenizers.AddedToken(". .", normalized=True)],
+    "chinese": [tokenizers.AddedToken("中"), tokenizers.AddedToken("a中b", normalized=False)],
+    "marks": [tokenizers.AddedToken("a\u0301"), tokenizers.AddedToken("\u0301", normalized=False)],
+}
+LETTERS = "".join(
+    [
+        "aAbBeéÉÅİßzZ09_.,!?'-$[]() \t\n\r\x00\x01\x1c\x7f\x85\u00a0\u00ad\u0301\u0308\u0323\u0327\u0344\u200b\u200d",
+        "\u2028\u3000。，中文博ハがか\u3099각한\u1100\u1161ก\u0e31\u0e49कि\u093f\u0902न्שָ\u05c1مرحبا🙂👨\U0001f3fd\ufe0f\ufffd",
+        "\ufeff\u037e\u1fef\u2126\u302e\u302f\U0001d165\ufb01\uf900\U00020000\ue000\U000e0001\u0378\u20e3\u203f\u0f73",
+    ]
+)
+"""Latin, controls, marks, spaces, CJK, Hangul, Thai, Devanagari, Hebrew, Arabic, emoji, what normalisation changes."""
+CHARS = st.sampled_from(LETTERS) | st.characters(exclude_categories=["Cs"])
+PARTS = st.one_of(
+    CHARS,
+    st.builds("".join, st.lists(CHARS, max_size=6)),
+    st.builds(lambda char, count: char * count, CHARS, st.integers(2, 300)),
+    st.builds(
+        lambda word, count: word * count, st.text(st.sampled_from(LETTERS), min_size=2, max_size=4), st.integers(2, 80)
+    ),
+    st.sampled_from(
+        [
+            "[SEP]",
+            "[SEP",
+            "SEP]",
+            "[MASK]",
+            "[sep]",
+            "[[SEP]]",
+            "<e1>",
+            "<e",
+            "1>",
+            "ca-t",
+            "a b",
+            ". .",
+            "Ae.a",
+            "<l>",
+            " <l> ",
+            "a.b",
+        ]
+    ),
+    st.sampled_from(["the cats", "the cats, a b. ", "क्षि", "👨\u200d👩\u200d👧", "สวัสดี", "각한", " "]),
+)
+TEXTS = st.builds("".join, st.lists(PARTS, max_size=12))
+
+
+def make(flags=(True, True, None, True), added=(), max_chars=100, pre_tokenizer=None):
+    backend = build_tokenizer(VOCAB)
+    clean, chinese, accents, lowercase = flags
+    backend.normalizer = tokenizers.normalizers.BertNormalizer(clean, chinese, accents, lowercase)
+    backend.pre_tokenizer = pre_tokenizer or tokenizers.pre_tokenizers.BertPreTokenizer()
+    model = backend.model
+    model.max_input_chars_per_word = max_chars
+    backend.model = model
+    backend.add_tokens(list(added))
+    return Tokenizer(backend)
+
+
+def words_of(text, encoding):
+    """Words by the backend's word ids, each with the combining marks behind it that are in no other."""
+    bounds, previous = [], None
+    for word, (start, end) in zip(encoding.word_ids, encoding.offsets, strict=True):
+        if word == previous:
+            start, _ = bounds.pop()
+        bounds.append((start, end))
+        previous = word
+    limits = [*(start for start, _ in bounds), len(text)][1:]
+    found = []
+    for (start, end), limit in zip(bounds, limits, strict=True):
+        while end < limit and text[end] >= "\u0300" and unicodedata.category(text[end]).startswith("M"):
+            end += 1
+        found.append((start, end))
+    return found
+
+
+def assert_equal_to_whole(tokenizer, text):
+    """Ids, offsets and words are those of the whole text, and so are ids alone and counts."""
+    whole = tokenizer.backend.encode_batch([text], add_special_tokens=False)[0]
+    (tokens,), (ids_only,) = tokenizer.tokenize([text]), tokenizer.tokenize([text], ids_only=True)
+    (kept,) = tokenizer.tokenize([text], keep=3)
+
+    assert tokens.ids.tolist() == ids_only.ids.tolist() == whole.ids
+    assert [tuple(pair) for pair in tokens.offsets.tolist()] == whole.offsets
+    assert list(map(tuple, tokenizer.words(text).tolist())) == words_of(text, whole)
+    assert (kept.ids.tolist(), len(kept), kept.is_whole) == (whole.ids[:3], len(whole.ids), True)
+    assert kept.offsets.tolist() == [list(pair) for pair in whole.offsets[:3]]
+
+
+@pytest.fixture
+def short_pieces(monkeypatch):
+    """Pieces of a few characters, so that short texts have many."""
+    for module in (_pieces, tokenizer_module):
+        monkeypatch.setattr(module, "PIECE", 7)
+    monkeypatch.setattr(tokenizer_module, "SMALL", 3)
+    monkeypatch.setattr(tokenizer_module, "BATCH", 25)
+
+
+HARD = [
+    *("a" * 200 + "b" * 200, "A" * 120 + "Bb" + "a" * 120, "中a" * 20, "_a" * 20, ".a中" * 20, "‿a" * 20),
+    *("[SEP" * 50, "[[[SEP]" * 20, "[SEP]" * 30, "[" * 100, "[S\x00EP]" * 9, "[S" + "\u200b" * 50 + "EP]"),
+    *(
+        "A" + "\u200b" * 50 + "e.a",
+        " " * 50 + "<l>" + " " * 50 + ".",
+        "a.b" + "\u3000 " * 20 + "a",
+        "<l> " * 20,
+        ". ." * 30,
+    ),
+    *("\x00" * 300 + "a" + "\x00" * 300, "a" + "\u0301" * 500 + "b", ".\u0301" * 90, "a\x00\x00" * 130, "\u0301" * 300),
+    *(
+        "a" + "\u302e\u0323" * 100 + "b",
+        "\u302e" * 300,
+        "a" + "\u0f73\u0f71" * 99,
+        "İ" * 200,
+        "É" * 300,
+        "각" * 150,
+        "🙂" * 300,
+    ),
+    *("ก\u0e31" * 200, "कि" * 150, "か\u3099" * 150, "\U0001d165" * 300, "\u0344" * 99, " " * 300, "\t\n\r\u2028" * 40),
+    *(
+        "x" * 100 + " " + "x" * 101 + "." + "x" * 5000,
+        "x" * 99 + "\u200b" * 99 + "x",
+        "x" * 100 + "\u200b" * 99 + "x",
+        "",
+    ),
+]
+
+
+@pytest.mark.parametrize("added", ADDED.values(), ids=ADDED)
+@pytest.mark.parametrize("flags", [FLAGS[0], FLAGS[-1], FLAGS[3], FLAGS[13]])
+def test_hard_texts_in_pieces_equal_the_whole(short_pieces, added, flags):
+    """Words without end, marks and control characters without end, added tokens over each place to cut."""
+    tokenizer = make(flags, added)
+
+    for text in HARD:
+        assert_equal_to_whole(tokenizer, text)
+
+
+@pytest.mark.parametrize("added", ADDED.values(), ids=ADDED)
+@settings(max_examples=60, suppress_health_check=list(HealthCheck))
+@given(text=TEXTS, flags=st.sampled_from(FLAGS), max_chars=st.sampled_from([0, 3, 100]))
+def test_any_text_in_pieces_equals_the_whole(short_pieces, added, text, flags, max_chars):
+    """Whatever the normalizer does, whichever tokens were added."""
+    tokenizer = make(flags, added, max_chars)
+
+    assert_equal_to_whole(tokenizer, text)
+
+
+@settings(max_examples=100, suppress_health_check=list(HealthCheck))
+@given(texts=st.lists(TEXTS, max_size=6), keep=st.integers(0, 9), enough=st.integers(0, 9))
+def test_texts_beside_each_other(short_pieces, texts, keep, enough):
+    """Each is read until it has enough tokens; the first ones are kept."""
+    tokenizer = make()
+
+    for text, tokens in zip(texts, tokenizer.tokenize(texts, keep=keep, enough=enough), strict=True):
+        whole = tokenizer.backend.encode(text, add_special_tokens=False)
+        assert tokens.ids.tolist() == whole.ids[: min(keep, len(tokens))]
+        assert enough < len(tokens) <= len(whole.ids) if not tokens.is_whole else len(tokens) == len(whole.ids)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda backend: setattr(backend, "pre_tokenizer", tokenizers.pre_tokenizers.Whitespace()),
+        lambda backend: setattr(backend, "pre_tokenizer", tokenizers.pre_tokenizers.ByteLevel()),
+        lambda backend: setattr(backend, "normalizer", tokenizers.normalizers.NFKC()),
+        lambda backend: setattr(backend, "normalizer", tokenizers.normalizers.Replace(". ", "")),
+        lambda backend: setattr(backend, "model", tokenizers.models.WordLevel(backend.get_vocab(), unk_token="[UNK]")),
+        lambda backend: setattr(backend, "post_processor", tokenizers.processors.ByteLevel()),
+        lambda backend: setattr(
+            backend,
+            "post_processor",
+            tokenizers.processors.TemplateProcessing(single="$A [SEP] $A", special_tokens=[("[SEP]", 3)]),
+        ),
+    ],
+)
+def test_other_tokenizers_are_not_cut(short_pieces, change):
+    """Where nobody has shown that the pieces are the same, a text is read whole."""
+    backend = build_tokenizer(VOCAB)
+    change(backend)
+    tokenizer = Tokenizer(backend)
+
+    assert not _pieces.can_cut(backend)
+    for text in ("the cats, a b. " * 9, "..,, " * 20, "\u2460 \ufb01 " * 9):
+        assert_equal_to_whole(tokenizer, text)
+
+
+LONG = {
+    "full stops": "." * 200_000,
+    "one word": "a" * 200_000,
+    "emoji": "🙂" * 200_000,
+    "marks": "a" + "\u0301" * 200_000,
+    "controls": "\x00" * 200_000,
+    "Chinese": "中" * 200_000,
+    "special tokens": "[SEP]" * 40_000,
+    "half a special token": "[SEP" * 50_000,
+    "spaces": " " * 200_000,
+    "prose": "the cats, a b. " * 13_000,
+}
+
+
+@pytest.mark.parametrize("text", LONG.values(), ids=LONG)
+def test_no_piece_is_long(monkeypatch, text):
+    """Whatever the text, no more than some thousand characters are tokenised at a time."""
+    longest = 0
+    tokenizer, encode = make(), Tokenizer._encode
+
+    def noted(self, texts, *, fast):
+        nonlocal longest
+        longest = max(longest, sum(map(len, texts)))
+        return encode(self, texts, fast=fast)
+
+    monkeypatch.setattr(Tokenizer, "_encode", noted)
+    tokens = tokenizer.tokenize([text])[0]
+
+    assert 0 < longest <= tokenizer_module.BATCH + _pieces.PIECE
+    assert tokens.ids.tolist() == tokenizer.backend.encode_batch([text], add_special_tokens=False)[0].ids
+
+
+def test_no_more_is_read_than_is_needed():
+    """A text that has enough tokens is not read to its end, and who watches is told of those that are kept."""
+    told = []
+    (tokens,) = make().watched(told.append).tokenize(["a. " * 300_000], keep=8, enough=8)
+
+    assert not tokens.is_whole
+    assert sum(told) == len(tokens.ids) == 8
+    assert 8 < len(tokens) < 20_000
