@@ -9,6 +9,7 @@ from typing import BinaryIO
 from bertline.v1 import encoder_pb2 as pb
 from serving.models import Model, State, Version
 from serving.rpcs.base import pair_of
+from serving.wire import header
 from tasks.manifest import MODEL_FILE
 from tasks.tokenizer import Tokenizer
 
@@ -109,18 +110,8 @@ def write_results(file: BinaryIO, parts: Iterable[Part]) -> list[int]:
         blocks.append(part.data)
         num_tokens[-1] += part.num_tokens
         if part.is_last:
-            file.write(_field_header(sum(map(len, blocks))))
+            file.write(header(pb.TokenizeReply.RESULTS_FIELD_NUMBER, sum(map(len, blocks))))
             file.writelines(blocks)
             blocks.clear()
             num_tokens.append(0)
     return num_tokens[:-1]
-
-
-def _field_header(num_bytes: int) -> bytes:
-    """What stands before a message of so many bytes that is a result of TokenizeReply."""
-    header = bytearray([pb.TokenizeReply.RESULTS_FIELD_NUMBER << 3 | 2])
-    while num_bytes >= 0x80:
-        header.append(num_bytes & 0x7F | 0x80)
-        num_bytes >>= 7
-    header.append(num_bytes)
-    return bytes(header)

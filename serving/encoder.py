@@ -13,7 +13,7 @@ import grpc
 from bertline.v1 import encoder_pb2 as pb
 from serving.calls import current_call
 from serving.catalog import describe, reference, tokenize, write_results
-from serving.intake import Admitted, Incoming, in_time
+from serving.intake import Admitted, Incoming
 from serving.models import Model
 from serving.offload import SEQUENCE_BYTES
 from serving.rpcs import RPCS, Rpc
@@ -87,7 +87,7 @@ class Encoder:
         started_s = time.monotonic()
         tokenizer = model.task.tokenizer.watched(self._servicer.intake.watch(incoming, model))
         data = BytesIO()  # gives what it holds without a copy of it
-        num_tokens = write_results(data, in_time(tokenize(tokenizer, inputs), incoming.deadline_s))
+        num_tokens = write_results(data, incoming.wanted(tokenize(tokenizer, inputs)))
         seconds = self._servicer.intake.encoded(incoming, model, started_s)
         timings = pb.Timings(tokenize_s=seconds)
         reply = pb.TokenizeReply(model=reference(model), num_tokens=num_tokens, timings=timings)

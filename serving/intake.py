@@ -50,6 +50,16 @@ class Incoming:
         if self.call.has_ended or (self.deadline_s is not None and time.monotonic() > self.deadline_s):
             raise ExpiredError("the deadline passed before all was done")
 
+    def wanted(self, items: Iterable[T]) -> Iterator[T]:
+        """Items as they come, while somebody waits for them.
+
+        Raises:
+            ExpiredError: as `check`.
+        """
+        for item in items:
+            self.check()
+            yield item
+
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
@@ -164,18 +174,18 @@ class Intake:
             read_whole: whether the model will read all of them, so that too many are refused before all are known.
 
         Returns:
-            It raises ExpiredError when the deadline has passed, and RefusedError as `check`.
+            It raises ExpiredError when nobody waits any more, and RefusedError as `check`.
         """
         num_tokens, due = 0, CHECKED_TOKENS
 
         def watch(num_more: int) -> None:
             nonlocal num_tokens, due
-            check_time(incoming.deadline_s)
+            incoming.check()
             num_tokens += num_more
             if read_whole and num_tokens >= due:
                 due = num_tokens + CHECKED_TOKENS
                 with self.rejections(model):
-                    self._scheduler.check(model, num_tokens, incoming.deadline_s)
+                    self._scheduler.check(model, num_tokens, incoming.deadline_s, origin=incoming.call.origin)
 
         return watch
 
@@ -194,23 +204,6 @@ class Intake:
         except RefusedError as error:
             self._metrics.rejected(model, REJECTIONS[type(error)])
             raise
-
-
-def in_time(items: Iterable[T], deadline_s: float | None) -> Iterator[T]:
-    """Items as they come, until nobody waits for them any more.
-
-    Raises:
-        ExpiredError: when the deadline has passed.
-    """
-    for item in items:
-        check_time(deadline_s)
-        yield item
-
-
-def check_time(deadline_s: float | None) -> None:
-    """Raise ExpiredError when a deadline has passed."""
-    if deadline_s is not None and time.monotonic() > deadline_s:
-        raise ExpiredError("the deadline passed before all was done")
 
 
 def note_model(call: Call, model: Model, num_inputs: int) -> None:
