@@ -1,5 +1,6 @@
 """Messages that come slowly, never, in masses, or not at all."""
 
+import gc
 import re
 import socket
 import struct
@@ -191,6 +192,27 @@ def test_buffer_that_does_not_hold_requests():
         ValueError, match=r"--buffer-bytes.*1048576 do not hold four requests of --max-request-bytes, 4"
     ):
         read_settings(["--buffer-bytes", str(MIB)])
+
+
+@pytest.mark.parametrize("text", ["cat", ""])
+def test_memory_of_refused_messages(small, text):
+    """It is free at once, not when the garbage collector comes by, be a message too large or wrong."""
+    message = pb.EmbedRequest(texts=[text, "x" * (MIB - 100 if text == "" else MIB)]).SerializeToString()
+    ask = small.channel.unary_unary(EMBED)
+    assert ask.future(message, timeout=20).code() in (
+        grpc.StatusCode.INVALID_ARGUMENT,
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+    )
+    before = small.total("process_resident_memory_bytes")
+    gc.disable()
+    try:
+        for _ in range(60):
+            assert ask.future(message, timeout=20).code() is not grpc.StatusCode.OK
+        grown = small.total("process_resident_memory_bytes") - before
+    finally:
+        gc.enable()
+
+    assert grown < 30 * MIB
 
 
 @pytest.mark.slow
