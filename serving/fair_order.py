@@ -17,7 +17,7 @@ import itertools
 import math
 from collections import OrderedDict, defaultdict
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Generic, TypeVar
 
@@ -66,6 +66,9 @@ class Outlook:
     """Core seconds that are computed before it is done, without its own."""
     is_ahead: bool
     """Whether a caller that has had less waits, or was refused just now."""
+
+
+_NOTHING_WAITS = Outlook(0.0, False)
 
 
 @dataclass(slots=True)
@@ -305,15 +308,17 @@ class FairOrder:
             work_s: core seconds that it takes.
             now_s: the time, on any clock.
         """
+        if not self._keys:
+            return _NOTHING_WAITS
         interactive, bulk = self._classes
         if origin.is_bulk:
             found = bulk.outlook(origin.caller, work_s, now_s)
             last_s = interactive.backlog.work_s + found.before_s
             oldest_s = (found.before_s + work_s) / OLD_RATIO - work_s
-            return replace(found, before_s=min(last_s, oldest_s))
+            return Outlook(min(last_s, oldest_s), found.is_ahead)
         found, largest = interactive.outlook(origin.caller, work_s, now_s), size_of(work_s) + MUCH_SHORTER
         shorter_s = sum(item.backlog.work_s for size, item in self._sizes.items() if size < largest)
-        return replace(found, before_s=min(found.before_s, shorter_s / SHORT_RATIO))
+        return Outlook(min(found.before_s, shorter_s / SHORT_RATIO), found.is_ahead)
 
 
 def size_of(work_s: float) -> int:

@@ -10,13 +10,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any
 
 import grpc
 
-from serving.errors import NoMessageError, ReceivingError
+from serving.errors import NoMessageError, ReceivingError, abort, drop_frames
 from serving.turns import Turns
 
 WINDOW_BYTES = 32 * 1024
@@ -35,16 +35,10 @@ GONE_S = 1.0
 """A call without a message has mostly been cancelled, of which its handler hears a little later."""
 
 
-def _forget(reading: asyncio.Future[Any]) -> None:
-    """Let nobody complain that nobody wanted to know how a read ended."""
-    if not reading.cancelled():
-        reading.exception()
-
-
 @dataclass(slots=True, eq=False)
 class _Reader:
     connection: str
-    task: asyncio.Task[Any]
+    context: Any
     started_s: float
     error: Exception | None = None
     """Why it is to give up."""
@@ -53,14 +47,23 @@ class _Reader:
 class Receiving:
     """Takes the messages of all calls. Lives in one event loop."""
 
-    def __init__(self, num_bytes: int, max_message_bytes: int, limit_s: float) -> None:
+    def __init__(
+        self,
+        num_bytes: int,
+        max_message_bytes: int,
+        limit_s: float,
+        refused: Callable[[Exception], None],
+    ) -> None:
         """Make it.
 
         Args:
             num_bytes: that messages may take while they come, beside what comes in a moment.
             max_message_bytes: gRPC's own limit of one.
             limit_s: within which a message must have come.
+            refused: told of each message that is given up.
         """
+        self._refused = refused
+        self._aborting: set[asyncio.Future[None]] = set()
         self._max_slow = max(MIN_SLOW, num_bytes // max_message_bytes)
         self._max_of_connection = self._max_slow // 2
         self._max_waiting = max(MIN_WAITING, num_bytes // WINDOW_BYTES)
@@ -97,21 +100,12 @@ class Receiving:
             self._let_in(connection)
         else:
             await self._turn(connection)
-        task = asyncio.current_task()
-        assert task
-        reader = _Reader(connection, task, time.monotonic())
+        reader = _Reader(connection, context, time.monotonic())
         self._quick[reader] = None
         if not self._timer:
             self._timer = asyncio.get_running_loop().call_later(MOMENT_S, self._look)
-        # gRPC loses the memory of a message for good when the task that reads it is cancelled: it goes on by itself.
-        reading = asyncio.ensure_future(context.read())
-        reading.add_done_callback(_forget)
         try:
-            return await asyncio.shield(reading)
-        except asyncio.CancelledError:
-            if reader.error and not task.uncancel():
-                raise reader.error from None
-            raise
+            return await context.read()
         finally:
             if reader in self._quick:
                 del self._quick[reader]
@@ -119,6 +113,13 @@ class Receiving:
             else:
                 del self._slow[reader]
             self._leave(connection)
+
+    async def _abort(self, context: Any, error: Exception) -> None:
+        self._refused(error)
+        try:
+            await abort(context, error)
+        except grpc.aio.BaseError as ended:  # the call may have ended meanwhile
+            drop_frames(ended)
 
     def _may(self, connection: str) -> bool:
         return self._num_quick < MAX_QUICK and self._asking[connection] < self._max_of_connection
@@ -192,6 +193,10 @@ class Receiving:
         return [oldest[name] for name in blocked if name in oldest and now - oldest[name].started_s >= PATIENCE_S]
 
     def _give_up(self, reader: _Reader, error: Exception) -> None:
+        """End the call, whose read then raises: gRPC would lose the memory of the message for good were the read
+        cancelled instead."""
         if not reader.error:
             reader.error = error
-            reader.task.cancel()
+            aborting = asyncio.ensure_future(self._abort(reader.context, error))
+            self._aborting.add(aborting)
+            aborting.add_done_callback(self._aborting.discard)

@@ -114,7 +114,9 @@ class Server:
             open_health=settings.open_health,
             max_concurrent_per_client=settings.max_concurrent_per_client,
             max_request_bytes=settings.max_request_bytes,
-            receiving=Receiving(half, max_message_bytes(settings), settings.receive_s),
+            receiving=Receiving(
+                half, max_message_bytes(settings), settings.receive_s, lambda _: self.metrics.refused("receiving")
+            ),
             budget=Budget(half),
             patience_s=settings.keepalive_timeout_s,
             observers=[CallLog(settings.log_calls), *([self._traces] if self._traces else [])],

@@ -19,7 +19,7 @@ from serving.intake import Admitted, Incoming, Intake, note_model
 from serving.limits import Limits
 from serving.metrics import CODEC, TOKENIZE, Metrics
 from serving.models import Model, Models
-from serving.offload import NUM_THREADS, Offload
+from serving.offload import NUM_THREADS, SMALL_BYTES, Offload
 from serving.refusals import Refusals
 from serving.scheduler import Done, RefusedError, Scheduler
 from tasks.features import Features
@@ -204,7 +204,8 @@ class Servicer:
         return work.model, reply
 
     def _submit(self, incoming: Incoming, admitted: Admitted, make: Callable[[], Computable]) -> Submitted:
-        self.intake.check(incoming, admitted)  # others that were admitted at the same time may have filled the queue
+        if admitted.size > SMALL_BYTES:  # it had to wait, and others may have filled the queue meanwhile
+            self.intake.check(incoming, admitted)
         work = make()
         incoming.call.num_tokens = sum(len(window) for windows in work.windows for window in windows)
         decoding, deadline_s, origin = Timed(work.finish), incoming.deadline_s, incoming.call.origin

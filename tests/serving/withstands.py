@@ -248,7 +248,8 @@ def _stand_by(connection: Connection, target: str) -> None:
     connection.recv()
 
 
-def _attack(connection: Connection, name: str, target: str, seconds: float) -> None:
+def attack_for(connection: Connection, name: str, target: str, seconds: float) -> None:
+    """Run an attack in a process of its own, and say when it is over."""
     next(item for item in ATTACKS if item.name == name).run(target, seconds)
     connection.send("done")
     connection.recv()
@@ -283,7 +284,7 @@ def measure(models: Path, attack: Attack, seconds: float, settle_s: float) -> Ro
         ended = threading.Event()
         watching = threading.Thread(target=_sample, args=(server, sizes, ended))
         watching.start()
-        attacker = Worker(_attack, attack.name, server.target, seconds)
+        attacker = Worker(attack_for, attack.name, server.target, seconds)
         attacker.receive()
         bystander.send("end")
         noticed = bystander.receive()

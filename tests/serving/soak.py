@@ -1,0 +1,194 @@
+"""Hours of honest traffic beside all attacks in turn: no crash, no wrong or lost reply, no growth of memory.
+
+    python -m tests.serving.soak models --minutes 60
+
+`models` is a folder with models `embed` (embedding) and `tag` (tagging). Honest callers send short and long requests,
+and compare each reply with that of the idle server; a job embeds a file again and again. Exit code 1 says what failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import grpc
+import numpy as np
+
+from benchmarks.load import percentile
+from benchmarks.server import Served, served
+from benchmarks.worker import Worker
+from bertline.v1 import encoder_pb2 as pb
+from bertline.v1.encoder_pb2_grpc import EncoderStub
+from tests.serving.withstands import ATTACKS, Attack, attack_for
+
+WORDS = "the quick answer of a server in Berlin was that Angela Merkel met nobody in Paris on a rainy afternoon".split()
+REFUSALS = {"RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED"}
+ATTACK_S, PAUSE_S, SETTLE_S = 15.0, 5.0, 30.0
+MAX_GROWTH = 1.15
+NUM_CALLERS = 6
+ROWS = 2000
+"""Of the file that the job embeds."""
+
+
+@dataclass
+class Honest:
+    """What became of honest calls."""
+
+    codes: Counter[str] = field(default_factory=Counter)
+    wrong: int = 0
+    """Answered, but not as on the idle server."""
+    short_s: list[float] = field(default_factory=list)
+    """Seconds of short calls that were answered."""
+
+
+def _requests() -> list[tuple[str, pb.EmbedRequest | pb.TagRequest]]:
+    source = random.Random(0)
+
+    def text(words: int) -> str:
+        return " ".join(source.choices(WORDS, k=words))
+
+    embed, tag = pb.ModelRef(name="embed"), pb.ModelRef(name="tag")
+    found: list[tuple[str, pb.EmbedRequest | pb.TagRequest]] = []
+    for _ in range(10):
+        found.append(("Embed", pb.EmbedRequest(texts=[text(4)], model=embed)))
+        found.append(("Embed", pb.EmbedRequest(texts=[text(60) for _ in range(16)], model=embed)))
+        found.append(("Tag", pb.TagRequest(inputs=[pb.TagInput(text=text(30))], model=tag)))
+    found.append(("Embed", pb.EmbedRequest(texts=[text(5000)], model=embed, truncate=True)))
+    found.append(("Tag", pb.TagRequest(inputs=[pb.TagInput(text=text(20_000))], model=tag)))
+    return found
+
+
+def _answer(reply: pb.EmbedReply | pb.TagReply) -> np.ndarray:
+    """What must be the same each time."""
+    if isinstance(reply, pb.EmbedReply):
+        return np.frombuffer(reply.vectors, "<f4")
+    return np.array([[span.start, span.end] for result in reply.results for span in result.entities]).ravel()
+
+
+def _call(connection: Connection, target: str) -> None:
+    found = asyncio.run(_honest(connection, target))
+    connection.send(found)
+    connection.recv()
+
+
+async def _honest(connection: Connection, target: str) -> Honest:
+    found, requests = Honest(), _requests()
+    async with grpc.aio.insecure_channel(target) as channel:
+        stub = EncoderStub(channel)
+        expected = [_answer(await getattr(stub, name)(request)) for name, request in requests]
+        connection.send("ready")
+
+        async def caller() -> None:
+            while not connection.poll():
+                number = random.randrange(len(requests))
+                name, request = requests[number]
+                started_s = time.monotonic()
+                try:
+                    reply = await getattr(stub, name)(request, timeout=10)
+                except grpc.aio.AioRpcError as error:
+                    found.codes[error.code().name] += 1
+                    await asyncio.sleep(0.2)
+                    continue
+                found.codes["OK"] += 1
+                found.wrong += not np.allclose(_answer(reply), expected[number], rtol=1e-3, atol=1e-3)
+                if number < 30 and number % 3 == 0:
+                    found.short_s.append(time.monotonic() - started_s)
+                await asyncio.sleep(random.random() * 0.3)
+
+        await asyncio.gather(*(caller() for _ in range(NUM_CALLERS)))
+    return found
+
+
+def _job(target: str, folder: Path) -> str:
+    """Embed a file; what is wrong with the output, or nothing."""
+    output = folder / "out.npy"
+    command = [sys.executable, "-m", "bertline.cli", "embed", "-i", str(folder / "in.txt"), "-o", str(output)]
+    ended = subprocess.run(
+        [*command, "-t", target, "-m", "embed", "--force", "--patience", "600"], capture_output=True, check=False
+    )
+    if ended.returncode:
+        return f"exit code {ended.returncode}: {ended.stderr.decode()[-300:]}"
+    rows = np.load(output).shape[0]
+    return "" if rows == ROWS else f"{rows} rows of {ROWS}"
+
+
+def soak(models: Path, seconds: float) -> list[str]:
+    """Run it; returns what failed, in words."""
+    failures: list[str] = []
+    with tempfile.TemporaryDirectory() as name, served(models, ("--log-calls=none", "--log-level=error")) as server:
+        folder = Path(name)
+        folder.joinpath("in.txt").write_text("".join(f"{number} {' '.join(WORDS)}\n" for number in range(ROWS)))
+        honest = Worker(_call, server.target)
+        honest.receive()
+        if wrong := _job(server.target, folder):
+            failures.append(f"the job: {wrong}")
+        time.sleep(SETTLE_S)
+        base_mb, most_mb, started_s, num_jobs = server.resident_mb, 0.0, time.monotonic(), 0
+        attacks = [attack for attack in ATTACKS if not attack.flags]
+        while (elapsed_s := time.monotonic() - started_s) < seconds:
+            attack = attacks[int(elapsed_s / (ATTACK_S + PAUSE_S)) % len(attacks)]
+            most_mb = max(most_mb, _attack(attack, server))
+            if server.process.poll() is not None:
+                return [*failures, f"the server ended with {server.process.returncode} during {attack.name}"]
+            time.sleep(PAUSE_S)
+            if attack.name == "idle":
+                num_jobs += 1
+                if wrong := _job(server.target, folder):
+                    failures.append(f"the job: {wrong}")
+            print(f"{elapsed_s:.0f} s: {attack.name}, {server.resident_mb:.0f} MiB (base {base_mb:.0f})", flush=True)
+        honest.send("end")
+        found: Honest = honest.receive()
+        honest.close()
+        time.sleep(SETTLE_S)
+        after_mb = server.resident_mb
+        median_ms, late_ms = (1e3 * percentile(found.short_s, ratio) for ratio in (0.5, 0.99))
+        print(f"honest calls: {dict(found.codes)}; {num_jobs} jobs")
+        print(f"short calls: p50 {median_ms:.1f} ms, p99 {late_ms:.0f} ms")
+        print(f"memory: {base_mb:.0f} MiB before, {most_mb:.0f} at most, {after_mb:.0f} after")
+        if found.wrong:
+            failures.append(f"{found.wrong} replies were not those of the idle server")
+        if others := set(found.codes) - REFUSALS - {"OK"}:
+            failures.append(f"honest calls ended with {', '.join(sorted(others))}")
+        if after_mb > MAX_GROWTH * base_mb:
+            failures.append(f"memory grew from {base_mb:.0f} to {after_mb:.0f} MiB")
+        server.process.terminate()
+        if code := server.process.wait(60):
+            failures.append(f"exit code {code} at SIGTERM")
+    return failures
+
+
+def _attack(attack: Attack, server: Served) -> float:
+    """Attack for a while; returns the most memory meanwhile, in MiB."""
+    target = server.target
+    attacker, most_mb, ends_s = Worker(attack_for, attack.name, target, ATTACK_S), 0.0, time.monotonic() + ATTACK_S
+    while time.monotonic() < ends_s:
+        most_mb = max(most_mb, server.resident_mb)
+        time.sleep(0.1)
+    attacker.receive()
+    attacker.close()
+    return most_mb
+
+
+def main() -> int:
+    """Command line."""
+    parser = argparse.ArgumentParser(prog="python -m tests.serving.soak", description=__doc__)
+    parser.add_argument("models", type=Path)
+    parser.add_argument("--minutes", type=float, default=60.0)
+    arguments = parser.parse_args()
+    failures = soak(arguments.models, 60 * arguments.minutes)
+    for failure in failures:
+        print(f"FAILED: {failure}")
+    return int(bool(failures))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
