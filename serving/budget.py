@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 from tasks.memory import available_bytes
 
 PART = 8
@@ -23,22 +21,23 @@ class Budget:
         self.num_bytes = num_bytes
         self.held = 0
         """Bytes of all connections."""
-        self._by_connection: Counter[str] = Counter()
+        self._by_connection: dict[str, int] = {}
 
     def __getitem__(self, connection: str) -> int:
         """Bytes that a connection holds."""
-        return self._by_connection[connection]
+        return self._by_connection.get(connection, 0)
 
     def fits(self, connection: str, size: int) -> bool:
         """Whether a connection may hold so many bytes more."""
-        return self._by_connection[connection] + size <= self.num_bytes - self.held
+        return self._by_connection.get(connection, 0) + size <= self.num_bytes - self.held
 
     def add(self, connection: str, size: int) -> None:
         """Hold bytes, or with a negative size give them back."""
         self.held += size
-        self._by_connection[connection] += size
-        if not self._by_connection[connection]:
-            del self._by_connection[connection]
+        if held := self._by_connection.get(connection, 0) + size:
+            self._by_connection[connection] = held
+        else:
+            self._by_connection.pop(connection, None)
 
 
 def default_budget() -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any
@@ -72,7 +72,7 @@ class Receiving:
         self._slow: dict[_Reader, None] = {}
         self._num_quick = 0
         """That were let in: each has its place in `_quick`, or is about to take it."""
-        self._asking: Counter[str] = Counter()
+        self._asking: defaultdict[str, int] = defaultdict(int)
         """Quick and slow ones by connection."""
         self._waiting: Turns[asyncio.Future[None]] = Turns()
         self._timer: asyncio.TimerHandle | None = None
@@ -122,7 +122,7 @@ class Receiving:
             drop_frames(ended)
 
     def _may(self, connection: str) -> bool:
-        return self._num_quick < MAX_QUICK and self._asking[connection] < self._max_of_connection
+        return self._num_quick < MAX_QUICK and self._asking.get(connection, 0) < self._max_of_connection
 
     def _let_in(self, connection: str) -> None:
         self._num_quick += 1
@@ -189,7 +189,7 @@ class Receiving:
         oldest: dict[str, _Reader] = {}
         for reader in coming:
             oldest.setdefault(reader.connection, reader)
-        blocked = [name for name in self._waiting.callers() if self._asking[name] >= self._max_of_connection]
+        blocked = [name for name in self._waiting.callers() if self._asking.get(name, 0) >= self._max_of_connection]
         return [oldest[name] for name in blocked if name in oldest and now - oldest[name].started_s >= PATIENCE_S]
 
     def _give_up(self, reader: _Reader, error: Exception) -> None:

@@ -61,8 +61,13 @@ class Reply:
     """A serialised message."""
 
     whole: bytes
-    lasting: bytes
-    """Without how long it took: what may be sent again to who asks the same."""
+    num_timing_bytes: int = 0
+    """At its end: how long it took."""
+
+    @property
+    def lasting(self) -> bytes:
+        """What may be sent again to who asks the same."""
+        return self.whole[: len(self.whole) - self.num_timing_bytes]
 
 
 Prepare = Callable[[Incoming], tuple[Admitted, Callable[[], Computable]]]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
 from functools import partial
 
 from serving.budget import Budget
@@ -26,13 +25,13 @@ class Unread:
         """
         self._budget = budget
         self._patience_s = patience_s
-        self._bytes: Counter[str] = Counter()
+        self._bytes: dict[str, int] = {}
         self._read_s: dict[str, float] = {}
         """When a connection last read a reply, or began to have some to read."""
 
     def __getitem__(self, connection: str) -> int:
         """Bytes that wait for a connection."""
-        return self._bytes[connection]
+        return self._bytes.get(connection, 0)
 
     def fits(self, connection: str, reply_bytes: int) -> bool:
         """Whether there is room for a reply; one of any size may wait where no other does. Where there is none,
@@ -46,7 +45,7 @@ class Unread:
         """The call that this task handles has its reply; the task ends when gRPC has sent it, or given it up."""
         size = CALL_BYTES + reply_bytes
         self._read_s.setdefault(connection, time.monotonic())
-        self._bytes[connection] += size
+        self._bytes[connection] = self._bytes.get(connection, 0) + size
         self._budget.add(connection, size)
         task = asyncio.current_task()
         assert task
@@ -54,9 +53,9 @@ class Unread:
 
     def _sent(self, connection: str, size: int, _: object) -> None:
         self._budget.add(connection, -size)
-        self._bytes[connection] -= size
-        self._read_s[connection] = time.monotonic()
-        if not self._bytes[connection]:
+        if left := self._bytes[connection] - size:
+            self._bytes[connection], self._read_s[connection] = left, time.monotonic()
+        else:
             del self._bytes[connection], self._read_s[connection]
 
     def make_room(self) -> None:

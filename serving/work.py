@@ -47,9 +47,7 @@ class Work:
         if hasattr(reply, "num_windows"):
             reply.num_windows.extend(map(len, self.windows))
         timings = pb.Timings(tokenize_s=self.tokenize_s, queue_s=done.queue_s, inference_s=done.inference_s)
-        parts = [
-            reply.SerializeToString(),
-            *self.rpc.elements(done.results),
-        ]  # one message to protobuf, as it is with timings
-        whole = b"".join([*parts, type(reply)(timings=timings).SerializeToString()])
-        return Reply(whole=whole, lasting=b"".join(parts))
+        timing = type(reply)(timings=timings).SerializeToString()
+        # To protobuf, all of these are one message.
+        whole = b"".join([reply.SerializeToString(), *self.rpc.elements(done.results), timing])
+        return Reply(whole, len(timing))

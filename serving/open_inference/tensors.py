@@ -220,7 +220,7 @@ def response(
     if num_truncated:
         reply.parameters["num_truncated"].int64_param = num_truncated
     serialised = b"".join([reply.SerializeToString(), *contents])  # lets go of the interpreter, as protobuf does not
-    return Reply(whole=serialised, lasting=serialised)
+    return Reply(serialised)
 
 
 def _raw(array: np.ndarray, datatype: str) -> Iterator[bytes]:

@@ -233,7 +233,8 @@ def test_tokenize_is_refused_where_too_much_waits(slow_models, monkeypatch):
         called, release = hold(monkeypatch, encoder, "tokenize")
         waiting = [tokenize(running) for _ in range(2)]
         assert called.wait(10)
-        wait_until(lambda: running.total("grpc_server_started_total") == 2, "one did not come")
+        tokenizing = running.server._servicer.tokenizing
+        wait_until(lambda: tokenizing._size == 2 * SEQUENCE_BYTES, "one did not come")
         refused = tokenize(running)
 
         assert refused.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
