@@ -23,7 +23,7 @@ WINDOW_BYTES = 32 * 1024
 """Of a message that gRPC takes before a handler asks for it."""
 MOMENT_S = 0.025
 """A message that takes no longer is not large and slow."""
-MAX_QUICK = 32
+MAX_QUICK = 8
 """Messages that are asked for and have had no more than a moment to come."""
 MIN_SLOW = 4
 MIN_WAITING = 2048
