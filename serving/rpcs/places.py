@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Any
 
 from bertline.v1 import encoder_pb2 as pb
-from serving.errors import Violation
+from serving.errors import InvalidRequestError, Violation
 from serving.rpcs.base import Rpc, refuse_any
 from serving.wire import joined
 from tasks.base import InvalidExample
@@ -60,6 +60,10 @@ class Answer(Rpc):
         return result.SerializeToString()
 
 
+MAX_WORDS = 2**18
+"""Of a request for `Tag` that comes in words: an empty one takes two bytes of it, and a hundred to be tokenised."""
+
+
 class Tag(Rpc):
     """Texts or words -> entities."""
 
@@ -74,6 +78,9 @@ class Tag(Rpc):
             for index, item in enumerate(request.inputs)
             if item.text and item.words
         )
+        if (num_words := sum(len(item.words) for item in request.inputs)) > MAX_WORDS:
+            reason = f"{num_words} words came, a request takes {MAX_WORDS}; send several requests"
+            raise InvalidRequestError(reason, [Violation("inputs", reason)])
         return [TaggingExample(tuple(item.words), source=None if item.words else item.text) for item in request.inputs]
 
     def windowed(self, request: pb.TagRequest) -> frozenset[str]:

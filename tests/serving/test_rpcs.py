@@ -219,6 +219,16 @@ def test_choose(server, references):
         assert result.choice == prediction.choice
 
 
+def test_too_many_words_are_refused(server, monkeypatch):
+    """Of all inputs together, before any is tokenised: empty ones take next to nothing of a message."""
+    monkeypatch.setattr(places, "MAX_WORDS", 5)
+    inputs = [pb.TagInput(words=["cat", "", "dog"]), pb.TagInput(words=["cat"] * 3)]
+    call = server.stub.Tag.future(pb.TagRequest(inputs=inputs), timeout=10)
+
+    assert call.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert call.details() == "6 words came, a request takes 5; send several requests"
+
+
 @pytest.mark.parametrize("words_at_once", [1, 4, 4096])
 def test_tag_words(server, references, monkeypatch, words_at_once):
     """Words that are given are tagged as in evaluation, in windows too, in however many parts the reply is made."""

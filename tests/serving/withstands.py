@@ -13,7 +13,7 @@ import argparse
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -91,6 +91,12 @@ def full_stops(target: str, seconds: float) -> None:
 def empty_inputs(target: str, seconds: float) -> None:
     """Eight callers with two million tensors of nothing."""
     _calls(target, INFER, b"\x0a\x05embed" + b"\x2a\x00" * 2_000_000, 8, seconds)
+
+
+def empty_words(target: str, seconds: float) -> None:
+    """Four callers with two million words of nothing."""
+    message = pb.TagRequest(inputs=[pb.TagInput(words=[""] * 2_000_000)], model=pb.ModelRef(name="tag"))
+    _calls(target, TAG, message.SerializeToString(), 4, seconds)
 
 
 def large_messages(target: str, seconds: float) -> None:
@@ -210,6 +216,7 @@ ATTACKS = [
         "counted before they are parsed",
         empty_inputs,
     ),
+    Attack("empty-words", "4 `Tag` at a time of 2,000,000 empty words", "262,144 words a request", empty_words),
     Attack(
         "long-tensors", "4 `ModelInfer` at a time of a sequence of 500,000 ids", "refused by its shape", long_tensors
     ),
@@ -274,9 +281,9 @@ class Row:
         return f"| {' | '.join(cells)} |"
 
 
-def measure(models: Path, attack: Attack, seconds: float, settle_s: float) -> Row:
+def measure(models: Path, attack: Attack, seconds: float, settle_s: float, *, flags: Sequence[str] = ()) -> Row:
     """Attack a new server."""
-    with served(models, (*attack.flags, "--log-calls=none", "--log-level=error")) as server:
+    with served(models, (*attack.flags, *flags, "--log-calls=none", "--log-level=error")) as server:
         bystander = Worker(_stand_by, server.target)
         bystander.receive()
         time.sleep(2)

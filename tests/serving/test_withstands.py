@@ -1,0 +1,39 @@
+"""All attacks of `withstands.py`, each for some seconds, on a server with little memory for messages."""
+
+import pytest
+
+from tests.serving.models import write_model
+from tests.serving.soak import soak
+from tests.serving.withstands import ATTACKS, MIB, measure
+
+BUFFER = 64 * MIB
+MORE_MB = 128
+"""What attackers may add beside the memory for messages."""
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    path = tmp_path_factory.mktemp("models")
+    write_model(path, "embed", task="embedding")
+    write_model(path, "tag", task="tagging", seed=6)
+    return path
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name)
+def test_a_bystander_is_answered(models, attack):
+    """Each of its calls, soon; memory stays within its bounds, and comes back."""
+    row = measure(models, attack, 5.0, 15.0, flags=[f"--buffer-bytes={BUFFER}"])
+
+    assert set(row.noticed.codes) == {"OK"}
+    assert max(row.noticed.seconds) < 5
+    assert row.most_mb - row.before_mb < BUFFER / MIB + MORE_MB
+    assert row.after_mb < row.before_mb + 64
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_soak(models):
+    """Honest calls and jobs go on beside all attacks, and nothing is lost, wrong or left behind."""
+    assert soak(models, 240) == []
