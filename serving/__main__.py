@@ -22,9 +22,10 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # the workers need the
 
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # strangers' failed handshakes fill the log, in a format of their own
 
-from serving import streams  # noqa: E402
+from serving import streams, trim  # noqa: E402
 
 streams.open_missing()  # before anything is opened that stays open
+trim.use_one_arena()  # before there are threads
 
 import uvloop  # noqa: E402
 

@@ -10,7 +10,17 @@ from pathlib import Path
 LOOK_S = 2.0
 GROWN_BYTES = 32 * 2**20
 """What is worth a look at all arenas, which stops the threads that allocate for some milliseconds."""
+M_ARENA_MAX = -8
+"""Of glibc's malloc.h."""
 _STATM = Path("/proc/self/statm")
+
+
+def use_one_arena() -> None:
+    """Let all threads share one arena of glibc, unless MALLOC_ARENA_MAX says otherwise: each one keeps what it had at
+    most. To be called before there are threads."""
+    library = ctypes.CDLL(None)
+    if "MALLOC_ARENA_MAX" not in os.environ and hasattr(library, "mallopt"):
+        library.mallopt(M_ARENA_MAX, 1)
 
 
 async def trim_memory() -> None:
