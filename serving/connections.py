@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import stat
 from contextlib import suppress
 from pathlib import Path
 from urllib.parse import unquote
@@ -23,7 +24,7 @@ def close_connection(peer: str, reason: str) -> bool:
     Returns:
         Whether there was one.
     """
-    for number in _numbers():
+    for number in _sockets():
         with suppress(OSError), socket.socket(fileno=os.dup(number)) as connection:
             if _name(connection) == unquote(peer):
                 connection.shutdown(socket.SHUT_RDWR)
@@ -32,8 +33,15 @@ def close_connection(peer: str, reason: str) -> bool:
     return False
 
 
-def _numbers() -> list[int]:
-    return [int(item.name) for item in _FILES.iterdir()] if _FILES.is_dir() else []
+def _sockets() -> list[int]:
+    """File descriptors of sockets: of others, a copy that was made for `socket.socket` would stay open."""
+    found: list[int] = []
+    with suppress(OSError):  # not Linux, or as many files are open as may be
+        for item in _FILES.iterdir():
+            with suppress(OSError):  # closed meanwhile
+                if stat.S_ISSOCK(os.fstat(number := int(item.name)).st_mode):
+                    found.append(number)
+    return found
 
 
 def _name(connection: socket.socket) -> str:
