@@ -18,6 +18,7 @@ import grpc
 
 from serving.errors import NoMessageError, ReceivingError, abort, drop_frames
 from serving.turns import Turns
+from serving.uncancelled import uncancelled
 
 WINDOW_BYTES = 32 * 1024
 """Of a message that gRPC takes before a handler asks for it."""
@@ -105,7 +106,7 @@ class Receiving:
         if not self._timer:
             self._timer = asyncio.get_running_loop().call_later(MOMENT_S, self._look)
         try:
-            return await context.read()
+            return await uncancelled(context.read())
         finally:
             if reader in self._quick:
                 del self._quick[reader]

@@ -24,7 +24,7 @@ def pair():
 
 def test_the_connection_of_a_peer_is_shut(pair):
     """The other end reads its end; no other connection is touched."""
-    server, client = pair
+    _, client = pair
     host, port = client.getsockname()
 
     assert close_connection(f"ipv4:{host}:{port}", "a test")
