@@ -41,8 +41,8 @@ class _Reader:
     connection: str
     context: Any
     started_s: float
-    error: Exception | None = None
-    """Why it is to give up."""
+    given_up: asyncio.Future[None] | None = None
+    """Ends the call; its error is the one that gRPC wants to see raised."""
 
 
 class Receiving:
@@ -64,7 +64,7 @@ class Receiving:
             refused: told of each message that is given up.
         """
         self._refused = refused
-        self._aborting: set[asyncio.Future[None]] = set()
+        self._giving_up: set[asyncio.Future[None]] = set()
         self._max_slow = max(MIN_SLOW, num_bytes // max_message_bytes)
         self._max_of_connection = self._max_slow // 2
         self._max_waiting = max(MIN_WAITING, num_bytes // WINDOW_BYTES)
@@ -106,7 +106,11 @@ class Receiving:
         if not self._timer:
             self._timer = asyncio.get_running_loop().call_later(MOMENT_S, self._look)
         try:
-            return await uncancelled(context.read())
+            message = await uncancelled(context.read())
+            if reader.given_up:  # just before the message was there
+                await asyncio.wait([reader.given_up])
+                reader.given_up.result()
+            return message
         finally:
             if reader in self._quick:
                 del self._quick[reader]
@@ -114,13 +118,6 @@ class Receiving:
             else:
                 del self._slow[reader]
             self._leave(connection)
-
-    async def _abort(self, context: Any, error: Exception) -> None:
-        self._refused(error)
-        try:
-            await abort(context, error)
-        except grpc.aio.BaseError as ended:  # the call may have ended meanwhile
-            drop_frames(ended)
 
     def _may(self, connection: str) -> bool:
         return self._num_quick < MAX_QUICK and self._asking.get(connection, 0) < self._max_of_connection
@@ -165,7 +162,7 @@ class Receiving:
             del self._quick[reader]
             self._num_quick -= 1
             self._slow[reader] = None
-        coming = [item for item in self._slow if not item.error]
+        coming = [item for item in self._slow if not item.given_up]
         while len(coming) > self._max_slow:
             reader = self._surplus(coming, now)
             coming.remove(reader)
@@ -196,8 +193,13 @@ class Receiving:
     def _give_up(self, reader: _Reader, error: Exception) -> None:
         """End the call, whose read then raises: gRPC would lose the memory of the message for good were the read
         cancelled instead (grpc/grpc issue 43360)."""
-        if not reader.error:
-            reader.error = error
-            aborting = asyncio.ensure_future(self._abort(reader.context, error))
-            self._aborting.add(aborting)
-            aborting.add_done_callback(self._aborting.discard)
+        if not reader.given_up:
+            self._refused(error)
+            reader.given_up = asyncio.ensure_future(abort(reader.context, error))
+            self._giving_up.add(reader.given_up)
+            reader.given_up.add_done_callback(self._has_given_up)
+
+    def _has_given_up(self, given_up: asyncio.Future[None]) -> None:
+        self._giving_up.discard(given_up)
+        if not given_up.cancelled():
+            drop_frames(given_up.exception())

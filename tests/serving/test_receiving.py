@@ -1,5 +1,6 @@
 """Messages that come slowly, never, in masses, or not at all."""
 
+import asyncio
 import gc
 import re
 import socket
@@ -21,7 +22,7 @@ from serving.budget import Budget
 from serving.connections import close_connection
 from serving.gate import MAX_WATCHES_OF_CONNECTION
 from serving.ports import MAX_STREAMS
-from serving.receiving import WINDOW_BYTES
+from serving.receiving import WINDOW_BYTES, Receiving
 from serving.settings import read_settings
 from serving.turns import Turns
 from tests.serving.attacks import CHECK, EMBED, WATCH, Sender, never_end, read_nothing, reset_rapidly
@@ -88,6 +89,41 @@ def test_a_message_that_takes_too_long(all_tasks):
 
         running.wait_for("bertline_refused_total", 1, reason="receiving")
         assert running.total("grpc_server_handled_total", grpc_code="ResourceExhausted") == 1
+
+
+class Late:
+    """A call whose message comes just when it is given up."""
+
+    def __init__(self):
+        self.message = asyncio.get_running_loop().create_future()
+        self.aborted = grpc.aio.AbortError()
+        self.num_aborts = 0
+
+    async def read(self):
+        return await self.message
+
+    async def abort(self, *status):
+        self.num_aborts += 1
+        await asyncio.sleep(0)
+        raise self.aborted
+
+    def trailing_metadata(self):
+        return ()
+
+
+def test_a_message_that_comes_when_it_is_given_up():
+    """The call ends as gRPC ends what was aborted, and is not answered as well."""
+
+    async def run():
+        call = Late()
+        receiving = Receiving(MIB, MIB, 0.05, lambda error: call.message.set_result(b"late"))
+        with pytest.raises(grpc.aio.AbortError) as raised:
+            await receiving.message("ipv4:127.0.0.1:1", call)
+        return call, raised.value
+
+    call, error = asyncio.run(run())
+    assert error is call.aborted
+    assert call.num_aborts == 1
 
 
 def test_a_large_message_that_comes_slowly(small):
