@@ -1,5 +1,5 @@
-"""Short queries beside bulk work: how many are answered in time, how much later than on an idle server, and what bulk
-loses by them.
+"""Measure short queries beside bulk work: how many are answered in time, how much later than on an idle server, and how
+much throughput bulk loses.
 
     python -m benchmarks.fairness models
     python -m benchmarks.fairness models --callers 256 --priority bulk
@@ -47,19 +47,19 @@ class Arguments:
     callers: tuple[int, ...] = (32, 256)
     """Bulk callers with a connection and a request each."""
     words: Annotated[int, COUNT] = 240
-    """Of each text of a bulk request."""
+    """Words of each text of a bulk request."""
     rows: Annotated[int, COUNT] = 64
-    """Texts of a bulk request of the job; the others' have a quarter."""
+    """Texts of a request of the job; requests of the other bulk callers have a quarter of that."""
     queries: Annotated[int, COUNT] = 60
     """Short queries, one each 0.1 s, for each deadline."""
     deadlines_s: tuple[float, ...] = (0.05, 0.25, 1.0, 0.0)
     """Seconds that a query may take; 0 for no deadline."""
     priority: Literal["interactive", "bulk"] = "interactive"
-    """Of the raw callers; the job's is bulk."""
+    """Class of the calls of the other bulk callers; that of the job is always bulk."""
     seconds: Annotated[float, POSITIVE] = 8.0
-    """In which the rate of bulk alone is measured."""
+    """Seconds for which the throughput of bulk alone is measured."""
     flags: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
-    """Of the server, each for itself."""
+    """Flag of the server; repeat the option for several."""
 
     def __post_init__(self) -> None:
         check_numbers(self)
@@ -80,13 +80,13 @@ class Bulk:
 
 @dataclass
 class Queries:
-    """What became of short queries."""
+    """Results of short queries."""
 
     codes: Counter[str] = field(default_factory=Counter)
     seconds: list[float] = field(default_factory=list)
-    """Of answered ones."""
+    """Seconds of each answered query."""
     queue_s: list[float] = field(default_factory=list)
-    """What they waited for a core, as the server says."""
+    """Seconds that each of them waited for a core, as the server says."""
 
 
 def _work(connection: Connection) -> None:
@@ -95,7 +95,7 @@ def _work(connection: Connection) -> None:
 
 
 async def _load(bulk: Bulk) -> list[int]:
-    """Answered requests of each caller."""
+    """Keep bulk requests under way; returns the number of answered ones of each caller."""
     source = random.Random(0)
     texts = [" ".join(source.choices(WORDS, k=bulk.words)) for _ in range(bulk.rows)]
     request, answered = pb.EmbedRequest(texts=texts, truncate=True), [0] * bulk.connections
@@ -146,7 +146,7 @@ def ask(target: str, count: int, deadline_s: float) -> Queries:
 
 
 def tokens_per_s(server: Served, seconds: float) -> float:
-    """What the server computes meanwhile."""
+    """Measure how many tokens a second the server computes."""
 
     def total() -> float:
         page = urlopen(server.metrics, timeout=10).read().decode()
@@ -158,7 +158,7 @@ def tokens_per_s(server: Served, seconds: float) -> float:
 
 
 def measure(arguments: Arguments, server: Served, bulk: Bulk, worker: Worker, idle_s: float) -> None:
-    """Print what queries wait beside a kind of bulk, and what that loses."""
+    """Print how long queries take beside one kind of bulk, and how much throughput it loses."""
     queries_s = len(arguments.deadlines_s) * arguments.queries * 0.1
     worker.send(replace(bulk, seconds=1 + 2 * arguments.seconds + queries_s))
     print(f"{bulk.connections} connections x {bulk.in_flight} requests of {bulk.rows} texts, {bulk.priority}")

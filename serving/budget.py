@@ -1,11 +1,11 @@
-"""One budget of bytes for all messages that the server holds, shared out over connections as they come."""
+"""Budget of bytes for all messages that the server holds, shared by the connections."""
 
 from __future__ import annotations
 
 from tasks.memory import available_bytes
 
 PART = 8
-"""The budget's default is this part of the memory."""
+"""The default budget is the memory divided by this."""
 LEAST_BYTES, MOST_BYTES = 32 * 2**20, 256 * 2**20
 """Bounds of the default: less refuses ordinary requests, more is not needed to keep two dozen cores busy."""
 
@@ -27,9 +27,14 @@ class Budget:
         """Bytes that a connection holds."""
         return self._by_connection.get(connection, 0)
 
+    @property
+    def free(self) -> int:
+        """Bytes that nobody holds."""
+        return self.num_bytes - self.held
+
     def fits(self, connection: str, size: int) -> bool:
         """Whether a connection may hold so many bytes more."""
-        return self._by_connection.get(connection, 0) + size <= self.num_bytes - self.held
+        return self[connection] + size <= self.free
 
     def add(self, connection: str, size: int) -> None:
         """Hold bytes, or with a negative size give them back."""
@@ -41,5 +46,5 @@ class Budget:
 
 
 def default_budget() -> int:
-    """Bytes for messages where no setting says how many."""
+    """Return the budget that applies where no setting gives one."""
     return min(max(available_bytes() // PART, LEAST_BYTES), MOST_BYTES)

@@ -12,11 +12,16 @@ from typing import Any
 import grpc
 
 from serving.jobs import Origin
+from serving.logs import LineLimit
 
 logger = logging.getLogger("serving.calls")
 
 MAX_FAILED_PER_S = 50
 """Lines for failed calls; the next line after more of them tells how many were left out."""
+
+
+def hold_nothing(num_bytes: int) -> None:
+    """Count no bytes."""
 
 
 @dataclass(slots=True)
@@ -43,12 +48,12 @@ class Call:
     """Why it may not come in."""
     started_s: float = field(default_factory=time.monotonic)
     is_bulk: bool = False
-    """Whether it gives way to calls that are not: `priority` in its metadata."""
+    """Whether it gives way to interactive calls: `priority` in its metadata."""
     connection: str = ""
     """Address and port that it came from."""
     deadline_s: float | None = None
     """When the caller gives up, on the clock of `time.monotonic`."""
-    hold: Callable[[int], None] = lambda num_bytes: None
+    hold: Callable[[int], None] = hold_nothing
     """Count bytes for the call until it ends; raises where there is no room for them. For the event loop only."""
     held_bytes: int = 0
     model: str = ""
@@ -77,7 +82,7 @@ class Call:
 
     @property
     def origin(self) -> Origin:
-        """Who shares the cores with others, and in which class."""
+        """Caller and class, by which the cores are shared."""
         return Origin(self.caller, self.is_bulk)
 
     @property
@@ -99,25 +104,15 @@ class CallLog:
     def __init__(self, which: str) -> None:
         self._all = which == "all"
         self._failed = which != "none"
-        self._second = 0
-        self._num_lines = 0
+        self._limit = LineLimit(MAX_FAILED_PER_S)
 
     def __call__(self, call: Call) -> None:
         """Log a call."""
         if call.code is grpc.StatusCode.OK or _is_watch_left(call):
             if self._all:
                 logger.info("call", extra={"fields": _fields(call)})
-        elif self._failed and (omitted := self._omitted()) is not None:
+        elif self._failed and (omitted := self._limit.omitted()) is not None:
             logger.info("call", extra={"fields": _fields(call) | ({"omitted": omitted} if omitted else {})})
-
-    def _omitted(self) -> int | None:
-        """How many lines were left out before this one; None where it has to be left out too."""
-        second, omitted = int(time.monotonic()), 0
-        if second != self._second:
-            omitted = max(0, self._num_lines - MAX_FAILED_PER_S)
-            self._second, self._num_lines = second, 0
-        self._num_lines += 1
-        return omitted if self._num_lines <= MAX_FAILED_PER_S else None
 
 
 def _is_watch_left(call: Call) -> bool:

@@ -55,11 +55,11 @@ class Part:
     data: bytes
     num_tokens: int
     is_last: bool
-    """Of its input."""
+    """Whether it is the last part of its input."""
 
 
 def tokenize(tokenizer: Tokenizer, inputs: Iterable[pb.TextInput]) -> Iterator[Part]:
-    """What Tokenize says of texts and pairs, some tokens at a time: a large request takes seconds."""
+    """Yield the results of Tokenize for texts and pairs, some tokens at a time: a large request takes seconds."""
     for item in inputs:
         pair = pair_of(item)
         rows = _rows(tokenizer, [item.text] if pair is None else [item.text, pair])
@@ -74,11 +74,11 @@ def tokenize(tokenizer: Tokenizer, inputs: Iterable[pb.TextInput]) -> Iterator[P
 
 
 _ENOUGH = 1024
-"""Tokens of a part, or a few thousand more: to make a message of a million keeps the interpreter for a second."""
+"""Tokens of a part, or a few thousand more: making a message of a million holds the interpreter lock for a second."""
 
 
 def _rows(tokenizer: Tokenizer, texts: Iterable[str]) -> Iterator[pb.TokenizedInput]:
-    """Parts of what is said of a text or a pair."""
+    """Yield the result for a text or a pair, in parts."""
     yield _special(tokenizer, tokenizer.cls_id, 0)
     for kind, text in enumerate(texts):
         for block in tokenizer.blocks(text):

@@ -1,4 +1,4 @@
-"""Work that may never end, such as reading storage that hangs: in threads for which no exit waits."""
+"""Threads for work that may never end, such as reading storage that hangs. The exit does not wait for them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import Any, Generic, TypeVar
 T = TypeVar("T")
 
 IDLE_S = 10.0
-"""Work that has used no processor for so long hangs: whatever is read, or waits for its turn, uses some."""
+"""Seconds without any CPU time after which work counts as hanging: reading, or waiting for a turn, uses some."""
 MAX_WAIT_S = 120.0
-"""Nor is it waited for longer than that, however busy it is."""
+"""Longest wait for work, however busy it is."""
 
 
 class Work(Generic[T]):
@@ -29,7 +29,7 @@ class Work(Generic[T]):
         self._clock: int | None = None
 
     def run(self, function: Callable[[], T]) -> Callable[[], None]:
-        """Call the function, in its thread; returns what settles `future`, in its event loop."""
+        """Call the function, in its thread. Returns a function that settles `future`; the event loop must call it."""
         if hasattr(time, "pthread_getcpuclockid"):  # macOS has none
             self._clock = time.pthread_getcpuclockid(threading.get_ident())
         try:
@@ -68,7 +68,7 @@ class Detached:
         self._running: dict[Hashable, Work[Any]] = {}
 
     def __bool__(self) -> bool:
-        """Whether some work has not ended, be it that nobody waits for it any more."""
+        """Whether some work has not ended, even if nobody waits for it any more."""
         return bool(self._running)
 
     def start(self, key: Hashable, function: Callable[[], T]) -> Work[T]:
@@ -105,7 +105,7 @@ class Detached:
         """Call a function in a thread, and wait for its result.
 
         Args:
-            key: which names it in the error.
+            key: identifies the work, also in the error.
 
         Raises:
             TimeoutError: when it seems to hang, or hangs since an earlier call.

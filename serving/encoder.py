@@ -70,9 +70,8 @@ class Encoder:
         prepare = partial(self._prepare_tokenize, incoming)
         model, inputs = await self._servicer.offload(len(raw), prepare, small=ADMITTED_BYTES)
         size = max(len(raw), SEQUENCE_BYTES * len(inputs))
-        with self._servicer.intake.rejections(model):
-            # A reply that names every token takes longer than its request tells.
-            return await self._servicer.tokenizing(size, partial(self._tokens, incoming, model, inputs), small=0)
+        # A reply that names every token takes longer than its request tells.
+        return await self._servicer.tokenizing(size, partial(self._tokens, incoming, model, inputs), small=0)
 
     def _prepare_tokenize(self, incoming: Incoming) -> tuple[Model, Sequence[pb.TextInput]]:
         request = parse(pb.TokenizeRequest, incoming.raw, self._servicer.intake.reading(incoming))

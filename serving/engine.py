@@ -84,13 +84,13 @@ def _load(directory: ModelDirectory, execution: Execution) -> ort.InferenceSessi
 
 
 def _weights(directory: ModelDirectory, execution: Execution, options: ort.SessionOptions) -> list[bytes]:
-    """Give ONNX Runtime the weights that lie beside the graph: it would map their files into memory, where whatever is
-    written to one later changes what is computed, and a file that becomes shorter ends the process.
+    """Give ONNX Runtime the weights that lie beside the graph. It would map their files into memory: writing to one
+    later would change the outputs, and a file that became shorter would end the process.
 
     Returns:
-        What it is given, to be kept until the session is made.
+        The weights that it was given, to be kept until the session is made.
     """
-    if execution.provider not in (CPU, CUDA):  # others hand the graph on with the names of its files
+    if execution.provider not in (CPU, CUDA):  # others pass the graph on with the names of its files
         return []
     names = list(directory.weight_files)
     weights = [read_regular(directory.path / name) for name in names]

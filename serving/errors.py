@@ -36,7 +36,7 @@ class Violation:
 
 
 MAX_VIOLATIONS = 10_000
-"""Of a request; whoever finds one more need not look for others. Far fewer travel."""
+"""Most violations of a request that are collected. Far fewer are sent to the client."""
 
 
 class InvalidRequestError(ValueError):
@@ -51,7 +51,7 @@ class InvalidRequestError(ValueError):
 
 
 class UnusableOutputError(ComputeError):
-    """A model gave what is no answer for one input, which `violations` names."""
+    """The output of a model for one input is unusable; `violations` names the input."""
 
     def __init__(self, violation: Violation) -> None:
         self.violations = [violation]
@@ -75,15 +75,27 @@ class UnreadRepliesError(Exception):
 
 
 class TooManyWatchesError(Exception):
-    """As many watches of health are open as may be."""
+    """Too many watches of health are open."""
 
 
 class ReceivingError(RefusedError):
     """There is no room for a message that is on its way, or it takes too long."""
 
 
+class NoThreadError(RefusedError):
+    """As many calls as may be wait for a thread that reads requests."""
+
+
 class NoRoomError(RefusedError):
     """The messages that the server holds take as much memory as they may."""
+
+
+class UnknownMethodError(LookupError):
+    """No service has a method of that name."""
+
+
+class NoSuchServiceError(LookupError):
+    """No service of that name tells its health."""
 
 
 class NoMessageError(ValueError):
@@ -114,8 +126,11 @@ CODES: dict[type[Exception], grpc.StatusCode] = {
     MessageTooLargeError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     TooManyWatchesError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     ReceivingError: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    NoThreadError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     NoRoomError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     NoMessageError: grpc.StatusCode.INVALID_ARGUMENT,
+    UnknownMethodError: grpc.StatusCode.UNIMPLEMENTED,
+    NoSuchServiceError: grpc.StatusCode.NOT_FOUND,
     QueueFullError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     TooLargeError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     HopelessError: grpc.StatusCode.DEADLINE_EXCEEDED,
@@ -163,8 +178,8 @@ async def abort(context: Any, error: Exception) -> NoReturn:
 
 
 def drop_frames(error: BaseException | None) -> None:
-    """Forget where errors came from. Futures, errors and frames refer to each other in circles, and frames to requests:
-    all of those that failed would stay in memory until the garbage collector comes."""
+    """Drop the tracebacks of an error and its causes. Futures, errors and frames refer to each other in cycles, and
+    frames to requests: all failed requests would stay in memory until the garbage collector runs."""
     while error:
         error.__traceback__ = None
         error = error.__cause__ or error.__context__

@@ -34,12 +34,15 @@ OLD_RATIO = 0.125
 OLD_BURST_S = 0.05
 """Core seconds that the oldest job may take at once."""
 
+NUM_SAMPLED = 256
+"""Callers that a forecast looks at, at most; where there are more, it looks at every second one, every third one..."""
 OWED_S = 2.0
-"""For so long a refused caller is expected to ask again."""
+"""Seconds for which a refused caller is expected to ask again."""
 
 T = TypeVar("T")
 Key = tuple[int, float, int]
-"""Size, deadline and number of a job: the shorter goes first, of equal ones the more urgent, then the older."""
+"""Size, deadline and number of a job, compared in this order: the shorter goes first, then the more urgent, then the
+older."""
 
 
 class Rule(Enum):
@@ -60,12 +63,12 @@ class Pick:
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """What a new job has to expect."""
+    """Forecast for a new job."""
 
     before_s: float
-    """Core seconds that are computed before it is done, without its own."""
+    """Core seconds of other jobs that are computed before it is done."""
     is_ahead: bool
-    """Whether a caller that has had less waits, or was refused just now."""
+    """Whether a caller that has had less time waits, or was refused a moment ago."""
 
 
 _NOTHING_WAITS = Outlook(0.0, False)
@@ -81,7 +84,7 @@ class Backlog:
     def add(self, work_s: float, sign: int) -> None:
         """Count one sequence in (1) or out (-1)."""
         self.num_entries += sign
-        self.work_s = self.work_s + sign * work_s if self.num_entries else 0.0  # rounding errors end here
+        self.work_s = self.work_s + sign * work_s if self.num_entries else 0.0  # drops rounding errors
 
 
 class Allowance:
@@ -141,13 +144,15 @@ class _Turns:
 
     def __init__(self) -> None:
         self.callers: dict[Hashable, _Caller] = {}
-        """Those with waiting jobs, and those that had more than their share and may be back."""
+        """Callers with waiting jobs, and callers that had more than their share and may come back."""
         self.backlog = Backlog()
         self.now_s = 0.0
         """Virtual clock: what the least served of the waiting callers has had. A newcomer starts here."""
         self._owed: OrderedDict[Hashable, tuple[float, float]] = OrderedDict()
-        """Callers that found no room, by their first refusal since they last did: the virtual time of that, and the
-        time of the last one."""
+        """Callers that found no room, in the order of their first refusal since they last had room: the virtual time of
+        that refusal, and the time of their last one."""
+        self._refused: OrderedDict[Hashable, None] = OrderedDict()
+        """The same callers, by their last refusal."""
         self._heap: list[tuple[float, int, _Caller]] = []
         self._numbers = itertools.count()
 
@@ -160,7 +165,7 @@ class _Turns:
             caller.served_s = self.now_s
             self._push(caller)
         caller.jobs.add(key, job)
-        self._owed.pop(caller.name, None)
+        self._forgive(caller.name)
 
     def count(self, entry: Entry, sign: int) -> None:
         self.callers[entry.job.origin.caller].backlog.add(entry.work_s, sign)
@@ -189,20 +194,32 @@ class _Turns:
 
     def refuse(self, caller: Hashable, now_s: float) -> None:
         self._owed[caller] = self._owed.get(caller, (self.now_s, now_s))[0], now_s
+        self._refused[caller] = None
+        self._refused.move_to_end(caller)
+        self._forget_refusals(now_s)
+
+    def _forget_refusals(self, now_s: float) -> None:
+        """Those of callers that have not asked again."""
+        while self._refused and self._owed[first := next(iter(self._refused))][1] < now_s - OWED_S:
+            self._forgive(first)
+
+    def _forgive(self, caller: Hashable) -> None:
+        if self._owed.pop(caller, None):
+            del self._refused[caller]
 
     def outlook(self, caller: Hashable, work_s: float, now_s: float) -> Outlook:
-        """What this class gets before a new job of a caller is done."""
-        while self._owed and next(iter(self._owed.values()))[1] < now_s - OWED_S:
-            self._owed.popitem(last=False)
+        """Estimate the work of this class that is computed before a new job of a caller is done."""
+        self._forget_refusals(now_s)
         owed_s = next(iter(self._owed.values()))[0] if self._owed else math.inf
         own = self.callers.get(caller) or _Caller(caller, self.now_s)
         until_s = max(own.served_s, self.now_s) + own.backlog.work_s + work_s
         before_s, is_ahead = own.backlog.work_s, self._owed.get(caller, (own.served_s, 0.0))[0] > owed_s
-        for other in self.callers.values():
+        step = 1 + len(self.callers) // NUM_SAMPLED
+        for other in itertools.islice(self.callers.values(), 0, None, step):
             if other.backlog.num_entries and other is not own:
-                before_s += min(other.backlog.work_s, max(0.0, until_s - other.served_s))
+                before_s += step * min(other.backlog.work_s, max(0.0, until_s - other.served_s))
                 is_ahead = is_ahead or other.served_s < own.served_s
-        return Outlook(before_s, is_ahead)
+        return Outlook(min(before_s, self.backlog.work_s), is_ahead)
 
 
 @dataclass(slots=True)
@@ -211,7 +228,7 @@ class _Size:
 
     backlog: Backlog = field(default_factory=Backlog)
     callers: OrderedDict[Hashable, int] = field(default_factory=OrderedDict)
-    """Waiting jobs of each; the caller that was last served out of turn is last."""
+    """Number of waiting jobs by caller; the caller that was last served out of turn is last."""
 
 
 class FairOrder:
@@ -222,7 +239,7 @@ class FairOrder:
         """Interactive, bulk."""
         self._sizes: defaultdict[int, _Size] = defaultdict(_Size)
         self._keys: OrderedDict[Job, Key] = OrderedDict()
-        """Of all jobs, oldest first."""
+        """Keys of all jobs, oldest first."""
         self._short = Allowance(SHORT_RATIO, SHORT_BURST_S, left_s=SHORT_BURST_S)
         self._old = Allowance(OLD_RATIO, OLD_BURST_S, left_s=0.0)
         self._numbers = itertools.count()
@@ -266,7 +283,8 @@ class FairOrder:
     def pick(self) -> Pick | None:
         """Return the job that is next and why; None where nothing waits."""
         interactive, bulk = self._classes
-        in_turn = interactive.next() or bulk.next()
+        first_bulk = bulk.next()  # also asked where it is not its turn: it forgets callers that are through
+        in_turn = interactive.next() or first_bulk
         if in_turn is None:
             return None
         oldest = next(iter(self._keys))
@@ -278,7 +296,7 @@ class FairOrder:
         return first
 
     def _shortest(self) -> Job | None:
-        """A job of the smallest size; callers with several such take turns."""
+        """Return a job of the smallest size; callers with such jobs take turns."""
         if not self._sizes:
             return None
         caller = next(iter(self._sizes[min(self._sizes)].callers))

@@ -1,4 +1,4 @@
-"""What a model gives must be numbers: weights that are damaged, or too large for fp16, give NaN and infinities."""
+"""Check that outputs of models are finite: weights that are damaged, or too large for fp16, give NaN and infinities."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tasks.masked_lm import MaskedLM
 
 
 def check_outputs(model: Model, outputs: Sequence[Outputs], place: str) -> None:
-    """Check what a model gives for the sequences of one input, before it is decoded.
+    """Check the outputs of a model for the sequences of one input, before they are decoded.
 
     Args:
-        outputs: those of a masked language model are not looked at, as they are a hundred thousand numbers a token of
-            which few are used, nor are vectors, all of which come back in the prediction.
+        outputs: not checked for masked language models, which give a hundred thousand numbers a token of which few are
+            used, nor for embeddings, where all numbers come back in the prediction.
         place: path of the input in the request.
 
     Raises:
@@ -31,7 +31,7 @@ def check_outputs(model: Model, outputs: Sequence[Outputs], place: str) -> None:
 
 
 def check_prediction(model: Model, task: AnyTask, prediction: Any, place: str) -> None:
-    """Check what was decoded.
+    """Check a decoded prediction.
 
     Args:
         task: the model's, with what the request asks for.

@@ -12,27 +12,32 @@ from functools import partial
 from typing import Any
 
 import grpc
+from google.protobuf.message import DecodeError
 from grpc_health.v1 import health
 from grpc_reflection.v1alpha import reflection
 
 from serving.budget import Budget
-from serving.calls import Call, current_call, set_current_call
+from serving.calls import Call, current_call, hold_nothing, set_current_call
 from serving.errors import (
     InvalidRequestError,
     MessageTooLargeError,
-    NoMessageError,
     NoRoomError,
+    NoThreadError,
     ReceivingError,
     TooManyCallsError,
     TooManyWatchesError,
     UnauthenticatedError,
+    UnknownMethodError,
     UnreadRepliesError,
     abort,
+    cut,
     drop_frames,
 )
 from serving.metrics import Metrics
 from serving.receiving import Receiving
+from serving.refusals import Refusals
 from serving.resets import Resets
+from serving.scheduler import RefusedError
 from serving.tokens import Tokens
 from serving.unread import Unread
 
@@ -46,22 +51,23 @@ REASONS: dict[type[Exception], str] = {
     MessageTooLargeError: "message_too_large",
     ReceivingError: "receiving",
     NoRoomError: "no_room",
+    NoThreadError: "threads",
     TooManyWatchesError: "watches",
     UnreadRepliesError: "unread_replies",
     TooManyCallsError: "client_concurrency",
+    UnauthenticatedError: "unauthenticated",
 }
-"""Why a call may not come in, as metrics have it."""
+"""Label of each refusal in the metrics."""
 MAX_UNREAD_BYTES = 128 * 2**20
-"""Of replies that a connection has not read; then it is answered no more, as it could ask for all memory."""
+"""Bytes of unread replies above which a connection's further calls are refused: it could ask for all memory."""
 RETRY_S = 1.0
-"""What found no room may be tried again after so long."""
+"""Seconds after which a call that found no room may be tried again."""
 SMALL_BYTES = 4096
-"""Of a message of calls that stay, watches of health and reflection: these name a service or a symbol."""
+"""Largest message of calls that stay open, health watches and reflection: they name a service or a symbol."""
 MAX_WATCHES, MAX_WATCHES_OF_CONNECTION = 4096, 32
-"""Of health, in all and by connection; each goes on until its client leaves."""
+"""Health watches, in all and of a connection; each lasts until its client leaves."""
 ROUNDED_S = 0.02
-"""By which, beside a hundredth, a client's deadline may come sooner than the server knows of it."""
-_REFUSED: tuple[type[Exception], ...] = (*REASONS, NoMessageError)
+"""Seconds, beside a hundredth of the timeout, by which a client's deadline may pass before the server's."""
 _HEALTH = f"/{health.SERVICE_NAME}/"
 _WATCH = f"{_HEALTH}Watch"
 _SMALL = (_WATCH, f"/{reflection.SERVICE_NAME}/")
@@ -71,7 +77,7 @@ Deserialize = Callable[[bytes], Any]
 
 
 class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]
-    """Every call of every service passes here, before its message is read and after it has ended."""
+    """Interceptor of all calls of all services: before their message is read, and after they have ended."""
 
     def __init__(
         self,
@@ -89,14 +95,14 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         """Make it.
 
         Args:
-            tokens: one of which each call must carry; None for a server that is open.
-            open_health: whether the health service needs none.
+            tokens: each call must carry one of them; None for an open server.
+            open_health: whether the health service needs no token.
             max_concurrent_per_client: calls under way at one time, of each token, or address where there are no tokens.
             max_request_bytes: of a message; gRPC's own limit must be above it.
             receiving: how messages come.
             budget: for messages that have come, and replies that wait to be read.
             patience_s: a connection that has read nothing for so long may be closed.
-            observers: told of each call that has ended, but of the health service's successes.
+            observers: called with each call that has ended, except successful ones of the health service.
         """
         self._metrics = metrics
         self._tokens = tokens
@@ -107,27 +113,27 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         self._receiving = receiving
         self._budget = budget
         self._unread = Unread(budget, patience_s)
+        self._refusals = Refusals()
         self._resets = Resets()
         self._watches: Counter[str] = Counter()
         self._under_way: Counter[str] = Counter()
         self._handlers: dict[str, grpc.RpcMethodHandler] = {}
-        self._refusing = self._wrap(grpc.stream_stream_rpc_method_handler(_refuse))
-        self._unknown = self._wrap(grpc.stream_stream_rpc_method_handler(_unimplemented))
+        self._nobody = self._wrap(grpc.stream_stream_rpc_method_handler(_nobody))
 
     async def intercept_service(
         self,
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> grpc.RpcMethodHandler:
-        """The handler of a call; one that refuses it, without reading its message, where it may not come in."""
+        """Return the handler of a call; one that is not admitted is refused without reading its message."""
         call = self._admit(handler_call_details)
         set_current_call(call)
         if call.refusal:
-            return self._refusing
+            return self._nobody
         if call.path not in self._handlers:
             handler = await continuation(handler_call_details)
             if handler is None:
-                return self._unknown
+                return self._nobody
             self._handlers[call.path] = self._wrap(handler)
         return self._handlers[call.path]
 
@@ -144,7 +150,6 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]
                 )
             except UnauthenticatedError as error:
                 call.refusal = error
-                self._metrics.refused("unauthenticated")
         try:
             call.is_bulk = _is_bulk(metadata.get(PRIORITY, INTERACTIVE))
         except InvalidRequestError as error:
@@ -152,7 +157,7 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         return call
 
     def _wrap(self, handler: Any) -> grpc.RpcMethodHandler:
-        """Take the message of a call here, as a stream that holds one: gRPC would take it before anyone is asked."""
+        """Make a handler that reads a message as a stream of one: else gRPC would read it before the gate is asked."""
         kinds = handler.request_streaming, handler.response_streaming
         behaviour: Behaviour = getattr(handler, "_".join("stream" if flag else "unary" for flag in kinds))
         if handler.response_streaming:
@@ -178,9 +183,10 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         call.deadline_s = None if given_s is None else time.monotonic() + given_s
         try:
             return await self._answer(call, answer, context)
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as error:
+            drop_frames(error)
             call.code = _code_of_cancellation(given_s, context.time_remaining())
-            if call.code is grpc.StatusCode.CANCELLED:
+            if call.code is grpc.StatusCode.CANCELLED or context.time_remaining() > (given_s or 0.0) / 2:
                 self._resets.add(call.connection)
             raise
         except Exception as error:
@@ -191,45 +197,55 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             self._end(call)
 
     async def _answer(self, call: Call, answer: Callable[[Call, Any], Awaitable[Any]], context: Any) -> Any:
+        """The one place where errors become statuses."""
         try:
             return await answer(call, context)
-        except _REFUSED as error:
+        except grpc.aio.BaseError:  # of a call that has its status
+            raise
+        except Exception as error:
+            drop_frames(error)  # what they hold of the call is given back already
             if reason := REASONS.get(type(error)):
                 self._metrics.refused(reason)
+            if isinstance(error, RefusedError):
+                await self._refusals.pace(call.caller, context.time_remaining())
             await abort(context, error)
 
     async def _run_one(self, behaviour: Behaviour, deserialize: Deserialize, call: Call, context: Any) -> Any:
         """Receive the message of a call, and answer it."""
-        if call.refusal:
-            return await behaviour(None, context)
         uncount = self._count(call)
         try:
             raw = await self._receiving.message(call.connection, context)
             call.request_bytes = len(raw)
             self._check(call)
-            call.hold = partial(self._hold, call)
-            call.hold(len(raw))
-            reply = await behaviour(deserialize(raw), context)
+            request = _message(deserialize, raw)
+            if not _is_health(call):  # its messages are small, and those of watches are of no use once they are read
+                call.hold = partial(self._hold, call)
+                call.hold(len(raw))
+            del raw
+            reply = await behaviour(request, context)
         finally:
             uncount()
             if call.held_bytes:
                 self._budget.add(call.connection, -call.held_bytes)
         call.reply_bytes = _size(reply)
-        if not self._unread.fits(call.connection, call.reply_bytes):
+        is_first_health = _is_health(call) and not self._unread[call.connection]
+        if not is_first_health and not self._unread.fits(call.connection, call.reply_bytes):
             raise NoRoomError(f"no room for a reply of {call.reply_bytes} bytes; try later", retry_s=RETRY_S)
         self._unread.add(call.connection, call.reply_bytes)
         return reply
 
     async def _run_all(self, behaviour: Behaviour, deserialize: Deserialize, call: Call, context: Any) -> Any:
         """Answer a call whose client sends many messages."""
-        if call.refusal or call.path not in self._handlers:
-            return await behaviour(None, context)
+        if call.refusal:
+            raise call.refusal
+        if call.path not in self._handlers:
+            raise UnknownMethodError(cut(f"no such method: `{call.path}`"))
 
         async def requests() -> AsyncIterator[Any]:
             async for raw in self._receiving.messages(call.connection, context):
                 call.request_bytes = len(raw)
                 self._check(call)
-                yield deserialize(raw)
+                yield _message(deserialize, raw)
 
         uncount = self._count(call)
         try:
@@ -238,12 +254,13 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             uncount()
 
     def _count(self, call: Call) -> Callable[[], None]:
-        """Count a call as under way, or raise one of REASONS where its client has as many as it may; returns what ends
-        that."""
+        """Count a call as under way, and return the function that undoes it. Raise one of REASONS where its client has
+        as many as it may."""
         client, counts = call.client or call.peer, self._under_way
         if call.path == _WATCH:
             client, counts = call.connection, self._watches
-            if counts.total() >= MAX_WATCHES or counts[client] >= MAX_WATCHES_OF_CONNECTION:
+            is_full = sum(counts.values()) >= MAX_WATCHES or counts[client] >= MAX_WATCHES_OF_CONNECTION
+            if is_full and counts[client]:  # the first one of each connection has its place: they are bounded, too
                 raise TooManyWatchesError("too many watches of health; watch once by connection")
         elif self._max_concurrent is None or _is_health(call):
             return _nothing
@@ -268,7 +285,7 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             )
 
     def _hold(self, call: Call, num_bytes: int) -> None:
-        """Count bytes for a call; one of any size is taken where there is no other."""
+        """Count bytes for a call. A request of any size is taken where no other is held."""
         if self._budget.held > call.held_bytes and not self._budget.fits(call.connection, num_bytes):
             self._unread.make_room()
             raise NoRoomError(
@@ -280,7 +297,7 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         call.held_bytes += num_bytes
 
     def _end(self, call: Call) -> None:
-        call.has_ended = True
+        call.has_ended, call.hold = True, hold_nothing  # the other one refers to the call
         call.seconds = time.monotonic() - call.started_s
         self._metrics.handled(call.path, call.code, call.seconds)
         if call.code is grpc.StatusCode.OK and _is_health(call):
@@ -289,18 +306,19 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             observer(call)
 
 
-async def _refuse(requests: Any, context: Any) -> None:
-    error = current_call().refusal
-    assert error
-    await abort(context, error)
+async def _nobody(requests: Any, context: Any) -> None:
+    """Handle calls that are refused before a handler would have them."""
 
 
-async def _unimplemented(requests: Any, context: Any) -> None:
-    await context.abort(grpc.StatusCode.UNIMPLEMENTED, f"no such method: `{current_call().path}`")
+def _message(deserialize: Deserialize, raw: bytes) -> Any:
+    try:
+        return deserialize(raw)
+    except DecodeError:
+        raise InvalidRequestError("the message is none of this method") from None
 
 
 async def _write_all(behaviour: Behaviour, request: Any, context: Any) -> None:
-    """Handlers that stream either generate replies or write them themselves."""
+    """Write the replies of a streaming handler, which either generates them or writes them itself."""
     replies = behaviour(request, context)
     if not hasattr(replies, "__aiter__"):
         await replies
@@ -310,7 +328,7 @@ async def _write_all(behaviour: Behaviour, request: Any, context: Any) -> None:
 
 
 def _is_bulk(priority: str) -> bool:
-    """Read the class of a call. The header of RFC 9218 has the same name, and `u=3` or the like in it: not for us.
+    """Read the class of a call. Values of the RFC 9218 header of the same name, such as `u=3`, are ignored.
 
     Raises:
         InvalidRequestError: when there is no such class.
@@ -343,8 +361,8 @@ def _size(message: Any) -> int:
 
 
 def _code_of_cancellation(given_s: float | None, remaining_s: float | None) -> grpc.StatusCode:
-    """DEADLINE_EXCEEDED also where the client saw its deadline pass a little sooner than the server knows: what gRPC
-    sends is rounded up, by a hundredth at most.
+    """Return the code of a cancelled call: DEADLINE_EXCEEDED also where the client's deadline passed a little before
+    the server's, as gRPC rounds up the timeout that it sends, by a hundredth at most.
 
     Args:
         given_s: what remained when the call began; None for a call without a deadline.

@@ -20,15 +20,15 @@ from tasks.base import AnyTask, InvalidExample, InvalidExamplesError
 from tasks.features import Features
 
 WATCHED_BYTES = 4096
-"""Of a larger request the deadline is looked at while its texts become tokens."""
+"""The deadline of a larger request is checked while its texts are tokenised."""
 CHECKED_TOKENS = 16_384
-"""After so many more, whether a request that is read whole may still be computed."""
+"""After so many more tokens, a request that is read whole is checked for admission again."""
 
 T = TypeVar("T")
 
 PARTS_PER_TEXT, MORE_PARTS = 4, 1000
-"""So many times the most texts of a request, and so many more parts it may seem to hold before it is parsed, and its
-inputs are counted."""
+"""A request may have PARTS_PER_TEXT times as many parts as it may have texts, and MORE_PARTS: they are counted before
+it is parsed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Incoming:
     """What is noted of it."""
 
     def check(self) -> None:
-        """Go on only while somebody waits: to be called now and then in what may take long.
+        """Raise when nobody waits any more; to be called now and then in work that may take long.
 
         Raises:
             ExpiredError: when the deadline has passed, or the call has been cancelled.
@@ -51,7 +51,7 @@ class Incoming:
             raise ExpiredError("the deadline passed before all was done")
 
     def wanted(self, items: Iterable[T]) -> Iterator[T]:
-        """Items as they come, while somebody waits for them.
+        """Yield items as they come, while somebody waits for them.
 
         Raises:
             ExpiredError: as `check`.
@@ -81,7 +81,7 @@ class Intake:
         self._metrics = metrics
 
     def reading(self, incoming: Incoming) -> Reading:
-        """What bounds the reading of a request."""
+        """Return the limits on the reading of a request."""
         return Reading(max_parts=MORE_PARTS + PARTS_PER_TEXT * self.limits.max_texts, check=incoming.check)
 
     def receive(self, incoming: Incoming, model: Model, num_inputs: int) -> None:
@@ -149,7 +149,7 @@ class Intake:
                 replace(task, tokenizer=task.tokenizer.watched(self.watch(incoming, model, read_whole=bool(windowed))))
                 if num_bytes > WATCHED_BYTES
                 else task
-                for _ in range(2)  # of the same tokens, each counts by itself
+                for _ in range(2)  # both read the same tokens, and each counts them by itself
             ]
             read = [finding.complete(example) for example in held]
             windows = encoding.encode(read, truncate=truncate)
@@ -168,7 +168,7 @@ class Intake:
         return read, windows
 
     def watch(self, incoming: Incoming, model: Model, *, read_whole: bool = False) -> Callable[[int], None]:
-        """A function that is told how many tokens were read, now and then, while texts become tokens.
+        """Make a function that is called now and then, while texts are tokenised, with the number of tokens read.
 
         Args:
             read_whole: whether the model will read all of them, so that too many are refused before all are known.

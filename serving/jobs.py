@@ -1,4 +1,4 @@
-"""What is submitted together: groups of sequences, of which each becomes one result."""
+"""Jobs: groups of sequences that are submitted together. Each group becomes one result."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any, Protocol
 
 
 class Run(Protocol):
-    """A computation that may be told to end."""
+    """Computation that can be aborted."""
 
     def abort(self) -> None:
-        """Let it end with an exception as soon as it can, or not begin."""
+        """Make it end with an exception as soon as it can, or keep it from starting."""
 
 
 class Model(Hashable, Protocol):
-    """What batches are made for: computes the outputs of some sequences at once."""
+    """Model as the scheduler sees it: computes the outputs of a batch of sequences."""
 
     @property
     def max_batch_tokens(self) -> int:
@@ -33,24 +33,24 @@ class Model(Hashable, Protocol):
         """Tokens of some batches, and the seconds of a core that each took when the model was loaded; at least one."""
 
     def new_run(self) -> Run:
-        """For `compute`, once."""
+        """Return a run for one call of `compute`."""
 
     def compute(self, sequences: Sequence[Any], run: Any) -> Sequence[Any]:
-        """One output for each sequence.
+        """Return one output for each sequence.
 
         Args:
-            run: of `new_run`.
+            run: from `new_run`.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a job comes from: who shares the cores with whom."""
+    """Caller and class of a job, by which the cores are shared."""
 
     caller: Hashable = None
-    """One for all that shares a turn."""
+    """Jobs of the same caller share its turns."""
     is_bulk: bool = False
-    """Whether it gives way to jobs that are not."""
+    """Whether the job gives way to interactive jobs."""
 
 
 ANYONE = Origin()
@@ -58,10 +58,10 @@ ANYONE = Origin()
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What became of a job."""
+    """Results of a job, and how long it took."""
 
     results: list[Any]
-    """One a group."""
+    """One for each group."""
     queue_s: float = 0.0
     """From submission until the first sequence was taken."""
     inference_s: float = 0.0
@@ -138,7 +138,7 @@ class Job:
         return self.entries[self._first]
 
     def start(self, now_s: float) -> None:
-        """Some of its sequences are computed from now on."""
+        """Note when its first sequences are computed."""
         with self._lock:
             self._started_s = self._started_s or now_s
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import time
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -48,6 +49,43 @@ def dropped(count: int, formatter: logging.Formatter | None = None) -> str:
     message, fields = "lines that could not be written were dropped", {"fields": {"dropped": count}}
     record = logger.makeRecord(logger.name, logging.WARNING, "", 0, message, (), None, extra=fields)
     return (formatter or TextFormatter()).format(record) + "\n"
+
+
+class LineLimit:
+    """At most so many lines a second; the next one tells how many were left out before it."""
+
+    def __init__(self, max_per_s: int) -> None:
+        self._max_per_s = max_per_s
+        self._second = 0
+        self._num_lines = 0
+
+    def omitted(self) -> int | None:
+        """How many lines were left out before this one; None where it has to be left out too."""
+        second, omitted = int(time.monotonic()), 0
+        if second != self._second:
+            omitted = max(0, self._num_lines - self._max_per_s)
+            self._second, self._num_lines = second, 0
+        self._num_lines += 1
+        return omitted if self._num_lines <= self._max_per_s else None
+
+
+class OfGrpc(logging.Filter):
+    """Lets through what gRPC's own code logs, but for too many lines: it tells of odd calls, each with a traceback.
+
+    Nothing went wrong where a client leaves before its reply is sent.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._limit = LineLimit(1)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether a record is written."""
+        if "ExecuteBatchError" in record.getMessage() or (omitted := self._limit.omitted()) is None:
+            return False
+        if omitted:
+            record.fields = {"omitted": omitted}
+        return True
 
 
 FORMATTERS: dict[str, type[logging.Formatter]] = {"text": TextFormatter, "json": JsonFormatter}

@@ -1,4 +1,4 @@
-"""A look at a directory of models: what lies there, and what cannot be read or does not answer."""
+"""Look at a directory of models: which versions it holds, and which folders cannot be read or do not answer."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from tasks.regular import read_regular
 Key = tuple[str, str]
 """Name and version."""
 Content = tuple[bytes, tuple[tuple[str, int, int, int], ...]]
-"""What tells one content of a directory from another: its manifest; name, size and times of each file, of which the
-last cannot be set. (Numbers of files are not the same at each look on some file systems.)"""
+"""Fingerprint of a directory: its manifest; name, size, mtime and ctime of each file (no program can set the ctime).
+Inode numbers are left out: on some file systems they change from look to look."""
 Versions = dict[Key, tuple[Path, Content | None]]
-"""Of one model, lowest first; None for a content that cannot be seen."""
+"""Versions of one model, lowest first; the content is None where it cannot be seen."""
 
 
 @dataclass
 class Found:
-    """What a look has found."""
+    """Result of a look."""
 
     directory: Path
     models: dict[str, Versions] = field(default_factory=dict)
@@ -44,7 +44,7 @@ class Found:
         return self.unreadable.get(path) or self.unreadable.get(path.parent, "")
 
     def add(self, folder: Path, versions: list[tuple[Path, Content | None]]) -> None:
-        """Take down what is in the folder of a model, if there is any version."""
+        """Record the versions in the folder of a model, if there are any."""
         if kept := {(folder.name, path.name): (path, item) for path, item in versions if item is not _NO_FOLDER}:
             self.models[folder.name] = kept
 
@@ -53,8 +53,8 @@ class Found:
 
 
 async def look(directory: Path, threads: Detached) -> Found:
-    """The versions of each model. One thread looks at all of it, quickly; where that hangs, and until it has ended,
-    there is one for each folder, so that what hangs keeps no others from being found.
+    """Find the versions of each model. One thread looks at the whole directory, which is quick. While that thread
+    hangs, each folder gets a thread of its own, so that a folder that hangs does not hide the others.
 
     Raises:
         ValueError, OSError: when there is no directory of models, or nothing in it, or it does not answer.
@@ -109,11 +109,11 @@ async def _content_of(path: Path, found: Found, threads: Detached) -> Content | 
 
 
 _NO_FOLDER: Content = b"", (("", 0, 0, 0),)
-"""A file, or a link to one or to nowhere: no version."""
+"""Content of a file, or of a link to a file or to nowhere: these are no versions."""
 
 
 def content(path: Path) -> Content:
-    """Empty as far as it cannot be read: loading it tells why."""
+    """Return the fingerprint of a folder. Parts that cannot be read are empty: loading tells why."""
     if not path.is_dir():
         return _NO_FOLDER
     manifest = b""

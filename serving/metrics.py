@@ -126,7 +126,7 @@ class Metrics:
         )
         self._look_age = Gauge(
             "bertline_repository_look_age_seconds",
-            "Since the last look that saw all of the directory of models.",
+            "Seconds since the last look that saw the whole directory of models.",
             registry=self.registry,
         )
         self._refused = counter("bertline_refused_total", "Calls refused before they were handled.", ("reason",))
@@ -311,7 +311,7 @@ class _Reloads(Collector):
     def collect(self) -> Iterator[GaugeMetricFamily]:
         family = GaugeMetricFamily(
             "bertline_reload_failed",
-            "1 while files that changed are no use, and what was read before is.",
+            "1 while changed files cannot be used, and what was read before stays in use.",
             labels=("what",),
         )
         for what, is_failing in watched.failing().items():

@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 BACKLOG = 128
 CONNECTION_S = 10.0
-"""What a connection may take, from its first byte to its end: each has a thread."""
+"""Seconds that a connection may last, as each has a thread."""
 
 
 class MetricsServer:
@@ -59,7 +59,7 @@ class _Server(ThreadingMixIn, WSGIServer):
         self.set_app(app)
 
     def server_bind(self) -> None:
-        """Without asking the network for the name of this machine, as the library does."""
+        """Bind without asking the network for the name of this machine, which the library does."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
@@ -67,7 +67,7 @@ class _Server(ThreadingMixIn, WSGIServer):
         self.setup_environ()
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Take a connection; of too many, close the oldest: a scrape takes milliseconds, so it is a stranger's."""
+        """Take a connection. Where there are too many, close the oldest: a scrape takes milliseconds, so it is none."""
         with self._lock:
             self._open[request] = time.monotonic()
             for connection in list(self._open)[: -self._most]:
@@ -88,13 +88,13 @@ class _Server(ThreadingMixIn, WSGIServer):
         super().shutdown_request(request)
 
     def _end(self, connection: socket.socket) -> None:
-        """Let its thread read and write no more, so that it ends by itself."""
+        """Shut a connection down, so that its thread ends by itself."""
         del self._open[connection]
         with suppress(OSError):
             connection.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Tell nobody else: what goes wrong is what the client sent."""
+        """Log an error at level debug only: its cause is what the client sent."""
         logger.debug("a request for metrics failed", exc_info=True)
 
 
@@ -106,4 +106,4 @@ class _Handler(WSGIRequestHandler):
             super().handle()
 
     def log_message(self, *_: object) -> None:
-        """No line a scrape."""
+        """Log no line for each scrape."""

@@ -165,8 +165,8 @@ def load_model(
 
 
 _tokenizers: WeakValueDictionary[str, Tokenizer] = WeakValueDictionary()
-"""Those in use, by digest. Reading one stops all threads, for 45 ms a MB (`tokenizers` keeps the interpreter), and the
-next version of a model mostly has the same."""
+"""Tokenizers in use, by digest. Reading one stops all threads, for 45 ms a MB (`tokenizers` holds the interpreter
+lock), and the next version of a model mostly has the same."""
 
 
 def _tokenizer(directory: ModelDirectory) -> Tokenizer:
@@ -180,7 +180,7 @@ _PROBES = ("A text, with CAPITALS and 12 numbers.", "naïve cafe\u0301", "中文
 
 
 def _read_tokenizer(directory: ModelDirectory) -> Tokenizer:
-    """Some files are broken in a way that shows when they are used."""
+    """Read a tokenizer and try it: some broken files fail only when they are used."""
     tokenizer = Tokenizer.load(directory.path)
     try:
         tokenizer.tokenize(_PROBES)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -12,7 +11,8 @@ from time import monotonic as _now
 from typing import Any, Generic, TypeVar
 
 from serving.calls import Call, Stage, current_call
-from serving.scheduler import ExpiredError, QueueFullError
+from serving.errors import NoThreadError
+from serving.scheduler import ExpiredError
 from serving.turns import Turns
 
 SMALL_BYTES = 1024
@@ -22,14 +22,14 @@ SEQUENCE_BYTES = 64
 NUM_THREADS = 2
 """For larger ones, so that one of them does not keep all the others waiting."""
 MAX_WAITING = 8192
-"""Calls; beyond them, refusing is quicker than waiting."""
+"""Calls; where more wait, the caller with most of them loses one: refusing is quicker than waiting."""
 RETRY_S = 1.0
 """What is refused since too much waits may be tried again after so long."""
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Work(Generic[T]):
     """A function that is to be called, and who waits for what it returns."""
 
@@ -43,23 +43,23 @@ class Offload:
     """Calls functions in threads, where they have much to do; callers have their turns, each in its own order."""
 
     def __init__(
-        self, name: str, num_threads: int, waited: Callable[[str, float], None], *, max_size: float = math.inf
+        self, name: str, num_threads: int, waited: Callable[[str, float], None], *, max_size: int | None = None
     ) -> None:
         """Make it.
 
         Args:
             name: of the threads.
             waited: is told of each wait for one of them: that name, and seconds. Called in that thread.
-            max_size: while calls of so many bytes wait or are under way, more are refused.
+            max_size: of the bytes that wait, where these are to be bounded: the caller with most loses a call.
         """
         self._name, self._waited, self._max_size = name, waited, max_size
         self._threads = ThreadPoolExecutor(num_threads, thread_name_prefix=name)
         self._turns: Turns[_Work[Any]] = Turns()
         self._lock = threading.Lock()
-        self._size = 0
-        """Of calls that wait or are under way; only the event loop changes it."""
+        self._num_due = 0
+        """Threads that were asked to take a turn, and have not yet."""
         self._busy: set[int] = set()
-        """Threads that work, be it that nobody waits for it any more."""
+        """Threads that work, even if nobody waits for it any more."""
 
     @property
     def is_busy(self) -> bool:
@@ -81,7 +81,7 @@ class Offload:
         small: int = SMALL_BYTES,
     ) -> T:
         """Call a function, in a thread where what it works on is not small, so that the event loop never stalls. The
-        wait for that thread is a stage of the call. What nobody waits for any more when its turn comes is left out.
+        wait for that thread is a stage of the call. Calls that nobody waits for any more are left out.
 
         Args:
             size: bytes of a request, or of a request that is as much work.
@@ -89,31 +89,38 @@ class Offload:
             small: up to how many bytes it is called at once.
 
         Raises:
-            QueueFullError: when too much waits already.
+            NoThreadError: when too much waits.
             ExpiredError: when the call's deadline passed before its turn came.
         """
         if size <= small:
             return function()
-        with self._lock:
-            is_full = len(self._turns) >= MAX_WAITING
-        if is_full or self._size >= self._max_size:
-            raise QueueFullError("the queue is full; try later", retry_s=RETRY_S)
         call = current_call(None)
-        found: Future[T] = Future()
-        with self._lock:
-            self._turns.put(call.caller if call else "", _Work(function, found, call, _now()))
-        self._threads.submit(self._run_next)
-        self._size += size
+        caller, work = call.caller if call else "", _Work(function, Future[T](), call, _now())
+        self._put(caller, work, size)
         try:
-            return await asyncio.wrap_future(found)
+            return await asyncio.wrap_future(work.found)
         except asyncio.CancelledError:
-            found.add_done_callback(undo)
+            with self._lock:
+                self._turns.discard(caller, work)
+            work.found.add_done_callback(undo)
             raise
-        finally:
-            self._size -= size
+
+    def _put(self, caller: str, work: _Work[Any], size: int) -> None:
+        with self._lock:
+            self._turns.put(caller, work, 1 if self._max_size is None else max(size, self._max_size // MAX_WAITING))
+            while (
+                self._turns.size > (MAX_WAITING if self._max_size is None else self._max_size) and len(self._turns) > 1
+            ):
+                late = self._turns.take_back()
+                late.found.set_exception(NoThreadError("the queue is full; try later", retry_s=RETRY_S))
+            is_due = self._num_due < len(self._turns)
+            self._num_due += is_due
+        if is_due:
+            self._threads.submit(self._run_next)
 
     def _run_next(self) -> None:
         with self._lock:
+            self._num_due -= 1
             taken = self._turns.take()
         if not taken or not taken[1].found.set_running_or_notify_cancel():
             return

@@ -23,7 +23,7 @@ MAX_STREAMS = 2048
 """Calls that a connection may have under way, some 12 KB and up to WINDOW_BYTES each. What comes beyond them waits at
 the client, as HTTP/2 has it."""
 HANDSHAKE_S = 20.0
-"""Within which a connection must have begun to speak."""
+"""Seconds within which a connection must have done its TLS handshake, or begun to speak HTTP/2."""
 MIN_PING_S = 25.0
 """Clients may ping every 30 s, with or without calls; the rest is for pings that come a little early."""
 
@@ -77,11 +77,11 @@ def channel_options(settings: Settings) -> Iterator[tuple[str, int]]:
     yield "grpc.http2.lookahead_bytes", WINDOW_BYTES
     yield "grpc.server_handshake_timeout_ms", _ms(HANDSHAKE_S)
     yield "grpc.max_send_message_length", -1
-    # Of calls that come in one burst; gRPC cancels some of a thousand and more, where admission tells them what is up.
+    # For calls that come in one burst: beyond it gRPC cancels calls, to which admission would give a reason.
     yield "grpc.server.max_pending_requests", MAX_BURST
     yield "grpc.server.max_pending_requests_hard_limit", MAX_BURST
     yield "grpc.max_concurrent_streams", MAX_STREAMS
-    # Further ones are closed: without descriptors nobody reads metrics or models, and clients wait for nothing.
+    # Further ones are closed: without descriptors nobody could read metrics or models, and clients would wait in vain.
     most = min(settings.max_connections, max_connections(limit()))
     yield "grpc.max_allowed_incoming_connections", max(1, most // _num_addresses(settings.host))
     yield "grpc.keepalive_permit_without_calls", 1
@@ -109,7 +109,7 @@ def _num_addresses(host: str) -> int:
 
 
 def check_free(host: str, port: int) -> None:
-    """gRPC tells of a busy port in the log of its core only; this tells in an error.
+    """Raise an error when a port is busy: gRPC says so only in the log of its core.
 
     Raises:
         OSError: naming the address, when it is taken, or when none of what the host resolves to is ours.

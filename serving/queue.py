@@ -1,4 +1,4 @@
-"""What waits to be computed, and which of it makes the next batch. No threads, no clock."""
+"""Queue of sequences, and the choice of the next batch. No threads, no clock."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from serving.fair_order import FairOrder, Outlook
 from serving.jobs import Entry, Job, Model, Origin
 
 MAX_PADDING = 0.2
-"""Share of a batch that may be padding. A run of its own costs a row about a tenth more than a full batch does
-(measured), so joining a batch by much padding is dearer."""
+"""Fraction of a batch that may be padding. A row costs about a tenth more in a run of its own than in a full batch
+(measured), so a row that would add much padding is cheaper alone."""
 
 
 class Queue:
@@ -29,7 +29,7 @@ class Queue:
         return self.sequences.total()
 
     def add(self, job: Job) -> None:
-        """Let all entries of a job wait."""
+        """Add all entries of a job."""
         if not job.entries:
             return
         self._order.add(job)
@@ -87,7 +87,7 @@ class Queue:
         return batch
 
     def _neighbours(self, first: Entry) -> Iterator[Entry]:
-        """Those that fit into a batch with an entry."""
+        """Yield the entries that fit into a batch with the first one, nearest in length first."""
         cap, buckets = first.model.max_batch_tokens, self._by_length[first.model]
         longest = tokens = len(first.sequence)
         rows = 1

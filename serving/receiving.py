@@ -1,18 +1,23 @@
-"""How messages come: so many at one time, in turns of their connections, each within a time limit.
+"""Receiving of messages: a bounded number at a time, connections in turn, each message within a time limit.
 
-gRPC takes 32 KiB of a message that nobody asked for, and all of it once a handler does. So calls ask one after the
-other: what is small is there at once, what is not within MOMENT_S is large or slow, and of such only so many may come
-as their memory allows. Where they are more, the connection with most of them loses one.
+gRPC buffers 32 KiB of a message before a handler asks for it, and all of it afterwards. So calls ask one after the
+other. A small message is there at once; one that is not complete within MOMENT_S is large or slow, and only as many of
+those may come at a time as the memory allows. Where there are more, the connection with most of them loses one.
+
+Connections whose messages came at once go first, then those of which nothing is known, then those that were slow:
+otherwise calls that are begun without a message would keep all others waiting.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import time
-from collections import Counter, defaultdict
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from typing import Any
+from enum import IntEnum
+from typing import Any, NoReturn
 
 import grpc
 
@@ -21,19 +26,36 @@ from serving.turns import Turns
 from serving.uncancelled import uncancelled
 
 WINDOW_BYTES = 32 * 1024
-"""Of a message that gRPC takes before a handler asks for it."""
+"""Bytes of a message that gRPC buffers before a handler asks for it."""
 MOMENT_S = 0.025
-"""A message that takes no longer is not large and slow."""
+"""A message that takes longer is large or slow, and counts as slow."""
 MAX_QUICK = 8
-"""Messages that are asked for and have had no more than a moment to come."""
+"""Messages at a time that were asked for less than MOMENT_S ago."""
 MIN_SLOW = 4
 MIN_WAITING = 2048
-"""Calls that wait for their turn, of all connections: as many as come in a burst."""
+"""Calls of all connections that may at least wait for their turn: as many as come in a burst."""
 PATIENCE_S = 2.0
-"""A slow message is given up for others that wait once it has had so long."""
+"""Seconds after which a slow message is given up where others wait."""
 RETRY_S = 1.0
 GONE_S = 1.0
-"""A call without a message has mostly been cancelled, of which its handler hears a little later."""
+"""Wait before a call without a message is refused: mostly it was cancelled, and its handler learns that a little
+later."""
+
+
+LAST_RATIO = 4
+"""One of so many turns is for connections that otherwise go last."""
+SLOW_S = 60.0
+"""Seconds for which a connection counts as slow."""
+MAX_KNOWN = 8192
+"""Connections whose standing is remembered: those that were heard of last."""
+
+
+class _Standing(IntEnum):
+    """How the messages of a connection came."""
+
+    PROMPT = 0
+    UNKNOWN = 1
+    SLOW = 2
 
 
 @dataclass(slots=True, eq=False)
@@ -41,7 +63,7 @@ class _Reader:
     connection: str
     context: Any
     started_s: float
-    given_up: asyncio.Future[None] | None = None
+    given_up: asyncio.Future[NoReturn] | None = None
     """Ends the call; its error is the one that gRPC wants to see raised."""
 
 
@@ -58,13 +80,13 @@ class Receiving:
         """Make it.
 
         Args:
-            num_bytes: that messages may take while they come, beside what comes in a moment.
-            max_message_bytes: gRPC's own limit of one.
-            limit_s: within which a message must have come.
-            refused: told of each message that is given up.
+            num_bytes: memory for slow messages on their way.
+            max_message_bytes: gRPC's own limit of a message.
+            limit_s: seconds within which a message must have come.
+            refused: called with the error of each message that is given up.
         """
         self._refused = refused
-        self._giving_up: set[asyncio.Future[None]] = set()
+        self._giving_up: set[asyncio.Future[NoReturn]] = set()
         self._max_slow = max(MIN_SLOW, num_bytes // max_message_bytes)
         self._max_of_connection = self._max_slow // 2
         self._max_waiting = max(MIN_WAITING, num_bytes // WINDOW_BYTES)
@@ -72,14 +94,17 @@ class Receiving:
         self._quick: dict[_Reader, None] = {}
         self._slow: dict[_Reader, None] = {}
         self._num_quick = 0
-        """That were let in: each has its place in `_quick`, or is about to take it."""
+        """Quick messages that were let in: each is in `_quick`, or about to be."""
         self._asking: defaultdict[str, int] = defaultdict(int)
         """Quick and slow ones by connection."""
-        self._waiting: Turns[asyncio.Future[None]] = Turns()
+        self._known: OrderedDict[str, float] = OrderedDict()
+        """When each known connection was last slow; -inf for those that have been prompt since."""
+        self._waiting: dict[_Standing, Turns[asyncio.Future[None]]] = {standing: Turns() for standing in _Standing}
+        self._num_turns = 0
         self._timer: asyncio.TimerHandle | None = None
 
     async def message(self, connection: str, context: Any) -> bytes:
-        """The next message of a call.
+        """Return the next message of a call.
 
         Raises:
             ReceivingError: when there is no room for it, or it does not come in time.
@@ -92,7 +117,7 @@ class Receiving:
         return message  # type: ignore[no-any-return]
 
     async def messages(self, connection: str, context: Any) -> AsyncIterator[bytes]:
-        """The messages of a call until the client ends its side."""
+        """Yield the messages of a call until the client ends its side."""
         while (message := await self._read(connection, context)) is not grpc.aio.EOF:
             yield message
 
@@ -107,6 +132,9 @@ class Receiving:
             self._timer = asyncio.get_running_loop().call_later(MOMENT_S, self._look)
         try:
             message = await uncancelled(context.read())
+            is_prompt = reader in self._quick and message is not grpc.aio.EOF
+            if is_prompt and self._standing(connection) is _Standing.UNKNOWN:
+                self._know(connection, -math.inf)
             if reader.given_up:  # just before the message was there
                 await asyncio.wait([reader.given_up])
                 reader.given_up.result()
@@ -129,39 +157,68 @@ class Receiving:
     async def _turn(self, connection: str) -> None:
         """Wait until a connection may ask for another message, which then counts as let in."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.put(connection, turn)
-        if len(self._waiting) > self._max_waiting:
-            late = self._waiting.take_back()
+        self._waiting[self._standing(connection)].put(connection, turn)
+        if self._num_waiting > self._max_waiting:
+            late = next(turns for turns in reversed(self._waiting.values()) if turns).take_back()
             if not late.done():
                 late.set_exception(ReceivingError("too many calls wait to be received; try later", retry_s=RETRY_S))
         try:
             await turn
         except asyncio.CancelledError:
+            for turns in self._waiting.values():
+                turns.discard(connection, turn)
             if not turn.cancelled() and not turn.exception():
                 self._num_quick -= 1
                 self._leave(connection)
             raise
 
     def _leave(self, connection: str) -> None:
-        """One message of a connection is there, or given up: others may come."""
+        """Note that a message of a connection has come or was given up, and let others in."""
         self._asking[connection] -= 1
         if not self._asking[connection]:
             del self._asking[connection]
         self._let_others_in()
 
     def _let_others_in(self) -> None:
-        while self._waiting and (turn := self._waiting.take(self._may)):
+        while self._num_quick < MAX_QUICK and (turn := self._next_turn()):
             if not turn[1].done():
                 self._let_in(turn[0])
                 turn[1].set_result(None)
 
+    def _next_turn(self) -> tuple[str, asyncio.Future[None]] | None:
+        lines = list(self._waiting.items())
+        for standing, turns in lines if self._num_turns % LAST_RATIO else reversed(lines):
+            while turn := turns.take(self._may):
+                if (now := self._standing(turn[0])) <= standing:
+                    self._num_turns += 1
+                    return turn
+                self._waiting[now].put(*turn)  # it has been slow meanwhile
+        return None
+
+    @property
+    def _num_waiting(self) -> int:
+        return sum(map(len, self._waiting.values()))
+
+    def _standing(self, connection: str) -> _Standing:
+        slow_s = self._known.get(connection)
+        if slow_s == -math.inf:
+            return _Standing.PROMPT
+        return _Standing.UNKNOWN if slow_s is None or time.monotonic() >= slow_s + SLOW_S else _Standing.SLOW
+
+    def _know(self, connection: str, slow_s: float) -> None:
+        self._known[connection] = slow_s
+        self._known.move_to_end(connection)
+        if len(self._known) > MAX_KNOWN:
+            self._known.popitem(last=False)
+
     def _look(self) -> None:
-        """Take those that do not come in a moment for slow, and give up the slow ones that are too many or too late."""
+        """Count messages that take longer than MOMENT_S as slow, and give up slow ones that are too many or late."""
         now = time.monotonic()
         for reader in [item for item in self._quick if now - item.started_s >= MOMENT_S]:
             del self._quick[reader]
             self._num_quick -= 1
             self._slow[reader] = None
+            self._know(reader.connection, now)
         coming = [item for item in self._slow if not item.given_up]
         while len(coming) > self._max_slow:
             reader = self._surplus(coming, now)
@@ -172,34 +229,36 @@ class Receiving:
         for reader in [item for item in coming if now - item.started_s >= self._limit_s]:
             self._give_up(reader, ReceivingError(f"the message did not come within {self._limit_s:g} s"))
         self._let_others_in()
-        again = self._quick or self._slow or self._waiting
+        again = self._quick or self._slow or self._num_waiting
         self._timer = asyncio.get_running_loop().call_later(MOMENT_S, self._look) if again else None
 
     def _surplus(self, coming: list[_Reader], now: float) -> _Reader:
-        """The oldest one of the connection with most; the newest of all where each has one, unless one had its time."""
+        """Choose the slow message to give up: the oldest one of the connection with most. Where each connection has
+        one, the oldest of all if it has had PATIENCE_S, else the newest."""
         connection, count = Counter(item.connection for item in coming).most_common(1)[0]
         if count > 1:
             return next(item for item in coming if item.connection == connection)
         return coming[0] if now - coming[0].started_s >= PATIENCE_S else coming[-1]
 
     def _late(self, coming: list[_Reader], now: float) -> list[_Reader]:
-        """The oldest one of each connection that lets other calls of its own wait too long."""
+        """Return the oldest slow message of each connection whose other calls wait too long for it."""
         oldest: dict[str, _Reader] = {}
         for reader in coming:
             oldest.setdefault(reader.connection, reader)
-        blocked = [name for name in self._waiting.callers() if self._asking.get(name, 0) >= self._max_of_connection]
+        waiting = [name for turns in self._waiting.values() for name in turns.callers()]
+        blocked = [name for name in waiting if self._asking.get(name, 0) >= self._max_of_connection]
         return [oldest[name] for name in blocked if name in oldest and now - oldest[name].started_s >= PATIENCE_S]
 
     def _give_up(self, reader: _Reader, error: Exception) -> None:
-        """End the call, whose read then raises: gRPC would lose the memory of the message for good were the read
-        cancelled instead (grpc/grpc issue 43360)."""
+        """End the call, so that its read raises. If the read were cancelled instead, gRPC would leak the memory of the
+        message (grpc/grpc issue 43360)."""
         if not reader.given_up:
             self._refused(error)
-            reader.given_up = asyncio.ensure_future(abort(reader.context, error))
-            self._giving_up.add(reader.given_up)
-            reader.given_up.add_done_callback(self._has_given_up)
+            reader.given_up = given_up = asyncio.ensure_future(abort(reader.context, error))
+            self._giving_up.add(given_up)
+            given_up.add_done_callback(self._has_given_up)
 
-    def _has_given_up(self, given_up: asyncio.Future[None]) -> None:
+    def _has_given_up(self, given_up: asyncio.Future[NoReturn]) -> None:
         self._giving_up.discard(given_up)
         if not given_up.cancelled():
             drop_frames(given_up.exception())

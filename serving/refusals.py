@@ -1,4 +1,4 @@
-"""Pace of refusals: callers that ask again at once, whatever they are told, must not keep the event loop busy."""
+"""Pacing of refusals, so that callers that always ask again at once do not keep the event loop busy."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import asyncio
 from collections import OrderedDict
 
 RATE = 100.0
-"""Refusals a second that are sent at once; of callers that are refused again and again, no more than that are sent."""
+"""Refusals a second that are sent without delay; beyond it, callers that are refused again and again have to wait."""
 HOLD_S = 2.0
-"""So long a refusal is held back at most, and so long a caller counts as refused before."""
+"""Longest time that a refusal is held back, and the time for which a caller counts as refused before."""
 MARGIN_S = 0.05
-"""A held refusal is sent so long before the deadline of its call, so that it comes in time."""
+"""Seconds before the deadline of its call at which a held refusal is sent, so that it comes in time."""
 MAX_HELD = 1000
 """Refusals that may be held at one time; more are sent at once."""
 
@@ -20,7 +20,7 @@ class Refusals:
 
     def __init__(self) -> None:
         self._next_s = 0.0
-        """When the refusals sent so far have had their time, at RATE; a second behind at most."""
+        """When the refusals sent so far have had their time, at RATE; a second behind and HOLD_S ahead at most."""
         self._last_s: OrderedDict[str, float] = OrderedDict()
         """When each caller was last refused, latest last."""
         self._num_held = 0
@@ -33,7 +33,7 @@ class Refusals:
         """
         now_s = asyncio.get_running_loop().time()
         was_refused = self._was_refused(caller, now_s)
-        self._next_s = max(self._next_s, now_s - 1.0) + 1 / RATE
+        self._next_s = min(max(self._next_s, now_s - 1.0) + 1 / RATE, now_s + HOLD_S)
         hold_s = min(HOLD_S, self._next_s - now_s)
         if remaining_s is not None:
             hold_s = min(hold_s, remaining_s - MARGIN_S)
@@ -46,7 +46,7 @@ class Refusals:
             self._num_held -= 1
 
     def _was_refused(self, caller: str, now_s: float) -> bool:
-        """Whether a caller was refused a short while ago; it is now."""
+        """Return whether a caller was refused a short while ago, and note that it is refused now."""
         while self._last_s and next(iter(self._last_s.values())) < now_s - HOLD_S:
             self._last_s.popitem(last=False)
         was_refused = caller in self._last_s

@@ -63,9 +63,9 @@ class _Slot:
     told: bool = True
     """Whether the error is known outside: a directory may be seen while it is being written."""
     loading: Work[Model] | None = None
-    """A load that has not ended, be it that no look waits for it any more."""
+    """A load that has not ended, even if no look waits for it any more."""
     is_late: bool = False
-    """Whether none does."""
+    """Whether no look waits for the load any more."""
 
     def version(self) -> Version:
         return Version(self.path.parent.name, self.path.name, self.model, self.error if self.told else "")
@@ -102,20 +102,21 @@ class Repository:
         self._woken = asyncio.Event()
         self._complaint = ""
         self._found = Found(directory)
-        """At the last look, and before that of what could not be read then."""
+        """Result of the last look; models that could not be read then are as the look before found them."""
         self._threads = Detached()
         self._polls = False
         self._wanted_s: float | None = None
-        """Since when, on the monotonic clock, a whole look is to be had; None while none is."""
+        """When a look at the whole directory became due, on the monotonic clock; None while none is due."""
 
     @property
     def is_busy(self) -> bool:
-        """Whether a thread looks at storage or loads a model, be it that nobody waits for it any more."""
+        """Whether a thread looks at storage or loads a model, even if nobody waits for it any more."""
         return bool(self._threads)
 
     @property
     def look_age_s(self) -> float:
-        """Seconds since the last look that saw all there is; without polling, since one was asked for, else 0."""
+        """Seconds since the last look that saw the whole directory. Without polling: since a look was asked for that
+        has not ended, else 0."""
         return 0.0 if self._wanted_s is None else time.monotonic() - self._wanted_s
 
     def states(self) -> dict[Key, State]:
@@ -124,7 +125,7 @@ class Repository:
         return unloading | {(item.name, item.version): item.state for item in self.models.versions}
 
     async def load(self, *, parallel: int, strict: bool) -> None:
-        """The first look. A load that takes long is waited for where nothing else can be served, or with `strict`.
+        """Look for the first time. Wait for slow loads only where nothing else can be served, or with `strict`.
 
         Args:
             parallel: models to load at the same time.
@@ -132,7 +133,7 @@ class Repository:
 
         Raises:
             ValueError: when nothing can be served, or with `strict` not all, telling why.
-            TimeoutError: when that is since storage hangs.
+            TimeoutError: when the reason is storage that hangs.
             OSError: when the directory cannot be read.
         """
         await self.refresh(parallel=parallel)
@@ -197,7 +198,7 @@ class Repository:
         self._changed()
 
     async def _look(self) -> Found:
-        """What there is; of what cannot be read, what there was."""
+        """Look at the directory; models that cannot be read are as the look before found them."""
         self._wanted_s = self._wanted_s or time.monotonic()
         found = await look(self._directory, self._threads)
         if any(key not in found and not found.why(self._directory / key[0]) for key in self._slots):
@@ -224,12 +225,12 @@ class Repository:
         """Load what is new among the versions of a model; returns those to keep."""
         try:
             return await self._refresh_each(versions, patient, limit)
-        except Exception:  # is this model's alone
+        except Exception:  # must not affect other models
             logger.exception("looking after the versions of `%s` failed; it is tried again", name)
             return {key for key in self._slots if key[0] == name}
 
     async def _refresh_each(self, versions: Versions, patient: bool, limit: asyncio.Semaphore) -> set[Key]:
-        """Highest first."""
+        """Load the highest versions first; returns those to keep."""
         kept: set[Key] = set()
         num_ready = 0
         for key, (path, found) in reversed(versions.items()):
@@ -249,7 +250,7 @@ class Repository:
         return kept
 
     def _stays(self, key: Key, kept: set[Key]) -> bool:
-        """Whether a version that is gone is not let go yet: its own load has not ended, or that of what replaces it."""
+        """Whether a removed version is kept for now: its own load has not ended, or that of its replacement."""
         others = [self._slots[other] for other in kept if other[0] == key[0]]
         is_replaced = any(slot.model for slot in others) or not any(slot.loading for slot in others)
         return bool(self._slots[key].loading) or not is_replaced
@@ -289,7 +290,7 @@ class Repository:
         self._changed()
 
     def _put(self, key: Key, slot: _Slot, model: Model, seconds: float) -> None:
-        """Let a model answer from now on."""
+        """Serve a model from now on."""
         before, slot.model, slot.error = slot.model, model, ""
         if model is not before:
             self._unload(key, before)
@@ -297,7 +298,7 @@ class Repository:
             logger.info("loaded %s in %.2f s", model, seconds)
 
     def _load_unchanged(self, path: Path, loaded: Model | None, found: Content) -> Model:
-        """Load a directory of which nothing is replaced meanwhile, so that manifest and graph belong together."""
+        """Load a directory; raise if it changes meanwhile, as manifest and graph might not belong together."""
         model = self._load_model(path, loaded=loaded)
         if content(path) != found:
             raise ValueError(f"`{path}` was written to while it was loaded; write it elsewhere and rename it")
@@ -317,14 +318,14 @@ class Repository:
             self._observer.model_unloaded(model)
 
     def _changed(self) -> None:
-        """Publish what there is, where it is not what there was."""
+        """Publish the versions if they changed."""
         models = Models([slot.version() for slot in self._slots.values()])
         if models.versions != self.models.versions:
             self.models = models
             self._publish(models)
 
     def _complain(self, complaint: str) -> None:
-        """Log what is the same at every look once."""
+        """Log a complaint once, however many looks repeat it."""
         if complaint != self._complaint:
             logger.error("%s", complaint)
             self._complaint = complaint

@@ -1,11 +1,12 @@
-"""Connections that begin calls and cancel them, again and again ("rapid reset"): that costs them next to nothing."""
+"""Defence against "rapid reset": connections that begin and cancel calls again and again, which costs them nothing."""
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import Counter
 
-from serving.connections import close_connection
+from serving.connections import close_connections
 
 MAX_RESETS = 1000
 """Calls that a connection may cancel within a second; a client that leaves cancels all that it has under way."""
@@ -25,4 +26,5 @@ class Resets:
             self._counts.clear()
         self._counts[connection] += 1
         if self._counts[connection] == MAX_RESETS + 1:
-            close_connection(connection, f"it cancelled more than {MAX_RESETS} calls within a second")
+            reason = f"it cancelled more than {MAX_RESETS} calls within a second"
+            asyncio.get_running_loop().run_in_executor(None, close_connections, {connection: reason})

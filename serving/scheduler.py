@@ -1,7 +1,7 @@
 """Dynamic batching across calls and models, with one budget of workers. Knows neither gRPC nor ONNX Runtime.
 
-A batch is formed when a worker frees: under load the queue fills meanwhile, without load nothing waits. What cannot be
-done in time is refused when it comes.
+A batch is formed when a worker becomes free: under load the queue fills meanwhile, without load nothing waits. A
+request that cannot be done in time is refused when it comes.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from serving.queue import Queue
 logger = logging.getLogger(__name__)
 
 HEADROOM = 1.4
-"""Times the forecast that has to be left until a deadline: under more load than can be done, the queue grows until what
-is admitted is only just in time by the forecast, and would be late if that were a little wrong."""
+"""The time left until a deadline must be at least so many times the forecast. Under overload the queue grows until
+admitted requests are only just in time by the forecast; a forecast that is a little too low would make them late."""
 LAST_HEADROOM = 1.25
-"""The same, once texts have become tokens: less, so that few that were let in are refused after all that work."""
+"""The same, once texts are tokenised: lower, so that few admitted requests are refused after that work."""
 RESERVE = 0.2
-"""Fraction of the queue that a caller leaves to those that have had less: who was computed just now would else take
-each free place before those that were refused ask again."""
+"""Fraction of the queue that a caller leaves to callers that have had less time. Otherwise the caller that was just
+computed would take each free place before refused callers ask again."""
 ABORT_S = 5.0
-"""What a run that was aborted may take to end, before its worker is given up."""
+"""Seconds that an aborted run may take to end, before its worker is given up."""
 
 
 class RefusedError(Exception):
@@ -41,7 +41,7 @@ class RefusedError(Exception):
     def __init__(self, message: str, retry_s: float | None = None) -> None:
         super().__init__(message)
         self.retry_s = retry_s
-        """When it may be tried again; None where that would not help."""
+        """Seconds after which to try again; None where that would not help."""
 
 
 class QueueFullError(RefusedError):
@@ -66,7 +66,7 @@ class ComputeError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What one run did."""
+    """Sizes and times of one computed batch."""
 
     rows: int
     num_tokens: int
@@ -77,7 +77,7 @@ class Batch:
 
 
 class Observer(Protocol):
-    """Is told what the scheduler does, from its threads."""
+    """Receives the scheduler's events, in its threads."""
 
     def batch_done(self, model: Any, batch: Batch) -> None:
         """A batch was computed."""
@@ -100,7 +100,7 @@ class _UnderWay:
 
     @property
     def model(self) -> Model:
-        """Computes it."""
+        """The model that computes it."""
         return self.batch[0].model
 
     def left_s(self, now_s: float) -> float:
@@ -136,9 +136,9 @@ class Scheduler:
 
         Args:
             workers: cores: as many batches of models with one thread are computed at the same time.
-            max_queue_s: what would wait longer is refused.
+            max_queue_s: a job that would wait longer is refused.
             max_run_s: a batch that takes longer is aborted.
-            clock: seconds, as deadlines are given.
+            clock: returns seconds; deadlines are on this clock.
         """
         self._clock = clock
         self.forecast = Forecast()
@@ -162,7 +162,7 @@ class Scheduler:
         return self._queue.tokens[model]
 
     def check(self, model: Model, num_tokens: int, deadline_s: float | None = None, *, origin: Origin = ANYONE) -> None:
-        """Refuse, before the work of making sequences, so many tokens that `submit` would refuse.
+        """Raise what `submit` would raise for so many tokens, before the work of making sequences of them.
 
         Raises:
             RefusedError: as `submit`.
@@ -175,7 +175,7 @@ class Scheduler:
                 measured = self.forecast.measured(model)
                 if self._busy or self._queue.first() or measured >= learnt:
                     raise
-                # Nothing is done from which it could learn that it can do better now.
+                # Nothing is computed now, so no batch can teach the forecast that the model has become faster.
                 self._admit(model, num_tokens, measured, deadline_s, HEADROOM, origin)
                 self.forecast.forget(model)
 
@@ -196,11 +196,11 @@ class Scheduler:
             finish: called in a worker with the number of a group and its outputs, as soon as they are complete, so that
                 the outputs of large requests need not all be kept.
             deadline_s: on the clock of `time.monotonic`.
-            origin: whose job it is: callers share the cores.
+            origin: caller and class of the job, by which the cores are shared.
 
         Returns:
-            Will hold what `finish` returned for each group and how long it took, or ExpiredError or ComputeError.
-            Cancelling it drops what still waits.
+            A future of what `finish` returned for each group and how long it took; its error is ExpiredError or
+            ComputeError. Cancelling it drops the sequences that still wait.
 
         Raises:
             QueueFullError: when there is too much to do already.
@@ -249,7 +249,7 @@ class Scheduler:
             raise _stuck()
 
     def _pop_batch(self) -> list[Entry]:
-        """While callers may take theirs out of the queue."""
+        """Pop a batch while callers may take theirs out of the queue."""
         with self._changed:
             return self._queue.pop_batch()
 
@@ -288,7 +288,7 @@ class Scheduler:
         origin: Origin,
         longest: int = 0,
     ) -> None:
-        """Refuse what cannot be done in time.
+        """Refuse a job that cannot be done in time.
 
         Args:
             longest: tokens of the longest sequence; 0 where it is not known.
@@ -317,7 +317,7 @@ class Scheduler:
             )
 
     def _wait_s(self, now_s: float, before_s: float, num_cores: int) -> float:
-        """Estimate when a job gets its first cores: once enough are free, and what goes before it is computed.
+        """Estimate the seconds until a job gets its first cores: enough are free, and the work before it is done.
 
         Args:
             before_s: core seconds that go before it.
@@ -360,7 +360,7 @@ class Scheduler:
             pass
 
     def _work_once(self, worker: _Worker) -> bool:
-        """A call of its own, so that an idle worker keeps neither arrays nor a model that is to be unloaded."""
+        """Compute one batch. A function of its own, so that an idle worker keeps no arrays and no unloaded model."""
         if not (batch := self._next_batch()):
             return False
         model = batch[0].model
@@ -373,11 +373,11 @@ class Scheduler:
         under_way = None
         try:
             worker.under_way = under_way = self._begin(batch)
-            if self._closed:  # which may not have seen that it is under way
+            if self._closed:  # `close` may not have seen that this batch is under way
                 self._abort(under_way)
             outputs = under_way.model.compute([entry.sequence for entry in batch], under_way.run)
             self._end(under_way, outputs)
-        except BaseException as error:  # whatever it is, the next batch has a right to a worker
+        except BaseException as error:  # whatever the error, the worker goes on with the next batch
             if not (under_way and under_way.aborted_s is not None):
                 logger.exception("a batch of %d sequences failed", len(batch))
             self._fail(batch, type(error).__name__)
@@ -424,7 +424,7 @@ class Scheduler:
         return batch
 
     def _live(self, batch: list[Entry]) -> list[Entry]:
-        """What somebody waits for still."""
+        """Return the entries that somebody still waits for."""
         now = self._clock()
         expired = {entry.job for entry in batch if entry.job.deadline_s is not None and entry.job.deadline_s <= now}
         for job in expired:
@@ -453,12 +453,12 @@ class Scheduler:
             with self._changed:
                 count = sum(self._queue.remove(entry) for entry in job.entries)
                 job.entries.clear()
-                if count:  # of which one may have been first, and too wide for the cores that are free
+                if count:  # the first entry may have been one of them, and too wide for the cores that are free
                     self._changed.notify_all()
             self._note_dropped(job, count)
 
     def _note_dropped(self, job: Job, count: int) -> None:
-        """Tell of sequences of an ended job that are not computed, unless that is because it failed."""
+        """Report the sequences of an ended job that are not computed, unless the job failed."""
         if count and (job.future.cancelled() or isinstance(job.future.exception(), ExpiredError)):
             self._observer.sequences_dropped(job.model, count)
 

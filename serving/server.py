@@ -19,6 +19,7 @@ from serving.encoder import METHODS, SERVICE, Encoder
 from serving.gate import Gate
 from serving.health import NOT_SERVING, SERVING, HealthServicer
 from serving.limits import Limits
+from serving.logs import OfGrpc
 from serving.metrics import Metrics
 from serving.metrics_server import MetricsServer
 from serving.models import Model, Models, load_model
@@ -46,8 +47,7 @@ MAX_LINGER_S = 0.5
 """gRPC waits for connections of clients that read no more until the system gives them up, long after the grace."""
 
 logger = logging.getLogger(__name__)
-logging.getLogger("grpc._cython.cygrpc").addFilter(lambda record: "ExecuteBatchError" not in record.getMessage())
-"""A client that leaves before its reply is sent is nothing that went wrong; gRPC tells of each with a traceback."""
+logging.getLogger("grpc._cython.cygrpc").addFilter(OfGrpc())
 
 
 class Server:
@@ -167,10 +167,14 @@ class Server:
         """Let health tell of runs that hang and workers that have ended, until one is lost for good.
 
         Raises:
-            RuntimeError: when a run does not end even when aborted; only a new process has all cores again.
+            RuntimeError: when a run does not end even when aborted; only a new process has all cores again. Also when
+                gRPC no longer takes calls.
         """
+        ended = asyncio.ensure_future(self._grpc.wait_for_termination())
         while True:
-            await asyncio.sleep(WATCH_S)
+            await asyncio.wait([ended], timeout=WATCH_S)
+            if ended.done():
+                raise RuntimeError(f"gRPC takes no more calls: {ended.exception() or 'it has stopped'}")
             if (trouble := self._scheduler.look_after_workers()) != self._trouble:
                 self._trouble = trouble
                 logger.log(logging.ERROR if trouble else logging.INFO, "workers: %s", trouble or "all is well again")

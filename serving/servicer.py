@@ -14,14 +14,13 @@ import grpc
 from serving.arrivals import Arrivals
 from serving.cache import Known, ReplyCache, request_key
 from serving.calls import Stage, current_call
-from serving.errors import NoRoomError, UnavailableError, abort
+from serving.errors import UnavailableError
 from serving.intake import Admitted, Incoming, Intake, note_model
 from serving.limits import Limits
 from serving.metrics import CODEC, TOKENIZE, Metrics
 from serving.models import Model, Models
 from serving.offload import NUM_THREADS, SMALL_BYTES, Offload
-from serving.refusals import Refusals
-from serving.scheduler import Done, RefusedError, Scheduler
+from serving.scheduler import Done, Scheduler
 from tasks.features import Features
 
 OUTPUTS_PER_BYTE = 4
@@ -62,11 +61,11 @@ class Reply:
 
     whole: bytes
     num_timing_bytes: int = 0
-    """At its end: how long it took."""
+    """Bytes at the end of `whole` that hold the timings."""
 
     @property
     def lasting(self) -> bytes:
-        """What may be sent again to who asks the same."""
+        """The reply without timings, which may be sent again for the same request."""
         return self.whole[: len(self.whole) - self.num_timing_bytes]
 
 
@@ -118,7 +117,6 @@ class Servicer:
         self._metrics = metrics
         self._cache = cache
         self._arrivals = Arrivals()
-        self._refusals = Refusals()
 
     @property
     def is_busy(self) -> bool:
@@ -133,8 +131,8 @@ class Servicer:
     def route(
         self, service: str, behaviours: Mapping[str, Behaviour], *, always: Collection[str] = ()
     ) -> grpc.GenericRpcHandler:
-        """What a server needs to route the calls of a service here. Requests come as bytes: what is wrong in them
-        becomes a status.
+        """What a server needs to route the calls of a service here. Requests come as bytes, and all that is wrong
+        with them or with the server is raised; see `errors.CODES`.
 
         Args:
             behaviours: by method.
@@ -147,20 +145,13 @@ class Servicer:
         return grpc.method_handlers_generic_handler(service, handlers)
 
     def _call(self, behaviour: Behaviour, always: bool) -> Behaviour:
-        """The one place where calls are refused, and their errors become statuses."""
+        """The one place where calls are refused while `unavailable`."""
 
         async def call(raw: bytes, context: grpc.aio.ServicerContext) -> bytes:
             self.num_calls += 1
-            try:
-                if self.unavailable and not always:
-                    raise UnavailableError(self.unavailable)
-                return await behaviour(raw, context)
-            except NoRoomError:
-                raise  # the gate counts it
-            except Exception as error:
-                if isinstance(error, RefusedError):
-                    await self._refusals.pace(current_call().caller, context.time_remaining())
-                await abort(context, error)
+            if self.unavailable and not always:
+                raise UnavailableError(self.unavailable)
+            return await behaviour(raw, context)
 
         return call
 

@@ -96,8 +96,9 @@ class Settings(BaseSettings):
     """Memory for replies that are sent again to who asks exactly the same, those not asked for longest dropped first; a
     change of the models empties it. 0: no cache. Worth it where queries repeat; the metrics tell how often they do."""
     max_request_bytes: int = Field(4 * 2**20, ge=1, le=2**31 - 1)
-    """Largest request message. What a text read in windows becomes takes up to 60 bytes of memory a byte (Tag, Embed;
-    150 for Answer), most where each character is a token; other texts take a few. Lower it where memory is short."""
+    """Bytes of the largest request message. A text that is read in windows takes up to 60 bytes of memory a byte (Tag,
+    Embed; 150 for Answer), most where each character is a token; other texts take a few. Lower it where memory is
+    short."""
     max_texts: int = Field(8192, ge=1)
     """Most inputs of a request, and most choices, contexts or targets in all of them; beyond it INVALID_ARGUMENT."""
     max_chars: int = Field(1_000_000, ge=1)
@@ -111,7 +112,7 @@ class Settings(BaseSettings):
     be read. What finds no room is refused with RESOURCE_EXHAUSTED. By default an eighth of the memory that this process
     may use, from 32 to 256 MiB. At least four times --max-request-bytes; more for many large requests at one time."""
     receive_s: float = Field(60.0, gt=0, le=86_400)
-    """A message that has not come within so long is refused. More for clients behind slow lines."""
+    """Seconds within which a message must have come; later ones are refused. Raise it for clients on slow networks."""
     max_connections: int = Field(4096, ge=1, le=2**31 - 1)
     """Connections at one time; further ones are closed at once."""
     keepalive_time_s: float = Field(60.0, gt=0, le=86_400)

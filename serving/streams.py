@@ -17,41 +17,41 @@ from typing import TextIO, cast
 logger = logging.getLogger(__name__)
 
 MAX_BYTES = 2**20
-"""Of lines that wait to be written; what comes then is dropped."""
+"""Bytes of lines that may wait to be written; further lines are dropped."""
 GATHER_S = 0.02
-"""Lines that come within it are written together: each write takes its thread a turn of the interpreter."""
+"""Lines that come within so many seconds are written together: each write has to wait for the interpreter lock."""
 CHUNK = 100
-"""Lines of one write. One that fails loses them all."""
+"""Lines of one write; a write that fails loses all of them."""
 CLOSE_S = 1.0
 """How long the last lines may take to be written when the process ends."""
 
 
 class Output:
-    """Lines on their way to a file descriptor, which a thread writes. Any thread may put them there; none waits."""
+    """Lines on their way to a file descriptor. A thread writes them; any thread may add some, and none waits."""
 
     def __init__(self, fd: int, *, failed: Callable[[OSError], None] = lambda _: None) -> None:
         """Make it.
 
         Args:
-            failed: is told of the first write that fails.
+            failed: called with the error of the first write that fails.
         """
         self.tell: Callable[[int], str] = lambda count: ""
         """Makes the line that says how many lines were dropped."""
         self.num_dropped = 0
-        """Lines."""
+        """Lines that were dropped."""
         self._fd = fd
         self._failed: Callable[[OSError], None] | None = failed
         self._num_told = 0
         self._waiting: deque[bytes] = deque()
         self._num_bytes = 0
-        """Of lines that wait or are being written."""
+        """Bytes of lines that wait or are being written."""
         self._condition = threading.Condition()  # its lock is reentrant: a finalizer may write while a line is put
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"output-{fd}", daemon=True)
         self._thread.start()
 
     def put(self, text: str) -> None:
-        """Have something written soon."""
+        """Queue text, which is written soon."""
         data = text.encode("utf-8", "backslashreplace")
         with self._condition:
             if self._num_bytes + len(data) > MAX_BYTES or self._closing.is_set():
@@ -113,7 +113,7 @@ class Output:
 
 
 class Stream(io.TextIOBase):
-    """What takes the place of `sys.stdout` or `sys.stderr`."""
+    """Replacement for `sys.stdout` or `sys.stderr`."""
 
     encoding = "utf-8"
 
@@ -122,7 +122,7 @@ class Stream(io.TextIOBase):
         self._fd = fd
 
     def write(self, text: str) -> int:
-        """Have it written soon; never fails."""
+        """Queue text, which is written soon; never fails."""
         self._output.put(text)
         return len(text)
 
@@ -136,7 +136,7 @@ class Stream(io.TextIOBase):
 
 
 def write_all(fd: int, data: bytes) -> None:
-    """Write, however long it takes, also where whoever shares the descriptor has made it non-blocking.
+    """Write all data, however long it takes, even if another process that shares the descriptor made it non-blocking.
 
     Raises:
         OSError: when that fails.
@@ -152,8 +152,8 @@ def write_all(fd: int, data: bytes) -> None:
 
 
 def open_missing() -> None:
-    """Open /dev/null in the place of standard streams that are closed: what is opened next, a socket say, would get
-    their numbers, and what libraries print."""
+    """Open /dev/null in the place of standard streams that are closed. Otherwise the next thing to be opened, such as a
+    socket, would get their numbers, and the output of libraries."""
     for fd in range(3):
         try:
             os.fstat(fd)
@@ -163,9 +163,10 @@ def open_missing() -> None:
 
 @contextmanager
 def never_waiting() -> Iterator[None]:
-    """Let nothing that is printed or logged in here wait for whoever reads it, and write the last of it in the end.
+    """Keep printing and logging from ever waiting for a reader; write the last lines at the end of the context.
 
-    What libraries of C++ and Rust write to standard error themselves is dropped where a pipe or terminal is full.
+    Lines that libraries of C++ and Rust write to standard error themselves are dropped where a pipe or terminal is
+    full.
     """
     before = sys.stdout, sys.stderr
     _outputs[:] = [Output(1, failed=_warn), Output(os.dup(2))]
@@ -183,7 +184,7 @@ _outputs: list[Output] = []
 
 
 def tell_dropped_with(tell: Callable[[int], str]) -> None:
-    """Set what makes the line that says how many lines of standard error were dropped."""
+    """Set the function that makes the line that says how many lines of standard error were dropped."""
     if _outputs:
         _outputs[1].tell = tell
 
@@ -207,8 +208,8 @@ def _warn(error: OSError) -> None:
 
 
 def _unblock(fd: int) -> None:
-    """Make writing to a pipe or terminal never wait: opened again it has flags of its own, so that those who share it
-    see nothing of that. A socket cannot be opened again, nor a pipe that nobody reads."""
+    """Make writing to a pipe or terminal never wait. It is opened again, which gives it flags of its own, so that other
+    processes that share it are not affected. A socket, or a pipe that nobody reads, cannot be opened again."""
     mode = os.fstat(fd).st_mode
     if not stat.S_ISFIFO(mode) and not os.isatty(fd):
         return

@@ -9,7 +9,7 @@ import socket
 logger = logging.getLogger(__name__)
 
 TIMEOUT_S = 1.0
-"""What whoever listens may take to make room."""
+"""Seconds that systemd may take to make room for a message."""
 
 
 def notify(state: str) -> None:

@@ -29,7 +29,7 @@ class TlsFiles:
     """Files in PEM."""
 
     cert: Path
-    """The server's certificate, and those that lead to its authority after it."""
+    """The server's certificate, followed by those that lead to its authority."""
     key: Path
     client_ca: Path | None = None
     """Authorities of clients: each must show a certificate of one of them. None: clients show none."""
@@ -38,9 +38,9 @@ class TlsFiles:
 class Certificates:
     """What a server needs to speak TLS, read again when its files change.
 
-    gRPC asks at each handshake whether there is something new, and while one handshake replaces the old certificates,
-    another one may be about to use them, of which gRPC keeps no count: the process crashes. So nothing is handed over
-    but what is new, and only while a handshake of our own is under way, which keeps the old ones in memory.
+    gRPC asks at each handshake whether there are new certificates. While one handshake replaces the old ones, another
+    one may be about to use them; gRPC keeps no count of that, and the process crashes. So certificates are handed over
+    only when they are new, and only while a handshake of our own is under way, which keeps the old ones in memory.
     """
 
     def __init__(self, files: TlsFiles) -> None:
@@ -58,18 +58,18 @@ class Certificates:
         self._is_mutual = files.client_ca is not None
 
     def credentials(self) -> grpc.ServerCredentials:
-        """Of a gRPC server."""
+        """Return the credentials of a gRPC server."""
         return grpc.dynamic_ssl_server_credentials(
             self._in_use, self._take_new, require_client_authentication=self._is_mutual
         )
 
     def _take_new(self) -> grpc.ServerCertificateConfiguration | None:
-        """What is new since the last handshake; gRPC's threads ask one after the other."""
+        """Return the certificates if they are new since the last handshake; gRPC's threads ask one after the other."""
         new, self._new = self._new, None
         return new
 
     async def watch(self, host: str, port: int) -> None:
-        """Use what the files hold from soon after they change.
+        """Use the new content of the files soon after they change.
 
         Args:
             host, port: where the server listens.
@@ -82,7 +82,7 @@ class Certificates:
             try:
                 await self._hand_over(current, host, port)
             except OSError as error:
-                logger.error("no renewed certificates, as the server cannot reach itself: %s", error)
+                logger.error("renewed certificates are not used, as the server cannot reach itself: %s", error)
 
     async def _hand_over(self, current: grpc.ServerCertificateConfiguration, host: str, port: int) -> None:
         with await _connected(host, port) as holding:
@@ -118,7 +118,7 @@ def _read(files: TlsFiles) -> grpc.ServerCertificateConfiguration:
 
 
 def _check(files: TlsFiles) -> None:
-    """Core's own check tells what is wrong in its log only."""
+    """Check the files: gRPC's core says what is wrong only in its log."""
     for path in (files.cert, files.key):
         path.read_bytes()  # its error names the file, that of `load_cert_chain` does not
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

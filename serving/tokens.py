@@ -13,7 +13,7 @@ from serving.errors import UnauthenticatedError
 from serving.watched import TOKENS, Watched
 
 MAX_CHARS = 4096
-"""Of a token: what is longer is compared with none."""
+"""Characters of the longest token; a longer one is refused without being compared."""
 _BOMS = {
     codecs.BOM_UTF32_LE: "UTF-32",
     codecs.BOM_UTF32_BE: "UTF-32",
@@ -38,16 +38,16 @@ class Tokens:
         self._digests = Watched(TOKENS, [path], lambda: read_tokens(path))
 
     def client(self, authorizations: Sequence[str]) -> str:
-        """Who calls: the same for each call with the same token, and another for every other token.
+        """Return a name of the caller: the same for each call with the same token, another for every other token.
 
         Every token is compared, and each in constant time, so that the time tells nothing.
 
         Args:
-            authorizations: all metadata of that name; one, `Bearer TOKEN`.
+            authorizations: all metadata of that name; there must be one, `Bearer TOKEN`.
 
         Raises:
-            UnauthenticatedError: when it holds none of the tokens, or another came as well: proxies that check one of
-                them and pass on both would be deceived.
+            UnauthenticatedError: when it holds none of the tokens, or when several came: a proxy that checks one of
+                them and passes on all would be deceived.
         """
         if len(authorizations) > 1:
             raise UnauthenticatedError(f"{len(authorizations)} `authorization` came; send one")

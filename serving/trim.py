@@ -1,4 +1,4 @@
-"""Memory that is free but not the system's yet: glibc keeps what threads have freed, for itself, and for ever."""
+"""Give freed memory back to the system: glibc keeps what threads have freed for itself, for ever."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from pathlib import Path
 
 LOOK_S = 2.0
 GROWN_BYTES = 32 * 2**20
-"""What is worth a look at all arenas, which stops the threads that allocate for some milliseconds."""
+"""Growth of unused memory that is worth a trim, which stops the threads that allocate for some milliseconds."""
 M_ARENA_MAX = -8
-"""Of glibc's malloc.h."""
+"""From glibc's malloc.h."""
 _STATM = Path("/proc/self/statm")
 
 
 def use_one_arena() -> None:
-    """Let all threads share one arena of glibc, unless MALLOC_ARENA_MAX says otherwise: each one keeps what it had at
-    most. To be called before there are threads."""
+    """Make all threads share one arena of glibc, unless MALLOC_ARENA_MAX says otherwise: each arena keeps the most
+    memory that it ever had. To be called before there are threads."""
     library = ctypes.CDLL(None)
     if "MALLOC_ARENA_MAX" not in os.environ and hasattr(library, "mallopt"):
         library.mallopt(M_ARENA_MAX, 1)
@@ -26,8 +26,8 @@ def use_one_arena() -> None:
 async def trim_memory() -> None:
     """Give back memory that has become free; ends at once where the C library cannot do so.
 
-    Memory that is in RAM and not in use grows when memory is freed, and shrinks when free memory is given back; by how
-    much is known only by doing it, so what remains then is the mark for the next time.
+    Unused memory in RAM grows when memory is freed, and shrinks when a trim gives it back. How much a trim can give
+    back is known only afterwards, so what it leaves is the baseline for the next one.
     """
     library = ctypes.CDLL(None)
     if not hasattr(library, "malloc_trim") or not hasattr(library, "mallinfo2") or not _STATM.is_file():
@@ -63,7 +63,7 @@ class _Info(ctypes.Structure):
 
 
 def _unused_bytes(library: ctypes.CDLL) -> int:
-    """Memory in RAM beside what malloc has handed out: code, mapped files, and what is free."""
+    """Return the memory in RAM that malloc has not handed out: code, mapped files, and free memory."""
     info = library.mallinfo2()
     return resident_bytes() - int(info.uordblks) - int(info.hblkhd)
 

@@ -50,12 +50,12 @@ class Watched(Generic[T]):
 
     @property
     def is_failing(self) -> bool:
-        """Whether what the files hold now is no use."""
+        """Whether the present content of the files cannot be used."""
         self.current()
         return bool(self._complaint)
 
     def current(self) -> T:
-        """What the files hold. Where they changed and are no use, what they held before, with an error in the log."""
+        """Return what the files hold. If they changed and cannot be used, log that and return what they held before."""
         with self._lock:
             if time.monotonic() - self._checked_s >= CHECK_S:
                 self._check()
@@ -90,7 +90,7 @@ _all: WeakSet[Watched[Any]] = WeakSet()
 
 
 def failing() -> dict[str, bool]:
-    """Of all files that are watched, by kind, whether what some of them hold now is no use."""
+    """Return for each kind of watched files whether the present content of some of them cannot be used."""
     found = {item.what for item in list(_all) if item.is_failing}
     return {what: what in found for what in KINDS}
 

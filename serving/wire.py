@@ -1,7 +1,7 @@
 """Request bytes -> messages, with the bad fields named where strings are not UTF-8.
 
-Protobuf keeps the interpreter until it has parsed all it was given, and an empty message of two bytes takes up to a
-hundred of memory. So what is not small is parsed in pieces, and refused as soon as it holds too many parts.
+Protobuf holds the interpreter lock until it has parsed all that it was given, and an empty message of two bytes takes
+up to a hundred bytes of memory. So large requests are parsed in pieces, and refused once they hold too many parts.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from serving.errors import MAX_VIOLATIONS, InvalidRequestError, Violation
 MessageT = TypeVar("MessageT", bound=Message)
 
 PIECE_BYTES = 64 * 1024
-"""What is parsed at once: one to three milliseconds where it is all empty messages."""
+"""Bytes that are parsed at once: one to three milliseconds where they are all empty messages."""
 CHECKED = 256
 """Strings that are checked at once."""
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
@@ -38,13 +38,13 @@ def _nothing() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What bounds the reading of a request."""
+    """Limits on the reading of a request."""
 
     max_parts: int = 10_000
-    """Fields that a request may hold, of those that are counted before they are parsed, which is not all: more than any
-    honest request does."""
+    """Most fields of a request, more than any honest one has. They are counted before they are parsed; some kinds of
+    fields are not counted."""
     check: Callable[[], None] = _nothing
-    """Called now and then, to raise where nobody waits any more."""
+    """Called now and then; raises when nobody waits for the request any more."""
 
 
 def parse(request_type: type[MessageT], raw: bytes, reading: Reading = Reading()) -> MessageT:
@@ -71,14 +71,14 @@ def _parsed(message_type: type[MessageT], raw: bytes, reading: Reading) -> Messa
 
 
 class _Field(NamedTuple):
-    """What the reader of pieces has to know of a field that holds several bytes."""
+    """What parsing in pieces has to know of a field."""
 
     name: str
     is_repeated: bool
     is_packed: bool
     """Holds many numbers, each of any length."""
     layout: _Layout | None
-    """Of a message that is no entry of a map."""
+    """Layout of the message that the field holds; None where that is an entry of a map, or no message."""
     is_deep: bool
     """Whether that message has messages of its own, which have to be counted."""
     is_counted: bool
@@ -110,7 +110,7 @@ def _is_entry(descriptor: Descriptor) -> bool:
 
 
 class _Merger:
-    """Parses a request piece by piece; between them other threads have their turn."""
+    """Parses a request piece by piece; other threads run between two pieces."""
 
     def __init__(self, raw: bytes, reading: Reading) -> None:
         self._raw = raw
@@ -121,10 +121,10 @@ class _Merger:
         """Merge the fields that stand from one place to another into a message.
 
         Args:
-            outer: field of the request that the message is the content of.
+            outer: field of the request that holds the message.
 
         Raises:
-            DecodeError: where these are no fields.
+            DecodeError: when these bytes are no fields.
             InvalidRequestError: when the request has too many parts.
         """
         piece, raw = place, self._raw
@@ -167,10 +167,10 @@ class _Merger:
             message.MergeFromString(self._raw[start:end])
 
     def _take_packed(self, message: Message, tag: bytes, start: int, end: int) -> None:
-        """Merge many numbers, as several fields: which is the same."""
+        """Merge many packed numbers as several fields: to protobuf, that is the same."""
         while start < end:
             stop = min(start + PIECE_BYTES, end)
-            while stop < end and self._raw[stop - 1] & 0x80:  # in the midst of a number
+            while stop < end and self._raw[stop - 1] & 0x80:  # in the middle of a number
                 stop += 1
             self._reading.check()
             message.MergeFromString(tag + _varint(stop - start) + self._raw[start:stop])
@@ -185,8 +185,8 @@ class _Merger:
             self._reading.check()
 
     def _field(self, place: int, end: int) -> tuple[int, int, int]:
-        """The number of the field that begins at a place, where its content begins (0 for one without length), and
-        where it ends."""
+        """Return the number of the field that begins at a place, where its content begins (0 for a field without a
+        length), and where it ends."""
         tag, place = self._read_varint(place, end)
         kind, start = tag & 7, 0
         if kind == _LENGTH:
@@ -203,7 +203,7 @@ class _Merger:
         return tag >> 3, start, place
 
     def _read_varint(self, place: int, end: int) -> tuple[int, int]:
-        """A number, and where it ends."""
+        """Return a number, and where it ends."""
         raw, value, shift = self._raw, 0, 0
         while place < end and shift < 70:
             byte = raw[place]
@@ -216,12 +216,13 @@ class _Merger:
 
 
 def joined(parts: Iterable[Message]) -> bytes:
-    """A message, serialised, of which each part holds some: to make a large one at once would keep the interpreter."""
+    """Serialise a message in parts, each with some of its fields: serialising a large one at once holds the interpreter
+    lock."""
     return b"".join(part.SerializeToString() for part in parts)
 
 
 def elements(number: int, values: Iterable[bytes]) -> Iterator[bytes]:
-    """A repeated field, serialised, in parts. To join them lets go of the interpreter, as protobuf does not.
+    """Yield a repeated field, serialised, in parts. Joining them releases the interpreter lock, unlike protobuf.
 
     Args:
         number: of the field.
@@ -233,7 +234,7 @@ def elements(number: int, values: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def header(number: int, num_bytes: int) -> bytes:
-    """What stands before so many bytes that are the content of a field."""
+    """Return the bytes that stand before the content of a field: its tag, and the length of the content."""
     return _varint(number << 3 | _LENGTH) + _varint(num_bytes)
 
 
@@ -250,7 +251,7 @@ def _varint_size(raw: bytes, place: int) -> int:
 
 
 def _not_utf8(request_type: type[Message], raw: bytes, reading: Reading) -> list[str]:
-    """The first of them, more than are told."""
+    """Return the paths of strings that are not UTF-8: the first ones, more than an error lists."""
     try:
         twin = _parsed(_twin(request_type.DESCRIPTOR), raw, reading)
     except DecodeError:
@@ -280,7 +281,7 @@ def _loosen(message: descriptor_pb2.DescriptorProto) -> None:
 
 
 def _broken_fields(message: Message, meant: Descriptor, reading: Reading, prefix: str = "") -> Iterator[str]:
-    """Paths to what is not UTF-8 in a twin, where the message that is meant has strings."""
+    """Yield the paths of fields of a twin that are not UTF-8, where the original message has strings."""
     for twin, value in message.ListFields():
         field, path = meant.fields_by_number[twin.number], f"{prefix}{twin.name}"
         if (kind := field.message_type) and _is_entry(kind):

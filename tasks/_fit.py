@@ -69,7 +69,7 @@ def _fit_pair(tokenizer: Tokenizer, first: Tokens, second: Tokens, max_length: i
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How much of texts is tokenised, as `Tokenizer.tokenize` takes it."""
+    """Options of `Tokenizer.tokenize` that say how much of the texts is tokenised."""
 
     ids_only: bool = True
     keep: int | None = None
@@ -123,8 +123,8 @@ def raise_if_invalid(invalid: list[InvalidExample]) -> None:
 
 
 def fit_pair(num_first: int, num_second: int, max_tokens: int) -> tuple[int, int]:
-    """How many tokens of each are left when some are popped from the end of the longer one until both fit; of two
-    equally long ones, from the second.
+    """Return how many tokens of each text are left when tokens are popped from the end of the longer one until both
+    fit; of two equally long ones, from the second.
 
     Source: `_truncate_seq_pair` of google-research/bert run_classifier.py.
     """

@@ -1,11 +1,12 @@
-"""Places at which a long text can be cut without any change of its tokens, for BERT's own tokenizers.
+"""Cutting of long texts without any change of their tokens, for BERT's own tokenizers.
 
 `BertNormalizer` treats each character by itself, and `BertPreTokenizer` ends a word at every space and punctuation
 mark. So the tokens behind such a character are the same whatever stands before it, unless an added token ("[SEP]")
-reaches over it. What a character is, the backend itself says: no table of Unicode is written down here.
+reaches over it. The backend itself classifies each character, so there is no table of Unicode here.
 
 A word of more characters than the model takes is one unknown token. Its middle is left out, and so are long runs of
-characters that the normalizer removes: the piece stays short, and each of its tokens stands where it stood.
+characters that the normalizer removes. So pieces stay short, and the offsets of their tokens are still those in the
+text.
 """
 
 from __future__ import annotations
@@ -19,17 +20,17 @@ import numpy as np
 import tokenizers
 
 PIECE = 4096
-"""Characters of a piece, where there is a place to cut. To tokenise and convert it takes a few milliseconds."""
+"""Characters of a piece, where there is a place to cut. Tokenising and converting one takes a few milliseconds."""
 _UNKNOWN, _CUT, _GUARDED, _UNCUT, _ODD, _WORD = range(6)
-"""Classes of characters: not asked yet; a text can be cut behind it; can be unless an added token reaches over it; ends
-a word, but a text is never cut there; none of these. From _WORD on: part of a word, in which it becomes so many
-characters as it is more than _WORD."""
+"""Classes of characters, in this order: not classified yet; a text can be cut behind it; the same, unless an added
+token reaches over it; ends a word, but a text is never cut there; none of these. From _WORD on: part of a word, where
+_WORD + n means that the normalizer makes n characters of it."""
 _MAX_CONTENTS = 256
-"""Added tokens with the same character that are looked for; of more, a text is not cut at that character."""
+"""Most added tokens with the same character that are searched for; where more have it, a text is never cut there."""
 _MAX_CANDIDATES = 32
-"""Places in a piece that are looked at, last first, where an added token may reach over each."""
+"""Most places in a piece that are checked, last first, where an added token may reach over each."""
 _MAX_MARGIN = 64
-"""Characters of the longest added token for which long words are shortened."""
+"""Long words are shortened only where the longest added token, plus one, has at most this many characters."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,7 @@ class TaskSettings:
 
 
 def check_label_names(task: str, labels: Sequence[str]) -> None:
-    """Whether they can be told apart, and are not too many or too long.
+    """Check that labels are distinct, and neither too many nor too long.
 
     Raises:
         ValueError: naming the task, and all of them or the first that is too long.

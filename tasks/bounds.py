@@ -1,4 +1,5 @@
-"""Bounds of the numbers in settings and manifests: beyond them lie mistakes, which cost memory before they show."""
+"""Bounds of the numbers in settings and manifests: values beyond them are mistakes, which cost memory before they
+show."""
 
 from __future__ import annotations
 
@@ -11,14 +12,14 @@ MAX_THREADS = 1024
 MAX_LABELS = 65_536
 MAX_LABEL_CHARS = 1024
 MAX_STRICT_LABELS = 2048
-"""Of tags of which some may not follow others, in a table of all pairs."""
+"""Labels of strict tagging, which needs a table of all pairs of tags."""
 
 Bounds = Mapping[str, tuple[int, int]]
 """Least and most that fields may hold."""
 
 
 def check_bounds(record: object, bounds: Bounds, *, prefix: str = "") -> None:
-    """Look at fields of a record.
+    """Check fields of a record.
 
     Args:
         prefix: of a field's name in the message.

@@ -1,5 +1,5 @@
-"""What a graph's file says of other files and of its positions, read without its weights and without `onnx`, which no
-server has.
+"""Read from a graph's file which other files hold its weights, and how many positions it has, without reading weights
+and without the package `onnx`, which no server has.
 
 Source: onnx.proto3 of ONNX 1.19 for the numbers of fields; protobuf.dev/programming-guides/encoding for the rest.
 """
@@ -28,18 +28,18 @@ _DIMS, _NAME = 1, 8
 _KEY, _VALUE = 1, 2
 _LOCATION = b"location"
 _POSITIONS = ("embeddings.position.weight", "position_embeddings.weight")
-"""How tables of learnt positions are called in our graphs and in those of transformers."""
+"""Ends of the names of tables of learnt positions, in our graphs and in those of transformers."""
 _MAX_NAME_BYTES = 4096
 
 
 @dataclass(frozen=True)
 class GraphFile:
-    """What is to be known of a graph before it is loaded."""
+    """Properties of a graph that are needed before it is loaded."""
 
     weight_files: frozenset[str] = frozenset()
     """Other files that hold weights, as the graph names them."""
     num_positions: int | None = None
-    """Longest sequence, where it has learnt positions under a name that is known."""
+    """Longest sequence, where the graph has learnt positions under a known name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class _Field:
 
 
 def read_graph_file(path: Path) -> GraphFile:
-    """Look through a graph, as far as it can be read: ONNX Runtime refuses what cannot.
+    """Scan a graph as far as it can be read; ONNX Runtime refuses one that cannot.
 
     Raises:
         ValueError, OSError: when there is no such file.
@@ -73,7 +73,7 @@ def read_graph_file(path: Path) -> GraphFile:
 
 
 def _fields(file: BufferedReader, start: int, end: int) -> Iterator[_Field]:
-    """What a group holds is taken for fields of the message: rather too much is found than too little."""
+    """Yield the fields of a message. Fields in a group count as its own: finding too many is better than too few."""
     while start < end:
         file.seek(start)
         tag = _number(file)

@@ -35,7 +35,7 @@ MODEL_FILE = "model.onnx"
 DATA_FILE = "model.onnx.data"
 FORMAT = 1
 MAX_MANIFEST_BYTES = 16 * 2**20
-"""Far more than any has: what is larger is none."""
+"""Largest manifest, far above any real one."""
 MAX_DEPTH = 100
 """Levels of objects and lists in each other; far more are more than readers and writers of JSON reach down to."""
 Precision = Literal["fp32", "fp16", "int8"]
@@ -228,7 +228,7 @@ class ModelDirectory:
     path: Path
     manifest: Manifest
     weight_files: tuple[str, ...] = ()
-    """Files beside the graph that hold weights of its."""
+    """Files beside the graph that hold its weights."""
 
     @property
     def model_path(self) -> Path:
@@ -335,7 +335,7 @@ def version_directories(folder: Path) -> list[Path]:
 
 
 def version_paths(folder: Path) -> list[Path]:
-    """The same, with links that may lead to none: to follow one may wait for other storage.
+    """Return the same and links that may lead to no folder: following one may have to wait for other storage.
 
     Raises:
         OSError: when the folder cannot be read.

@@ -1,4 +1,4 @@
-"""Files that are read: regular ones alone. To open a pipe waits for whoever writes it, and a device may never end."""
+"""Reading of regular files only: opening a pipe waits for its writer, and a device may never end."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def open_regular(path: str | Path) -> BufferedReader:
 
 
 def _check(path: str | Path, mode: int) -> None:
-    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # of a folder, reading tells
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # reading a folder raises an error of its own
         raise ValueError(f"not a regular file: `{path}`; put a file in its place")
 
 
 def read_regular(path: str | Path, max_bytes: int | None = None) -> bytes:
-    """The content of a file.
+    """Return the content of a file.
 
     Raises:
         ValueError: when it is a pipe, socket or device, or has more bytes.

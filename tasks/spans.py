@@ -91,7 +91,7 @@ class SpanPrediction:
 
 
 MAX_N_BEST = 1000
-"""Of each window its square is looked at."""
+"""Largest `n_best_size`: its square is the number of spans that are looked at in each window."""
 
 
 @dataclass(frozen=True)

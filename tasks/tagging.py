@@ -25,7 +25,7 @@ from tasks.windows import max_context_owner
 
 
 class Offsets(Sequence[tuple[int, int]]):
-    """Places in a text, as a tuple of (start, end) would be, in a tenth of the memory."""
+    """Sequence of places (start, end) in a text, in a tenth of the memory of a tuple."""
 
     def __init__(self, bounds: np.ndarray) -> None:
         """Make it.
@@ -49,7 +49,7 @@ class Offsets(Sequence[tuple[int, int]]):
         return start, end
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
-        for first in range(0, len(self), 1024):  # rather than lists of pairs: many of them call the garbage collector
+        for first in range(0, len(self), 1024):  # no lists of pairs: many of these make the garbage collector run
             starts, ends = self._bounds[first : first + 1024].T.tolist()
             yield from zip(starts, ends, strict=True)
 
@@ -225,7 +225,7 @@ class Tagging(Task[TaggingExample, WordWindow, TaggingPrediction, TaggingSetting
 
 
 _WORDS_AT_A_TIME = 4096
-"""That are tokenised: each takes some 300 bytes until its ids stand behind those of the others."""
+"""Words that are tokenised at a time: each takes some 300 bytes until its ids are in an array with the others."""
 
 
 class _Words:

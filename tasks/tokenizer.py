@@ -31,10 +31,10 @@ TOKENIZER_FILES = (TOKENIZER_FILE, TOKENIZER_CONFIG_FILE, "vocab.txt", "special_
 
 
 BATCH = 4 * PIECE
-"""Characters that are tokenised at a time: the backend takes up to 600 bytes for each, until all are arrays."""
+"""Characters that are tokenised at a time: the backend takes up to 600 bytes for each, until its tokens are arrays."""
 SMALL = 2000
-"""A text of no more characters is tokenised without a batch, in two thirds of the time: the backend then keeps the
-interpreter for up to 3 ms."""
+"""A text of no more characters is tokenised without a batch, in two thirds of the time; the backend then holds the
+interpreter lock for up to 3 ms."""
 _WHOLE = 2**16
 """Longer texts that cannot be cut are tokenised one after another, as they take much memory."""
 _whole = threading.Lock()
@@ -47,7 +47,7 @@ class Tokens:
     ids: np.ndarray
     """[length, or as many as were asked for] int64"""
     num_tokens: int
-    """Of the text."""
+    """Tokens of the text."""
     is_whole: bool = True
     """Whether all of the text was read; otherwise it has at least `num_tokens`."""
     places: np.ndarray | None = None
@@ -109,11 +109,11 @@ class Tokenizer:
         return hashlib.sha256(self.backend.to_str().encode()).hexdigest()
 
     def watched(self, watch: Callable[[int], None]) -> Tokenizer:
-        """The same, which tells of its work while it is under way.
+        """Return a copy that reports its progress.
 
         Args:
-            watch: called every few thousand characters with the number of tokens that were kept of them; what it raises
-                ends the work.
+            watch: called every few thousand characters with the number of tokens that were kept of them; an exception
+                that it raises ends the work.
         """
         other = copy.copy(self)
         other._watch = watch
@@ -126,8 +126,8 @@ class Tokenizer:
 
         Args:
             ids_only: do not say where each token stands.
-            keep: so many tokens of each text, and only count the others.
-            enough: read no more of a long text that has more tokens than that.
+            keep: keep so many tokens of each text, and only count the others.
+            enough: stop reading a long text once it has more tokens than this.
         """
         if len(texts) == 1 and len(texts[0]) <= SMALL:
             return [_tokens(self._encode_small(texts[0]), ids_only, keep)]
@@ -153,7 +153,7 @@ class Tokenizer:
     def _encodings(
         self, texts: Sequence[str], found: Sequence[_Gathered], *, fast: bool
     ) -> Iterator[tuple[int, Piece, tokenizers.Encoding]]:
-        """What the backend makes of the pieces of texts, of some thousand characters at a time."""
+        """Yield the backend's encodings of the pieces of texts, which it makes some thousand characters at a time."""
         batch: list[tuple[int, Piece]] = []
         size = 0
         for number, text in enumerate(texts):
@@ -202,8 +202,8 @@ class Tokenizer:
         return self.backend.normalizer is not None and self.backend.normalizer.normalize_str("A") == "a"
 
     def words(self, text: str) -> np.ndarray:
-        """Where the words of a text stand that the tokenizer sees: [words, 2] int64, (start, end) in code points,
-        `with_marks`."""
+        """Return the places of the words that the tokenizer sees in a text: [words, 2] int64, (start, end) in code
+        points, `with_marks`."""
         blocks = [np.zeros((0, 2), np.int64)]
         for _, piece, encoding in self._encodings([text], [_Gathered()], fast=False):
             offsets = _offsets(piece, encoding)
@@ -277,7 +277,7 @@ _ZEROS.setflags(write=False)
 
 
 class _Gathered:
-    """What is known of a text of which some pieces are tokenised."""
+    """Tokens of a text, gathered piece by piece."""
 
     def __init__(self, keep: int | None = None, enough: int | None = None) -> None:
         self._keep, self._enough = sys.maxsize if keep is None else keep, sys.maxsize if enough is None else enough
@@ -304,7 +304,7 @@ class _Gathered:
         return num_kept
 
     def tokens(self, *, ids_only: bool) -> Tokens:
-        """All of them."""
+        """Return all tokens that were gathered."""
         ids = _joined(self._ids, np.zeros(0, np.int64))
         places = None if ids_only else _joined(self._offsets, np.zeros((0, 2), np.int64))
         return Tokens(ids, self._num_tokens, self.is_whole, places)
@@ -353,17 +353,17 @@ def _end_of_marks(text: str, end: int, limit: int) -> int:
 
 
 def _vocab_size(backend: tokenizers.Tokenizer) -> int:
-    """One more than the highest id; there may be ids without a token."""
+    """Return one more than the highest id; there may be ids without a token."""
     model = backend.model
     num_tokens = backend.get_vocab_size(with_added_tokens=False)
-    # One by one, as `get_vocab` keeps the interpreter for as long as loading does.
+    # One by one, as `get_vocab` holds the interpreter lock for as long as loading does.
     if all(model.id_to_token(index) is not None for index in range(num_tokens)):
         return max(num_tokens, 1 + max(backend.get_added_tokens_decoder(), default=-1))
     return 1 + max(backend.get_vocab().values(), default=-1)
 
 
 MAX_FILE_BYTES, MAX_ADDED_TOKENS = 32 * 2**20, 100_000
-"""Of a tokenizer file. To read one keeps the interpreter, whatever else the process does: some 50 ms for each MB."""
+"""Limits of a tokenizer file. Reading one holds the interpreter lock, some 50 ms for each MB: all threads wait."""
 
 
 def _check_size(path: Path) -> None:

@@ -137,7 +137,7 @@ def _check_finite(sums: Iterable[float]) -> None:
 
 
 def _error(indices: Iterable[int], reason: str) -> ServerError:
-    """What the server sent for these inputs of the request is no answer."""
+    """Make the error for inputs of the request for which the server sent no usable answer."""
     return ServerError.of([InvalidItem(index, "reply", reason) for index in indices])
 
 

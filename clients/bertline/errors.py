@@ -94,8 +94,8 @@ class ServerError(BertlineError):
     def __init__(self, message: str, items: Sequence[InvalidItem] = ()) -> None:
         super().__init__(message)
         self.items = list(items)
-        """Inputs that have no answer, since the model gives no finite numbers for them, of the first request with any;
-        the others would be answered without them. Empty where that is not what is wrong."""
+        """Inputs that have no answer, as the model gives no finite numbers for them; of several requests, those of the
+        first that has any. Without them, the others would be answered. Empty for other errors."""
 
     @classmethod
     def of(cls, items: Sequence[InvalidItem]) -> ServerError:

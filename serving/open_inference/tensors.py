@@ -169,7 +169,7 @@ class _Reader:
 
 
 def _numbers(values: Sequence[int], dtype: str) -> np.ndarray:
-    """The array of them, made in parts: of each, numpy keeps the interpreter until it is done."""
+    """Make an array of numbers, in parts: numpy holds the interpreter lock until a part is done."""
     array = np.empty(len(values), dtype)
     for first in range(0, len(values), CONVERTED):
         array[first : first + CONVERTED] = values[first : first + CONVERTED]
@@ -219,12 +219,12 @@ def response(
         contents += [header(RAW_OUTPUT, sum(map(len, raw))), *raw]
     if num_truncated:
         reply.parameters["num_truncated"].int64_param = num_truncated
-    serialised = b"".join([reply.SerializeToString(), *contents])  # lets go of the interpreter, as protobuf does not
+    serialised = b"".join([reply.SerializeToString(), *contents])  # releases the interpreter lock, unlike protobuf
     return Reply(serialised)
 
 
 def _raw(array: np.ndarray, datatype: str) -> Iterator[bytes]:
-    """The elements as they travel, in parts: numpy keeps the interpreter while it copies."""
+    """Yield the serialised elements, in parts: numpy holds the interpreter lock while it copies."""
     if datatype == BYTES:
         yield from _with_lengths(array)
         return

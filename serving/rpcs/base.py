@@ -73,8 +73,8 @@ class Rpc:
         return f"{self.inputs}[{invalid.index}].{invalid.field}"
 
     def result(self, prediction: Any, example: Any, task: Any, request: Any) -> Any:
-        """What the reply holds of one prediction on an example, messages serialised; nothing of the batch's arrays is
-        kept."""
+        """Return what the reply holds for one prediction, with messages serialised and no references to the batch's
+        arrays."""
         raise NotImplementedError
 
     def reply(self, results: Sequence[Any]) -> Any:
@@ -82,7 +82,7 @@ class Rpc:
         return self.reply_type()
 
     def elements(self, results: Sequence[Any]) -> Iterable[bytes]:
-        """The results that are messages, as the field that they are in the reply: serialised, in parts."""
+        """Yield the results that are messages, serialised in parts, as their field of the reply."""
         return elements(self.reply_type.DESCRIPTOR.fields_by_name["results"].number, results)
 
 

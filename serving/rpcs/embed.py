@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 POOLINGS = {pb.POOLING_CLS: "cls", pb.POOLING_MEAN: "mean"}
 VECTORS = pb.EmbedReply.VECTORS_FIELD_NUMBER
 MAX_READINGS = 4
-"""Of a token by windows that overlap: what a text may cost in memory and time is bounded by its length."""
+"""Most windows that may read the same token, so that the length of a text bounds its memory and time."""
 
 
 class Embed(Rpc):

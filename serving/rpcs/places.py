@@ -16,7 +16,7 @@ from tasks.spans import SpanExample, SpanPrediction, Spans
 from tasks.tagging import Tagging, TaggingExample, TaggingPrediction
 
 WORDS = 4096
-"""That are serialised at once; a few milliseconds."""
+"""Words that are serialised at once; it takes a few milliseconds."""
 
 
 class Answer(Rpc):
@@ -61,7 +61,7 @@ class Answer(Rpc):
 
 
 MAX_WORDS = 2**18
-"""Of a request for `Tag` that comes in words: an empty one takes two bytes of it, and a hundred to be tokenised."""
+"""Most words of a `Tag` request that comes in words: an empty one takes two bytes, and a hundred to be tokenised."""
 
 
 class Tag(Rpc):

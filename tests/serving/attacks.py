@@ -58,10 +58,10 @@ class Sender:
         self._connection.close()
         self._reader.join(10)
 
-    def open(self, path):
-        """Begin a call without its message; returns its stream."""
+    def open(self, path, more=()):
+        """Begin a call without its message, with more header fields; returns its stream."""
         with self._changed:
-            stream = self._connection.open(path)
+            stream = self._connection.open(path, more)
             self._windows[stream] = self._initial
         return stream
 

@@ -44,8 +44,8 @@ class Connection:
             last = start + 16_384 >= len(data)
             self.send(DATA, END_STREAM if last else 0, stream, data[start : start + 16_384])
 
-    def open(self, path):
-        """Begin a call without its message; returns its stream."""
+    def open(self, path, more=()):
+        """Begin a call without its message, with more header fields; returns its stream."""
         self._stream += 2
         fields = {
             ":method": "POST",
@@ -55,7 +55,7 @@ class Connection:
             "content-type": "application/grpc",
             "te": "trailers",
         }
-        self.send(HEADERS, END_HEADERS, self._stream, b"".join(_field(*item) for item in fields.items()))
+        self.send(HEADERS, END_HEADERS, self._stream, b"".join(_field(*item) for item in (*fields.items(), *more)))
         return self._stream
 
     def ping(self):
@@ -88,4 +88,16 @@ class Connection:
 
 def _field(name, value):
     """A header field of HPACK: literal, not indexed, not compressed."""
-    return b"\0" + b"".join(bytes([len(item)]) + item.encode() for item in (name, value))
+    found = [item if isinstance(item, bytes) else item.encode() for item in (name, value)]
+    return b"\0" + b"".join(_length(len(item)) + item for item in found)
+
+
+def _length(value):
+    """An integer of HPACK in seven bits and, where these are not enough, bytes behind them."""
+    if value < 127:
+        return bytes([value])
+    groups, value = bytearray([127]), value - 127
+    while value > 127:
+        groups.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*groups, value])

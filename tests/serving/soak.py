@@ -1,4 +1,4 @@
-"""Hours of honest traffic beside all attacks in turn: no crash, no wrong or lost reply, no growth of memory.
+"""Run honest traffic beside all attacks in turn: no crash, no wrong or lost reply, no growth of memory is allowed.
 
     python -m tests.serving.soak models --minutes 60
 
@@ -36,7 +36,7 @@ ATTACK_S, PAUSE_S, SETTLE_S = 15.0, 5.0, 30.0
 MAX_GROWTH = 1.15
 NUM_CALLERS = 6
 ROWS = 2000
-"""Of the file that the job embeds."""
+"""Rows of the file that the job embeds."""
 
 
 @dataclass
@@ -68,7 +68,7 @@ def _requests() -> list[tuple[str, pb.EmbedRequest | pb.TagRequest]]:
 
 
 def _answer(reply: pb.EmbedReply | pb.TagReply) -> np.ndarray:
-    """What must be the same each time."""
+    """Return the part of a reply that must be the same each time."""
     if isinstance(reply, pb.EmbedReply):
         return np.frombuffer(reply.vectors, "<f4")
     return np.array([[span.start, span.end] for result in reply.results for span in result.entities]).ravel()
@@ -109,7 +109,7 @@ async def _honest(connection: Connection, target: str) -> Honest:
 
 
 def _job(target: str, folder: Path) -> str:
-    """Embed a file; what is wrong with the output, or nothing."""
+    """Embed a file; returns what is wrong with the output, or an empty string."""
     output = folder / "out.npy"
     command = [sys.executable, "-m", "bertline.cli", "embed", "-i", str(folder / "in.txt"), "-o", str(output)]
     ended = subprocess.run(

@@ -3,7 +3,7 @@ import socket
 
 import pytest
 
-from serving.connections import close_connection
+from serving.connections import close_connections
 
 
 def open_files():
@@ -27,7 +27,7 @@ def test_the_connection_of_a_peer_is_shut(pair):
     _, client = pair
     host, port = client.getsockname()
 
-    assert close_connection(f"ipv4:{host}:{port}", "a test")
+    close_connections({f"ipv4:{host}:{port}": "a test", "ipv4:192.0.2.1:1": "another"})
     client.settimeout(5)
     assert client.recv(1) == b""
 
@@ -38,9 +38,9 @@ def test_no_file_stays_open(pair, peer, tmp_path):
     read, write = os.pipe()
     before = open_files()
     with (tmp_path / "file").open("w"):
-        assert not close_connection(peer, "a test")
+        close_connections({peer: "a test"})
     host, port = pair[1].getsockname()
-    close_connection(f"ipv4:{host}:{port}", "a test")
+    close_connections({f"ipv4:{host}:{port}": "a test"})
 
     assert open_files() == before
     os.close(read)

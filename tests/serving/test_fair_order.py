@@ -235,6 +235,45 @@ def test_a_caller_that_found_no_room_is_behind_those_that_had_more_since():
     assert not order.outlook(Origin("a"), 1.0, 2.6).is_ahead
 
 
+def test_refused_callers_are_forgotten():
+    """Also while another caller asks again and again."""
+    order = FairOrder()
+    add(order, 100, "a", count=9)
+    for number in range(1000):
+        order.refuse(Origin("again"), number / 10)
+        order.refuse(Origin(number), number / 10)
+
+    assert all(len(found) < 50 for found in (order._classes[0]._owed, order._classes[0]._refused))
+
+
+def test_bulk_callers_are_forgotten():
+    """Also while interactive jobs wait all the time."""
+    order = FairOrder()
+    for number in range(500):
+        add(order, 10, "interactive")
+        add(order, 10, number, is_bulk=True)
+        take(order)
+        take(order)
+    while order.pick():
+        take(order)
+
+    assert order._classes[1].callers == {}
+    assert order._classes[1]._heap == []
+
+
+@pytest.mark.parametrize("num_callers", [10, 1000])
+def test_forecasts_where_there_are_many_callers(num_callers):
+    """Of some of them, it is told what all have waiting."""
+    order = FairOrder()
+    for number in range(num_callers):
+        add(order, 100 if number % 7 else 300, number, count=2)
+    whole_s = sum(0.2 if number % 7 else 0.6 for number in range(num_callers))
+
+    found = order.outlook(Origin("new"), 0.15, 0.0)
+    assert found.before_s == pytest.approx(0.15 * num_callers, rel=0.1)
+    assert order.outlook(Origin("new"), 100.0, 0.0).before_s == pytest.approx(whole_s, rel=0.1)
+
+
 def test_sizes():
     """Powers of two."""
     assert size_of(0.25) - size_of(0.124) == 2

@@ -1,14 +1,17 @@
 import asyncio
 import threading
 import time
+import weakref
+from functools import partial
 
 import pytest
 
 from bertline.v1 import encoder_pb2 as pb
 from serving import offload as offload_module
 from serving.calls import Call, set_current_call
+from serving.errors import NoThreadError
 from serving.offload import SMALL_BYTES, Offload
-from serving.scheduler import ExpiredError, QueueFullError
+from serving.scheduler import ExpiredError
 from tasks.tokenizer import Tokenizer
 from tests.serving.open_inference import infer_request, stub
 
@@ -90,21 +93,59 @@ def test_the_wait_for_a_thread_is_a_stage_of_the_call():
 
 
 def test_what_would_wait_too_long_is_refused():
-    """Beyond so many bytes under way; one request of any size is taken, and there is room again once it is done."""
+    """Where too many bytes wait, the caller with most loses a call; one of any size may wait."""
     release = threading.Event()
     offload = Offload("some", 1, lambda name, seconds: None, max_size=10_000)
 
+    async def run_as(client, size):
+        set_current_call(call_of(client))
+        return await offload(size, lambda: client)
+
     async def run():
-        first = asyncio.create_task(offload(20_000, lambda: release.wait(10)))
-        await asyncio.sleep(0)
-        with pytest.raises(QueueFullError) as caught:
-            await offload(2000, list)
+        first = asyncio.create_task(offload(2000, lambda: release.wait(10)))
+        await asyncio.sleep(0.05)
+        tasks = [asyncio.create_task(run_as(*item)) for item in (("a", 20_000), ("b", 2000), ("b", 7000), ("c", 2000))]
+        await asyncio.sleep(0.05)
         release.set()
         await first
-        assert await offload(2000, list) == []
-        return caught.value.retry_s
+        return await asyncio.gather(*tasks, return_exceptions=True)
 
-    assert asyncio.run(run()) > 0
+    found = asyncio.run(run())
+    assert [type(item) for item in found] == [NoThreadError, str, NoThreadError, str]
+    assert found[0].retry_s > 0
+    offload.close()
+
+
+def test_calls_that_were_cancelled_leave_nothing(monkeypatch):
+    """They give back their memory and their place at once, however long the threads are busy."""
+    monkeypatch.setattr(offload_module, "MAX_WAITING", 5)
+    release, kept = threading.Event(), []
+    offload = Offload("some", 1, lambda name, seconds: None)
+
+    class Request:
+        pass
+
+    async def run():
+        first = asyncio.create_task(offload(2000, lambda: release.wait(10)))
+        await asyncio.sleep(0.05)
+        for _ in range(20):
+            request = Request()
+            kept.append(weakref.ref(request))
+            task = asyncio.create_task(offload(2000, partial(id, request)))
+            del request
+            await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            del task
+        await asyncio.sleep(0.05)
+        gone = not any(item() for item in kept)
+        last = asyncio.create_task(offload(2000, lambda: "answered"))
+        await asyncio.sleep(0)
+        release.set()
+        await first
+        return gone, await last, offload._threads._work_queue.qsize()
+
+    assert asyncio.run(run()) == (True, "answered", 0)
     offload.close()
 
 
@@ -166,7 +207,7 @@ def test_too_many_calls(monkeypatch):
     found = in_turns([call_of("a") for _ in range(5)], lambda number: number)
 
     assert found[:3] == [0, 1, 2]
-    assert [type(item) for item in found[3:]] == [QueueFullError] * 2
+    assert [type(item) for item in found[3:]] == [NoThreadError] * 2
 
 
 def test_closing_ends_what_waits():

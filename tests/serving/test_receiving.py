@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import math
 import re
 import socket
 import struct
@@ -9,6 +10,7 @@ import subprocess
 import threading
 import time
 from collections import Counter
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -19,7 +21,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from bertline.v1 import encoder_pb2 as pb
 from bertline.v1 import encoder_pb2_grpc
 from serving.budget import Budget
-from serving.connections import close_connection
+from serving.connections import close_connections
 from serving.gate import MAX_WATCHES_OF_CONNECTION
 from serving.ports import MAX_STREAMS
 from serving.receiving import WINDOW_BYTES, Receiving
@@ -124,6 +126,58 @@ def test_a_message_that_comes_when_it_is_given_up():
     call, error = asyncio.run(run())
     assert error is call.aborted
     assert call.num_aborts == 1
+
+
+class Silent:
+    """A call whose message does not come, or only after some time."""
+
+    def __init__(self, after_s=math.inf):
+        self.after_s = after_s
+        self.has_ended = asyncio.Event()
+
+    async def read(self):
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self.has_ended.wait(), None if math.isinf(self.after_s) else self.after_s)
+        if self.has_ended.is_set():
+            raise grpc.aio.AbortError
+        return b"message"
+
+    async def abort(self, *status):
+        self.has_ended.set()
+        raise grpc.aio.AbortError
+
+    def trailing_metadata(self):
+        return ()
+
+
+@pytest.mark.parametrize("has_called", [False, True])
+def test_connections_without_a_message_do_not_keep_others_waiting(has_called):
+    """Hundreds of connections begin calls without a message, again and again."""
+
+    async def run():
+        receiving = Receiving(64 * MIB, 4 * MIB, 60, lambda error: None)
+
+        async def attack(name):
+            while True:
+                with suppress(Exception):
+                    await receiving.message(name, Silent())
+
+        if has_called:
+            await receiving.message("bystander", Silent(0))
+        attacks = [asyncio.create_task(attack(f"attacker {number}")) for number in range(400) for _ in range(2)]
+        await asyncio.sleep(2)
+        waits = []
+        for _ in range(10):
+            started = time.monotonic()
+            await receiving.message("bystander", Silent(0))
+            waits.append(time.monotonic() - started)
+            await asyncio.sleep(0.05)
+        for task in attacks:
+            task.cancel()
+        await asyncio.gather(*attacks, return_exceptions=True)
+        return waits
+
+    assert max(asyncio.run(run())) < 0.5
 
 
 def test_a_large_message_that_comes_slowly(small):
@@ -344,11 +398,10 @@ def test_closing_a_connection(host):
         port = clients[0].getsockname()[1]
         peer = f"ipv6:%5B::1%5D:{port}" if ":" in host else f"ipv4:{host}:{port}"
 
-        assert close_connection(peer, "a test")
+        close_connections({peer: "a test"})
         assert clients[0].recv(1) == b""
         servers[1].sendall(b"x")
         assert clients[1].recv(1) == b"x"
-        assert not close_connection("ipv4:192.0.2.1:1", "a test")
         for item in (*clients, *servers):
             item.close()
 

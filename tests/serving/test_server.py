@@ -231,18 +231,18 @@ def test_tokenize_is_refused_where_too_much_waits(slow_models, monkeypatch):
     monkeypatch.setattr("serving.servicer.TOKENIZE_BYTES", 2 * SEQUENCE_BYTES)
     with serve(slow_models) as running:
         called, release = hold(monkeypatch, encoder, "tokenize")
-        waiting = [tokenize(running) for _ in range(2)]
+        waiting = [tokenize(running) for _ in range(3)]
         assert called.wait(10)
         tokenizing = running.server._servicer.tokenizing
-        wait_until(lambda: tokenizing._size == 2 * SEQUENCE_BYTES, "one did not come")
+        wait_until(lambda: tokenizing._turns.size == 2 * SEQUENCE_BYTES, "one did not come")
         refused = tokenize(running)
 
         assert refused.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert int(dict(refused.trailing_metadata())["grpc-retry-pushback-ms"]) > 0
-        assert running.total("bertline_rejected_total", model="slow", reason="queue_full") == 1
+        assert running.total("bertline_refused_total", reason="threads") == 1
         release.set()
-        assert [list(call.result(10).num_tokens) for call in [*waiting, tokenize(running)]] == [[4]] * 3
-        assert running.total("bertline_wait_seconds_count", threads="tokenize") == 3
+        assert [list(call.result(10).num_tokens) for call in [*waiting, tokenize(running)]] == [[4]] * 4
+        assert running.total("bertline_wait_seconds_count", threads="tokenize") == 4
 
 
 def test_cancelled_call(slow):

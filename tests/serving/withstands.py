@@ -46,7 +46,7 @@ class Attack:
     run: Callable[[str, float], None]
     """Called with the target and how many seconds it may take."""
     flags: tuple[str, ...] = ()
-    """Of the server."""
+    """Flags of the server."""
 
 
 def _calls(target: str, path: str, message: bytes, count: int, seconds: float, *, connections: int = 1) -> None:
@@ -264,7 +264,7 @@ def attack_for(connection: Connection, name: str, target: str, seconds: float) -
 
 @dataclass(frozen=True)
 class Row:
-    """What an attack did."""
+    """Measurements of one attack."""
 
     attack: Attack
     noticed: Noticed
