@@ -44,7 +44,7 @@ def _describe_loaded(model: Model) -> pb.ModelInfo:
         dim=manifest.hidden_size if manifest.task == "embedding" else 0,
         labels=getattr(manifest.settings, "labels", ()),
         digest=manifest.files[MODEL_FILE],
-        manifest_json=manifest.to_json(),
+        manifest_json=model.manifest_json,
     )
 
 

@@ -8,7 +8,9 @@ import time
 from collections.abc import Callable, Hashable
 from contextlib import suppress
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
+
+from serving.errors import drop_frames
 
 T = TypeVar("T")
 
@@ -32,16 +34,16 @@ class Work(Generic[T]):
         """Call the function, in its thread. Returns a function that settles `future`; the event loop must call it."""
         if hasattr(time, "pthread_getcpuclockid"):  # macOS has none
             self._clock = time.pthread_getcpuclockid(threading.get_ident())
-        try:
-            return partial(self._settle, self.future.set_result, function())
-        except Exception as error:
-            return partial(self._settle, self.future.set_exception, _that_futures_take(error))
-        except BaseException as error:
-            return partial(self._settle, self.future.set_exception, RuntimeError(f"{type(error).__name__}: {error}"))
+        result, error = _call(function)
+        return partial(self._settle, result, error)
 
-    def _settle(self, settle: Callable[[Any], None], outcome: Any) -> None:
-        if not self.future.done():
-            settle(outcome)
+    def _settle(self, result: T | None, error: Exception | None) -> None:
+        if self.future.done():
+            return
+        if error:
+            self.future.set_exception(error)
+        else:
+            self.future.set_result(cast(T, result))
 
     async def wait(self) -> bool:
         """Wait until it has ended, or seems to hang. Returns whether it has ended."""
@@ -116,5 +118,17 @@ class Detached:
         raise TimeoutError(f"`{key}` does not answer: its storage hangs")
 
 
-def _that_futures_take(error: Exception) -> Exception:
-    return RuntimeError("StopIteration") if isinstance(error, StopIteration) else error
+def _call(function: Callable[[], T]) -> tuple[T | None, Exception | None]:
+    """Call a function; returns its result, or an error that a future takes: an expected one without its frames. These
+    hold what was loaded, and those before them the future: in a circle, until the garbage collector comes."""
+    try:
+        return function(), None
+    except (ValueError, OSError) as error:
+        drop_frames(error)
+        return None, error
+    except StopIteration as error:
+        return None, RuntimeError(f"StopIteration: {error}")
+    except Exception as error:
+        return None, error
+    except BaseException as error:
+        return None, RuntimeError(f"{type(error).__name__}: {error}")

@@ -68,16 +68,20 @@ def _load(directory: ModelDirectory, execution: Execution) -> ort.InferenceSessi
     try:
         check_installed(execution.provider, ort.get_available_providers())
         options = _options(execution)
-        weights = _weights(directory, execution, options)  # ONNX Runtime copies them
-        session = ort.InferenceSession(
-            str(path),
-            options,
-            providers=execution.providers,
-            disabled_optimizers=list(execution.disabled_optimizers),
-            enable_fallback=0,  # to another provider, with no more than a line on stdout
-        )
-        del weights
+        weights = _weights(directory, execution, options)
+        try:
+            session = ort.InferenceSession(
+                str(path),
+                options,
+                providers=execution.providers,
+                disabled_optimizers=list(execution.disabled_optimizers),
+                enable_fallback=0,  # to another provider, with no more than a line on stdout
+            )
+        finally:
+            del weights  # ONNX Runtime has copied them
         check_started(execution.provider, session.get_providers())
+    except OSError:
+        raise
     except Exception as error:  # ONNX Runtime's own errors share no base class
         raise ValueError(f"cannot load `{path}`: {_first_line(error)}") from error
     return session

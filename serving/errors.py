@@ -197,4 +197,4 @@ def _bad_request(violations: Sequence[Violation]) -> error_details_pb2.BadReques
 
 def cut(message: str) -> str:
     """A message that is short enough to travel, whatever names of the caller's it repeats."""
-    return message.encode()[:MAX_MESSAGE_BYTES].decode(errors="ignore")
+    return message.encode(errors="replace")[:MAX_MESSAGE_BYTES].decode(errors="ignore")

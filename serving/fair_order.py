@@ -29,6 +29,9 @@ MUCH_SHORTER = 3
 """Sizes (powers of two) between a job and one that may go before it: an eighth of the work."""
 SHORT_BURST_S = 0.25
 """Core seconds of short jobs that may go before their turn at once, after a time without any."""
+RESERVED_S = SHORT_BURST_S / 2
+"""Core seconds of these that are for the shortest jobs only: with twice MUCH_SHORTER sizes between, a 64th of the
+work. Jobs of a middle size would else use up all that is saved, and the shortest ones would wait."""
 OLD_RATIO = 0.125
 """Fraction of the cores' time for the oldest job."""
 OLD_BURST_S = 0.05
@@ -91,16 +94,18 @@ class Allowance:
     """Core seconds that a rule may spend: a fraction of all that are computed, saved up to a limit."""
 
     def __init__(self, ratio: float, most_s: float, *, left_s: float) -> None:
-        self._ratio, self._most_s, self._left_s = ratio, most_s, left_s
+        self._ratio, self._most_s = ratio, most_s
+        self.left_s = left_s
+        """Saved up; negative where the last batch took more."""
 
     @property
     def is_left(self) -> bool:
         """Whether the rule may take another batch."""
-        return self._left_s > 0
+        return self.left_s > 0
 
     def count(self, work_s: float, *, is_spent: bool) -> None:
         """Account for a batch, which the rule took or did not take."""
-        self._left_s = min(self._most_s, self._left_s + (self._ratio - is_spent) * work_s)
+        self.left_s = min(self._most_s, self.left_s + (self._ratio - is_spent) * work_s)
 
 
 class _ByKey(Generic[T]):
@@ -290,8 +295,9 @@ class FairOrder:
         oldest = next(iter(self._keys))
         first = Pick(oldest, Rule.OLD) if self._old.is_left and oldest is not in_turn else Pick(in_turn, Rule.TURN)
         if self._short.is_left:
-            for job in (in_turn, self._shortest()):
-                if job and self._keys[job][0] + MUCH_SHORTER <= self._keys[first.job][0]:
+            for job in filter(None, (in_turn, self._shortest())):
+                gap = self._keys[first.job][0] - self._keys[job][0]
+                if gap >= 2 * MUCH_SHORTER or (gap >= MUCH_SHORTER and self._short.left_s > RESERVED_S):
                     return Pick(job, Rule.SHORT)
         return first
 

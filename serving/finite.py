@@ -12,6 +12,8 @@ from serving.models import Model
 from tasks.base import AnyTask, Outputs
 from tasks.embedding import Embedding
 from tasks.masked_lm import MaskedLM
+from tasks.multiple_choice import MultipleChoice
+from tasks.regression import Regression
 
 
 def check_outputs(model: Model, outputs: Sequence[Outputs], place: str) -> None:
@@ -27,7 +29,10 @@ def check_outputs(model: Model, outputs: Sequence[Outputs], place: str) -> None:
     """
     if model.task.name in (MaskedLM.name, Embedding.name):
         return
-    check_arrays(model, (array for output in outputs for array in output.values()), place)
+    arrays = [array for output in outputs for array in output.values()]
+    if model.task.name == MultipleChoice.name:  # one number a choice
+        arrays = [np.concatenate([array.ravel() for array in arrays])]
+    check_arrays(model, arrays, place)
 
 
 def check_prediction(model: Model, task: AnyTask, prediction: Any, place: str) -> None:
@@ -54,9 +59,10 @@ def check_arrays(model: Model, arrays: Iterable[np.ndarray], place: str) -> None
     """Check outputs of a model.
 
     Raises:
-        UnusableOutputError: when something is NaN or infinite; a logit may be negative infinity, which is a score of 0.
+        UnusableOutputError: when something is NaN or infinite; a logit may be negative infinity, which is a score of 0,
+            beside others that are finite.
     """
-    is_sound = _are_finite if model.task.name == Embedding.name else _are_logits
+    is_sound = _are_finite if model.task.name in (Embedding.name, Regression.name) else _are_logits
     for array in arrays:
         if not is_sound(array):
             raise _error(model, place, "numbers that are not finite")
@@ -67,7 +73,7 @@ def _are_finite(array: np.ndarray) -> bool:
 
 
 def _are_logits(array: np.ndarray) -> bool:
-    return not array.size or bool(array.max() < np.inf)  # the maximum of what holds NaN is NaN
+    return not array.size or bool(np.isfinite(array.max(axis=-1)).all())  # the maximum of what holds NaN is NaN
 
 
 def _error(model: Model, place: str, what: str) -> UnusableOutputError:

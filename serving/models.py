@@ -106,6 +106,11 @@ class Model:
         return math.prod(self.last_axis) * (sum(lengths) if self.task.token_outputs else len(lengths))
 
     @cached_property
+    def manifest_json(self) -> str:
+        """Its manifest, as clients see it."""
+        return self.manifest.to_json()
+
+    @cached_property
     def last_axis(self) -> tuple[int, ...]:
         """Size of the last axis of its outputs; empty where they are single numbers."""
         labels = (len(getattr(self.task.settings, "labels", ())),)
@@ -161,7 +166,9 @@ def load_model(
     )
     engine = Engine(directory, task.output_names, execution)
     model = Model(manifest=manifest, task=task, engine=engine, execution=execution)
-    return replace(model, measured=model.warm_up())
+    model = replace(model, measured=model.warm_up())
+    assert model.manifest_json  # made here: a large one takes a second, and the event loop has none
+    return model
 
 
 _tokenizers: WeakValueDictionary[str, Tokenizer] = WeakValueDictionary()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 import weakref
 from collections.abc import Callable
@@ -24,6 +25,8 @@ from serving.models import Model, Models, State, Version
 
 logger = logging.getLogger(__name__)
 
+RETRY_S, MAX_RETRY_S = 2.0, 60.0
+"""Seconds after which a version whose storage failed is loaded again, and the most that this doubles to."""
 ABSENT_S = 0.2
 """A directory that is replaced is absent for a moment: what is missing is looked for again after this."""
 
@@ -66,6 +69,10 @@ class _Slot:
     """A load that has not ended, even if no look waits for it any more."""
     is_late: bool = False
     """Whether no look waits for the load any more."""
+    retry_s: float = math.inf
+    """When to load it again, on the monotonic clock, where storage failed: its content may be right."""
+    pause_s: float = 0.0
+    """Seconds that it waits for that."""
 
     def version(self) -> Version:
         return Version(self.path.parent.name, self.path.name, self.model, self.error if self.told else "")
@@ -241,7 +248,7 @@ class Repository:
             is_new = slot.content != found
             if found is None:
                 slot.error = slot.error or ("" if slot.model else self._found.why(path))
-            elif not slot.loading and (is_new or (slot.error and not patient)):
+            elif not slot.loading and (is_new or (slot.error and (not patient or time.monotonic() >= slot.retry_s))):
                 async with limit:
                     await self._load(key, slot, found)
             if not slot.told and not (is_new and patient):
@@ -262,6 +269,7 @@ class Repository:
         self._observer.version_seen(*key)
         started_s = time.perf_counter()
         load = partial(self._load_unchanged, slot.path, slot.model, found)
+        slot.is_late, slot.retry_s = False, math.inf
         slot.loading = work = self._threads.start(("load", slot.path), load)
         slot.content = found
         work.future.add_done_callback(partial(self._loaded, key, slot, started_s))
@@ -277,14 +285,20 @@ class Repository:
         slot.loading = None
         if future.cancelled():
             return
+        before, is_old = slot.error, False
         if not (error := future.exception()):
+            slot.pause_s = 0.0
             self._put(key, slot, future.result(), time.perf_counter() - started_s)
         elif isinstance(error, (ValueError, OSError)):
             slot.error = cut(told(error))
         else:
             logger.error("loading %s/%s failed", *key, exc_info=error)
             slot.error = cut(f"unforeseen {type(error).__name__}; the log of the server has more")
-        slot.told = not slot.error
+        if isinstance(error, OSError):
+            slot.pause_s = min(max(RETRY_S, 2 * slot.pause_s), MAX_RETRY_S)
+            slot.retry_s = time.monotonic() + slot.pause_s
+            is_old = slot.told and slot.error == before
+        slot.told = is_old or not slot.error
         if slot.error and slot.is_late:  # no look is under way that would tell
             self._tell(key, slot)
         self._changed()

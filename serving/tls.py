@@ -12,7 +12,8 @@ from pathlib import Path
 import grpc
 
 from serving import watched
-from serving.watched import TLS, Watched
+from serving.watched import MAX_FILE_BYTES, TLS, Watched
+from tasks.regular import read_regular
 
 logger = logging.getLogger(__name__)
 
@@ -74,6 +75,7 @@ class Certificates:
         Args:
             host, port: where the server listens.
         """
+        complaint = ""
         while True:
             await asyncio.sleep(watched.CHECK_S)
             current = self._watched.current()
@@ -81,17 +83,25 @@ class Certificates:
                 continue
             try:
                 await self._hand_over(current, host, port)
-            except OSError as error:
-                logger.error("renewed certificates are not used, as the server cannot reach itself: %s", error)
+                complaint = ""
+            except Exception as error:  # it is tried again
+                if str(error) != complaint:
+                    complaint = str(error)
+                    logger.error("renewed certificates are not used, as the server cannot reach itself: %s", error)
 
     async def _hand_over(self, current: grpc.ServerCertificateConfiguration, host: str, port: int) -> None:
         with await _connected(host, port) as holding:
             await asyncio.sleep(HOLD_S)  # its handshake has begun by then
             if _is_closed(holding):
                 raise ConnectionError("it closes new connections, perhaps as there are --max-connections")
-            self._new = self._in_use = current
-            with await _connected(host, port):
-                await asyncio.sleep(HOLD_S)  # whoever was about to use the old ones does so by then
+            self._new = current
+            try:
+                with await _connected(host, port):
+                    await asyncio.sleep(HOLD_S)  # whoever was about to use the old ones does so by then
+            finally:
+                if self._take_new():  # no handshake took them, and `holding` will not keep the old ones much longer
+                    raise ConnectionError("no handshake began, perhaps as there are --max-connections")
+            self._in_use = current
         logger.info("renewed certificates are used for new connections")
 
 
@@ -112,15 +122,15 @@ def _is_closed(connection: socket.socket) -> bool:
 def _read(files: TlsFiles) -> grpc.ServerCertificateConfiguration:
     _check(files)
     return grpc.ssl_server_certificate_configuration(
-        [(files.key.read_bytes(), files.cert.read_bytes())],
-        root_certificates=files.client_ca.read_bytes() if files.client_ca else None,
+        [(_content(files.key), _content(files.cert))],
+        root_certificates=_content(files.client_ca) if files.client_ca else None,
     )
 
 
 def _check(files: TlsFiles) -> None:
     """Check the files: gRPC's core says what is wrong only in its log."""
     for path in (files.cert, files.key):
-        path.read_bytes()  # its error names the file, that of `load_cert_chain` does not
+        _content(path)  # its error names the file, that of `load_cert_chain` does not
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
         context.load_cert_chain(files.cert, files.key, password=_no_password)
@@ -130,11 +140,15 @@ def _check(files: TlsFiles) -> None:
     except EncryptedKeyError:
         raise ValueError(f"the key `{files.key}` is encrypted; give one without a password") from None
     if files.client_ca:
-        files.client_ca.read_bytes()
+        _content(files.client_ca)
         try:
             context.load_verify_locations(files.client_ca)
         except ssl.SSLError as error:
             raise ValueError(f"no certificates in PEM in `{files.client_ca}`") from error
+
+
+def _content(path: Path) -> bytes:
+    return read_regular(path, MAX_FILE_BYTES)
 
 
 def _reason(error: ssl.SSLError) -> str:

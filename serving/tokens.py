@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from serving.errors import UnauthenticatedError
-from serving.watched import TOKENS, Watched
+from serving.watched import MAX_FILE_BYTES, TOKENS, Watched
+from tasks.regular import read_regular
 
 MAX_CHARS = 4096
 """Characters of the longest token; a longer one is refused without being compared."""
@@ -85,7 +86,7 @@ def read_tokens(path: Path) -> list[bytes]:
 
 
 def _text(path: Path) -> str:
-    data = path.read_bytes()
+    data = read_regular(path, MAX_FILE_BYTES)
     encoding = next((name for bom, name in _BOMS.items() if data.startswith(bom)), "UTF-16" if b"\0" in data else "")
     if encoding:
         raise ValueError(f"`{path}` is {encoding}, as some editors of Windows write it; save it as UTF-8")

@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 
 LOOK_S = 2.0
-GROWN_BYTES = 32 * 2**20
+GROWN_BYTES = 8 * 2**20
 """Growth of unused memory that is worth a trim, which stops the threads that allocate for some milliseconds."""
 M_ARENA_MAX = -8
 """From glibc's malloc.h."""

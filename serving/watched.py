@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -20,12 +21,16 @@ TLS, TOKENS = "tls", "tokens"
 KINDS = (TLS, TOKENS)
 _Signature = tuple[int, int, int, int] | None
 
+MAX_FILE_BYTES = 2**20
+"""Of a file of tokens or certificates."""
 CHECK_S = 1.0
-"""How often files are looked at, at most: looking is a system call for each."""
+"""Seconds between looks at the files."""
+HUNG_S = 10.0
+"""Seconds after which a look that has not ended counts as failing: the storage hangs."""
 
 
 class Watched(Generic[T]):
-    """What some files hold, read again when they change. May be asked from any thread."""
+    """What some files hold, read again when they change: by a thread of its own, as storage may hang."""
 
     def __init__(self, what: str, paths: Sequence[Path], read: Callable[[], T]) -> None:
         """Read them.
@@ -43,38 +48,34 @@ class Watched(Generic[T]):
         self._seen: list[_Signature] | None = self._signature()
         """None where they could not be read: that is tried again at each look."""
         self._complaint = ""
-        self._checked_s = time.monotonic()
-        self._lock = threading.Lock()
         self._value = read()
+        self._checked_s = time.monotonic()
         _all.add(self)
+        threading.Thread(target=_watch, args=(weakref.ref(self),), name="watched", daemon=True).start()
 
     @property
     def is_failing(self) -> bool:
-        """Whether the present content of the files cannot be used."""
-        self.current()
-        return bool(self._complaint)
+        """Whether the present content of the files cannot be used, or their storage does not answer."""
+        return bool(self._complaint) or time.monotonic() > self._checked_s + CHECK_S + HUNG_S
 
     def current(self) -> T:
-        """Return what the files hold. If they changed and cannot be used, log that and return what they held before."""
-        with self._lock:
-            if time.monotonic() - self._checked_s >= CHECK_S:
-                self._check()
-                self._checked_s = time.monotonic()
-            return self._value
+        """Return what the files hold, or held before where they cannot be used."""
+        return self._value
 
-    def _check(self) -> None:
-        if (signature := self._signature()) == self._seen:
-            return
-        self._seen = signature
-        try:
-            self._value = self._read()
-            self._complaint = ""
-            logger.info("read again, as it changed: %s", ", ".join(map(str, self._paths)))
-        except OSError as error:
-            self._seen = None
-            self._complain(error)
-        except ValueError as error:
-            self._complain(error)
+    def check(self) -> None:
+        """Read the files again if they changed. If they cannot be used, log that."""
+        if (signature := self._signature()) != self._seen:
+            self._seen = signature
+            try:
+                self._value = self._read()
+                self._complaint = ""
+                logger.info("read again, as it changed: %s", ", ".join(map(str, self._paths)))
+            except OSError as error:
+                self._seen = None
+                self._complain(error)
+            except Exception as error:
+                self._complain(error)
+        self._checked_s = time.monotonic()
 
     def _complain(self, error: Exception) -> None:
         """Log what is the same at every look once."""
@@ -87,6 +88,15 @@ class Watched(Generic[T]):
 
 
 _all: WeakSet[Watched[Any]] = WeakSet()
+
+
+def _watch(reference: weakref.ref[Watched[Any]]) -> None:
+    """Check files every now and then, as long as somebody uses them."""
+    time.sleep(CHECK_S)
+    while item := reference():
+        item.check()
+        del item
+        time.sleep(CHECK_S)
 
 
 def failing() -> dict[str, bool]:

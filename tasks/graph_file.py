@@ -26,6 +26,8 @@ _MESSAGES = {
 """Messages on the way to tensors, by the field that holds them."""
 _DIMS, _NAME = 1, 8
 _KEY, _VALUE = 1, 2
+_READ = {_DIMS, _NAME, _KEY, _VALUE}
+"""Fields that are read, of which there are few; others, such as weights, may be any number."""
 _LOCATION = b"location"
 _POSITIONS = ("embeddings.position.weight", "position_embeddings.weight")
 """Ends of the names of tables of learnt positions, in our graphs and in those of transformers."""
@@ -62,12 +64,12 @@ def read_graph_file(path: Path) -> GraphFile:
         found = [("model", 0, size)]
         while found:
             message, start, end = found.pop()
-            fields = list(_fields(file, start, end))
+            inner = _MESSAGES.get(message, {})
+            fields = [item for item in _fields(file, start, end) if item.number in inner or item.number in _READ]
             if message == "entry":
                 names.update(_locations(file, fields))
             elif message == "tensor":
                 lengths += _num_positions(file, fields)
-            inner = _MESSAGES.get(message, {})
             found += [(inner[item.number], item.start, item.end) for item in fields if item.number in inner]
     return GraphFile(frozenset(names), min(lengths, default=None))
 

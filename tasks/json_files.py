@@ -6,29 +6,28 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tasks.regular import open_regular
+from tasks.regular import read_regular
 
 
-def read_json_value(path: Path) -> Any:
-    """What a file holds.
+def read_json_value(path: Path, max_bytes: int | None = None) -> Any:
+    """What a file holds, of at most so many bytes.
 
     Raises:
         ValueError: naming the file, when it is broken.
     """
     try:
-        with open_regular(path) as file:
-            return json.loads(file.read().decode())
+        return json.loads(read_regular(path, max_bytes).decode())
     except (ValueError, RecursionError) as error:
         raise ValueError(f"broken JSON in `{path}`: {error}") from error
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in a file.
+def read_json(path: Path, max_bytes: int | None = None) -> dict[str, Any]:
+    """The JSON object in a file of at most so many bytes.
 
     Raises:
         ValueError: naming the file, when it holds something else.
     """
-    values = read_json_value(path)
+    values = read_json_value(path, max_bytes)
     if not isinstance(values, dict):
         raise ValueError(f"`{path}` must hold a JSON object")
     return values

@@ -15,7 +15,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -159,30 +159,39 @@ class Manifest:
         return cls(**_with_tuples(values))
 
 
-def check_json(value: Any, place: str = "", depth: int = 0) -> None:
+def check_json(value: Any, *path: str) -> None:
     """Refuse what other readers of JSON would: NaN, infinity, halves of surrogate pairs, which UTF-8 has not, and what
     lies deeper than `MAX_DEPTH`.
 
     Args:
-        place: where it stands.
-        depth: in how many others.
+        path: keys of the objects that it stands in.
 
     Raises:
         ValueError: naming the key.
     """
-    if depth > MAX_DEPTH:
-        raise ValueError(f"{place.split('.')[0]} is nested deeper than {MAX_DEPTH} levels")
+    if len(path) > MAX_DEPTH:
+        raise ValueError(f"{path[0]} is nested deeper than {MAX_DEPTH} levels")
     if isinstance(value, Mapping):
         for key, item in value.items():
-            check_json(str(key), f"a key of {place}" if place else "a key")
-            check_json(item, f"{place}.{key}" if place else str(key), depth + 1)
+            if not _is_utf8(str(key)):
+                raise ValueError(f"a key{' of ' * bool(path)}{'.'.join(path)} cannot be written as UTF-8: {key!a}")
+            check_json(item, *path, str(key))
     elif isinstance(value, (list, tuple)):
         for item in value:
-            check_json(item, place, depth + 1)
+            check_json(item, *path, "")
     elif isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"{place} must be a finite number: `{value}`")
-    elif isinstance(value, str) and value.encode(errors="replace").decode() != value:
-        raise ValueError(f"{place} cannot be written as UTF-8: {value!a}")
+        raise ValueError(f"{_place(path)} must be a finite number: `{value}`")
+    elif isinstance(value, str) and not _is_utf8(value):
+        raise ValueError(f"{_place(path)} cannot be written as UTF-8: {value!a}")
+
+
+def _place(path: Sequence[str]) -> str:
+    """Path of a value, without its places in lists."""
+    return ".".join(filter(None, path))
+
+
+def _is_utf8(text: str) -> bool:
+    return text.encode(errors="replace").decode() == text
 
 
 _KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {

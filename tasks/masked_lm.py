@@ -12,6 +12,9 @@ from tasks._fit import Reading, check_length, fit_text, raise_if_invalid, tokeni
 from tasks.base import InvalidExample, Outputs, Task, TaskSettings
 from tasks.features import Features
 
+ROWS = 16
+"""[MASK]s of a text that are computed at once: hundreds with a large vocabulary would take hundreds of megabytes."""
+
 
 @dataclass(frozen=True, slots=True)
 class ClozeExample:
@@ -66,8 +69,12 @@ class MaskedLM(Task[ClozeExample, Features, MaskPrediction, MaskedLMSettings]):
         return [[fit_text(self.tokenizer, item, max_length)] for item in tokens]
 
     def decode(self, example: ClozeExample, features: Sequence[Features], outputs: Sequence[Outputs]) -> MaskPrediction:
-        logits = outputs[0]["logits"][features[0].input_ids == self.tokenizer.mask_id]
-        return MaskPrediction(log_probs=log_softmax(logits)[:, : self.tokenizer.vocab_size])
+        logits, places = outputs[0]["logits"], np.flatnonzero(features[0].input_ids == self.tokenizer.mask_id)
+        log_probs = np.empty((len(places), min(self.tokenizer.vocab_size, logits.shape[-1])), np.float32)
+        for first in range(0, len(places), ROWS):
+            part = slice(first, first + ROWS)
+            log_probs[part] = log_softmax(logits[places[part]])[:, : self.tokenizer.vocab_size]
+        return MaskPrediction(log_probs=log_probs)
 
     def score(self, examples: Sequence[ClozeExample], predictions: Sequence[MaskPrediction]) -> dict[str, float]:
         losses, hits = [], []

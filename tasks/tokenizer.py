@@ -364,6 +364,8 @@ def _vocab_size(backend: tokenizers.Tokenizer) -> int:
 
 MAX_FILE_BYTES, MAX_ADDED_TOKENS = 32 * 2**20, 100_000
 """Limits of a tokenizer file. Reading one holds the interpreter lock, some 50 ms for each MB: all threads wait."""
+MAX_CONFIG_BYTES = 2**20
+"""Of a `tokenizer_config.json`."""
 
 
 def _check_size(path: Path) -> None:
@@ -419,7 +421,7 @@ def _check_added(vocab: Sequence[str], path: Path) -> None:
 def _read_config(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
-    config = read_json(path)
+    config = read_json(path, MAX_CONFIG_BYTES)
     for key in _NORMALIZER_KEYS:
         if key != "strip_accents" or config.get(key) is not None:
             read_flag(config, key, path)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,6 +13,7 @@ from serving.models import Model
 from serving.open_inference.options import Options
 from serving.open_inference.tensors import BYTES, DTYPES, TensorSpec, wrong
 from serving.rpcs.fill_mask import check_scores
+from serving.rpcs.texts import check_labels
 from tasks.base import AnyTask
 from tasks.classification import Classification, ClassificationExample, ClassificationPrediction
 from tasks.embedding import Embedding
@@ -27,6 +29,9 @@ Row = Mapping[str, Any]
 
 TEXT = TensorSpec("text", BYTES, (-1,))
 TEXT_PAIR = TensorSpec("text_pair", BYTES, (-1,), optional=True)
+
+ITEMS = 1024
+"""Of a list that is written as JSON at once."""
 
 
 class Form:
@@ -113,6 +118,9 @@ class ClassificationForm(Form):
 
     def example(self, row: Row, task: Any) -> ClassificationExample:
         return ClassificationExample(row["text"], row["text_pair"])
+
+    def check_windows(self, windows: Sequence[Sequence[Features]], options: Options, task: Classification) -> None:
+        check_labels(len(windows), task, options.top_k)
 
     def result(
         self, prediction: ClassificationPrediction, example: Any, options: Options, task: Classification
@@ -242,13 +250,13 @@ class TaggingForm(Form):
     def result(
         self, prediction: TaggingPrediction, example: TaggingExample, options: Options, task: Tagging
     ) -> Sequence[Any]:
-        tags = [
+        tags = (
             {"word": word, "start": start, "end": end, "tag": tag, "score": float(score)}
             for word, (start, end), tag, score in zip(
                 example.words, example.places, prediction.tags, prediction.scores, strict=True
             )
-        ]
-        return [_json([_entity(item, example.text) for item in prediction.entities]), _json(tags)]
+        )
+        return [_json(_entity(item, example.text) for item in prediction.entities), _json(tags)]
 
 
 def _entity(entity: Entity, text: str) -> dict[str, Any]:
@@ -261,8 +269,10 @@ def _entity(entity: Entity, text: str) -> dict[str, Any]:
     }
 
 
-def _json(value: Any) -> bytes:
-    return json.dumps(value, ensure_ascii=False).encode()
+def _json(items: Iterator[Any]) -> bytes:
+    """A list as JSON, some items at a time: to write a hundred thousand at once holds the interpreter lock."""
+    parts = iter(lambda: list(islice(items, ITEMS)), [])
+    return b"[%s]" % b", ".join(json.dumps(part, ensure_ascii=False)[1:-1].encode() for part in parts)
 
 
 FORMS: dict[str, Form] = {

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from serving.models import Model
 
 
+MAX_SCORES = 2**20
+"""Labels or tokens with scores in a reply. Each takes some 200 bytes and 2 us of a core, which no forecast knows."""
+
+
 class Rpc:
     """One RPC. To add another: subclass, implement, and add it to RPCS."""
 

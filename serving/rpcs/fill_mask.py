@@ -9,7 +9,7 @@ import numpy as np
 
 from bertline.v1 import encoder_pb2 as pb
 from serving.errors import InvalidRequestError, Violation
-from serving.rpcs.base import Rpc, refuse_any
+from serving.rpcs.base import MAX_SCORES, Rpc, refuse_any
 from serving.wire import elements
 from tasks.base import AnyTask, InvalidExample
 from tasks.features import Features
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from serving.models import Model
 
 MASKS = pb.FillMaskResult.MASKS_FIELD_NUMBER
-MAX_SCORES = 2**20
-"""Tokens with scores in a reply. Each takes some 200 bytes of memory and 2 us of a core, which no forecast knows."""
 
 
 class FillMask(Rpc):

@@ -6,8 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from bertline.v1 import encoder_pb2 as pb
-from serving.rpcs.base import Rpc, pair_of
+from serving.errors import InvalidRequestError, Violation
+from serving.rpcs.base import MAX_SCORES, Rpc, pair_of
 from tasks.classification import Classification, ClassificationExample, ClassificationPrediction
+from tasks.features import Features
 from tasks.multiple_choice import MultipleChoice, MultipleChoiceExample, MultipleChoicePrediction
 from tasks.regression import Regression, RegressionExample
 
@@ -23,6 +25,11 @@ class Classify(Rpc):
     def examples(self, request: pb.ClassifyRequest, task: Classification) -> list[ClassificationExample]:
         return [ClassificationExample(item.text, pair_of(item)) for item in request.inputs]
 
+    def check_windows(
+        self, windows: Sequence[Sequence[Features]], request: pb.ClassifyRequest, task: Classification
+    ) -> None:
+        check_labels(len(windows), task, request.top_k or None)
+
     def result(
         self, prediction: ClassificationPrediction, example: Any, task: Classification, request: pb.ClassifyRequest
     ) -> bytes:
@@ -30,6 +37,17 @@ class Classify(Rpc):
         for name, score in prediction.ranked()[: request.top_k or None]:
             result.labels.add(label=name, score=score)
         return result.SerializeToString()
+
+
+def check_labels(num_inputs: int, task: Classification, top_k: int | None) -> None:
+    """Raise InvalidRequestError when the labels to tell of all inputs are too many for a reply."""
+    num_labels = len(task.settings.labels)
+    count = num_inputs * min(top_k or num_labels, num_labels)
+    if count > MAX_SCORES:
+        reason = (
+            f"{count} labels were asked for, a reply holds {MAX_SCORES}; send fewer inputs per call, or a smaller top_k"
+        )
+        raise InvalidRequestError(reason, [Violation("inputs", reason)])
 
 
 class Regress(Rpc):

@@ -184,6 +184,22 @@ def test_rows_without_numbers_are_rejected(run: Run, server: FakeServer, tmp_pat
     assert {item["reason"] for item in rejects} == {"text: NaN" if told else "reply: the vector is not finite"}
 
 
+@pytest.mark.parametrize("field", ["texts[7]", "texts[-1]", "model", "texts"])
+def test_an_error_about_no_input(run: Run, server: FakeServer, tmp_path: Path, field: str) -> None:
+    """It ends the job in one line: what it names was never sent."""
+
+    def embed(request: pb.EmbedRequest) -> pb.EmbedReply:
+        raise Refusal("INTERNAL", "out of order", [(field, "NaN")])
+
+    server.reply("Embed", embed)
+    path = write_jsonl(tmp_path / "in.jsonl", [{"text": "a"}])
+    result = run("embed", "-i", path, "-o", str(tmp_path / "out.jsonl"))
+
+    assert result.code == 1
+    assert result.err.count("\n") == 1
+    assert result.err.endswith(": NaN\n")
+
+
 def test_rows_of_other_types_do_not_spoil_parquet(run: Run, tmp_path: Path) -> None:
     """What does not fit into the columns of the first rows is rejected, and says which column."""
     rows = [{"text": "a", "n": 1}, {"text": "b"}, {"text": "c", "n": "one"}, {"text": "d", "n": 2, "new": 1}]

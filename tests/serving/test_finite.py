@@ -1,12 +1,16 @@
 """What is no number is an error, and no answer."""
 
 import re
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import grpc
 import numpy as np
 import pytest
 
 from bertline.v1 import encoder_pb2 as pb
+from serving.errors import UnusableOutputError
+from serving.finite import check_outputs
 from tests.serving.conftest import serve
 from tests.serving.models import VOCAB, write_model
 from tests.serving.open_inference import infer
@@ -86,3 +90,27 @@ def test_vectors_without_length(tmp_path):
     assert error.code() is grpc.StatusCode.INTERNAL
     assert "texts[0]: tiny/1 (embedding) gave a vector of zeros, which cannot have length 1" in error.details()
     assert reply.vectors == bytes(4 * 8)
+
+
+INF = np.inf
+ROWS = [
+    ("regression", [[1.0]], True),
+    ("regression", [[-INF]], False),
+    ("classification", [[-INF, 2.0]], True),
+    ("classification", [[-INF, -INF]], False),
+    ("tagging", [[[1.0, 2.0], [-INF, 0.0]]], True),
+    ("tagging", [[[1.0, 2.0], [-INF, -INF]]], False),
+    ("multiple-choice", [-INF, 1.0], True),
+    ("multiple-choice", [-INF, -INF], False),
+    ("spans", [[-INF, 1.0, -INF]], True),
+    ("spans", [[-INF, -INF]], False),
+]
+
+
+@pytest.mark.parametrize(("task", "arrays", "is_sound"), ROWS)
+def test_negative_infinity(task, arrays, is_sound):
+    """It is a score of 0 beside others, and no answer where there is nothing else, nor as a number."""
+    model = SimpleNamespace(task=SimpleNamespace(name=task))
+    outputs = [{"logits": np.array(array, np.float32)} for array in arrays]
+    with nullcontext() if is_sound else pytest.raises(UnusableOutputError):
+        check_outputs(model, outputs, "inputs[0]")

@@ -12,6 +12,7 @@ from serving import watched
 from serving.errors import UnauthenticatedError
 from serving.tokens import Tokens, read_tokens
 from tests.serving.conftest import serve
+from tests.serving.reliability import wait_until
 
 CAT = pb.EmbedRequest(texts=["cat"], model=pb.ModelRef(name="embedder"))
 LONG = "the cat " * 15
@@ -52,8 +53,8 @@ def tokens_file(tmp_path):
 
 @pytest.fixture
 def guarded(all_tasks, tokens_file, monkeypatch):
-    """A server with tokens, whose file it looks at with each call."""
-    monkeypatch.setattr(watched, "CHECK_S", 0)
+    """A server with tokens, whose file it looks at often."""
+    monkeypatch.setattr(watched, "CHECK_S", 0.01)
     with serve(all_tasks[0], tokens_file=tokens_file) as running:
         yield running
 
@@ -92,16 +93,20 @@ def test_open_health(all_tasks, tokens_file):
 
 def test_reload(guarded, tokens_file, caplog):
     """A token that is taken out is refused from then on; a file that is no use leaves the tokens as they were."""
+
+    def errors():
+        return [record for record in caplog.records if record.levelno == logging.ERROR]
+
     tokens_file.write_text(f"{OTHER}\nnew\n")
+    wait_until(lambda: code(guarded, metadata=bearer("new")) is grpc.StatusCode.OK, "it is not read", limit_s=5)
     assert code(guarded, metadata=bearer(GOOD)) is grpc.StatusCode.UNAUTHENTICATED
-    assert code(guarded, metadata=bearer("new")) is grpc.StatusCode.OK
 
     tokens_file.write_text("a secret with spaces\n")
+    wait_until(lambda: len(errors()) == 1, "no error", limit_s=5)
     assert code(guarded, metadata=bearer("new")) is grpc.StatusCode.OK
     tokens_file.unlink()
+    wait_until(lambda: len(errors()) == 2, "no error", limit_s=5)
     assert code(guarded, metadata=bearer("new")) is grpc.StatusCode.OK
-    errors = [record for record in caplog.records if record.levelno == logging.ERROR]
-    assert len(errors) == 2
 
 
 def test_tokens_are_not_told(guarded, caplog):

@@ -9,6 +9,7 @@ import pytest
 from bertline.v1 import encoder_pb2 as pb
 from serving.intake import Intake
 from serving.rpcs import fill_mask
+from serving.rpcs import texts as texts_module
 from serving.scheduler import ExpiredError
 from tasks import _pieces
 from tasks import tokenizer as tokenizer_module
@@ -161,6 +162,20 @@ def test_scores_of_a_reply(server, monkeypatch):
 
     assert {error.code() for error in errors} == {grpc.StatusCode.INVALID_ARGUMENT}
     assert "24 tokens were asked for at 4 [MASK]s, a reply holds 20" in errors[1].details()
+
+
+def test_labels_of_a_reply(server, monkeypatch):
+    """So are texts for which all labels would be too many."""
+    monkeypatch.setattr(texts_module, "MAX_SCORES", 5)
+    inputs = [pb.TextInput(text="the cat")] * 2
+    assert len(server.stub.Classify(pb.ClassifyRequest(inputs=inputs, top_k=2)).results) == 2
+    errors = [
+        refused(server.stub.Classify, pb.ClassifyRequest(inputs=inputs))[0],
+        refused(stub(server, "ModelInfer"), infer_request("classifier", text=["the cat"] * 2))[0],
+    ]
+
+    assert {error.code() for error in errors} == {grpc.StatusCode.INVALID_ARGUMENT}
+    assert all("6 labels were asked for, a reply holds 5; send fewer" in error.details() for error in errors)
 
 
 def test_a_question_before_many_choices(server):

@@ -9,7 +9,7 @@ import pytest
 from bertline.v1 import encoder_pb2 as bertline
 from serving.models import Models, Version
 from serving.offload import SMALL_BYTES
-from serving.open_inference import tensors
+from serving.open_inference import forms, tensors
 from serving.open_inference.forms import FORMS
 from serving.open_inference.options import Options
 from serving.open_inference.service import METHODS, SERVICE
@@ -403,3 +403,12 @@ def test_numbers_in_parts(server, monkeypatch, numbers):
     typed, raw = (infer(server, "embedder", input_ids=rows, typed=flag) for flag in (True, False))
 
     np.testing.assert_array_equal(typed["sentence_embedding"], raw["sentence_embedding"])
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, 4, 7, 12])
+def test_long_lists_are_written_in_parts(monkeypatch, count):
+    """Which are the same JSON."""
+    monkeypatch.setattr(forms, "ITEMS", 4)
+    items = [{"word": 'é"字', "start": number} for number in range(count)]
+
+    assert forms._json(iter(items)) == json.dumps(items, ensure_ascii=False).encode()

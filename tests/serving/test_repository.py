@@ -1,6 +1,7 @@
 """Servers whose directory of models changes while they serve."""
 
 import asyncio
+import errno
 import gc
 import os
 import shutil
@@ -15,6 +16,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from bertline.v1 import encoder_pb2 as pb
+from serving import repository as repository_module
 from serving.models import Models
 from serving.repository import Repository
 from tasks.manifest import MANIFEST_FILE, MODEL_FILE
@@ -389,6 +391,55 @@ def test_asked_to_look(put, models_dir):
             server.wait_for("bertline_model_loads_total", count, result="failed")
 
         assert server.total("bertline_model_loads_total", result="loaded") == 1
+
+
+def fail_to_load(monkeypatch, errors):
+    """Let loads fail with these errors, one after the other; returns references to what they held meanwhile."""
+    load, held = Repository._load_unchanged, []
+
+    class Weights:
+        pass
+
+    def failing(self, *arguments):
+        if not errors:
+            return load(self, *arguments)
+        weights = Weights()
+        held.append(weakref.ref(weights))
+        raise errors.pop(0)
+
+    monkeypatch.setattr(Repository, "_load_unchanged", failing)
+    return held
+
+
+def test_storage_that_fails_for_a_while(put, models_dir, monkeypatch, caplog):
+    """What it holds is loaded once it can be read: nothing in it has to change. The log tells of an error once."""
+    monkeypatch.setattr(repository_module, "RETRY_S", 0.05)
+    put()
+    with watching(models_dir) as server:
+        fail_to_load(monkeypatch, [OSError(errno.EIO, "Input/output error", "weights") for _ in range(3)])
+        put("other")
+        wait_until(lambda: states(server).get("other/1") == "FAILED")
+        wait_until(lambda: states(server).get("other/1") == "READY")
+
+        assert server.total("bertline_model_loads_total", model="other", result="failed") == 1
+        errors = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+        assert len(errors) == 1
+        assert errors[0].endswith("it is not served: cannot read `weights`: input/output error")
+
+
+def test_a_load_that_fails_leaves_nothing(put, models_dir, monkeypatch):
+    """Its memory is free at once, without the garbage collector."""
+    put()
+    gc.disable()
+    try:
+        with watching(models_dir) as server:
+            held = fail_to_load(monkeypatch, [ValueError("broken"), ValueError("broken again")])
+            for name in ("other", "third"):
+                put(name)
+                wait_until(lambda name=name: states(server).get(f"{name}/1") in ("FAILED", "READY"))
+            wait_until(lambda: len(held) == 2 and not any(item() for item in held))
+    finally:
+        gc.enable()
 
 
 def test_all_gone(put, models_dir, tmp_path, caplog):

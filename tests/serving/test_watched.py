@@ -1,16 +1,17 @@
 import logging
 import os
+import threading
 
 import pytest
 
 from serving import watched
+from serving.tokens import read_tokens
 from serving.watched import TOKENS, Watched, failing
+from tests.serving.reliability import wait_until
 
 
 @pytest.fixture
-def path(tmp_path, monkeypatch):
-    """A file that is looked at each time."""
-    monkeypatch.setattr(watched, "CHECK_S", 0)
+def path(tmp_path):
     path = tmp_path / "file"
     path.write_text("old")
     return path
@@ -28,10 +29,13 @@ def test_what_could_not_be_read_is_read_once_it_can_be(path, caplog):
     files = Watched(TOKENS, [path], read)
     path.write_text("newer")
     denied = True
-    assert [files.current() for _ in range(3)] == ["old"] * 3
+    for _ in range(3):
+        files.check()
+        assert files.current() == "old"
     assert files.is_failing
     assert failing()[TOKENS]
     denied = False
+    files.check()
 
     assert files.current() == "newer"
     assert not files.is_failing
@@ -47,5 +51,60 @@ def test_a_file_of_the_same_size_and_time_is_read_again(path):
         os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert path.stat().st_mtime_ns == before.st_mtime_ns
+    files.check()
 
     assert files.current() == "new"
+
+
+def test_storage_that_hangs(tmp_path, monkeypatch):
+    """What was read before stays in use, nobody waits, and after a while it counts as failing."""
+    monkeypatch.setattr(watched, "CHECK_S", 0.01)
+    monkeypatch.setattr(watched, "HUNG_S", 0.2)
+    path, hangs, release = tmp_path / "file", threading.Event(), threading.Event()
+
+    def read():
+        if hangs.is_set():
+            release.wait(10)
+        return path.read_text()
+
+    path.write_text("old")
+    files = Watched(TOKENS, [path], read)
+    hangs.set()
+    path.write_text("newer")
+    assert not files.is_failing
+    wait_until(lambda: files.is_failing, "it does not count as failing", limit_s=5)
+    assert files.current() == "old"
+    release.set()
+    wait_until(lambda: files.current() == "newer", "it is not read", limit_s=5)
+    assert not files.is_failing
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero"), lambda path: enlarge(path)])
+def test_no_regular_files(tmp_path, make):
+    """A pipe, a device and a file without end are no tokens, at the start and later, and nothing waits for them."""
+    path = tmp_path / "tokens"
+    path.write_text("token\n")
+    files = Watched(TOKENS, [path], lambda: read_tokens(path))
+    path.unlink()
+    make(path)
+    files.check()
+
+    assert len(files.current()) == 1
+    assert files.is_failing
+    with pytest.raises(ValueError, match="tokens"):
+        read_tokens(path)
+
+
+def enlarge(path):
+    with path.open("wb") as file:
+        file.truncate(2**40)
+
+
+def test_files_that_nobody_uses_are_not_looked_at(path, monkeypatch):
+    """Their thread ends."""
+    monkeypatch.setattr(watched, "CHECK_S", 0.01)
+    before = threading.active_count()
+    files = Watched(TOKENS, [path], path.read_text)
+    assert threading.active_count() == before + 1
+    del files
+    wait_until(lambda: threading.active_count() == before, "the thread stays", limit_s=5)

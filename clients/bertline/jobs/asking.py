@@ -130,20 +130,15 @@ class Asker:
         try:
             results = list(self.patiently(lambda: self.ask(inputs, usage)))
         except InvalidInput as error:
-            reasons = {item.index: f"{item.field}: {item.reason}" for item in error.items if item.index is not None}
-            if reasons:
+            if reasons := _reasons(error, len(inputs)):
                 return self._without(inputs, reasons)
             if not any(item.field in ALL_INPUTS for item in error.items):
                 raise
             return self._divided(inputs, error)
         except ServerError as error:
-            if not error.items:
+            if not (reasons := _reasons(error, len(inputs))):
                 raise
-            return self._without(
-                inputs,
-                {item.index: f"{item.field}: {item.reason}" for item in error.items if item.index is not None},
-                2,
-            )
+            return self._without(inputs, reasons, 2)
         except Overloaded as error:
             if not error.is_final:
                 raise
@@ -197,6 +192,15 @@ class Asker:
 
 def _is_final(error: BertlineError) -> bool:
     return isinstance(error, Overloaded) and error.is_final
+
+
+def _reasons(error: InvalidInput | ServerError, num_inputs: int) -> dict[int, str]:
+    """What an error says of inputs, by their number; of others than were sent, nothing."""
+    return {
+        item.index: f"{item.field}: {item.reason}"
+        for item in error.items
+        if item.index is not None and 0 <= item.index < num_inputs
+    }
 
 
 def _part(asked: Asked, pairs: Sequence[tuple[int, Any]], *, is_last: bool) -> Part:
