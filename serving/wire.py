@@ -179,7 +179,7 @@ class _Merger:
     def _count(self, name: str) -> None:
         self._num_parts += 1
         if self._num_parts > self._reading.max_parts:
-            reason = f"more than {self._reading.max_parts} came, or parts of them; send several requests"
+            reason = f"more than {self._reading.max_parts} items and parts of items came; send several requests"
             raise InvalidRequestError(violations=[Violation(name, reason)])
         if not self._num_parts % 1024:
             self._reading.check()
