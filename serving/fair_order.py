@@ -248,9 +248,12 @@ class FairOrder:
         self._short = Allowance(SHORT_RATIO, SHORT_BURST_S, left_s=SHORT_BURST_S)
         self._old = Allowance(OLD_RATIO, OLD_BURST_S, left_s=0.0)
         self._numbers = itertools.count()
+        self._picked: Pick | None = None
+        """The last pick, until something changes."""
 
     def add(self, job: Job) -> None:
         """Add a job, all of whose entries wait from now on."""
+        self._picked = None
         deadline_s = math.inf if job.deadline_s is None else job.deadline_s
         key = self._keys[job] = (size_of(job.work_s), deadline_s, next(self._numbers))
         self._classes[job.origin.is_bulk].add(job, key)
@@ -263,6 +266,7 @@ class FairOrder:
 
     def leave(self, entry: Entry) -> None:
         """Note that an entry no longer waits."""
+        self._picked = None
         job = entry.job
         job.num_waiting -= 1
         self._count(entry, -1)
@@ -287,11 +291,18 @@ class FairOrder:
 
     def pick(self) -> Pick | None:
         """Return the job that is next and why; None where nothing waits."""
+        if not self._picked:
+            self._picked = self._pick()
+        return self._picked
+
+    def _pick(self) -> Pick | None:
         interactive, bulk = self._classes
         first_bulk = bulk.next()  # also asked where it is not its turn: it forgets callers that are through
         in_turn = interactive.next() or first_bulk
         if in_turn is None:
             return None
+        if len(self._keys) == 1:
+            return Pick(in_turn, Rule.TURN)
         oldest = next(iter(self._keys))
         first = Pick(oldest, Rule.OLD) if self._old.is_left and oldest is not in_turn else Pick(in_turn, Rule.TURN)
         if self._short.is_left:
@@ -310,6 +321,7 @@ class FairOrder:
 
     def charge(self, pick: Pick, batch: Sequence[Entry]) -> None:
         """Charge callers and rules for the batch that a pick led to, while its entries still wait."""
+        self._picked = None
         work_s = sum(entry.work_s for entry in batch)
         self._short.count(work_s, is_spent=pick.rule is Rule.SHORT)
         self._old.count(work_s, is_spent=pick.rule is Rule.OLD)
