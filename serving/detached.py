@@ -119,8 +119,9 @@ class Detached:
 
 
 def _call(function: Callable[[], T]) -> tuple[T | None, Exception | None]:
-    """Call a function; returns its result, or an error that a future takes: an expected one without its frames. These
-    hold what was loaded, and those before them the future: in a circle, until the garbage collector comes."""
+    """Call a function; returns its result, or an error that a future takes. Expected errors lose their frames, which
+    hold what was loaded. Their callers' frames hold the future: the cycle would last until the garbage collector runs.
+    """
     try:
         return function(), None
     except (ValueError, OSError) as error:

@@ -83,7 +83,7 @@ class ReceivingError(RefusedError):
 
 
 class NoThreadError(RefusedError):
-    """As many calls as may be wait for a thread that reads requests."""
+    """Too many calls or bytes wait for a thread that reads requests."""
 
 
 class NoRoomError(RefusedError):

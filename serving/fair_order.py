@@ -30,8 +30,8 @@ MUCH_SHORTER = 3
 SHORT_BURST_S = 0.25
 """Core seconds of short jobs that may go before their turn at once, after a time without any."""
 RESERVED_S = SHORT_BURST_S / 2
-"""Core seconds of these that are for the shortest jobs only: with twice MUCH_SHORTER sizes between, a 64th of the
-work. Jobs of a middle size would else use up all that is saved, and the shortest ones would wait."""
+"""Last core seconds of SHORT_BURST_S, which are for the shortest jobs only: 2 x MUCH_SHORTER sizes smaller, a 64th of
+the work. Otherwise jobs of medium size would use up all that is saved, and the shortest ones would wait."""
 OLD_RATIO = 0.125
 """Fraction of the cores' time for the oldest job."""
 OLD_BURST_S = 0.05
@@ -157,7 +157,7 @@ class _Turns:
         """Callers that found no room, in the order of their first refusal since they last had room: the virtual time of
         that refusal, and the time of their last one."""
         self._refused: OrderedDict[Hashable, None] = OrderedDict()
-        """The same callers, by their last refusal."""
+        """The same callers, in the order of their last refusal."""
         self._heap: list[tuple[float, int, _Caller]] = []
         self._numbers = itertools.count()
 
@@ -204,7 +204,7 @@ class _Turns:
         self._forget_refusals(now_s)
 
     def _forget_refusals(self, now_s: float) -> None:
-        """Those of callers that have not asked again."""
+        """Forget callers that have not been refused again within OWED_S."""
         while self._refused and self._owed[first := next(iter(self._refused))][1] < now_s - OWED_S:
             self._forgive(first)
 
@@ -297,7 +297,7 @@ class FairOrder:
 
     def _pick(self) -> Pick | None:
         interactive, bulk = self._classes
-        first_bulk = bulk.next()  # also asked where it is not its turn: it forgets callers that are through
+        first_bulk = bulk.next()  # called in any case, as it also forgets callers that are done
         in_turn = interactive.next() or first_bulk
         if in_turn is None:
             return None

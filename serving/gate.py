@@ -203,10 +203,10 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         except grpc.aio.BaseError:  # of a call that has its status
             raise
         except Exception as error:
-            drop_frames(error)  # what they hold of the call is given back already
+            drop_frames(error)  # they hold data of the call, which the budget no longer counts
             if reason := REASONS.get(type(error)):
                 self._metrics.refused(reason)
-            if isinstance(error, RefusedError):
+            if isinstance(error, RefusedError) and error.retry_s is not None:  # others are not asked again
                 await self._refusals.pace(call.caller, context.time_remaining())
             await abort(context, error)
 
@@ -260,7 +260,7 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         if call.path == _WATCH:
             client, counts = call.connection, self._watches
             is_full = sum(counts.values()) >= MAX_WATCHES or counts[client] >= MAX_WATCHES_OF_CONNECTION
-            if is_full and counts[client]:  # the first one of each connection has its place: they are bounded, too
+            if is_full and counts[client]:  # each connection may have one: connections are bounded, too
                 raise TooManyWatchesError("too many watches of health; watch once by connection")
         elif self._max_concurrent is None or _is_health(call):
             return _nothing
@@ -307,14 +307,14 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]
 
 
 async def _nobody(requests: Any, context: Any) -> None:
-    """Handle calls that are refused before a handler would have them."""
+    """Stand in for a handler where a call is refused or its method is unknown; never called."""
 
 
 def _message(deserialize: Deserialize, raw: bytes) -> Any:
     try:
         return deserialize(raw)
     except DecodeError:
-        raise InvalidRequestError("the message is none of this method") from None
+        raise InvalidRequestError("the message cannot be parsed as a request of this method") from None
 
 
 async def _write_all(behaviour: Behaviour, request: Any, context: Any) -> None:

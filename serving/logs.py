@@ -52,7 +52,7 @@ def dropped(count: int, formatter: logging.Formatter | None = None) -> str:
 
 
 class LineLimit:
-    """At most so many lines a second; the next one tells how many were left out before it."""
+    """Limit of lines a second; the first line of another second says how many were left out before it."""
 
     def __init__(self, max_per_s: int) -> None:
         self._max_per_s = max_per_s
@@ -60,7 +60,7 @@ class LineLimit:
         self._num_lines = 0
 
     def omitted(self) -> int | None:
-        """How many lines were left out before this one; None where it has to be left out too."""
+        """Count a line; returns how many were left out before it, or None where it has to be left out, too."""
         second, omitted = int(time.monotonic()), 0
         if second != self._second:
             omitted = max(0, self._num_lines - self._max_per_s)
@@ -70,9 +70,9 @@ class LineLimit:
 
 
 class OfGrpc(logging.Filter):
-    """Lets through what gRPC's own code logs, but for too many lines: it tells of odd calls, each with a traceback.
+    """Filter for the log of gRPC's own code, which writes a traceback for each odd call: one line a second at most.
 
-    Nothing went wrong where a client leaves before its reply is sent.
+    `ExecuteBatchError` is dropped: it is no error when a client leaves before its reply is sent.
     """
 
     def __init__(self) -> None:

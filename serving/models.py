@@ -167,7 +167,7 @@ def load_model(
     engine = Engine(directory, task.output_names, execution)
     model = Model(manifest=manifest, task=task, engine=engine, execution=execution)
     model = replace(model, measured=model.warm_up())
-    assert model.manifest_json  # made here: a large one takes a second, and the event loop has none
+    assert model.manifest_json  # made here, not in the event loop: a large one takes a second
     return model
 
 

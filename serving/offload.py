@@ -50,14 +50,14 @@ class Offload:
         Args:
             name: of the threads.
             waited: is told of each wait for one of them: that name, and seconds. Called in that thread.
-            max_size: of the bytes that wait, where these are to be bounded: the caller with most loses a call.
+            max_size: most bytes that may wait; beyond it, the caller with most loses a call. None: calls are counted.
         """
         self._name, self._waited, self._max_size = name, waited, max_size
         self._threads = ThreadPoolExecutor(num_threads, thread_name_prefix=name)
         self._turns: Turns[_Work[Any]] = Turns()
         self._lock = threading.Lock()
         self._num_due = 0
-        """Threads that were asked to take a turn, and have not yet."""
+        """Turns that threads were asked to take, and have not taken yet."""
         self._busy: set[int] = set()
         """Threads that work, even if nobody waits for it any more."""
 

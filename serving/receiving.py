@@ -64,7 +64,7 @@ class _Reader:
     context: Any
     started_s: float
     given_up: asyncio.Future[NoReturn] | None = None
-    """Ends the call; its error is the one that gRPC wants to see raised."""
+    """Task that aborts the call; gRPC expects its error to be raised by the handler."""
 
 
 class Receiving:

@@ -70,9 +70,9 @@ class _Slot:
     is_late: bool = False
     """Whether no look waits for the load any more."""
     retry_s: float = math.inf
-    """When to load it again, on the monotonic clock, where storage failed: its content may be right."""
+    """When to load the version again, on the monotonic clock; inf unless storage failed: its content may be right."""
     pause_s: float = 0.0
-    """Seconds that it waits for that."""
+    """Seconds from the last failure of its storage to `retry_s`."""
 
     def version(self) -> Version:
         return Version(self.path.parent.name, self.path.name, self.model, self.error if self.told else "")

@@ -131,8 +131,8 @@ class Servicer:
     def route(
         self, service: str, behaviours: Mapping[str, Behaviour], *, always: Collection[str] = ()
     ) -> grpc.GenericRpcHandler:
-        """What a server needs to route the calls of a service here. Requests come as bytes, and all that is wrong
-        with them or with the server is raised; see `errors.CODES`.
+        """Return the handler that routes the calls of a service here. Requests come as bytes. Anything wrong with them
+        or with the server is raised; see `errors.CODES`.
 
         Args:
             behaviours: by method.

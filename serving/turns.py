@@ -54,7 +54,7 @@ class Turns(Generic[T]):
         return caller, item
 
     def take_back(self) -> T:
-        """Remove the newest item of the caller with most: by size."""
+        """Remove the newest item of the caller whose items have the largest total size."""
         caller = max(self._lines, key=lambda name: self._lines[name].size)
         item = next(reversed(self._lines[caller].sizes))
         self.discard(caller, item)

@@ -37,9 +37,9 @@ class Unread:
         return self._bytes.get(connection, 0)
 
     def fits(self, connection: str, reply_bytes: int) -> bool:
-        """Whether a connection may have so many bytes more to read, beside what it has: as much as remains free. One
-        reply of any size may wait where no other does. Where there is no room, connections that do not read make
-        some soon."""
+        """Whether a reply of so many bytes may wait for a connection: all its unread replies together may take as many
+        bytes as are free. One reply of any size may wait where no other does. Where there is no room, connections that
+        do not read make some soon."""
         if not self._bytes or self[connection] + CALL_BYTES + reply_bytes <= self._budget.free:
             return True
         self.make_room()

@@ -22,7 +22,7 @@ KINDS = (TLS, TOKENS)
 _Signature = tuple[int, int, int, int] | None
 
 MAX_FILE_BYTES = 2**20
-"""Of a file of tokens or certificates."""
+"""Largest file of tokens or certificates."""
 CHECK_S = 1.0
 """Seconds between looks at the files."""
 HUNG_S = 10.0
@@ -30,7 +30,7 @@ HUNG_S = 10.0
 
 
 class Watched(Generic[T]):
-    """What some files hold, read again when they change: by a thread of its own, as storage may hang."""
+    """Content of some files, read again when they change, by a thread of its own, as storage may hang."""
 
     def __init__(self, what: str, paths: Sequence[Path], read: Callable[[], T]) -> None:
         """Read them.

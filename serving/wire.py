@@ -71,7 +71,7 @@ def _parsed(message_type: type[MessageT], raw: bytes, reading: Reading) -> Messa
 
 
 class _Field(NamedTuple):
-    """What parsing in pieces has to know of a field."""
+    """Properties of a field that parsing in pieces needs."""
 
     name: str
     is_repeated: bool

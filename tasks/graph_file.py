@@ -27,7 +27,7 @@ _MESSAGES = {
 _DIMS, _NAME = 1, 8
 _KEY, _VALUE = 1, 2
 _READ = {_DIMS, _NAME, _KEY, _VALUE}
-"""Fields that are read, of which there are few; others, such as weights, may be any number."""
+"""Fields that are read. A message has few of these, but may have any number of others, such as weights."""
 _LOCATION = b"location"
 _POSITIONS = ("embeddings.position.weight", "position_embeddings.weight")
 """Ends of the names of tables of learnt positions, in our graphs and in those of transformers."""

@@ -10,7 +10,7 @@ from tasks.regular import read_regular
 
 
 def read_json_value(path: Path, max_bytes: int | None = None) -> Any:
-    """What a file holds, of at most so many bytes.
+    """Return the JSON value in a file, of at most `max_bytes` where that is given.
 
     Raises:
         ValueError: naming the file, when it is broken.
@@ -22,7 +22,7 @@ def read_json_value(path: Path, max_bytes: int | None = None) -> Any:
 
 
 def read_json(path: Path, max_bytes: int | None = None) -> dict[str, Any]:
-    """The JSON object in a file of at most so many bytes.
+    """Return the JSON object in a file, of at most `max_bytes` where that is given.
 
     Raises:
         ValueError: naming the file, when it holds something else.

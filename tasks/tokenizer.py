@@ -365,7 +365,7 @@ def _vocab_size(backend: tokenizers.Tokenizer) -> int:
 MAX_FILE_BYTES, MAX_ADDED_TOKENS = 32 * 2**20, 100_000
 """Limits of a tokenizer file. Reading one holds the interpreter lock, some 50 ms for each MB: all threads wait."""
 MAX_CONFIG_BYTES = 2**20
-"""Of a `tokenizer_config.json`."""
+"""Largest `tokenizer_config.json`."""
 
 
 def _check_size(path: Path) -> None:

@@ -31,7 +31,7 @@ TEXT = TensorSpec("text", BYTES, (-1,))
 TEXT_PAIR = TensorSpec("text_pair", BYTES, (-1,), optional=True)
 
 ITEMS = 1024
-"""Of a list that is written as JSON at once."""
+"""Items of a list that are written as JSON at once."""
 
 
 class Form:
@@ -270,7 +270,7 @@ def _entity(entity: Entity, text: str) -> dict[str, Any]:
 
 
 def _json(items: Iterator[Any]) -> bytes:
-    """A list as JSON, some items at a time: to write a hundred thousand at once holds the interpreter lock."""
+    """Write a list as JSON, some items at a time: writing a hundred thousand at once holds the interpreter lock."""
     parts = iter(lambda: list(islice(items, ITEMS)), [])
     return b"[%s]" % b", ".join(json.dumps(part, ensure_ascii=False)[1:-1].encode() for part in parts)
 

@@ -40,7 +40,7 @@ class Classify(Rpc):
 
 
 def check_labels(num_inputs: int, task: Classification, top_k: int | None) -> None:
-    """Raise InvalidRequestError when the labels to tell of all inputs are too many for a reply."""
+    """Raise InvalidRequestError when a reply would hold too many labels, those of all inputs together."""
     num_labels = len(task.settings.labels)
     count = num_inputs * min(top_k or num_labels, num_labels)
     if count > MAX_SCORES:

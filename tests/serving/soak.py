@@ -63,6 +63,7 @@ def _requests() -> list[tuple[str, pb.EmbedRequest | pb.TagRequest]]:
         found.append(("Embed", pb.EmbedRequest(texts=[text(60) for _ in range(16)], model=embed)))
         found.append(("Tag", pb.TagRequest(inputs=[pb.TagInput(text=text(30))], model=tag)))
     found.append(("Embed", pb.EmbedRequest(texts=[text(5000)], model=embed, truncate=True)))
+    found.append(("Embed", pb.EmbedRequest(texts=[text(3) for _ in range(4000)], model=embed)))  # as clients send lists
     found.append(("Tag", pb.TagRequest(inputs=[pb.TagInput(text=text(20_000))], model=tag)))
     return found
 

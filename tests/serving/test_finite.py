@@ -109,7 +109,7 @@ ROWS = [
 
 @pytest.mark.parametrize(("task", "arrays", "is_sound"), ROWS)
 def test_negative_infinity(task, arrays, is_sound):
-    """It is a score of 0 beside others, and no answer where there is nothing else, nor as a number."""
+    """It is a score of 0 beside finite logits; alone, or as the number of a regression, it is an error."""
     model = SimpleNamespace(task=SimpleNamespace(name=task))
     outputs = [{"logits": np.array(array, np.float32)} for array in arrays]
     with nullcontext() if is_sound else pytest.raises(UnusableOutputError):

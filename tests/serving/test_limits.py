@@ -165,7 +165,7 @@ def test_scores_of_a_reply(server, monkeypatch):
 
 
 def test_labels_of_a_reply(server, monkeypatch):
-    """So are texts for which all labels would be too many."""
+    """Requests whose reply would hold too many labels are refused."""
     monkeypatch.setattr(texts_module, "MAX_SCORES", 5)
     inputs = [pb.TextInput(text="the cat")] * 2
     assert len(server.stub.Classify(pb.ClassifyRequest(inputs=inputs, top_k=2)).results) == 2

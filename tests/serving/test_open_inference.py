@@ -407,7 +407,7 @@ def test_numbers_in_parts(server, monkeypatch, numbers):
 
 @pytest.mark.parametrize("count", [0, 1, 3, 4, 7, 12])
 def test_long_lists_are_written_in_parts(monkeypatch, count):
-    """Which are the same JSON."""
+    """The parts together are the same JSON as the whole list."""
     monkeypatch.setattr(forms, "ITEMS", 4)
     items = [{"word": 'é"字', "start": number} for number in range(count)]
 

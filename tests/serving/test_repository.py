@@ -394,7 +394,7 @@ def test_asked_to_look(put, models_dir):
 
 
 def fail_to_load(monkeypatch, errors):
-    """Let loads fail with these errors, one after the other; returns references to what they held meanwhile."""
+    """Make loads fail with these errors, one after the other; returns references to what they held meanwhile."""
     load, held = Repository._load_unchanged, []
 
     class Weights:
@@ -412,7 +412,7 @@ def fail_to_load(monkeypatch, errors):
 
 
 def test_storage_that_fails_for_a_while(put, models_dir, monkeypatch, caplog):
-    """What it holds is loaded once it can be read: nothing in it has to change. The log tells of an error once."""
+    """A version there is loaded once it can be read, without any change in it. The log tells of an error once."""
     monkeypatch.setattr(repository_module, "RETRY_S", 0.05)
     put()
     with watching(models_dir) as server:

@@ -14,7 +14,7 @@ MAX_WAIT = 10
 
 
 def bulk_work(simulation, models, callers):
-    """Tokens that bulk callers got, those of models twice as fast by half: what the cores did for them."""
+    """Return the work of the cores for bulk callers: their tokens, divided by the speed of the model."""
     records = simulation.records
     return sum(records[f"bulk {number}"].done_tokens / models[item[0]].speed for number, item in enumerate(callers))
 

@@ -101,7 +101,7 @@ def enlarge(path):
 
 
 def test_files_that_nobody_uses_are_not_looked_at(path, monkeypatch):
-    """Their thread ends."""
+    """The thread that looks at them ends."""
     monkeypatch.setattr(watched, "CHECK_S", 0.01)
     before = threading.active_count()
     files = Watched(TOKENS, [path], path.read_text)

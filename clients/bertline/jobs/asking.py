@@ -195,7 +195,7 @@ def _is_final(error: BertlineError) -> bool:
 
 
 def _reasons(error: InvalidInput | ServerError, num_inputs: int) -> dict[int, str]:
-    """What an error says of inputs, by their number; of others than were sent, nothing."""
+    """Return what an error says of inputs, by their index, without inputs that were never sent."""
     return {
         item.index: f"{item.field}: {item.reason}"
         for item in error.items
