@@ -47,7 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Returns:
         The exit code: 0 after a drain, 2 for a mistake in settings or models (one line on stderr says which), 1 for
-        models whose storage hangs. A run that hangs for good ends the process with 1, too.
+        models whose storage hangs. A run that hangs for good ends the process with 1, too, as does gRPC that ends by
+        itself.
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     if "--version" in arguments:

@@ -16,7 +16,7 @@ import heapq
 import itertools
 import math
 from collections import OrderedDict, defaultdict
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Generic, TypeVar
@@ -39,6 +39,8 @@ OLD_BURST_S = 0.05
 
 NUM_SAMPLED = 256
 """Callers that a forecast looks at, at most; where there are more, it looks at every second one, every third one..."""
+LARGE = 1 / 64
+"""Fraction of the backlog that makes a caller one that a forecast always looks at."""
 OWED_S = 2.0
 """Seconds for which a refused caller is expected to ask again."""
 
@@ -158,6 +160,9 @@ class _Turns:
         that refusal, and the time of their last one."""
         self._refused: OrderedDict[Hashable, None] = OrderedDict()
         """The same callers, in the order of their last refusal."""
+        self._large: set[_Caller] = set()
+        """Callers that may have LARGE of the backlog."""
+        self._num_outlooks = 0
         self._heap: list[tuple[float, int, _Caller]] = []
         self._numbers = itertools.count()
 
@@ -173,8 +178,13 @@ class _Turns:
         self._forgive(caller.name)
 
     def count(self, entry: Entry, sign: int) -> None:
-        self.callers[entry.job.origin.caller].backlog.add(entry.work_s, sign)
+        caller = self.callers[entry.job.origin.caller]
+        caller.backlog.add(entry.work_s, sign)
         self.backlog.add(entry.work_s, sign)
+        if not caller.backlog.num_entries:
+            self._large.discard(caller)
+        elif caller.backlog.work_s > LARGE * self.backlog.work_s:
+            self._large.add(caller)
 
     def charge(self, name: Hashable, work_s: float) -> None:
         caller = self.callers[name]
@@ -219,12 +229,24 @@ class _Turns:
         own = self.callers.get(caller) or _Caller(caller, self.now_s)
         until_s = max(own.served_s, self.now_s) + own.backlog.work_s + work_s
         before_s, is_ahead = own.backlog.work_s, self._owed.get(caller, (own.served_s, 0.0))[0] > owed_s
-        step = 1 + len(self.callers) // NUM_SAMPLED
-        for other in itertools.islice(self.callers.values(), 0, None, step):
-            if other.backlog.num_entries and other is not own:
-                before_s += step * min(other.backlog.work_s, max(0.0, until_s - other.served_s))
-                is_ahead = is_ahead or other.served_s < own.served_s
+        for other, times in self._others(own):
+            before_s += times * min(other.backlog.work_s, max(0.0, until_s - other.served_s))
+            is_ahead = is_ahead or other.served_s < own.served_s
         return Outlook(min(before_s, self.backlog.work_s), is_ahead)
+
+    def _others(self, own: _Caller) -> Iterator[tuple[_Caller, int]]:
+        """Yield the other callers with waiting jobs, and how many each stands for: where there are very many, those
+        with large backlogs and a sample of the rest, a different one each time."""
+        step = 1 + len(self.callers) // NUM_SAMPLED
+        if step == 1:
+            yield from ((other, 1) for other in self.callers.values() if other.backlog.num_entries and other is not own)
+            return
+        self._large = {item for item in self._large if item.backlog.work_s > LARGE * self.backlog.work_s}
+        yield from ((other, 1) for other in self._large if other is not own)
+        self._num_outlooks += 1
+        for other in itertools.islice(self.callers.values(), self._num_outlooks % step, None, step):
+            if other.backlog.num_entries and other is not own and other not in self._large:
+                yield other, step
 
 
 @dataclass(slots=True)

@@ -70,7 +70,7 @@ ROUNDED_S = 0.02
 """Seconds, beside a hundredth of the timeout, by which a client's deadline may pass before the server's."""
 _HEALTH = f"/{health.SERVICE_NAME}/"
 _WATCH = f"{_HEALTH}Watch"
-_SMALL = (_WATCH, f"/{reflection.SERVICE_NAME}/")
+_SMALL = (_HEALTH, f"/{reflection.SERVICE_NAME}/")
 
 Behaviour = Callable[[Any, Any], Any]
 Deserialize = Callable[[bytes], Any]

@@ -36,6 +36,8 @@ class Model:
     """How its graph is run: what the manifest says, but for what the server was told otherwise."""
     measured: Sequence[tuple[int, float]] = ()
     """Tokens, padding included, and seconds of a core of the batches that warmed it up."""
+    manifest_json: str = ""
+    """Its manifest, as clients see it. A large one takes a second to write: too long for the event loop."""
 
     @property
     def max_batch_tokens(self) -> int:
@@ -106,11 +108,6 @@ class Model:
         return math.prod(self.last_axis) * (sum(lengths) if self.task.token_outputs else len(lengths))
 
     @cached_property
-    def manifest_json(self) -> str:
-        """Its manifest, as clients see it."""
-        return self.manifest.to_json()
-
-    @cached_property
     def last_axis(self) -> tuple[int, ...]:
         """Size of the last axis of its outputs; empty where they are single numbers."""
         labels = (len(getattr(self.task.settings, "labels", ())),)
@@ -166,9 +163,7 @@ def load_model(
     )
     engine = Engine(directory, task.output_names, execution)
     model = Model(manifest=manifest, task=task, engine=engine, execution=execution)
-    model = replace(model, measured=model.warm_up())
-    assert model.manifest_json  # made here, not in the event loop: a large one takes a second
-    return model
+    return replace(model, measured=model.warm_up(), manifest_json=manifest.to_json())
 
 
 _tokenizers: WeakValueDictionary[str, Tokenizer] = WeakValueDictionary()

@@ -70,6 +70,7 @@ class Offload:
         """Begin nothing more, and end the threads, those that work when they are done; again is fine."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         with self._lock:
+            self._num_due = 0
             while found := self._turns.take():
                 found[1].found.cancel()
 

@@ -42,8 +42,6 @@ GONE_S = 1.0
 later."""
 
 
-LAST_RATIO = 4
-"""One of so many turns is for connections that otherwise go last."""
 SLOW_S = 60.0
 """Seconds for which a connection counts as slow."""
 MAX_KNOWN = 8192
@@ -56,6 +54,10 @@ class _Standing(IntEnum):
     PROMPT = 0
     UNKNOWN = 1
     SLOW = 2
+
+
+FIRST = (_Standing.PROMPT, _Standing.UNKNOWN, _Standing.PROMPT, _Standing.SLOW)
+"""Which connections go first, turn by turn; the others follow in their order."""
 
 
 @dataclass(slots=True, eq=False)
@@ -102,6 +104,10 @@ class Receiving:
         self._waiting: dict[_Standing, Turns[asyncio.Future[None]]] = {standing: Turns() for standing in _Standing}
         self._num_turns = 0
         self._timer: asyncio.TimerHandle | None = None
+        self._was_late = False
+        """Whether the last look was put off."""
+        self._look_s = 0.0
+        """When the next one is due."""
 
     async def message(self, connection: str, context: Any) -> bytes:
         """Return the next message of a call.
@@ -129,11 +135,11 @@ class Receiving:
         reader = _Reader(connection, context, time.monotonic())
         self._quick[reader] = None
         if not self._timer:
-            self._timer = asyncio.get_running_loop().call_later(MOMENT_S, self._look)
+            self._look_later()
         try:
             message = await uncancelled(context.read())
             is_prompt = reader in self._quick and message is not grpc.aio.EOF
-            if is_prompt and self._standing(connection) is _Standing.UNKNOWN:
+            if is_prompt and self._standing(connection) is not _Standing.SLOW:
                 self._know(connection, -math.inf)
             if reader.given_up:  # just before the message was there
                 await asyncio.wait([reader.given_up])
@@ -186,13 +192,16 @@ class Receiving:
                 turn[1].set_result(None)
 
     def _next_turn(self) -> tuple[str, asyncio.Future[None]] | None:
-        lines = list(self._waiting.items())
-        for standing, turns in lines if self._num_turns % LAST_RATIO else reversed(lines):
-            while turn := turns.take(self._may):
+        """Each standing goes first now and then, so that none waits for ever."""
+        first = FIRST[self._num_turns % len(FIRST)]
+        for standing in (first, *_Standing):
+            while turn := self._waiting[standing].take(self._may):
                 if (now := self._standing(turn[0])) <= standing:
                     self._num_turns += 1
                     return turn
                 self._waiting[now].put(*turn)  # it has been slow meanwhile
+                if now is first:
+                    return self._next_turn()
         return None
 
     @property
@@ -211,9 +220,18 @@ class Receiving:
         if len(self._known) > MAX_KNOWN:
             self._known.popitem(last=False)
 
+    def _look_later(self) -> None:
+        self._look_s = time.monotonic() + MOMENT_S
+        self._timer = asyncio.get_running_loop().call_later(MOMENT_S, self._look)
+
     def _look(self) -> None:
         """Count messages that take longer than MOMENT_S as slow, and give up slow ones that are too many or late."""
         now = time.monotonic()
+        if now > self._look_s + MOMENT_S and not self._was_late:  # the event loop was held up, and reads have ended
+            self._was_late = True
+            self._look_later()
+            return
+        self._was_late = False
         for reader in [item for item in self._quick if now - item.started_s >= MOMENT_S]:
             del self._quick[reader]
             self._num_quick -= 1
@@ -229,8 +247,9 @@ class Receiving:
         for reader in [item for item in coming if now - item.started_s >= self._limit_s]:
             self._give_up(reader, ReceivingError(f"the message did not come within {self._limit_s:g} s"))
         self._let_others_in()
-        again = self._quick or self._slow or self._num_waiting
-        self._timer = asyncio.get_running_loop().call_later(MOMENT_S, self._look) if again else None
+        self._timer = None
+        if self._quick or self._slow or self._num_waiting:
+            self._look_later()
 
     def _surplus(self, coming: list[_Reader], now: float) -> _Reader:
         """Choose the slow message to give up: the oldest one of the connection with most. Where each connection has

@@ -264,7 +264,7 @@ class Repository:
 
     async def _load(self, key: Key, slot: _Slot, found: Content) -> None:
         if slot.content != found and not slot.model:  # what failed was something else
-            slot.error, slot.told = "", True
+            slot.error, slot.told, slot.pause_s = "", True, 0.0
         self._changed()
         self._observer.version_seen(*key)
         started_s = time.perf_counter()
@@ -299,7 +299,7 @@ class Repository:
             slot.retry_s = time.monotonic() + slot.pause_s
             is_old = slot.told and slot.error == before
         slot.told = is_old or not slot.error
-        if slot.error and slot.is_late:  # no look is under way that would tell
+        if not slot.told and slot.is_late:  # no look is under way that would tell
             self._tell(key, slot)
         self._changed()
 

@@ -98,9 +98,10 @@ class Certificates:
             try:
                 with await _connected(host, port):
                     await asyncio.sleep(HOLD_S)  # whoever was about to use the old ones does so by then
-            finally:
-                if self._take_new():  # no handshake took them, and `holding` will not keep the old ones much longer
+                if self._new:
                     raise ConnectionError("no handshake began, perhaps as there are --max-connections")
+            finally:
+                self._new = None  # `holding` will not keep the old ones in memory much longer
             self._in_use = current
         logger.info("renewed certificates are used for new connections")
 

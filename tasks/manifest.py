@@ -174,7 +174,7 @@ def check_json(value: Any, *path: str) -> None:
     if isinstance(value, Mapping):
         for key, item in value.items():
             if not _is_utf8(str(key)):
-                raise ValueError(f"a key{' of ' * bool(path)}{'.'.join(path)} cannot be written as UTF-8: {key!a}")
+                raise ValueError(f"a key{' of ' * bool(path)}{_place(path)} cannot be written as UTF-8: {key!a}")
             check_json(item, *path, str(key))
     elif isinstance(value, (list, tuple)):
         for item in value:

@@ -258,6 +258,7 @@ def test_bulk_callers_are_forgotten():
         take(order)
 
     assert order._classes[1].callers == {}
+    assert order._classes[0]._large == order._classes[1]._large == set()
     assert order._classes[1]._heap == []
 
 
@@ -272,6 +273,17 @@ def test_forecasts_where_there_are_many_callers(num_callers):
     found = order.outlook(Origin("new"), 0.15, 0.0)
     assert found.before_s == pytest.approx(0.15 * num_callers, rel=0.1)
     assert order.outlook(Origin("new"), 100.0, 0.0).before_s == pytest.approx(whole_s, rel=0.1)
+
+
+def test_forecasts_see_large_callers_among_many():
+    """Wherever they stand, and whatever the others have: on average, and nearly each time."""
+    for place in (0, 1, 2, 300, 599):
+        order = FairOrder()
+        for number in range(600):
+            add(order, 10_000 if number == place else 1, number)
+
+        found = [order.outlook(Origin("new"), 10.0, 0.0).before_s for _ in range(6)]
+        assert all(seconds == pytest.approx(10.6, abs=0.3) for seconds in found)
 
 
 def test_sizes():

@@ -1,8 +1,6 @@
 """Calls whose headers or messages no client of gRPC would send."""
 
 import asyncio
-import base64
-import logging
 import struct
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -97,14 +95,16 @@ def test_a_message_that_is_none(server, path, caplog):
 
 def test_odd_calls_do_not_fill_the_log(server, caplog):
     """gRPC tells of each of them with a traceback; one line a second is enough, which says how many there were."""
+    odd = (EMBED, [("x-request-id", b"\xff")])
     started = time.monotonic()
-    for _ in range(20):
-        speak(server.target, *[(EMBED, [("x-request-id", b"\xff"), ("x-other", base64.b64encode(b"a"))])] * 10)
+    for _ in range(5):
+        speak(server.target, *[odd] * 20)
+    time.sleep(1.1)
+    speak(server.target, odd)
     told = [record for record in caplog.records if record.name.startswith("grpc")]
 
-    assert 0 < len(told) <= time.monotonic() - started + 2
-    assert sum(getattr(record, "fields", {}).get("omitted", 0) for record in told) > 10
-    assert all(record.levelno >= logging.INFO for record in told)
+    assert 2 <= len(told) <= time.monotonic() - started + 2
+    assert sum(getattr(record, "fields", {}).get("omitted", 0) for record in told) > 50
 
 
 def test_a_server_that_grpc_has_ended(all_tasks):

@@ -180,6 +180,47 @@ def test_connections_without_a_message_do_not_keep_others_waiting(has_called):
     assert max(asyncio.run(run())) < 0.5
 
 
+def test_a_new_connection_beside_busy_and_slow_ones():
+    """Each kind of connection has its turns, however much the others ask."""
+
+    async def run():
+        receiving = Receiving(64 * MIB, 4 * MIB, 60, lambda error: None)
+
+        async def ask(name, after_s):
+            while True:
+                with suppress(Exception):
+                    await receiving.message(name, Silent(after_s))
+
+        asking = [asyncio.create_task(ask(f"slow {number}", math.inf)) for number in range(60) for _ in range(2)]
+        asking += [asyncio.create_task(ask(f"prompt {number}", 0.005)) for number in range(12) for _ in range(2)]
+        await asyncio.sleep(1)
+        waits = []
+        for number in range(5):
+            started = time.monotonic()
+            await receiving.message(f"new {number}", Silent(0))
+            waits.append(time.monotonic() - started)
+        for task in asking:
+            task.cancel()
+        await asyncio.gather(*asking, return_exceptions=True)
+        return waits
+
+    assert max(asyncio.run(run())) < 0.5
+
+
+def test_a_stall_of_the_event_loop_makes_no_connection_slow():
+    """Messages that came meanwhile are seen before it is judged how long they took."""
+
+    async def run():
+        receiving = Receiving(64 * MIB, 4 * MIB, 60, lambda error: None)
+        reading = asyncio.create_task(receiving.message("bystander", Silent(0.003)))
+        await asyncio.sleep(0)
+        time.sleep(0.1)
+        await reading
+        return receiving._standing("bystander").name
+
+    assert asyncio.run(run()) == "PROMPT"
+
+
 def test_a_large_message_that_comes_slowly(small):
     """It is answered, if it comes within its time."""
     request = pb.EmbedRequest(texts=["cat " * 2000] * 100, truncate=True, model=pb.ModelRef(name="embedder"))
