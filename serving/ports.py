@@ -81,6 +81,9 @@ def channel_options(settings: Settings) -> Iterator[tuple[str, int]]:
     yield "grpc.server.max_pending_requests", MAX_BURST
     yield "grpc.server.max_pending_requests_hard_limit", MAX_BURST
     yield "grpc.max_concurrent_streams", MAX_STREAMS
+    # Else a client that has the reply of a call, and begins another, is refused it where memory of the old one is not
+    # free yet: it sees UNAVAILABLE.
+    yield "grpc.http2.max_deallocating_streams", MAX_STREAMS
     # Further ones are closed: without descriptors nobody could read metrics or models, and clients would wait in vain.
     most = min(settings.max_connections, max_connections(limit()))
     yield "grpc.max_allowed_incoming_connections", max(1, most // _num_addresses(settings.host))

@@ -22,6 +22,8 @@ MessageT = TypeVar("MessageT", bound=Message)
 
 PIECE_BYTES = 64 * 1024
 """Bytes that are parsed at once: one to three milliseconds where they are all empty messages."""
+MAX_WORDS = 2**18
+"""Most words of a `Tag` request that comes in words: an empty one takes two bytes, and a hundred to be tokenised."""
 CHECKED = 256
 """Strings that are checked at once."""
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
@@ -41,8 +43,10 @@ class Reading:
     """Limits on the reading of a request."""
 
     max_parts: int = 10_000
-    """Most fields of a request, more than any honest one has. They are counted before they are parsed; some kinds of
-    fields are not counted."""
+    """Most fields of a request, more than any honest one has. They are counted before they are parsed; fields of
+    messages that hold no further messages are not."""
+    max_words: int = MAX_WORDS
+    """Most words, which are counted apart."""
     check: Callable[[], None] = _nothing
     """Called now and then; raises when nobody waits for the request any more."""
 
@@ -80,14 +84,13 @@ class _Field(NamedTuple):
     layout: _Layout | None
     """Layout of the message that the field holds; None where that is an entry of a map, or no message."""
     is_deep: bool
-    """Whether that message has messages of its own, which have to be counted."""
-    is_counted: bool
+    """Whether fields of that message have to be counted one by one: messages, and words."""
+    is_word: bool
 
 
 _Layout = Mapping[int, _Field]
 """Fields by number, of one type of message."""
-_UNCOUNTED = {"bertline.v1.TagInput.words"}
-"""There may be any number of words."""
+_WORDS = {"bertline.v1.TagInput.words"}
 
 
 @cache
@@ -98,11 +101,15 @@ def _layout(descriptor: Descriptor) -> _Layout:
             is_repeated=field.is_repeated,
             is_packed=field.is_repeated and field.type in _VARINTS,
             layout=None if not (kind := field.message_type) or _is_entry(kind) else _layout(kind),
-            is_deep=bool(kind) and not _is_entry(kind) and any(inner.message_type for inner in kind.fields),
-            is_counted=field.full_name not in _UNCOUNTED,
+            is_deep=bool(kind) and not _is_entry(kind) and any(map(_is_counted, kind.fields)),
+            is_word=field.full_name in _WORDS,
         )
         for field in descriptor.fields
     }
+
+
+def _is_counted(field: FieldDescriptor) -> bool:
+    return bool(field.message_type) or field.full_name in _WORDS
 
 
 def _is_entry(descriptor: Descriptor) -> bool:
@@ -115,7 +122,7 @@ class _Merger:
     def __init__(self, raw: bytes, reading: Reading) -> None:
         self._raw = raw
         self._reading = reading
-        self._num_parts = 0
+        self._num_parts = self._num_words = 0
 
     def merge(self, message: Message, layout: _Layout, place: int, end: int, outer: str = "") -> None:
         """Merge the fields that stand from one place to another into a message.
@@ -137,8 +144,13 @@ class _Merger:
             else:
                 number, start, place = self._field(first, end)
             field = layout.get(number)
-            if field is None or field.is_counted:
-                self._count(outer or (field.name if field else "unknown fields"))
+            if field and field.is_word:
+                self._num_words += 1
+                self._check(outer, self._num_words, self._reading.max_words, "words")
+            else:
+                self._num_parts += 1
+                name = outer or (field.name if field else "unknown fields")
+                self._check(name, self._num_parts, self._reading.max_parts, "items and parts of items")
             size = place - first
             if start and field and (field.is_deep or size > PIECE_BYTES) and (field.layout or field.is_packed):
                 self._take(message, piece, first)
@@ -176,12 +188,12 @@ class _Merger:
             message.MergeFromString(tag + _varint(stop - start) + self._raw[start:stop])
             start = stop
 
-    def _count(self, name: str) -> None:
-        self._num_parts += 1
-        if self._num_parts > self._reading.max_parts:
-            reason = f"more than {self._reading.max_parts} items and parts of items came; send several requests"
-            raise InvalidRequestError(violations=[Violation(name, reason)])
-        if not self._num_parts % 1024:
+    def _check(self, name: str, count: int, most: int, what: str) -> None:
+        if count > most:
+            raise InvalidRequestError(
+                violations=[Violation(name, f"more than {most} {what} came; send several requests")]
+            )
+        if not count % 1024:
             self._reading.check()
 
     def _field(self, place: int, end: int) -> tuple[int, int, int]:

@@ -10,7 +10,7 @@ from typing import Any
 from bertline.v1 import encoder_pb2 as pb
 from serving.errors import InvalidRequestError, Violation
 from serving.rpcs.base import Rpc, refuse_any
-from serving.wire import joined
+from serving.wire import MAX_WORDS, joined
 from tasks.base import InvalidExample
 from tasks.spans import SpanExample, SpanPrediction, Spans
 from tasks.tagging import Tagging, TaggingExample, TaggingPrediction
@@ -58,10 +58,6 @@ class Answer(Rpc):
         for span in prediction.spans[: request.top_k or 1]:
             result.spans.add(start=span.start, end=span.end, text=span.text, score=span.score, context=span.context)
         return result.SerializeToString()
-
-
-MAX_WORDS = 2**18
-"""Most words of a `Tag` request that comes in words: an empty one takes two bytes, and a hundred to be tokenised."""
 
 
 class Tag(Rpc):

@@ -60,7 +60,7 @@ def _requests() -> list[tuple[str, pb.EmbedRequest | pb.TagRequest]]:
     found: list[tuple[str, pb.EmbedRequest | pb.TagRequest]] = []
     for _ in range(10):
         found.append(("Embed", pb.EmbedRequest(texts=[text(4)], model=embed)))
-        found.append(("Embed", pb.EmbedRequest(texts=[text(60) for _ in range(16)], model=embed)))
+        found.append(("Embed", pb.EmbedRequest(texts=[text(60) for _ in range(16)], model=embed, truncate=True)))
         found.append(("Tag", pb.TagRequest(inputs=[pb.TagInput(text=text(30))], model=tag)))
     found.append(("Embed", pb.EmbedRequest(texts=[text(5000)], model=embed, truncate=True)))
     found.append(("Embed", pb.EmbedRequest(texts=[text(3) for _ in range(4000)], model=embed)))  # as clients send lists

@@ -249,6 +249,15 @@ def test_many_small_calls_at_once(small):
     assert Counter(call.code() for call in calls) == {grpc.StatusCode.OK: 1000}
 
 
+def test_more_calls_than_a_connection_may_have(all_tasks, monkeypatch):
+    """They wait at the client, and none is lost: a call that has ended makes room for another at once."""
+    monkeypatch.setattr("serving.ports.MAX_STREAMS", 50)
+    with serve(all_tasks[0]) as running:
+        calls = [running.stub.Embed.future(CAT, timeout=60) for _ in range(2000)]
+
+        assert Counter(call.code() for call in calls) == {grpc.StatusCode.OK: 2000}
+
+
 def test_messages_that_have_come(slow_models):
     """A connection whose messages take the memory for such is refused more of them, and another one is not."""
     with serve(slow_models, workers=1, max_request_bytes=MIB, buffer_bytes=4 * MIB, max_queue_s=1000) as running:
