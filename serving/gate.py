@@ -203,10 +203,10 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         except grpc.aio.BaseError:  # of a call that has its status
             raise
         except Exception as error:
-            drop_frames(error)  # they hold data of the call, which the budget no longer counts
             if reason := REASONS.get(type(error)):
                 self._metrics.refused(reason)
-            if isinstance(error, RefusedError) and error.retry_s is not None:  # others are not asked again
+            if isinstance(error, RefusedError) and not isinstance(error, MessageTooLargeError):
+                drop_frames(error)  # they hold data of the call, which the budget no longer counts
                 await self._refusals.pace(call.caller, context.time_remaining())
             await abort(context, error)
 

@@ -29,7 +29,7 @@ few tokens of a masked language model have hundreds of thousands, of which the r
 ADMITTED_BYTES = 64 * 1024
 """What is smaller is parsed and admitted there: a refusal then does not wait for others' texts to become tokens."""
 TOKENIZE_BYTES = 4 * 2**20
-"""Of requests for `Tokenize` that wait: some ten seconds of work."""
+"""Bytes of `Tokenize` requests that may wait: some ten seconds of work."""
 
 SEQUENCE_BYTES, TOKEN_BYTES = 2048, 16
 """Memory of a sequence while it waits to be computed and answered, and of each of its tokens."""

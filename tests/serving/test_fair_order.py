@@ -264,7 +264,7 @@ def test_bulk_callers_are_forgotten():
 
 @pytest.mark.parametrize("num_callers", [10, 1000])
 def test_forecasts_where_there_are_many_callers(num_callers):
-    """Of some of them, it is told what all have waiting."""
+    """A sample of the callers stands for all of them."""
     order = FairOrder()
     for number in range(num_callers):
         add(order, 100 if number % 7 else 300, number, count=2)

@@ -10,7 +10,7 @@ import subprocess
 import threading
 import time
 from collections import Counter
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -150,61 +150,66 @@ class Silent:
         return ()
 
 
+@asynccontextmanager
+async def asking_again(receiving, calls):
+    """Begin calls again and again: (connection, seconds until its message comes) of each."""
+
+    async def ask(connection, after_s):
+        while True:
+            with suppress(Exception):
+                await receiving.message(connection, Silent(after_s))
+
+    tasks = [asyncio.create_task(ask(*call)) for call in calls]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def seconds_to_receive(receiving, connection):
+    """How long a message waits that is there at once."""
+    started = time.monotonic()
+    await receiving.message(connection, Silent(0))
+    return time.monotonic() - started
+
+
 @pytest.mark.parametrize("has_called", [False, True])
 def test_connections_without_a_message_do_not_keep_others_waiting(has_called):
     """Hundreds of connections begin calls without a message, again and again."""
+    silent = [(f"attacker {number}", math.inf) for number in range(400)] * 2
 
     async def run():
         receiving = Receiving(64 * MIB, 4 * MIB, 60, lambda error: None)
-
-        async def attack(name):
-            while True:
-                with suppress(Exception):
-                    await receiving.message(name, Silent())
-
         if has_called:
             await receiving.message("bystander", Silent(0))
-        attacks = [asyncio.create_task(attack(f"attacker {number}")) for number in range(400) for _ in range(2)]
-        await asyncio.sleep(2)
-        waits = []
-        for _ in range(10):
-            started = time.monotonic()
-            await receiving.message("bystander", Silent(0))
-            waits.append(time.monotonic() - started)
-            await asyncio.sleep(0.05)
-        for task in attacks:
-            task.cancel()
-        await asyncio.gather(*attacks, return_exceptions=True)
-        return waits
+        async with asking_again(receiving, silent):
+            await asyncio.sleep(2)
+            for _ in range(10):
+                yield await seconds_to_receive(receiving, "bystander")
+                await asyncio.sleep(0.05)
 
-    assert max(asyncio.run(run())) < 0.5
+    assert max(asyncio.run(collect(run()))) < 0.5
 
 
 def test_a_new_connection_beside_busy_and_slow_ones():
     """Each kind of connection has its turns, however much the others ask."""
+    slow = [(f"slow {number}", math.inf) for number in range(60)] * 2
+    prompt = [(f"prompt {number}", 0.005) for number in range(12)] * 2
 
     async def run():
         receiving = Receiving(64 * MIB, 4 * MIB, 60, lambda error: None)
+        async with asking_again(receiving, slow + prompt):
+            await asyncio.sleep(1)
+            for number in range(5):
+                yield await seconds_to_receive(receiving, f"new {number}")
 
-        async def ask(name, after_s):
-            while True:
-                with suppress(Exception):
-                    await receiving.message(name, Silent(after_s))
+    assert max(asyncio.run(collect(run()))) < 0.5
 
-        asking = [asyncio.create_task(ask(f"slow {number}", math.inf)) for number in range(60) for _ in range(2)]
-        asking += [asyncio.create_task(ask(f"prompt {number}", 0.005)) for number in range(12) for _ in range(2)]
-        await asyncio.sleep(1)
-        waits = []
-        for number in range(5):
-            started = time.monotonic()
-            await receiving.message(f"new {number}", Silent(0))
-            waits.append(time.monotonic() - started)
-        for task in asking:
-            task.cancel()
-        await asyncio.gather(*asking, return_exceptions=True)
-        return waits
 
-    assert max(asyncio.run(run())) < 0.5
+async def collect(items):
+    return [item async for item in items]
 
 
 def test_a_stall_of_the_event_loop_makes_no_connection_slow():

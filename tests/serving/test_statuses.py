@@ -163,7 +163,9 @@ def test_long_names(server):
     name = "\N{PILE OF POO}" * 100_000
     errors = [
         refused(server.stub.Embed, pb.EmbedRequest(model=pb.ModelRef(name=name)))[0],
-        refused(health_pb2_grpc.HealthStub(server.channel).Check, health_pb2.HealthCheckRequest(service=name[:1000]))[0],
+        refused(health_pb2_grpc.HealthStub(server.channel).Check, health_pb2.HealthCheckRequest(service=name[:1000]))[
+            0
+        ],
     ]
 
     assert [error.code() for error in errors] == [grpc.StatusCode.NOT_FOUND] * 2
@@ -301,6 +303,21 @@ def test_too_large_message(all_tasks, count, message, counted):
 def test_all_errors_have_a_status():
     """Whatever the scheduler raises has a status of its own."""
     assert {QueueFullError, ExpiredError, ComputeError} <= CODES.keys()
+
+
+def test_an_error_that_nobody_foresaw(versions, monkeypatch, caplog):
+    """The caller learns nothing of it; the log has its traceback."""
+
+    def fail(*arguments):
+        raise ZeroDivisionError("a secret")
+
+    monkeypatch.setattr("serving.encoder.describe", fail)
+    error, _ = refused(versions.stub.ListModels, pb.ListModelsRequest())
+
+    assert error.code() is grpc.StatusCode.INTERNAL
+    assert "secret" not in error.details()
+    (record,) = [record for record in caplog.records if record.exc_info]
+    assert record.exc_info[2].tb_frame
 
 
 def test_a_name_with_its_version(versions):

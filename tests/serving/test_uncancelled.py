@@ -32,7 +32,7 @@ def test_it_returns_what_the_coroutine_returns(steps):
 
 
 def test_errors_come_out():
-    """Those of the coroutine, and those of what it awaits."""
+    """Errors of the coroutine are raised, and errors of what it awaits."""
 
     async def run():
         future = asyncio.get_running_loop().create_future()

@@ -57,7 +57,7 @@ def test_a_file_of_the_same_size_and_time_is_read_again(path):
 
 
 def test_storage_that_hangs(tmp_path, monkeypatch):
-    """What was read before stays in use, nobody waits, and after a while it counts as failing."""
+    """The earlier content stays in use, nobody waits, and after a while the file counts as failing."""
     monkeypatch.setattr(watched, "CHECK_S", 0.01)
     monkeypatch.setattr(watched, "HUNG_S", 0.2)
     path, hangs, release = tmp_path / "file", threading.Event(), threading.Event()
