@@ -219,7 +219,11 @@ class Scheduler:
         )
         longest = max((len(entry.sequence) for entry in job.entries), default=0)
         with self._changed:
-            self._admit(model, job.num_tokens, learnt, deadline_s, LAST_HEADROOM, origin, longest)
+            try:
+                self._admit(model, job.num_tokens, learnt, deadline_s, LAST_HEADROOM, origin, longest)
+            except RefusedError:
+                job.entries.clear()  # they refer to the job: a cycle, until the garbage collector runs
+                raise
             self._queue.add(job)
             self._changed.notify(len(job.entries))
         # Weak: a job that its own future kept would hold its arrays until the garbage collector comes.

@@ -5,6 +5,7 @@ import threading
 import time
 import weakref
 from concurrent.futures import CancelledError, ThreadPoolExecutor, wait
+from contextlib import suppress
 from types import SimpleNamespace
 
 import pytest
@@ -173,6 +174,25 @@ def test_full_queue(scheduler, model):
     wait([busy, waiting], 10)
     assert waiting.result().results == [50]
     assert scheduler.queued_tokens(model) == 0
+
+
+def test_a_refused_job_leaves_nothing(scheduler, model):
+    """Its sequences are free at once, without the garbage collector."""
+
+    class Sequence(list):
+        pass
+
+    sequences = [Sequence([1] * 40) for _ in range(10)]
+    kept = [weakref.ref(item) for item in sequences]
+    model.seconds_per_token = 1.0
+    gc.disable()
+    try:
+        with suppress(TooLargeError):
+            scheduler.submit(model, [sequences], lambda group, outputs: None)
+        del sequences
+        assert not any(item() for item in kept)
+    finally:
+        gc.enable()
 
 
 def test_a_deadline_that_cannot_be_met_is_refused_at_once(scheduler, model):
