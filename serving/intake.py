@@ -26,6 +26,9 @@ CHECKED_TOKENS = 16_384
 
 T = TypeVar("T")
 
+MAX_WINDOWS = 2**15
+"""Windows that the texts of a request become, all together. Each takes some 2 KiB beside its tokens."""
+
 PARTS_PER_TEXT, MORE_PARTS = 4, 1000
 """A request may have PARTS_PER_TEXT times as many parts as it may have texts, and MORE_PARTS: they are counted before
 it is parsed."""
@@ -146,9 +149,7 @@ class Intake:
             if num_bytes > self.limits.free_bytes(task.settings):
                 held = self.limits.cut(examples, task.settings, windowed=windowed, truncate=truncate)
             finding, encoding = [
-                replace(task, tokenizer=task.tokenizer.watched(self.watch(incoming, model, read_whole=bool(windowed))))
-                if num_bytes > WATCHED_BYTES
-                else task
+                self._watched(incoming, model, task, read_whole=bool(windowed)) if num_bytes > WATCHED_BYTES else task
                 for _ in range(2)  # both read the same tokens, and each counts them by itself
             ]
             read = [finding.complete(example) for example in held]
@@ -166,6 +167,10 @@ class Intake:
             num_tokens = sum(len(window) for items in windows for window in items)
             self._scheduler.forecast.encoded(model, num_bytes, len(examples), num_tokens)
         return read, windows
+
+    def _watched(self, incoming: Incoming, model: Model, task: AnyTask, *, read_whole: bool) -> AnyTask:
+        watch = self.watch(incoming, model, read_whole=read_whole)
+        return replace(task, tokenizer=task.tokenizer.watched(watch, _watch_windows(incoming)))
 
     def watch(self, incoming: Incoming, model: Model, *, read_whole: bool = False) -> Callable[[int], None]:
         """Make a function that is called now and then, while texts are tokenised, with the number of tokens read.
@@ -204,6 +209,25 @@ class Intake:
         except RefusedError as error:
             self._metrics.rejected(model, REJECTIONS[type(error)])
             raise
+
+
+def _watch_windows(incoming: Incoming) -> Callable[[int], None]:
+    """Make a function that is called with the number of windows more that texts become; it raises ExpiredError as
+    `Incoming.check`, and InvalidRequestError when they are too many."""
+    num_windows = 0
+
+    def watch(num_more: int) -> None:
+        nonlocal num_windows
+        incoming.check()
+        num_windows += num_more
+        if num_windows > MAX_WINDOWS:
+            reason = (
+                f"the texts are read in more than {MAX_WINDOWS} windows, which a request takes; "
+                "send fewer or shorter ones"
+            )
+            raise InvalidRequestError(reason, [Violation("inputs", reason)])
+
+    return watch
 
 
 def note_model(call: Call, model: Model, num_inputs: int) -> None:

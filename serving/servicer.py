@@ -20,7 +20,7 @@ from serving.limits import Limits
 from serving.metrics import CODEC, TOKENIZE, Metrics
 from serving.models import Model, Models
 from serving.offload import NUM_THREADS, SMALL_BYTES, Offload
-from serving.scheduler import Done, Scheduler
+from serving.scheduler import Done, RefusedError, Scheduler
 from tasks.features import Features
 
 OUTPUTS_PER_BYTE = 4
@@ -31,8 +31,9 @@ ADMITTED_BYTES = 64 * 1024
 TOKENIZE_BYTES = 4 * 2**20
 """Bytes of `Tokenize` requests that may wait: some ten seconds of work."""
 
-SEQUENCE_BYTES, TOKEN_BYTES = 2048, 16
-"""Memory of a sequence while it waits to be computed and answered, and of each of its tokens."""
+INPUT_BYTES, WINDOW_BYTES, TOKEN_BYTES = 2048, 4096, 16
+"""Memory of an input while it waits to be computed and answered, of each window but one that it is read in, and of each
+of its tokens."""
 
 Behaviour = Callable[[bytes, Any], Awaitable[bytes]]
 
@@ -97,6 +98,8 @@ class Submitted:
     future: Future[Done]
     submitted_s: float
     """When, on the monotonic clock."""
+    num_bytes: int
+    """Memory that it takes."""
 
 
 class Servicer:
@@ -185,10 +188,16 @@ class Servicer:
     async def _compute(self, prepare: Prepare, incoming: Incoming) -> tuple[Model, Reply]:
         call, num_bytes = incoming.call, len(incoming.raw)
         admitted, make = await self.offload(num_bytes, partial(prepare, incoming), small=ADMITTED_BYTES)
-        call.hold(SEQUENCE_BYTES * call.num_inputs + TOKEN_BYTES * admitted.num_tokens)
+        call.hold(forecast := INPUT_BYTES * call.num_inputs + TOKEN_BYTES * admitted.num_tokens)
         submit = partial(self._submit, incoming, admitted, make)
         submitted = await self.offload(admitted.size, submit, _cancel_submitted)
         work, submitted_s = submitted.work, submitted.submitted_s
+        if (more := submitted.num_bytes - forecast) > 0:
+            try:
+                call.hold(more)
+            except RefusedError:
+                submitted.future.cancel()
+                raise
         done = await self._arrivals.wait(submitted.future)
         call.stages.append(Stage("queue", submitted_s, done.queue_s))
         call.stages.append(Stage("inference", submitted_s + done.queue_s, done.inference_s))
@@ -203,12 +212,14 @@ class Servicer:
         if admitted.size > SMALL_BYTES:  # it had to wait, and others may have filled the queue meanwhile
             self.intake.check(incoming, admitted)
         work = make()
-        incoming.call.num_tokens = sum(len(window) for windows in work.windows for window in windows)
+        incoming.call.num_tokens = num_tokens = sum(len(window) for windows in work.windows for window in windows)
+        num_inputs, num_windows = len(work.windows), sum(map(len, work.windows))
+        num_bytes = INPUT_BYTES * num_inputs + WINDOW_BYTES * (num_windows - num_inputs) + TOKEN_BYTES * num_tokens
         decoding, deadline_s, origin = Timed(work.finish), incoming.deadline_s, incoming.call.origin
         submitted_s = time.monotonic()
         with self.intake.rejections(work.model):
             future = self._scheduler.submit(work.model, work.windows, decoding, deadline_s=deadline_s, origin=origin)
-        return Submitted(work, decoding, future, submitted_s)
+        return Submitted(work, decoding, future, submitted_s, num_bytes)
 
 
 def _cancel_submitted(found: Future[Submitted]) -> None:

@@ -66,7 +66,7 @@ class Embedding(Task[str, Features, np.ndarray, EmbeddingSettings]):
 
     def _windows(self, ids: np.ndarray) -> list[Features]:
         capacity = self.settings.max_seq_length - 2
-        bounds = window_bounds(len(ids), capacity, self.window_stride or capacity)
+        bounds = self.tokenizer.planned(window_bounds(len(ids), capacity, self.window_stride or capacity))
         return [Features(**self.tokenizer.assemble(ids[start:end])) for start, end in bounds]
 
     def decode(self, example: str, features: Sequence[Features], outputs: Sequence[Outputs]) -> np.ndarray:

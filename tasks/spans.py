@@ -166,7 +166,7 @@ class Spans(Task[SpanExample, Window, SpanPrediction, SpanSettings]):
     def _windows(self, question: Tokens, context: Tokens, text: str, context_number: int) -> list[Window]:
         question_ids = question.ids
         capacity = self.settings.max_seq_length - len(question_ids) - 3
-        spans = list(window_bounds(len(context), capacity, self.settings.doc_stride))
+        spans = self.tokenizer.planned(window_bounds(len(context), capacity, self.settings.doc_stride))
         owner = max_context_owner(spans, len(context))
         context_offsets = with_marks(text, context.offsets)
         windows = []

@@ -189,7 +189,7 @@ class Tagging(Task[TaggingExample, WordWindow, TaggingPrediction, TaggingSetting
     def _windows(self, vocabulary: _Words, numbers: np.ndarray) -> list[WordWindow]:
         capacity = self.settings.max_seq_length - 2
         starts = np.concatenate([[0], np.cumsum(vocabulary.num_read[numbers])])
-        bounds = list(word_bounds(starts, capacity, self.settings.doc_stride or capacity))
+        bounds = self.tokenizer.planned(word_bounds(starts, capacity, self.settings.doc_stride or capacity))
         owner = max_context_owner([(int(starts[first]), int(starts[last])) for first, last in bounds], int(starts[-1]))
         windows = []
         for number, (first, last) in enumerate(bounds):

@@ -72,6 +72,7 @@ class Tokenizer:
         self.backend = backend
         self._pieces = Pieces(backend) if can_cut(backend) else None
         self._watch: Callable[[int], None] = _nobody
+        self._watch_sequences: Callable[[int], None] = _nobody
         self.vocab_size = _vocab_size(backend)
         self.cls_id, self.sep_id, self.pad_id, self.mask_id, self.unk_id = (
             _special_id(backend, token, source) for token in ("[CLS]", "[SEP]", "[PAD]", "[MASK]", "[UNK]")
@@ -108,15 +109,16 @@ class Tokenizer:
         """SHA-256 of all that it does with text, hexadecimal."""
         return hashlib.sha256(self.backend.to_str().encode()).hexdigest()
 
-    def watched(self, watch: Callable[[int], None]) -> Tokenizer:
+    def watched(self, watch: Callable[[int], None], sequences: Callable[[int], None] | None = None) -> Tokenizer:
         """Return a copy that reports its progress.
 
         Args:
             watch: called every few thousand characters with the number of tokens that were kept of them; an exception
                 that it raises ends the work.
+            sequences: the same for sequences that a text is to become: called with 1 for each, before any is made.
         """
         other = copy.copy(self)
-        other._watch = watch
+        other._watch, other._watch_sequences = watch, sequences or _nobody
         return other
 
     def tokenize(
@@ -225,6 +227,14 @@ class Tokenizer:
         """[vocabulary] bool: which tokens are pieces (`##ing`) of the word that the token before belongs to."""
         return np.array([self.token(index).startswith("##") for index in range(self.vocab_size)])
 
+    def planned(self, bounds: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+        """List the bounds of the sequences that a text is to become, and report each of them."""
+        found = []
+        for item in bounds:
+            self._watch_sequences(1)
+            found.append(item)
+        return found
+
     def assemble(self, first_ids: np.ndarray, second_ids: np.ndarray | None = None) -> dict[str, Any]:
         """`[CLS] first [SEP]` or `[CLS] first [SEP] second [SEP]` with token types 0 (read-only where all are) and 1.
 
@@ -320,7 +330,7 @@ def _offsets(piece: Piece, encoding: tokenizers.Encoding) -> np.ndarray:
     return piece.in_text(np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2))
 
 
-def _nobody(num_tokens: int) -> None:
+def _nobody(count: int) -> None:
     """Nobody watches."""
 
 

@@ -74,18 +74,20 @@ def serve(models_dir, *, load=True, **settings):
         values = {"models_dir": models_dir, "port": 0, "metrics_port": 0, "workers": 2} | settings
         return Server(Settings(**values))
 
-    server = run(make())
     try:
-        run(server.start())
-        if load:
-            run(server.load())
-        running = Running(server, loop)
+        server = run(make())
         try:
-            yield running
+            run(server.start())
+            if load:
+                run(server.load())
+            running = Running(server, loop)
+            try:
+                yield running
+            finally:
+                running.channel.close()
         finally:
-            running.channel.close()
+            run(server.stop(0))
     finally:
-        run(server.stop(0))
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()

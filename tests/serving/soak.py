@@ -48,6 +48,8 @@ class Honest:
     """Answered, but not as on the idle server."""
     short_s: list[float] = field(default_factory=list)
     """Seconds of short calls that were answered."""
+    odd: set[str] = field(default_factory=set)
+    """What the statuses say that are neither OK nor refusals."""
 
 
 def _requests() -> list[tuple[str, pb.EmbedRequest | pb.TagRequest]]:
@@ -96,7 +98,10 @@ async def _honest(connection: Connection, target: str) -> Honest:
                 try:
                     reply = await getattr(stub, name)(request, timeout=10)
                 except grpc.aio.AioRpcError as error:
-                    found.codes[error.code().name] += 1
+                    code = error.code().name
+                    found.codes[code] += 1
+                    if code not in REFUSALS:
+                        found.odd.add(f"{name}, {time.monotonic() - started_s:.1f} s: {code} {error.details()}")
                     await asyncio.sleep(0.2)
                     continue
                 found.codes["OK"] += 1
@@ -157,8 +162,7 @@ def soak(models: Path, seconds: float) -> list[str]:
         print(f"memory: {base_mb:.0f} MiB before, {most_mb:.0f} at most, {after_mb:.0f} after")
         if found.wrong:
             failures.append(f"{found.wrong} replies were not those of the idle server")
-        if others := set(found.codes) - REFUSALS - {"OK"}:
-            failures.append(f"honest calls ended with {', '.join(sorted(others))}")
+        failures += [f"an honest call ended, {what}" for what in sorted(found.odd)]
         if after_mb > MAX_GROWTH * base_mb:
             failures.append(f"memory grew from {base_mb:.0f} to {after_mb:.0f} MiB")
         server.process.terminate()

@@ -212,7 +212,11 @@ def test_too_much_to_compute_is_refused_while_it_is_read(all_tasks, method, requ
         read = []
         watched = Tokenizer.watched
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Tokenizer, "watched", lambda self, watch: watched(self, lambda n: read.append(n) or watch(n)))
+            patch.setattr(
+                Tokenizer,
+                "watched",
+                lambda self, watch, *more: watched(self, lambda n: read.append(n) or watch(n), *more),
+            )
             error, _ = refused(getattr(running.stub, method), request_)
         rejected = running.total("bertline_rejected_total", reason="request_too_large")
 
@@ -220,6 +224,49 @@ def test_too_much_to_compute_is_refused_while_it_is_read(all_tasks, method, requ
     assert "send fewer inputs per call" in error.details()
     assert 0 < sum(read) < 300_000
     assert rejected == 1
+
+
+WINDOWED = {
+    "Tag": lambda text: pb.TagRequest(inputs=[pb.TagInput(text=text)] * 2),
+    "Tag of words": lambda text: pb.TagRequest(inputs=[pb.TagInput(words=text.split())] * 2),
+    "Answer": lambda text: pb.AnswerRequest(inputs=[pb.AnswerInput(question="who", contexts=[text] * 2)]),
+    "Embed": lambda text: pb.EmbedRequest(texts=[text] * 2, windows=True),
+}
+
+
+@pytest.mark.parametrize("method", WINDOWED)
+def test_windows_of_a_request(server, monkeypatch, method):
+    """Texts that are read in too many windows are INVALID_ARGUMENT before any of these is made; as many as may be are
+    taken."""
+    call, request_ = getattr(server.stub, method.split()[0]), WINDOWED[method]("the cat " * 600)
+    num_windows = sum(call(request_).num_windows)
+    monkeypatch.setattr("serving.intake.MAX_WINDOWS", num_windows)
+    assert sum(call(request_).num_windows) == num_windows
+    monkeypatch.setattr("serving.intake.MAX_WINDOWS", num_windows // 2 - 1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Tokenizer, "assemble", lambda *arguments: pytest.fail("it was made"))
+        error, fields = refused(call, request_)
+
+    assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert error.details() == (
+        f"the texts are read in more than {num_windows // 2 - 1} windows, which a request takes; "
+        "send fewer or shorter ones"
+    )
+    assert fields == {"inputs": error.details()}
+
+
+def test_windows_are_held_by_the_budget(all_tasks):
+    """They take memory that nobody knows before the texts are tokens: a request for which there is none then is
+    refused beside others, its job ends, and what it held is free again."""
+    request_ = WINDOWED["Tag"]("." * 20_000)
+    with serve(all_tasks[0], max_request_bytes=2**20, buffer_bytes=8 * 2**20, max_queue_s=1000) as running:
+        assert sum(running.stub.Tag(request_).num_windows) > 2000
+        calls = [running.stub.Tag.future(request_) for _ in range(8)]
+        codes = {call.code() for call in calls}
+        assert codes == {grpc.StatusCode.OK, grpc.StatusCode.RESOURCE_EXHAUSTED}
+        assert any("no room" in call.details() for call in calls if call.code() is not grpc.StatusCode.OK)
+        assert len(running.stub.Tag(request_, timeout=20).results) == 2
+        running.wait_for("bertline_queue_sequences", 0)
 
 
 @pytest.mark.parametrize("method", ["Tag", "Classify"])
