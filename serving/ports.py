@@ -17,11 +17,12 @@ from serving.receiving import WINDOW_BYTES
 from serving.settings import Settings
 from serving.tls import Certificates
 
-MAX_BURST = 4096
-"""Calls that may wait for the event loop, each with WINDOW_BYTES of its message."""
-MAX_STREAMS = 2048
+MIN_BURST = 4096
+"""Calls of all connections that may at least wait for the event loop, each with WINDOW_BYTES of its message. Where more
+come, gRPC cancels some, whoever sent them: so a connection must not fill this."""
+MAX_STREAMS = 512
 """Calls that a connection may have under way, some 12 KB and up to WINDOW_BYTES each. What comes beyond them waits at
-the client, as HTTP/2 has it."""
+the client, as HTTP/2 has it. As many more may be left of calls that it has cancelled."""
 HANDSHAKE_S = 20.0
 """Seconds within which a connection must have done its TLS handshake, or begun to speak HTTP/2."""
 MIN_PING_S = 25.0
@@ -77,9 +78,9 @@ def channel_options(settings: Settings) -> Iterator[tuple[str, int]]:
     yield "grpc.http2.lookahead_bytes", WINDOW_BYTES
     yield "grpc.server_handshake_timeout_ms", _ms(HANDSHAKE_S)
     yield "grpc.max_send_message_length", -1
-    # For calls that come in one burst: beyond it gRPC cancels calls, to which admission would give a reason.
-    yield "grpc.server.max_pending_requests", MAX_BURST
-    yield "grpc.server.max_pending_requests_hard_limit", MAX_BURST
+    burst = max(MIN_BURST, settings.buffer_bytes // WINDOW_BYTES)
+    yield "grpc.server.max_pending_requests", burst
+    yield "grpc.server.max_pending_requests_hard_limit", burst
     yield "grpc.max_concurrent_streams", MAX_STREAMS
     # Else a client that has the reply of a call, and begins another, is refused it where memory of the old one is not
     # free yet: it sees UNAVAILABLE.

@@ -10,6 +10,7 @@ import subprocess
 import threading
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -416,10 +417,17 @@ def test_a_connection_that_never_reads_makes_room(tmp_path, caplog):
 
 
 def test_rapid_reset(server, caplog):
-    """A connection that begins calls and cancels each at once is closed with a line in the log; others are answered."""
+    """A connection that begins calls and cancels each at once is closed with a line in the log; others are answered,
+    meanwhile and afterwards."""
     began = time.monotonic()
-    count, is_closed, _ = reset_rapidly(server.target, seconds=10)
+    with ThreadPoolExecutor() as threads:
+        resetting = threads.submit(reset_rapidly, server.target, seconds=10)
+        codes = Counter[grpc.StatusCode]()
+        while not resetting.done():
+            codes[server.stub.Embed.future(CAT, timeout=10).code()] += 1
+    count, is_closed, _ = resetting.result()
 
+    assert codes.keys() == {grpc.StatusCode.OK}
     assert is_closed
     assert count < 50_000
     assert time.monotonic() - began < 9
@@ -427,6 +435,20 @@ def test_rapid_reset(server, caplog):
     assert [record.levelname for record in caplog.records if "cancelled more than" in record.getMessage()] == [
         "WARNING"
     ]
+    check_counts(server)
+
+
+def test_calls_that_are_cancelled_leave_room_for_others(server):
+    """While the event loop is busy, gRPC keeps calls for it, and cancels what comes when it has too many."""
+    senders = [Sender(server.target) for _ in range(3)]
+    server.loop.call_soon_threadsafe(time.sleep, 1.5)
+    for sender in senders:
+        for _ in range(2500):
+            sender.reset(sender.open(EMBED))
+
+    assert server.stub.Embed(CAT, timeout=10).num_tokens == [3]
+    for sender in senders:
+        sender.close()
     check_counts(server)
 
 
