@@ -65,8 +65,8 @@ $(STUBS_READY): $(READY)
 setup: $(READY)  ## make .venv and install everything (the other targets do it when needed)
 demo: $(READY)  ## the whole line on Python's own documentation: train, export, serve, ask (up to 15 minutes on 2 cores)
 	$(PY) -m demo
-test: $(READY)  ## the tests (8 minutes on 2 cores)
-	$(PY) -m pytest -m 'not slow'
+test: $(READY)  ## the tests (7 minutes on 2 cores)
+	$(PY) -m pytest -m 'not slow' -n auto --maxprocesses 4 --dist loadfile
 
 ## Retrain: each stage takes what the one before wrote; ARGS='...' adds flags, ARGS=--help lists them (--run-dir is RUN, --train and --data are DATA)
 .PHONY: vocab corpus pretrain finetune contrastive grid ablations evaluate report export serve models

@@ -3,7 +3,7 @@
     python -m tests.serving.soak models --minutes 60
 
 `models` is a folder with models `embed` (embedding) and `tag` (tagging). Honest callers send short and long requests,
-and compare each reply with that of the idle server; a job embeds a file again and again. The memory after all attacks is
+and compare each reply with that of the idle server; a job embeds a file again and again. Memory after all attacks is
 compared with that under honest traffic alone, which goes on at both times. Exit code 1 says what failed.
 """
 
