@@ -86,10 +86,10 @@ class Backlog:
     num_entries: int = 0
     work_s: float = 0.0
 
-    def add(self, work_s: float, sign: int) -> None:
-        """Count one sequence in (1) or out (-1)."""
-        self.num_entries += sign
-        self.work_s = self.work_s + sign * work_s if self.num_entries else 0.0  # drops rounding errors
+    def add(self, num_entries: int, work_s: float) -> None:
+        """Count sequences in, or with negative numbers out."""
+        self.num_entries += num_entries
+        self.work_s = self.work_s + work_s if self.num_entries else 0.0  # drops rounding errors
 
 
 class Allowance:
@@ -177,10 +177,10 @@ class _Turns:
         caller.jobs.add(key, job)
         self._forgive(caller.name)
 
-    def count(self, entry: Entry, sign: int) -> None:
-        caller = self.callers[entry.job.origin.caller]
-        caller.backlog.add(entry.work_s, sign)
-        self.backlog.add(entry.work_s, sign)
+    def count(self, name: Hashable, num_entries: int, work_s: float) -> None:
+        caller = self.callers[name]
+        caller.backlog.add(num_entries, work_s)
+        self.backlog.add(num_entries, work_s)
         if not caller.backlog.num_entries:
             self._large.discard(caller)
         elif caller.backlog.work_s > LARGE * self.backlog.work_s:
@@ -283,17 +283,19 @@ class FairOrder:
             callers = self._sizes[key[0]].callers
             callers[job.origin.caller] = callers.get(job.origin.caller, 0) + 1
         job.num_waiting = len(job.entries)
-        for entry in job.entries:
-            self._count(entry, 1)
+        self._count(job, job.num_waiting, job.work_s)
 
-    def leave(self, entry: Entry) -> None:
-        """Note that an entry no longer waits."""
+    def leave(self, entries: Sequence[Entry]) -> None:
+        """Note that entries no longer wait."""
         self._picked = None
-        job = entry.job
-        job.num_waiting -= 1
-        self._count(entry, -1)
-        if not job.num_waiting:
-            self._forget(job)
+        by_job: defaultdict[Job, list[float]] = defaultdict(list)
+        for entry in entries:
+            by_job[entry.job].append(entry.work_s)
+        for job, work_s in by_job.items():
+            job.num_waiting -= len(work_s)
+            self._count(job, -len(work_s), -sum(work_s))
+            if not job.num_waiting:
+                self._forget(job)
 
     def _forget(self, job: Job) -> None:
         key, caller = self._keys.pop(job), job.origin.caller
@@ -306,10 +308,11 @@ class FairOrder:
             if not callers:
                 del self._sizes[key[0]]
 
-    def _count(self, entry: Entry, sign: int) -> None:
-        self._classes[entry.job.origin.is_bulk].count(entry, sign)
-        if not entry.job.origin.is_bulk:
-            self._sizes[self._keys[entry.job][0]].backlog.add(entry.work_s, sign)
+    def _count(self, job: Job, num_entries: int, work_s: float) -> None:
+        origin = job.origin
+        self._classes[origin.is_bulk].count(origin.caller, num_entries, work_s)
+        if not origin.is_bulk:
+            self._sizes[self._keys[job][0]].backlog.add(num_entries, work_s)
 
     def pick(self) -> Pick | None:
         """Return the job that is next and why; None where nothing waits."""

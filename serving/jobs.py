@@ -77,6 +77,8 @@ class Entry:
     place: int
     """Position in the group."""
     sequence: Sized
+    work_s: float
+    """Seconds of a core that it will take."""
     waits: bool = False
     """Whether it is in the queue."""
 
@@ -84,11 +86,6 @@ class Entry:
     def model(self) -> Model:
         """The model that it waits for."""
         return self.job.model
-
-    @property
-    def work_s(self) -> float:
-        """Seconds of a core that it will take."""
-        return len(self.sequence) * self.job.seconds_per_token
 
 
 class Job:
@@ -111,7 +108,7 @@ class Job:
         """Entries in the queue."""
         self.future: Future[Done] = Future()
         self.entries = [
-            Entry(self, group, place, sequence)
+            Entry(self, group, place, sequence, len(sequence) * seconds_per_token)
             for group, sequences in enumerate(groups)
             for place, sequence in enumerate(sequences)
         ]

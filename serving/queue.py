@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from serving.fair_order import FairOrder, Outlook
 from serving.jobs import Entry, Job, Model, Origin
@@ -33,29 +33,32 @@ class Queue:
         if not job.entries:
             return
         self._order.add(job)
+        buckets = self._by_length[job.model]
         for entry in job.entries:
             entry.waits = True
-            self._by_length[job.model].setdefault(len(entry.sequence), OrderedDict())[entry] = None
-            self._count(entry, 1)
+            buckets.setdefault(len(entry.sequence), OrderedDict())[entry] = None
+        self.tokens[job.model] += job.num_tokens
+        self.sequences[job.model] += len(job.entries)
 
-    def remove(self, entry: Entry) -> bool:
-        """Take an entry out, wherever it is; False where it does not wait."""
-        if not entry.waits:
-            return False
-        entry.waits = False
-        length, buckets = len(entry.sequence), self._by_length[entry.model]
-        del buckets[length][entry]
-        if not buckets[length]:
-            del buckets[length]
-        self._order.leave(entry)
-        self._count(entry, -1)
+    def remove(self, entries: Iterable[Entry]) -> int:
+        """Take entries of one model out, wherever they are; returns how many of them waited."""
+        waiting = [entry for entry in entries if entry.waits]
+        if not waiting:
+            return 0
+        model = waiting[0].model
+        buckets = self._by_length[model]
+        for entry in waiting:
+            entry.waits = False
+            length = len(entry.sequence)
+            del buckets[length][entry]
+            if not buckets[length]:
+                del buckets[length]
+            self.tokens[model] -= length
+        self.sequences[model] -= len(waiting)
+        self._order.leave(waiting)
         if not buckets:  # nothing here may keep a model that is being unloaded
-            del self._by_length[entry.model], self.tokens[entry.model], self.sequences[entry.model]
-        return True
-
-    def _count(self, entry: Entry, sign: int) -> None:
-        self.tokens[entry.model] += sign * len(entry.sequence)
-        self.sequences[entry.model] += sign
+            del self._by_length[model], self.tokens[model], self.sequences[model]
+        return len(waiting)
 
     def outlook(self, origin: Origin, work_s: float, now_s: float) -> Outlook:
         """Estimate what is computed before a new job of `work_s` core seconds is done."""
@@ -82,8 +85,7 @@ class Queue:
         first = pick.job.first_waiting()
         batch = [first, *self._neighbours(first)]
         self._order.charge(pick, batch)
-        for entry in batch:
-            self.remove(entry)
+        self.remove(batch)
         return batch
 
     def _neighbours(self, first: Entry) -> Iterator[Entry]:

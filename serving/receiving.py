@@ -183,7 +183,8 @@ class Receiving:
         self._asking[connection] -= 1
         if not self._asking[connection]:
             del self._asking[connection]
-        self._let_others_in()
+        if any(self._waiting.values()):
+            self._let_others_in()
 
     def _let_others_in(self) -> None:
         while self._num_quick < MAX_QUICK and (turn := self._next_turn()):

@@ -455,7 +455,7 @@ class Scheduler:
         """Take what is left of an ended job out of the queue."""
         if job:
             with self._changed:
-                count = sum(self._queue.remove(entry) for entry in job.entries)
+                count = self._queue.remove(job.entries)
                 job.entries.clear()
                 if count:  # the first entry may have been one of them, and too wide for the cores that are free
                     self._changed.notify_all()

@@ -40,7 +40,7 @@ def take(order):
 
 def drop(order, entry):
     entry.waits = False
-    order.leave(entry)
+    order.leave([entry])
 
 
 def seconds_by_caller(order, num_batches):

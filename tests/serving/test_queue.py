@@ -74,8 +74,8 @@ def test_remove():
     model = Model(100)
     first, second, third = fill(queue, (model, 5), (model, 6), (model, 5))
 
-    assert queue.remove(second)
-    assert not queue.remove(second)
+    assert queue.remove([second]) == 1
+    assert queue.remove([second]) == 0
     assert (queue.sequences[model], queue.tokens[model]) == (2, 10)
     assert len(queue) == 2
     assert queue.pop_batch() == [first, third]
