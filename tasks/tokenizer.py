@@ -101,6 +101,8 @@ class Tokenizer:
             _check_agreement(backend, path, directory / TOKENIZER_CONFIG_FILE)
             return cls(backend, source=str(path))
         if (directory / "vocab.txt").is_file():
+            for name in (TOKENIZER_CONFIG_FILE, "config.json"):
+                _check_class(directory / name)
             return cls(_from_vocab_txt(directory), source=str(directory / "vocab.txt"))
         raise ValueError(f"no `{TOKENIZER_FILE}` or `vocab.txt` in `{directory}`; a checkpoint needs its tokenizer")
 
@@ -416,6 +418,30 @@ def _from_vocab_txt(directory: Path) -> tokenizers.Tokenizer:
         )
     except ValueError as error:
         raise ValueError(f"broken vocabulary `{vocab_path}`: {error}") from error
+
+
+_SAME = {
+    *("PreTrained", "Auto", "Bert", "DistilBert", "Electra", "MobileBert", "ConvBert", "SqueezeBert", "RetriBert"),
+    *("LayoutLM", "Lxmert", "DPRQuestionEncoder", "DPRContextEncoder", "DPRReader"),
+}
+"""Classes of transformers, without `Tokenizer` and `Fast`, that read a `vocab.txt` as BERT does, or say nothing."""
+
+
+def _check_class(path: Path) -> None:
+    """Refuse a vocabulary whose tokenizer is another one than BERT's: its words would silently become other tokens."""
+    values = read_json(path, MAX_CONFIG_BYTES) if path.is_file() else {}
+    if not isinstance(values, dict):
+        return
+    name, code = values.get("tokenizer_class"), values.get("auto_map")
+    if isinstance(code, dict) and "AutoTokenizer" in code:
+        raise ValueError(f"`{path}` takes its tokenizer from code of its own (auto_map), which is not run; {_SAVE_IT}")
+    if isinstance(name, str) and name.removesuffix("Fast").removesuffix("Tokenizer") not in _SAME:
+        raise ValueError(f"`{path}` names `{name}`, which divides words otherwise than BERT's tokenizer; {_SAVE_IT}")
+
+
+_SAVE_IT = (
+    f"`{TOKENIZER_FILE}`, where the checkpoint can have one, would tell how (`save_pretrained` of a fast tokenizer)"
+)
 
 
 def _check_added(vocab: Sequence[str], path: Path) -> None:

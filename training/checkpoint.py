@@ -306,9 +306,41 @@ def read_weights(directory: str | Path) -> dict[str, Tensor]:
         ValueError: when there are none, or the file is broken or not plain tensors.
     """
     path = _weights_path(Path(directory))
+    weights = _read_parts(path) if path.suffix == ".json" else _read_file(path)
+    floats = {name: value for name, value in weights.items() if value.is_floating_point()}
+    if narrow := next((name for name, value in floats.items() if value.dtype.itemsize < 2), None):
+        raise ValueError(
+            f"cannot read weights `{path}`: `{narrow}` is quantized; take the checkpoint in 16 bits or more"
+        )
+    return {name: value.float() for name, value in floats.items()}
+
+
+def _read_parts(path: Path) -> dict[str, Tensor]:
+    """Read weights that are divided into several files.
+
+    Args:
+        path: the index, which names the file of each tensor.
+    """
+    files = read_json(path).get("weight_map")
+    if not isinstance(files, dict) or not all(isinstance(name, str) for name in files.values()):
+        raise ValueError(f"broken `{path}`: expected `weight_map`, the file of each tensor by its name")
+    weights: dict[str, Tensor] = {}
+    for name in sorted(set(files.values())):
+        part = path.parent / name
+        if Path(name).name != name or not part.is_file():
+            raise ValueError(f"`{path}` names `{name}`, which is no file beside it; copy all parts of the checkpoint")
+        weights |= {key: value for key, value in _read_file(part).items() if files.get(key) == name}
+    if missing := sorted(files.keys() - weights.keys()):
+        raise ValueError(f"`{path}` names `{missing[0]}`, which `{files[missing[0]]}` lacks; copy the checkpoint again")
+    return weights
+
+
+def _read_file(path: Path) -> Mapping[str, Tensor]:
     try:
         weights = (
-            load_file(path) if path.name == WEIGHTS_FILE else torch.load(path, map_location="cpu", weights_only=True)
+            load_file(path)
+            if path.suffix == ".safetensors"
+            else torch.load(path, map_location="cpu", weights_only=True)
         )
     except Exception as error:  # safetensors and pickle raise errors of many kinds
         reason = str(error).splitlines()[0]
@@ -319,12 +351,7 @@ def read_weights(directory: str | Path) -> dict[str, Tensor]:
         raise ValueError(
             f"cannot read weights `{path}`: expected tensors by name (a state dictionary), none of them sparse or meta"
         )
-    floats = {name: value for name, value in weights.items() if value.is_floating_point()}
-    if narrow := next((name for name, value in floats.items() if value.dtype.itemsize < 2), None):
-        raise ValueError(
-            f"cannot read weights `{path}`: `{narrow}` is quantized; take the checkpoint in 16 bits or more"
-        )
-    return {name: value.float() for name, value in floats.items()}
+    return weights
 
 
 def _is_weight(name: object, value: object) -> bool:
@@ -337,7 +364,13 @@ def has_weights(directory: Path) -> bool:
     return any((directory / name).is_file() for name in _WEIGHTS_FILES)
 
 
-_WEIGHTS_FILES = (WEIGHTS_FILE, "pytorch_model.bin")
+_WEIGHTS_FILES = (
+    WEIGHTS_FILE,
+    f"{WEIGHTS_FILE}.index.json",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+)
+"""Each alone holds the weights, or names the files that do; the first that is there is read."""
 
 
 def _weights_path(directory: Path) -> Path:

@@ -1,6 +1,7 @@
 """The tokenizer equals the ones of transformers, and refuses what is not BERT's."""
 
 import json
+import re
 import shutil
 import unicodedata
 from itertools import pairwise
@@ -204,6 +205,30 @@ def test_tokens_that_were_added_beside_vocab_txt(vocab, tmp_path):
     slow.save_pretrained(tmp_path)
     with pytest.raises(ValueError, match=r"added_tokens.json` adds `<e1>`, which is not in it; save the tokenizer as"):
         Tokenizer.load(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["tokenizer_config.json", "config.json"])
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"tokenizer_class": "BertJapaneseTokenizer"}, "names `BertJapaneseTokenizer`, which divides words otherwise"),
+        ({"tokenizer_class": "XLNetTokenizerFast"}, "names `XLNetTokenizerFast`, which divides words otherwise"),
+        ({"auto_map": {"AutoTokenizer": ["tokenization_kobert.KoBertTokenizer", None]}}, "from code of its own"),
+        ({"tokenizer_class": "BertTokenizer"}, None),
+        ({"tokenizer_class": "DistilBertTokenizerFast"}, None),
+        ({"tokenizer_class": None, "auto_map": {"AutoModel": "modeling_own.Model"}}, None),
+    ],
+)
+def test_a_vocabulary_of_another_tokenizer_is_refused(vocab, tmp_path, name, config, message):
+    """Its words would become other tokens than in training, mostly [UNK]; `tokenizer.json` says how to divide them."""
+    (tmp_path / "vocab.txt").write_text("\n".join(vocab))
+    (tmp_path / name).write_text(json.dumps(config))
+    if message:
+        with pytest.raises(ValueError, match=re.escape(f"`{tmp_path / name}` ")) as caught:
+            Tokenizer.load(tmp_path)
+        assert message in str(caught.value)
+        build_tokenizer(vocab).save(str(tmp_path / "tokenizer.json"))
+    assert len(Tokenizer.load(tmp_path).tokenize(["hello"])[0]) == 1
 
 
 def test_a_token_that_stands_twice_leaves_an_id_without_one(tmp_path):

@@ -1,6 +1,7 @@
 """Our network against transformers: the same weights give the same outputs, losses and gradients."""
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -168,6 +169,69 @@ def test_bare_encoder_with_old_names_loads(inputs, tmp_path):
     with torch.inference_mode():
         expected = theirs(**inputs).last_hidden_state
         torch.testing.assert_close(ours(**inputs)["last_hidden_state"], expected, atol=1e-5, rtol=1e-5)
+
+
+def divide(directory, suffix):
+    """Divide the weights of a checkpoint into two files with an index, as transformers does with large ones."""
+    weights = load_file(directory / "model.safetensors")
+    (directory / "model.safetensors").unlink()
+    names = [f"part-{number}-of-2.{suffix}" for number in (1, 2)]
+    places = {key: names[index % 2] for index, key in enumerate(weights)}
+    for name in names:
+        part = {key: value for key, value in weights.items() if places[key] == name}
+        if suffix == "bin":
+            torch.save(part, directory / name)
+        else:
+            save_file(part, directory / name, metadata={"format": "pt"})
+    stem = "pytorch_model.bin" if suffix == "bin" else "model.safetensors"
+    (directory / f"{stem}.index.json").write_text(json.dumps({"weight_map": places}))
+    return directory / f"{stem}.index.json"
+
+
+@pytest.mark.parametrize("suffix", ["safetensors", "bin"])
+def test_weights_in_several_files(tmp_path, suffix):
+    """They are those of one file."""
+    hugging_face_model("embedding", tmp_path)
+    expected = read_weights(tmp_path)
+    divide(tmp_path, suffix)
+
+    weights = read_weights(tmp_path)
+
+    assert weights.keys() == expected.keys()
+    assert all(torch.equal(weights[name], value) for name, value in expected.items())
+
+
+def edit_index(path, **changes):
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (
+            lambda path: (path.parent / "part-2-of-2.safetensors").unlink(),
+            "names `part-2-of-2.safetensors`, which is no",
+        ),
+        (
+            lambda path: edit_index(path, weight_map={"a": "../model.safetensors"}),
+            "names `../model.safetensors`, which",
+        ),
+        (
+            lambda path: edit_index(path, weight_map={"a": "part-1-of-2.safetensors"}),
+            "names `a`, which `part-1-of-2.saf",
+        ),
+        (lambda path: edit_index(path, weight_map=["a"]), "expected `weight_map`, the file of each tensor"),
+        (lambda path: path.write_text("{}"), "expected `weight_map`, the file of each tensor"),
+        (lambda path: (path.parent / "part-1-of-2.safetensors").write_bytes(b"x"), "cannot read weights"),
+    ],
+)
+def test_broken_parts(tmp_path, spoil, message):
+    """The message names the index or the part, and what is wrong."""
+    hugging_face_model("embedding", tmp_path)
+    spoil(divide(tmp_path, "safetensors"))
+
+    with pytest.raises(ValueError, match=re.escape(message)):
+        read_weights(tmp_path)
 
 
 class Exploit:
