@@ -30,6 +30,7 @@ from training.command import command, parse
 from training.data.examples import Examples, encode_examples
 from training.data.finetuning import FinetuningData
 from training.data.labelled import Columns, columns_there, read_positives, read_similarities, read_texts
+from training.data.remarks import remark
 from training.evaluate import format_scores, torch_run
 from training.finetune import PLACES, digests, extent, provenance
 from training.limits import COUNT, EPOCHS, NOT_NEGATIVE, RATE, TOKENS, Limits
@@ -192,6 +193,8 @@ def _train_embedding(recipe: ContrastiveRecipe, run: Run) -> Path:
     rows = scores_before(task, dev, model, world) if dev and world.is_main else {}
     if world.is_main:
         print(f"{len(items):,} texts with their positives", flush=True)
+        limit = f"--train-seq-length {recipe.train_seq_length}"
+        remark("training texts", recipe.checkpoint, task, (item.features for item in items), limit)
         _note_known(views, dev)
     position = train(
         model,

@@ -37,6 +37,7 @@ from training.data.labelled import (
     read_examples,
     read_similarities,
 )
+from training.data.remarks import remark
 from training.model.bert import BertModel
 from training.model.vectors import Vectors
 from training.objectives import OBJECTIVES, find_unknown_label
@@ -158,7 +159,7 @@ def evaluate_predictions(recipe: EvaluateRecipe, task: AnyTask, run: Run) -> tup
     )
     examples = read(recipe.data)
     check_labels(task, examples)
-    encode_examples(task, examples)  # or it says what is wrong
+    remark("examples", recipe.checkpoint, task, encode_examples(task, examples))  # or it says what is wrong
     predictions = predict_with_progress(task, examples, run)
     if recipe.predictions:
         lines = [json.dumps(task.to_dict(*pair)) for pair in zip(examples, predictions, strict=True)]
@@ -179,6 +180,8 @@ def evaluate_vectors(recipe: EvaluateRecipe, task: Embedding, run: Run) -> tuple
     if recipe.train or recipe.predictions:
         raise ValueError("--train and --predictions are not for embeddings: nothing is fitted, and vectors are large")
     pairs = read_similarities(recipe.data, columns=recipe.columns, tokenizer=task.tokenizer)
+    texts = [text for pair in pairs for text in (pair.text, pair.text_pair or "")]
+    remark("texts", recipe.checkpoint, task, task.encode(texts))
     scores = vector_scores(pairs, lambda texts: predict_with_progress(task, texts, run))
     return len(pairs), {str(recipe.checkpoint): scores, "word overlap": word_overlap(pairs, task.tokenizer)}
 

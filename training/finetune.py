@@ -39,6 +39,7 @@ from training.command import command, parse
 from training.data.examples import Examples, encode_examples
 from training.data.finetuning import FinetuningData, label_examples
 from training.data.labelled import Columns, read_examples, source_digest, source_names, to_number
+from training.data.remarks import remark
 from training.evaluate import format_scores, predict_with_progress, torch_run
 from training.limits import COUNT, EPOCHS, NOT_NEGATIVE, RATE, TOKENS, refuse_unused
 from training.loop.distributed import World, world
@@ -147,7 +148,7 @@ def _finetune(recipe: FinetuneRecipe, run: Run) -> Path:
     torch.manual_seed(recipe.seed)
     model = _create(recipe, task)
     items, left_out = label_examples(task, examples)
-    encode_examples(task, dev)  # or it says what is wrong, before the training rather than after it
+    dev_features = encode_examples(task, dev)  # or it says what is wrong, before the training rather than after it
     if not items:
         raise ValueError(f"no example can be used: {objective.unusable}; the first: {left_out[0]}")
     data = FinetuningData(
@@ -161,6 +162,8 @@ def _finetune(recipe: FinetuneRecipe, run: Run) -> Path:
             print(f"warning: {doubt}", file=sys.stderr)
         if not dev:
             print("nothing will be scored: there are no dev data", flush=True)
+        remark("training sequences", recipe.checkpoint, task, (item.features for item in items))
+        remark("dev examples", recipe.checkpoint, task, dev_features)
         _note_known(examples, dev)
         _note_new_positions(recipe, task.settings)
         _note_new_classifier(recipe, task)

@@ -463,6 +463,24 @@ def test_it_says_what_was_read_and_what_came_of_it(checkpoint, tmp_path, alone, 
     assert "nothing will be scored: there are no dev data" in capsys.readouterr().out
 
 
+def test_it_says_what_the_network_does_not_read(checkpoint, tmp_path, alone, monkeypatch, capsys):
+    """Words that its vocabulary lacks, and texts that are cut; of dev and in an evaluation as well."""
+    train, dev = tmp_path / "train.tsv", tmp_path / "dev.tsv"
+    train.write_text("text\tlabel\n" + "今天天气很好，我们走吧\tyes\n昨天天气不好\tno\n" * 4)
+    dev.write_text("text\tlabel\n" + "the cat " * 20 + "\tyes\n")
+    fields = {"checkpoint": checkpoint, "train": (train,), "dev": (dev,), "run_dir": tmp_path / "run"}
+
+    finetuned = finetune(FinetuneRecipe(task="classification", max_seq_length=8, num_epochs=0.1, **fields), alone)
+
+    said = capsys.readouterr()
+    assert f"of the tokens of the training sequences are [UNK]: the vocabulary of `{checkpoint}`" in said.err
+    assert "note: 4 of 8 training sequences were cut to fit max_seq_length 8" in said.out
+    assert "note: 1 of 1 dev examples were cut to fit max_seq_length 8" in said.out
+    monkeypatch.setattr("sys.argv", ["evaluate", str(finetuned), "--data", str(dev)])
+    evaluate()
+    assert "note: 1 of 1 examples were cut to fit max_seq_length 8" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("task", "changes"),
     [
