@@ -8,12 +8,14 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 import tokenizers
 
 from tasks.files import atomic_directory, check_free
@@ -26,6 +28,16 @@ from training.text.documents import find_files, read_blocks
 SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 _TOO_LONG = re.compile(r"[A-Za-z0-9]{101,}")
 """Words that become [UNK] anyway; in long ones the trainer would be busy for hours."""
+LONGEST_WORD = 100
+"""Characters of a word that WordPiece looks up; a longer one is one [UNK]."""
+COVERAGE = 0.9995
+"""Fraction of all letters of a text that are to have tokens; as SentencePiece has it by default."""
+MOST_LOST = 0.005
+"""Fraction of characters that are in no token, or in words that are too long, above which a warning says so."""
+MOST_MERGED = 0.01
+"""Fraction of running words that become another word without their marks, above which a note says so."""
+WORDS_COMPARED = 2**20
+"""Running words that are looked at for that, from the beginning of the text."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +52,9 @@ class VocabRecipe:
     """Tokens in the vocabulary, the five special ones included."""
     lowercase: bool = True
     """Lower-case text and strip accents (an uncased model)."""
+    keep_accents: bool = False
+    """Keep accents and other marks of lower-case text: for languages in which they make other words (schön and schon,
+    パンダ and ハンタ). Without lower case they are kept anyway."""
     min_frequency: Annotated[int, Limits(least=0, most=2**31)] = 2
     """Pieces seen less often are left out."""
     sample_bytes: Annotated[int, NOT_NEGATIVE] = 0
@@ -51,6 +66,11 @@ class VocabRecipe:
     def __post_init__(self) -> None:
         check_numbers(self)
 
+    @property
+    def strip_accents(self) -> bool | None:
+        """As BERT's tokenizer has it: None goes by `lowercase`."""
+        return False if self.keep_accents else None
+
 
 def train_vocab(recipe: VocabRecipe) -> tokenizers.Tokenizer:
     """Train the vocabulary and write the tokenizer directory.
@@ -60,7 +80,7 @@ def train_vocab(recipe: VocabRecipe) -> tokenizers.Tokenizer:
     """
     check_free(recipe.out, replace=recipe.replace)
     files = find_files(recipe.data)
-    backend = build_tokenizer(SPECIAL_TOKENS, lowercase=recipe.lowercase)
+    backend = _build(SPECIAL_TOKENS, recipe)
     alphabet = _alphabet(files, backend, recipe)
     # Given as special tokens, single characters get ids in a fixed order; the trainer by itself numbers them by the
     # order of a hash table, and breaks ties by number, so that no two runs would agree.
@@ -81,72 +101,151 @@ def train_vocab(recipe: VocabRecipe) -> tokenizers.Tokenizer:
     )
     backend.train_from_iterator(_documents(files, "vocabulary", recipe.sample_bytes), trainer)
     pieces = sorted(backend.get_vocab(), key=backend.token_to_id)
-    vocab = [*pieces, *alphabet.words[: recipe.vocab_size - len(pieces)]]
-    trained = build_tokenizer(vocab, lowercase=recipe.lowercase)
+    rest = (token for letter in alphabet.left_out for token in (letter, f"##{letter}"))
+    vocab = list(islice(chain(pieces, alphabet.words, rest), recipe.vocab_size))
+    trained = _build(vocab, recipe)
     with atomic_directory(recipe.out, replace=recipe.replace) as directory:
-        write_tokenizer(directory, trained, lowercase=recipe.lowercase)
-    if len(vocab) < recipe.vocab_size:
-        print(f"note: {_why_fewer(recipe, alphabet)}", file=sys.stderr)
+        _write_tokenizer(directory, trained, recipe)
+    for remark in _remarks(recipe, alphabet, vocab):
+        print(remark, file=sys.stderr)
     return trained
+
+
+def _build(vocab: Sequence[str], recipe: VocabRecipe) -> tokenizers.Tokenizer:
+    return build_tokenizer(vocab, lowercase=recipe.lowercase, strip_accents=recipe.strip_accents)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Alphabet:
     """The characters that occur often enough."""
 
+    counts: Mapping[str, int]
+    """Of all characters of the text but white space."""
+    num_in_long_words: int
+    """Characters in words that are longer than LONGEST_WORD."""
     letters: list[str]
-    """What words are made of, as many as a 32nd of the vocabulary."""
-    num_left_out: int
-    """Letters beyond that; words with them become [UNK]."""
+    """What words are made of: as many as a 32nd of the vocabulary, or, up to a quarter, as many as COVERAGE needs."""
+    left_out: list[str]
+    """Letters beyond that, the commonest first; they get the places that no piece takes."""
     words: list[str]
     """What the tokenizer makes a word each (Chinese characters), the commonest first."""
     num_common_words: int
     """How many of these are among the commonest characters, as many as a 32nd of the vocabulary."""
     share_of_words: float
     """How much of all words of the text these are."""
+    merged: Mapping[str, Counter[str]]
+    """Words that lose their marks: what words of the text become it, and how often."""
 
 
 def _alphabet(files: list[Path], backend: tokenizers.Tokenizer, recipe: VocabRecipe) -> _Alphabet:
     normalize = backend.normalizer.normalize_str
     counts: Counter[str] = Counter()
-    num_words = 0
+    num_words = num_in_long_words = 0
+    merging = _Merging(recipe)
     for document in _documents(files, "alphabet", recipe.sample_bytes):
         text = normalize(" ".join(document))
         counts.update(text)
-        num_words += len(text.split())
+        words_of_text = text.split()
+        num_words += len(words_of_text)
+        for word in filter(lambda word: len(word) > LONGEST_WORD, words_of_text):
+            parts = (part for part, _ in backend.pre_tokenizer.pre_tokenize_str(word))
+            num_in_long_words += sum(len(part) for part in parts if len(part) > LONGEST_WORD)
+        merging.add(document, words_of_text)
     if not counts:
         raise ValueError(f"no text in {', '.join(f'`{path}`' for path in files)}")
-    limit = max(64, recipe.vocab_size // 32)
-    often = (char for char, count in counts.items() if count >= recipe.min_frequency and not char.isspace())
+    counts = Counter({char: count for char, count in counts.items() if not char.isspace()})
+    often = (char for char, count in counts.items() if count >= recipe.min_frequency)
     common = sorted(often, key=lambda char: (-counts[char], char))
     words = [char for char in common if normalize(char) == f" {char} "]
     letters = [char for char in common if normalize(char) != f" {char} "]
+    limit = max(64, recipe.vocab_size // 32)
+    num_letters = max(limit, min(_num_needed([counts[char] for char in letters]), recipe.vocab_size // 4))
     return _Alphabet(
-        letters=sorted(letters[:limit]),
-        num_left_out=len(letters[limit:]),
+        counts=counts,
+        num_in_long_words=num_in_long_words,
+        letters=sorted(letters[:num_letters]),
+        left_out=letters[num_letters:],
         words=words,
         num_common_words=len({*words} & {*common[:limit]}),
         share_of_words=sum(counts[char] for char in words) / max(1, num_words),
+        merged=merging.found,
     )
 
 
-def _why_fewer(recipe: VocabRecipe, alphabet: _Alphabet) -> str:
-    fewer = f"fewer than the {recipe.vocab_size} asked for"
-    if alphabet.num_left_out:
-        return (
-            f"{fewer}: {alphabet.num_left_out:,} characters that occur {recipe.min_frequency} times were left out, as "
-            "at most a 32nd of the vocabulary are letters; raise --vocab-size"
+def _num_needed(counts: Sequence[int]) -> int:
+    """How many of the commonest letters are COVERAGE of all that occur."""
+    return int(np.searchsorted(np.cumsum(counts), COVERAGE * sum(counts))) + 1 if counts else 0
+
+
+class _Merging:
+    """Words of a text that become the same when they lose their marks."""
+
+    def __init__(self, recipe: VocabRecipe) -> None:
+        self._keep = build_tokenizer(SPECIAL_TOKENS, lowercase=recipe.lowercase, strip_accents=False).normalizer
+        self._left = WORDS_COMPARED if recipe.lowercase and not recipe.keep_accents else 0
+        self.found: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        """By the word without marks: the words with them."""
+
+    def add(self, document: Sequence[str], without: Sequence[str]) -> None:
+        """Look at the words of a document.
+
+        Args:
+            without: the words without marks.
+        """
+        if self._left <= 0:
+            return
+        words = self._keep.normalize_str(" ".join(document)).split()
+        if len(words) == len(without):  # else a mark stood alone
+            self._left -= len(words)
+            for bare, word in zip(without, words, strict=True):
+                self.found[bare][word] += 1
+
+
+def _remarks(recipe: VocabRecipe, alphabet: _Alphabet, vocab: Sequence[str]) -> Iterator[str]:
+    """Yield what a user should know of a vocabulary before text is read with it."""
+    if len(vocab) < recipe.vocab_size:
+        yield (
+            f"note: fewer than the {recipe.vocab_size} asked for: no other piece occurs {recipe.min_frequency} times; "
+            "give more text, or lower --min-frequency"
         )
-    return f"{fewer}: no other piece occurs {recipe.min_frequency} times; give more text, or lower --min-frequency"
+    num_chars, known = sum(alphabet.counts.values()), {*vocab}
+    lost = sum(count for char, count in alphabet.counts.items() if char not in known) / num_chars
+    if lost > MOST_LOST:
+        yield (
+            f"warning: {lost:.1%} of the characters of the text are in no token, and words with them become [UNK]; "
+            "raise --vocab-size, or lower --min-frequency"
+        )
+    if alphabet.num_in_long_words > MOST_LOST * num_chars:
+        yield (
+            f"warning: {alphabet.num_in_long_words / num_chars:.1%} of the characters of the text stand in words of "
+            f"more than {LONGEST_WORD} characters, each of which becomes one [UNK]; put spaces between the words of "
+            "text that is written without them"
+        )
+    yield from _remark_on_merged(alphabet.merged)
 
 
-def write_tokenizer(directory: Path, backend: tokenizers.Tokenizer, *, lowercase: bool) -> None:
+def _remark_on_merged(merged: Mapping[str, Counter[str]]) -> Iterator[str]:
+    """Yield a note where many words become other ones without their marks."""
+    num_words = sum(words.total() for words in merged.values())
+    rarer = {bare: words.total() - max(words.values()) for bare, words in merged.items() if len(words) > 1}
+    if (num_merged := sum(rarer.values())) > MOST_MERGED * num_words:
+        first = sorted(rarer, key=lambda bare: (-rarer[bare], bare))[:3]
+        pairs = ", ".join(" and ".join(f"`{word}`" for word, _ in merged[bare].most_common(2)) for bare in first)
+        yield (
+            f"note: without accents and marks {num_merged / num_words:.1%} of the words become other words of the text "
+            f"({pairs}); --keep-accents keeps them apart"
+        )
+
+
+def _write_tokenizer(directory: Path, backend: tokenizers.Tokenizer, recipe: VocabRecipe) -> None:
     """Write the tokenizer files of a checkpoint into an existing directory."""
     backend.save(str(directory / TOKENIZER_FILE))
     vocab = sorted(backend.get_vocab(), key=backend.token_to_id)
     (directory / "vocab.txt").write_text("".join(f"{token}\n" for token in vocab), encoding="utf-8")
     names = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
-    config = {"tokenizer_class": "BertTokenizer", "do_lower_case": lowercase, "model_max_length": 512}
+    config = {"tokenizer_class": "BertTokenizer", "do_lower_case": recipe.lowercase, "model_max_length": 512}
+    if recipe.strip_accents is not None:
+        config["strip_accents"] = recipe.strip_accents
     config |= dict(zip(names, SPECIAL_TOKENS, strict=True))
     (directory / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from transformers import BertTokenizerFast
 
 from tasks.tokenizer import Tokenizer
 from tests.toy import make_text
@@ -186,20 +187,84 @@ def test_vocabulary_is_the_same_in_every_run(text_file, tokenizer_dir, tmp_path)
         assert (tmp_path / "again" / name).read_text() == (tokenizer_dir / name).read_text()
 
 
+def train_on(tmp_path, text, **changes):
+    """A vocabulary, each line of whose text stands there twice."""
+    (tmp_path / "a.txt").write_text(f"{text}\n" * 2, encoding="utf-8")
+    return train_vocab(VocabRecipe(data=(tmp_path / "a.txt",), out=tmp_path / "out", **changes))
+
+
+def test_vocabulary_smaller_than_asked_for_is_remarked_upon(tmp_path, capsys):
+    """Nobody should take it for the size that was asked for, and the note says what to change."""
+    train_on(tmp_path, "the cat sees the dog", vocab_size=1000)
+
+    said = capsys.readouterr().err
+    assert "note: fewer than the 1000 asked for: no other piece occurs 2 times; give more text, or lower" in said
+    assert "warning" not in said
+
+
+SYLLABLES = list(map(chr, range(0xAC00, 0xAC00 + 1500)))
+
+
+@pytest.mark.parametrize("vocab_size", [8192, 16_384])
+def test_a_script_of_many_letters_has_a_token_for_each(vocab_size, tmp_path, capsys):
+    """As far as there are places: more than a 32nd of the vocabulary where the text needs them, and all that no piece
+    takes."""
+    words = np.random.default_rng(0).choice(SYLLABLES, (3000, 3))
+    text = "\n".join(map("".join, words))
+
+    backend = train_on(tmp_path, text, vocab_size=vocab_size, keep_accents=True)
+
+    lost = sum(letter not in backend.get_vocab() for letter in text if letter != "\n")
+    assert lost <= 0.0005 * len(text)
+    unknown = backend.encode(text.replace("\n", " "), add_special_tokens=False).tokens.count("[UNK]")
+    assert unknown <= lost * (vocab_size < 16_384)
+    assert "are in no token" not in capsys.readouterr().err
+
+
+def test_characters_without_a_token_are_remarked_upon(tmp_path, capsys):
+    """Their number tells more than that of [UNK] tokens, one of which may be a long word."""
+    backend = train_on(tmp_path, "\n".join(SYLLABLES), vocab_size=320, lowercase=False)
+
+    assert backend.get_vocab_size() == 320
+    assert "warning: 89.5% of the characters of the text are in no token" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
-    ("text", "reason"),
+    ("text", "is_lost"), [("วันนี้อากาศดีมากเราไปเดินเล่นกัน" * 8, True), ("ไปเดินเล่น " * 40, False), ("走" * 500, False)]
+)
+def test_words_without_end_are_remarked_upon(text, is_lost, tmp_path, capsys):
+    """A script without spaces makes one word of a sentence, which is one [UNK] where it is long."""
+    train_on(tmp_path, text, vocab_size=320)
+
+    said = "of the characters of the text stand in words of more than 100 characters, each of which becomes one [UNK]"
+    assert (said in capsys.readouterr().err) == is_lost
+
+
+@pytest.mark.parametrize(
+    ("text", "pairs"),
     [
-        ("the cat sees the dog\n", "no other piece occurs 2 times; give more text, or lower --min-frequency"),
-        ("".join(map(chr, range(0x1200, 0x1240 + 20))), "20 characters that occur 2 times were left out"),
+        ("schon schön schon schön der die das", "(`schon` and `schön`)"),
+        ("パンダ ハンタ パンダ ハンタ", "(`パンダ` and `ハンタ`)"),
+        ("में मे में मे", "(`में` and `मे`)"),
+        ("naïve ideas are naïve", None),
+        ("the cat sees the dog", None),
     ],
 )
-def test_vocabulary_smaller_than_asked_for_is_remarked_upon(text, reason, tmp_path, capsys):
-    """Nobody should take it for the size that was asked for, and the note says what to change."""
-    (tmp_path / "a.txt").write_text(f"{text}\n" * 2, encoding="utf-8")
+def test_marks_that_make_other_words(text, pairs, tmp_path, capsys):
+    """A note names some where they are many, and `keep_accents` keeps them apart, as transformers does with what is
+    written."""
+    bare = train_on(tmp_path, text, vocab_size=320, min_frequency=1)
+    said = capsys.readouterr().err
+    kept = train_on(tmp_path, text, vocab_size=320, min_frequency=1, keep_accents=True, replace=True)
 
-    train_vocab(VocabRecipe(data=(tmp_path / "a.txt",), out=tmp_path / "out", vocab_size=1000))
-
-    assert f"note: fewer than the 1000 asked for: {reason}" in capsys.readouterr().err
+    assert (f"{pairs}; --keep-accents keeps them apart" in said) == bool(pairs)
+    assert "--keep-accents" not in capsys.readouterr().err
+    ids = [{word: tuple(backend.encode(word).ids) for word in text.split()} for backend in (bare, kept)]
+    assert len({*ids[1].values()}) == len(ids[1])
+    assert (len({*ids[0].values()}) < len(ids[0])) == bool(pairs)
+    assert Tokenizer.load(tmp_path / "out").backend.to_str() == kept.to_str()
+    theirs = BertTokenizerFast.from_pretrained(tmp_path / "out")
+    assert theirs(text, add_special_tokens=False)["input_ids"] == kept.encode(text, add_special_tokens=False).ids
 
 
 def test_chinese_characters_are_words(tmp_path):
