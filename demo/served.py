@@ -14,7 +14,8 @@ import numpy as np
 from bertline import Client
 from tasks import AnyTask
 from tasks.batching import Run, predict
-from tasks.metrics import accuracy, classification_scores, regression_scores, squad_scores, tagging_scores
+from tasks.metrics import accuracy, classification_scores, regression_scores, tagging_scores
+from tasks.spans import answer_scores
 
 
 def _plain_values(task: AnyTask, example: Any, prediction: Any) -> list[Any]:
@@ -80,7 +81,7 @@ def score_predictions(task: str, examples: Sequence[Any], predictions: Sequence[
         losses, hits = zip(*predictions, strict=True)
         return {"loss": float(np.mean(losses)), "accuracy": float(np.mean(hits))}
     if task == "spans":
-        return squad_scores(predictions, [example.answers for example in examples])
+        return answer_scores(examples, predictions)
     if task == "tagging":
         return tagging_scores([example.tags for example in examples], predictions)
     labels = [example.label for example in examples]

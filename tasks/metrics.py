@@ -5,11 +5,16 @@ from __future__ import annotations
 import re
 import string
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from difflib import SequenceMatcher
 
 import numpy as np
 
+from tasks.languages import split_characters, written_without_spaces
 from tasks.tags import chunks
+
+CHARACTERS = " (characters)"
+"""Ends the names of scores of answers that were counted by characters."""
 
 
 def is_loss(name: str) -> bool:
@@ -107,33 +112,44 @@ def tagging_scores(tags: Sequence[Sequence[str]], predictions: Sequence[Sequence
     }
 
 
-def squad_scores(predictions: Sequence[str], answers: Sequence[Sequence[str]]) -> dict[str, float]:
+def squad_scores(
+    predictions: Sequence[str], answers: Sequence[Sequence[str]], *, characters: bool | None = None
+) -> dict[str, float]:
     """Exact match and F1 of SQuAD: for each question the best over its accepted answers, averaged over questions; where
     some questions have answers and some have none, over either kind too (HasAns, NoAns).
 
     Args:
         predictions: predicted texts, empty for "no answer".
         answers: accepted texts of each question; none for an unanswerable one, which only an empty prediction meets.
+        characters: score by the rule of CMRC 2018, and say so in the names of the scores (`f1 (characters)`), rather
+            than by SQuAD's; decided by the script of the answers where not given.
 
     Source: the official evaluation scripts of SQuAD v1.1 and v2.0 (which agree on answerable questions). As in the
-    v2.0 script, accepted answers that normalise to nothing are left out.
+    v2.0 script, accepted answers that normalise to nothing are left out. By characters, the script of CMRC 2018: texts
+    match when their `split_characters` do, and F1 is that of their longest common run.
     """
-    exact, f1 = squad_example_scores(predictions, answers)
+    if characters is None:
+        characters = written_without_spaces([text for accepted in answers for text in accepted])
+    exact, f1 = squad_example_scores(predictions, answers, characters=characters)
     scores = {"exact_match": float(exact.mean()), "f1": float(f1.mean())}
     has_answer = np.array([bool(accepted) for accepted in answers])
     if has_answer.any() and not has_answer.all():
         for kind, chosen in (("has_answer", has_answer), ("no_answer", ~has_answer)):
             scores |= {f"{kind}_exact_match": float(exact[chosen].mean()), f"{kind}_f1": float(f1[chosen].mean())}
-    return scores
+    return {name + CHARACTERS: score for name, score in scores.items()} if characters else scores
 
 
-def squad_example_scores(predictions: Sequence[str], answers: Sequence[Sequence[str]]) -> tuple[np.ndarray, np.ndarray]:
+def squad_example_scores(
+    predictions: Sequence[str], answers: Sequence[Sequence[str]], *, characters: bool
+) -> tuple[np.ndarray, np.ndarray]:
     """Exact match and F1 of each question, [questions] float64 (see `squad_scores`)."""
+    normalize: Callable[[str], Sequence[str]] = split_characters if characters else normalize_answer
+    answer_f1 = run_f1 if characters else token_f1
     exact, f1 = [], []
     for prediction, accepted in zip(predictions, answers, strict=True):
-        golds = [answer for answer in accepted if normalize_answer(answer)] or [""]
-        exact.append(max(normalize_answer(prediction) == normalize_answer(gold) for gold in golds))
-        f1.append(max(token_f1(prediction, gold) for gold in golds))
+        golds = [answer for answer in accepted if normalize(answer)] or [""]
+        exact.append(max(normalize(prediction) == normalize(gold) for gold in golds))
+        f1.append(max(answer_f1(prediction, gold) for gold in golds))
     return np.array(exact, dtype=np.float64), np.array(f1, dtype=np.float64)
 
 
@@ -150,6 +166,18 @@ def token_f1(prediction: str, gold: str) -> float:
         return float(predicted_words == gold_words)
     common = sum((Counter(predicted_words) & Counter(gold_words)).values())
     return 2 * common / (len(predicted_words) + len(gold_words))
+
+
+def run_f1(prediction: str, gold: str) -> float:
+    """F1 of the longest run of characters (and words of other scripts) in both; 1 when both are empty, 0 when one is.
+
+    Source: `calc_f1_score` of the evaluation script of CMRC 2018.
+    """
+    predicted, true = split_characters(prediction), split_characters(gold)
+    if not predicted or not true:
+        return float(predicted == true)
+    common = SequenceMatcher(None, predicted, true, autojunk=False).find_longest_match().size
+    return 2 * common / (len(predicted) + len(true))
 
 
 _PUNCTUATION = frozenset(string.punctuation)

@@ -22,6 +22,7 @@ from tasks.base import InvalidExample, Outputs, Task, TaskSettings
 from tasks.bounds import MAX_SEQ_LENGTH, check_bounds
 from tasks.classification import softmax
 from tasks.features import Features
+from tasks.languages import written_without_spaces
 from tasks.metrics import squad_example_scores, squad_scores
 from tasks.tokenizer import Tokens, with_marks
 from tasks.windows import max_context_owner, window_bounds
@@ -213,7 +214,7 @@ class Spans(Task[SpanExample, Window, SpanPrediction, SpanSettings]):
         )
 
     def score(self, examples: Sequence[SpanExample], predictions: Sequence[SpanPrediction]) -> dict[str, float]:
-        return squad_scores([prediction.text for prediction in predictions], [example.answers for example in examples])
+        return answer_scores(examples, [prediction.text for prediction in predictions])
 
     def to_dict(self, example: SpanExample, prediction: SpanPrediction) -> dict[str, Any]:
         spans = [{"start": s.start, "end": s.end, "text": s.text, "score": s.score} for s in prediction.spans[:1]]
@@ -246,6 +247,16 @@ class Spans(Task[SpanExample, Window, SpanPrediction, SpanSettings]):
                 break
 
 
+def answer_scores(examples: Sequence[SpanExample], texts: Sequence[str]) -> dict[str, float]:
+    """Score predicted texts, empty for "no answer", by the rule that suits the data set (see `squad_scores`)."""
+    return squad_scores(texts, [example.answers for example in examples], characters=counts_characters(examples))
+
+
+def counts_characters(examples: Sequence[SpanExample]) -> bool:
+    """Whether answers of a data set are scored by characters rather than words, by the script of its contexts."""
+    return written_without_spaces({example.context for example in examples})
+
+
 def best_null_threshold(examples: Sequence[SpanExample], predictions: Sequence[SpanPrediction]) -> float:
     """The null threshold that gives the highest F1; of several, the lowest.
 
@@ -255,8 +266,9 @@ def best_null_threshold(examples: Sequence[SpanExample], predictions: Sequence[S
     Source: `find_best_thresh` of the official evaluation script of SQuAD v2.0, which takes the lower of the two.
     """
     texts = [prediction.spans[0].text if prediction.spans else "" for prediction in predictions]
-    _, f1 = squad_example_scores(texts, [example.answers for example in examples])
-    _, null_f1 = squad_example_scores([""] * len(examples), [example.answers for example in examples])
+    answers, characters = [example.answers for example in examples], counts_characters(examples)
+    _, f1 = squad_example_scores(texts, answers, characters=characters)
+    _, null_f1 = squad_example_scores([""] * len(examples), answers, characters=characters)
     margins = np.array([prediction.null_margin for prediction in predictions])
     known = np.isfinite(margins)  # without any span there is no answer, whatever the threshold
     levels, level_of = np.unique(margins[known], return_inverse=True)

@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 
 from tasks.classification import ClassificationExample
+from tasks.languages import split_characters
 from tasks.masked_lm import ClozeExample
-from tasks.metrics import accuracy, classification_scores, regression_scores, squad_scores, tagging_scores
+from tasks.metrics import accuracy, classification_scores, regression_scores, tagging_scores
 from tasks.multiple_choice import MultipleChoiceExample
 from tasks.regression import RegressionExample
-from tasks.spans import SpanExample
+from tasks.spans import SpanExample, answer_scores, counts_characters
 from tasks.tagging import TaggingExample
 from tasks.tokenizer import Tokenizer
 from training.data.pretraining import Masking
@@ -63,16 +64,16 @@ def majority_tag(train: Sequence[TaggingExample], dev: Sequence[TaggingExample])
 
 
 def first_words(train: Sequence[SpanExample], dev: Sequence[SpanExample]) -> dict[str, float]:
-    """Always the first words of the context, as many as an answer in train has in the median."""
-    count = int(median([len(example.answers[0].split()) for example in train if example.answers] or [0]))
-    return squad_scores(
-        [" ".join(example.context.split()[:count]) for example in dev], [example.answers for example in dev]
-    )
+    """Always the first words (or characters, where answers are scored by them) of the context, as many as an answer in
+    train has in the median."""
+    split: Callable[[str], list[str]] = split_characters if counts_characters(dev) else str.split
+    count = int(median([len(split(example.answers[0])) for example in train if example.answers] or [0]))
+    return answer_scores(dev, [" ".join(split(example.context)[:count]) for example in dev])
 
 
 def no_answer(train: Sequence[SpanExample], dev: Sequence[SpanExample]) -> dict[str, float]:
     """Never an answer."""
-    return squad_scores([""] * len(dev), [example.answers for example in dev])
+    return answer_scores(dev, [""] * len(dev))
 
 
 def unigram(train: Sequence[ClozeExample], dev: Sequence[ClozeExample], tokenizer: Tokenizer) -> dict[str, float]:

@@ -25,6 +25,7 @@ from tasks.metrics import (
     matthews_correlation,
     normalize_answer,
     regression_scores,
+    run_f1,
     squad_scores,
     tagging_scores,
     token_f1,
@@ -54,7 +55,7 @@ def test_squad_scores_equal_the_official_ones(questions):
     by_id = {str(index): prediction for index, prediction in enumerate(predictions)}
     exact, f1 = squad_metrics.get_raw_scores(examples, by_id)
 
-    scores = squad_scores(predictions, [answers for _, answers in questions])
+    scores = squad_scores(predictions, [answers for _, answers in questions], characters=False)
 
     assert scores["exact_match"] == pytest.approx(sum(exact.values()) / len(questions))
     assert scores["f1"] == pytest.approx(sum(f1.values()) / len(questions))
@@ -98,6 +99,67 @@ def test_squad_scores_by_hand(prediction, answers, exact, f1):
 def test_token_f1_of_empty_texts():
     """1 when both normalise to nothing, 0 when one does."""
     assert (token_f1("the", ""), token_f1("the", "cat"), token_f1("cat", "")) == (1.0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("prediction", "answers", "exact", "f1"),
+    [
+        ("北京大学", ["北京大学医学部"], 0, 8 / 11),
+        ("《三国演义》", ["三国演义"], 1, 1),
+        ("学北京大", ["北京大学"], 0, 6 / 8),  # the run of three, not all four characters
+        ("1949年10月", ["1949年"], 0, 4 / 6),
+        ("iPhone 4S手机", ["iphone 4s 手机壳"], 0, 8 / 9),
+        ("维也纳，", ["巴黎", "维也纳"], 1, 1),
+        ("柏林", ["", "。", "巴黎"], 0, 0),
+        ("東京タワー", ["東京タワーの下"], 0, 10 / 12),
+        ("「ルール」", ["ルール！"], 1, 1),
+        ("กรุงเทพ", ["กรุงเทพมหานคร"], 0, 14 / 20),
+        ("ວຽງຈັນ", ["ວຽງຈັນ"], 1, 1),
+        ("ភ្នំ\u200bពេញ", ["ភ្នំពេញ។"], 1, 1),
+        ("ရန်ကုန်", ["ရန်ကုန်မြို့"], 0, 14 / 19),
+        ("ལྷ་ས", ["ལྷ་ས།"], 1, 1),
+    ],
+)
+def test_scores_by_characters_by_hand(prediction, answers, exact, f1):
+    """Scripts without spaces: CMRC's rule, punctuation of every script and width aside."""
+    scores = squad_scores([prediction], [answers])
+
+    assert scores == {"exact_match (characters)": exact, "f1 (characters)": pytest.approx(f1)}
+
+
+@pytest.mark.parametrize(
+    ("prediction", "answer", "exact", "f1"),
+    [
+        ("서울 특별시", "서울", 0, 2 / 3),
+        ("das alte Haus", "alte Haus", 0, 4 / 5),
+        ("„Haus“", "Haus", 0, 0),
+        ("«Война и мир»", "Война и мир", 0, 1 / 3),
+        ("tiếng Việt", "Tiếng Việt!", 1, 1),
+    ],
+)
+def test_scores_of_scripts_with_spaces(prediction, answer, exact, f1):
+    """Words, as the official script of SQuAD has them, quotation marks that are not ASCII included."""
+    assert squad_scores([prediction], [[answer]]) == {"exact_match": exact, "f1": pytest.approx(f1)}
+
+
+def test_scores_by_characters_by_answerability():
+    """The unit ends the name of each score."""
+    scores = squad_scores(["北京", ""], [["北京市"], []])
+
+    assert scores == {
+        "exact_match (characters)": 0.5,
+        "f1 (characters)": pytest.approx((4 / 5 + 1) / 2),
+        "has_answer_exact_match (characters)": 0.0,
+        "has_answer_f1 (characters)": pytest.approx(4 / 5),
+        "no_answer_exact_match (characters)": 1.0,
+        "no_answer_f1 (characters)": 1.0,
+    }
+
+
+def test_a_run_of_repeated_characters():
+    """A long answer with few different characters is compared whole (difflib leaves out common ones by default)."""
+    assert run_f1("一二" * 200, "一二" * 200 + "三") == pytest.approx(800 / 801)
+    assert (run_f1("。", ""), run_f1("。", "一"), run_f1("一", "")) == (1.0, 0.0, 0.0)
 
 
 LABELS = st.lists(st.tuples(*[st.sampled_from(["no", "yes", "maybe", ""])] * 2), min_size=1, max_size=30)
@@ -205,7 +267,7 @@ def test_squad_scores_by_answerability_equal_the_official_ones(questions):
     predictions, answers = [item for item, _ in questions], [item for _, item in questions]
     names = [f"{kind}_{name}" for kind in ("has_answer", "no_answer") for name in ("exact_match", "f1")]
 
-    scores = squad_scores(predictions, answers)
+    scores = squad_scores(predictions, answers, characters=False)
 
     if len({bool(golds) for golds in answers}) == 2:
         assert [scores[name] for name in names] == pytest.approx(official_scores_by_answerability(predictions, answers))

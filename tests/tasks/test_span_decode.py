@@ -1,5 +1,6 @@
 """Spans out of logits, against an exhaustive search and against transformers."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import hypothesis
@@ -318,7 +319,7 @@ def test_the_best_threshold_reaches_the_official_best_f1(word_tokenizer, pairs, 
         for (text, _), margin in zip(pairs, margins, strict=False)
     ]
     texts, answers = [text for text, _ in pairs], [answers for _, answers in pairs]
-    _, f1 = squad_example_scores(texts, answers)
+    _, f1 = squad_example_scores(texts, answers, characters=False)
     known = [bool(item) for item in answers]
     expected = official_best_threshold(texts, f1, [p.null_margin for p in predictions], known)
 
@@ -355,4 +356,36 @@ def test_score(word_tokenizer):
         "has_answer_f1": pytest.approx((1 + 2 / 3) / 2),
         "no_answer_exact_match": 1.0,
         "no_answer_f1": 1.0,
+    }
+
+
+CITIES = "北京大学", "清华大学", "复旦大学", "南京大学", "浙江大学"
+CHINESE = [SpanExample("在哪里？", f"他在{city}学习。", (city,), 2) for city in CITIES]
+
+
+def predicted(text, margin):
+    """A best span, and how far "no answer" is above it."""
+    return SpanPrediction((Span(0, len(text), text, 1.0, 0.0),), True, 0.5, margin)
+
+
+def test_the_best_threshold_keeps_answers_that_are_a_character_too_long():
+    """Ten of them and five unanswerable questions, told apart by their margins: none of the ten is given up."""
+    examples = [*CHINESE, *CHINESE, *(SpanExample("在哪里？", example.context) for example in CHINESE)]
+    answered = [predicted(example.answers[0] + "学", -1.0) for example in examples[:10]]
+
+    assert best_null_threshold(examples, answered + [predicted("他在", 1.0)] * 5) == 0.0
+
+
+def test_scores_are_by_characters_where_contexts_are(word_tokenizer):
+    """Whatever the answers are: a number is scored in the unit of its data set."""
+    task = Spans(word_tokenizer, SpanSettings(max_seq_length=16, max_query_length=4))
+    example = SpanExample("哪一年？", "他生于1949年。", ("1949",), 3)
+
+    assert task.score([example], [predicted("1949年", 0.0)]) == {
+        "exact_match (characters)": 0.0,
+        "f1 (characters)": pytest.approx(2 / 3),
+    }
+    assert task.score([replace(example, context="Born in 1949.")], [predicted("in 1949", 0.0)]) == {
+        "exact_match": 0.0,
+        "f1": pytest.approx(2 / 3),
     }

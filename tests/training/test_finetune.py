@@ -106,6 +106,37 @@ def test_null_threshold_with_the_best_f1_is_kept(checkpoint, tmp_path, alone):
         finetune(replace(recipe, train=(write_spans(tmp_path / "a.json", 10, 0),), run_dir=tmp_path / "other"), alone)
 
 
+def test_answers_without_spaces_are_scored_by_characters_throughout(checkpoint, tmp_path, alone):
+    """On the way, at the end with the threshold that was searched for, and of the baseline: one score by one name."""
+    question = {"question": "在哪里？", "answers": [{"text": "北京大学", "answer_start": 2}]}
+    unanswerable = {"question": "是谁？", "answers": []}
+    paragraphs = [
+        {"context": "他在北京大学学习。", "qas": [{"id": str(i), **(question, unanswerable)[i % 2]}]} for i in range(16)
+    ]
+    data = tmp_path / "zh.json"
+    data.write_text(json.dumps({"data": [{"title": "t", "paragraphs": paragraphs}]}))
+    recipe = FinetuneRecipe(
+        task="spans",
+        checkpoint=checkpoint,
+        train=(data,),
+        dev=(data,),
+        run_dir=tmp_path / "run",
+        null_threshold="auto",
+        max_query_length=8,
+        num_epochs=1,
+        **SETTINGS,
+    )
+
+    scores = read_task_card(finetune(recipe, alone)).scores
+
+    names = [
+        f"{kind}{name} (characters)" for kind in ("", "has_answer_", "no_answer_") for name in ("exact_match", "f1")
+    ]
+    for row in ("dev", "dev, null threshold 0", "always no answer"):
+        assert list(scores[row]) == names
+    assert any(names[1] in key for line in read_metrics(tmp_path / "run") for key in line)
+
+
 def test_checkpoint_of_transformers_can_be_fine_tuned(tokenizer_dir, tmp_path, alone):
     """Only config, weights and vocab.txt, as old checkpoints have."""
     foreign = tmp_path / "foreign"

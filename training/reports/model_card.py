@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import jinja2
 
 from tasks.machine import machine_in_words
+from tasks.metrics import CHARACTERS
 from training.data.hub import hub_source, is_hub
 from training.data.labelled import source_names
 
@@ -262,7 +263,7 @@ def _metadata(name: str, card: TaskCard) -> dict[str, Any]:
     if re.fullmatch(r"[\w.-]{1,96}", base):
         values["base_model"] = base
     if dev and usage:
-        values["metrics"] = list(dict.fromkeys(HUB_METRICS.get(metric, metric) for metric in dev))
+        values["metrics"] = list(dict.fromkeys(map(_hub_metric, dev)))
         values["model-index"] = [{"name": name, "results": [_result(card, usage.pipeline_tag, dev)]}]
     return values
 
@@ -272,10 +273,13 @@ def _result(card: TaskCard, pipeline_tag: str, dev: Mapping[str, float]) -> dict
         "task": {"type": pipeline_tag},
         "dataset": _dataset([Path(path) for path in card.provenance.get("recipe", {}).get("dev", ())]),
         "metrics": [
-            {"type": HUB_METRICS.get(metric, metric), "name": metric, "value": round(value, 6)}
-            for metric, value in dev.items()
+            {"type": _hub_metric(metric), "name": metric, "value": round(value, 6)} for metric, value in dev.items()
         ],
     }
+
+
+def _hub_metric(name: str) -> str:
+    return HUB_METRICS.get(name, name.removesuffix(CHARACTERS))
 
 
 def _dataset(paths: Sequence[Path]) -> dict[str, str]:

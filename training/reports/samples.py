@@ -15,10 +15,10 @@ from tasks import AnyTask
 from tasks.classification import ClassificationExample, ClassificationPrediction
 from tasks.embedding import Embedding
 from tasks.masked_lm import ClozeExample, MaskPrediction
-from tasks.metrics import squad_scores
+from tasks.metrics import squad_example_scores
 from tasks.multiple_choice import MultipleChoiceExample, MultipleChoicePrediction
 from tasks.regression import RegressionExample
-from tasks.spans import SpanExample, SpanPrediction
+from tasks.spans import SpanExample, SpanPrediction, counts_characters
 from tasks.tagging import TaggingExample, TaggingPrediction
 from tasks.tags import chunks
 from training.checkpoint import has_weights, read_task_card
@@ -278,7 +278,8 @@ def _answers(
     task: AnyTask, examples: Sequence[SpanExample], predictions: Sequence[SpanPrediction]
 ) -> tuple[list[dict[str, Any]], str]:
     """Wrong ones first, then those that are partly right; of each the surest first."""
-    items = [_answer(*pair) for pair in zip(examples, predictions, strict=True)]
+    characters = counts_characters(examples)
+    items = [_answer(*pair, characters=characters) for pair in zip(examples, predictions, strict=True)]
     items.sort(key=lambda item: -item["score"])
     wrong, near, right = ([item for item in items if item["verdict"] == kind] for kind in ("wrong", "near", "right"))
     note = (
@@ -288,9 +289,9 @@ def _answers(
     return _with_others(wrong[:NUM_WRONG_SPANS] + near[:NUM_NEAR_SPANS], right, NUM_SPANS), note
 
 
-def _answer(example: SpanExample, prediction: SpanPrediction) -> dict[str, Any]:
-    scores = squad_scores([prediction.text], [example.answers])
-    verdict = "right" if scores["exact_match"] else "near" if scores["f1"] else "wrong"
+def _answer(example: SpanExample, prediction: SpanPrediction, *, characters: bool) -> dict[str, Any]:
+    exact, f1 = squad_example_scores([prediction.text], [example.answers], characters=characters)
+    verdict = "right" if exact[0] else "near" if f1[0] else "wrong"
     marks = []
     if prediction.has_answer:
         marks.append((prediction.spans[0].start, prediction.spans[0].end, verdict))

@@ -477,6 +477,18 @@ def test_baselines():
     assert baseline("spans", spans, spans, None)[0] == "first words"
 
 
+def test_first_characters_are_the_baseline_of_text_without_spaces():
+    """As many as an answer has in the median, a word of another script counting as one."""
+    train = [SpanExample("q", "x", (answer,), 0) for answer in ("北京", "在1949年", "三国演义")]
+    dev = [SpanExample("q", "《红楼梦》是小说。", ("红楼",), 1), SpanExample("q", "BERT是模型。", ("BERT",), 0)]
+
+    assert first_words(train, dev) == {
+        "exact_match (characters)": 0.0,
+        "f1 (characters)": pytest.approx((4 / 5 + 2 / 4) / 2),
+    }
+    assert no_answer(train, dev) == {"exact_match (characters)": 0.0, "f1 (characters)": 0.0}
+
+
 def test_unigram_baseline(text_file, tokenizer_dir):
     """Its loss is near the entropy of the hidden words and below that of a uniform guess."""
     tokenizer = Tokenizer.load(tokenizer_dir)

@@ -93,6 +93,17 @@ def test_dev_data_are_named(dev, dataset):
     assert result["dataset"] == dataset
 
 
+def test_the_hub_knows_the_type_of_a_score_by_characters():
+    """The unit stays in its name."""
+    card = TaskCard(task="spans", settings=SpanSettings(), scores={"dev": {"f1 (characters)": 0.5}})
+    metadata = yaml.safe_load(model_card(card, CONFIG, num_parameters=1).split("\n---\n")[0])
+
+    assert metadata["metrics"] == ["f1"]
+    assert metadata["model-index"][0]["results"][0]["metrics"] == [
+        {"type": "f1", "name": "f1 (characters)", "value": 0.5}
+    ]
+
+
 @pytest.mark.parametrize(
     ("task", "metrics", "unit"),
     [

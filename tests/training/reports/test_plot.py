@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.reports.plot import DEV_SCORES, LOSS, MAX_POINTS, Ticks, curve, legend, panels, svg
+from training.reports.plot import DEV_SCORES, LOSS, MAX_POINTS, Ticks, curve, curve_name, legend, panels, svg
 
 LINES = [
     {"step": 10, "epoch": 0, "mlm": 6.0, "nsp": 0.7, "loss": 6.7, "learning_rate": 1e-3, "num_tokens": 100, "mfu": 0.4},
@@ -109,3 +109,9 @@ def test_each_curve_has_a_name_and_a_colour():
 
     assert [label for label, _ in legend(panel)] == ["loss", "masked words", "next sentence", "masked words on dev"]
     assert len({colour for _, colour in legend(panel)}) == 4
+
+
+def test_the_unit_of_a_score_stays_in_its_name():
+    """After the words for the score."""
+    assert curve_name("eval_has_answer_f1 (characters)") == "F1, answerable (characters)"
+    assert curve_name("exact_match (characters)") == "exact match (characters)"
