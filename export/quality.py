@@ -114,12 +114,13 @@ class _Judge:
 
     def see(self, numbers: range, outputs: Sequence[Sequence[Outputs]], expected: Sequence[Sequence[Outputs]]) -> None:
         task, names = self.evidence.task, self.evidence.task.output_names
+        centre = getattr(task.settings, "label_mean", 0.0)  # numbers far from 0 must not hide how they differ
         for number, found, wanted in zip(numbers, outputs, expected, strict=True):
             if self.evidence.score:
                 example, windows = self.evidence.examples[number], self.evidence.windows[number]
                 self.predictions.append(task.decode(example, windows, found))
             for one, other in zip(found, wanted, strict=True):
-                first, second = _vector(one, names), _vector(other, names)
+                first, second = _vector(one, names) - centre, _vector(other, names) - centre
                 self.pairs.append((float(first @ first), float(first @ second), float(second @ second), first.size))
                 self.places.append(self.evidence.places[number])
 

@@ -19,7 +19,7 @@ CHARACTERS = " (characters)"
 
 def is_loss(name: str) -> bool:
     """Whether less of a score is better. A label may be called so, too: its F1 is none."""
-    return name.endswith("loss") and "f1_" not in name
+    return name.endswith(("loss", "error")) and "f1_" not in name
 
 
 def headline(scores: Mapping[str, float]) -> tuple[str, float] | None:
@@ -75,8 +75,21 @@ def classification_scores(
 
 
 def regression_scores(labels: Sequence[float], predictions: Sequence[float]) -> dict[str, float]:
-    """Pearson's and Spearman's correlation (GLUE's scores of STS-B), between -1 and 1; 0 where either is constant, NaN
-    where a number is none."""
+    """Pearson's and Spearman's correlation (GLUE's scores of STS-B), between -1 and 1, and the mean absolute error.
+
+    Args:
+        labels: true numbers; the error is in their unit.
+        predictions: as many numbers.
+
+    Returns:
+        Scores by name; correlations are 0 where either side is constant, and all are NaN where a number is none.
+    """
+    truth, found = np.asarray(labels, dtype=np.float64), np.asarray(predictions, dtype=np.float64)
+    return correlations(labels, predictions) | {"mean_absolute_error": float(np.abs(truth - found).mean())}
+
+
+def correlations(labels: Sequence[float], predictions: Sequence[float]) -> dict[str, float]:
+    """Pearson's and Spearman's correlation, as in `regression_scores`."""
     if len(labels) != len(predictions):
         raise ValueError(f"{len(predictions)} predictions for {len(labels)} labels: one list is shorter")
     truth, found = np.asarray(labels, dtype=np.float64), np.asarray(predictions, dtype=np.float64)

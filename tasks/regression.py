@@ -23,9 +23,18 @@ class RegressionExample:
 
 @dataclass(frozen=True)
 class RegressionSettings(TaskSettings):
-    """Nothing beyond the length."""
+    """Length, and the unit of the labels: the network's answers are in it already."""
 
     max_seq_length: int = 128
+    label_mean: float = 0.0
+    """Mean of the labels in training; 0 where not known."""
+    label_deviation: float = 1.0
+    """Standard deviation of the labels in training, by which errors can be judged; 1 where not known or constant."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.label_deviation <= 0:
+            raise ValueError(f"label_deviation must be above 0: `{self.label_deviation}`")
 
 
 @dataclass(frozen=True)

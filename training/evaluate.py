@@ -123,7 +123,7 @@ def predict_with_progress(task: AnyTask, examples: Sequence[Any], run: Run) -> l
 
 
 def format_scores(rows: Mapping[str, Mapping[str, float]]) -> str:
-    """A small table: a row a name, a column a score. Losses as they are, the others in percent."""
+    """A small table: a row a name, a column a score. Losses and errors as they are, the others in percent."""
     names = list(dict.fromkeys(name for scores in rows.values() for name in scores))
     width = max(map(len, rows))
     widths = {name: max(14, len(name) + 2) for name in names}
@@ -137,6 +137,8 @@ def format_scores(rows: Mapping[str, Mapping[str, float]]) -> str:
 def _cell(name: str, scores: Mapping[str, float]) -> str:
     if name not in scores:
         return "-"
+    if name.endswith("error"):
+        return f"{scores[name]:.4g}"
     return f"{scores[name]:.3f}" if is_loss(name) else f"{100 * scores[name]:.2f}"
 
 

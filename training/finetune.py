@@ -34,6 +34,7 @@ from training.checkpoint import (
     read_config,
     read_shape,
     read_task_card,
+    read_weights,
 )
 from training.command import command, parse
 from training.data.examples import Examples, encode_examples
@@ -47,9 +48,9 @@ from training.loop.recipe import Asked, recipe_fields
 from training.loop.result import made_with, write_result
 from training.loop.run import Position, Run
 from training.loop.train import Evaluation, LoopSettings, Phase, train
-from training.model.bert import BertConfig, BertModel
+from training.model.bert import BertConfig, BertForSequenceRegression, BertModel
 from training.model.hidden_states import Combination
-from training.objectives import OBJECTIVES, all_label_names, find_unknown_label
+from training.objectives import OBJECTIVES, all_label_names, find_unknown_label, standardise_head
 from training.reports.grid import Outcome, Setting, metric_of
 from training.reports.model_card import checkpoint_name
 
@@ -177,7 +178,7 @@ def _finetune(recipe: FinetuneRecipe, run: Run) -> Path:
         settings=recipe,
         run=run,
         evaluation=Evaluation(
-            scores=lambda: task.score(some_dev, predict(task, some_dev, torch_run(model, task, world.device))),
+            scores=lambda: _scores_on_the_way(task, model, some_dev, world),
             every=max(1, num_steps // 4),
         )
         if dev
@@ -185,17 +186,23 @@ def _finetune(recipe: FinetuneRecipe, run: Run) -> Path:
         label="fine-tune",
     )
     if world.is_main:
-        task, scores = _final_scores(recipe, task, model, examples, dev, world) if dev else (task, {})
-        data_paths, pairs = (*recipe.train, *recipe.dev), _pairs(examples)
-        origin = provenance(recipe.checkpoint, data_paths, recipe, found, text_pairs=bool(pairs) and all(pairs))
-        origin |= extent(position, data) | made_with(world)
-        card = TaskCard(task=task.name, settings=task.settings, scores=scores, provenance=origin)
-        write_result(run, model, tokenizer_from=recipe.checkpoint, card=card)
+        with objective.answering(model, task):
+            task, scores = _final_scores(recipe, task, model, examples, dev, world) if dev else (task, {})
+            data_paths, pairs = (*recipe.train, *recipe.dev), _pairs(examples)
+            origin = provenance(recipe.checkpoint, data_paths, recipe, found, text_pairs=bool(pairs) and all(pairs))
+            origin |= extent(position, data) | made_with(world)
+            card = TaskCard(task=task.name, settings=task.settings, scores=scores, provenance=origin)
+            write_result(run, model, tokenizer_from=recipe.checkpoint, card=card)
         if scores:
             print(format_scores({name: row for name, row in scores.items() if isinstance(row, dict)}))
             _warn_of_failure(recipe, scores)
     world.barrier()
     return run.checkpoint_path
+
+
+def _scores_on_the_way(task: AnyTask, model: BertModel, dev: Examples, world: World) -> dict[str, float]:
+    with OBJECTIVES[task.name].answering(model, task):
+        return task.score(dev, predict(task, dev, torch_run(model, task, world.device)))
 
 
 def _describe(task: AnyTask, examples: Examples) -> str:
@@ -305,9 +312,17 @@ def _create(recipe: FinetuneRecipe, task: AnyTask) -> BertModel:
             dropout=dropout,
             changes=_states(recipe),
         )
+        if isinstance(model, BertForSequenceRegression) and _has_its_head(recipe.checkpoint, model):
+            standardise_head(model, task.settings)
     if recipe.frozen:
         model.bert.freeze()
     return model
+
+
+def _has_its_head(checkpoint: Path, model: BertForSequenceRegression) -> bool:
+    """Whether the head of a network is the checkpoint's, rather than new."""
+    weight = read_weights(checkpoint).get("classifier.weight")
+    return weight is not None and torch.equal(weight, model.classifier.weight)
 
 
 def _knows_labels(checkpoint: Path, task: AnyTask) -> bool:

@@ -5,7 +5,9 @@ To fine-tune another task, subclass `Objective` and add it to OBJECTIVES (and se
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -25,6 +27,7 @@ from tasks.tagging import TaggingExample, TaggingSettings, WordWindow
 from tasks.tags import is_strict
 from training.data.examples import Examples
 from training.loop.train import Batch
+from training.model.bert import BertForSequenceRegression, BertModel
 
 if TYPE_CHECKING:
     from training.finetune import FinetuneRecipe
@@ -82,6 +85,10 @@ class Objective:
         """The loss, summed over targets."""
         raise NotImplementedError
 
+    def answering(self, model: BertModel, task: AnyTask) -> AbstractContextManager[None]:
+        """Give the network the head that it is evaluated and saved with, until training goes on."""
+        return nullcontext()
+
 
 class ClassificationObjective(Objective):
     """Cross entropy of the label."""
@@ -101,16 +108,47 @@ class ClassificationObjective(Objective):
 
 
 class RegressionObjective(Objective):
-    """Squared error."""
+    """Squared error of labels that are standardised by the mean and deviation of the training data."""
 
     def settings(self, recipe: FinetuneRecipe, examples: Sequence[Any], max_seq_length: int) -> TaskSettings:
-        return RegressionSettings(max_seq_length=max_seq_length)
+        labels = np.array([example.label or 0 for example in examples], dtype=np.float64)
+        if not np.ptp(labels):
+            return RegressionSettings(max_seq_length=max_seq_length, label_mean=float(labels[0]))
+        return RegressionSettings(
+            max_seq_length=max_seq_length, label_mean=float(labels.mean()), label_deviation=float(labels.std())
+        )
 
     def label(self, task: AnyTask, example: RegressionExample, features: Sequence[Features]) -> list[Item]:
-        return [Item(tuple(features), (float(example.label or 0),))]
+        settings = task.settings
+        return [Item(tuple(features), ((float(example.label or 0) - settings.label_mean) / settings.label_deviation,))]
+
+    @contextmanager
+    def answering(self, model: BertModel, task: AnyTask) -> Iterator[None]:
+        assert isinstance(model, BertForSequenceRegression)
+        own = model.classifier
+        model.classifier = _scaled(own, task.settings.label_deviation, task.settings.label_mean)
+        try:
+            yield
+        finally:
+            model.classifier = own
 
     def loss(self, network: nn.Module, batch: Batch) -> dict[str, Tensor]:
         return {"loss": F.mse_loss(network(**batch.inputs)["logits"].float(), batch.targets["labels"], reduction="sum")}
+
+
+def standardise_head(model: BertForSequenceRegression, settings: RegressionSettings) -> None:
+    """Turn a trained head, which answers in the labels' unit, into one that answers in standardised labels."""
+    deviation = settings.label_deviation
+    model.classifier = _scaled(model.classifier, 1 / deviation, -settings.label_mean / deviation)
+
+
+def _scaled(layer: nn.Linear, scale: float, shift: float) -> nn.Linear:
+    """A linear layer whose outputs are scaled and then shifted."""
+    found = copy.deepcopy(layer)
+    with torch.no_grad():
+        found.weight.copy_(layer.weight.double() * scale)
+        found.bias.copy_(layer.bias.double() * scale + shift)
+    return found
 
 
 class MultipleChoiceObjective(Objective):

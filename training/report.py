@@ -282,6 +282,8 @@ def _leaves(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]
 
 
 def _score(value: float, key: str) -> str:
+    if key.endswith("error"):
+        return f"{value:.4g}"
     return f"{value:.3f}" if shows_loss(key) else f"{100 * value:.1f}"
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from tasks.batching import Run, predict
 from tasks.embedding import Embedding
-from tasks.metrics import regression_scores
+from tasks.metrics import correlations
 from tasks.regression import RegressionExample
 from tasks.tokenizer import Tokenizer
 
@@ -39,10 +39,10 @@ def vector_scores(pairs: Sequence[RegressionExample], embed: Embed) -> dict[str,
     vectors, first, second = _pair_vectors(pairs, embed)
     labels = np.array([pair.label for pair in pairs], dtype=np.float64)
     alike = labels >= labels.max() - np.ptp(labels) / 5
-    correlations = regression_scores(labels.tolist(), (first * second).sum(-1).tolist())
+    found = correlations(labels.tolist(), (first * second).sum(-1).tolist())
     return {
-        "spearman": correlations["spearman"],
-        "pearson": correlations["pearson"],
+        "spearman": found["spearman"],
+        "pearson": found["pearson"],
         "alignment_loss": alignment(first[alike], second[alike]),
         "uniformity_loss": uniformity(vectors),
     }
@@ -95,7 +95,7 @@ def word_overlap(pairs: Sequence[RegressionExample], tokenizer: Tokenizer) -> di
         for texts in ([pair.text for pair in pairs], [pair.text_pair or "" for pair in pairs])
     )
     shares = [len(one & other) / max(1, len(one | other)) for one, other in zip(first, second, strict=True)]
-    return regression_scores([pair.label or 0.0 for pair in pairs], shares)
+    return correlations([pair.label or 0.0 for pair in pairs], shares)
 
 
 def mean_of_words(word_embeddings: np.ndarray, tokenizer: Tokenizer) -> Embed:

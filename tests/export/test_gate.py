@@ -16,6 +16,8 @@ from export.quality import Expected, Quality, judge
 from export.session import ort_run
 from export.source import read_source
 from export.variant import Numbers
+from tasks import create_task, settings_from_dict
+from tasks.tokenizer import Tokenizer
 from training.evaluate import torch_run
 
 
@@ -147,3 +149,16 @@ def test_long_sequences_are_not_worse_for_their_length(exported):
 
     assert len({len(features) for features in evidence.features}) > 5
     np.testing.assert_allclose([found.mean_cosine, found.min_cosine], 1 - 0.1**2 / 2, rtol=1e-6)
+
+
+def test_numbers_far_from_zero_do_not_hide_how_they_differ(checkpoints):
+    """What a regression says is compared about the mean of its labels."""
+    settings = {"max_seq_length": 32, "label_mean": 50.0}
+    task = create_task("regression", Tokenizer.load(checkpoints["plain"]), settings_from_dict("regression", settings))
+
+    def constant(value):
+        return lambda arrays: {"logits": np.full((len(arrays["input_ids"]), 1), value, np.float32)}
+
+    found = judge(Expected(random_ids(task), constant(51.0)), {"off": constant(51.1)})["off"]
+
+    np.testing.assert_allclose(found.mean_cosine, 1 - 0.1**2 / 2, rtol=1e-5)

@@ -213,7 +213,14 @@ def test_a_number_that_is_none_is_no_correlation():
 
 @pytest.mark.parametrize(
     ("name", "expected"),
-    [("loss", True), ("eval_mlm_loss", True), ("f1_loss", False), ("eval_f1_loss", False), ("accuracy", False)],
+    [
+        ("loss", True),
+        ("eval_mlm_loss", True),
+        ("mean_absolute_error", True),
+        ("f1_loss", False),
+        ("eval_f1_loss", False),
+        ("accuracy", False),
+    ],
 )
 def test_losses_are_told_by_name(name, expected):
     """Also where a label is called so."""

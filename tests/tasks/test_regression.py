@@ -35,5 +35,15 @@ def test_decode_and_score(task):
     predictions = [task.decode(*items) for items in zip(examples, features, outputs, strict=True)]
 
     assert predictions == pytest.approx([0.1, 0.2, 0.3])
-    assert task.score(examples, predictions) == {"pearson": pytest.approx(0.9608, abs=1e-4), "spearman": 1.0}
+    assert task.score(examples, predictions) == {
+        "pearson": pytest.approx(0.9608, abs=1e-4),
+        "spearman": 1.0,
+        "mean_absolute_error": pytest.approx((0.9 + 1.8 + 4.7) / 3),
+    }
     assert task.to_dict(examples[0], 0.5) == {"text": "a", "text_pair": None, "value": 0.5}
+
+
+def test_a_deviation_of_zero_is_refused():
+    """Nothing can be divided by it."""
+    with pytest.raises(ValueError, match=r"label_deviation must be above 0: `0.0`"):
+        RegressionSettings(label_deviation=0.0)

@@ -9,6 +9,7 @@ import torch
 import transformers
 
 from tasks import create_task, settings_from_dict
+from tasks.batching import predict
 from tasks.classification import ClassificationExample
 from tasks.multiple_choice import MultipleChoiceExample
 from tasks.regression import RegressionExample
@@ -20,8 +21,10 @@ from training.checkpoint import TaskCard, create_model, read_shape, read_task_ca
 from training.data.examples import Examples
 from training.data.finetuning import FinetuningData, label_examples
 from training.data.labelled import READERS, Columns
+from training.evaluate import load_for_evaluation
 from training.evaluate import main as evaluate
 from training.finetune import FinetuneRecipe, finetune
+from training.loop.run import read_metrics
 from training.objectives import IGNORED, OBJECTIVES
 
 LEARN = {"learning_rate": 3e-3, "global_batch_size": 16, "micro_batch_size": 16, "dtype": "fp32", "dropout": 0.0}
@@ -181,3 +184,58 @@ def test_new_tasks_are_learnt(name, write, score, epochs, at_least, checkpoint, 
     evaluate()
     assert f"{100 * card.scores['dev'][score]:.2f}" in capsys.readouterr().out
     assert len(out.read_text().splitlines()) == len(READERS[name](dev, Columns()))
+
+
+def finetuned_numbers(tmp_path, name, labels_of, *, checkpoint, world, **changes):
+    """A regression that was trained on labels as a function of those that `write_regression` gives."""
+    paths = [write_regression(tmp_path / f"{name}{seed}.jsonl", seed) for seed in (0, 1)]
+    for path in paths:
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        path.write_text("".join(json.dumps(row | {"label": labels_of(row["label"])}) + "\n" for row in rows))
+    recipe = FinetuneRecipe(
+        task="regression",
+        checkpoint=checkpoint,
+        train=paths[:1],
+        dev=paths[1:],
+        run_dir=tmp_path / name,
+        max_seq_length=16,
+        **LEARN | {"num_epochs": 3} | changes,
+    )
+    return finetune(recipe, world), READERS["regression"](paths[1], Columns())
+
+
+def test_shift_and_scale_of_labels_do_not_matter(checkpoint, tmp_path, alone):
+    """Same correlations, errors in the labels' unit, also of transformers' network, on the way and in training anew."""
+    plain, dev = finetuned_numbers(tmp_path, "plain", lambda y: y, checkpoint=checkpoint, world=alone)
+    moved, _ = finetuned_numbers(tmp_path, "moved", lambda y: 50 + 5 * y, checkpoint=checkpoint, world=alone)
+
+    own, other = (read_task_card(path).scores["dev"] for path in (plain, moved))
+    assert own["pearson"] > 0.5
+    assert other["pearson"] == pytest.approx(own["pearson"], abs=1e-3)
+    assert other["mean_absolute_error"] == pytest.approx(5 * own["mean_absolute_error"], rel=1e-2)
+    settings = [read_task_card(path).settings for path in (plain, moved)]
+    assert settings[1].label_mean == pytest.approx(50 + 5 * settings[0].label_mean)
+    assert settings[1].label_deviation == pytest.approx(5 * settings[0].label_deviation)
+    last = [line for line in read_metrics(tmp_path / "moved") if "eval_pearson" in line][-1]
+    assert last["eval_mean_absolute_error"] == pytest.approx(other["mean_absolute_error"], rel=1e-5)
+
+    task, run = load_for_evaluation(moved)
+    found = predict(task, dev, run)
+    theirs = transformers.AutoModelForSequenceClassification.from_pretrained(moved).eval()
+    with torch.no_grad():
+        ids = torch.from_numpy(task.encode(dev[:1])[0][0].input_ids).long()[None]
+        assert float(theirs(ids).logits) == pytest.approx(found[0], rel=1e-5)
+
+    again, _ = finetuned_numbers(
+        tmp_path, "again", lambda y: 100 * y, checkpoint=moved, world=alone, learning_rate=1e-12, num_epochs=0.1
+    )
+    task, run = load_for_evaluation(again)
+    assert predict(task, dev, run) == pytest.approx(found, rel=1e-4)
+
+
+def test_labels_that_are_all_the_same_are_learnt(checkpoint, tmp_path, alone):
+    """Nothing is divided by their deviation, which rounding could make anything."""
+    path, _ = finetuned_numbers(tmp_path, "same", lambda y: 0.1, checkpoint=checkpoint, world=alone, num_epochs=1)
+
+    card = read_task_card(path)
+    assert (card.settings.label_mean, card.settings.label_deviation) == (0.1, 1.0)

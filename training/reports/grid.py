@@ -11,6 +11,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 
+from tasks.metrics import is_loss
 from training.reports.plot import COLOURS, FAILED, Ticks, curve_name, label_rows, note_row, plt, save_figure
 
 
@@ -108,7 +109,7 @@ def metric_of(scores: Mapping[str, float], wanted: str | None) -> str:
     Raises:
         ValueError: when the task has no such score.
     """
-    names = list(scores)
+    names = [name for name in scores if not is_loss(name)]
     if wanted is not None and wanted not in names:
         raise ValueError(f"no score `{wanted}` on dev; --metric is one of: {', '.join(names)}")
     return wanted or names[0]

@@ -83,7 +83,7 @@ USAGES = {
         'choose {model} "A question?" "An answer." "Another answer."',
     ),
 }
-HUB_METRICS = {"macro_f1": "f1", "micro_f1": "f1", "weighted_f1": "f1"}
+HUB_METRICS = {"macro_f1": "f1", "micro_f1": "f1", "weighted_f1": "f1", "mean_absolute_error": "mae"}
 """Our names of scores -> the hub's, where they differ."""
 MAIN_SETTINGS = {
     "mode": "training",

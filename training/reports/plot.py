@@ -89,7 +89,9 @@ class Panel:
 def panels(lines: Sequence[Mapping[str, Any]]) -> list[Panel]:
     """What there is to draw: loss, scores on dev, then each other number that the lines hold, the best known first."""
     keys = list(dict.fromkeys(key for line in lines for key, value in line.items() if isinstance(value, int | float)))
-    losses = [key for key in LOSSES if key in keys] + [key for key in keys if shows_loss(key) and key not in LOSSES]
+    losses = [key for key in LOSSES if key in keys] + [
+        key for key in keys if shows_loss(key) and key not in LOSSES and not key.endswith("error")
+    ]
     scores = [key for key in keys if key.startswith("eval_") and not shows_loss(key)]
     others = [key for key in keys if key not in (*POSITIONS, *losses, *scores)]
     known = [key for key in ("learning_rate", "grad_norm", *NAMES) if key in others]
@@ -99,7 +101,7 @@ def panels(lines: Sequence[Mapping[str, Any]]) -> list[Panel]:
 
 
 def shows_loss(key: str) -> bool:
-    """Whether a key of metrics or scores is a loss, and not a fraction."""
+    """Whether a key of metrics or scores is a loss or an error, and not a fraction."""
     return key in LOSSES or is_loss(key)
 
 

@@ -111,6 +111,11 @@ def test_the_hub_knows_the_type_of_a_score_by_characters():
         ("embedding", ["alignment_loss", "uniformity_loss"], "at most 1; alignment is a mean squared distance, unif"),
         ("embedding", ["alignment_loss"], "at most 1; alignment is a mean squared distance; less is better."),
         ("tagging", ["f1", "f1_loss"], "at most 1."),
+        (
+            "regression",
+            ["pearson", "mean_absolute_error"],
+            "at most 1; errors are in the labels' unit, less is",
+        ),
     ],
 )
 def test_the_card_says_what_losses_are_in(task, metrics, unit):

@@ -115,3 +115,12 @@ def test_the_unit_of_a_score_stays_in_its_name():
     """After the words for the score."""
     assert curve_name("eval_has_answer_f1 (characters)") == "F1, answerable (characters)"
     assert curve_name("exact_match (characters)") == "exact match (characters)"
+
+
+def test_errors_have_a_panel_of_their_own():
+    """Neither percent nor nats: their unit is that of the labels."""
+    found = panels([{"step": 1, "loss": 1.0, "eval_pearson": 0.5, "eval_mean_absolute_error": 7.0}])
+
+    assert [panel.keys for panel in found] == [("loss",), ("eval_pearson",), ("eval_mean_absolute_error",)]
+    assert not found[2].in_percent
+    assert legend(found[2])[0][0] == "mean absolute error on dev"
