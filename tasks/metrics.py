@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import string
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from difflib import SequenceMatcher
 
 import numpy as np
@@ -110,10 +110,18 @@ def _ranks(values: np.ndarray) -> np.ndarray:
     return np.where(np.isnan(values), np.nan, (np.cumsum(counts) - (counts + 1) / 2)[inverse])
 
 
-def tagging_scores(tags: Sequence[Sequence[str]], predictions: Sequence[Sequence[str]]) -> dict[str, float]:
-    """F1, precision and recall over entities (right when type and both ends are), and accuracy over words."""
+def tagging_scores(
+    tags: Sequence[Sequence[str]], predictions: Sequence[Sequence[str]], labels: Collection[str] = ()
+) -> dict[str, float]:
+    """F1, precision and recall over entities (right when type and both ends are), and accuracy over words.
+
+    Args:
+        labels: all tags there are, as `chunks` takes them; by default those of `tags` and `predictions`.
+    """
+    known = frozenset(labels or {tag for rows in (tags, predictions) for item in rows for tag in item})
     true, found = (
-        {(row, *chunk) for row, item in enumerate(rows) for chunk in chunks(item)} for rows in (tags, predictions)
+        {(row, *chunk) for row, item in enumerate(rows) for chunk in chunks(item, known)}
+        for rows in (tags, predictions)
     )
     hits = len(true & found)
     pairs = [pair for one, other in zip(tags, predictions, strict=True) for pair in zip(one, other, strict=True)]

@@ -134,8 +134,11 @@ class TaggingSettings(TaskSettings):
     doc_stride: int = 0
     """Tokens from the start of one window to the start of the next; 0 for windows that do not overlap."""
     strict: bool = False
-    """Whether `I-` and `E-` only go on with an entity of their type, as in IOB2 and IOBES. A sentence then gets the
-    likeliest such tags; otherwise each word gets its likeliest."""
+    """Whether `I-` and `E-` only go on with an entity of their type, as in IOB2 and IOBES (`M-` and `L-` likewise). A
+    sentence then gets the likeliest such tags; otherwise each word gets its likeliest."""
+    strict_ends: bool = False
+    """Whether entities end with `E-` or `S-`, as in IOE2 and IOBES (`L-`, `U-` and `W-` likewise), for which a sentence
+    gets the likeliest tags as well."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -143,7 +146,7 @@ class TaggingSettings(TaskSettings):
         if self.doc_stride < 0:
             raise ValueError(f"doc_stride must not be negative: `{self.doc_stride}`")
         check_bounds(self, {"doc_stride": (0, MAX_SEQ_LENGTH)})
-        if self.strict and len(self.labels) > MAX_STRICT_LABELS:
+        if (self.strict or self.strict_ends) and len(self.labels) > MAX_STRICT_LABELS:
             raise ValueError(f"labels of strict tagging must be at most {MAX_STRICT_LABELS}: `{len(self.labels)}`")
 
 
@@ -211,13 +214,14 @@ class Tagging(Task[TaggingExample, WordWindow, TaggingPrediction, TaggingSetting
             words, positions = window.tagged
             logits[words] = output["logits"][positions]
         labels = self.settings.labels
-        numbers = best_tags(logits, labels) if self.settings.strict else logits.argmax(axis=-1)
+        numbers = best_tags(logits, labels, strict=self.settings.strict, strict_ends=self.settings.strict_ends)
         scores = np.take_along_axis(softmax(logits), numbers[:, None], axis=-1)[:, 0]
         tags = tuple(labels[number] for number in numbers)
-        return TaggingPrediction(tags=tags, scores=scores, entities=entities(example, tags, scores))
+        return TaggingPrediction(tags=tags, scores=scores, entities=entities(example, tags, scores, labels))
 
     def score(self, examples: Sequence[TaggingExample], predictions: Sequence[TaggingPrediction]) -> dict[str, float]:
-        return tagging_scores([example.tags for example in examples], [item.tags for item in predictions])
+        truth, found = [example.tags for example in examples], [item.tags for item in predictions]
+        return tagging_scores(truth, found, self.settings.labels)
 
     def to_dict(self, example: TaggingExample, prediction: TaggingPrediction) -> dict[str, Any]:
         found = [asdict(entity) for entity in prediction.entities]
@@ -278,15 +282,18 @@ def word_bounds(starts: np.ndarray, capacity: int, doc_stride: int) -> Iterator[
         first = min(last, int(np.searchsorted(starts, starts[first] + doc_stride)))
 
 
-def entities(example: TaggingExample, tags: Sequence[str], scores: np.ndarray) -> tuple[Entity, ...]:
-    """The entities that tags spell, with their places in the text.
+def entities(
+    example: TaggingExample, tags: Sequence[str], scores: np.ndarray, labels: Sequence[str] = ()
+) -> tuple[Entity, ...]:
+    """Return the entities that tags spell, with their places in the text.
 
     Args:
         scores: [words] probability of each tag.
+        labels: all tags there are, as `chunks` takes them.
     """
     text, places = example.text, example.places
     found = []
-    for kind, first, last in chunks(tags):
+    for kind, first, last in chunks(tags, labels):
         start, end = places[first][0], places[last][1]
         score = float(scores[first : last + 1].mean())
         found.append(Entity(type=kind, start=start, end=end, text=text[start:end], score=score))

@@ -1,26 +1,39 @@
-"""Schemes of tags for runs of words (`B-LOC I-LOC O`): what tags spell, and the likeliest tags that spell something."""
+"""Schemes of tags for runs of words (`B-LOC I-LOC O`): what tags spell, and the likeliest tags that spell something.
+
+A tag is `O`, a prefix and a type (`B-LOC`), a prefix alone (`B`, where there is one type), or a type alone (`LOC`).
+Prefixes mean the same in all schemes: IOB1, IOB2, IOE1, IOE2, IOBES, BILOU, BMES and BMEWO.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from functools import cache
+import re
+from collections.abc import Collection, Iterable, Sequence
+from functools import cache, lru_cache
 
 import numpy as np
 
+PREFIXES = {"B": "B", "I": "I", "M": "I", "E": "E", "L": "E", "S": "S", "U": "S", "W": "S"}
+"""Prefixes -> those of IOBES: begin, inside, end, single. `M` is of BMES, `L` and `U` of BILOU, `W` of BMEWO."""
+ONE_TYPE = "_"
+"""Type of entities whose tags name none, as in seqeval."""
 
-def chunks(tags: Sequence[str]) -> list[tuple[str, int, int]]:
-    """The entities that tags spell, as (type, first word, last word), in order.
 
-    Tags are `O` or a prefix and a type, as `B-LOC`. By the rules of CoNLL, so that IOB1, IOB2 and IOBES are all read:
-    an entity goes on with `I` or `E` of its own type, unless it ended with `E` or `S`; any other tag starts a new one.
-    A tag without a prefix is read as `I` of that type.
+def chunks(tags: Sequence[str], labels: Collection[str] = ()) -> list[tuple[str, int, int]]:
+    """Return the entities that tags spell, as (type, first word, last word), in order.
+
+    By the rules of CoNLL, so that every scheme is read: an entity goes on with `I` or `E` of its own type, unless it
+    ended with `E` or `S`; any other tag starts a new one. A tag without a prefix is read as `I` of that type.
+
+    Args:
+        labels: all tags there are, which tell whether `B` is a prefix or a type; by default those of `tags`.
 
     Source: conlleval.pl of the CoNLL-2000 shared task, with `E` and `S` as in seqeval.
     """
+    bare = has_bare_prefixes(frozenset(labels or tags))
     found: list[tuple[str, int, int]] = []
     previous = ("O", "")
     for index, tag in enumerate(tags):
-        prefix, kind = _split_tag(tag)
+        prefix, kind = _split_tag(tag, bare)
         if prefix in "IE" and previous[0] in "BI" and kind == previous[1]:
             found[-1] = (kind, found[-1][1], index)
         elif prefix != "O":
@@ -29,32 +42,110 @@ def chunks(tags: Sequence[str]) -> list[tuple[str, int, int]]:
     return found
 
 
-def _split_tag(tag: str) -> tuple[str, str]:
+def _split_tag(tag: str, bare: bool) -> tuple[str, str]:
     prefix, dash, kind = tag.partition("-")
     if tag == "O":
         return "O", ""
-    return (prefix, kind) if dash and prefix in ("B", "I", "E", "S") else ("I", tag)
+    return (PREFIXES[prefix], kind or ONE_TYPE) if prefix in PREFIXES and (dash or bare) else ("I", tag)
 
 
-def is_strict(sentences: Iterable[Sequence[str]]) -> bool:
-    """Whether no entity of some tagged sentences begins with `I` or `E`: so it is in IOB2 and IOBES."""
-    return all(_split_tag(tags[first])[0] in "BS" for tags in sentences for _, first, _ in chunks(tags))
+@lru_cache(maxsize=256)
+def has_bare_prefixes(labels: frozenset[str]) -> bool:
+    """Whether labels are prefixes without types, as `B I O`: those of one scheme, and no others."""
+    names = labels - {"O"}
+    meanings = [PREFIXES.get(name, "") for name in names]
+    return bool(names & {"B", "I"}) and all(meanings) and len(meanings) == len({*meanings})
 
 
-def best_tags(logits: np.ndarray, labels: Sequence[str]) -> np.ndarray:
-    """The likeliest sequence of tags in which `I` and `E` only go on with an entity.
+def is_plain(labels: Collection[str]) -> bool:
+    """Whether no label has a prefix and none is `O`, as with parts of speech."""
+    bare = has_bare_prefixes(frozenset(labels))
+    return not any(label == "O" or bare or _has_prefix(label) for label in labels)
+
+
+def as_iob2(tags: Sequence[str], labels: Collection[str] = ()) -> list[str]:
+    """Return the tags of IOB2 that spell the same entities."""
+    spelt = ["O"] * len(tags)
+    for kind, first, last in chunks(tags, labels):
+        spelt[first : last + 1] = [f"B-{kind}", *[f"I-{kind}"] * (last - first)]
+    return spelt
+
+
+def _has_prefix(label: str) -> bool:
+    return label[:1] in PREFIXES and label[1:2] == "-"
+
+
+_WORDS = "b|i|e|s|m|l|u|w|beg|begin|beginning|in|inside|mid|middle|end|last|single|singleton|unit|whole"
+_OTHER_SPELLING = re.compile(rf"(?:{_WORDS})[-_:./|].+|.+[-_:./|](?:{_WORDS})|(?:{_WORDS})", re.IGNORECASE)
+"""A prefix in small letters, as a word, with another sign than a dash, or behind the type."""
+
+
+def find_odd_tag(labels: Collection[str]) -> tuple[str, str] | None:
+    """Find a label that does not fit a scheme, though there is one.
+
+    Returns:
+        The label and what is wrong with it; None where all labels fit, or none has a prefix.
+    """
+    names = sorted({*labels} - {"O"})
+    if not names or has_bare_prefixes(frozenset(names)):
+        return None
+    known = f"known are {', '.join(f'`{prefix}-`' for prefix in PREFIXES)}, and `O` outside of entities"
+    prefixed = [name for name in names if _has_prefix(name)]
+    others = [name for name in names if not _has_prefix(name)]
+    with_dash = [name for name in others if "-" in name[1:] and (prefixed or ("O" in labels and name[1] == "-"))]
+    if with_dash:
+        return with_dash[0], f"unknown prefix `{with_dash[0].partition('-')[0]}-` ({known})"
+    if prefixed:
+        return (others[0], f"no prefix, though `{prefixed[0]}` has one ({known})") if others else None
+    if {"B", "I"} <= {*names} and ("O" in labels or len(names) == 3):
+        odd = next((name for name in names if name not in PREFIXES), names[-1])
+        return odd, f"no prefix of the same scheme as `B` and `I` ({known})"
+    spelt = [name for name in names if name != "o" and name not in PREFIXES]
+    if {"O", "o"} & {*labels} and spelt and all(map(_OTHER_SPELLING.fullmatch, spelt)):
+        return spelt[0], f"a prefix in another spelling than `B-TYPE` ({known})"
+    return None
+
+
+def is_strict(sentences: Iterable[Sequence[str]], labels: Collection[str] = ()) -> bool:
+    """Whether no entity of some tagged sentences begins with `I` or `E`: so it is in IOB2, IOBES, BILOU and BMES."""
+    return all(prefixes[0] in "BS" for prefixes in _entity_prefixes(sentences, labels))
+
+
+def is_strict_at_ends(sentences: Iterable[Sequence[str]], labels: Collection[str] = ()) -> bool:
+    """Whether no entity of some tagged sentences ends with `B` or `I`: so it is in IOE2, IOBES, BILOU and BMES."""
+    return all(prefixes[-1] in "ES" for prefixes in _entity_prefixes(sentences, labels))
+
+
+def _entity_prefixes(sentences: Iterable[Sequence[str]], labels: Collection[str]) -> Iterable[list[str]]:
+    """The prefixes of each entity's first and last word, in the letters of IOBES."""
+    rows = list(sentences)
+    known = frozenset(labels or {tag for tags in rows for tag in tags})
+    bare = has_bare_prefixes(known)
+    for tags in rows:
+        for _, first, last in chunks(tags, known):
+            yield [_split_tag(tags[index], bare)[0] for index in (first, last)]
+
+
+def best_tags(
+    logits: np.ndarray, labels: Sequence[str], *, strict: bool = True, strict_ends: bool = False
+) -> np.ndarray:
+    """The likeliest sequence of tags whose entities begin and end as the scheme wants.
 
     Args:
         logits: [words, labels]; what is added to all of a word's makes no difference.
+        strict: no entity begins with `I` or `E`.
+        strict_ends: no entity ends with `B` or `I`.
 
     Returns:
-        [words] int64, numbers of labels.
+        [words] int64, numbers of labels; each word's likeliest where no sequence is allowed.
 
     Source: Viterbi 1967, with all steps that are allowed equally likely.
     """
     best = logits.argmax(axis=-1)
-    starts, steps = _forbidden(tuple(labels))
-    if not len(best) or not (starts[best[0]] or steps[best[:-1], best[1:]].any()):
+    if not (len(best) and (strict or strict_ends)):
+        return best
+    starts, steps, ends = _forbidden(tuple(labels), strict, strict_ends)
+    if not (starts[best[0]] or ends[best[-1]] or steps[best[:-1], best[1:]].any()):
         return best
     sums = np.where(starts, -np.inf, logits[0].astype(np.float64))
     choices = []
@@ -62,6 +153,9 @@ def best_tags(logits: np.ndarray, labels: Sequence[str]) -> np.ndarray:
         ways = np.where(steps, -np.inf, sums[:, None])
         choices.append(ways.argmax(axis=0))
         sums = ways.max(axis=0) + row
+    sums = np.where(ends, -np.inf, sums)
+    if np.isneginf(sums).all():
+        return best
     path = [int(sums.argmax())]
     for choice in reversed(choices):
         path.append(int(choice[path[-1]]))
@@ -69,9 +163,13 @@ def best_tags(logits: np.ndarray, labels: Sequence[str]) -> np.ndarray:
 
 
 @cache
-def _forbidden(labels: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """Which labels begin no sentence [labels], and which do not follow which [before, after]; bool."""
-    split = [_split_tag(label) for label in labels]
+def _forbidden(labels: tuple[str, ...], strict: bool, strict_ends: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Which labels begin no sentence [labels], which do not follow which [before, after], which end none; bool."""
+    bare = has_bare_prefixes(frozenset(labels))
+    split = [_split_tag(label, bare) for label in labels]
     goes_on = np.array([prefix in "IE" for prefix, _ in split])
-    open_before = [[one[0] in "BI" and one[1] == other[1] for other in split] for one in split]
-    return goes_on, goes_on & ~np.array(open_before)
+    is_open = np.array([prefix in "BI" for prefix, _ in split])
+    same = np.array([[one[1] == other[1] for other in split] for one in split])
+    joined = is_open[:, None] & goes_on & same
+    starts, ends = goes_on & strict, is_open & strict_ends
+    return starts, (starts | ends[:, None]) & ~joined, ends

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from statistics import median
 from typing import Any
 
@@ -17,6 +18,7 @@ from tasks.multiple_choice import MultipleChoiceExample
 from tasks.regression import RegressionExample
 from tasks.spans import SpanExample, answer_scores, counts_characters
 from tasks.tagging import TaggingExample
+from tasks.tags import as_iob2, is_plain
 from tasks.tokenizer import Tokenizer
 from training.data.pretraining import Masking
 from training.similarity import word_overlap
@@ -52,7 +54,21 @@ def majority_choice(train: Sequence[MultipleChoiceExample], dev: Sequence[Multip
 
 
 def majority_tag(train: Sequence[TaggingExample], dev: Sequence[TaggingExample]) -> dict[str, float]:
-    """For each word the tag that it has most often in train, and for words that train lacks the commonest of all."""
+    """For each word the tag that it has most often in train, and for words that train lacks the commonest of all.
+
+    Entities are scored on tags of IOB2, so that the same entities give the same score in every scheme.
+    """
+    labels = {tag for example in train for tag in example.tags}
+    scores = _majority_tag_scores(train, dev, labels)
+    if is_plain(labels):
+        return scores
+    train, dev = ([replace(item, tags=tuple(as_iob2(item.tags, labels))) for item in items] for items in (train, dev))
+    return _majority_tag_scores(train, dev) | {"accuracy": scores["accuracy"]}
+
+
+def _majority_tag_scores(
+    train: Sequence[TaggingExample], dev: Sequence[TaggingExample], labels: Collection[str] = ()
+) -> dict[str, float]:
     counts: dict[str, Counter[str]] = {}
     for example in train:
         for word, tag in zip(example.words, example.tags, strict=True):
@@ -60,7 +76,7 @@ def majority_tag(train: Sequence[TaggingExample], dev: Sequence[TaggingExample])
     rest = Counter(tag for example in train for tag in example.tags).most_common(1)[0][0]
     best = {word: tags.most_common(1)[0][0] for word, tags in counts.items()}
     predictions = [[best.get(word, rest) for word in example.words] for example in dev]
-    return tagging_scores([example.tags for example in dev], predictions)
+    return tagging_scores([example.tags for example in dev], predictions, labels)
 
 
 def first_words(train: Sequence[SpanExample], dev: Sequence[SpanExample]) -> dict[str, float]:

@@ -24,7 +24,7 @@ from tasks.multiple_choice import MultipleChoiceExample, MultipleChoiceSettings
 from tasks.regression import RegressionExample, RegressionSettings
 from tasks.spans import SpanExample, SpanSettings, Window
 from tasks.tagging import TaggingExample, TaggingSettings, WordWindow
-from tasks.tags import is_strict
+from tasks.tags import find_odd_tag, is_strict, is_strict_at_ends
 from training.data.examples import Examples
 from training.loop.train import Batch
 from training.model.bert import BertForSequenceRegression, BertModel
@@ -175,11 +175,15 @@ class TaggingObjective(Objective):
     """Cross entropy of the tag at the first token of each word."""
 
     def settings(self, recipe: FinetuneRecipe, examples: Sequence[Any], max_seq_length: int) -> TaskSettings:
+        labels, sentences = all_label_names(self, examples), [example.tags for example in examples]
+        if odd := find_odd_tag(labels):
+            raise ValueError(f"tag `{odd[0]}`: {odd[1]}")
         return TaggingSettings(
             max_seq_length=max_seq_length,
-            labels=all_label_names(self, examples),
+            labels=labels,
             doc_stride=min(recipe.doc_stride, max_seq_length // 2),
-            strict=is_strict(example.tags for example in examples),
+            strict=is_strict(sentences, labels),
+            strict_ends=is_strict_at_ends(sentences, labels),
         )
 
     def label_names(self, example: TaggingExample) -> Sequence[str]:

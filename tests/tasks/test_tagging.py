@@ -68,6 +68,29 @@ def test_strict_tags_go_on_with_an_entity(tokenizer):
     assert [(entity.start, entity.end) for entity in found.entities] == [(2, 5)]
 
 
+@pytest.mark.parametrize(
+    ("labels", "likeliest", "found"),
+    [
+        ("B-X I-X L-X O U-X", "B-X I-X I-X U-X", [("X", 0, 5), ("X", 6, 7)]),
+        ("B E M O S", "B M M S", [("_", 0, 5), ("_", 6, 7)]),
+        ("E-X I-X O", "I-X I-X I-X E-X", [("X", 0, 7)]),
+    ],
+)
+def test_entities_end_as_their_scheme_ends_them(tokenizer, labels, likeliest, found):
+    """The likeliest tags that spell whole entities, in the letters of the scheme."""
+    names = tuple(labels.split())
+    settings = TaggingSettings(max_seq_length=16, labels=names, strict="E-X" not in names, strict_ends=True)
+    task = Tagging(tokenizer, settings)
+    example = TaggingExample(("a", "b", "é", "a"))
+    features = task.encode([example])[0]
+    logits = np.zeros((len(features[0]), len(names)), dtype=np.float32)
+    logits[features[0].positions, [names.index(tag) for tag in likeliest.split()]] = [4, 3, 1, 5]
+
+    prediction = task.decode(example, features, [{"logits": logits}])
+
+    assert [(entity.type, entity.start, entity.end) for entity in prediction.entities] == found
+
+
 def test_the_first_token_of_a_word_carries_its_tag(tokenizer):
     """`unwanted` is three tokens; what is said at the other two changes nothing."""
     task = make_task(tokenizer, 16)

@@ -9,7 +9,7 @@ from pathlib import Path
 from training.data.tables import TABLES, kind_of, read_rows
 from training.text.documents import read_lines
 
-_TAGGED = re.compile(r"\S+[ \t](?:.*[ \t])?(?:O|[BIESLU]-\S+)\s*")
+_TAGGED = re.compile(r"\S+[ \t](?:.*[ \t])?(?:O|[BIESMLUW](?:-\S+)?)\s*")
 """A line of CoNLL."""
 _TABLES = {
     ("tokens", "tags"): ["tagging"],

@@ -16,6 +16,7 @@ from tasks.multiple_choice import MultipleChoiceExample
 from tasks.regression import Regression, RegressionExample, RegressionSettings
 from tasks.spans import SpanExample
 from tasks.tagging import TaggingExample
+from tasks.tags import find_odd_tag
 from tasks.tokenizer import Tokenizer, Tokens
 from training.data.examples import Examples, encode_examples
 from training.data.formats import other_task
@@ -248,8 +249,15 @@ def read_multiple_choice(path: Path, columns: Columns) -> Examples:
 
 def read_tagging(path: Path, columns: Columns) -> Examples:
     """Sentences out of a table with lists in columns `tokens` and `tags`, or, under any other name, a CoNLL file."""
-    if kind_of(path) not in (*WITH_LISTS, ".csv", ".json"):
-        return Examples(_conll_sentences(path))
+    is_table = kind_of(path) in (*WITH_LISTS, ".csv", ".json")
+    examples = _tagged_rows(path, columns) if is_table else Examples(_conll_sentences(path))
+    if odd := find_odd_tag({tag for example in examples for tag in example.tags}):
+        place = next(place for place, example in examples.placed() if odd[0] in example.tags)
+        raise ValueError(f"{place}: tag `{odd[0]}`: {odd[1]}")
+    return examples
+
+
+def _tagged_rows(path: Path, columns: Columns) -> Examples:
     examples = Examples()
     for place, row in _rows(path, columns):
         words, tags = (_strings(place, row, name) for name in (columns.tokens, columns.tags))

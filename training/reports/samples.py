@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import pairwise
 from pathlib import Path
@@ -374,9 +374,9 @@ def _entities(
     task: AnyTask, examples: Sequence[TaggingExample], predictions: Sequence[TaggingPrediction]
 ) -> tuple[list[dict[str, Any]], str]:
     """The entities that there are and those that were found; sentences in which these differ come first."""
-    rows = []
+    rows, labels = [], {tag for items in (examples, predictions) for item in items for tag in item.tags}
     for example, prediction in zip(examples, predictions, strict=True):
-        truth, found = _spelt(example.words, example.tags), _spelt(example.words, prediction.tags)
+        truth, found = (_spelt(example.words, tags, labels) for tags in (example.tags, prediction.tags))
         verdict = "right" if truth == found else "wrong"
         rows.append(_row(example.text, verdict=verdict, truth=truth, predicted=found))
     rows.sort(key=lambda row: (_is_right(row), row["cells"]["truth"] == NO_ENTITIES))
@@ -384,8 +384,8 @@ def _entities(
     return rows, f"All entities are right in {num_right} of {len(rows)} random sentences; the others come first."
 
 
-def _spelt(words: Sequence[str], tags: Sequence[str]) -> str:
-    found = [f"{' '.join(words[first : last + 1])} ({kind})" for kind, first, last in chunks(tags)]
+def _spelt(words: Sequence[str], tags: Sequence[str], labels: Collection[str]) -> str:
+    found = [f"{' '.join(words[first : last + 1])} ({kind})" for kind, first, last in chunks(tags, labels)]
     return " · ".join(found) or NO_ENTITIES
 
 

@@ -319,6 +319,17 @@ def test_malformed_rows_are_named(read, row, message, tmp_path):
         read(tmp_path / "a.jsonl", Columns())
 
 
+def test_a_tag_of_no_scheme_is_named(tmp_path):
+    """At its sentence, in tables and in CoNLL alike, before anything is learnt."""
+    rows = [{"tokens": ["a"], "tags": ["O"]}, {"tokens": ["b", "c"], "tags": ["B-PER", "X-PER"]}]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "a.conll").write_text("a O\n\nb B-PER\nc X-PER\n")
+
+    for name, line in (("a.jsonl", 2), ("a.conll", 3)):
+        with pytest.raises(ValueError, match=rf"{name}`, line {line}: tag `X-PER`: unknown prefix `X-` \(known are"):
+            read_tagging(tmp_path / name, Columns())
+
+
 @pytest.mark.parametrize("line", ["cat", "cat\t", "cat\tNN\t ", "cat NN ", "\tNN\tO", "ham\tgood film"])
 def test_a_word_without_a_tag_is_named(line, tmp_path):
     """By its line; no other column takes the place of an empty one."""
