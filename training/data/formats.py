@@ -43,7 +43,7 @@ def _look(path: Path) -> tuple[str, list[str]]:
         columns = next((columns for columns in _TABLES if there >= {*columns}), ())
         return f"a table of {', '.join(f'`{name}`' for name in columns)}", _TABLES.get(columns, [])
     lines = [line[:1000] for line in itertools.islice(read_lines(path), 100)]
-    words = [line for line in lines if line.strip() and not line.startswith("-DOCSTART-")]
+    words = [line for line in lines if line.strip() and not line.startswith(("-DOCSTART-", "#"))]
     if words and all(map(_TAGGED.fullmatch, words)):
         return "CoNLL", ["tagging"]
     return "SQuAD's JSON", ["spans"] if '"paragraphs"' in "".join(lines) else []

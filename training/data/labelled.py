@@ -18,6 +18,7 @@ from tasks.spans import SpanExample
 from tasks.tagging import TaggingExample
 from tasks.tags import find_odd_tag
 from tasks.tokenizer import Tokenizer, Tokens
+from training.data.conll import is_conll_column, read_conll
 from training.data.examples import Examples, encode_examples
 from training.data.formats import other_task
 from training.data.hub import hub_digest, is_hub
@@ -44,9 +45,9 @@ class Columns:
     label: str = "label"
     """A class, a number (regression), or the number of the right choice, from 0."""
     tokens: str = "tokens"
-    """Tagging: the words of a sentence."""
+    """Tagging: the words of a sentence; in CoNLL a column by its number from 0, or by UD's name, as `form`."""
     tags: str = "tags"
-    """Tagging: a tag for each word."""
+    """Tagging: a tag for each word; in CoNLL as `tokens`, or UD's `upos`, `xpos` and so on."""
     context: str = "context"
     """Multiple choice: what the choices go on from; left out as `text_pair` is. Spans: where answers stand."""
     question: str = "question"
@@ -86,6 +87,8 @@ def columns_there(paths: Sequence[Path], columns: Columns) -> Columns:
     if not columns.header and rows and usual.text in rows[0].values():  # there is a header
         return usual
     there = {name for row in rows for name in row}
+    if len(tables) < len(paths):
+        there |= set(filter(is_conll_column, (columns.tokens, columns.tags)))
     found = {name: column for name, column in asdict(columns).items() if column in there}
     return Columns(**found | {"header": columns.header})
 
@@ -109,8 +112,9 @@ def read_examples(
     """
     if task in READERS:
         kinds = WITH_LISTS if task in ("spans", "tagging") else TABLES
-        if columns.given and not any(kind_of(path) in kinds for path in paths):
-            raise ValueError(f"`{paths[0]}` has no columns, of which `{columns.given[0]}` could be one (--columns...)")
+        given = [name for name in columns.given if task != "tagging" or not is_conll_column(name)]
+        if given and not any(kind_of(path) in kinds for path in paths):
+            raise ValueError(f"`{paths[0]}` has no columns, of which `{given[0]}` could be one (--columns...)")
         return _all_of(paths, lambda path: _read(task, path, columns))
     if task != "masked-lm":
         raise ValueError(f"task `{task}` has no labelled data")
@@ -250,7 +254,11 @@ def read_multiple_choice(path: Path, columns: Columns) -> Examples:
 def read_tagging(path: Path, columns: Columns) -> Examples:
     """Sentences out of a table with lists in columns `tokens` and `tags`, or, under any other name, a CoNLL file."""
     is_table = kind_of(path) in (*WITH_LISTS, ".csv", ".json")
-    examples = _tagged_rows(path, columns) if is_table else Examples(_conll_sentences(path))
+    if is_table:
+        examples = _tagged_rows(path, columns)
+    else:
+        tokens, tags = (name if is_conll_column(name) else None for name in (columns.tokens, columns.tags))
+        examples = read_conll(path, tokens=tokens, tags=tags)
     if odd := find_odd_tag({tag for example in examples for tag in example.tags}):
         place = next(place for place, example in examples.placed() if odd[0] in example.tags)
         raise ValueError(f"{place}: tag `{odd[0]}`: {odd[1]}")
@@ -267,33 +275,6 @@ def _tagged_rows(path: Path, columns: Columns) -> Examples:
             raise ValueError(f"{place}: one of `{columns.tags}` is empty")
         examples.add(place, TaggingExample(words=words, tags=tags))
     return examples
-
-
-MAX_SENTENCE_WORDS = 2000
-"""More of them without an empty line are another kind of file."""
-
-
-def _conll_sentences(path: Path) -> Iterator[tuple[str, TaggingExample]]:
-    """A word a line, first column word, last column tag, split by tabs or blanks; an empty line between sentences."""
-    words: list[str] = []
-    tags: list[str] = []
-    for number, line in enumerate(itertools.chain(read_lines(path), [""]), start=1):
-        cells = line.split("\t") if "\t" in line else line.split(" ")
-        if line.strip(" \t") and cells[0] != "-DOCSTART-":
-            if number == 1 and cells[-1] in ("label", "tag", "tags"):
-                raise ValueError(f"`{path}`, line 1: names of columns, which CoNLL does not have: `{line}`")
-            if len(cells) < 2 or not cells[0].strip(" ") or not cells[-1].strip() or " " in cells[-1].strip():
-                raise ValueError(f"`{path}`, line {number}: expected a word and a tag: `{line}`")
-            if len(words) == MAX_SENTENCE_WORDS:
-                raise ValueError(
-                    f"`{path}`, line {number}: {MAX_SENTENCE_WORDS:,} lines without an empty one; CoNLL has a word "
-                    "and a tag a line and an empty line after each sentence (tables of tags: .jsonl or .parquet)"
-                )
-            words.append(cells[0])
-            tags.append(cells[-1].strip())
-        elif words:
-            yield f"`{path}`, line {number - len(words)}", TaggingExample(words=tuple(words), tags=tuple(tags))
-            words, tags = [], []
 
 
 def _optional_string(place: str, row: Mapping[str, Any], name: str) -> str | None:

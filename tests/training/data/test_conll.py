@@ -1,0 +1,171 @@
+"""CoNLL files as people write them: what is a word in them, and what is not."""
+
+import itertools
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tasks.tagging import TaggingExample
+from training.data.conll import read_conll
+from training.data.labelled import Columns, columns_there, read_examples, read_tagging
+
+SENTENCES = [
+    TaggingExample(("#", "York", "is", "#1"), ("O", "B-LOC", "O", "O")),
+    TaggingExample(("Ann", "#", "saw"), ("B-PER", "I-PER", "O")),
+    TaggingExample(("#Rome",), ("B-LOC",)),
+]
+
+
+def write(path, rows_of, *, before=(), after="", separator="\t"):
+    """Write the sentences as `rows_of(words, tags)` has their cells."""
+    lines = []
+    for number, item in enumerate(SENTENCES, start=1):
+        lines += [line.format(number) for line in before]
+        lines += [separator.join(cells) + after for cells in rows_of(item.words, item.tags)]
+        lines.append("")
+    path.write_text("\n".join(lines))
+    return path
+
+
+def plain(words, tags):
+    return zip(words, tags, strict=True)
+
+
+def numbered(words, tags):
+    """Write GermEval's columns, of which the last is of names inside names."""
+    return ((str(n), word, tag, "O") for n, (word, tag) in enumerate(zip(words, tags, strict=True), start=1))
+
+
+def numbered_from_0(words, tags):
+    return ((str(n), word, tag) for n, (word, tag) in enumerate(zip(words, tags, strict=True)))
+
+
+def conll_2003(words, tags):
+    return ((word, "NN", "I-NP", tag) for word, tag in zip(words, tags, strict=True))
+
+
+def ud(words, tags):
+    """Write CoNLL-U with a range of words and a word that the text lacks."""
+    yield ["1-2", "both", *"________"]
+    for n, (word, tag) in enumerate(zip(words, tags, strict=True), start=1):
+        yield [str(n), word, "lemma", tag, "X", "A=B|C=D", "0", "root", "_", "SpaceAfter=No"]
+        yield [f"{n}.1", "left-out", "_", "VERB", *"______"]
+
+
+COMMENTS = {
+    "none": (),
+    "MultiCoNER": ("# id {}\tdomain=train",),
+    "UD": ("# sent_id = {}", "# text = York is in O", "# newpar", "#"),
+    "GermEval": ("#\thttp://de.wikipedia.org/{}\t[2009-10-17]",),
+    "OntoNotes": ("#begin document (x); part {}",),
+    "keys": ("#id={}\tO=x", "# domain=train"),
+    "a last word that is a tag": ("# text = O",),
+}
+DRESSES = {"plain": plain, "numbered": numbered, "from 0": numbered_from_0, "2003": conll_2003, "ud": ud}
+
+
+@pytest.mark.parametrize("comments", COMMENTS.values(), ids=COMMENTS)
+@pytest.mark.parametrize("dress", DRESSES)
+@pytest.mark.parametrize(("separator", "after"), [("\t", ""), (" ", ""), ("\t", "\t"), (" ", "  "), ("   ", "")])
+def test_every_dress_gives_the_same_sentences(comments, dress, separator, after, tmp_path):
+    """Comments, numbers of words, ranges and blanks are no words; a word `#` stays one, also at the start."""
+    path = write(tmp_path / "a.txt", DRESSES[dress], before=comments, after=after, separator=separator)
+
+    found = read_tagging(path, Columns(tags="2") if dress == "numbered" else Columns())
+
+    assert found == SENTENCES
+
+
+WORDS = st.sampled_from(["#", "#tag", "##", "#1", "the", "1", "2", "-", "a=b", "#a=b"])
+
+
+@given(sentences=st.lists(st.lists(WORDS, min_size=1, max_size=4), min_size=1, max_size=5), columns=st.integers(0, 2))
+def test_words_stay_words(sentences, columns, tmp_path_factory):
+    """Also such as look like comments, or are numbers, with entities that other lines lack."""
+    path = tmp_path_factory.mktemp("conll") / "a.conll"
+    rows = [["x", *"__"[:columns], "O"], ["the", *"__"[:columns], "O"]]
+    written = [rows, *([[word, *"__"[:columns], "B-X"] for word in words] for words in sentences)]
+    path.write_text("\n".join("\n".join("\t".join(row) for row in sentence) + "\n" for sentence in written))
+
+    assert [example.words for example in read_conll(path)][1:] == [tuple(words) for words in sentences]
+
+
+def test_places_are_of_first_words(tmp_path):
+    """A comment before them is no part of the sentence."""
+    (tmp_path / "a.conll").write_text("# id 1\n-DOCSTART- O\n\n# id 1\na O\n\n\n# id 2\nb O\n# O\n")
+
+    found = read_tagging(tmp_path / "a.conll", Columns())
+
+    assert found.places == [f"`{tmp_path}/a.conll`, line {line}" for line in (5, 9)]
+    assert [example.words for example in found] == [("a",), ("b", "#")]
+
+
+@pytest.mark.parametrize(
+    ("columns", "tags"),
+    [
+        ({}, ("NOUN", "DET")),
+        ({"tags": "xpos"}, ("NN", "DT")),
+        ({"tags": "DEPREL"}, ("root", "det")),
+        ({"tags": "4"}, ("NN", "DT")),
+        ({"tags": "feats"}, ("N=1", "_")),
+    ],
+)
+def test_columns_of_ud_are_read_by_name(columns, tags, tmp_path):
+    """By default `form` and `upos`."""
+    path = tmp_path / "a.conllu"
+    path.write_text("1\tcat\tc\tNOUN\tNN\tN=1\t0\troot\t_\t_\n2\tthe\tt\tDET\tDT\t_\t1\tdet\t_\t_\n")
+
+    assert read_tagging(path, Columns(**columns)) == [TaggingExample(("cat", "the"), tags)]
+    assert columns_there([path], Columns(**columns)) == Columns(**columns)
+    with pytest.raises(ValueError, match=r"line 1: no `deps` \(another column: --columns\.tags\)"):
+        read_tagging(path, Columns(tags="deps"))
+
+
+def test_columns_may_be_named_by_the_file(tmp_path):
+    """As in CoNLL-U Plus."""
+    path = tmp_path / "a.conllup"
+    path.write_text("# global.columns = ID FORM NER:X MISC\n1\tcat\tB-X\t_\n2\tthe\tO\tq\n")
+
+    assert read_tagging(path, Columns(tags="2")) == [TaggingExample(("cat", "the"), ("B-X", "O"))]
+    path.write_text("# global.columns = ID FORM UPOS\n1\tcat\tNOUN\t_\n")
+    with pytest.raises(ValueError, match=r"3 names in `global\.columns`, but 4 columns"):
+        read_tagging(path, Columns())
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ("1 O|2 O|3 B-X", "line 1: the first column holds numbers, not words; name the column of words with --columns"),
+        ("1-1 0-3 cat O|1-2 4-7 dog O", "line 1: the first column holds numbers, not words"),
+        ("bn/1 0 cat O|bn/1 1 dog O||bn/2 0 a O|bn/2 1 b O", "line 1: the first column is the same in a whole sent"),
+        ("a O|New York B-LOC", "line 2: 3 columns, but line 1 has 2: `New York B-LOC`"),
+        ("a\tO|#id1\tfoo||#id2\tfoo", "line 4: neither a comment nor a word with a tag of other lines"),
+        ("a O|# a comment in a sentence||b O", "line 2: 6 columns, but line 1 has 2"),
+        ("a O|#|b O", "line 2: expected a word and a tag: `#`"),
+        ("word\tner|a\tO", "line 1: names of columns"),
+    ],
+)
+def test_other_dress_is_refused(lines, message, tmp_path):
+    """What cannot be read for sure is said in one line."""
+    (tmp_path / "a.txt").write_text(lines.replace("|", "\n") + "\n")
+
+    with pytest.raises(ValueError, match=message):
+        read_tagging(tmp_path / "a.txt", Columns())
+
+
+def test_a_column_may_be_named_by_its_number(tmp_path):
+    """Counted from 0, and remembered; other names are of tables."""
+    path = write(tmp_path / "a.txt", numbered)
+    (tmp_path / "a.jsonl").write_text(json.dumps({"tokens": ["a"], "tags": ["O"]}) + "\n")
+    read = lambda paths, **names: read_examples("tagging", paths, columns=Columns(**names), tokenizer=None)  # noqa: E731
+
+    assert list(itertools.chain(*[item.tags for item in read([path], tokens="1", tags="3")])) == ["O"] * 8
+    assert columns_there([path], Columns(tokens="1", tags="2")) == Columns(tokens="1", tags="2")
+    assert columns_there([path], Columns(tags="ner")) == Columns()
+    assert columns_there([tmp_path / "a.jsonl"], Columns(tags="2")) == Columns()
+    with pytest.raises(ValueError, match=r"a\.txt`: no column `7` \(there: `0` to `3`\)"):
+        read([path], tags="7")
+    with pytest.raises(ValueError, match=r"a\.txt` has no columns, of which `ner` could be one"):
+        read([path], tags="ner")
