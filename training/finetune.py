@@ -161,6 +161,9 @@ def _finetune(recipe: FinetuneRecipe, run: Run) -> Path:
         print(f"{_describe(task, examples)}; {num_sequences:,} sequences{note}", flush=True)
         if doubt := _doubt(task.name, getattr(task.settings, "labels", ())):
             print(f"warning: {doubt}", file=sys.stderr)
+        for name, data_examples in (("training", examples), ("dev", dev)):
+            for line in objective.doubts(task, data_examples):
+                print(f"warning: {name} data: {line}", file=sys.stderr)
         if not dev:
             print("nothing will be scored: there are no dev data", flush=True)
         remark("training sequences", recipe.checkpoint, task, (item.features for item in items))

@@ -9,6 +9,7 @@ import copy
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -68,6 +69,10 @@ class Objective:
     def is_usable(self, example: Any) -> bool:
         """Whether an example can be learnt from."""
         return True
+
+    def doubts(self, task: AnyTask, examples: Sequence[Any]) -> list[str]:
+        """What in the data cannot be learnt or given as it is, a line each."""
+        return []
 
     def label(self, task: AnyTask, example: Any, features: Sequence[Any]) -> list[Item]:
         """The items of one example."""
@@ -235,6 +240,18 @@ class SpanObjective(Objective):
             return True
         answer, start = example.answers[0], example.answer_start
         return bool(answer.strip()) and example.context[start : start + len(answer)] == answer
+
+    def doubts(self, task: AnyTask, examples: Sequence[SpanExample]) -> list[str]:
+        answered = [example.answers for example in examples if example.answers]
+        lengths = iter(map(len, task.tokenizer.tokenize(list(chain.from_iterable(answered)), ids_only=True)))
+        shortest = [min(next(lengths) for _ in answers) for answers in answered]
+        most = task.settings.max_answer_length
+        if not (count := sum(length > most for length in shortest)):
+            return []
+        return [
+            f"{count:,} of {len(answered):,} answers are longer than {most} tokens (up to {max(shortest):,}), and can "
+            "never be given: raise --max-answer-length"
+        ]
 
     def label(self, task: AnyTask, example: SpanExample, features: Sequence[Window]) -> list[Item]:
         return [Item((window,), answer_positions(example, window)) for window in features]

@@ -220,6 +220,30 @@ def test_misplaced_answers_are_left_out_and_counted(tokenizer_dir):
     assert (len(items), left_out) == (1, ["line 2"])
 
 
+FOUR_TOKENS = "the the the the"
+
+
+@pytest.mark.parametrize(
+    ("answers", "doubt"),
+    [
+        ([("the",), (), ("the the", FOUR_TOKENS)], []),
+        ([(FOUR_TOKENS,), (), (FOUR_TOKENS, "the"), (FOUR_TOKENS, f"the {FOUR_TOKENS}")], [(2, 3, 4)]),
+        ([()], []),
+    ],
+)
+def test_answers_that_are_too_long_are_counted(answers, doubt, tokenizer_dir):
+    """Those of which none can be given, with the flag that would let them."""
+    settings = SpanSettings(max_seq_length=32, max_query_length=4, max_answer_length=3)
+    task = create_task("spans", Tokenizer.load(tokenizer_dir), settings)
+    examples = [SpanExample("the?", "the the the", texts) for texts in answers]
+
+    assert OBJECTIVES["spans"].doubts(task, examples) == [
+        f"{count} of {total} answers are longer than 3 tokens (up to {longest}), and can never be given: raise "
+        "--max-answer-length"
+        for count, total, longest in doubt
+    ]
+
+
 def test_every_sequence_once_an_epoch(tokenizer_dir):
     """Batches cover all sequences each epoch, in another order, and hold sequences of like length."""
     task = create_task("spans", Tokenizer.load(tokenizer_dir), SpanSettings())

@@ -350,7 +350,8 @@ def read_spans(path: Path, columns: Columns | None = None) -> Examples:
 def _span_row(place: str, row: Mapping[str, Any], columns: Columns) -> SpanExample:
     """A question whose answers are an object of two lists, `text` and `answer_start`."""
     try:
-        texts, starts = (_value(_value(row, "answers", dict), name, list) for name in ("text", "answer_start"))
+        found = _NO_ANSWERS if _is_impossible(row) else _value(row, "answers", dict)
+        texts, starts = (_value(found, name, list) for name in ("text", "answer_start"))
         if len(texts) != len(starts):
             raise ValueError(f"{len(texts)} answers, but {len(starts)} 'answer_start'")
         answers = [{"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=True)]
@@ -362,16 +363,37 @@ def _span_row(place: str, row: Mapping[str, Any], columns: Columns) -> SpanExamp
 
 def _span_example(paragraph: Any, question: Any) -> SpanExample:
     try:
-        answers = _value(question, "answers", list)
+        answers = _span_answers(question)
         return SpanExample(
             question=_value(question, "question", str),
             context=_value(paragraph, "context", str),
-            answers=tuple(_value(answer, "text", str) for answer in answers),
+            answers=tuple(answer["text"] for answer in answers),
             answer_start=_value(answers[0], "answer_start", int) if answers else -1,
             id=str(_value(question, "id", object)),
         )
     except ValueError as error:
         raise ValueError(f"{error}, in question `{str(question)[:60]}...`") from error
+
+
+_NO_ANSWERS: dict[str, list[Any]] = {"text": [], "answer_start": []}
+
+
+def _span_answers(question: Any) -> list[Any]:
+    """The answers but those that are blank at -1; none of a question that is impossible, whatever stands beside it."""
+    if _is_impossible(question):
+        return []
+    answers = _value(question, "answers", list)
+    answers = [answer for answer in answers if _value(answer, "text", str).strip() or answer.get("answer_start") != -1]
+    if not answers and question.get("is_impossible") is not None:
+        raise ValueError("'is_impossible' is false, but there is no answer")
+    return answers
+
+
+def _is_impossible(question: Any) -> bool:
+    value = question.get("is_impossible") if isinstance(question, Mapping) else None
+    if value not in (None, True, False):
+        raise ValueError(f"'is_impossible' must be true or false, not `{str(value)[:60]}`")
+    return bool(value)
 
 
 _KINDS = {list: "a list", dict: "an object", str: "a string", int: "a whole number"}

@@ -372,6 +372,46 @@ def squad(**changes):
     return {"data": [{"paragraphs": [{"context": "here it is", "qas": [question]}]}]}
 
 
+NOWHERE = [{"text": "", "answer_start": -1}]
+HERE = [{"text": "here", "answer_start": 0}]
+
+
+@pytest.mark.parametrize(
+    ("changes", "answers", "start"),
+    [
+        ({"is_impossible": True, "answers": []}, (), -1),
+        ({"is_impossible": True, "answers": NOWHERE}, (), -1),
+        ({"is_impossible": True, "answers": HERE}, (), -1),
+        ({"is_impossible": True, "answers": None}, (), -1),
+        ({"is_impossible": True, "plausible_answers": HERE}, (), -1),
+        ({"is_impossible": 1}, (), -1),
+        ({"answers": []}, (), -1),
+        ({"answers": NOWHERE}, (), -1),
+        ({"is_impossible": None, "answers": NOWHERE}, (), -1),
+        ({"is_impossible": False}, ("here",), 0),
+        ({"is_impossible": 0, "answers": NOWHERE + HERE}, ("here",), 0),
+        ({}, ("here",), 0),
+    ],
+)
+@pytest.mark.parametrize("kind", ["json", "jsonl", "parquet"])
+def test_impossible_questions_have_no_answer(kind, changes, answers, start, tmp_path):
+    """Whatever stands beside it; blank answers are none."""
+    data = squad(**changes)
+    paragraph = data["data"][0]["paragraphs"][0]
+    row = {**paragraph["qas"][0], "context": paragraph["context"]}
+    if found := row["answers"]:
+        row["answers"] = {name: [answer[name] for answer in found] for name in ("text", "answer_start")}
+    elif found is not None:
+        row["answers"] = {"text": [], "answer_start": []}
+    path = tmp_path / f"a.{kind}"
+    if kind == "parquet":
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist([row]), path)
+    else:
+        path.write_text(json.dumps(data if kind == "json" else row) + "\n")
+
+    assert read_spans(path) == [SpanExample("Where?", "here it is", answers, start, "q7")]
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -384,6 +424,9 @@ def squad(**changes):
         (squad(answers=["here"]), "expected an object with 'text', not `here`"),
         (squad(answers=[{"text": 5, "answer_start": 0}]), "'text' must be a string, not `5`"),
         (squad(answers=[{"text": "here", "answer_start": "0"}]), "'answer_start' must be a whole number"),
+        (squad(is_impossible="no"), "'is_impossible' must be true or false, not `no`, in question"),
+        (squad(is_impossible=False, answers=[]), "'is_impossible' is false, but there is no answer, in question"),
+        (squad(is_impossible=False, answers=NOWHERE), "'is_impossible' is false, but there is no answer"),
         (squad(question="\ud800"), "half of a surrogate pair"),
     ],
 )
