@@ -24,7 +24,7 @@ from training.data.formats import other_task
 from training.data.hub import hub_digest, is_hub
 from training.data.pretraining import random_generator
 from training.data.tables import TABLES, WITH_LISTS, Row, kind_of, read_rows
-from training.text.documents import parse_json, read_documents, read_lines
+from training.text.documents import parse_json, read_documents, read_lines, suffix_of
 
 MAX_PASSAGE_TOKENS = 96
 """Of a text in which masked LM is to fill gaps."""
@@ -118,7 +118,7 @@ def read_examples(
         return _all_of(paths, lambda path: _read(task, path, columns))
     if task != "masked-lm":
         raise ValueError(f"task `{task}` has no labelled data")
-    if table := next((path for path in paths if kind_of(path) in (".tsv", ".csv", ".json")), None):
+    if table := next((path for path in paths if suffix_of(path) in (".tsv", ".csv", ".json")), None):
         raise ValueError(f"`{table}` is a table; the checkpoint is a masked-lm, whose data are running text")
 
     def passages(path: Path) -> Examples:
@@ -191,7 +191,17 @@ def read_classification(path: Path, columns: Columns) -> Examples:
         if not isinstance(label, str | int | float):
             raise ValueError(f"{place}: `{columns.label}` must be a string or a number: `{label}`")
         examples.add(place, ClassificationExample(text=text, text_pair=pair, label=str(label).strip()))
+    _check_numbers(examples)
     return examples
+
+
+def _check_numbers(examples: Examples) -> None:
+    """Check that no whole number is written in two ways, which would be two labels."""
+    names: dict[float, str] = {}
+    for place, example in examples.placed():
+        number = to_number(example.label)
+        if number % 1 == 0 and (name := names.setdefault(number, example.label)) != example.label:
+            raise ValueError(f"{place}: label `{example.label}` is `{name}` in other rows; write it in one way")
 
 
 def read_regression(path: Path, columns: Columns, *, need_pairs: bool = False) -> Examples:

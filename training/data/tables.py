@@ -22,8 +22,25 @@ TABLES = (".tsv", ".csv", *WITH_LISTS)
 
 
 def kind_of(path: Path) -> str:
-    """What `suffix_of` says of a file; HUB for a data set of the hub."""
-    return HUB if is_hub(path) else suffix_of(path)
+    """What `suffix_of` says of a file, JSON lines under the name .json being .jsonl; HUB for a data set of the hub."""
+    if is_hub(path):
+        return HUB
+    kind = suffix_of(path)
+    return ".jsonl" if kind == ".json" and _has_json_lines(path) else kind
+
+
+def _has_json_lines(path: Path) -> bool:
+    """Whether the first line is an object of its own; one with `data` is SQuAD's."""
+    try:
+        first = next((line for line in read_lines(path) if line.strip()), "")
+        value = parse_json(first, "") if len(first) < MAX_ROW_CHARS else None
+    except ValueError:
+        return False
+    return isinstance(value, dict) and "data" not in value
+
+
+MAX_ROW_CHARS = 2**20
+"""Longest first line that is taken for one of JSON lines under the name .json."""
 
 
 def read_rows(path: Path, *, header: bool = True) -> Iterator[Row]:

@@ -100,6 +100,37 @@ def test_malformed_tables_are_named(name, content, message, tmp_path):
         read_classification(tmp_path / name, Columns())
 
 
+@pytest.mark.parametrize("labels", [(1, 1.0), ("1", "0", "1.0"), ("-2", "-2.00")])
+def test_one_number_is_one_label(labels, tmp_path):
+    """Tools write 1 as 1.0 where a cell of the column is empty."""
+    rows = [json.dumps({"text": "x", "label": label}) for label in labels]
+    (tmp_path / "a.jsonl").write_text("\n".join(rows))
+
+    message = rf"line {len(labels)}: label `{labels[-1]}` is `{labels[0]}` in other rows; write it in one way"
+    with pytest.raises(ValueError, match=message):
+        read_classification(tmp_path / "a.jsonl", Columns())
+    (tmp_path / "a.jsonl").write_text("\n".join(rows[:-1]))
+    assert len(read_classification(tmp_path / "a.jsonl", Columns())) == len(labels) - 1
+
+
+def test_json_lines_may_be_called_json(tmp_path):
+    """By whichever task they are read; SQuAD's own JSON stays what it is, on one line or several."""
+    answers = {"text": ["here"], "answer_start": [0]}
+    rows = {
+        "classification": {"text": "x", "label": "1"},
+        "tagging": {"tokens": ["x"], "tags": ["O"]},
+        "spans": {"id": "q7", "question": "Where?", "context": "here it is", "answers": answers},
+    }
+    for task, row in rows.items():
+        (tmp_path / "a.json").write_text(f"\n{json.dumps(row)}\n{json.dumps(row)}\n")
+        assert len(read_examples(task, [tmp_path / "a.json"], columns=Columns(), tokenizer=None)) == 2
+    for indent in (None, 1):
+        (tmp_path / "a.json").write_text(json.dumps(squad(), indent=indent))
+        assert len(read_spans(tmp_path / "a.json")) == 1
+    with pytest.raises(ValueError, match=r"a\.json` is a table; the checkpoint is a masked-lm"):
+        read_examples("masked-lm", [tmp_path / "a.json"], columns=Columns(), tokenizer=None)
+
+
 def test_columns_of_one_name_are_refused(tmp_path):
     """Which is meant cannot be told."""
     columns = [pyarrow.array([value]) for value in ("a", "b", "c")]
