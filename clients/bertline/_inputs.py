@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, MappingView, Sequence, Set
 from numbers import Integral, Real
 from typing import Any, TypeVar
 
@@ -21,10 +21,29 @@ ItemT = TypeVar("ItemT")
 
 
 def read_items(values: Iterable[ItemT], name: str) -> list[ItemT]:
-    """A list of inputs; a single string is refused."""
+    """Return inputs as a list.
+
+    Raises:
+        TypeError: for a single string, and for what has no order or would give its keys.
+    """
     if isinstance(values, str):
         raise TypeError(f"`{name}` must be a list, one string came; write `[text]`")
+    if isinstance(values, bytes | bytearray | memoryview):
+        raise TypeError(f"`{name}` must be a list of strings, a {type(values).__name__} came; write `[text.decode()]`")
+    if isinstance(values, Mapping) or _is_frame(values):
+        raise TypeError(
+            f"`{name}` must be a list, a {type(values).__name__} came, of which only the keys would be sent"
+        )
+    if isinstance(values, Set) and not isinstance(values, MappingView):
+        raise TypeError(f"`{name}` must be a list, a {type(values).__name__} came, which has no order; sort it")
+    if not isinstance(values, Iterable) and not hasattr(values, "__getitem__"):
+        raise TypeError(f"`{name}` must be a list, a {type(values).__name__} came")
     return list(values)
+
+
+def _is_frame(values: Any) -> bool:
+    """Whether it is a table of pandas, which iterates over the names of its columns."""
+    return hasattr(values, "columns") and hasattr(values, "keys")
 
 
 def read_texts(values: Iterable[str]) -> list[str]:

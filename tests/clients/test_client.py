@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any
@@ -364,7 +365,21 @@ def test_bulk_calls_say_so(server: FakeServer) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"target": "http://localhost:50051"}, "without `http://`"),
+        ({"target": "http://localhost:50051"}, "without `http://`: write `localhost:50051`"),
+        ({"target": "HTTP://localhost:50051/v1"}, "without `HTTP://`: write `localhost:50051`"),
+        ({"target": "https://example.org"}, "write `example.org:port`, .*; for TLS give `credentials` .*--tls-ca"),
+        ({"target": "grpc://localhost:50051"}, "without `grpc://`: write `localhost:50051`"),
+        ({"target": "GRPCS://localhost:50051"}, "write `localhost:50051`, .*; for TLS give `credentials`"),
+        ({"target": "tcp://localhost:50051"}, "without `tcp://`: write `localhost:50051`"),
+        ({"target": "127.0.0.1:117636"}, "the port of a target is 1 to 65535, not 117636"),
+        ({"target": "localhost:65536"}, "not 65536"),
+        ({"target": "localhost:0"}, "not 0"),
+        ({"target": "[::1]:99999"}, "not 99999"),
+        ({"target": "dns:///localhost:70000"}, "not 70000"),
+        ({"target": "dns:localhost:70000"}, "not 70000"),
+        ({"target": "ipv4:10.0.0.1:50051,10.0.0.2:70000"}, "not 70000"),
+        ({"target": "ipv6:[::1]:70000"}, "not 70000"),
+        ({"target": "localhost:" + "9" * 5000}, "the port of a target"),
         ({"target": ""}, "host:port"),
         ({"batch_size": 0}, "batch_size"),
         ({"num_in_flight": 0}, "num_in_flight"),
@@ -419,6 +434,102 @@ def test_a_timeout_that_cannot_be_kept_is_refused(server: FakeServer, timeout: A
 def test_a_long_timeout_is_kept(client: Client) -> None:
     """Decades are no mistake."""
     assert client.embed(["text"], timeout=MAX_TIMEOUT_S).shape == (1, 8)
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "localhost:65535",
+        "localhost:1",
+        "[::1]:50051",
+        "fe80::0",
+        "dns:///localhost:50051",
+        "dns://8.8.8.8/localhost:50051",
+        "ipv4:10.0.0.1:50051,10.0.0.2:50051",
+        "unix:/run/bertline:70000",
+        "unix:///run/bertline.sock",
+        "unix-abstract:bertline:70000",
+    ],
+)
+def test_targets_that_grpc_understands_are_taken(target: str) -> None:
+    """Hosts with ports, lists of them, and sockets, whose names are no ports."""
+    Client(target).close()
+
+
+class Frame:
+    """A table as pandas has them."""
+
+    columns = ("text",)
+
+    def keys(self) -> tuple[str, ...]:
+        return self.columns
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.columns)
+
+
+CALLS: dict[str, Callable[[Any, Any], Any]] = {
+    "embed": lambda client, values: client.embed(values),
+    "classify": lambda client, values: client.classify(values),
+    "regress": lambda client, values: client.regress(values),
+    "choose": lambda client, values: client.choose(values),
+    "answer": lambda client, values: client.answer(values),
+    "tag": lambda client, values: client.tag(values),
+    "fill_mask": lambda client, values: client.fill_mask(values),
+    "targets": lambda client, values: client.fill_mask(["[MASK]"], targets=values),
+    "tokenize": lambda client, values: client.tokenize(values),
+}
+"""Everything that takes a list."""
+
+
+@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"query": "text"}, "must be a list, a dict came, of which only the keys"),
+        (OrderedDict(query="text"), "a OrderedDict came"),
+        (Counter(["a"]), "a Counter came"),
+        (Frame(), "a Frame came, of which only the keys"),
+        ({"a", "b"}, "a set came, which has no order"),
+        (frozenset(["a"]), "a frozenset came"),
+        (b"text", "must be a list of strings, a bytes came"),
+        (bytearray(b"text"), "a bytearray came"),
+        (memoryview(b"text"), "a memoryview came"),
+        ("text", "must be a list, one string came"),
+        (None, "must be a list, a NoneType came"),
+        (7, "must be a list, a int came"),
+    ],
+)
+def test_only_lists_are_taken_as_lists(server: FakeServer, name: str, values: Any, message: str) -> None:
+    """By both clients, before anything is sent."""
+
+    async def ask() -> None:
+        async with AsyncClient(server.target) as client:
+            await CALLS[name](client, values)
+
+    with Client(server.target) as client, pytest.raises(TypeError, match=message):
+        CALLS[name](client, values)
+    with pytest.raises(TypeError, match=message):
+        asyncio.run(ask())
+
+    assert server.requests == []
+
+
+@pytest.mark.parametrize(
+    "values", [(part for part in (1, 2)), iter([b"a"]), np.array([1, 2]), [["a"]], [{"text": "a"}]]
+)
+def test_items_are_strings(client: Client, values: Any) -> None:
+    """Of whatever iterates."""
+    with pytest.raises(TypeError, match="input 0, text: a string is needed"):
+        client.embed(values)
+
+
+@pytest.mark.parametrize(
+    "values", [("a", "b"), iter(["a", "b"]), np.array(["a", "b"]), {"a": 1, "b": 2}.keys(), {1: "a", 2: "b"}.values()]
+)
+def test_whatever_has_an_order_is_a_list(client: Client, values: Any) -> None:
+    """Also the keys of a mapping, where they were asked for."""
+    assert client.embed(values).shape == (2, 8)
 
 
 @pytest.mark.parametrize(

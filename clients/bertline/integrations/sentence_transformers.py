@@ -74,7 +74,7 @@ class Encoder:
 
     def encode(
         self,
-        sentences: str | Sequence[str] | np.ndarray,
+        inputs: str | Sequence[str] | np.ndarray | None = None,
         prompt_name: str | None = None,
         prompt: str | None = None,
         batch_size: int | None = None,
@@ -90,11 +90,12 @@ class Encoder:
         task: str | None = None,
         pool: None = None,
         chunk_size: None = None,
+        sentences: str | Sequence[str] | np.ndarray | None = None,
     ) -> Any:
         """One vector for each text.
 
         Args:
-            sentences: a text, or a list of them.
+            inputs: a text, or a list of them.
             prompt_name: which of the encoder's prompts to put before each text.
             prompt: what to put before each text, instead.
             batch_size: texts to have under way at one time; None for as many as the client sends.
@@ -110,19 +111,22 @@ class Encoder:
             task: changes nothing, as for a SentenceTransformer without a router.
             pool: None, nothing else.
             chunk_size: None, nothing else.
+            sentences: the name of `inputs` before sentence-transformers 5.4.
 
         Returns:
             [texts, dim] float32, [dim] for a single text; [0, 0] for no texts.
 
         Raises:
+            TypeError: when neither `inputs` nor `sentences` came, both, or something else than texts.
             ValueError: for what a server cannot be asked for, and unknown prompts.
             BertlineError: see `bertline.errors`.
         """
         given = {"output_value": output_value, "precision": precision or "float32", "device": device}
         _refuse(given | {"pool": pool, "chunk_size": chunk_size})
-        single = isinstance(sentences, str)
+        given_texts = _one_of(inputs, sentences)
+        single = isinstance(given_texts, str)
         before = self._prompt(prompt_name, prompt)
-        texts = with_prompt(before, [sentences] if isinstance(sentences, str) else sentences)
+        texts = with_prompt(before, [given_texts] if single else given_texts)
         options: dict[str, Any] = {
             "normalize": normalize_embeddings or None,  # False leaves a model that normalises as it is
             "dimensions": self.truncate_dim if truncate_dim is None else truncate_dim,
@@ -137,7 +141,7 @@ class Encoder:
 
     def encode_query(
         self,
-        sentences: str | Sequence[str] | np.ndarray,
+        inputs: str | Sequence[str] | np.ndarray | None = None,
         prompt_name: str | None = None,
         prompt: str | None = None,
         *more: Any,
@@ -145,11 +149,11 @@ class Encoder:
     ) -> Any:
         """As `encode`, with the prompt `query` where no other is named."""
         prompt_name = self._prompt_name(("query",), prompt_name, prompt)
-        return self.encode(sentences, prompt_name, prompt, *more, **arguments)
+        return self.encode(inputs, prompt_name, prompt, *more, **arguments)
 
     def encode_document(
         self,
-        sentences: str | Sequence[str] | np.ndarray,
+        inputs: str | Sequence[str] | np.ndarray | None = None,
         prompt_name: str | None = None,
         prompt: str | None = None,
         *more: Any,
@@ -158,7 +162,7 @@ class Encoder:
         """As `encode`, with the prompt `document` where no other is named; `passage` or `corpus` where it was removed
         from `prompts`."""
         prompt_name = self._prompt_name(("document", "passage", "corpus"), prompt_name, prompt)
-        return self.encode(sentences, prompt_name, prompt, *more, **arguments)
+        return self.encode(inputs, prompt_name, prompt, *more, **arguments)
 
     @property
     def similarity_fn_name(self) -> SimilarityName:
@@ -188,10 +192,14 @@ class Encoder:
         """How alike vectors are, each with the one at the same place: [n, dim] and [n, dim] give [n] float32."""
         return (self._comparable(embeddings1) * self._comparable(embeddings2)).sum(axis=1)
 
-    def get_sentence_embedding_dimension(self) -> int:
+    def get_embedding_dimension(self) -> int:
         """Length of the vectors."""
         dim = self._served.dim
         return min(self.truncate_dim or dim, dim)
+
+    def get_sentence_embedding_dimension(self) -> int:
+        """Length of the vectors, by the name that sentence-transformers had before 5.4."""
+        return self.get_embedding_dimension()
 
     @property
     def max_seq_length(self) -> int:
@@ -220,6 +228,14 @@ class Encoder:
         if self.similarity_fn_name == "dot":
             return array
         return array / np.maximum(np.linalg.norm(array, axis=1, keepdims=True), 1e-12)
+
+
+def _one_of(inputs: Any, sentences: Any) -> Any:
+    if (inputs is None) == (sentences is None):
+        raise TypeError(
+            "`inputs` must be a text or a list of them" + ("" if inputs is None else ", without `sentences`")
+        )
+    return sentences if inputs is None else inputs
 
 
 def _refuse(given: Mapping[str, Any]) -> None:

@@ -253,3 +253,31 @@ def test_a_model_that_cannot_be_told_is_the_servers_to_refuse(served_client, bat
         Encoder(served_client).encode(TEXTS, batch_size=batch_size)
     with pytest.raises(ModelNotFound, match="no model of that name: `other`"):
         Encoder(served_client, model="other", version="2").encode(TEXTS, batch_size=batch_size)
+
+
+@pytest.mark.parametrize("method", ["encode", "encode_query", "encode_document"])
+def test_both_names_of_the_texts(encoder, method):
+    """`inputs` since sentence-transformers 5.4, `sentences` before, or neither name."""
+    encode = getattr(encoder, method)
+
+    np.testing.assert_array_equal(encode(inputs=TEXTS), encode(TEXTS))
+    np.testing.assert_array_equal(encode(sentences=TEXTS), encode(TEXTS))
+
+
+def test_both_names_of_the_dimension(encoder):
+    """The second is that of sentence-transformers before 5.4."""
+    assert encoder.get_embedding_dimension() == encoder.get_sentence_embedding_dimension()
+
+
+@pytest.mark.parametrize("method", ["encode", "encode_query", "encode_document"])
+@pytest.mark.parametrize("inputs", [{"query": "text"}, {"a", "b"}, b"text", None, [1], [{"text": "a"}]], ids=str)
+def test_only_texts_are_taken(encoder, method, inputs):
+    """Rather than the keys of a mapping."""
+    with pytest.raises(TypeError, match=r"must be a|a string is needed"):
+        getattr(encoder, method)(inputs)
+
+
+def test_the_texts_are_given_once(encoder):
+    """Not by both names."""
+    with pytest.raises(TypeError, match="without `sentences`"):
+        encoder.encode(TEXTS, sentences=TEXTS)
