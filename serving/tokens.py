@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import hashlib
 import hmac
 import re
@@ -12,15 +11,10 @@ from pathlib import Path
 from serving.errors import UnauthenticatedError
 from serving.watched import MAX_FILE_BYTES, TOKENS, Watched
 from tasks.regular import read_regular
+from tasks.text_streams import wide_encoding
 
 MAX_CHARS = 4096
 """Characters of the longest token; a longer one is refused without being compared."""
-_BOMS = {
-    codecs.BOM_UTF32_LE: "UTF-32",
-    codecs.BOM_UTF32_BE: "UTF-32",
-    codecs.BOM_UTF16_LE: "UTF-16",
-    codecs.BOM_UTF16_BE: "UTF-16",
-}
 
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]+")
 """What RFC 6750 allows."""
@@ -87,8 +81,7 @@ def read_tokens(path: Path) -> list[bytes]:
 
 def _text(path: Path) -> str:
     data = read_regular(path, MAX_FILE_BYTES)
-    encoding = next((name for bom, name in _BOMS.items() if data.startswith(bom)), "UTF-16" if b"\0" in data else "")
-    if encoding:
+    if encoding := wide_encoding(data) or ("UTF-16" if b"\0" in data else ""):
         raise ValueError(f"`{path}` is {encoding}, as some editors of Windows write it; save it as UTF-8")
     try:
         return data.decode("utf-8-sig")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.regular import read_regular
+from tasks.text_streams import refuse_wide
 
 
 def read_json_value(path: Path, max_bytes: int | None = None) -> Any:
@@ -16,7 +17,9 @@ def read_json_value(path: Path, max_bytes: int | None = None) -> Any:
         ValueError: naming the file, when it is broken.
     """
     try:
-        return json.loads(read_regular(path, max_bytes).decode())
+        data = read_regular(path, max_bytes)
+        refuse_wide(data, "it")
+        return json.loads(data.decode())
     except (ValueError, RecursionError) as error:
         raise ValueError(f"broken JSON in `{path}`: {error}") from error
 

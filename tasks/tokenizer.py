@@ -23,6 +23,7 @@ import tokenizers
 
 from tasks._pieces import PIECE, Piece, Pieces, can_cut
 from tasks.json_files import read_flag, read_json
+from tasks.text_streams import refuse_wide
 
 TOKENIZER_FILE = "tokenizer.json"
 TOKENIZER_CONFIG_FILE = "tokenizer_config.json"
@@ -408,6 +409,7 @@ def _from_vocab_txt(directory: Path) -> tokenizers.Tokenizer:
     config = _read_config(directory / TOKENIZER_CONFIG_FILE)
     try:
         # not splitlines(): a token may hold U+2028, U+0085 and their like
+        refuse_wide(vocab_path.read_bytes(), "it")
         vocab = vocab_path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
         _check_added(vocab, directory / "added_tokens.json")
         return build_tokenizer(

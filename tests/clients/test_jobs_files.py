@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from bertline.testing import FakeServer
-from tests.clients.command import Run, fails, numbers, parsed
+from tests.clients.command import Run, asked, fails, numbers, parsed
 
 TEXTS = ["one", "two", "three"]
 
@@ -50,6 +50,58 @@ def test_compressed_files(run: Run, folder: Path, suffix: str, compress: Any) ->
         result = run("embed", "-i", f"{name}.{suffix}", "-o", "out.jsonl")
         assert fails(result, f"cannot read `{name}.{suffix}`: ")
     assert not list(folder.glob("out*"))
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32"])
+@pytest.mark.parametrize("name", ["in.txt", "in.csv", "in.tsv", "in.jsonl", "in.txt.gz", "-"])
+def test_wide_text_is_refused(run: Run, server: FakeServer, folder: Path, name: str, encoding: str) -> None:
+    """In one line that says how to convert it; nothing is answered or written."""
+    content = ('{"text": "one"}\n' if "jsonl" in name else "text\none\n").encode(encoding)
+    if name != "-":
+        (folder / name).write_bytes(gzip.compress(content) if name.endswith("gz") else content)
+    result = run("embed", "-i", name, "-o", "out.jsonl", stdin=content)
+
+    assert fails(result, f"is {encoding[:6].upper()}")
+    assert "iconv -f UTF-" in result.err
+    assert asked(server) == []
+    assert not list(folder.glob("out*"))
+
+
+@pytest.mark.parametrize("name", ["in.txt", "in.csv", "in.jsonl", "in.txt.gz"])
+def test_carriage_returns_alone_end_lines(run: Run, folder: Path, name: str) -> None:
+    """As old programs for Macs write them."""
+    rows = {"csv": ["text", *TEXTS], "jsonl": [json.dumps({"text": text}) for text in TEXTS]}
+    content = "\r".join([*rows.get(name.rpartition(".")[2], TEXTS), ""]).encode()
+    (folder / name).write_bytes(gzip.compress(content) if name.endswith("gz") else content)
+
+    assert [row["vector"] for row in run("embed", "-i", name).rows] == [numbers(text) for text in TEXTS]
+
+
+@pytest.mark.parametrize("name", ["in.txt", "in.csv"])
+def test_a_row_with_a_nul_is_rejected(run: Run, folder: Path, name: str) -> None:
+    """Such as UTF-16 that was appended to UTF-8 gives; other rows are answered."""
+    (folder / name).write_bytes(b"text\none\n" + b"three\n" * 9 + "two\n".encode("utf-16-le"))
+    result = run("embed", "-i", name)
+
+    assert result.code == 3
+    assert "a NUL byte; the file is damaged, or UTF-16" in result.err
+    assert numbers("one") in [row["vector"] for row in result.rows]
+
+
+@pytest.mark.parametrize("name", ["in.csv", "in.tsv"])
+def test_columns_without_a_name_block_nothing(run: Run, folder: Path, name: str) -> None:
+    """Several of them are left out, as spreadsheets write them; a single one is kept; names come once."""
+    mark = "\t" if name == "in.tsv" else ","
+    for header, kept in (("text,,", {}), ("id,text, ,,", {"id": "1"}), ("text,", {"": "2"})):
+        values = ["1", "one"] if header.startswith("id") else ["one", "2"]
+        values += ["3"] * (header.count(",") + 1 - len(values))
+        (folder / name).write_text("\n".join([header.replace(",", mark), mark.join(values)]) + "\n")
+        (row,) = run("embed", "-i", name).rows
+
+        assert row == {**kept, "vector": numbers("one")}
+    (folder / name).write_text(mark.join(["text", "a", "a"]) + "\n")
+
+    assert fails(run("embed", "-i", name), "more than one column `a`")
 
 
 @pytest.mark.parametrize("name", ["in.zip", "in.tar.gz", "in.jsonl.lz4"])

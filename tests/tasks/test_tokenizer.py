@@ -384,3 +384,13 @@ def test_marks_stay_with_their_word():
     text = "cafe\u0301, 中国 x\u0327\u0301"
 
     assert [text[start:end] for start, end in tokenizer.words(text)] == ["cafe\u0301", ",", "中", "国", "x\u0327\u0301"]
+
+
+@pytest.mark.parametrize("name", ["vocab.txt", "tokenizer_config.json"])
+def test_wide_files_are_refused(name, tmp_path):
+    """In one line that says how to convert them."""
+    (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "cat"]))
+    (tmp_path / name).write_bytes(("{}" if "json" in name else "cat\n").encode("utf-16"))
+
+    with pytest.raises(ValueError, match=rf"{name}`: it is UTF-16, not UTF-8; convert it: iconv"):
+        Tokenizer.load(tmp_path)

@@ -68,6 +68,11 @@ def read_rows(path: Path, *, header: bool = True) -> Iterator[Row]:
         yield from _named_rows(path, cells, header=header)
     elif not path.is_file():
         raise ValueError(f"no such file: `{path}`")
+    elif kind == ".json":
+        next(read_lines(path), None)  # may say what is wrong
+        raise ValueError(
+            f"`{path}` is neither JSON lines (an object a line; a list becomes so with: jq -c '.[]') nor another table"
+        )
     else:
         raise ValueError(
             f"cannot tell the format of `{path}`; name it .tsv, .csv, .jsonl (packed: .gz, .xz) or .parquet"
@@ -79,12 +84,14 @@ def _named_rows(path: Path, cells: Iterator[tuple[int, list[str]]], *, header: b
     if first is None:
         raise ValueError(f"`{path}` is empty; its first line must name the columns")
     names = first[1] if header else [str(number) for number in range(len(first[1]))]
-    _check_names(names, f"`{path}`, line 1")
+    num_blank = sum(not name.strip() for name in names)
+    named = [bool(name.strip()) or num_blank == 1 for name in names]  # spreadsheets write more of them at the end
+    _check_names(list(itertools.compress(names, named)), f"`{path}`, line 1")
     for number, row in cells if header else itertools.chain([first], cells):
         if len(row) != len(names):
             expected = f"the {'header' if header else 'first line'} has {len(names)}"
             raise ValueError(f"`{path}`, line {number}: {len(row)} columns, {expected}")
-        yield f"`{path}`, line {number}", dict(zip(names, row, strict=True))
+        yield f"`{path}`, line {number}", dict(itertools.compress(zip(names, row, strict=True), named))
 
 
 def _check_names(names: list[str], place: str) -> None:

@@ -20,6 +20,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from tasks.text_streams import text_stream
+
 _ENDS = re.compile(r"(?<=[.!?])(?:[\"')\]”’]*)\s+(?=[\"'(\[“‘]?[A-Z0-9À-Þ])")
 _ABBREVIATIONS = (
     "e.g i.e cf vs etc al Mr Mrs Ms Dr Prof St Jr Sr No Nos Vol Fig Figs Eq Sec Ref pp ca approx Gen Col Lt Capt Rev "
@@ -121,7 +123,6 @@ def read_lines(path: str | Path) -> Iterator[str]:
     """
     with readable(Path(path)), open(path, "rb") as raw, unpacked(raw) as file:
         for number, line in enumerate(file, start=1):
-            _check_line_end(line, path, number)
             if b"\0" in line:
                 raise ValueError(f"`{path}`, line {number}: a NUL byte; the file is damaged, or UTF-16: convert it")
             yield _decode(line, path, number)
@@ -206,17 +207,13 @@ def readable(path: Path) -> Iterator[None]:
 
 
 def unpacked(raw: BinaryIO) -> BinaryIO:
-    """The content of a file, also of one that is packed."""
+    """The text of a file, also of one that is packed.
+
+    Raises:
+        ValueError: when it is UTF-16 or UTF-32.
+    """
     opener = _OPENERS.get(Path(raw.name).suffix.lower())
-    return opener(raw) if opener else raw
-
-
-def _check_line_end(line: bytes, path: str | Path, number: int) -> None:
-    """Refuse a file whose lines end as on old Macs: to all that reads lines it would be a single one."""
-    if number == 1 and b"\r" in line.rstrip(b"\r") and not line.endswith(b"\n"):
-        raise ValueError(
-            f"`{path}`, line 1: lines end in a carriage return alone; convert the file: tr '\\r' '\\n' < old > new"
-        )
+    return text_stream(opener(raw) if opener else raw, f"`{raw.name}`")
 
 
 def _line_blocks(path: Path, block_bytes: int) -> Iterator[Block]:
@@ -224,8 +221,7 @@ def _line_blocks(path: Path, block_bytes: int) -> Iterator[Block]:
     lines: list[bytes] = []
     first_line, start, size, document_size, position = 1, 0, 0, 0, 0
     with open(path, "rb") as raw, unpacked(raw) as file:
-        for number, line in enumerate(iter(partial(file.readline, MAX_DOCUMENT_BYTES + 1), b""), start=1):
-            _check_line_end(line, path, number)
+        for line in iter(partial(file.readline, MAX_DOCUMENT_BYTES + 1), b""):
             lines.append(line)
             size += len(line)
             document_size += len(line)

@@ -42,10 +42,11 @@ def read_csv(
     lines = _values(text, name, dialect)
     try:
         _, header = next(lines, (0, []))
-        check(header)
+        names = _names(header)
+        check([name for name in names if name is not None])
         for number, values in lines:
             if not (skip_empty and _is_blank(values)):
-                yield _row(number, header, values), repr((header, values)).encode("utf-8", "surrogatepass")
+                yield _row(number, names, values), repr((header, values)).encode("utf-8", "surrogatepass")
     finally:
         text.detach()  # who opened the stream closes it
 
@@ -94,17 +95,26 @@ class _LinesOfRow:
         return False
 
 
+def _names(header: Sequence[str]) -> list[str | None]:
+    """Names of the columns; None for several that have none, as spreadsheets write behind the last one."""
+    num_blank = sum(not name.strip() for name in header)
+    return [name if name.strip() or num_blank == 1 else None for name in header]
+
+
 def _is_blank(values: Sequence[str]) -> bool:
     """Whether they are those of a line of white space."""
     return len(values) <= 1 and not "".join(values).strip()
 
 
-def _row(number: int, header: Sequence[str], values: Sequence[str]) -> Row:
-    place, fields = f"line {number}", dict(zip(header, values, strict=False))
+def _row(number: int, header: Sequence[str | None], values: Sequence[str]) -> Row:
+    place = f"line {number}"
+    fields = {name: value for name, value in zip(header, values, strict=False) if name is not None}
     if _is_blank(values):
         return Row(place, fields, "the line is empty; mend it, or leave such lines out with --skip-empty")
     if len(values) != len(header):
         return Row(place, {"line": list(values)}, f"{len(values)} values came, the header has {len(header)}")
     if any("\udc80" <= char <= "\udcff" for value in values if not value.isascii() for char in value):
         return Row(place, fields, "not UTF-8; convert the file")
+    if any("\0" in value for value in values):
+        return Row(place, fields, "a NUL byte; the file is damaged, or UTF-16: convert it")
     return Row(place, fields)

@@ -30,6 +30,8 @@ def _row(place: str, line: bytes, read: Callable[[str], dict[str, Any]]) -> Row:
         text = line.decode().rstrip("\r\n")
         if not text.strip():
             raise ValueError("the line is empty; mend it, or leave such lines out with --skip-empty")
+        if "\0" in text:
+            raise ValueError("a NUL byte; the file is damaged, or UTF-16: convert it")
         return Row(place, read(text))
     except UnicodeDecodeError as error:
         reason = f"not UTF-8 (byte 0x{line[error.start]:02x}); convert the file"

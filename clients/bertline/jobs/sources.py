@@ -15,6 +15,7 @@ from bertline.jobs.csv_rows import Tsv, read_csv
 from bertline.jobs.lines import json_columns, read_lines, text_columns
 from bertline.jobs.parquet import read_parquet
 from bertline.jobs.storage import File, FileError, open_read, told
+from bertline.jobs.text_streams import text_stream
 
 
 class Format(StrEnum):
@@ -82,13 +83,15 @@ class Source:
         with told(f"cannot read {self.name}", self.file), self._open() as (stream, share):
             if self.format is Format.parquet:
                 yield from read_parquet(stream, self.name, check, wanted, kept)
-            elif self.format in (Format.csv, Format.tsv):
-                read = read_csv(stream, self.name, check, self._dialect, skip_empty=self.skip_empty)
+                return
+            text = self._text(stream)
+            if self.format in (Format.csv, Format.tsv):
+                read = read_csv(text, self.name, check, self._dialect, skip_empty=self.skip_empty)
                 with closing(read) as rows:  # before the stream is
                     yield from blocks_of(rows, share)
             else:
                 columns = text_columns if self.format is Format.text else json_columns
-                yield from blocks_of(read_lines(stream, columns, skip_empty=self.skip_empty), share)
+                yield from blocks_of(read_lines(text, columns, skip_empty=self.skip_empty), share)
 
     @property
     def _dialect(self) -> type[csv.Dialect]:
@@ -96,6 +99,12 @@ class Source:
         if self.format is Format.tsv:
             return Tsv
         return csv.excel_tab if self.file.suffixes[0] == ".tsv" else csv.excel
+
+    def _text(self, stream: BinaryIO) -> BinaryIO:
+        try:
+            return text_stream(stream, self.name)
+        except ValueError as error:
+            raise FileError(str(error)) from error
 
     def _open(self) -> Any:
         return _open_standard_input() if self.file is STANDARD_INPUT else open_read(self.file)

@@ -52,6 +52,53 @@ from training.text.documents import read_documents
 EXPECTED = [ClassificationExample('say "hi', None, "0"), ClassificationExample("a, b", None, "1")]
 
 
+@pytest.mark.parametrize("name", ["a.tsv", "a.csv", "a.jsonl", "a.conll", "a.json", "a.txt"])
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32"])
+def test_wide_text_is_refused(name, encoding, tmp_path):
+    """By every reader, in one line that names the file and says how to convert it."""
+    content = '{"text": "x", "label": 1}\n' if "json" in name else "text\tlabel\nx\t1\n"
+    (tmp_path / name).write_bytes(content.encode(encoding))
+
+    for read in (*READERS.values(), read_texts, read_positives):
+        if name not in ("a.conll", "a.txt", "a.json") or read in (read_tagging, read_spans, read_texts):
+            with pytest.raises(ValueError, match=rf"{name}` is {encoding[:6].upper()}.*iconv -f") as caught:
+                read(tmp_path / name, Columns())
+            assert "\n" not in str(caught.value)
+
+
+def test_columns_without_a_name_block_nothing(tmp_path):
+    """Several of them are left out, as spreadsheets write them behind the others."""
+    for name, mark in (("a.tsv", "\t"), ("a.csv", ",")):
+        (tmp_path / name).write_text("text,label,, ,\nx,1,,y,z\n".replace(",", mark))
+
+        assert read_classification(tmp_path / name, Columns()) == [ClassificationExample("x", None, "1")]
+
+
+def test_carriage_returns_alone_end_lines(tmp_path):
+    """In tables and CoNLL."""
+    (tmp_path / "a.csv").write_bytes(b'text,label\rx,1\r"y, z",0\r')
+    (tmp_path / "a.conll").write_bytes(b"Ann B-PER\rruns O\r\rBob B-PER\r")
+
+    assert [example.text for example in read_classification(tmp_path / "a.csv", Columns())] == ["x", "y, z"]
+    assert [example.words for example in read_tagging(tmp_path / "a.conll", Columns())] == [("Ann", "runs"), ("Bob",)]
+
+
+def test_json_lines_may_be_called_json(tmp_path):
+    """An object a line; SQuAD's JSON stays what it is, however its lines are broken."""
+    (tmp_path / "a.json").write_text('\n{"text": "x", "label": 1}\n{"text": "y", "label": 0}\n')
+    (tmp_path / "one.json").write_text('{"text": "x", "label": 1}')
+    (tmp_path / "list.json").write_text('[{"text": "x", "label": 1}]')
+    (tmp_path / "tags.json").write_text('{"tokens": ["a"], "tags": ["O"]}\n')
+    (tmp_path / "squad.json").write_text('{"data": []}\n')
+
+    assert [example.text for example in read_classification(tmp_path / "a.json", Columns())] == ["x", "y"]
+    assert read_texts(tmp_path / "one.json", Columns()) == ["x"]
+    assert read_tagging(tmp_path / "tags.json", Columns()) == [TaggingExample(words=("a",), tags=("O",))]
+    assert read_spans(tmp_path / "squad.json") == []
+    with pytest.raises(ValueError, match=r"list.json` is neither JSON lines .* jq -c '.\[\]'"):
+        read_classification(tmp_path / "list.json", Columns())
+
+
 def test_tables_of_every_kind_give_the_same_examples(tmp_path):
     """TSV has no quoting (a quote is a character), CSV has, JSONL may hold numbers as labels; packed or not; blanks
     around labels do not count, nor do capitals in the name."""
@@ -86,7 +133,7 @@ def test_tables_of_every_kind_give_the_same_examples(tmp_path):
         ("a.tsv", "text\tlabel\n \t1\n", "line 2: no `text`"),
         ("a.csv", 'text,label\n"x,1\n', "line 2: broken CSV"),
         ("a.csv", 'text,label\na,1\n"x\ny,1\nz,0\n', r"line 3: broken CSV \(unexpected end of data\)"),
-        ("a.tsv", "text\tlabel\ra\t1\r", "line 1: lines end in a carriage return alone; convert the file"),
+        ("a.tsv", "text\tlabel\ra\r", "line 2: 1 columns, the header has 2"),
         ("a.tsv", "text\tlabel\nthe\0cat\t1\n", "line 2: a NUL byte; the file is damaged, or UTF-16"),
         ("a.xls", "x", "cannot tell the format"),
         ("a.parquet", "x", "cannot read .*a.parquet"),

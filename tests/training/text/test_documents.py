@@ -3,12 +3,14 @@
 import gzip
 import lzma
 import os
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
 from training.text.documents import find_files, read_blocks, read_documents, read_lines, split_sentences
+from training.text.places import places_of
 
 
 @pytest.mark.parametrize(
@@ -67,7 +69,8 @@ def test_every_format_gives_the_same_documents(tmp_path):
         ("bad.jsonl", b"{\n", r"bad.jsonl`, line 1: broken JSON"),
         ("bad.jsonl", b"[" * 100_000, r"bad.jsonl`, line 1: broken JSON"),
         ("bad.jsonl", b'{"text": "a \\uDC00 b"}\n', r"bad.jsonl`, line 1: half of a surrogate pair"),
-        ("bad.txt", b"One.\r\rTwo.\r", r"line 1: lines end in a carriage return alone"),
+        ("bad.txt", "One.\n".encode("utf-16"), r"bad.txt` is UTF-16, not UTF-8; convert it: iconv -f UTF-16"),
+        ("bad.jsonl.gz", gzip.compress('{"text": "x"}\n'.encode("utf-16-be")), r"bad.jsonl.gz` is UTF-16BE"),
         ("bad.txt.gz", b"not packed", r"cannot read .*bad.txt.gz"),
         ("bad.txt.xz", b"not packed", r"cannot read .*bad.txt.xz"),
         ("bad.parquet", b"not parquet", r"cannot read .*bad.parquet"),
@@ -125,6 +128,22 @@ def test_a_blank_line_may_hold_any_space(tmp_path, monkeypatch):
     (tmp_path / "a.txt").write_text("One here.\n\u3000\nTwo here.\n\u00a0 \nThree here.\n", encoding="utf-8")
 
     assert list(read_documents(tmp_path / "a.txt")) == [["One here."], ["Two here."], ["Three here."]]
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.txt.gz", "a.txt.xz"])
+def test_carriage_returns_alone_end_lines(name, tmp_path):
+    """In blocks of any size, and where shards read them again."""
+    content = b"One is here.\rAnd there.\r\rTwo is.\r" * 2000
+    pack = {".gz": gzip.compress, ".xz": lzma.compress}.get(Path(name).suffix, bytes)
+    (tmp_path / name).write_bytes(pack(content))
+    documents = [["One is here.", "And there."], ["Two is.", "One is here.", "And there."]]
+    blocks = list(read_blocks(tmp_path / name, 1000))
+
+    assert list(read_documents(tmp_path / name))[:2] == documents
+    assert len(blocks) > 10
+    for block in blocks:
+        (place,) = places_of([block])
+        assert list(place.documents()) == list(block.documents())
 
 
 def test_a_carriage_return_within_a_line_is_space(tmp_path):
