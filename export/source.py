@@ -19,6 +19,7 @@ from tasks.json_files import read_json
 from tasks.spans import SpanSettings
 from training.checkpoint import (
     MODELS,
+    TASK_FILE,
     TaskCard,
     labels_of,
     load_model,
@@ -91,13 +92,21 @@ class Source:
         Raises:
             ValueError: naming what the checkpoint lacks.
         """
-        num_labels = len(getattr(self.task.settings, "labels", ())) or None
+        labels = tuple(getattr(self.task.settings, "labels", ()))
         try:
-            return load_model(self.directory, self.task.name, num_labels=num_labels)
+            return load_model(self.directory, self.task.name, num_labels=len(labels) or None)
         except ValueError as error:
             if not str(error).endswith("are named"):
                 raise
-            raise ValueError(f"{error} (--labels)") from error
+            raise ValueError(f"{error} ({self._source_of_labels(labels)})") from error
+
+    def _source_of_labels(self, labels: tuple[str, ...]) -> str:
+        named = {
+            f"labels of `{self.directory / TASK_FILE}`": getattr(self.card and self.card.settings, "labels", ()),
+            f"id2label of `{self.directory / 'config.json'}`": labels_of(read_config(self.directory)),
+        }
+        found = next((source for source, known in named.items() if tuple(known) == labels), None)
+        return f"{found}: `{', '.join(labels)[:60]}`; others with --labels" if found else "--labels"
 
 
 def read_source(checkpoint: str | Path, *, task: str | None = None, settings: SettingsChanges | None = None) -> Source:

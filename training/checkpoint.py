@@ -266,8 +266,8 @@ def load_model(
             continue
         if name in weights:
             shapes = f"{list(weights[name].shape)} where its config makes it {list(wanted[name])}"
-            if num_labels and name.startswith("classifier.") and len(weights[name]) != num_labels:
-                shapes = f"of {len(weights[name])} labels, and {num_labels} are named"
+            if name.startswith("classifier.") and len(weights[name]) != wanted[name][0]:
+                shapes = _label_counts(task, len(weights[name]), num_labels, values)
             raise ValueError(f"checkpoint `{directory}` does not fit `{task}`: `{name}` is {shapes}")
         raise ValueError(f"checkpoint `{directory}` cannot do `{task}`: it lacks `{name}`; fine-tune it for that first")
     if broken := next((name for name, value in fitting.items() if not value.isfinite().all()), None):
@@ -276,6 +276,18 @@ def load_model(
         )
     model.load_state_dict(fitting, strict=False, assign=True)
     return model.initialize()
+
+
+def _label_counts(task: str, num_outputs: int, num_labels: int | None, config: Mapping[str, Any]) -> str:
+    """How many outputs a classifier has, and how many its files speak of."""
+    said = ", ".join(
+        f"{key} `{str(config[key])[:60]}`" for key in ("problem_type", "id2label", "num_labels") if config.get(key)
+    )
+    if task in ("regression", "multiple-choice"):
+        return f"of {num_outputs} outputs, and one is supported ({CONFIG_FILE}: {said or 'no id2label'})"
+    if num_labels:
+        return f"of {num_outputs} labels, and {num_labels} are named"
+    return f"of {num_outputs} labels, and {CONFIG_FILE} has {said or 'no id2label'}"
 
 
 _HEADS = ("bert.pooler.", "bert.states.", "mlm.", "nsp.", "classifier.", "qa_outputs.")

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from pathlib import Path
 
 import pytest
 
@@ -217,6 +219,35 @@ def test_labels_must_fit_the_head(checkpoints):
 
     with pytest.raises(ValueError, match=r"`classifier\.(weight|bias)` is of 3 labels, and 2 are named"):
         source.load_model()
+
+
+def test_labels_that_do_not_fit_are_named_with_their_file(checkpoints, tmp_path):
+    """Key and value of the configuration, where no flag is to blame."""
+    path = _changed(checkpoints["classification"], tmp_path, id2label={"0": "bad", "1": "good"}, problem_type=None)
+
+    with pytest.raises(ValueError, match=r"is of 3 labels, and 2 are named \(id2label of `.*config.json`: `bad, good`"):
+        read_source(path, task="classification").load_model()
+
+
+@pytest.mark.parametrize("id2label", [{"0": "x", "1": "y", "2": "z"}, {"0": "x"}, None])
+def test_several_numbers_a_text_are_refused(checkpoints, tmp_path, id2label):
+    """With what the configuration says of them."""
+    path = _changed(checkpoints["classification"], tmp_path, id2label=id2label, problem_type="regression")
+    message = (
+        r"`classifier\.(weight|bias)` is of 3 outputs, and one is supported \(config.json: problem_type `regression`"
+    )
+
+    with pytest.raises(ValueError, match=message):
+        read_source(path).load_model()
+
+
+def _changed(checkpoint, tmp_path, **values):
+    """A foreign checkpoint with other values in its configuration."""
+    path = Path(shutil.copytree(checkpoint, tmp_path / "changed"))
+    (path / "task.json").unlink(missing_ok=True)
+    config = json.loads((path / "config.json").read_text()) | values
+    (path / "config.json").write_text(json.dumps({key: value for key, value in config.items() if value is not None}))
+    return path
 
 
 def test_ablations_are_refused(tmp_path, tokenizer_dir):
