@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from training.text.documents import split_sentences
+from training.text.sentences import split_sentences
 
 PYTHON = "python"
 """Name of the standard library among the libraries."""

@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from training.text.documents import split_sentences
+from training.text.sentences import split_sentences
 
 MAX_WORDS = 5
 """Of an answer."""

@@ -31,7 +31,8 @@ from tasks.files import atomic_write
 from training.command import command, parse
 from training.data.labelled import read_spans
 from training.data.tables import read_rows
-from training.text.documents import parse_json, read_lines, split_sentences
+from training.text.documents import parse_json, read_lines
+from training.text.sentences import split_sentences
 
 DEV_DOCUMENTS = 60
 """Documents of Wikipedia that are not trained on."""

@@ -67,6 +67,8 @@ def wide_encoding(start: bytes) -> str:
     for bom, encoding in _BOMS.items():
         if start.startswith(bom):
             return encoding
+    if len(start) < 4:  # a single character tells nothing
+        return ""
     found = [encoding for encoding in ("UTF-32LE", "UTF-32BE") if _decoded(start, encoding)]
     if found or not _looks_binary(start):
         return "".join(found)

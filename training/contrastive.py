@@ -43,7 +43,7 @@ from training.model.bert import BertModel
 from training.model.vectors import pool
 from training.objectives import Item, Objective
 from training.similarity import mean_of_words, similarity_scores, vector_scores, word_overlap
-from training.text.documents import split_sentences
+from training.text.sentences import split_sentences
 
 Views = tuple[str, ...]
 """A text, its positive, and its negative where there is one."""
@@ -73,7 +73,7 @@ class ContrastiveRecipe(LoopSettings):
     min_label: float | None = None
     """Supervised: only pairs whose `label` is at least this are positives; None for all pairs."""
     split_sentences: bool = False
-    """Unsupervised: take each text apart into sentences."""
+    """Unsupervised: take each text apart into sentences, in any script (Thai and Lao: at spaces)."""
     pooling: Pooling = "cls"
     """The vector of a text: the last hidden state of [CLS], or its mean over tokens."""
     normalize: bool = True

@@ -35,7 +35,7 @@ from training.text.shards import COUNTS, Shard
 from training.text.worker_pool import map_in_order
 
 CORPUS_FILE = "corpus.json"
-FORMAT = 3
+FORMAT = 4
 """Goes up when the same text and tokenizer give other shards than before."""
 MUCH_DUPLICATION = 0.2
 MUCH_UNKNOWN = 0.05
@@ -48,7 +48,8 @@ class CorpusRecipe:
     """Turn text into the token shards that pretraining reads."""
 
     data: tuple[Path, ...]
-    """Text, JSONL or Parquet files, or directories of them."""
+    """Text, JSONL or Parquet files, or directories of them. Sentences end at the full stops of the text's script;
+    Thai and Lao, which have none, at spaces."""
     tokenizer: Path
     """Directory with tokenizer.json (of `training.vocab`, or any checkpoint)."""
     out: Path

@@ -21,14 +21,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from tasks.text_streams import text_stream
-
-_ENDS = re.compile(r"(?<=[.!?])(?:[\"')\]”’]*)\s+(?=[\"'(\[“‘]?[A-Z0-9À-Þ])")
-_ABBREVIATIONS = (
-    "e.g i.e cf vs etc al Mr Mrs Ms Dr Prof St Jr Sr No Nos Vol Fig Figs Eq Sec Ref pp ca approx Gen Col Lt Capt Rev "
-    "Hon Inc Ltd Co Jan Feb Mar Apr Aug Sep Sept Oct Nov Dec"
-).split()
-_ABBREVIATION = re.compile(rf"\b(?:[A-Z]|{'|'.join(map(re.escape, _ABBREVIATIONS))})\.$")
-_LONGEST_ABBREVIATION = 1 + max(map(len, _ABBREVIATIONS))
+from training.text.sentences import split_sentences
 
 BLOCK_BYTES = 2**18
 MAX_DOCUMENT_BYTES = 2**24
@@ -36,17 +29,6 @@ MAX_DOCUMENT_BYTES = 2**24
 
 _OPENERS: dict[str, Any] = {".gz": gzip.open, ".xz": lzma.open}
 _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
-
-
-def split_sentences(paragraph: str) -> list[str]:
-    """Split at the ends of sentences; common abbreviations and initials do not end one."""
-    sentences, start = [], 0
-    for match in _ENDS.finditer(paragraph):
-        if not _ABBREVIATION.search(paragraph, max(start, match.start() - _LONGEST_ABBREVIATION), match.start()):
-            sentences.append(paragraph[start : match.end()].strip())
-            start = match.end()
-    sentences.append(paragraph[start:].strip())
-    return [sentence for sentence in sentences if sentence]
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,7 +83,7 @@ def test_carriage_returns_alone_end_lines(tmp_path):
     assert [example.words for example in read_tagging(tmp_path / "a.conll", Columns())] == [("Ann", "runs"), ("Bob",)]
 
 
-def test_json_lines_may_be_called_json(tmp_path):
+def test_a_json_list_is_refused_where_json_lines_are_taken(tmp_path):
     """An object a line; SQuAD's JSON stays what it is, however its lines are broken."""
     (tmp_path / "a.json").write_text('\n{"text": "x", "label": 1}\n{"text": "y", "label": 0}\n')
     (tmp_path / "one.json").write_text('{"text": "x", "label": 1}')
