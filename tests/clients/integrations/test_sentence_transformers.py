@@ -270,7 +270,7 @@ def test_both_names_of_the_dimension(encoder):
 
 
 @pytest.mark.parametrize("method", ["encode", "encode_query", "encode_document"])
-@pytest.mark.parametrize("inputs", [{"query": "text"}, {"a", "b"}, b"text", None, [1], [{"text": "a"}]], ids=str)
+@pytest.mark.parametrize("inputs", [{"query": "text"}, {"a"}, b"text", None, [1], [{"text": "a"}]], ids=str)
 def test_only_texts_are_taken(encoder, method, inputs):
     """Rather than the keys of a mapping."""
     with pytest.raises(TypeError, match=r"must be a|a string is needed"):
