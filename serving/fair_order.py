@@ -28,10 +28,9 @@ SHORT_RATIO = 0.5
 MUCH_SHORTER = 3
 """Sizes (powers of two) between a job and one that may go before it: an eighth of the work."""
 SHORT_BURST_S = 0.25
-"""Core seconds of short jobs that may go before their turn at once, after a time without any."""
-RESERVED_S = SHORT_BURST_S / 2
-"""Last core seconds of SHORT_BURST_S, which are for the shortest jobs only: 2 x MUCH_SHORTER sizes smaller, a 64th of
-the work. Otherwise jobs of medium size would use up all that is saved, and the shortest ones would wait."""
+"""Core seconds of short jobs that may go before their turn at once, after a time without any. The last half of them is
+only for jobs that are 2 x MUCH_SHORTER sizes below the largest, the last quarter for 3 x MUCH_SHORTER, and so on.
+Otherwise jobs of medium size would use up all that is saved, and the shortest ones would wait."""
 OLD_RATIO = 0.125
 """Fraction of the cores' time for the oldest job."""
 OLD_BURST_S = 0.05
@@ -330,12 +329,19 @@ class FairOrder:
             return Pick(in_turn, Rule.TURN)
         oldest = next(iter(self._keys))
         first = Pick(oldest, Rule.OLD) if self._old.is_left and oldest is not in_turn else Pick(in_turn, Rule.TURN)
-        if self._short.is_left:
-            for job in filter(None, (in_turn, self._shortest())):
-                gap = self._keys[first.job][0] - self._keys[job][0]
-                if gap >= 2 * MUCH_SHORTER or (gap >= MUCH_SHORTER and self._short.left_s > RESERVED_S):
-                    return Pick(job, Rule.SHORT)
+        if not self._short.is_left:
+            return first
+        shortest = self._shortest() or in_turn
+        jobs = (shortest, in_turn) if self._is_much_shorter(shortest, in_turn) else (in_turn, shortest)
+        largest = max((self._keys[first.job][0], *self._sizes))
+        for job in jobs:
+            reserved_s = SHORT_BURST_S * 0.5 ** ((largest - self._keys[job][0]) // MUCH_SHORTER)
+            if self._is_much_shorter(job, first.job) and self._short.left_s > reserved_s:
+                return Pick(job, Rule.SHORT)
         return first
+
+    def _is_much_shorter(self, job: Job, other: Job) -> bool:
+        return self._keys[job][0] <= self._keys[other][0] - MUCH_SHORTER
 
     def _shortest(self) -> Job | None:
         """Return a job of the smallest size; callers with such jobs take turns."""
