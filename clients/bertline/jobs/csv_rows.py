@@ -115,6 +115,4 @@ def _row(number: int, header: Sequence[str | None], values: Sequence[str]) -> Ro
         return Row(place, {"line": list(values)}, f"{len(values)} values came, the header has {len(header)}")
     if any("\udc80" <= char <= "\udcff" for value in values if not value.isascii() for char in value):
         return Row(place, fields, "not UTF-8; convert the file")
-    if any("\0" in value for value in values):
-        return Row(place, fields, "a NUL byte; the file is damaged, or UTF-16: convert it")
     return Row(place, fields)
