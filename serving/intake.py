@@ -27,7 +27,7 @@ CHECKED_TOKENS = 16_384
 T = TypeVar("T")
 
 MAX_WINDOWS = 2**15
-"""Windows that the texts of a request become, all together. Each takes some 2 KiB beside its tokens."""
+"""Most windows that the texts of a request become, all together. Each takes some 4 KiB beside its tokens."""
 
 PARTS_PER_TEXT, MORE_PARTS = 4, 1000
 """A request may have PARTS_PER_TEXT times as many parts as it may have texts, and MORE_PARTS: they are counted before

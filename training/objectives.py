@@ -71,7 +71,7 @@ class Objective:
         return True
 
     def doubts(self, task: AnyTask, examples: Sequence[Any]) -> list[str]:
-        """What in the data cannot be learnt or given as it is, a line each."""
+        """Describe examples that cannot be learnt, or answers that can never be given, a line each."""
         return []
 
     def label(self, task: AnyTask, example: Any, features: Sequence[Any]) -> list[Item]:

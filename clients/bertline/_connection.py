@@ -16,7 +16,7 @@ from bertline._convert import Request
 from bertline._inputs import read_flag, read_number, read_timeout
 from bertline._protos import HEALTH, HealthReply, HealthRequest
 from bertline._status import client_error
-from bertline._target import read_target
+from bertline._target import check_target
 from bertline.errors import BertlineError, ServerError
 from bertline.v1.encoder_pb2_grpc import EncoderStub
 
@@ -92,7 +92,7 @@ class Connection:
     priority: Priority = "interactive"
 
     def __post_init__(self) -> None:
-        read_target(self.target)
+        check_target(self.target)
         read_timeout(self.timeout)
         if self.token is not None and not _TOKEN.fullmatch(self.token):
             raise ValueError("`token` must be letters, digits and -._~+/=, without spaces")

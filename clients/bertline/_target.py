@@ -15,8 +15,8 @@ _PORT = re.compile(r"(?:(?:dns|ipv4|ipv6|xds):)?(?:.*/)?(?:\[[^]]*\]|[^:[\]]*):(
 """A host, IPv6 in brackets, and its port."""
 
 
-def read_target(target: Any) -> str:
-    """Return a target that gRPC reads as it is meant.
+def check_target(target: Any) -> None:
+    """Check that gRPC reads a target as it is meant.
 
     Raises:
         ValueError: for the URL of another protocol, and a port that no server has.
@@ -31,7 +31,6 @@ def read_target(target: Any) -> str:
     if not target.startswith(_WITHOUT_PORTS):
         for address in target.split(","):
             _check_port(address, target)
-    return target
 
 
 def _check_port(address: str, target: str) -> None:

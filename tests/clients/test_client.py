@@ -519,7 +519,7 @@ def test_only_lists_are_taken_as_lists(server: FakeServer, name: str, values: An
     "values", [(part for part in (1, 2)), iter([b"a"]), np.array([1, 2]), [["a"]], [{"text": "a"}]]
 )
 def test_items_are_strings(client: Client, values: Any) -> None:
-    """Of whatever iterates."""
+    """Each item must be one, whatever iterates over them."""
     with pytest.raises(TypeError, match="input 0, text: a string is needed"):
         client.embed(values)
 

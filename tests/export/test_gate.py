@@ -152,7 +152,7 @@ def test_long_sequences_are_not_worse_for_their_length(exported):
 
 
 def test_numbers_far_from_zero_do_not_hide_how_they_differ(checkpoints):
-    """What a regression says is compared about the mean of its labels."""
+    """Numbers of a regression are compared about the mean of its labels."""
     settings = {"max_seq_length": 32, "label_mean": 50.0}
     task = create_task("regression", Tokenizer.load(checkpoints["plain"]), settings_from_dict("regression", settings))
 

@@ -50,7 +50,7 @@ class Honest:
     short_s: list[float] = field(default_factory=list)
     """Seconds of short calls that were answered."""
     odd: set[str] = field(default_factory=set)
-    """What the statuses say that are neither OK nor refusals."""
+    """Statuses that are neither OK nor refusals, with method, seconds and details."""
 
 
 def _requests() -> list[tuple[str, pb.EmbedRequest | pb.TagRequest]]:

@@ -1,4 +1,4 @@
-"""What tags spell, in every scheme, and the likeliest tags that spell it without a fault."""
+"""Entities that tags spell, in every scheme, and the likeliest tags that spell them without a fault."""
 
 import re
 import warnings
@@ -65,7 +65,7 @@ def sentences(kinds):
 @pytest.mark.parametrize("scheme", ["IOB1", "IOB2", "IOE1", "IOE2", *LETTERS])
 @given(sentence=sentences(["PER", "LOC", "creative-work"]))
 def test_every_scheme_gives_an_entity_for_each(scheme, sentence):
-    """Those that were spelled, which seqeval finds, too."""
+    """The entities are those that were spelled, which seqeval finds, too."""
     entities, num_words = sentence
     tags = spell(entities, num_words, scheme)
 
@@ -178,7 +178,7 @@ def test_tags_by_hand(tags, entities):
     ],
 )
 def test_tags_of_no_scheme_are_named(labels, odd, message):
-    """What reads as a type, and spells an entity a word."""
+    """Tags that read as types are refused: each would spell an entity of one word."""
     found, reason = find_odd_tag(labels.split())
 
     assert found == odd

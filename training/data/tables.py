@@ -22,7 +22,7 @@ TABLES = (".tsv", ".csv", *WITH_LISTS)
 
 
 def kind_of(path: Path) -> str:
-    """What `suffix_of` says of a file, JSON lines under the name .json being .jsonl; HUB for a data set of the hub."""
+    """Return `suffix_of` a file, `.jsonl` for JSON lines under the name .json; HUB for a data set of the hub."""
     if is_hub(path):
         return HUB
     kind = suffix_of(path)
