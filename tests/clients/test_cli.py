@@ -169,9 +169,10 @@ def test_jsonl_keeps_ids_and_knows_pairs(run: Run, server: FakeServer, tmp_path:
 def test_standard_input_of_either_format(run: Run) -> None:
     """`-` reads texts, or JSONL where asked for or where nothing else is possible."""
     questions = b'{"question": "Is it here?", "context": "here"}'
+    row = {"row_number": 1, "text": "one", "vector": numbers("one")}
 
-    assert run("embed", "-i", "-", stdin=b"one\n").rows == [{"vector": numbers("one")}]
-    assert run("embed", "-i", "-", "--format", "jsonl", stdin=b'{"text": "one"}').rows == [{"vector": numbers("one")}]
+    assert run("embed", "-i", "-", stdin=b"one\n").rows == [row]
+    assert run("embed", "-i", "-", "--format", "jsonl", stdin=b'{"text": "one"}').rows == [row]
     assert run("answer", "-i", "-", stdin=questions).rows[0]["answer"] == "here"
 
 
@@ -269,7 +270,7 @@ def test_output_files_are_whole_or_absent(run: Run, dead_target: str, tmp_path: 
     assert fails(failed, "no server is available")
     assert list(output.parent.iterdir()) == []
     assert run("embed", "one", "-o", str(output)) == Result(0, "", "")
-    assert json.loads(output.read_text()) == {"vector": numbers("one")}
+    assert json.loads(output.read_text()) == {"text": "one", "vector": numbers("one")}
     assert list(output.parent.iterdir()) == [output]
 
 
@@ -284,7 +285,7 @@ def test_output_files_are_replaced_only_by_force(run: Run, server: FakeServer, t
     assert run("embed", "one", "-m", "other", "-o", str(output), "--force").code == 1
     assert output.read_text() == "precious"
     assert run("embed", "one", "-o", str(tmp_path / "link"), "--force").code == 0
-    assert json.loads(output.read_text()) == {"vector": numbers("one")}
+    assert json.loads(output.read_text()) == {"text": "one", "vector": numbers("one")}
     assert (tmp_path / "link").is_symlink()
 
 

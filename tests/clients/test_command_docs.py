@@ -24,7 +24,7 @@ def test_the_examples_run(target: str, tmp_path: Path) -> None:
     )
 
     assert (result.returncode, result.stderr) == (0, "")
-    assert '"id": 7, "title": "A film", "label": ' in result.stdout
+    assert '"id": 7, "title": "A film", "body": "A delightful film.", "label": ' in result.stdout
 
 
 def test_every_option_is_documented() -> None:

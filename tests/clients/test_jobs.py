@@ -58,7 +58,7 @@ def test_jobs_give_way_to_other_calls(run: Run, server: FakeServer, tmp_path: Pa
 
 
 def test_parquet_keeps_columns_and_their_types(run: Run, tmp_path: Path) -> None:
-    """Out of Parquet all columns but the text come as they are, with vectors as lists of a fixed size beside them."""
+    """Columns of Parquet stay as they are, between the number of the row and the vectors: lists of a fixed size."""
     given = texts(3000)
     table = pa.table(
         {
@@ -73,8 +73,9 @@ def test_parquet_keeps_columns_and_their_types(run: Run, tmp_path: Path) -> None
 
     assert run("embed", "-i", f"{tmp_path}/in.parquet", "--column", "text=body", "-o", str(output)) == Result(0, "", "")
     found = pq.read_table(output)
-    assert found.select(["id", "when", "tags"]).equals(table.select(["id", "when", "tags"]))
-    assert found.column_names == ["id", "when", "tags", "vector"]
+    assert found.select(table.column_names).equals(table)
+    assert found.column_names == ["row_number", *table.column_names, "vector"]
+    assert found["row_number"].to_pylist() == list(range(1, 3001))
     assert found.schema.field("vector").type == pa.list_(pa.float32(), DIM)
     assert np.array_equal(np.stack(found["vector"].to_numpy()), np.stack([vector(text) for text in given]))
     assert json.loads(found.schema.metadata[b"bertline"])["command"] == "embed"
@@ -101,7 +102,7 @@ def test_every_format_gives_the_same(run: Run, tmp_path: Path, suffix: str) -> N
 
 
 def test_jsonl_keeps_other_columns(run: Run, server: FakeServer, tmp_path: Path) -> None:
-    """All keys but those that are read stand in the rows as they came; one with the name of a result is renamed."""
+    """All keys stand in the rows as they came; one with the name of a result is renamed."""
     rows = [{"id": "a\ud800", "text": "x", "label": "gold", "more": {"a": [1]}}, {"text": "y", "text_pair": "z"}]
     output = tmp_path / "out.jsonl"
     label_as(server, {"neutral": 0.75, "negative": 0.25})
@@ -114,14 +115,65 @@ def test_jsonl_keeps_other_columns(run: Run, server: FakeServer, tmp_path: Path)
         "more": {"a": [1]},
     }
     assert first["label"] == "neutral"
-    assert set(second) == {"label", "score", "labels"}
+    assert set(second) == {"row_number", "text", "text_pair", "label", "score", "labels"}
 
 
 def test_columns_to_keep_can_be_chosen(run: Run, tmp_path: Path) -> None:
-    """--keep names them; the text may be among them."""
+    """--keep names them, and --drop those that are left out; one that is named for both is told."""
     path = write_jsonl(tmp_path / "in.jsonl", [{"id": 1, "text": "x", "more": 2}])
 
-    assert set(run("embed", "-i", path, "--keep", "id", "--keep", "text").rows[0]) == {"id", "text", "vector"}
+    def columns(*options: str) -> set[str]:
+        return set(run("embed", "-i", path, *options).rows[0])
+
+    assert columns("--keep", "id", "--keep", "text") == {"row_number", "id", "text", "vector"}
+    assert columns("--drop", "text") == {"row_number", "id", "more", "vector"}
+    assert columns("--keep", "id", "--drop", "row_number") == {"id", "vector"}
+    refused = run("embed", "-i", path, "--keep", "id", "--drop", "id")
+    assert (refused.code, "--keep and --drop both name `id`" in refused.err) == (2, True)
+
+
+@pytest.mark.parametrize("name", ["in.csv", "in.jsonl", "in.parquet", "in.txt"])
+@pytest.mark.parametrize("output", ["out.jsonl", "out.parquet"])
+def test_rejected_rows_are_found_from_the_output(
+    run: Run, tmp_path: Path, small_chunks: None, name: str, output: str
+) -> None:
+    """Each row has its number in its file: those that are missing were rejected. Their numbers are told, too."""
+    given = texts(700)
+    for number in (0, 256, 640):
+        given[number] = "refuse"
+    write_rows(tmp_path / name, given)
+    result = run("embed", "-i", f"{tmp_path}/{name}", "-o", f"{tmp_path}/{output}")
+    is_parquet = output.endswith("parquet")
+    rows = pq.read_table(tmp_path / output).to_pylist() if is_parquet else read_jsonl(tmp_path / output)
+
+    assert result.code == 3
+    assert {row["row_number"]: row["text"] for row in rows} == {
+        number: text for number, text in enumerate(given, start=1) if text != "refuse"
+    }
+    assert [row["row_number"] for row in read_jsonl(tmp_path / f"{output}.rejects.jsonl")] == [1, 257, 641]
+
+
+@pytest.mark.parametrize("output", ["out.jsonl", "out.parquet", "out/"])
+def test_rows_of_several_files_tell_theirs(run: Run, tmp_path: Path, output: str) -> None:
+    """Where a job has several files, a column says which one a row is of."""
+    for name, text in (("a.parquet", "one"), ("b.parquet", "two")):
+        write_rows(tmp_path / name, [text])
+    run("embed", "-i", f"{tmp_path}/*.parquet", "-o", f"{tmp_path}/{output}", "--drop", "text")
+    is_jsonl = output.endswith("jsonl")
+    rows = read_jsonl(tmp_path / output) if is_jsonl else pq.read_table(tmp_path / output).to_pylist()
+
+    assert [{**row, "vector": None} for row in rows] == [
+        {"row_number": 1, "file": f"{tmp_path}/{name}", "vector": None} for name in ("a.parquet", "b.parquet")
+    ]
+
+
+def write_rows(path: Path, given: list[str]) -> None:
+    if path.suffix == ".parquet":
+        pq.write_table(pa.table({"text": given}), path)
+    elif path.suffix == ".jsonl":
+        write_jsonl(path, [{"text": text} for text in given])
+    else:
+        path.write_text("\n".join([*(["text"] if path.suffix == ".csv" else []), *given]) + "\n")
 
 
 def test_npy_has_a_row_for_each_row(run: Run, tmp_path: Path) -> None:
@@ -208,8 +260,8 @@ def test_rows_of_other_types_do_not_spoil_parquet(run: Run, tmp_path: Path) -> N
 
     assert result.code == 3
     assert pq.read_table(output).drop_columns("vector").to_pylist()[:2] == [
-        {"n": 1, "new": None},
-        {"n": None, "new": None},
+        {"row_number": 1, "text": "a", "n": 1, "new": None},
+        {"row_number": 2, "text": "b", "n": None, "new": None},
     ]
     assert "`n` is not a int64" in (tmp_path / "out.parquet.rejects.jsonl").read_text()
 
@@ -499,7 +551,7 @@ def test_two_runs_do_not_share_a_folder(run: Run, server: FakeServer, target: st
         first.wait()
 
     assert "another run is at work" in second.err
-    assert read_jsonl(tmp_path / "out.jsonl") == [{"vector": numbers("text")}]
+    assert read_jsonl(tmp_path / "out.jsonl") == [{"row_number": 1, "text": "text", "vector": numbers("text")}]
 
 
 @pytest.mark.slow

@@ -97,7 +97,7 @@ def test_columns_without_a_name_block_nothing(run: Run, folder: Path, name: str)
         (folder / name).write_text("\n".join([header.replace(",", mark), mark.join(values)]) + "\n")
         (row,) = run("embed", "-i", name).rows
 
-        assert row == {**kept, "vector": numbers("one")}
+        assert row == {"row_number": 1, "text": "one", **kept, "vector": numbers("one")}
     (folder / name).write_text(mark.join(["text", "a", "a"]) + "\n")
 
     assert fails(run("embed", "-i", name), "more than one column `a`")
@@ -337,7 +337,7 @@ def test_json_that_may_be_no_jsonl(run: Run, folder: Path) -> None:
         (folder / name).write_bytes(gzip.compress(data) if name.endswith("gz") else data)
 
         assert fails(run("embed", "-i", name), f"cannot read `{name}`: an object a line is read with --format jsonl")
-        assert run("embed", "-i", name, "--format", "jsonl").rows == [{"vector": numbers("one")}]
+        assert [row["vector"] for row in run("embed", "-i", name, "--format", "jsonl").rows] == [numbers("one")]
 
 
 @pytest.mark.parametrize("name", ["in.jsonl", "in.parquet"])
@@ -359,10 +359,12 @@ def test_numbers_that_json_has_not(run: Run, folder: Path, name: str) -> None:
 
 def test_names_of_results_that_are_taken(run: Run, folder: Path) -> None:
     """A column that has the name of a result is kept as `input_...`, with one more where that is taken, too."""
-    row = {"text": "x", "vector": 1, "input_vector": 2, "a.b": 3, "": 4, "ünï\n": 5}
+    row = {"text": "x", "vector": 1, "input_vector": 2, "a.b": 3, "": 4, "ünï\n": 5, "row_number": 6}
     Path("in.jsonl").write_text(json.dumps(row) + "\n")
     pq.write_table(pa.table({name: [value] for name, value in row.items()}), "in.parquet")
-    wanted = {"input_input_vector": 1, "input_vector": 2, "a.b": 3, "": 4, "ünï\n": 5, "vector": numbers("x")}
+    names = {"vector": "input_input_vector", "row_number": "input_row_number"}
+    kept = {names.get(name, name): value for name, value in row.items()}
+    wanted = {"row_number": 1, **kept, "vector": numbers("x")}
 
     assert run("embed", "-i", "in.jsonl").rows == run("embed", "-i", "in.parquet").rows == [wanted]
     for name in ("in.jsonl", "in.parquet"):

@@ -118,7 +118,7 @@ def test_nothing_in_objects_is_left_out(run: Run, tmp_path: Path) -> None:
     run("embed", "-i", f"{tmp_path}/in.jsonl", "-o", f"{tmp_path}/out.parquet")
 
     assert pq.read_table(tmp_path / "out.parquet").drop_columns("vector").to_pylist() == [
-        {name: value for name, value in row.items() if name != "text"} for row in rows * 4100
+        {"row_number": number, **row} for number, row in enumerate(rows * 4100, start=1)
     ]
     told = (tmp_path / "out.parquet.rejects.jsonl").read_text().splitlines()
     assert [json.loads(line)["row"] for line in told] == [{"text": "odd", **row} for row in odd]
@@ -154,7 +154,7 @@ def test_columns_are_the_same_after_an_interruption(run: Run, tmp_path: Path, mo
         assert run(*arguments).code == 1
     assert run(*arguments).code == 3
     columns = [pq.read_schema(path).names for path in (tmp_path / "out").glob("part-*")]
-    assert columns == [["id", "label", "score", "labels"]] * 4
+    assert columns == [["row_number", "text", "id", "label", "score", "labels"]] * 4
 
 
 @pytest.mark.parametrize(

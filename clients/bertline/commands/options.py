@@ -19,6 +19,7 @@ from bertline.jobs.operations import Operation
 from bertline.jobs.order import Order
 from bertline.jobs.progress import Progress
 from bertline.jobs.run import run
+from bertline.jobs.selection import Selection
 from bertline.jobs.sources import STANDARD_INPUT, Format, Given, Source, source_of
 from bertline.jobs.storage import find_files
 
@@ -58,8 +59,9 @@ class JobOptions:
     column: Annotated[
         list[str] | None, typer.Option(metavar="NAME=COLUMN", help="Read what the command calls NAME from that column.")
     ] = None
-    keep: Annotated[
-        list[str] | None, typer.Option(help="A column to keep beside the results. Default: all that are not read.")
+    keep: Annotated[list[str] | None, typer.Option(help="A column to keep beside the results. Default: all.")] = None
+    drop: Annotated[
+        list[str] | None, typer.Option(help="A column to leave out, as a long text that is not needed again.")
     ] = None
     output: Annotated[
         str | None,
@@ -145,7 +147,7 @@ class JobOptions:
             options={**options, "truncate": self.truncate},
             sources=self._sources(operation, given),
             names=self._names(operation),
-            keep=self.keep or (),
+            selection=Selection(self.keep or (), self.drop or ()),
             output=self.output,
             output_format=self.output_format,
             rejects=self.rejects,

@@ -82,7 +82,7 @@ def misfit(row: Mapping[str, Any], schema: pa.Schema) -> str:
     """Why a row does not fit into the columns; empty if it does."""
     for name, value in row.items():
         if name not in schema.names:
-            return f"`{name}` is a column that the first rows have not; leave it out with --keep, or write JSONL"
+            return f"`{name}` is a column that the first rows have not; leave it out with --drop, or write JSONL"
         kind = schema.field(name).type
         try:
             pa.array([value], kind)
@@ -90,7 +90,7 @@ def misfit(row: Mapping[str, Any], schema: pa.Schema) -> str:
         except _MISFITS:
             fits = False
         if not fits:
-            return f"`{name}` is not a {kind}, as in the first rows; mend it, or write JSONL"
+            return f"`{name}` is not a {kind}, as in the first rows; mend it, leave it out with --drop, or write JSONL"
     return ""
 
 
@@ -145,7 +145,7 @@ def fitted(table: pa.Table, schema: pa.Schema, place: str) -> pa.Table:
 
 
 def beside(kept: pa.Table, found: pa.Table) -> pa.Table:
-    """One table of the columns of two; the first may have no column, and then knows no rows."""
+    """One table of the columns of two. One that has no column knows no rows."""
     schema = pa.schema([*kept.schema, *found.schema])
     return pa.Table.from_arrays([*kept.columns, *found.columns], schema=schema)
 

@@ -9,6 +9,7 @@ from itertools import accumulate
 from typing import Any
 
 from bertline.jobs.blocks import Block, Row
+from bertline.jobs.selection import ALL_COLUMNS, Selection
 from bertline.jobs.sources import Given, Source
 
 CHUNK_ROWS = 2048
@@ -26,6 +27,8 @@ class Chunk:
     number: int
     """Of the chunk in its file, from 0."""
     blocks: Sequence[Block]
+    num_before: int = 0
+    """Rows of the file before this chunk."""
 
     @property
     def rows(self) -> list[Row]:
@@ -46,6 +49,10 @@ class Chunk:
         """Where a row stands, for messages."""
         return f"{self.source.name}, {row.place}"
 
+    def row_number(self, index: int) -> int:
+        """Number of a row in its file, from 1, lines that are passed over not counted."""
+        return self.num_before + index + 1
+
 
 def chunks_of(
     source: Source | Given,
@@ -54,7 +61,7 @@ def chunks_of(
     needed: Sequence[str],
     num_bytes: Callable[[Row], int],
     max_rows: int | None = None,
-    kept: Sequence[str] = (),
+    kept: Selection = ALL_COLUMNS,
 ) -> Iterator[Chunk]:
     """Cut a file into chunks.
 
@@ -66,16 +73,16 @@ def chunks_of(
         kept: as for `Source.blocks`.
     """
     blocks: list[Block] = []
-    rows = size = number = 0
+    rows = size = number = before = 0
     for block in source.blocks(wanted, needed, kept):
         blocks.append(block)
         rows += len(block.rows)
         size += sum(map(num_bytes, block.rows))
         if rows >= (max_rows or CHUNK_ROWS) or size >= CHUNK_BYTES:
-            yield Chunk(source, file, number, blocks)
-            blocks, rows, size, number = [], 0, 0, number + 1
+            yield Chunk(source, file, number, blocks, before)
+            blocks, rows, size, number, before = [], 0, 0, number + 1, before + rows
     if blocks:
-        yield Chunk(source, file, number, blocks)
+        yield Chunk(source, file, number, blocks, before)
 
 
 def text_bytes(value: Any) -> int:

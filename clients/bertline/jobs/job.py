@@ -11,6 +11,7 @@ from bertline.jobs.blocks import Row
 from bertline.jobs.chunks import Chunk, chunks_of, text_bytes
 from bertline.jobs.operations import Missing, Operation
 from bertline.jobs.progress import Progress
+from bertline.jobs.selection import ALL_COLUMNS, Selection
 from bertline.jobs.sources import Given, Source
 
 
@@ -24,8 +25,8 @@ class Job:
     sources: Sequence[Source | Given]
     asker: Asker
     progress: Progress
-    keep: Sequence[str] = ()
-    """Columns that were named to be kept."""
+    selection: Selection = ALL_COLUMNS
+    """Of the columns that are kept."""
 
     @property
     def wanted(self) -> list[str]:
@@ -36,7 +37,11 @@ class Job:
     def needed(self) -> list[str]:
         """Those that have to be there: what the operation cannot do without, and what was named."""
         read = [self.names.get(name, name) for name in self.operation.needed]
-        return [*read, *(self.names[name] for name in self.operation.optional if name in self.names), *self.keep]
+        return [
+            *read,
+            *(self.names[name] for name in self.operation.optional if name in self.names),
+            *self.selection.keep,
+        ]
 
     def answered(
         self,
@@ -67,7 +72,9 @@ class Job:
 
     def chunks(self, number: int, max_rows: int | None = None) -> Iterator[Chunk]:
         """Those of a file."""
-        return chunks_of(self.sources[number], number, self.wanted, self.needed, self._num_bytes, max_rows, self.keep)
+        return chunks_of(
+            self.sources[number], number, self.wanted, self.needed, self._num_bytes, max_rows, self.selection
+        )
 
     def refuse_unreadable(self) -> None:
         """Raise a FileError where the first file cannot be read, before anything is removed in favour of it."""

@@ -1,4 +1,4 @@
-"""The columns of the input that stand in the output, beside the results."""
+"""What stands in the output beside the results: which row it is, and the columns of the input that are kept."""
 
 from __future__ import annotations
 
@@ -7,38 +7,49 @@ from dataclasses import dataclass
 from typing import Any
 
 from bertline.jobs.chunks import Chunk
+from bertline.jobs.selection import Selection
+
+ROW_NUMBER, FILE = "row_number", "file"
+"""Columns that say which row of the input a row of the output is: its number in its file, from 1; where there are
+several files, the file."""
 
 
 @dataclass(frozen=True)
 class Kept:
-    """Which columns are kept: those asked for, or all but those that were read as inputs."""
+    """The columns beside the results."""
 
-    asked_for: Sequence[str]
-    """None of them: all."""
-    inputs: Collection[str]
-    """Columns that the operation reads."""
+    selection: Selection
     results: Collection[str]
     """Names that the results take: a column of such a name is kept with `input_` before it."""
+    places: Sequence[str] = ()
+    """ROW_NUMBER and FILE, or those of them that are written. Their names are taken as those of the results are."""
 
     def names(self, there: Iterable[str]) -> dict[str, str]:
-        """Of the columns that are there, those that are kept, and the names that they get."""
-        kept = [name for name in there if (name in self.asked_for if self.asked_for else name not in self.inputs)]
-        return {name: self._free(name, kept) if name in self.results else name for name in kept}
+        """The columns that are kept of those that are there, and the names that they get."""
+        kept = self.selection.of(there)
+        return {name: self._free(name, kept) if self._is_taken(name) else name for name in kept}
 
     def _free(self, name: str, taken: Collection[str]) -> str:
-        while name in taken or name in self.results:
+        while name in taken or self._is_taken(name):
             name = f"input_{name}"
         return name
 
+    def _is_taken(self, name: str) -> bool:
+        return name in self.results or name in self.places
+
     def rows(self, chunk: Chunk, indices: Sequence[int]) -> list[dict[str, Any]]:
-        """The kept columns of some rows of a chunk, as objects of JSONL."""
+        """These columns of some rows of a chunk, as objects of JSONL."""
         if chunk.blocks[0].table is not None:
             from bertline.jobs import plain
 
             table = self.table(chunk, indices)  # which without columns has no rows
             return plain.to_rows(table, chunk.source.name) if table.column_names else [{} for _ in indices]
         rows, known = chunk.rows, dict[tuple[str, ...], dict[str, str]]()
-        return [self._row(rows[index].fields, known) for index in indices]
+        return [self._place(chunk, index) | self._row(rows[index].fields, known) for index in indices]
+
+    def _place(self, chunk: Chunk, index: int) -> dict[str, Any]:
+        place = {ROW_NUMBER: chunk.row_number(index), FILE: chunk.source.path}
+        return {name: place[name] for name in self.places}
 
     def _row(self, fields: dict[str, Any], known: dict[tuple[str, ...], dict[str, str]]) -> dict[str, Any]:
         there = tuple(fields)
@@ -50,9 +61,14 @@ class Kept:
         """The same of a chunk of Parquet, as a pyarrow.Table, of the types they have there."""
         import pyarrow
 
-        from bertline.jobs import plain
+        from bertline.jobs import arrow, plain
 
         table = pyarrow.Table.from_batches([block.table for block in chunk.blocks])
         names = self.names(table.column_names)
         table = plain.without_views(table.select(list(names)).rename_columns(list(names.values())))
-        return table.take(pyarrow.array(indices, pyarrow.int64()))
+        kinds = {ROW_NUMBER: pyarrow.int64(), FILE: pyarrow.string()}
+        places = pyarrow.Table.from_pylist(
+            [self._place(chunk, index) for index in indices],
+            schema=pyarrow.schema([(name, kinds[name]) for name in self.places]),
+        )
+        return arrow.beside(places, table.take(pyarrow.array(indices, pyarrow.int64())))

@@ -17,11 +17,12 @@ from bertline.errors import ModelNotFound
 from bertline.jobs.asking import Asker
 from bertline.jobs.engine import engine
 from bertline.jobs.job import Job
-from bertline.jobs.kept import Kept
+from bertline.jobs.kept import FILE, ROW_NUMBER, Kept
 from bertline.jobs.operations import OPERATIONS, VECTOR, Operation
 from bertline.jobs.parts import Changed, Parts
 from bertline.jobs.places import refuse_clashes, rejects_of
 from bertline.jobs.progress import Progress
+from bertline.jobs.selection import Selection
 from bertline.jobs.sinks import Jsonl, Npy, Parquet, Sink, sink_suffix
 from bertline.jobs.sources import Given, Source
 from bertline.jobs.storage import File, absolute, file_of
@@ -59,8 +60,8 @@ class Order:
     sources: Sequence[Source | Given]
     names: Mapping[str, str]
     """Under which name a row has a column of the operation, where it is another."""
-    keep: Sequence[str]
-    """Columns that are kept; none of them: all that are not read."""
+    selection: Selection
+    """Of the columns that are kept."""
     output: str | None
     """Path or URL, with / at its end for a folder; None for standard output."""
     output_format: str | None
@@ -152,7 +153,7 @@ class Order:
 
     def job(self, client: Client, progress: Progress) -> Job:
         """What is done with a client."""
-        return Job(self.operation, self.names, self.sources, self._asker(client, progress), progress, self.keep)
+        return Job(self.operation, self.names, self.sources, self._asker(client, progress), progress, self.selection)
 
     def parts(self) -> Parts:
         """Where the results go, of a job with an output."""
@@ -183,7 +184,8 @@ class Order:
 
     def _kept(self) -> Kept:
         results = [VECTOR] if self.method == "embed" else list(self.operation.types)
-        return Kept(self.keep, self.operation.columns(self.names), results)
+        places = [] if isinstance(self.sources[0], Given) else [ROW_NUMBER, *([FILE] if len(self.sources) > 1 else [])]
+        return Kept(self.selection, results, self.selection.without_dropped(places))
 
     def _suffix(self) -> str:
         assert self.output
@@ -204,7 +206,8 @@ class Order:
             "command": self.method,
             "options": {**self.options, "dtype": self.dtype, "output_format": self._suffix()},
             "columns": dict(self.names),
-            "keep": list(self.keep),
+            "keep": list(self.selection.keep),
+            "drop": list(self.selection.drop),
             "inputs": [source.name.strip("`") for source in self.sources],
             "format": sorted({source.how for source in self.sources}),
             "model": f"{self.model_name}/{self.model_version}",

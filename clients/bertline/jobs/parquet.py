@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any, BinaryIO
 
 from bertline.jobs.blocks import BLOCK_ROWS, Block, Row, digest_of
+from bertline.jobs.selection import Selection
 from bertline.jobs.storage import FileError
 
 _ERRORS = (OSError, ValueError, NotImplementedError, KeyError)
@@ -28,14 +29,14 @@ def parquet_library() -> Any:
 
 
 def read_parquet(
-    stream: BinaryIO, name: str, check: Callable[[Sequence[str]], None], wanted: Sequence[str], kept: Sequence[str]
+    stream: BinaryIO, name: str, check: Callable[[Sequence[str]], None], wanted: Sequence[str], kept: Selection
 ) -> Iterator[Block]:
     """Rows with the columns that are wanted, as far as they are there; all others stay in the block's table.
 
     Args:
         name: of the file, for messages.
         check: is given the names of the columns.
-        kept: columns that are kept beside those; none of them: all that are there.
+        kept: which columns are kept.
 
     Raises:
         FileError: when the file is damaged.
@@ -51,7 +52,7 @@ def read_parquet(
     number, total = 1, max(1, file.metadata.num_rows)
     footer = _footer(stream, file.metadata.serialized_size)  # tells of a change in any column
     there = [column for column in wanted if column in file.schema_arrow.names]
-    used = list(dict.fromkeys([*there, *kept])) if kept else file.schema_arrow.names
+    used = list(dict.fromkeys([*there, *kept.of(file.schema_arrow.names)]))
     for batch in _batches(file, name):
         table = pyarrow.Table.from_batches([batch]).select(used)
         if plain.is_valid(table):

@@ -26,6 +26,7 @@ from typing import Any, BinaryIO
 
 from bertline.jobs.asking import Asked, Rejected
 from bertline.jobs.chunks import Chunk
+from bertline.jobs.kept import ROW_NUMBER
 from bertline.jobs.names import (
     JOB,
     LOCK,
@@ -363,8 +364,13 @@ class Parts:
 def rejected_rows(asked: Asked) -> list[dict[str, Any]]:
     """What is told of the rows of a chunk that have no result."""
     return [
-        {"place": asked.chunk.place(row), "reason": result.reason, "row": row.fields}
-        for row, result in zip(asked.chunk.rows, asked.results, strict=True)
+        {
+            "place": asked.chunk.place(row),
+            ROW_NUMBER: asked.chunk.row_number(index),
+            "reason": result.reason,
+            "row": row.fields,
+        }
+        for index, (row, result) in enumerate(zip(asked.chunk.rows, asked.results, strict=True))
         if isinstance(result, Rejected)
     ]
 

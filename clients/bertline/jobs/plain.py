@@ -87,7 +87,7 @@ def _retyped(table: pa.Table, change: Callable[[pa.DataType], pa.DataType], wher
             table = table.set_column(index, field.with_type(kind), _cast(table.column(index), kind))
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise FileError(
-                f"cannot read column `{field.name}` of {where} ({field.type}); name those to keep with --keep"
+                f"cannot read column `{field.name}` of {where} ({field.type}); leave it out with --drop"
             ) from error
     return table
 

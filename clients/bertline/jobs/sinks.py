@@ -234,13 +234,19 @@ def copy(parts: Iterable[File], stream: BinaryIO) -> int:
     return num_lines
 
 
+_LINE_ENDS = {"\x85": "\\u0085", "\u2028": "\\u2028", "\u2029": "\\u2029"}
+
+
 def json_line(row: Mapping[str, Any]) -> bytes:
-    """A lone surrogate, possible in what is kept, is written as the JSON escape that it came as; NaN and infinities,
-    which JSON has not, as null."""
+    """A lone surrogate, possible in what is kept, is written as the JSON escape that it came as, as are the line ends
+    of Unicode, at which some readers divide lines; NaN and infinities, which JSON has not, as null."""
     try:
         text = _json(row)
     except ValueError:
         text = _json(json.loads(json.dumps(row, default=_of_parquet), parse_constant=lambda name: None))
+    if not text.isascii():
+        for char, escape in _LINE_ENDS.items():
+            text = text.replace(char, escape)
     return text.encode("utf-8", "backslashreplace") + b"\n"
 
 

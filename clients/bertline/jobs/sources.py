@@ -14,6 +14,7 @@ from bertline.jobs.blocks import Block, Row, blocks_of, digest_of
 from bertline.jobs.csv_rows import Tsv, read_csv
 from bertline.jobs.lines import json_columns, read_lines, text_columns
 from bertline.jobs.parquet import read_parquet
+from bertline.jobs.selection import ALL_COLUMNS, Selection
 from bertline.jobs.storage import File, FileError, open_read, told
 from bertline.jobs.text_streams import text_stream
 
@@ -54,6 +55,11 @@ class Source:
         return "standard input" if self.file is STANDARD_INPUT else f"`{self.file.url}`"
 
     @property
+    def path(self) -> str:
+        """Path or URL, as it was given; `-` for standard input."""
+        return self.file.url
+
+    @property
     def how(self) -> str:
         """In which way it is read."""
         return f"{self.format} without empty lines" if self.skip_empty else str(self.format)
@@ -63,13 +69,13 @@ class Source:
         """Whether another process can read it as well."""
         return self.file is not STANDARD_INPUT
 
-    def blocks(self, wanted: Sequence[str], needed: Sequence[str], kept: Sequence[str] = ()) -> Iterator[Block]:
+    def blocks(self, wanted: Sequence[str], needed: Sequence[str], kept: Selection = ALL_COLUMNS) -> Iterator[Block]:
         """Read it.
 
         Args:
             wanted: columns that rows should have.
             needed: those of them without which no row can be used.
-            kept: columns that are kept; none of them: all that are there.
+            kept: which columns are kept.
 
         Raises:
             FileError: when the file cannot be read, or is of a kind where all rows lack what one lacks.
@@ -120,7 +126,7 @@ class Source:
             if column not in names:
                 there = ", ".join(f"`{name}`" for name in names) or "none"
                 raise FileError(
-                    f"{self.name} has no column `{column}` (it has: {there}); name one with --column or --keep"
+                    f"{self.name} has no column `{column}` (it has: {there}); name one of these with --column or --keep"
                 )
         for name in names:
             if list(names).count(name) > 1:
@@ -133,9 +139,10 @@ class Given:
 
     rows: Sequence[dict[str, Any]]
     name: str = "command line"
+    path: str = ""
     how: str = "as it is"
 
-    def blocks(self, wanted: Sequence[str], needed: Sequence[str], kept: Sequence[str] = ()) -> Iterator[Block]:
+    def blocks(self, wanted: Sequence[str], needed: Sequence[str], kept: Selection = ALL_COLUMNS) -> Iterator[Block]:
         """All of them, as `Source.blocks`."""
         rows = [Row(f"input {number}", fields) for number, fields in enumerate(self.rows, start=1)]
         yield Block(rows, digest_of(repr(fields).encode("utf-8", "backslashreplace") for fields in self.rows), 1.0)
