@@ -162,6 +162,8 @@ class Data:
         """
         texts = (self.texts,) if self.texts else ()
         found: dict[str, Any] = {"judged_on": {"what": evidence.name, "files": _digests(self.dev or texts)}}
+        if evidence.num_cut:
+            found["judged_on"]["num_cut"] = evidence.num_cut
         if all(getattr(example, "text_pair", None) for example in evidence.examples):
             found["judged_on"]["text_pairs"] = True
         if calibrated_on:

@@ -16,6 +16,7 @@ from tasks.metrics import is_loss
 from tasks.regression import Regression
 from training.data.examples import Examples, drawn, encode_examples
 from training.data.labelled import MAX_PASSAGE_TOKENS, Columns, read_examples, read_similarities, source_names
+from training.data.remarks import is_cut
 from training.evaluate import check_labels
 from training.similarity import vector_scores
 
@@ -45,6 +46,11 @@ class Evidence:
     def features(self) -> list[Features]:
         """All sequences."""
         return [features for windows in self.windows for features in windows]
+
+    @property
+    def num_cut(self) -> int:
+        """Examples that lost tokens which did not fit."""
+        return sum(map(is_cut, self.windows))
 
     def judged_by(self, metric: str) -> Evidence:
         """The same, with one of its scores before all others.

@@ -51,6 +51,8 @@ class Made:
     """Of PyTorch and all numbers that were tried, by name."""
     differences: Mapping[str, float]
     """Largest difference of each output of the fp32 graph from PyTorch's."""
+    truncate: bool
+    """Whether texts that are too long are cut where a call does not say."""
 
 
 def check_destination(model_dir: Path, checkpoint: Path, data: Sequence[Path], *, replace: bool) -> None:
@@ -140,6 +142,7 @@ def write_package(
         execution=made.choice.execution,
         provenance=_provenance(source, config, made),
         scores=_checkpoint_scores(source) | _scores(made),
+        truncate=made.truncate,
     )
     write_manifest(directory, manifest, notes)
 

@@ -13,6 +13,7 @@ from export.balance import balanced
 from export.calibrate import calibrate
 from export.choice import Choice, default_choice
 from export.data import Data
+from export.evidence import Evidence
 from export.gate import Gate, Limits
 from export.graph import build_graph
 from export.network import Network, Weights
@@ -39,6 +40,7 @@ from tasks.manifest import (
     parse_model_path,
     read_model_directory,
 )
+from training.data.remarks import limit_of
 from training.evaluate import torch_run
 from training.limits import check_numbers
 from training.model.bert import BertModel
@@ -57,6 +59,9 @@ class Wishes:
     limits: Annotated[Limits, tyro.conf.arg(name="quality")] = field(default_factory=Limits)
     mixed: bool = False
     """int8: leave the parts that lose most in floats, as many as the limits ask for."""
+    truncate: bool | None = None
+    """Whether the server cuts texts that are too long where a call does not say. Unset: if the data that the model is
+    judged on, or else was evaluated on, have such texts: its scores are of texts that were cut."""
     tune: bool = True
     """Try which form of the graph is the fastest on this machine; otherwise one that is often fast."""
 
@@ -143,6 +148,7 @@ def _make_graph(source: Source, model: BertModel, directory: Path, wishes: Wishe
     else:
         evidence, sequences = data.evidence(task), []
     stages.say(f"judged on {evidence.name}")
+    truncate = _truncates(source, evidence, wishes, stages)
     network = Network(model.config, Weights.of(model), task)
     gate = Gate(network, evidence, reference, wishes.limits, stages, TARGETS[wishes.target])
     numbers = Numbers()
@@ -159,7 +165,27 @@ def _make_graph(source: Source, model: BertModel, directory: Path, wishes: Wishe
     differences = _check_fp32(task, reference, run, wishes.limits, stages)
     gate.check(numbers, choice, ort_run(graph, execution=choice.execution))
     record = data.record(evidence, sequences)
-    return Made(numbers, choice, trials, evidence.name, record, gate.qualities, differences)
+    return Made(numbers, choice, trials, evidence.name, record, gate.qualities, differences, truncate)
+
+
+def _truncates(source: Source, evidence: Evidence, wishes: Wishes, stages: Stages) -> bool:
+    """Whether texts that are too long are cut where a call does not say."""
+    settings, card = source.task.settings, source.card
+    cuts = (
+        card.provenance.get("cuts", {}) if card and card.task == source.task.name and card.settings == settings else {}
+    )
+    dev = next((cut for what, cut in cuts.items() if what.startswith("dev")), {"num_cut": 0})
+    in_words = ""
+    if evidence.num_cut:
+        in_words = f"{evidence.num_cut:,} of {evidence.name} were cut"
+    elif not evidence.score and dev["num_cut"]:
+        in_words = f"{dev['num_cut']:,} of {dev['num_examples']:,} dev examples of the training were cut"
+    if in_words:
+        default = (
+            "cuts such texts" if wishes.truncate is not False else "refuses such texts, with which it was evaluated"
+        )
+        stages.say(f"{in_words} to fit {limit_of(source.task)}: the server {default} (--truncate)")
+    return bool(in_words) if wishes.truncate is None else wishes.truncate
 
 
 def _measure(gate: Gate, model: BertModel, sequences: list[Features], stages: Stages) -> None:

@@ -58,7 +58,7 @@ class Encoder:
             model,
             task,
             rpc.examples(request, task),
-            truncate=request.truncate,
+            truncate=request.truncate if request.HasField("truncate") else None,
             windowed=rpc.windowed(request),
             field=lambda invalid: rpc.field(invalid, request),
         )

@@ -129,7 +129,7 @@ class Intake:
         task: AnyTask,
         examples: Sequence[Any],
         *,
-        truncate: bool,
+        truncate: bool | None,
         windowed: frozenset[str] = frozenset(),
         field: Callable[[InvalidExample], str],
     ) -> tuple[list[Any], list[list[Features]]]:
@@ -137,6 +137,7 @@ class Intake:
 
         Args:
             task: the model's, perhaps with other settings.
+            truncate: whether to cut what is too long; None for what the manifest says.
             windowed: fields of the examples that may be of any length, since they are read in windows.
             field: path of an invalid example in the request.
 
@@ -144,6 +145,7 @@ class Intake:
             InvalidRequestError: naming the examples that cannot be encoded.
         """
         num_bytes, started_s = len(incoming.raw), time.monotonic()
+        truncate = model.manifest.truncate if truncate is None else truncate
         try:
             held = examples
             if num_bytes > self.limits.free_bytes(task.settings):

@@ -124,6 +124,8 @@ class Manifest:
     """Checkpoint digest, data digests, configuration, versions."""
     scores: Mapping[str, Any] = field(default_factory=dict)
     """Scores on the dev set, and how far the graph is from PyTorch."""
+    truncate: bool = False
+    """Whether texts that are too long are cut where a request does not say: the scores are of such texts, cut."""
 
     def __post_init__(self) -> None:
         check_precision(self.precision)
@@ -136,6 +138,8 @@ class Manifest:
             ValueError: naming the key of what `check_json` refuses.
         """
         values = asdict(self) | {"settings": settings_to_dict(self.settings)}
+        if not self.truncate:
+            del values["truncate"]  # earlier servers do not know it
         check_json(values)
         return json.dumps({"format": FORMAT, **values}, indent=2, ensure_ascii=False) + "\n"
 
@@ -151,6 +155,7 @@ class Manifest:
             raise ValueError(f"not a manifest of format {FORMAT}")
         del values["format"]
         check_json(values)
+        values.setdefault("truncate", False)
         _check(values, cls)
         execution = asdict(Execution()) | values["execution"]
         _check(execution, Execution, prefix="execution.")
@@ -197,6 +202,7 @@ def _is_utf8(text: str) -> bool:
 _KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "str": ("a string", lambda value: isinstance(value, str)),
     "Precision": ("a string", lambda value: isinstance(value, str)),
+    "bool": ("true or false", lambda value: isinstance(value, bool)),
     "int": ("a whole number", lambda value: isinstance(value, int) and not isinstance(value, bool)),
     "tuple[str, ...]": ("a list of strings", lambda value: isinstance(value, (list, tuple)) and _all_strings(value)),
     "Mapping[str, str]": (

@@ -42,7 +42,7 @@ from training.loop.train import Batch, Evaluation, LoopSettings, Phase, train
 from training.model.bert import BertModel
 from training.model.vectors import pool
 from training.objectives import Item, Objective
-from training.similarity import mean_of_words, similarity_scores, vector_scores, word_overlap
+from training.similarity import mean_of_words, similarity_scores, texts_of, vector_scores, word_overlap
 from training.text.sentences import split_sentences
 
 Views = tuple[str, ...]
@@ -194,7 +194,11 @@ def _train_embedding(recipe: ContrastiveRecipe, run: Run) -> Path:
     if world.is_main:
         print(f"{len(items):,} texts with their positives", flush=True)
         limit = f"--train-seq-length {recipe.train_seq_length}"
-        remark("training texts", recipe.checkpoint, task, (item.features for item in items), limit)
+        what = "training texts"
+        cuts = {what: remark(what, recipe.checkpoint, task, (item.features for item in items), limit)}
+        if dev:
+            cuts["dev texts"] = remark("dev texts", recipe.checkpoint, task, task.encode(texts_of(dev)))
+        origin["cuts"] = cuts
         _note_known(views, dev)
     position = train(
         model,

@@ -42,7 +42,7 @@ from training.model.bert import BertModel
 from training.model.vectors import Vectors
 from training.objectives import OBJECTIVES, find_unknown_label
 from training.progress import Progress
-from training.similarity import vector_scores, word_overlap
+from training.similarity import texts_of, vector_scores, word_overlap
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,8 +182,7 @@ def evaluate_vectors(recipe: EvaluateRecipe, task: Embedding, run: Run) -> tuple
     if recipe.train or recipe.predictions:
         raise ValueError("--train and --predictions are not for embeddings: nothing is fitted, and vectors are large")
     pairs = read_similarities(recipe.data, columns=recipe.columns, tokenizer=task.tokenizer)
-    texts = [text for pair in pairs for text in (pair.text, pair.text_pair or "")]
-    remark("texts", recipe.checkpoint, task, task.encode(texts))
+    remark("texts", recipe.checkpoint, task, task.encode(texts_of(pairs)))
     scores = vector_scores(pairs, lambda texts: predict_with_progress(task, texts, run))
     return len(pairs), {str(recipe.checkpoint): scores, "word overlap": word_overlap(pairs, task.tokenizer)}
 

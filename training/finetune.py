@@ -22,6 +22,7 @@ import tyro
 from tasks import AnyTask, create_task
 from tasks.base import TaskSettings
 from tasks.batching import predict
+from tasks.features import Features
 from tasks.spans import Spans, best_null_threshold
 from training.baselines import baseline
 from training.checkpoint import (
@@ -140,8 +141,8 @@ def finetune(recipe: FinetuneRecipe, world: World) -> Path:
 def _finetune(recipe: FinetuneRecipe, run: Run) -> Path:
     world, objective = run.world, OBJECTIVES[recipe.task]
     tokenizer = load_tokenizer(recipe.checkpoint)
-    read = lambda paths: read_examples(recipe.task, paths, columns=recipe.columns, tokenizer=tokenizer)  # noqa: E731
-    examples, dev = read(recipe.train), read(recipe.dev) if recipe.dev else Examples()
+    read_files = lambda paths: read_examples(recipe.task, paths, columns=recipe.columns, tokenizer=tokenizer)  # noqa: E731
+    examples, dev = read_files(recipe.train), read_files(recipe.dev) if recipe.dev else Examples()
     task = create_task(recipe.task, tokenizer, task_settings(recipe, examples, dev))
     found = digests(recipe.checkpoint, recipe.train, recipe.dev)
     if not run.begin(Asked(recipe, found, places=PLACES)):
@@ -166,8 +167,11 @@ def _finetune(recipe: FinetuneRecipe, run: Run) -> Path:
                 print(f"warning: {name} data: {line}", file=sys.stderr)
         if not dev:
             print("nothing will be scored: there are no dev data", flush=True)
-        remark("training sequences", recipe.checkpoint, task, (item.features for item in items))
-        remark("dev examples", recipe.checkpoint, task, dev_features)
+        read: dict[str, Sequence[Sequence[Features]]] = {
+            "training sequences": [item.features for item in items],
+            "dev examples": dev_features,
+        }
+        cuts = {what: remark(what, recipe.checkpoint, task, features) for what, features in read.items() if features}
         _note_known(examples, dev)
         _note_new_positions(recipe, task.settings)
         _note_new_classifier(recipe, task)
@@ -193,7 +197,7 @@ def _finetune(recipe: FinetuneRecipe, run: Run) -> Path:
             task, scores = _final_scores(recipe, task, model, examples, dev, world) if dev else (task, {})
             data_paths, pairs = (*recipe.train, *recipe.dev), _pairs(examples)
             origin = provenance(recipe.checkpoint, data_paths, recipe, found, text_pairs=bool(pairs) and all(pairs))
-            origin |= extent(position, data) | made_with(world)
+            origin |= extent(position, data) | made_with(world) | {"cuts": cuts}
             card = TaskCard(task=task.name, settings=task.settings, scores=scores, provenance=origin)
             write_result(run, model, tokenizer_from=recipe.checkpoint, card=card)
         if scores:

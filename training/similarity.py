@@ -26,6 +26,11 @@ def similarity_scores(task: Embedding, pairs: Sequence[RegressionExample], run: 
     return vector_scores(pairs, lambda texts: predict(task, texts, run))
 
 
+def texts_of(pairs: Sequence[RegressionExample]) -> list[str]:
+    """Both texts of each pair."""
+    return [text for pair in pairs for text in (pair.text, pair.text_pair or "")]
+
+
 def vector_scores(pairs: Sequence[RegressionExample], embed: Embed) -> dict[str, float]:
     """Spearman's and Pearson's correlation of cosine and label; alignment and uniformity (lower is better).
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         Overloaded,
         PermissionDenied,
         ServerError,
+        TextsCut,
         TimedOut,
         Unauthenticated,
     )
@@ -63,6 +64,7 @@ __all__ = [
     "Span",
     "TaggedWord",
     "Tagging",
+    "TextsCut",
     "TimedOut",
     "Timings",
     "TokenScore",

@@ -46,7 +46,7 @@ def embed_call(
     texts: Iterable[str],
     model: str,
     version: str,
-    truncate: bool,
+    truncate: bool | None,
     *,
     pooling: Pooling | None,
     normalize: bool | None,
@@ -72,7 +72,7 @@ def embed_call(
 
 
 def classify_call(
-    inputs: Iterable[str | tuple[str, str]], model: str, version: str, truncate: bool, *, top_k: int | None
+    inputs: Iterable[str | tuple[str, str]], model: str, version: str, truncate: bool | None, *, top_k: int | None
 ) -> Call[list[Classification]]:
     """See `Client.classify`."""
     ref = read_model(model, version)
@@ -84,21 +84,23 @@ def classify_call(
 
 
 def regress_call(
-    inputs: Iterable[str | tuple[str, str]], model: str, version: str, truncate: bool
+    inputs: Iterable[str | tuple[str, str]], model: str, version: str, truncate: bool | None
 ) -> Call[list[float]]:
     """See `Client.regress`."""
     request = partial(pb.RegressRequest, model=read_model(model, version), truncate=read_flag("truncate", truncate))
     return Call("Regress", split(read_texts_or_pairs(inputs), "inputs", request), read_values, join_lists)
 
 
-def choose_call(inputs: Iterable[tuple[Any, ...]], model: str, version: str, truncate: bool) -> Call[list[Choice]]:
+def choose_call(
+    inputs: Iterable[tuple[Any, ...]], model: str, version: str, truncate: bool | None
+) -> Call[list[Choice]]:
     """See `Client.choose`."""
     request = partial(pb.ChooseRequest, model=read_model(model, version), truncate=read_flag("truncate", truncate))
     return Call("Choose", split(read_choices(inputs), "inputs", request), read_choice_results, join_lists)
 
 
 def answer_call(
-    inputs: Iterable[tuple[str, str | Sequence[str]]], model: str, version: str, truncate: bool, *, top_k: int
+    inputs: Iterable[tuple[str, str | Sequence[str]]], model: str, version: str, truncate: bool | None, *, top_k: int
 ) -> Call[list[Answer]]:
     """See `Client.answer`."""
     ref = read_model(model, version)
@@ -109,7 +111,7 @@ def answer_call(
 
 
 def tag_call(
-    inputs: Iterable[str | Sequence[str]], model: str, version: str, truncate: bool, *, return_words: bool
+    inputs: Iterable[str | Sequence[str]], model: str, version: str, truncate: bool | None, *, return_words: bool
 ) -> Call[list[Tagging]]:
     """See `Client.tag`."""
     ref = read_model(model, version)
@@ -123,7 +125,7 @@ def tag_call(
 
 
 def fill_mask_call(
-    texts: Iterable[str], model: str, version: str, truncate: bool, *, top_k: int, targets: Iterable[str]
+    texts: Iterable[str], model: str, version: str, truncate: bool | None, *, top_k: int, targets: Iterable[str]
 ) -> Call[list[tuple[MaskFill, ...]]]:
     """See `Client.fill_mask`."""
     request = partial(

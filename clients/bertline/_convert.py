@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -10,7 +11,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from bertline._batches import batches
-from bertline.errors import InvalidItem, ServerError
+from bertline.errors import InvalidItem, ServerError, TextsCut
 from bertline.results import Timings, Usage
 
 MAX_REQUEST_BYTES = 192 * 1024
@@ -61,6 +62,7 @@ class Replies(Generic[ResultT]):
         self._first_model = ""
         self._usage = usage
         self._found = Usage()
+        self._num_cut = 0
 
     def add(self, request: Request, reply: Any) -> None:
         """Read the next one, in the order of the requests.
@@ -78,6 +80,10 @@ class Replies(Generic[ResultT]):
             self._check(request, reply, len(part))
         if self._usage is not None:
             _add_usage(self._found, reply)
+        elif (num_cut := sum(map(bool, getattr(reply, "num_truncated", ())))) and not request.message.HasField(
+            "truncate"
+        ):
+            self._num_cut += num_cut
         self._parts.append(part)
 
     def result(self) -> ResultT:
@@ -87,6 +93,13 @@ class Replies(Generic[ResultT]):
             self._usage.num_tokens += self._found.num_tokens
             self._usage.num_truncated += self._found.num_truncated
             self._usage.timings += self._found.timings
+        if self._num_cut:
+            warnings.warn(
+                f"`{self._first_model}` reads less than came and cut {self._num_cut} of the inputs, as when it was "
+                "evaluated; truncate=True takes that, truncate=False raises InvalidInput, a Usage tells which",
+                TextsCut,
+                stacklevel=4,
+            )
         return result
 
     def _check(self, request: Request, reply: Any, num_results: int) -> None:

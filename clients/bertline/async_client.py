@@ -81,7 +81,7 @@ class AsyncClient:
         window_stride: int | None = None,
         model: str = "",
         version: str = "",
-        truncate: bool = False,
+        truncate: bool | None = None,
         timeout: float | None = None,
         usage: Usage | None = None,
     ) -> np.ndarray:
@@ -106,7 +106,7 @@ class AsyncClient:
         top_k: int | None = None,
         model: str = "",
         version: str = "",
-        truncate: bool = False,
+        truncate: bool | None = None,
         timeout: float | None = None,
         usage: Usage | None = None,
     ) -> list[Classification]:
@@ -120,7 +120,7 @@ class AsyncClient:
         *,
         model: str = "",
         version: str = "",
-        truncate: bool = False,
+        truncate: bool | None = None,
         timeout: float | None = None,
         usage: Usage | None = None,
     ) -> list[float]:
@@ -134,7 +134,7 @@ class AsyncClient:
         *,
         model: str = "",
         version: str = "",
-        truncate: bool = False,
+        truncate: bool | None = None,
         timeout: float | None = None,
         usage: Usage | None = None,
     ) -> list[Choice]:
@@ -149,7 +149,7 @@ class AsyncClient:
         top_k: int = 1,
         model: str = "",
         version: str = "",
-        truncate: bool = False,
+        truncate: bool | None = None,
         timeout: float | None = None,
         usage: Usage | None = None,
     ) -> list[Answer]:
@@ -164,7 +164,7 @@ class AsyncClient:
         return_words: bool = False,
         model: str = "",
         version: str = "",
-        truncate: bool = False,
+        truncate: bool | None = None,
         timeout: float | None = None,
         usage: Usage | None = None,
     ) -> list[Tagging]:
@@ -180,7 +180,7 @@ class AsyncClient:
         targets: Iterable[str] = (),
         model: str = "",
         version: str = "",
-        truncate: bool = False,
+        truncate: bool | None = None,
         timeout: float | None = None,
         usage: Usage | None = None,
     ) -> list[tuple[MaskFill, ...]]:

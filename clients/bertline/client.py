@@ -101,7 +101,7 @@ class Client:
         window_stride: int | None = None,
         model: str = "",
         version: str = "",
-        truncate: bool = False,
+        truncate: bool | None = None,
         timeout: float | None = None,
         usage: Usage | None = None,
     ) -> np.ndarray:
@@ -116,7 +116,8 @@ class Client:
             window_stride: tokens from the start of one window to the next; None for windows that do not overlap.
             model: its name; empty for the only loaded model of this task.
             version: empty for the highest loaded one.
-            truncate: cut texts that are too long instead of raising InvalidInput.
+            truncate: cut texts that are too long instead of raising InvalidInput;
+                None as the model was evaluated.
             timeout: seconds that each request may take; None for the client's.
             usage: gets tokens, truncation and timings added to it.
 
@@ -143,7 +144,7 @@ class Client:
         top_k: int | None = None,
         model: str = "",
         version: str = "",
-        truncate: bool = False,
+        truncate: bool | None = None,
         timeout: float | None = None,
         usage: Usage | None = None,
     ) -> list[Classification]:
@@ -154,7 +155,8 @@ class Client:
             top_k: most labels for each input; None for all.
             model: its name; empty for the only loaded model of this task.
             version: empty for the highest loaded one.
-            truncate: cut inputs that are too long, from the end of the longer text, instead of raising InvalidInput.
+            truncate: cut inputs that are too long, from the end of the longer text, instead of raising InvalidInput;
+                None as the model was evaluated.
             timeout: seconds that each request may take; None for the client's.
             usage: gets tokens, truncation and timings added to it.
 
@@ -170,7 +172,7 @@ class Client:
         *,
         model: str = "",
         version: str = "",
-        truncate: bool = False,
+        truncate: bool | None = None,
         timeout: float | None = None,
         usage: Usage | None = None,
     ) -> list[float]:
@@ -180,7 +182,8 @@ class Client:
             inputs: a list of texts, of pairs, or of both.
             model: its name; empty for the only loaded model of this task.
             version: empty for the highest loaded one.
-            truncate: cut inputs that are too long, from the end of the longer text, instead of raising InvalidInput.
+            truncate: cut inputs that are too long, from the end of the longer text, instead of raising InvalidInput;
+                None as the model was evaluated.
             timeout: seconds that each request may take; None for the client's.
             usage: gets tokens, truncation and timings added to it.
 
@@ -196,7 +199,7 @@ class Client:
         *,
         model: str = "",
         version: str = "",
-        truncate: bool = False,
+        truncate: bool | None = None,
         timeout: float | None = None,
         usage: Usage | None = None,
     ) -> list[Choice]:
@@ -206,7 +209,8 @@ class Client:
             inputs: a list of (question, choices) or (context, question, choices); question and context may be empty.
             model: its name; empty for the only loaded model of this task.
             version: empty for the highest loaded one.
-            truncate: cut what is too long, from the end of the longer text, instead of raising InvalidInput.
+            truncate: cut what is too long, from the end of the longer text, instead of raising InvalidInput;
+                None as the model was evaluated.
             timeout: seconds that each request may take; None for the client's.
             usage: gets tokens, truncation and timings added to it.
 
@@ -223,7 +227,7 @@ class Client:
         top_k: int = 1,
         model: str = "",
         version: str = "",
-        truncate: bool = False,
+        truncate: bool | None = None,
         timeout: float | None = None,
         usage: Usage | None = None,
     ) -> list[Answer]:
@@ -234,7 +238,8 @@ class Client:
             top_k: most spans for each input.
             model: its name; empty for the only loaded model of this task.
             version: empty for the highest loaded one.
-            truncate: cut questions that are too long instead of raising InvalidInput.
+            truncate: cut questions that are too long instead of raising InvalidInput;
+                None as the model was evaluated.
             timeout: seconds that each request may take; None for the client's.
             usage: gets tokens, truncation and timings added to it.
 
@@ -251,7 +256,7 @@ class Client:
         return_words: bool = False,
         model: str = "",
         version: str = "",
-        truncate: bool = False,
+        truncate: bool | None = None,
         timeout: float | None = None,
         usage: Usage | None = None,
     ) -> list[Tagging]:
@@ -262,7 +267,8 @@ class Client:
             return_words: return every word with its tag, too.
             model: its name; empty for the only loaded model of this task.
             version: empty for the highest loaded one.
-            truncate: cut words that are longer than the model reads instead of raising InvalidInput.
+            truncate: cut words that are longer than the model reads instead of raising InvalidInput;
+                None as the model was evaluated.
             timeout: seconds that each request may take; None for the client's.
             usage: gets tokens, truncation and timings added to it.
 
@@ -280,7 +286,7 @@ class Client:
         targets: Iterable[str] = (),
         model: str = "",
         version: str = "",
-        truncate: bool = False,
+        truncate: bool | None = None,
         timeout: float | None = None,
         usage: Usage | None = None,
     ) -> list[tuple[MaskFill, ...]]:
@@ -292,7 +298,8 @@ class Client:
             targets: tokens of the vocabulary to score too, whatever their rank.
             model: its name; empty for the only loaded model of this task.
             version: empty for the highest loaded one.
-            truncate: cut texts that are too long instead of raising InvalidInput.
+            truncate: cut texts that are too long instead of raising InvalidInput;
+                None as the model was evaluated.
             timeout: seconds that each request may take; None for the client's.
             usage: gets tokens, truncation and timings added to it.
 

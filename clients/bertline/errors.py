@@ -21,6 +21,10 @@ class BertlineError(Exception):
     """Whatever keeps a server from answering. The gRPC error, where there was one, is its `__cause__`."""
 
 
+class TextsCut(UserWarning):
+    """A server cut texts that were too long, as the model was evaluated so, and nobody asked for it or for `usage`."""
+
+
 class ConnectionFailed(BertlineError):
     """No server at the target, or it is starting or draining."""
 

@@ -15,8 +15,8 @@ _KINDS = {"truncate": bool, "normalize": bool, "top_k": int}
 class Options:
     """What a request may ask for beside its inputs."""
 
-    truncate: bool = False
-    """Cut what is too long instead of refusing it."""
+    truncate: bool | None = None
+    """Cut what is too long instead of refusing it; None as the manifest says."""
     normalize: bool | None = None
     """Vectors of length 1; None as the model was made."""
     top_k: int | None = None

@@ -31,7 +31,7 @@ class Encode(Protocol):
         task: AnyTask,
         examples: Sequence[Any],
         *,
-        truncate: bool,
+        truncate: bool | None,
         windowed: frozenset[str],
         field: Any,
     ) -> Any:

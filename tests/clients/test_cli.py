@@ -450,7 +450,7 @@ def test_progress_is_that_of_the_rows_that_came_back(run: Run, tmp_path: Path, m
     """Rows that were read and not answered yet are not counted."""
     path, shares = tmp_path / "texts.txt", list[float]()
     path.write_text("text\n" * 2000)
-    monkeypatch.setattr(Progress, "add", lambda self, num_rows, num_tokens, share: shares.append(share))
+    monkeypatch.setattr(Progress, "add", lambda self, *counts: shares.append(counts[-1]))
     run("embed", "-i", str(path), "-i", str(path), "-o", str(tmp_path / "out.jsonl"))
 
     assert shares == sorted(shares)
@@ -466,7 +466,7 @@ def test_progress_fits_into_narrow_terminals(
     monkeypatch.setenv("COLUMNS", "60")
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     with Progress(shown=True) as progress:
-        progress.add(12_000, 500_000, 0.5)
+        progress.add(12_000, 500_000, 0, 0.5)
         progress.wait("the server is away")
 
     told = capfd.readouterr().err

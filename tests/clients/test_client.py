@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bertline
-from bertline import AsyncClient, Client, InvalidInput, ServerError
+from bertline import AsyncClient, Client, InvalidInput, ServerError, TextsCut
 from bertline._batches import batches
 from bertline._calls import answer_call
 from bertline._convert import MAX_REQUEST_BYTES
@@ -194,6 +194,24 @@ def test_usage_counts_what_was_cut(client: Client, server: FakeServer) -> None:
     assert usage.num_truncated == [0, 1, 0, 0, 0, 0]
     assert usage.truncated == [1]
     assert usage.timings == [Timings(2**-10, 2**-9, 2**-8)] * 2
+
+
+def test_cuts_that_nobody_asked_for_are_told(client: Client, server: FakeServer, recwarn: Any) -> None:
+    """A model that was evaluated on texts that were cut cuts them: a warning says how many, unless the call says what
+    is to become of them, or a usage tells it."""
+    server.models = [FakeModel(max_seq_length=8, manifest={"truncate": True})]
+    texts = ["short", "a text of more words than eight", "another text of more words than eight"]
+    client.embed(texts, truncate=True)
+    client.embed(texts, usage=Usage())
+    client.embed(texts[:1])
+    client.tokenize(texts)
+    assert not recwarn.list
+    with pytest.warns(TextsCut, match="`fake/1` reads less than came and cut 2 of the inputs") as told:
+        client.embed(texts)
+
+    assert told[0].filename == __file__
+    with pytest.raises(InvalidInput, match="too long"):
+        client.embed(texts, truncate=False)
 
 
 def test_a_call_that_fails_counts_nothing(server: FakeServer) -> None:

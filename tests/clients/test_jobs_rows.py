@@ -22,7 +22,7 @@ from bertline.jobs.chunks import text_bytes
 from bertline.jobs.sinks import Parquet, length_of_vectors
 from bertline.jobs.storage import FileError
 from bertline.results import Usage
-from bertline.testing import FakeServer
+from bertline.testing import FakeModel, FakeServer
 from tests.clients.command import Run, asked, fails, numbers, parsed
 
 ANYTHING = st.recursive(
@@ -219,6 +219,18 @@ def lines_of(path: Path) -> list[str]:
     return path.read_bytes().decode().split("\n")[:-1]
 
 
+@pytest.mark.parametrize("options", [(), ("--truncate",), ("--no-truncate",)])
+def test_rows_that_are_cut_are_told(run: Run, server: FakeServer, tmp_path: Path, options: tuple[str, ...]) -> None:
+    """As the model was evaluated, unless an option says what is to become of them."""
+    server.models = [FakeModel(max_seq_length=8, manifest={"truncate": True})]
+    (tmp_path / "in.txt").write_text("short\n" + "a text of more words than eight\n" * 2)
+    result = run("embed", "-i", f"{tmp_path}/in.txt", "-o", f"{tmp_path}/out.jsonl", *options)
+    told = "2 of 3 rows were cut to what the model reads, as when it was evaluated" in result.err
+
+    assert (result.code, told) == (3 if options == ("--no-truncate",) else 0, not options)
+    assert len(lines_of(tmp_path / "out.jsonl")) == (1 if result.code else 3)
+
+
 def test_too_much_for_one_request() -> None:
     """What the inputs have together is divided; what is wrong with another field ends the job."""
 
@@ -231,9 +243,9 @@ def test_too_much_for_one_request() -> None:
 
     asker = Asker(ask, batch_size=64, num_in_flight=1, patience_s=0)
 
-    assert asker._results([1, 2, 9, 3, 1])[0] == [1, 2, Rejected("inputs: 9 contexts came"), 3, 1]
+    assert asker._results([1, 2, 9, 3, 1], Usage()) == [1, 2, Rejected("inputs: 9 contexts came"), 3, 1]
     with pytest.raises(InvalidInput, match="top_k: must be less"):
-        asker._results([1, 0])
+        asker._results([1, 0], Usage())
 
 
 def test_a_row_is_asked_about_again_before_it_is_rejected() -> None:
@@ -250,7 +262,8 @@ def test_a_row_is_asked_about_again_before_it_is_rejected() -> None:
 
     asker = Asker(ask, batch_size=64, num_in_flight=1, patience_s=0)
 
-    assert asker._results(["slow", "huge", "text"])[0] == ["slow", Rejected("the request takes about 11 s"), "text"]
+    found = asker._results(["slow", "huge", "text"], Usage())
+    assert found == ["slow", Rejected("the request takes about 11 s"), "text"]
 
 
 def test_requests_are_counted_in_bytes(run: Run, server: FakeServer, tmp_path: Path) -> None:

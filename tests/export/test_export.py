@@ -559,3 +559,42 @@ def test_mistakes_of_the_user_get_one_line(tmp_path):
     assert result.returncode == 1
     assert result.stderr.startswith("error: not a checkpoint: `")
     assert len(result.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "chosen", "cuts"),
+    [
+        ("the cat\tnews", None, False),
+        ("the cat " * 40 + "\tnews", None, True),
+        ("the cat " * 40 + "\tnews", False, False),
+    ],
+)
+def test_a_model_that_is_judged_on_cut_texts_serves_such_texts_cut(line, chosen, cuts, tmp_path, checkpoints):
+    """So that what is served is what was evaluated; the card and the lines of the export say so."""
+    (tmp_path / "dev.tsv").write_text(f"text\tlabel\nthe mat\tsports\n{line}\n")
+    said = []
+    made = export_checkpoint(
+        checkpoints["classification"],
+        tmp_path / "models/news/1",
+        Wishes(tune=False, truncate=chosen),
+        data=Data(dev=(tmp_path / "dev.tsv",)),
+        stages=Stages(said.append, bars=False),
+    )
+
+    assert read_model_directory(made.path).manifest.truncate is cuts
+    assert ('"truncate"' in (made.path / "manifest.json").read_text()) is cuts
+    assert any("1 of 2 examples of dev.tsv were cut" in item for item in said) is (len(line) > 100)
+    card = (made.path / "README.md").read_text()
+    assert f"what is longer is {'cut' if cuts else 'refused'} unless a call says otherwise" in card
+    assert ("of which 1 were cut to fit" in card) is (len(line) > 100)
+
+
+def test_a_model_that_was_evaluated_on_cut_texts_serves_such_texts_cut(tmp_path, checkpoints):
+    """Also where the export scores nothing."""
+    task = read_source(checkpoints["classification"]).task
+    cuts = {"dev examples": {"num_cut": 3, "num_examples": 5, "limit": "max_seq_length 64"}}
+    model = load_model(checkpoints["classification"], "classification", num_labels=3)
+    card = TaskCard(task="classification", settings=task.settings, provenance={"cuts": cuts})
+    save_our_checkpoint(tmp_path / "ours", model, tokenizer_from=checkpoints["classification"], card=card)
+
+    assert export_checkpoint(tmp_path / "ours", tmp_path / "news/1", UNTUNED).manifest.truncate

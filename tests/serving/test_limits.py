@@ -15,6 +15,7 @@ from tasks import _pieces
 from tasks import tokenizer as tokenizer_module
 from tasks.tokenizer import Tokenizer
 from tests.serving.conftest import serve
+from tests.serving.models import write_model
 from tests.serving.open_inference import infer_request, stub
 from tests.serving.test_statuses import refused
 
@@ -297,3 +298,26 @@ def test_reading_ends_with_the_deadline(server, monkeypatch, method):
 
     assert error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
     assert ended.wait(10)
+
+
+def test_texts_are_cut_as_the_model_was_evaluated(tmp_path):
+    """Where a request does not say what is to become of texts that are too long, the manifest does; of the other
+    protocol, too. What was cut is told."""
+    write_model(tmp_path, "cut", truncate=True)
+    write_model(tmp_path, "whole")
+    long = "cat " * 40
+    with serve(tmp_path) as running:
+        reply = running.stub.Embed(pb.EmbedRequest(texts=[long], model={"name": "cut"}))
+        asked = running.stub.Embed(pb.EmbedRequest(texts=[long], model={"name": "whole"}, truncate=True))
+        response = stub(running, "ModelInfer")(infer_request("cut", text=[long]))
+
+        assert (list(reply.num_truncated), reply.vectors) == ([10], asked.vectors)
+        assert response.parameters["num_truncated"].int64_param == 10
+        for request in (
+            pb.EmbedRequest(texts=[long], model={"name": "cut"}, truncate=False),
+            pb.EmbedRequest(texts=[long], model={"name": "whole"}),
+        ):
+            error, fields = refused(running.stub.Embed, request)
+            assert (error.code(), list(fields)) == (grpc.StatusCode.INVALID_ARGUMENT, ["texts[0]"])
+        with pytest.raises(grpc.RpcError, match="too long"):
+            stub(running, "ModelInfer")(infer_request("cut", text=[long], parameters={"truncate": False}))

@@ -531,6 +531,8 @@ def test_it_says_what_the_network_does_not_read(checkpoint, tmp_path, alone, mon
     assert f"of the tokens of the training sequences are [UNK]: the vocabulary of `{checkpoint}`" in said.err
     assert "note: 4 of 8 training sequences were cut to fit max_seq_length 8" in said.out
     assert "note: 1 of 1 dev examples were cut to fit max_seq_length 8" in said.out
+    card = (finetuned / "README.md").read_text()
+    assert "4 of 8 training sequences were cut to fit max_seq_length 8. 1 of 1 dev examples were cut" in card
     monkeypatch.setattr("sys.argv", ["evaluate", str(finetuned), "--data", str(dev)])
     evaluate()
     assert "note: 1 of 1 examples were cut to fit max_seq_length 8" in capsys.readouterr().out

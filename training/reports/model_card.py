@@ -183,6 +183,7 @@ def training_record(task: str, provenance: Mapping[str, Any], direction: str = "
     return {
         "sentence": pretrained if task == "masked-lm" else usage_of(task).sentence,
         "text_pairs": provenance.get("text_pairs", False),
+        "cuts": {what: cut for what, cut in provenance.get("cuts", {}).items() if cut["num_cut"]},
         "stages": _stages(provenance),
         "base": base_model(provenance),
         "direction": direction,

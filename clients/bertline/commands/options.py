@@ -92,7 +92,10 @@ class JobOptions:
     ] = None
     model: ModelName = ""
     timeout: Timeout = 30.0
-    truncate: Annotated[bool, typer.Option("--truncate", help="Cut what is too long instead of rejecting it.")] = False
+    truncate: Annotated[
+        bool | None,
+        typer.Option(help="Cut what is too long, or reject it. Default: as the model was evaluated."),
+    ] = None
     batch_size: Annotated[int, typer.Option(min=1, help="Most rows in one request.")] = 64
     in_flight: Annotated[int, typer.Option(min=1, max=1024, help="Requests that are under way at one time.")] = 8
     patience: Annotated[float, typer.Option(min=0, help="Seconds that a server may be out of reach, or too busy.")] = (
@@ -166,6 +169,13 @@ class JobOptions:
     def _tell(self, order: Order, progress: Progress, num_rejected: int) -> None:
         if order.output and sys.stderr.isatty():
             print(f"bertline: {progress.rates()}", file=sys.stderr)
+        if progress.num_cut and self.truncate is None:
+            rows = "rows were" if progress.num_cut > 1 else "row was"
+            print(
+                f"bertline: {progress.num_cut:,} of {progress.num_rows:,} {rows} cut to what the model reads, as when "
+                "it was evaluated; --truncate takes that, --no-truncate rejects them",
+                file=sys.stderr,
+            )
         if num_rejected:
             if told := order.rejects_file():
                 rows = "rows were" if num_rejected > 1 else "row was"

@@ -54,6 +54,8 @@ class Part:
     """Of its rows."""
     inputs: list[Any]
     is_last: bool
+    usage: Usage = field(default_factory=Usage)
+    """What the rows took that have results."""
 
 
 @dataclass(frozen=True)
@@ -75,14 +77,14 @@ class Asker:
         self,
         asked: Iterable[Asked],
         inputs: Callable[[Asked], Sequence[Any]],
-        progress: Callable[[int, int, Asked], None],
+        progress: Callable[[int, Usage, Asked], None],
     ) -> Iterator[Asked]:
         """Ask about chunks, taking the next one when there is nothing left to send of those before.
 
         Args:
             asked: chunks, some of whose rows may be rejected already.
             inputs: the inputs of a chunk, in order; None for a row that is rejected.
-            progress: is told rows, tokens, and the chunk they are of.
+            progress: is told how many rows came back, what they took, and the chunk they are of.
 
         Yields:
             The same chunks, in order, with their results.
@@ -90,11 +92,11 @@ class Asker:
         Raises:
             BertlineError: when the server fails, or is out of reach for too long.
         """
-        under_way: deque[tuple[Part, Future[tuple[list[Any], int]]]] = deque()
+        under_way: deque[tuple[Part, Future[list[Any]]]] = deque()
         threads = ThreadPoolExecutor(self.num_in_flight, thread_name_prefix="ask")
         try:
             for part in self._parts(asked, inputs):
-                under_way.append((part, threads.submit(self._results, part.inputs)))
+                under_way.append((part, threads.submit(self._results, part.inputs, part.usage)))
                 if len(under_way) > 2 * self.num_in_flight:
                     yield from _settle(*under_way.popleft(), progress)
             while under_way:
@@ -117,54 +119,54 @@ class Asker:
                 previous = batch
             yield _part(item, previous, is_last=True)
 
-    def _results(self, inputs: list[Any], *, is_second: bool = False) -> tuple[list[Any], int]:
+    def _results(self, inputs: list[Any], took: Usage, *, is_second: bool = False) -> list[Any]:
         """The results of one request, Rejected where the server cannot use an input, or its model gives no finite
-        numbers for it; and the tokens it took.
+        numbers for it.
 
         Args:
+            took: gets what it took added to it.
             is_second: whether they were refused as too much before.
         """
         if not inputs:
-            return [], 0
+            return []
         usage = Usage()
         try:
             results = list(self.patiently(lambda: self.ask(inputs, usage)))
         except InvalidInput as error:
             if reasons := _reasons(error, len(inputs)):
-                return self._without(inputs, reasons)
+                return self._without(inputs, reasons, took)
             if not any(item.field in ALL_INPUTS for item in error.items):
                 raise
-            return self._divided(inputs, error)
+            return self._divided(inputs, took, error)
         except ServerError as error:
             if not (reasons := _reasons(error, len(inputs))):
                 raise
-            return self._without(inputs, reasons, 2)
+            return self._without(inputs, reasons, took, 2)
         except Overloaded as error:
             if not error.is_final:
                 raise
             if len(inputs) == 1 and not is_second:  # the server may have been slow for a moment only
                 self.abandoned.wait(min(PAUSES_S[-1], self.patience_s))
-                return self._results(inputs, is_second=True)
-            return self._divided(inputs, error)
-        return results, sum(usage.num_tokens)
+                return self._results(inputs, took, is_second=True)
+            return self._divided(inputs, took, error)
+        took.num_tokens += usage.num_tokens
+        took.num_truncated += usage.num_truncated
+        return results
 
-    def _without(self, inputs: list[Any], reasons: dict[int, str], num_requests: int = 1) -> tuple[list[Any], int]:
+    def _without(self, inputs: list[Any], reasons: dict[int, str], took: Usage, num_requests: int = 1) -> list[Any]:
         """Reject some inputs, and ask about the others, in several requests where not all bad ones are known."""
         rest = [item for index, item in enumerate(inputs) if index not in reasons]
         size = max(1, -(-len(rest) // num_requests))
-        parts = [self._results(rest[first : first + size]) for first in range(0, len(rest), size)]
-        found = chain.from_iterable(results for results, _ in parts)
-        return [Rejected(reasons[index]) if index in reasons else next(found) for index in range(len(inputs))], sum(
-            num_tokens for _, num_tokens in parts
-        )
+        parts = [self._results(rest[first : first + size], took) for first in range(0, len(rest), size)]
+        found = chain.from_iterable(parts)
+        return [Rejected(reasons[index]) if index in reasons else next(found) for index in range(len(inputs))]
 
-    def _divided(self, inputs: list[Any], error: BertlineError) -> tuple[list[Any], int]:
+    def _divided(self, inputs: list[Any], took: Usage, error: BertlineError) -> list[Any]:
         """What the server will never take at once, in two halves."""
         if len(inputs) == 1:
-            return [Rejected(str(error))], 0
+            return [Rejected(str(error))]
         middle = len(inputs) // 2
-        halves = [self._results(half) for half in (inputs[:middle], inputs[middle:])]
-        return halves[0][0] + halves[1][0], halves[0][1] + halves[1][1]
+        return self._results(inputs[:middle], took) + self._results(inputs[middle:], took)
 
     def patiently(self, ask: Callable[[], ReplyT]) -> ReplyT:
         """What the server replies, as soon as it can.
@@ -207,13 +209,11 @@ def _part(asked: Asked, pairs: Sequence[tuple[int, Any]], *, is_last: bool) -> P
     return Part(asked, [index for index, _ in pairs], [item for _, item in pairs], is_last)
 
 
-def _settle(
-    part: Part, future: Future[tuple[list[Any], int]], progress: Callable[[int, int, Asked], None]
-) -> Iterator[Asked]:
-    results, num_tokens = future.result()
+def _settle(part: Part, future: Future[list[Any]], progress: Callable[[int, Usage, Asked], None]) -> Iterator[Asked]:
+    results = future.result()
     for index, result in zip(part.indices, results, strict=True):
         part.asked.results[index] = result
     part.asked.num_settled = len(part.asked.results) if part.is_last else part.indices[-1] + 1
-    progress(len(results), num_tokens, part.asked)
+    progress(len(results), part.usage, part.asked)
     if part.is_last:
         yield part.asked

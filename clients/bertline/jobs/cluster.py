@@ -19,6 +19,7 @@ class Done:
 
     num_rows: int
     num_tokens: int
+    num_cut: int
     seen: set[tuple[int, int]]
     """Its chunks, as `Parts` has them."""
 
@@ -80,7 +81,7 @@ class _Counter:
     def __call__(self, number: int, done: Done) -> None:
         self._num_done += 1
         self._seen |= done.seen
-        self._progress.add(done.num_rows, done.num_tokens, self._num_done / self._num_files)
+        self._progress.add(done.num_rows, done.num_tokens, done.num_cut, self._num_done / self._num_files)
 
 
 class _Worker:
@@ -98,4 +99,4 @@ class _Worker:
         for asked in self._order.job(self._client, progress).answered([number], parts.has):
             parts.write(asked)
         self._order.refuse_replaced(self._client, progress)
-        return Done(progress.num_rows, progress.num_tokens, parts.seen)
+        return Done(progress.num_rows, progress.num_tokens, progress.num_cut, parts.seen)

@@ -13,6 +13,7 @@ from bertline.jobs.operations import Missing, Operation
 from bertline.jobs.progress import Progress
 from bertline.jobs.selection import ALL_COLUMNS, Selection
 from bertline.jobs.sources import Given, Source
+from bertline.results import Usage
 
 
 @dataclass(frozen=True)
@@ -99,8 +100,9 @@ class Job:
     def _num_bytes(self, row: Row) -> int:
         return sum(text_bytes(row.fields.get(name)) for name in self.wanted)
 
-    def _told(self, num_rows: int, num_tokens: int, asked: Asked) -> None:
-        self.progress.add(num_rows, num_tokens, self._share(asked.chunk, asked.num_settled))
+    def _told(self, num_rows: int, usage: Usage, asked: Asked) -> None:
+        share = self._share(asked.chunk, asked.num_settled)
+        self.progress.add(num_rows, sum(usage.num_tokens), len(usage.truncated), share)
 
     def _share(self, chunk: Chunk, num_rows: int) -> float:
         return (chunk.file + chunk.share(num_rows)) / len(self.sources)

@@ -21,7 +21,7 @@ class Progress:
     def __init__(self, *, shown: bool) -> None:
         self.num_rows = 0
         """Rows that came back in this run."""
-        self.num_tokens = 0
+        self.num_tokens = self.num_cut = 0
         self._started_s = time.monotonic()
         self._passed = 0.0
         self._message = ""
@@ -53,14 +53,16 @@ class Progress:
         self._passed = share
         self._show(share)
 
-    def add(self, num_rows: int, num_tokens: int, share: float) -> None:
+    def add(self, num_rows: int, num_tokens: int, num_cut: int, share: float) -> None:
         """Rows came back.
 
         Args:
+            num_cut: how many of them were cut.
             share: of all input that is read.
         """
         self.num_rows += num_rows
         self.num_tokens += num_tokens
+        self.num_cut += num_cut
         self._show(share)
 
     def wait(self, message: str) -> None:

@@ -36,13 +36,20 @@ def check(method: str, request: Any, model: FakeModel, refused: Mapping[str, str
     for place, item in _inputs(method, request):
         sequences = _sequences(method, item)
         wrong = [(name, refused[text]) for name, text in _texts(item).items() if text in refused]
-        wrong = wrong or list(_wrong(method, item, sequences, most, truncate=getattr(request, "truncate", False)))
+        wrong = wrong or list(_wrong(method, item, sequences, most, truncate=_truncates(method, request, model)))
         violations += [(f"{place}{name}", reason) for name, reason in dict.fromkeys(wrong)]
         lengths = [_length(texts) for texts in sequences]
         cut.append(sum(max(0, length - most) for length in lengths))
         kept.append(sum(lengths) - cut[-1])
     _refuse(violations)
     return kept, cut
+
+
+def _truncates(method: str, request: Any, model: FakeModel) -> bool:
+    """Whether what is too long is cut: as the request says, else as the model's manifest does."""
+    if method == "Tokenize" or not request.HasField("truncate"):
+        return bool(model.manifest.get("truncate", False))
+    return bool(request.truncate)
 
 
 def _refuse(violations: list[tuple[str, str]]) -> None:
