@@ -42,6 +42,11 @@ def _is_unspaced(text: str) -> bool:
     return count > 0 and count >= MIN_LETTERS * sum(map(str.isalpha, text))
 
 
+def is_unspaced(char: str) -> bool:
+    """Whether a character is of a script without spaces."""
+    return _CHARACTER.match(char) is not None
+
+
 def split_characters(text: str) -> list[str]:
     """Split lower-cased text into characters of scripts without spaces, and words of others; drop punctuation.
 

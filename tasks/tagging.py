@@ -18,6 +18,7 @@ from tasks.base import InvalidExample, Outputs, Task, TaskSettings, check_label_
 from tasks.bounds import MAX_SEQ_LENGTH, MAX_STRICT_LABELS, check_bounds
 from tasks.classification import softmax
 from tasks.features import Features
+from tasks.joined_words import JoinedWords
 from tasks.metrics import tagging_scores
 from tasks.tags import best_tags, chunks
 from tasks.tokenizer import Tokenizer
@@ -139,6 +140,10 @@ class TaggingSettings(TaskSettings):
     strict_ends: bool = False
     """Whether entities end with `E-` or `S-`, as in IOE2 and IOBES (`L-`, `U-` and `W-` likewise), for which a sentence
     gets the likeliest tags as well."""
+    joined_marks: tuple[str, ...] = ()
+    """Marks that are part of a word of running text, as in the training data: see `JoinedWords`, as for `joined_words`.
+    Without any, each mark is a word of its own."""
+    joined_words: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -146,6 +151,7 @@ class TaggingSettings(TaskSettings):
         if self.doc_stride < 0:
             raise ValueError(f"doc_stride must not be negative: `{self.doc_stride}`")
         check_bounds(self, {"doc_stride": (0, MAX_SEQ_LENGTH)})
+        JoinedWords(self.joined_marks, self.joined_words)
         if (self.strict or self.strict_ends) and len(self.labels) > MAX_STRICT_LABELS:
             raise ValueError(f"labels of strict tagging must be at most {MAX_STRICT_LABELS}: `{len(self.labels)}`")
 
@@ -160,12 +166,15 @@ class Tagging(Task[TaggingExample, WordWindow, TaggingPrediction, TaggingSetting
     token_outputs: ClassVar[bool] = True
 
     def complete(self, example: TaggingExample) -> TaggingExample:
-        """Words of a source are those that the tokenizer sees: between white space, punctuation marks and Chinese
-        characters each their own. What it drops (control characters) is in no word."""
+        """Words of a source are those between white space, punctuation marks and Chinese characters each their own,
+        but for marks that are part of a word (`joined_marks`). What the tokenizer drops (control characters) is in no
+        word."""
         text = example.source
         if example.words or text is None:
             return example
-        offsets = Offsets(self.tokenizer.words(text))
+        rules = JoinedWords(self.settings.joined_marks, self.settings.joined_words)
+        longest = self.settings.max_seq_length - 2  # characters, so that no word that is put together has to be cut
+        offsets = Offsets(rules.join(text, self.tokenizer.words(text), longest, self.tokenizer.check))
         known: dict[str, str] = {}  # one object for each word, however often it comes
         words = (text[start:end] for start, end in offsets)
         return replace(example, words=tuple(known.setdefault(word, word) for word in words), offsets=offsets)

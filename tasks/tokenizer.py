@@ -230,6 +230,10 @@ class Tokenizer:
         """[vocabulary] bool: which tokens are pieces (`##ing`) of the word that the token before belongs to."""
         return np.array([self.token(index).startswith("##") for index in range(self.vocab_size)])
 
+    def check(self) -> None:
+        """Let who watches end the work, beside tokens."""
+        self._watch(0)
+
     def planned(self, bounds: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
         """List the bounds of the sequences that a text is to become, and report each of them."""
         found = []

@@ -6,6 +6,7 @@ To fine-tune another task, subclass `Objective` and add it to OBJECTIVES (and se
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from tasks import AnyTask
 from tasks.base import TaskSettings
 from tasks.classification import ClassificationExample, ClassificationSettings
 from tasks.features import Features
+from tasks.joined_words import is_mark, learn, word_around
 from tasks.multiple_choice import MultipleChoiceExample, MultipleChoiceSettings
 from tasks.regression import RegressionExample, RegressionSettings
 from tasks.spans import SpanExample, SpanSettings, Window
@@ -176,6 +178,16 @@ class MultipleChoiceObjective(Objective):
         return {"loss": F.cross_entropy(padded, batch.targets["labels"][:, 0], reduction="sum")}
 
 
+MOST_DIVIDED = 0.02
+"""Fraction of words that are divided otherwise in running text, above which that is told."""
+
+
+def _is_divided(task: AnyTask, word: str) -> bool:
+    if (word.isascii() and word.isalnum()) or all(map(is_mark, word)):
+        return False
+    return len(task.complete(TaggingExample((), source=word)).words) > 1
+
+
 class TaggingObjective(Objective):
     """Cross entropy of the tag at the first token of each word."""
 
@@ -183,16 +195,31 @@ class TaggingObjective(Objective):
         labels, sentences = all_label_names(self, examples), [example.tags for example in examples]
         if odd := find_odd_tag(labels):
             raise ValueError(f"tag `{odd[0]}`: {odd[1]}")
+        joined = learn([example.words for example in examples])
         return TaggingSettings(
             max_seq_length=max_seq_length,
             labels=labels,
             doc_stride=min(recipe.doc_stride, max_seq_length // 2),
             strict=is_strict(sentences, labels),
             strict_ends=is_strict_at_ends(sentences, labels),
+            joined_marks=joined.marks,
+            joined_words=joined.words,
         )
 
     def label_names(self, example: TaggingExample) -> Sequence[str]:
         return example.tags
+
+    def doubts(self, task: AnyTask, examples: Sequence[TaggingExample]) -> list[str]:
+        counts = Counter(chain.from_iterable(example.words for example in examples))
+        divided = {word: count for word, count in counts.items() if _is_divided(task, word)}
+        num_divided, num_words = sum(divided.values()), counts.total()
+        if num_divided <= MOST_DIVIDED * num_words:
+            return []
+        some = ", ".join(f"`{word[:20]}`" for word in list(divided)[:3])
+        return [
+            f"{num_divided / num_words:.0%} of the words ({some}) are several words where they stand in running text; "
+            "send such text as lists of words, or train on text that is divided as there"
+        ]
 
     def label(self, task: AnyTask, example: TaggingExample, features: Sequence[WordWindow]) -> list[Item]:
         """A word is learnt where it will be tagged: once, with the most context."""
@@ -214,6 +241,18 @@ class TaggingObjective(Objective):
         labels = batch.targets["labels"]
         logits = network(**batch.inputs)["logits"].float()[:, : labels.shape[1]]
         return {"loss": F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum", ignore_index=IGNORED)}
+
+
+def _inside_words(example: SpanExample) -> list[tuple[str, int]]:
+    """The words that an answer begins or ends inside of, and where in them."""
+    text, answer = example.context, example.answers[0]
+    start = example.answer_start + len(answer) - len(answer.lstrip())
+    found = []
+    for place in (start, start + len(answer.strip())):
+        first, end = word_around(text, place)
+        if end > first:
+            found.append((text[first:end], place - first))
+    return found
 
 
 class SpanObjective(Objective):
@@ -242,6 +281,26 @@ class SpanObjective(Objective):
         return bool(answer.strip()) and example.context[start : start + len(answer)] == answer
 
     def doubts(self, task: AnyTask, examples: Sequence[SpanExample]) -> list[str]:
+        return [*self._long_answers(task, examples), *self._divided_words(task, examples)]
+
+    def _divided_words(self, task: AnyTask, examples: Sequence[SpanExample]) -> list[str]:
+        """Answers that begin or end inside a word are often marked wrongly; inside a token, nothing can give them."""
+        answered = [example for example in examples if example.answers and self.is_usable(example)]
+        inside = [item for example in answered if (item := _inside_words(example))]
+        if not inside:
+            return []
+        words = [(text, place) for example in inside for text, place in example]
+        tokens = dict(zip(words, task.tokenizer.tokenize([text for text, _ in words]), strict=True))
+        in_tokens = sum(any(place not in tokens[text, place].offsets for text, place in item) for item in inside)
+        (text, place), *_ = inside[0]
+        more = f"; {in_tokens:,} of them inside a token, and are learnt with all of it" if in_tokens else ""
+        where = f"as between `{text[:place][-20:]}` and `{text[place:][:20]}`"
+        return [
+            f"{len(inside):,} of {len(answered):,} answers begin or end inside a word, {where}{more}: see that answer and "
+            "answer_start are right"
+        ]
+
+    def _long_answers(self, task: AnyTask, examples: Sequence[SpanExample]) -> list[str]:
         answered = [example.answers for example in examples if example.answers]
         lengths = iter(map(len, task.tokenizer.tokenize(list(chain.from_iterable(answered)), ids_only=True)))
         shortest = [min(next(lengths) for _ in answers) for answers in answered]

@@ -15,6 +15,7 @@ from tasks.batching import predict
 from tasks.features import Features
 from tasks.files import sha256
 from tasks.spans import SpanExample, SpanSettings
+from tasks.tagging import TaggingExample
 from tasks.tokenizer import TOKENIZER_CONFIG_FILE, TOKENIZER_FILE, Tokenizer
 from tests.commands import call
 from tests.toy import write_classification, write_spans
@@ -242,6 +243,30 @@ def test_answers_that_are_too_long_are_counted(answers, doubt, tokenizer_dir):
         "--max-answer-length"
         for count, total, longest in doubt
     ]
+
+
+@pytest.mark.parametrize(
+    ("context", "answer", "doubt"),
+    [
+        ("the cat, the", "cat", ""),
+        ("the cats", "cat", "1 of 1 answers begin or end inside a word, as between `cat` and `s`: see"),
+        ("the cat", " cat ", ""),
+        ("the cat", "h", "as between `t` and `he`; 1 of them inside a token, and are learnt with all of it: see"),
+        ("中国人", "国", ""),
+        ("the-cat's", "cat", ""),
+    ],
+)
+def test_answers_that_begin_or_end_inside_a_word_are_counted(context, answer, doubt, tokenizer_dir):
+    """They are mostly marked wrongly; parts of a token cannot be given at all."""
+    task = create_task("spans", Tokenizer.load(tokenizer_dir), SpanSettings())
+    start = context.index(answer.strip()) - (len(answer) - len(answer.lstrip()))
+    context = context.ljust(start + len(answer))
+    example = SpanExample("the?", context, (answer,), start)
+
+    lines = OBJECTIVES["spans"].doubts(task, [example, SpanExample("the?", "the", ())])
+
+    assert len(lines) == bool(doubt)
+    assert doubt in "".join(lines)
 
 
 def test_every_sequence_once_an_epoch(tokenizer_dir):
@@ -615,3 +640,24 @@ def test_a_classifier_of_other_labels_is_not_gone_on_with(labels, is_new, checkp
     assert torch.allclose(one, old, atol=1e-5) != is_new
     assert torch.allclose(one, two, atol=1e-5) != is_new
     assert ("is of other labels, or of another task; this one is new" in capsys.readouterr().out) == is_new
+
+
+def test_words_of_running_text_are_those_of_the_training_data(checkpoint, tmp_path, alone, capsys):
+    """The task card says which marks belong to words; words that would be divided otherwise are warned of."""
+    names = "Jean-Luc\tB-PER\nPicard\tI-PER\nof\tO\nAT&T\tB-ORG\n.\tO\n\n"
+    (tmp_path / "names.conll").write_text(names * 4)
+    (tmp_path / "chinese.conll").write_text("北京\tB-LOC\n很\tO\n大\tO\n\n" * 4)
+
+    def tagger(name):
+        fields = {"checkpoint": checkpoint, "train": (tmp_path / f"{name}.conll",), "run_dir": tmp_path / name}
+        return load_for_evaluation(finetune(FinetuneRecipe(task="tagging", num_epochs=0.1, **fields), alone))[0]
+
+    assert tagger("names").complete(TaggingExample((), source="Anne-Marie joins H&M.")).words == (
+        "Anne-Marie",
+        "joins",
+        "H&M",
+        ".",
+    )
+    assert "several words where they stand in running text" not in capsys.readouterr().err
+    assert tagger("chinese").complete(TaggingExample((), source="北京")).words == ("北", "京")
+    assert "33% of the words (`北京`) are several words where they stand in running text" in capsys.readouterr().err

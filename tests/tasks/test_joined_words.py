@@ -1,0 +1,124 @@
+"""Running text is divided into words as the training data are."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tasks import settings_from_dict, settings_to_dict
+from tasks.joined_words import JoinedWords, learn
+from tasks.tagging import Tagging, TaggingExample, TaggingSettings
+
+NAMES = [
+    "Jean-Luc Picard met Anne-Marie in Stratford-upon-Avon .".split(),
+    "O'Brien of AT&T paid 1,000.50 in the U.S. on 12/05 .".split(),
+    "St. Mary , he said , was here at 10:30 . St. Paul , St. Anne and the U.S. too .".split(),
+    ["John", "'s", "and", "Ann", "'s", "and", "Tom", "'s", "house", "D'Arcy"],
+]
+ITALIAN = [f"l' {noun} dell' {noun} è grande".split() for noun in ("Italia", "Africa", "Arno", "Umbria")]
+TWEETS = [f"@user{number} likes #tag{number} {number}% of it".split() for number in range(12)]
+HYPHENS_APART = [["New", "-", "York", "-", "based"], ["Jean", "-", "Luc"]]
+CHINESE = [["中", "国", "-", "香", "港"], ["Jean-Luc", "在", "中", "国"]]
+
+
+def words_of(tokenizer, sentences, text, max_seq_length=128):
+    rules = learn(sentences)
+    settings = TaggingSettings(
+        max_seq_length=max_seq_length, labels=("O", "B-A"), joined_marks=rules.marks, joined_words=rules.words
+    )
+    found = Tagging(tokenizer, settings).complete(TaggingExample((), source=text))
+    assert [text[start:end] for start, end in found.offsets] == list(found.words)
+    return list(found.words)
+
+
+@pytest.mark.parametrize(
+    ("sentences", "text", "words"),
+    [
+        (NAMES, "Hans-Peter O'Neil-Smith.", ["Hans-Peter", "O'Neil-Smith", "."]),
+        (NAMES, "R&D (and H&M)", ["R&D", "(", "and", "H&M", ")"]),
+        (NAMES, "St. Ives, U.S.", ["St.", "Ives", ",", "U.S."]),
+        (NAMES, "Mary's D'Arcy", ["Mary", "'s", "D'Arcy"]),
+        (NAMES, "'quoted' \"words\" - here", ["'", "quoted", "'", '"', "words", '"', "-", "here"]),
+        (NAMES, "2,500 and 11:15, then", ["2,500", "and", "11:15", ",", "then"]),
+        (NAMES, "a,b", ["a", ",", "b"]),
+        (NAMES, "Jean--Luc -Luc Jean-", ["Jean", "-", "-", "Luc", "-", "Luc", "Jean", "-"]),
+        (NAMES, "", []),
+        (ITALIAN, "l'Europa dell'Asia", ["l'", "Europa", "dell'", "Asia"]),
+        (TWEETS, "@new_user #more 7%!", ["@new", "_", "user", "#more", "7%", "!"]),
+        (HYPHENS_APART, "Anne-Marie", ["Anne", "-", "Marie"]),
+        (CHINESE, "中-国 Anne-Marie", ["中", "-", "国", "Anne-Marie"]),
+        ([["plain", "words"]], "Jean-Luc's U.S.", ["Jean", "-", "Luc", "'", "s", "U", ".", "S", "."]),
+    ],
+)
+def test_text_is_divided_as_the_words_that_were_learnt(tokenizer, sentences, text, words):
+    """Marks that belong to words there belong to words here; all others, quotes and brackets are words of their own."""
+    assert words_of(tokenizer, sentences, text) == words
+
+
+LETTERS = st.text("abcdé", min_size=1, max_size=5)
+
+
+@given(data=st.data(), mark=st.sampled_from("-'&./’–_·"))
+def test_words_with_a_mark_inside_are_found_again(tokenizer, data, mark):
+    """Whatever mark it is, once the training data have such words; those without it stay as they are."""
+    names = data.draw(st.lists(st.lists(LETTERS, min_size=2, max_size=4).map(mark.join), min_size=1, max_size=4))
+    words = data.draw(st.permutations([*names, *data.draw(st.lists(LETTERS, max_size=6))]))
+
+    assert words_of(tokenizer, [names], " ".join(words)) == words
+
+
+@given(
+    text=st.text(st.sampled_from("ab1é中 -'.,&@#\u0301\u200b"), max_size=40),
+    marks=st.sets(st.sampled_from(["a-a", "0,0", "a.a", "@a", "a.", "a'a", "a.a."])).map(sorted),
+    words=st.sets(st.sampled_from(["'a", "ab.", "a.b.", "#1"])).map(sorted),
+)
+def test_words_are_whole_parts_in_order(tokenizer, text, marks, words):
+    """Nothing is lost, cut or moved, and what is put together stood side by side."""
+    parts = tokenizer.words(text)
+    joined = JoinedWords(tuple(marks), tuple(words)).join(text, parts, 10)
+    starts, ends = parts[:, 0].tolist(), parts[:, 1].tolist()
+
+    assert all(start in starts and end in ends and start < end for start, end in joined.tolist())
+    covered = [set(range(start, end)) for start, end in joined.tolist()]
+    assert set().union(*covered) == {place for start, end in parts.tolist() for place in range(start, end)}
+    assert sum(map(len, covered)) == int((parts[:, 1] - parts[:, 0]).sum())
+    assert joined.tolist() == sorted(joined.tolist())
+
+
+def test_words_that_are_too_long_stay_divided(tokenizer):
+    """So that nothing is refused or cut which was not before."""
+    assert words_of(tokenizer, NAMES, "a-b-c-d-e", max_seq_length=8) == list("a-b-c-d-e")
+    assert words_of(tokenizer, NAMES, "a-b-c-d-e", max_seq_length=11) == ["a-b-c-d-e"]
+
+
+def test_who_watches_ends_the_work(tokenizer):
+    """A text of a million marks is not worked at when nobody waits any more."""
+    calls = []
+
+    def check():
+        calls.append(1)
+        if len(calls) > 3:
+            raise TimeoutError
+
+    text = "a-" * 10_000
+    with pytest.raises(TimeoutError):
+        JoinedWords(("a-a",)).join(text, tokenizer.words(text), 10, check)
+
+
+@pytest.mark.parametrize("mark", ["", "-", "a", "aa", "a--a", "0-a", "a.a,", "ab"])
+def test_odd_marks_are_refused(mark):
+    """They come out of files."""
+    with pytest.raises(ValueError, match="joined_marks of tagging are written as"):
+        settings_from_dict("tagging", {"labels": ["O", "B"], "joined_marks": [mark]})
+
+
+def test_settings_come_back():
+    """Marks and words go through files."""
+    rules = learn(NAMES)
+    settings = TaggingSettings(labels=("O", "B"), joined_marks=rules.marks, joined_words=rules.words)
+
+    assert {"a-a", "a&a", "a'a", "0,0", "0:0"} <= set(rules.marks)
+    assert rules.words == ("'s", "st.")
+    assert settings_from_dict("tagging", settings_to_dict(settings)) == settings
+    assert learn([]) == JoinedWords()
+    assert np.array_equal(JoinedWords().join("a-b", np.array([[0, 1], [1, 2], [2, 3]]), 9), [[0, 1], [1, 2], [2, 3]])
