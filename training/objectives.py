@@ -296,8 +296,8 @@ class SpanObjective(Objective):
         more = f"; {in_tokens:,} of them inside a token, and are learnt with all of it" if in_tokens else ""
         where = f"as between `{text[:place][-20:]}` and `{text[place:][:20]}`"
         return [
-            f"{len(inside):,} of {len(answered):,} answers begin or end inside a word, {where}{more}: see that answer and "
-            "answer_start are right"
+            f"{len(inside):,} of {len(answered):,} answers begin or end inside a word, {where}{more}: see that "
+            "answer and answer_start are right"
         ]
 
     def _long_answers(self, task: AnyTask, examples: Sequence[SpanExample]) -> list[str]:
