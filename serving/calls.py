@@ -49,6 +49,8 @@ class Call:
     started_s: float = field(default_factory=time.monotonic)
     is_bulk: bool = False
     """Whether it gives way to interactive calls: `priority` in its metadata."""
+    max_reply_bytes: int | None = None
+    """Largest reply that its client takes, where it says so in its metadata."""
     connection: str = ""
     """Address and port that it came from."""
     deadline_s: float | None = None

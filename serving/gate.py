@@ -44,6 +44,7 @@ from serving.unread import Unread
 REQUEST_ID = "x-request-id"
 TRACE_CONTEXT = ("traceparent", "tracestate")
 PRIORITY, INTERACTIVE, BULK = "priority", "interactive", "bulk"
+MAX_REPLY = "max-reply-bytes"
 _HTTP_PRIORITY = re.compile(r"\s*(u=.*|i\b.*)?")
 _ID = re.compile(r"[!-~]{1,128}")
 """Printable ASCII without spaces, so that it fits into a header and into a line of the log."""
@@ -152,6 +153,7 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]
                 call.refusal = error
         try:
             call.is_bulk = _is_bulk(metadata.get(PRIORITY, INTERACTIVE))
+            call.max_reply_bytes = _max_reply_bytes(metadata.get(MAX_REPLY))
         except InvalidRequestError as error:
             call.refusal = call.refusal or error
         return call
@@ -228,6 +230,11 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             if call.held_bytes:
                 self._budget.add(call.connection, -call.held_bytes)
         call.reply_bytes = _size(reply)
+        if call.max_reply_bytes is not None and call.reply_bytes > call.max_reply_bytes:
+            raise MessageTooLargeError(
+                f"the reply is larger than max ({call.reply_bytes} bytes vs. {call.max_reply_bytes} of {MAX_REPLY}); "
+                "send fewer inputs per call, or let the client receive more"
+            )
         is_first_health = _is_health(call) and not self._unread[call.connection]
         if not is_first_health and not self._unread.fits(call.connection, call.reply_bytes):
             raise NoRoomError(f"no room for a reply of {call.reply_bytes} bytes; try later", retry_s=RETRY_S)
@@ -336,6 +343,17 @@ def _is_bulk(priority: str) -> bool:
     if priority not in (INTERACTIVE, BULK) and not _HTTP_PRIORITY.fullmatch(priority):
         raise InvalidRequestError(f"unknown `{PRIORITY}`: `{priority}`; send `{INTERACTIVE}` or `{BULK}`")
     return priority == BULK
+
+
+def _max_reply_bytes(value: str | None) -> int | None:
+    """Read the largest reply that a client takes, in bytes; None where it does not say.
+
+    Raises:
+        InvalidRequestError: when it is no number.
+    """
+    if value is not None and not (value.isascii() and value.isdigit() and len(value) < 20):
+        raise InvalidRequestError(cut(f"`{MAX_REPLY}` must be a number of bytes: `{value}`"))
+    return None if value is None else int(value)
 
 
 def _nothing() -> None:

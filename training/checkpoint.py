@@ -12,6 +12,7 @@ import json
 import pickle
 import re
 import shutil
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -26,7 +27,7 @@ from tasks import settings_from_dict, settings_to_dict
 from tasks.base import TaskSettings
 from tasks.files import atomic_directory, sha256
 from tasks.json_files import read_json
-from tasks.tokenizer import TOKENIZER_FILES, Tokenizer
+from tasks.tokenizer import TOKENIZER_CONFIG_FILE, TOKENIZER_FILE, TOKENIZER_FILES, Tokenizer
 from training.model.bert import (
     BertConfig,
     BertForMultipleChoice,
@@ -308,7 +309,29 @@ def load_tokenizer(directory: str | Path) -> Tokenizer:
             f"the tokenizer of `{directory}` has {tokenizer.vocab_size} tokens, its network {num_tokens}; "
             "they do not belong together"
         )
+    if not any((Path(directory) / name).is_file() for name in (TOKENIZER_FILE, TOKENIZER_CONFIG_FILE)):
+        _note_capitals(directory, tokenizer)
     return tokenizer
+
+
+MOST_CAPITALS = 0.01
+"""Fraction of tokens with capitals above which a vocabulary is a cased one."""
+
+
+def _note_capitals(directory: str | Path, tokenizer: Tokenizer) -> None:
+    """Say that a vocabulary which looks cased is read in lower case, as nothing says otherwise."""
+    tokens = [token for token in tokenizer.backend.get_vocab() if not token.startswith("[")]
+    num_capitals = sum(token != token.lower() for token in tokens)
+    if tokenizer.lowercases and num_capitals > MOST_CAPITALS * len(tokens):
+        _say_once(
+            f"note: `{directory}` has no {TOKENIZER_CONFIG_FILE}, so all text is lower-cased, though {num_capitals:,} of "
+            f'its tokens have capitals; if it is a cased model, write {{"do_lower_case": false}} there'
+        )
+
+
+@functools.cache
+def _say_once(line: str) -> None:
+    print(line, file=sys.stderr)
 
 
 def read_weights(directory: str | Path) -> dict[str, Tensor]:

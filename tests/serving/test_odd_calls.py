@@ -30,7 +30,16 @@ ODD = {
     "another script": "/服务/方法".encode(),
 }
 PATHS = (EMBED, CHECK, "/no/such")
-FIELDS = ["x-request-id", "grpc-timeout", "authorization", "traceparent", "priority", "x-some", "x-some-bin"]
+FIELDS = [
+    "x-request-id",
+    "grpc-timeout",
+    "authorization",
+    "traceparent",
+    "priority",
+    "max-reply-bytes",
+    "x-some",
+    "x-some-bin",
+]
 FIELDS += ["grpc-encoding", "grpc-accept-encoding", "user-agent", "content-type", "te", "host", "grpc-trace-bin"]
 VALUES = [b"\xff\xfe", b"", b"=" * 300, b"99999999999999H", b"-1S", "值".encode(), b"%ff%00", b"u=3, i"]
 

@@ -1,3 +1,5 @@
+import re
+
 import grpc
 import pytest
 from google.rpc import error_details_pb2
@@ -298,6 +300,31 @@ def test_too_large_message(all_tasks, count, message, counted):
         running.wait_for("grpc_server_handled_total", 1 + counted)
         assert running.total("grpc_server_handled_total", grpc_code="ResourceExhausted") == counted
         assert running.total("bertline_refused_total", reason="message_too_large") == counted
+
+
+def embedded(server, *metadata):
+    request = pb.EmbedRequest(texts=["cat"] * 100, model={"name": "embedder"})
+    return server.stub.Embed.future(request, metadata=metadata, timeout=10)
+
+
+def test_a_reply_that_the_client_does_not_take_is_refused(server):
+    """Where its metadata say what it takes, with both sizes; without, and within the limit, it comes."""
+    size = embedded(server).result().ByteSize()
+
+    assert size > 100 * 8 * 4
+    assert embedded(server, ("max-reply-bytes", str(size + 100))).code() is grpc.StatusCode.OK
+    refusal = embedded(server, ("max-reply-bytes", "3000"))
+    assert refusal.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert re.match(r"the reply is larger than max \(\d+ bytes vs. 3000 of max-reply-bytes\)", refusal.details())
+
+
+@pytest.mark.parametrize("value", ["", "4 MiB", "-1", "1e6", "9" * 30])
+def test_a_limit_of_replies_that_is_no_number_is_refused(server, value):
+    """By name."""
+    call = embedded(server, ("max-reply-bytes", value))
+
+    assert call.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert call.details() == f"`max-reply-bytes` must be a number of bytes: `{value}`"
 
 
 def test_all_errors_have_a_status():

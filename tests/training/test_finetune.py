@@ -19,7 +19,7 @@ from tasks.tagging import TaggingExample
 from tasks.tokenizer import TOKENIZER_CONFIG_FILE, TOKENIZER_FILE, Tokenizer
 from tests.commands import call
 from tests.toy import write_classification, write_spans
-from training.checkpoint import load_model, read_task_card
+from training.checkpoint import load_model, load_tokenizer, read_task_card
 from training.data.examples import Examples
 from training.data.finetuning import FinetuningData, label_examples
 from training.data.labelled import Columns, read_examples, source_names
@@ -661,3 +661,25 @@ def test_words_of_running_text_are_those_of_the_training_data(checkpoint, tmp_pa
     assert "several words where they stand in running text" not in capsys.readouterr().err
     assert tagger("chinese").complete(TaggingExample((), source="北京")).words == ("北", "京")
     assert "33% of the words (`北京`) are several words where they stand in running text" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("tokens", "config", "is_told"),
+    [
+        (["the", "Cat", "Berlin", "##S"], None, True),
+        (["the", "Cat", "Berlin", "##S"], {"do_lower_case": True}, False),
+        (["the", "Cat", "Berlin", "##S"], {"do_lower_case": False}, False),
+        (["the", "cat", "##s", "中"], None, False),
+    ],
+)
+def test_a_cased_vocabulary_that_is_lower_cased_is_told(tokens, config, is_told, checkpoint, tmp_path, capsys):
+    """Once, where no configuration says what it is to be."""
+    shutil.copy(checkpoint / "config.json", tmp_path)
+    vocab = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *tokens]
+    (tmp_path / "vocab.txt").write_text("".join(f"{token}\n" for token in vocab))
+    if config is not None:
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+
+    load_tokenizer(tmp_path), load_tokenizer(tmp_path)
+
+    assert capsys.readouterr().err.count("so all text is lower-cased, though 3 of its tokens have capitals") == is_told
