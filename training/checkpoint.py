@@ -324,8 +324,8 @@ def _note_capitals(directory: str | Path, tokenizer: Tokenizer) -> None:
     num_capitals = sum(token != token.lower() for token in tokens)
     if tokenizer.lowercases and num_capitals > MOST_CAPITALS * len(tokens):
         _say_once(
-            f"note: `{directory}` has no {TOKENIZER_CONFIG_FILE}, so all text is lower-cased, though {num_capitals:,} of "
-            f'its tokens have capitals; if it is a cased model, write {{"do_lower_case": false}} there'
+            f"note: `{directory}` has no {TOKENIZER_CONFIG_FILE}, so all text is lower-cased, though {num_capitals:,} "
+            f'of its tokens have capitals; if it is a cased model, write {{"do_lower_case": false}} there'
         )
 
 
