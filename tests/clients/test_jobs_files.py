@@ -374,11 +374,13 @@ def test_names_of_results_that_are_taken(run: Run, folder: Path) -> None:
 
 @pytest.mark.parametrize("name", ["in.csv", "in.parquet"])
 def test_columns_to_keep_have_to_be_there(run: Run, folder: Path, name: str) -> None:
-    """A misspelt --keep is told, where a file has columns."""
+    """A misspelt --keep or --drop is told, where a file has columns."""
     (folder / "in.csv").write_text("id,text\n1,x\n")
     pq.write_table(pa.table({"id": [1], "text": ["x"]}), "in.parquet")
 
-    assert fails(run("embed", "-i", name, "--keep", "idd"), f"`{name}` has no column `idd` (it has: `id`, `text`)")
+    for option in ("--keep", "--drop"):
+        assert fails(run("embed", "-i", name, option, "idd"), f"`{name}` has no column `idd` (it has: `id`, `text`)")
+    assert run("embed", "-i", name, "--drop", "row_number", "--drop", "file").code == 0
 
 
 def test_no_rows(run: Run, folder: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from bertline.jobs.asking import Asked, Asker, Rejected
 from bertline.jobs.blocks import Row
 from bertline.jobs.chunks import Chunk, chunks_of, text_bytes
+from bertline.jobs.kept import FILE, ROW_NUMBER
 from bertline.jobs.operations import Missing, Operation
 from bertline.jobs.progress import Progress
 from bertline.jobs.selection import ALL_COLUMNS, Selection
@@ -38,11 +39,9 @@ class Job:
     def needed(self) -> list[str]:
         """Those that have to be there: what the operation cannot do without, and what was named."""
         read = [self.names.get(name, name) for name in self.operation.needed]
-        return [
-            *read,
-            *(self.names[name] for name in self.operation.optional if name in self.names),
-            *self.selection.keep,
-        ]
+        named = [self.names[name] for name in self.operation.optional if name in self.names]
+        dropped = [name for name in self.selection.drop if name not in (ROW_NUMBER, FILE)]
+        return [*read, *named, *self.selection.keep, *dropped]
 
     def answered(
         self,
