@@ -574,7 +574,7 @@ def test_kill_at_any_moment(target: str, tmp_path: Path, suffix: str) -> None:
     while not output.exists() or (tmp_path / f"out.{suffix}.job").exists():
         with start(output) as process:
             try:
-                codes.append(process.wait(source.uniform(1.0, 6.0)))
+                codes.append(process.wait(source.uniform(1.0, 3.0)))
             except subprocess.TimeoutExpired:
                 os.kill(process.pid, signal.SIGKILL)
                 codes.append(process.wait())

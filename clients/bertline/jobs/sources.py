@@ -126,7 +126,8 @@ class Source:
             if column not in names:
                 there = ", ".join(f"`{name}`" for name in names) or "none"
                 raise FileError(
-                    f"{self.name} has no column `{column}` (it has: {there}); name one of these with --column, --keep or --drop"
+                    f"{self.name} has no column `{column}` (it has: {there}); name one of these with --column, --keep "
+                    "or --drop"
                 )
         for name in names:
             if list(names).count(name) > 1:
