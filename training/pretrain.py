@@ -118,6 +118,8 @@ class PretrainRecipe(LoopSettings):
             raise ValueError(f"direction `{self.direction}` is trained without next sentences: --no-next-sentences")
         if self.direction != "both" and self.objective != "masked-lm":
             raise ValueError(f"direction `{self.direction}` is of language models: leave out --objective")
+        if self.direction != "both":
+            refuse_unused(self, "whole_words", f"masks, and direction `{self.direction}` predicts the next token")
         if self.objective == "masked-lm":
             for name in ("generator_layers", "detector_weight", "corrector_weight"):
                 refuse_unused(self, name, "is of --objective replaced-tokens")
