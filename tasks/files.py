@@ -109,7 +109,7 @@ def _begin(partial: Path, made_from: dict[str, Any], *, replace: bool) -> None:
             item.unlink()
         return
     if begun_with is not None and not replace:
-        changed = ", ".join(key for key, value in made_from.items() if begun_with.get(key) != value)
+        changed = ", ".join(key for key in begun_with | made_from if begun_with.get(key) != made_from.get(key))
         raise ValueError(
             f"`{partial}` was left unfinished with different {changed}; give what it was begun with, remove it, or "
             "give --replace to begin anew"

@@ -8,10 +8,15 @@ import unicodedata
 from collections.abc import Collection
 from functools import cache
 
+HAN = (
+    "\u2e80-\u2fdf\u3005\u3007\u3021-\u3029\u3038-\u303b\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+    "\U00020000-\U0003ffff"  # rare
+)
+"""Chinese characters, as ranges of a regular expression's class."""
+KANA = "\u3040-\u30ff\u31f0-\u31ff\uff66-\uff9f\U0001aff0-\U0001b16f"
+"""Hiragana and Katakana, as ranges of a regular expression's class."""
 UNSPACED = (
-    "\u2e80-\u2fdf\u3005\u3007\u3021-\u3029\u3038-\u303b\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"  # Han
-    "\U00020000-\U0003ffff"  # Han, rare
-    "\u3040-\u30ff\u31f0-\u31ff\uff66-\uff9f\U0001aff0-\U0001b16f"  # Hiragana, Katakana
+    f"{HAN}{KANA}"
     "\u3100-\u312f\u31a0-\u31bf"  # Bopomofo
     "\u0e00-\u0e7f\u0e80-\u0eff"  # Thai, Lao
     "\u0f00-\u0fff"  # Tibetan

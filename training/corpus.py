@@ -15,10 +15,11 @@ import json
 import shutil
 import sys
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
@@ -32,13 +33,17 @@ from training.text.duplicates import DuplicateCounter
 from training.text.nodes import Job, make_shards_on_ray
 from training.text.shard_maker import ShardSummary, make_shard
 from training.text.shards import COUNTS, Shard
+from training.text.words import name_with_version
 from training.text.worker_pool import map_in_order
 
 CORPUS_FILE = "corpus.json"
 FORMAT = 4
 """Goes up when the same text and tokenizer give other shards than before."""
+SAMPLE_TOKENS = 100_000
 MUCH_DUPLICATION = 0.2
 MUCH_UNKNOWN = 0.05
+FEW_BOUNDARIES = 0.05
+"""Share of the places between two characters where a word begins: 0.5 in Chinese that jieba segments."""
 LONG_SENTENCE = 128
 """Tokens of an example in pretraining, as a rule."""
 
@@ -56,6 +61,10 @@ class CorpusRecipe:
     """Directory to write; called `<out>.partial` until it is whole."""
     chunk_bytes: Annotated[int, Limits(least=1, most=2**30)] = 4_000_000
     """Text in a shard. More than 100 GB of text needs larger ones: a process may map 65,530 files at most on Linux."""
+    words: Literal["jieba", "spaces"] | None = None
+    """Keep word boundaries that the tokenizer does not show, for `training.pretrain --whole-words`: `jieba` finds the
+    words of Chinese text (group `chinese`), `spaces` takes those between Chinese or Japanese characters as they stand
+    in text that was segmented before, and gives the tokens of the text without them."""
     num_workers: Annotated[int, Limits(least=0, most=1000)] = 0
     """Processes; 0 for one a core."""
     ray: str | None = None
@@ -76,8 +85,10 @@ def prepare_corpus(recipe: CorpusRecipe) -> dict[str, Any]:
 
     Raises:
         ValueError: for data or a tokenizer that cannot be read, or a directory that may not be written.
+        ChildProcessError: when a segmenter or Ray is not there.
     """
     check_free(recipe.out, replace=recipe.replace)
+    words = {"words": name_with_version(recipe.words)} if recipe.words else {}
     files = find_files(recipe.data)
     tokenizer = Tokenizer.load(recipe.tokenizer)
     states = _states(files)
@@ -86,10 +97,11 @@ def prepare_corpus(recipe: CorpusRecipe) -> dict[str, Any]:
         "tokenizer": tokenizer.digest,
         "chunk_bytes": recipe.chunk_bytes,
         "format": FORMAT,
+        **words,
     }
     with resumable_directory(recipe.out, made_from=made_from, replace=recipe.replace) as directory:
         tokenizer_sha256 = _copy_tokenizer(recipe.tokenizer, directory)
-        info = _collect(_summaries(recipe, files, directory))
+        info = _collect(_summaries(recipe, files, directory, words.get("words"))) | words
         if not info["num_tokens"]:
             raise ValueError(f"no text in {', '.join(f'`{path}`' for path in files)}")
         if _states(files) != states:
@@ -106,7 +118,9 @@ def _states(files: list[Path]) -> list[tuple[int, int]]:
 
 def _collect(summaries: Iterator[ShardSummary]) -> dict[str, Any]:
     shards, num_unknown, sentences, documents = [], 0, DuplicateCounter(), DuplicateCounter()
+    counts: Counter[str] = Counter()
     for summary in summaries:
+        counts.update(summary.word_counts)
         shards.append(summary.record)
         num_unknown += summary.num_unknown
         sentences.add(*summary.sentences)
@@ -114,13 +128,16 @@ def _collect(summaries: Iterator[ShardSummary]) -> dict[str, Any]:
     info: dict[str, Any] = {key: sum(shard[key] for shard in shards) for key in COUNTS}
     shares = {"documents": round(documents.share(), 4), "sentences": round(sentences.share(), 4)}
     info |= {"duplicate_token_share": shares, "unknown_token_share": round(num_unknown / max(1, info["num_tokens"]), 4)}
+    if counts:
+        share = counts["num_boundaries"] / counts["num_seams"] if counts["num_seams"] else None
+        info |= {"num_words": counts["num_words"], "word_boundary_share": share and round(share, 4)}
     return info | {"shards": shards}
 
 
-def _summaries(recipe: CorpusRecipe, files: list[Path], directory: Path) -> Iterator[ShardSummary]:
+def _summaries(recipe: CorpusRecipe, files: list[Path], directory: Path, words: str | None) -> Iterator[ShardSummary]:
     """Of all shards in order; those that are not there are made."""
     total, num_tokens = sum(path.stat().st_size for path in files), 0
-    jobs = _jobs(files, directory, recipe.chunk_bytes)
+    jobs = _jobs(files, directory, recipe.chunk_bytes, words)
     with Progress("corpus", unit="byte", total=total) as bar:
         for summary in _made(recipe, jobs, directory, total):
             num_tokens += summary.record["num_tokens"]
@@ -137,11 +154,11 @@ def _made(recipe: CorpusRecipe, jobs: Iterator[Job], directory: Path, num_file_b
     )
 
 
-def _jobs(files: list[Path], directory: Path, chunk_bytes: int) -> Iterator[Job]:
+def _jobs(files: list[Path], directory: Path, chunk_bytes: int, words: str | None) -> Iterator[Job]:
     for number, chunk in enumerate(_chunks(files, chunk_bytes)):
         path = directory / f"shard-{number:05d}.arrow"
         num_file_bytes = sum(block.num_file_bytes for block in chunk)
-        yield path, [] if path.exists() else chunk, num_file_bytes, str(directory)
+        yield path, [] if path.exists() else chunk, num_file_bytes, str(directory), words
 
 
 def _chunks(files: list[Path], chunk_bytes: int) -> Iterator[list[Block]]:
@@ -180,7 +197,9 @@ class Corpus:
         self.tokenizer = Tokenizer.load(self.directory)
         if self.info.get("tokenizer_sha256") != sha256(self.directory / TOKENIZER_FILE):
             raise ValueError(_damaged(self.directory / TOKENIZER_FILE))
-        self._shards = [_checked_shard(self.directory, record) for record in records]
+        self.has_words = bool(self.info.get("words"))
+        """Whether it says more of words than the pieces of the tokenizer do."""
+        self._shards = [_checked_shard(self.directory, record, has_words=self.has_words) for record in records]
         self._first_document = [0, *itertools.accumulate(shard.counts()["num_documents"] for shard in self._shards)]
         self.num_documents = self._first_document[-1]
         self.digest = sha256(self.directory / CORPUS_FILE)
@@ -199,6 +218,18 @@ class Corpus:
         shard, local = self._locate(document)
         start = shard.document_ends[local]
         return shard.ids[shard.sentence_ends[start + first] : shard.sentence_ends[start + last]]
+
+    def continues_word(self, document: int, first: int, last: int) -> np.ndarray:
+        """[tokens] bool: which of `tokens` belong to the word of the one before; where the corpus `has_words`."""
+        shard, local = self._locate(document)
+        start = shard.document_ends[local]
+        return shard.continues_word(shard.sentence_ends[start + first], shard.sentence_ends[start + last])
+
+    def sample_tokens(self) -> tuple[np.ndarray, np.ndarray | None]:
+        """The ids of the first tokens, and which continue a word, where the corpus `has_words`."""
+        shard = self._shards[0]
+        ids = shard.ids[:SAMPLE_TOKENS]
+        return ids, shard.continues_word(0, len(ids)) if self.has_words else None
 
     def token_counts(self) -> np.ndarray:
         """[vocabulary] how often each token occurs."""
@@ -222,9 +253,9 @@ class Corpus:
         return self._shards[number], document - self._first_document[number]
 
 
-def _checked_shard(directory: Path, record: dict[str, Any]) -> Shard:
+def _checked_shard(directory: Path, record: dict[str, Any], *, has_words: bool) -> Shard:
     shard = Shard(directory / record["file"])
-    if any(shard.counts()[key] != record.get(key) for key in COUNTS):
+    if shard.has_words != has_words or any(shard.counts()[key] != record.get(key) for key in COUNTS):
         raise ValueError(_damaged(directory / record["file"]))
     return shard
 
@@ -252,7 +283,8 @@ def main() -> None:
     repeated = (
         f"{share['sentences']:.1%} of tokens in repeated sentences, {share['documents']:.1%} in repeated documents"
     )
-    print(f"{counts}; {repeated} -> {recipe.out}")
+    words = f"words of {recipe.words}: {info['num_words']:,}; " if recipe.words else ""
+    print(f"{counts}; {words}{repeated} -> {recipe.out}")
     for warning in _warnings(info):
         print(f"warning: {warning}", file=sys.stderr)
 
@@ -264,6 +296,17 @@ def _with_address(arguments: list[str]) -> list[str]:
         if arguments[index : index + 1] == [] or arguments[index].startswith("-"):
             arguments = [*arguments[:index], "auto", *arguments[index:]]
     return arguments
+
+
+def _word_warnings(info: dict[str, Any]) -> Iterator[str]:
+    share = info.get("word_boundary_share", 0.5)
+    if share is None or share > 1 - FEW_BOUNDARIES:
+        yield f"--words {info['words'].split()[0]} found no words of several characters in this text; leave it out"
+    elif share < FEW_BOUNDARIES:
+        yield (
+            f"words begin at {share:.1%} of the places between two characters; text that is not segmented yet wants "
+            "--words jieba"
+        )
 
 
 def _warnings(info: dict[str, Any]) -> Iterator[str]:
@@ -280,6 +323,7 @@ def _warnings(info: dict[str, Any]) -> Iterator[str]:
         yield f"sentences have {info['num_tokens'] / info['num_sentences']:.0f} tokens in the mean, of which " + (
             "pretraining reads as many as an example has; put a sentence a line"
         )
+    yield from _word_warnings(info)
     if info["num_documents"] < 2:
         yield "all of this is one document, but pretraining needs at least two; put a blank line between documents"
 

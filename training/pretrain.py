@@ -37,6 +37,7 @@ from training.command import command, parse
 from training.corpus import Corpus
 from training.data.pretraining import Masking, PretrainingExamples
 from training.data.pretraining_batches import PretrainingData
+from training.data.whole_words import whole_words_note
 from training.evaluate import format_scores
 from training.limits import COUNT, NOT_NEGATIVE, POSITIVE, SHARE, TOKENS, refuse_unused
 from training.loop.distributed import World, world
@@ -89,7 +90,8 @@ class PretrainRecipe(LoopSettings):
     random_share: float = 0.1
     """Share of those that become a random token; the rest stay as they are."""
     whole_words: bool = False
-    """Predict all pieces of a word together."""
+    """Predict all tokens of a word together; of Chinese text, whose tokens are characters, where the corpus was
+    prepared with --words."""
     short_seq_prob: Annotated[float, SHARE] = 0.1
     """Share of documents that are cut into shorter examples."""
     next_sentences: bool = True
@@ -116,6 +118,8 @@ class PretrainRecipe(LoopSettings):
             raise ValueError(f"direction `{self.direction}` is trained without next sentences: --no-next-sentences")
         if self.direction != "both" and self.objective != "masked-lm":
             raise ValueError(f"direction `{self.direction}` is of language models: leave out --objective")
+        if self.direction != "both":
+            refuse_unused(self, "whole_words", f"masks, and direction `{self.direction}` predicts the next token")
         if self.objective == "masked-lm":
             for name in ("generator_layers", "detector_weight", "corrector_weight"):
                 refuse_unused(self, name, "is of --objective replaced-tokens")
@@ -201,6 +205,8 @@ def _pretrain(recipe: PretrainRecipe, run: Run) -> Path:
     model = objective.network(_create(recipe, corpus))
     if world.is_main:
         print(_describe(model, corpus), flush=True)
+        if recipe.whole_words and (note := whole_words_note(corpus)):
+            print(f"note: {note}", flush=True)
         if dev_corpus and dev_corpus.digest == corpus.digest:
             print("note: the dev corpus is the one to learn from: its loss says nothing of other text", flush=True)
     dev = _dev_examples(recipe, dev_corpus) if dev_corpus else None

@@ -234,6 +234,16 @@ def test_what_was_begun_of_something_else(tmp_path):
     assert names(path) == ["2"]
 
 
+def test_what_was_begun_with_more_settings(tmp_path):
+    """Is refused by the name of the setting that is left out now."""
+    path = tmp_path / "there"
+    with pytest.raises(Interrupted), resumable_directory(path, made_from={"data": "text", "words": "jieba"}):
+        raise Interrupted
+
+    with pytest.raises(ValueError, match=r"was left unfinished with different words;"):
+        make(path, replace=False)
+
+
 def test_a_link_to_a_directory_is_gone_on_with_where_it_leads(old, tmp_path):
     """As often as one likes."""
     link = tmp_path / "link"

@@ -1,6 +1,9 @@
 """Shards hold what the tokenizer gives, whatever the chunks and workers."""
 
+import importlib.metadata
+import importlib.util
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -13,6 +16,7 @@ import pytest
 from transformers import BertTokenizerFast
 
 from tasks.tokenizer import Tokenizer
+from tests.commands import call
 from tests.toy import make_text
 from training.corpus import Corpus, CorpusRecipe, main, prepare_corpus
 from training.text.documents import read_documents
@@ -142,6 +146,141 @@ def test_damage_is_found(corpus_dir, tmp_path):
         file.write(" ")
     with pytest.raises(ValueError, match=r"tokenizer.json` is not the one"):
         Corpus(directory)
+
+
+SEGMENTED = """我们 在 图书馆 读书 。 The cat sleeps .
+研究 生命 的 起源 ， 今天 天气 很 好 。
+
+他 是 好人 ！ sleepsleep 。"""
+
+
+@pytest.fixture(scope="module")
+def chinese(tmp_path_factory):
+    """A segmented text, the same without spaces between Chinese characters, and a tokenizer for both."""
+    folder = tmp_path_factory.mktemp("chinese")
+    (folder / "segmented.txt").write_text(SEGMENTED, encoding="utf-8")
+    running = re.sub(r"(?<=[\u4e00-\u9fff]) (?=[\u4e00-\u9fff])", "", SEGMENTED)
+    (folder / "running.txt").write_text(running, encoding="utf-8")
+    train_vocab(VocabRecipe(data=(folder / "running.txt",), out=folder / "tokenizer", vocab_size=150, min_frequency=1))
+    return folder
+
+
+def prepared(chinese, out, name="segmented", words="spaces", **fields):
+    recipe = {"data": (chinese / f"{name}.txt",), "tokenizer": chinese / "tokenizer", "num_workers": 1} | fields
+    prepare_corpus(CorpusRecipe(**recipe, words=words, out=out))
+    return Corpus(out)
+
+
+def words_of(corpus):
+    """A sentence a line, words between spaces."""
+    lines = []
+    for document in range(corpus.num_documents):
+        for number in range(corpus.num_sentences(document)):
+            ids = corpus.tokens(document, number, number + 1)
+            continues = corpus.continues_word(document, number, number + 1)
+            tokens = [corpus.tokenizer.token(int(token_id)).removeprefix("##") for token_id in ids]
+            marked = zip(tokens, continues, strict=True)
+            lines.append("".join(token if more else f" {token}" for token, more in marked).strip())
+    return lines
+
+
+def test_words_of_segmented_text_are_kept(chinese, tmp_path):
+    """The tokens are those of the running text, and a bit each says where words begin."""
+    segmented, running = prepared(chinese, tmp_path / "a"), prepared(chinese, tmp_path / "b", "running", None)
+
+    assert segmented.has_words
+    assert not running.has_words
+    assert words_of(segmented) == [
+        "我们 在 图书馆 读书 。",
+        "the cat sleeps .",
+        "研究 生命 的 起源 ， 今天 天气 很 好 。",
+        "他 是 好人 ！ sleepsleep 。",
+    ]
+    assert [segmented.tokens(number, 0, 1).tolist() for number in (0, 1)] == [
+        running.tokens(number, 0, 1).tolist() for number in (0, 1)
+    ]
+    whole = segmented.continues_word(0, 0, 3)
+    parts = [segmented.continues_word(0, number, number + 1) for number in range(3)]
+    assert whole.tolist() == np.concatenate(parts).tolist()
+    assert segmented.info["words"] == "spaces"
+    assert segmented.info["num_words"] == int((~whole).sum() + (~segmented.continues_word(1, 0, 1)).sum())
+    segmented.verify()
+
+
+@pytest.mark.skipif(importlib.util.find_spec("jieba") is None, reason="pip install --group chinese")
+def test_words_of_running_text_are_found(chinese, tmp_path):
+    """By jieba; the ids are those of a corpus without words, and workers change nothing."""
+    fields = {"name": "running", "chunk_bytes": 80}
+    found, plain = (prepared(chinese, tmp_path / f"{words}", words=words, **fields) for words in ("jieba", None))
+    prepared(chinese, tmp_path / "two", words="jieba", num_workers=2, **fields)
+
+    assert words_of(found)[:3:2] == ["我们 在 图书馆 读书 。", "研究 生命 的 起源 ， 今天天气 很 好 。"]
+    assert found.info["words"].startswith("jieba 0.")
+    assert contents(tmp_path / "jieba") == contents(tmp_path / "two")
+    for number in range(found.num_documents):
+        last = found.num_sentences(number)
+        assert found.tokens(number, 0, last).tolist() == plain.tokens(number, 0, last).tolist()
+
+
+def test_a_corpus_begun_with_other_words_is_refused(chinese, tmp_path, monkeypatch):
+    """Also one begun without; shards never mix."""
+    monkeypatch.setattr("training.corpus.atomic_write", lambda *_: fail())
+    for begun, then in (("spaces", None), (None, "spaces")):
+        out = tmp_path / f"{begun}"
+        with pytest.raises(KeyboardInterrupt):
+            prepared(chinese, out, words=begun)
+        with pytest.raises(ValueError, match="was left unfinished with different words;"):
+            prepared(chinese, out, words=then)
+    monkeypatch.undo()
+    for words in ("spaces", None):
+        prepared(chinese, tmp_path / f"{words}", words=words)
+    shutil.copyfile(tmp_path / "None" / "shard-00000.arrow", tmp_path / "spaces" / "shard-00000.arrow")
+    with pytest.raises(ValueError, match=r"shard-00000.arrow` is not the one"):
+        Corpus(tmp_path / "spaces")
+
+
+def fail():
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    ("text", "warning"),
+    [
+        ("The cat sleeps.\n\nThe old dog.", "--words spaces found no words of several characters in this text"),
+        ("我 在 图 书 馆 。\n\n他 是 好 人 。", "--words spaces found no words of several characters in this text"),
+        ("我们在图书馆读书。\n\n研究生命的起源。", "words begin at 0.0% of the places between two characters"),
+        ("我们 在 图书馆 读书 。\n\n研究 生命 的 起源 。", None),
+    ],
+    ids=["English", "characters", "not segmented", "segmented"],
+)
+def test_words_that_are_none_are_warned_of(text, warning, chinese, tmp_path, monkeypatch, capfd):
+    """Rather than to be noticed after training."""
+    (tmp_path / "text.txt").write_text(text, encoding="utf-8")
+    flags = f"--data {tmp_path}/text.txt --tokenizer {chinese}/tokenizer --out {tmp_path}/out --num-workers 1"
+    ended = call(main, [*flags.split(), "--words", "spaces"], monkeypatch, capfd)
+
+    warnings = [line for line in ended.stderr.splitlines() if line.startswith("warning: ") and "--words" in line]
+    assert ended.returncode == 0
+    assert "; words of spaces: " in ended.stdout
+    assert len(warnings) == (warning is not None)
+    assert not warning or warnings[0].startswith(f"warning: {warning}")
+
+
+def test_a_segmenter_that_is_not_installed_is_one_line(chinese, tmp_path, monkeypatch, capfd):
+    """Before anything is written."""
+    monkeypatch.setattr("training.text.words.importlib.metadata.version", lambda name: not_installed(name))
+    flags = f"--data {chinese}/running.txt --tokenizer {chinese}/tokenizer --out {tmp_path}/out --words jieba"
+    ended = call(main, flags.split(), monkeypatch, capfd)
+
+    assert ended.returncode == 1
+    assert ended.stderr == (
+        "error: --words jieba needs what is not installed: python -m pip install --group chinese -c constraints.txt\n"
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def not_installed(name):
+    raise importlib.metadata.PackageNotFoundError(name)
 
 
 def test_an_open_corpus_holds_no_files_open(corpus_dir):

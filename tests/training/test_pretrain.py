@@ -221,6 +221,10 @@ def test_nothing_is_selected_where_no_score_is_a_number(corpus_dir, tmp_path, al
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        (
+            {"whole_words": True, "direction": "left-to-right", "next_sentences": False},
+            "--whole-words `True` has no effect here: it masks",
+        ),
         ({"generator_layers": 3}, "--generator-layers `3` has no effect here: it is of --objective replaced-tokens"),
         ({"long_share": 0.5}, "--long-share `0.5` has no effect here: it needs --long-seq-length"),
     ],

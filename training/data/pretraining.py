@@ -49,7 +49,7 @@ class Masking:
     random_share: float = 0.1
     """Share of those that become a random token; the rest stay as they are."""
     whole_words: bool = False
-    """Choose all pieces of a word together."""
+    """Choose all tokens of a word together: its pieces, or its characters where the corpus has words."""
 
     def __post_init__(self) -> None:
         if not 0 < self.rate <= 1:
@@ -110,7 +110,7 @@ class PretrainingExamples:
         self.max_seq_length = max_seq_length
         self.max_tokens = max_seq_length - 3
         self._vocab_size = corpus.tokenizer.vocab_size
-        self._continues_word = corpus.tokenizer.continues_word() if self.masking.whole_words else None
+        self._is_piece = corpus.tokenizer.continues_word() if self.masking.whole_words else None
         self._epoch = lru_cache(maxsize=2)(self._draw_epoch)
 
     @property
@@ -128,8 +128,10 @@ class PretrainingExamples:
         """Example `index` of an epoch."""
         plan, order = self._epoch(epoch)
         rng = random_generator(self.seed, epoch, _EXAMPLE_STREAM, index)
-        first, second, is_random = self._pair(plan[order[index]])
-        first, second = truncate_at_random_ends(first, second, self.max_tokens, rng)
+        parts, is_random = _parts(plan[order[index]])
+        first, second = (self.corpus.tokens(*part) for part in parts)
+        kept = truncate_at_random_ends(np.arange(len(first)), np.arange(len(second)), self.max_tokens, rng)
+        first, second = first[kept[0]], second[kept[1]]
         arrays = self.corpus.tokenizer.assemble(first, second if len(second) else None)
         input_ids, positions, labels = arrays["input_ids"], *next_tokens(arrays["input_ids"], self.direction)
         if self.direction == "both":
@@ -139,17 +141,25 @@ class PretrainingExamples:
                 masking=self.masking,
                 mask_id=self.corpus.tokenizer.mask_id,
                 vocab_size=self._vocab_size,
-                continues_word=self._continues_word,
+                continues_word=self._continues_word(parts, kept, input_ids),
                 rng=rng,
             )
         return PretrainingExample(input_ids, arrays["token_type_ids"], positions, labels, int(is_random))
 
-    def _pair(self, plan: np.void) -> tuple[np.ndarray, np.ndarray, bool]:
-        first = self.corpus.tokens(plan["document"], plan["first"], plan["middle"])
-        if plan["random_document"] < 0:
-            return first, self.corpus.tokens(plan["document"], plan["middle"], plan["last"]), False
-        second = self.corpus.tokens(plan["random_document"], plan["random_first"], plan["random_last"])
-        return first, second, True
+    def _continues_word(
+        self, parts: Sequence[tuple[int, int, int]], kept: Sequence[np.ndarray], input_ids: np.ndarray
+    ) -> np.ndarray | None:
+        """[length] for whole words: which tokens belong to the word of the one before."""
+        if self._is_piece is None:
+            return None
+        if not self.corpus.has_words:
+            return self._is_piece[input_ids]
+        continues, start = np.zeros(len(input_ids), bool), 1
+        for part, tokens in zip(parts, kept, strict=True):
+            of_part = self.corpus.continues_word(*part)[tokens]
+            continues[start + 1 : start + len(of_part)] = of_part[1:]  # what was cut off a word begins one
+            start += len(of_part) + 1
+        return continues
 
     def _draw_epoch(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
         rows = (row for document in range(self.corpus.num_documents) for row in self._draw_document(epoch, document))
@@ -185,6 +195,13 @@ class PretrainingExamples:
         return other, start, _reach(ends, start, wanted)
 
 
+def _parts(row: np.void) -> tuple[list[tuple[int, int, int]], bool]:
+    """The sentences of both parts, as document, first and last; and whether the second part is random."""
+    is_random = bool(row["random_document"] >= 0)
+    second = ("random_document", "random_first", "random_last") if is_random else ("document", "middle", "last")
+    return [(row[a], row[b], row[c]) for a, b, c in (("document", "first", "middle"), second)], is_random
+
+
 def _reach(ends: Sequence[int] | np.ndarray, first: int, num_tokens: int) -> int:
     """The end of the sentences, one at least, that from `first` on have `num_tokens`, or of all that are left."""
     return min(bisect_left(ends, ends[first] + num_tokens, first + 1), len(ends) - 1)
@@ -216,7 +233,7 @@ def mask_tokens(
 
     Args:
         special_positions: where [CLS] and [SEP] stand, which are never chosen.
-        continues_word: [vocabulary] bool, for whole words: which tokens belong to the word of the one before.
+        continues_word: [length] bool, for whole words: which tokens belong to the word of the one before.
 
     Returns:
         The ids with tokens hidden; the positions chosen, ascending; the ids that stood there.
@@ -226,7 +243,7 @@ def mask_tokens(
     if continues_word is None:
         positions = np.sort(rng.permutation(candidates)[:count])
     else:
-        positions = _choose_words(candidates, continues_word[input_ids[candidates]], count, rng)
+        positions = _choose_words(candidates, continues_word[candidates], count, rng)
     labels = input_ids[positions]
     fate, random_ids = rng.random(len(positions)), rng.integers(vocab_size, size=len(positions))
     is_random = fate < masking.mask_share + masking.random_share

@@ -13,7 +13,7 @@ from training.text.places import Place, places_of
 from training.text.ray_pool import map_on_ray
 from training.text.shard_maker import ShardSummary, make_shard
 
-Job = tuple[Path, list[Block], int, str]
+Job = tuple[Path, list[Block], int, str, str | None]
 """What `make_shard` takes."""
 
 
@@ -38,15 +38,19 @@ def make_shards_on_ray(
         item.unlink(missing_ok=True)
 
 
-def _placed(jobs: Iterable[Job], mark: Path, num_file_bytes: int) -> Iterator[tuple[Path, Path, list[Place], int, str]]:
+def _placed(
+    jobs: Iterable[Job], mark: Path, num_file_bytes: int
+) -> Iterator[tuple[Path, Path, list[Place], int, str, str | None]]:
     """Read all text once, to know where shards begin."""
     with Progress("cut", unit="byte", total=num_file_bytes, lasting=False) as bar:
-        for path, chunk, num_bytes, _ in jobs:
-            yield mark, mark.with_name(path.name), places_of(chunk), num_bytes, str(mark.parent)
+        for path, chunk, num_bytes, _, words in jobs:
+            yield mark, mark.with_name(path.name), places_of(chunk), num_bytes, str(mark.parent), words
             bar.update(num_bytes)
 
 
-def make_shard_here(mark: Path, path: Path, chunk: list[Place], num_bytes: int, tokenizer_dir: str) -> ShardSummary:
+def make_shard_here(
+    mark: Path, path: Path, chunk: list[Place], num_bytes: int, tokenizer_dir: str, words: str | None = None
+) -> ShardSummary:
     """As `make_shard`, on a node.
 
     Args:
@@ -54,7 +58,7 @@ def make_shard_here(mark: Path, path: Path, chunk: list[Place], num_bytes: int, 
 
     Raises:
         ValueError: as `make_shard` does.
-        ChildProcessError: when this node sees another folder, or has not the text.
+        ChildProcessError: when this node sees another folder, or has not the text or the segmenter.
     """
     if not mark.exists():
         raise ChildProcessError(
@@ -63,4 +67,4 @@ def make_shard_here(mark: Path, path: Path, chunk: list[Place], num_bytes: int, 
         )
     if absent := [place.path for place in chunk if not place.path.exists()]:
         raise ChildProcessError(f"node {socket.gethostname()} of the Ray cluster has no `{absent[0]}`; share the data")
-    return make_shard(path, chunk, num_bytes, tokenizer_dir)
+    return make_shard(path, chunk, num_bytes, tokenizer_dir, words)

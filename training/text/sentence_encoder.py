@@ -8,6 +8,7 @@ of the pieces, nine in ten of which were seen before.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from functools import lru_cache
 
@@ -15,6 +16,7 @@ import numpy as np
 import tokenizers
 
 from tasks.tokenizer import Tokenizer
+from training.text.words import load_segmenter
 
 CACHE_SIZE = 2**17
 """Pieces; 40 MB."""
@@ -40,6 +42,50 @@ class SentenceEncoder:
 
     def _encode(self, piece: str) -> bytes:
         return np.array(self._backend.encode(piece, add_special_tokens=False).ids, self.id_type).tobytes()
+
+
+class WordEncoder:
+    """The ids of sentences, and where their words begin.
+
+    Args:
+        words: segmenter, as `name_with_version` names it.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, words: str) -> None:
+        self.sentences = SentenceEncoder(tokenizer)
+        self.is_piece = tokenizer.continues_word()
+        """[vocabulary] bool: which tokens continue a word where no segmenter says so."""
+        self._backend = tokenizer.backend
+        self._split, letters = load_segmenter(words)
+        self._letter = re.compile(f"[{letters}]")
+        vocab = [tokenizer.token(token_id).removeprefix("##") for token_id in range(tokenizer.vocab_size)]
+        self.is_letter = np.array([bool(self._letter.match(token)) for token in vocab])
+        """[vocabulary] bool: which tokens are text of which the segmenter says where words begin."""
+        self._seam = re.compile(rf"[{letters}]\s*[{letters}]")
+
+    def encode(self, sentence: str) -> tuple[np.ndarray, np.ndarray]:
+        """[length] ids, and [length] bool: which tokens belong to the word of the one before."""
+        if self._seam.search(sentence):
+            ids, continues = self._encode_segmented(self._split(sentence))
+        else:
+            ids = self.sentences.encode([sentence])[0]
+            continues = self.is_piece[ids]
+        continues[:1] = False
+        return ids, continues
+
+    def _encode_segmented(self, words: list[str]) -> tuple[np.ndarray, np.ndarray]:
+        text = "".join(words)
+        encoding = self._backend.encode(text, add_special_tokens=False)
+        ids = np.array(encoding.ids, self.sentences.id_type)
+        starts, ends = np.array(encoding.offsets, np.int64).reshape(-1, 2).T
+        begins_word = np.zeros(len(text) + 1, bool)
+        begins_word[np.cumsum([0, *map(len, words)])] = True
+        is_letter = np.zeros(len(text) + 1, bool)
+        is_letter[[match.start() for match in self._letter.finditer(text)]] = True
+        continues = self.is_piece[ids]
+        seam = 1 + np.flatnonzero((ends[:-1] == starts[1:]) & is_letter[ends[:-1] - 1] & is_letter[starts[1:]])
+        continues[seam] = ~begins_word[starts[seam]]
+        return ids, continues
 
 
 def splits_at_spaces(backend: tokenizers.Tokenizer) -> bool:

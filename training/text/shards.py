@@ -1,4 +1,8 @@
-"""A shard of a corpus: one Arrow IPC file with one column, `document: list<list<uint16|uint32>>`, memory-mapped."""
+"""A shard of a corpus: one Arrow IPC file, memory-mapped, with a column `document: list<list<uint16|uint32>>`.
+
+Where the corpus was asked for words, a column `continues_word: list<list<bool>>` says which tokens belong to the word
+of the one before, in a bit each.
+"""
 
 from __future__ import annotations
 
@@ -9,31 +13,43 @@ import numpy as np
 import pyarrow as pa
 
 from tasks.files import atomic_write
-from training.text.sentence_encoder import SentenceEncoder
+from training.text.sentence_encoder import SentenceEncoder, WordEncoder
 
 COUNTS = ("num_documents", "num_sentences", "num_tokens")
 
 
-def write_shard(path: Path, documents: Iterable[list[str]], encoder: SentenceEncoder) -> None:
+def write_shard(path: Path, documents: Iterable[list[str]], encoder: SentenceEncoder | WordEncoder) -> None:
     """Tokenise documents of sentences and write one shard; documents and sentences without a token are left out.
 
     Nothing depends on anything but the arguments, and the file is whole or absent.
     """
+    sentences = encoder.sentences if isinstance(encoder, WordEncoder) else encoder
     ids: list[np.ndarray] = []
+    continues: list[np.ndarray] = []
     document_ends = [0]
     for document in documents:
-        ids += [sentence for sentence in encoder.encode(document) if len(sentence)]
+        if isinstance(encoder, WordEncoder):
+            encoded = [pair for pair in map(encoder.encode, document) if len(pair[0])]
+            ids += [pair[0] for pair in encoded]
+            continues += [pair[1] for pair in encoded]
+        else:
+            ids += [sentence for sentence in encoder.encode(document) if len(sentence)]
         if len(ids) > document_ends[-1]:
             document_ends.append(len(ids))
+    columns = {"document": np.concatenate([np.zeros(0, sentences.id_type), *ids])}
+    if isinstance(encoder, WordEncoder):
+        columns["continues_word"] = np.concatenate([np.zeros(0, bool), *continues])
     sentence_ends = np.cumsum([0, *map(len, ids)], dtype=np.int32)
-    tokens = pa.array(np.concatenate([np.zeros(0, encoder.id_type), *ids]))
-    sentences = pa.ListArray.from_arrays(pa.array(sentence_ends), tokens)
-    column = pa.ListArray.from_arrays(pa.array(document_ends, pa.int32()), sentences)
-    batch = pa.record_batch([column], names=["document"])
+    batch = pa.record_batch({name: _nested(values, sentence_ends, document_ends) for name, values in columns.items()})
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, batch.schema) as writer:
         writer.write_batch(batch)
     atomic_write(path, sink.getvalue())
+
+
+def _nested(values: np.ndarray, sentence_ends: np.ndarray, document_ends: list[int]) -> pa.ListArray:
+    sentences = pa.ListArray.from_arrays(pa.array(sentence_ends), pa.array(values))
+    return pa.ListArray.from_arrays(pa.array(document_ends, pa.int32()), sentences)
 
 
 class Shard:
@@ -46,12 +62,26 @@ class Shard:
     def __init__(self, path: Path) -> None:
         try:
             with pa.memory_map(str(path)) as file:
-                column = pa.ipc.open_file(file).get_batch(0).column("document")
+                batch = pa.ipc.open_file(file).get_batch(0)
+            column = batch.column("document")
+            has_words = "continues_word" in batch.schema.names
             self.document_ends: np.ndarray = column.offsets.to_numpy()
             self.sentence_ends: np.ndarray = column.values.offsets.to_numpy()
             self.ids: np.ndarray = column.values.values.to_numpy()
+            self._continues = batch.column("continues_word").values.values if has_words else None
         except (OSError, pa.ArrowException, AttributeError, KeyError) as error:
             raise ValueError(f"cannot read shard `{path}`: {error}; prepare the corpus again") from error
+
+    @property
+    def has_words(self) -> bool:
+        """Whether it says more of words than the pieces do."""
+        return self._continues is not None
+
+    def continues_word(self, start: int = 0, end: int | None = None) -> np.ndarray:
+        """[end - start] bool: which of the tokens belong to the word of the one before; where `has_words`."""
+        assert self._continues is not None
+        last: int = len(self.ids) if end is None else end
+        return self._continues.slice(start, last - start).to_numpy(zero_copy_only=False)
 
     def counts(self) -> dict[str, int]:
         """Documents, sentences and tokens."""

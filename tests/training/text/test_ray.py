@@ -142,6 +142,20 @@ def test_a_node_that_does_not_share_folders_says_so(text_file, tokenizer_dir, tm
     assert [path.name for path in tmp_path.iterdir()] == ["mark"]
 
 
+def test_words_are_the_same_on_nodes(tokenizer_dir, tmp_path, monkeypatch):
+    """Byte for byte: a node is told of the segmenter."""
+    (tmp_path / "text.txt").write_text("我们 在 图书馆 读书 。 The cat .\n\n今天 很 好 。\n", encoding="utf-8")
+    recipe = CorpusRecipe(
+        data=(tmp_path / "text.txt",), tokenizer=tokenizer_dir, out=tmp_path / "here", words="spaces", num_workers=1
+    )
+    prepare_corpus(recipe)
+    in_turn = lambda function, arguments, **_: (function(*items) for items in arguments)  # noqa: E731
+    monkeypatch.setattr("training.text.nodes.map_on_ray", in_turn)
+    prepare_corpus(replace(recipe, out=tmp_path / "there", ray="auto"))
+
+    assert contents(tmp_path / "there") == contents(tmp_path / "here")
+
+
 @pytest.mark.skipif(HAS_RAY, reason="Ray is installed")
 def test_without_ray_the_group_is_named(text_file, tokenizer_dir, tmp_path):
     """It is no part of `training`."""

@@ -1,0 +1,120 @@
+"""Whole-word masking of text that is written without spaces, and a note where it changes hardly anything."""
+
+import numpy as np
+import pytest
+
+from tests.toy import TINY
+from training.corpus import Corpus, CorpusRecipe, prepare_corpus
+from training.data.pretraining import Masking, PretrainingExamples
+from training.data.whole_words import whole_words_note
+from training.pretrain import PretrainRecipe, pretrain
+from training.vocab import VocabRecipe, train_vocab
+
+CHINESE = "我们 在 图书馆 读书 。\n研究 生命 的 起源 ， 今天 天气 很 好 。\n他 说 tokenizer 好用 ！\n" * 3
+WORDS = ("图书馆", "生命")
+
+
+def prepare(folder, name, text, tokenizer_dir, words):
+    (folder / f"{name}.txt").write_text(text, encoding="utf-8")
+    recipe = {"data": (folder / f"{name}.txt",), "tokenizer": tokenizer_dir, "words": words, "num_workers": 1}
+    prepare_corpus(CorpusRecipe(**recipe, out=folder / name))
+    return Corpus(folder / name)
+
+
+@pytest.fixture(scope="module")
+def chinese(tmp_path_factory):
+    """The corpus of a segmented text with its words, and without."""
+    folder = tmp_path_factory.mktemp("chinese")
+    text = "\n".join([CHINESE] * 20)
+    (folder / "text.txt").write_text(text, encoding="utf-8")
+    train_vocab(VocabRecipe(data=(folder / "text.txt",), out=folder / "tokenizer", vocab_size=60, min_frequency=1))
+    return [prepare(folder, f"{words}", text, folder / "tokenizer", words) for words in ("spaces", None)]
+
+
+def parts(example, tokenizer):
+    """The position where each part begins, and its tokens before they were masked."""
+    ids = example.input_ids.copy()
+    ids[example.masked_positions] = example.masked_labels
+    ends = np.flatnonzero(ids == tokenizer.sep_id)
+    for start, end in zip([1, *(ends[:-1] + 1)], ends, strict=True):
+        yield start, [tokenizer.token(int(token_id)) for token_id in ids[start:end]]
+
+
+def test_characters_of_a_word_are_masked_together(chinese):
+    """As Chinese-BERT-wwm does; without words each character is drawn for itself."""
+    split = {corpus.has_words: 0 for corpus in chinese}
+    for corpus in chinese:
+        examples = PretrainingExamples(corpus, max_seq_length=48, masking=Masking(rate=0.3, whole_words=True))
+        for number in range(60):
+            example = examples.example(0, number)
+            for start, tokens in parts(example, corpus.tokenizer):
+                text = "".join(token.removeprefix("##")[0] for token in tokens)  # a character a token
+                for word in WORDS:
+                    place = text.find(word)
+                    if place >= 0:
+                        among = np.isin(np.arange(len(word)) + place + start, example.masked_positions)
+                        split[corpus.has_words] += among.any() and not among.all()
+
+    assert split[True] == 0
+    assert split[False] > 10
+
+
+def test_masked_words_are_whole_and_fill_the_budget(chinese):
+    """At most round(length x rate) tokens; a word begins anew at each part and where one was cut."""
+    corpus, rate = chinese[0], 0.15
+    examples = PretrainingExamples(corpus, max_seq_length=32, masking=Masking(rate=rate, whole_words=True))
+    lengths = []
+    for number in range(examples.num_examples(0)):
+        example = examples.example(0, number)
+        budget = max(1, round(len(example.input_ids) * rate))
+        assert len(example.masked_positions) <= budget
+        lengths.append(len(example.masked_positions) / budget)
+
+    assert np.mean(lengths) > 0.9
+
+
+def test_the_parts_of_a_pair_are_not_one_word(chinese):
+    """What truncation leaves of a word is a word; [CLS] and [SEP] belong to none."""
+    corpus = chinese[0]
+    examples = PretrainingExamples(corpus, max_seq_length=12, masking=Masking(whole_words=True))
+    document = [(0, 0, 3), (1, 0, 3)]
+    lengths = [len(corpus.tokens(*part)) for part in document]
+    inner = [np.flatnonzero(corpus.continues_word(*part)) for part in document]
+    kept = [np.arange(places[0], length) for places, length in zip(inner, lengths, strict=True)]
+    input_ids = np.zeros(sum(map(len, kept)) + 3, np.int64)
+    continues = examples._continues_word(document, kept, input_ids)
+
+    second = len(kept[0]) + 2
+    assert not continues[[0, 1, second - 1, second, -1]].any()
+    for start, tokens, part in ((1, kept[0], document[0]), (second, kept[1], document[1])):
+        expected = corpus.continues_word(*part)[tokens[1:]]
+        assert continues[start + 1 : start + len(tokens)].tolist() == expected.tolist()
+
+
+def test_chinese_without_words_is_noted(chinese):
+    """With the command that keeps them."""
+    with_words, without = chinese
+
+    assert whole_words_note(with_words) is None
+    note = whole_words_note(without)
+    assert note.startswith("83% of the first 1,800 tokens are Chinese characters")
+    assert note.endswith("prepare the corpus with --words jieba")
+
+
+def test_whole_words_in_the_vocabulary_are_noted(corpus, text_file, tmp_path):
+    """Where nearly all words are one token; not where they are of pieces."""
+    train_vocab(VocabRecipe(data=(text_file,), out=tmp_path / "tokenizer", vocab_size=200, min_frequency=1))
+    whole = prepare(tmp_path, "whole", text_file.read_text(), tmp_path / "tokenizer", None)
+
+    assert whole_words_note(corpus) is None
+    assert "changes hardly anything: 0.0% of the first" in whole_words_note(whole)
+
+
+def test_a_run_says_so(chinese, tmp_path, alone, capsys):
+    """Only one that is to mask whole words."""
+    for whole_words in (True, False):
+        run = tmp_path / str(whole_words)
+        recipe = PretrainRecipe(corpus=chinese[1].directory, run_dir=run, num_steps=1, whole_words=whole_words, **TINY)
+        pretrain(recipe, alone)
+
+        assert ("note: 83% of the first" in capsys.readouterr().out) == whole_words
