@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import shutil
 import sys
 from bisect import bisect_right
@@ -31,6 +32,7 @@ from training.progress import Progress
 from training.text.documents import BLOCK_BYTES, Block, find_files, read_blocks
 from training.text.duplicates import DuplicateCounter
 from training.text.nodes import Job, make_shards_on_ray
+from training.text.pairs import LEAST_NEXT, LEAST_SHOWN, PairRules, PairSummary, estimate_pairs
 from training.text.shard_maker import ShardSummary, make_shard
 from training.text.shards import COUNTS, Shard
 from training.text.words import name_with_version
@@ -46,6 +48,8 @@ FEW_BOUNDARIES = 0.05
 """Share of the places between two characters where a word begins: 0.5 in Chinese that jieba segments."""
 LONG_SENTENCE = 128
 """Tokens of an example in pretraining, as a rule."""
+SAMPLE_SENTENCES, SAMPLE_DOCUMENTS = 200_000, 20_000
+"""Of a corpus, from which its pairs are estimated."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,6 +235,23 @@ class Corpus:
         ids = shard.ids[:SAMPLE_TOKENS]
         return ids, shard.continues_word(0, len(ids)) if self.has_words else None
 
+    def token_places(self, documents: np.ndarray, sentences: np.ndarray) -> np.ndarray:
+        """[n] int64 where sentences of documents begin, in tokens of the corpus; one past its last is where it ends."""
+        shard_of = np.searchsorted(self._first_document, documents, side="right") - 1
+        order = np.argsort(shard_of, kind="stable")
+        bounds = np.searchsorted(shard_of[order], np.arange(len(self._shards) + 1))
+        places, num_before = np.empty(len(documents), np.int64), 0
+        for number, shard in enumerate(self._shards):
+            rows = order[bounds[number] : bounds[number + 1]]
+            local = documents[rows] - self._first_document[number]
+            places[rows] = num_before + shard.sentence_ends[shard.document_ends[local] + sentences[rows]]
+            num_before += len(shard.ids)
+        return places
+
+    def num_single(self) -> int:
+        """Number of documents of a single sentence."""
+        return sum(int((np.diff(shard.document_ends) == 1).sum()) for shard in self._shards)
+
     def token_counts(self) -> np.ndarray:
         """[vocabulary] how often each token occurs."""
         size = self.tokenizer.vocab_size
@@ -285,7 +306,10 @@ def main() -> None:
     )
     words = f"words of {recipe.words}: {info['num_words']:,}; " if recipe.words else ""
     print(f"{counts}; {words}{repeated} -> {recipe.out}")
-    for warning in _warnings(info):
+    corpus = Corpus(recipe.out)
+    pairs = _estimate(corpus)
+    print(_describe_pairs(corpus, pairs))
+    for warning in (*_warnings(info), *_pair_warnings(corpus, pairs)):
         print(f"warning: {warning}", file=sys.stderr)
 
 
@@ -319,13 +343,51 @@ def _warnings(info: dict[str, Any]) -> Iterator[str]:
             f"{info['unknown_token_share']:.1%} of tokens are [UNK], words for which the vocabulary has no pieces; "
             + ("learn one from this text, or a larger one: training.vocab")
         )
-    if info["num_tokens"] > LONG_SENTENCE * info["num_sentences"]:
+    if _has_long_sentences(info):
         yield f"sentences have {info['num_tokens'] / info['num_sentences']:.0f} tokens in the mean, of which " + (
             "pretraining reads as many as an example has; put a sentence a line"
         )
     yield from _word_warnings(info)
     if info["num_documents"] < 2:
         yield "all of this is one document, but pretraining needs at least two; put a blank line between documents"
+
+
+def _has_long_sentences(info: dict[str, Any]) -> bool:
+    return bool(info["num_tokens"] > LONG_SENTENCE * info["num_sentences"])
+
+
+def _estimate(corpus: Corpus) -> PairSummary:
+    """Pairs of an epoch at the default length, of as many documents as take about a second."""
+    size = max(corpus.info["num_sentences"] / SAMPLE_SENTENCES, corpus.num_documents / SAMPLE_DOCUMENTS, 1)
+    step = max(1, min(math.ceil(size), corpus.num_documents - 1))  # two documents at least, where there are
+    rules = PairRules(max_seq_length=LONG_SENTENCE, next_sentences=corpus.num_documents > 1)
+    return estimate_pairs(corpus, rules, step=step)
+
+
+def _describe_pairs(corpus: Corpus, pairs: PairSummary) -> str:
+    num_single = corpus.num_single()
+    text = (
+        f"{num_single:,} of {corpus.num_documents:,} documents ({num_single / corpus.num_documents:.1%}) have a single "
+        f"sentence; an epoch of examples of {LONG_SENTENCE} tokens shows about {pairs.shown:.1%} of the text"
+    )
+    if corpus.num_documents < 2:
+        return text
+    return f"{text}; about {pairs.can_be_next:.1%} of its next-sentence pairs can be next"
+
+
+def _pair_warnings(corpus: Corpus, pairs: PairSummary) -> Iterator[str]:
+    if corpus.num_documents >= 2 and pairs.can_be_next < LEAST_NEXT:
+        yield (
+            f"about {pairs.can_be_next:.1%} of next-sentence pairs can be next ({corpus.num_single():,} of "
+            f"{corpus.num_documents:,} documents have a single sentence): if sentence ends were not found, put a "
+            "sentence a line; if each line is a document, put blank lines between whole documents only; or pretrain "
+            "with --no-next-sentences"
+        )
+    if pairs.shown < LEAST_SHOWN and not _has_long_sentences(corpus.info):  # which is warned of already
+        yield (
+            f"an epoch of examples of {LONG_SENTENCE} tokens shows about {pairs.shown:.1%} of the text: sentences that "
+            "are longer than an example are cut; put a sentence a line, or pretrain with a larger --max-seq-length"
+        )
 
 
 if __name__ == "__main__":

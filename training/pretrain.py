@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import numpy as np
 import torch
 import tyro
 from torch import nn
@@ -35,6 +34,7 @@ from training.checkpoint import (
 )
 from training.command import command, parse
 from training.corpus import Corpus
+from training.data.pair_remarks import LENGTH_FLAGS, remark_on_dev_pairs, remark_on_pairs
 from training.data.pretraining import Masking, PretrainingExamples
 from training.data.pretraining_batches import PretrainingData
 from training.data.whole_words import whole_words_note
@@ -210,11 +210,13 @@ def _pretrain(recipe: PretrainRecipe, run: Run) -> Path:
         if dev_corpus and dev_corpus.digest == corpus.digest:
             print("note: the dev corpus is the one to learn from: its loss says nothing of other text", flush=True)
     dev = _dev_examples(recipe, dev_corpus) if dev_corpus else None
+    phases = _phases(corpus, recipe, objective)
+    world.on_main(lambda: _remark_on_pairs(phases, recipe, dev, is_resumed=bool(run.states())))
     evaluation = _evaluation(model, recipe, dev, world)
     before = _pretraining_before(recipe, request)
     position = train(
         model,
-        _phases(corpus, recipe, objective),
+        phases,
         objective.losses,
         num_steps=recipe.num_steps,
         settings=recipe,
@@ -248,10 +250,10 @@ def _scores(
         return {}
     count = min(recipe.eval_examples, dev.num_examples(0))
     baseline = no_context_scores(corpus, dev.corpus, recipe.direction)
-    if recipe.next_sentences:
-        share = float(np.mean([dev.example(0, number).nsp_label for number in range(count)]))
-        baseline["nsp_accuracy"] = max(share, 1 - share)
     scores = evaluation.scores()
+    if "nsp_accuracy" in scores:
+        share = float(dev.nsp_labels(0)[:count].mean())
+        baseline["nsp_accuracy"] = max(share, 1 - share)
     return {"dev": scores, NO_CONTEXT: baseline | without_context(scores), "num_dev_examples": count}
 
 
@@ -344,6 +346,16 @@ def _phases(corpus: Corpus, recipe: PretrainRecipe, objective: MaskedLM) -> list
     long = PretrainingData(_examples(corpus, recipe, recipe.long_seq_length), size, counts)
     fewer = max(1, recipe.micro_batch_size * recipe.max_seq_length // recipe.long_seq_length)
     return [Phase(data=short, end=1 - recipe.long_share), Phase(data=long, micro_batch_size=fewer)]
+
+
+def _remark_on_pairs(
+    phases: Sequence[Phase], recipe: PretrainRecipe, dev: PretrainingExamples | None, *, is_resumed: bool
+) -> None:
+    for phase, flag in zip(phases, LENGTH_FLAGS, strict=False):
+        assert isinstance(phase.data, PretrainingData)
+        remark_on_pairs(phase.data.examples, flag, is_resumed=is_resumed)
+    if dev:
+        remark_on_dev_pairs(dev, recipe.eval_examples)
 
 
 def _examples(corpus: Corpus, recipe: PretrainRecipe, max_seq_length: int) -> PretrainingExamples:

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -151,7 +152,10 @@ def evaluate_pretraining(
     device: torch.device,
     dtype: Dtype = "fp32",
 ) -> dict[str, float]:
-    """The objective's scores, losses in nats, on the first examples of epoch 0; what is drawn is always the same."""
+    """The objective's scores, losses in nats, on the first examples of epoch 0; what is drawn is always the same.
+
+    There is no accuracy of next sentences where all of them have one label.
+    """
     model.eval()
     sums: Counter[str] = Counter()
     counts: Counter[str] = Counter()
@@ -166,6 +170,8 @@ def evaluate_pretraining(
             for name, (value, count) in found.items():
                 sums[name] += value  # type: ignore[assignment]
                 counts[name] += count
+    if len(np.unique(examples.nsp_labels(0)[:last])) == 1:
+        sums.pop("nsp_accuracy", None)
     return {name: sums[name] / counts[name] for name in sums}
 
 

@@ -18,7 +18,8 @@ from transformers import BertTokenizerFast
 from tasks.tokenizer import Tokenizer
 from tests.commands import call
 from tests.toy import make_text
-from training.corpus import Corpus, CorpusRecipe, main, prepare_corpus
+from training.corpus import LONG_SENTENCE, Corpus, CorpusRecipe, _estimate, main, prepare_corpus
+from training.pretrain import PretrainRecipe
 from training.text.documents import read_documents
 from training.vocab import VocabRecipe, train_vocab
 
@@ -114,16 +115,68 @@ def test_repetition_is_counted_and_warned_of(text_file, tokenizer_dir, tmp_path)
 
 def test_text_that_does_not_suit_is_warned_of(tokenizer_dir, tmp_path, monkeypatch, capsys):
     """Words of another alphabet, a sentence that no example can hold, no second document."""
-    (tmp_path / "a.txt").write_text("много слов the cat " * 50)
-    arguments = f"--data {tmp_path}/a.txt --tokenizer {tokenizer_dir} --out {tmp_path}/out --num-workers 1".split()
-    monkeypatch.setattr(sys, "argv", ["command", *arguments])
-    main()
+    said = run_main("много слов the cat " * 50, tokenizer_dir, tmp_path, monkeypatch, capsys)
 
-    warnings = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning: ")]
+    warnings = [line for line in said.err.splitlines() if line.startswith("warning: ")]
     for warning, start in zip(
         warnings, ("33.3% of tokens are [UNK]", "sentences have 300", "all of this"), strict=True
     ):
         assert warning.startswith(f"warning: {start}")
+
+
+def run_main(text, tokenizer_dir, directory, monkeypatch, capsys):
+    """What `training.corpus` prints of a text."""
+    (directory / "a.txt").write_text(text, encoding="utf-8")
+    arguments = f"--data {directory}/a.txt --tokenizer {tokenizer_dir} --out {directory}/out --num-workers 1".split()
+    monkeypatch.setattr(sys, "argv", ["command", *arguments])
+    main()
+    return capsys.readouterr()
+
+
+@pytest.mark.parametrize(
+    ("separator", "sentences", "can_be_next"), [("\n\n", "40 of 40 documents (100.0%)", "0.0%"), ("\n", "0 of 3", "")]
+)
+def test_pairs_that_can_be_next_are_said(
+    separator, sentences, can_be_next, tokenizer_dir, tmp_path, monkeypatch, capsys
+):
+    """And warned of where they are few, with what to do."""
+    documents = [separator.join("The cat sees the dog" for _ in range(count)) for count in (15, 15, 10)]
+    said = run_main("\n\n".join(documents), tokenizer_dir, tmp_path, monkeypatch, capsys)
+    warning = "of next-sentence pairs can be next (40 of 40 documents have a single sentence): if sentence ends"
+
+    assert sentences in said.out
+    assert re.search(
+        r"shows about [0-9.]+% of the text; about [0-9.]+% of its next-sentence pairs can be next", said.out
+    )
+    assert (f"{can_be_next} {warning}" in said.err) == bool(can_be_next)
+    assert ("--no-next-sentences" in said.err) == bool(can_be_next)
+
+
+def test_text_that_an_epoch_does_not_show_is_said(tokenizer_dir, tmp_path, monkeypatch, capsys):
+    """Where most sentences are short, too, but most tokens are in long ones."""
+    documents = [" ".join(["cat"] * 300) + "\n" + "\n".join(["the dog"] * 9)] * 20
+    said = run_main("\n\n".join(documents), tokenizer_dir, tmp_path, monkeypatch, capsys)
+
+    shown = float(re.search(r"shows about ([0-9.]+)% of the text", said.out)[1])
+    assert 10 < shown < 50
+    assert f"an epoch of examples of 128 tokens shows about {shown}% of the text: sentences" in said.err
+
+
+def test_estimates_are_of_the_default_length():
+    """That of pretraining."""
+    assert PretrainRecipe(corpus=Path("a"), run_dir=Path("b")).max_seq_length == LONG_SENTENCE
+
+
+def test_estimates_take_a_sample_of_large_corpora(corpus, monkeypatch):
+    """The fewer documents, the larger the corpus, but two at least."""
+    whole = _estimate(corpus)
+    monkeypatch.setattr("training.corpus.SAMPLE_SENTENCES", 100)
+    some = _estimate(corpus)
+    monkeypatch.setattr("training.corpus.SAMPLE_SENTENCES", 1)
+    least = _estimate(corpus)
+
+    assert whole.can_be_next == pytest.approx(some.can_be_next, abs=0.2)
+    assert whole != some != least
 
 
 def test_damage_is_found(corpus_dir, tmp_path):

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -17,9 +18,10 @@ import torch
 import transformers
 
 from tests.commands import call
-from tests.toy import TINY
+from tests.toy import TINY, make_text
 from tests.training.gradients import write_gradients
 from training.checkpoint import checkpoint_digest, load_model, read_task_card
+from training.corpus import CorpusRecipe, prepare_corpus
 from training.data.pretraining import PretrainingExamples
 from training.data.pretraining_batches import IGNORED, pretraining_batch
 from training.launch import launch
@@ -84,8 +86,9 @@ def test_processes_and_micro_batches_change_nothing(corpus_dir, tmp_path, alone)
     flags = ["--num-steps", "5", "--dropout", "0", "--learning-rate", "1e-3"]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     command_line = command(corpus_dir, tmp_path / "processes", *flags, processes=2)
-    subprocess.run(command_line, check=True, capture_output=True, env=environment)
+    ran = subprocess.run(command_line, check=True, capture_output=True, env=environment, text=True)
 
+    assert ran.stdout.count("of the pairs can be next") == 1
     expected = losses(tmp_path / "whole")
     for name in ("three", "single", "processes"):
         for line, other in zip(expected, losses(tmp_path / name), strict=True):
@@ -116,6 +119,81 @@ def test_gradients_do_not_depend_on_the_split(corpus_dir, tmp_path):
         other = torch.load(tmp_path / f"{name}.pt")
         assert other.keys() == whole.keys()
         assert max((other[key] - whole[key]).abs().max() for key in whole) < 1e-6 * norm, name
+
+
+@pytest.fixture(scope="module")
+def corpora(tokenizer_dir, tmp_path_factory):
+    """Corpora of 60 documents by name: all of a single sentence, one in ten longer, of a sentence that no example has
+    room for."""
+    directory = tmp_path_factory.mktemp("corpora")
+    sentences = [line for line in make_text(60, seed=3).splitlines() if line]
+    texts = {
+        "single": sentences[:60],
+        "few": ["\n".join(sentences[n : n + (4 if n % 10 == 0 else 1)]) for n in range(60)],
+        "long": ["\n".join([" ".join(["the cat"] * 60)] * 3)] * 60,
+    }
+    for name, documents in texts.items():
+        (directory / f"{name}.txt").write_text("\n\n".join(documents))
+        data = (directory / f"{name}.txt",)
+        prepare_corpus(CorpusRecipe(data=data, tokenizer=tokenizer_dir, out=directory / name, num_workers=1))
+    return directory
+
+
+@pytest.mark.parametrize("name", ["single", "long"])
+@pytest.mark.parametrize("objective", ["masked-lm", "replaced-tokens"])
+def test_next_sentences_that_are_all_random_are_refused(name, objective, corpora, tmp_path, alone, capfd):
+    """With the flag that mends it, and in place; without them nothing is said of pairs."""
+    wanted = recipe(corpora / name, tmp_path / "run", num_steps=1, objective=objective)
+    single = {"single": 60, "long": 0}[name]
+
+    with pytest.raises(
+        ValueError,
+        match=rf"none of the pairs of `.*{name}` at 32 tokens can be next \({single} of 60 .* --no-next-sentences$",
+    ):
+        pretrain(wanted, alone)
+    assert not wanted.run_dir.exists()
+    capfd.readouterr()
+    pretrain(replace(wanted, next_sentences=False), alone)
+    said = capfd.readouterr()
+    assert "be next" not in said.out + said.err
+    assert ("of the text, as long sentences are cut" in said.out) == (name == "long")
+
+
+def test_a_run_that_learns_from_such_a_corpus_already_goes_on(corpora, tmp_path, alone, capfd, monkeypatch):
+    """With a warning."""
+    changes = {"num_steps": 3, "checkpoint_every": 1, "eval_every": 2, "dev_corpus": corpora / "few"}
+    with monkeypatch.context() as patch:
+        patch.setattr("training.pretrain._remark_on_pairs", lambda *_, **__: None)
+        patch.setattr("training.pretrain.evaluate_pretraining", None)  # dies at step 2
+        with pytest.raises(TypeError):
+            pretrain(recipe(corpora / "single", tmp_path / "run", **changes), alone)
+    capfd.readouterr()
+
+    pretrain(recipe(corpora / "single", tmp_path / "run", **changes), alone)
+    assert re.search(r"warning: 0\.0% of the pairs of .* is right in 100\.0%", capfd.readouterr().err)
+
+
+def test_few_next_sentences_are_warned_of(corpora, tmp_path, alone, capfd):
+    """Beside what is said of every corpus, at each length."""
+    pretrain(recipe(corpora / "few", tmp_path / "run", num_steps=2, long_seq_length=64, long_share=0.5), alone)
+    said = capfd.readouterr()
+
+    stated = re.findall(r"^an epoch at (\d+) tokens: ([0-9.]+)% of the pairs can be next \(", said.out, re.MULTILINE)
+    warned = re.findall(r"^warning: ([0-9.]+)% of the pairs of `.*` at (\d+) tokens", said.err, re.MULTILINE)
+    assert [length for length, _ in stated] == ["32", "64"]
+    assert [(length, fraction) for fraction, length in warned] == stated
+
+
+def test_next_sentences_of_dev_that_are_all_random_are_not_scored(corpora, corpus_dir, tmp_path, alone, capfd):
+    """Else 100% would be nothing to be proud of."""
+    for dev in ("single", "few"):
+        changes = {"num_steps": 1, "dev_corpus": corpora / dev}
+        scores = read_task_card(pretrain(recipe(corpus_dir, tmp_path / dev, **changes), alone)).scores
+        said = capfd.readouterr().err
+
+        assert ("nsp_accuracy" in scores["dev"]) == ("nsp_accuracy" in scores["no context"]) == (dev == "few")
+        assert ("are random: nsp_accuracy is left out" in said) == (dev == "single")
+        assert ('compare nsp_accuracy with who always says "random"' in said) == (dev == "few")
 
 
 def test_run_started_differently_is_refused(corpus_dir, tmp_path, alone):

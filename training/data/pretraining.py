@@ -9,8 +9,7 @@ step at once and sees the same global batches with any number of processes. Abla
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -18,24 +17,15 @@ import numpy as np
 
 from training.corpus import Corpus
 from training.model.bert import Direction
-
-_PLAN = np.dtype(
-    [
-        ("document", np.int32),
-        ("first", np.int32),  # first part: sentences first to middle of the document
-        ("middle", np.int32),
-        ("last", np.int32),  # second part: sentences middle to last, when it is the next one
-        ("random_document", np.int32),  # else sentences random_first to random_last of that document; -1 for next
-        ("random_first", np.int32),
-        ("random_last", np.int32),
-    ]
+from training.text.pairs import (
+    EXAMPLE_STREAM,
+    ORDER_STREAM,
+    PairRules,
+    PairSummary,
+    draw_pairs,
+    random_generator,
+    summarise_pairs,
 )
-_PLAN_STREAM, _ORDER_STREAM, _EXAMPLE_STREAM = range(3)
-
-
-def random_generator(seed: int, epoch: int, stream: int, index: int = 0) -> np.random.Generator:
-    """A generator of its own for each (seed, epoch, stream, index), at no cost for the indices before."""
-    return np.random.Generator(np.random.Philox(key=[seed, epoch], counter=[0, 0, index, stream]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,11 +94,12 @@ class PretrainingExamples:
         self.corpus = corpus
         self.seed = seed
         self.masking = masking or Masking()
-        self.short_seq_prob = short_seq_prob
         self.next_sentences = next_sentences
         self.direction = direction
         self.max_seq_length = max_seq_length
-        self.max_tokens = max_seq_length - 3
+        self._rules = PairRules(
+            max_seq_length=max_seq_length, short_seq_prob=short_seq_prob, next_sentences=next_sentences, seed=seed
+        )
         self._vocab_size = corpus.tokenizer.vocab_size
         self._is_piece = corpus.tokenizer.continues_word() if self.masking.whole_words else None
         self._epoch = lru_cache(maxsize=2)(self._draw_epoch)
@@ -124,13 +115,22 @@ class PretrainingExamples:
         """How many examples an epoch has (it varies a little, as pairs are drawn anew)."""
         return len(self._epoch(epoch)[0])
 
+    def nsp_labels(self, epoch: int) -> np.ndarray:
+        """[examples] int64: the `nsp_label` of each, at no cost."""
+        plan, order = self._epoch(epoch)
+        return (plan["random_document"][order] >= 0).astype(np.int64)
+
+    def summary(self, epoch: int = 0) -> PairSummary:
+        """What its pairs are, and what they show of the corpus."""
+        return summarise_pairs(self.corpus, self._epoch(epoch)[0], self._rules)
+
     def example(self, epoch: int, index: int) -> PretrainingExample:
         """Example `index` of an epoch."""
         plan, order = self._epoch(epoch)
-        rng = random_generator(self.seed, epoch, _EXAMPLE_STREAM, index)
+        rng = random_generator(self.seed, epoch, EXAMPLE_STREAM, index)
         parts, is_random = _parts(plan[order[index]])
         first, second = (self.corpus.tokens(*part) for part in parts)
-        kept = truncate_at_random_ends(np.arange(len(first)), np.arange(len(second)), self.max_tokens, rng)
+        kept = truncate_at_random_ends(np.arange(len(first)), np.arange(len(second)), self._rules.max_tokens, rng)
         first, second = first[kept[0]], second[kept[1]]
         arrays = self.corpus.tokenizer.assemble(first, second if len(second) else None)
         input_ids, positions, labels = arrays["input_ids"], *next_tokens(arrays["input_ids"], self.direction)
@@ -162,37 +162,8 @@ class PretrainingExamples:
         return continues
 
     def _draw_epoch(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
-        rows = (row for document in range(self.corpus.num_documents) for row in self._draw_document(epoch, document))
-        plan = np.fromiter(rows, _PLAN)
-        return plan, random_generator(self.seed, epoch, _ORDER_STREAM).permutation(len(plan))
-
-    def _draw_document(self, epoch: int, document: int) -> Iterator[tuple[int, ...]]:
-        """Cut one document into pairs; sentences after a random next are put back and used again."""
-        rng = random_generator(self.seed, epoch, _PLAN_STREAM, document)
-        ends = self.corpus.sentence_ends(document).tolist()
-        target = self.max_tokens
-        if rng.random() < self.short_seq_prob:
-            target = int(rng.integers(2, self.max_tokens + 1))
-        first = 0
-        while first < len(ends) - 1:
-            last = _reach(ends, first, target)
-            middle = first + (int(rng.integers(1, last - first)) if last - first >= 2 else 1)
-            if self.next_sentences and (last - first == 1 or rng.random() < 0.5):
-                wanted = target - (ends[middle] - ends[first])
-                yield document, first, middle, last, *self._draw_random_next(document, wanted, rng)
-                first = middle
-            else:
-                yield document, first, middle, last, -1, 0, 0
-                first = last
-
-    def _draw_random_next(self, document: int, wanted: int, rng: np.random.Generator) -> tuple[int, int, int]:
-        for _ in range(10):
-            other = int(rng.integers(self.corpus.num_documents))
-            if other != document:
-                break
-        ends = self.corpus.sentence_ends(other)
-        start = int(rng.integers(len(ends) - 1))
-        return other, start, _reach(ends, start, wanted)
+        plan = draw_pairs(self.corpus, self._rules, epoch)
+        return plan, random_generator(self.seed, epoch, ORDER_STREAM).permutation(len(plan))
 
 
 def _parts(row: np.void) -> tuple[list[tuple[int, int, int]], bool]:
@@ -200,11 +171,6 @@ def _parts(row: np.void) -> tuple[list[tuple[int, int, int]], bool]:
     is_random = bool(row["random_document"] >= 0)
     second = ("random_document", "random_first", "random_last") if is_random else ("document", "middle", "last")
     return [(row[a], row[b], row[c]) for a, b, c in (("document", "first", "middle"), second)], is_random
-
-
-def _reach(ends: Sequence[int] | np.ndarray, first: int, num_tokens: int) -> int:
-    """The end of the sentences, one at least, that from `first` on have `num_tokens`, or of all that are left."""
-    return min(bisect_left(ends, ends[first] + num_tokens, first + 1), len(ends) - 1)
 
 
 def truncate_at_random_ends(

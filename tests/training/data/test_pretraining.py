@@ -1,11 +1,18 @@
 """Pairs and masks by the rules of the paper and the reference code."""
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.toy import WORDS
+from training.corpus import Corpus, CorpusRecipe, prepare_corpus
 from training.data.pretraining import Masking, PretrainingExamples, mask_tokens, truncate_at_random_ends
+from training.text.pairs import PairRules, estimate_pairs, truncated_lengths
+from training.vocab import VocabRecipe, train_vocab
 
 
 @pytest.fixture(scope="module")
@@ -194,6 +201,86 @@ def test_without_next_sentences_a_pair_is_a_run_of_text(corpus):
         assert rows["last"][-1] == corpus.num_sentences(document)
 
 
+CHINESE = [item["text"] for item in json.loads(Path("tests/data/sentences.json").read_text("utf-8"))["Chinese"]]
+
+
+def make_documents(kind):
+    """300 documents, each a list of lines."""
+    rng = np.random.default_rng(0)
+    if kind == "Chinese":
+        return [[CHINESE[number] for number in rng.permutation(len(CHINESE))[: rng.integers(1, 4)]] for _ in range(300)]
+    counts = {"one": [1], "two": [2], "many": range(10, 30), "mixed": [1, 1, 1, 2, 3, 9], "long": [1, 3], "huge": [1]}
+    words = {"long": (20, 60), "huge": (200, 400)}.get(kind, (3, 12))
+    sizes = rng.choice(counts[kind], 300)
+    return [[" ".join(rng.choice(WORDS, rng.integers(*words))) for _ in range(size)] for size in sizes]
+
+
+@pytest.fixture(scope="module", params=["one", "two", "many", "mixed", "long", "huge", "Chinese"])
+def some_corpus(request, tmp_path_factory):
+    """Corpora that differ in how many sentences a document has, and how long they are; several shards."""
+    directory = tmp_path_factory.mktemp("some")
+    data = directory / "a.txt"
+    data.write_text("\n\n".join("\n".join(lines) for lines in make_documents(request.param)), encoding="utf-8")
+    train_vocab(VocabRecipe(data=(data,), out=directory / "tokenizer", vocab_size=200, min_frequency=1))
+    recipe = {"data": (data,), "tokenizer": directory / "tokenizer", "chunk_bytes": 10_000, "num_workers": 1}
+    prepare_corpus(CorpusRecipe(**recipe, out=directory / "corpus"))
+    return request.param, Corpus(directory / "corpus")
+
+
+def places(corpus):
+    """The same corpus, whose tokens are the numbers of their places after the vocabulary."""
+    ends = np.cumsum([0, *(np.ptp(corpus.sentence_ends(number)) for number in range(corpus.num_documents))])
+    found = Corpus(corpus.directory)
+
+    def tokens(document, first, last):
+        start, stop = np.diff(corpus.sentence_ends(document)).cumsum()[[first - 1, last - 1]] * [first > 0, last > 0]
+        return np.arange(start, stop) + ends[document] + corpus.tokenizer.vocab_size
+
+    found.tokens = tokens
+    return found
+
+
+@pytest.mark.parametrize("next_sentences", [True, False])
+@pytest.mark.parametrize("max_seq_length", [32, 128])
+def test_summary_is_what_the_examples_are(max_seq_length, next_sentences, some_corpus):
+    """Counted: labels, and the tokens of the corpus that stand in an example of the epoch."""
+    kind, corpus = some_corpus
+    corpus = places(corpus)
+    examples = PretrainingExamples(corpus, max_seq_length=max_seq_length, next_sentences=next_sentences, seed=5)
+    everything = [examples.example(0, index) for index in range(examples.num_examples(0))]
+    labels = [example.nsp_label for example in everything]
+    tokens = np.concatenate([restored(example) for example in everything])
+    shown = np.unique(tokens[tokens >= corpus.tokenizer.vocab_size])
+
+    summary = examples.summary()
+
+    assert examples.nsp_labels(0).tolist() == labels
+    assert summary.are_next == pytest.approx(1 - np.mean(labels), abs=1e-12)
+    assert summary.shown == pytest.approx(len(shown) / corpus.info["num_tokens"], abs=0.01)
+    if next_sentences:
+        assert summary.are_next == pytest.approx(summary.can_be_next / 2, abs=2 / len(labels) ** 0.5)
+        assert (summary.can_be_next == 0) == (kind in ("one", "huge"))
+    sample = estimate_pairs(
+        corpus, PairRules(max_seq_length=max_seq_length, next_sentences=next_sentences, seed=5), step=2
+    )
+    assert sample.can_be_next == pytest.approx(summary.can_be_next, abs=0.1)
+    assert sample.shown == pytest.approx(summary.shown, abs=0.1)
+
+
+def test_places_are_counted_through_all_shards(corpus):
+    """In any order."""
+    rng = np.random.default_rng(0)
+    documents = rng.integers(corpus.num_documents, size=100)
+    sentences = np.array([rng.integers(corpus.num_sentences(number) + 1) for number in documents])
+    lengths = [np.diff(corpus.sentence_ends(number)) for number in range(corpus.num_documents)]
+    expected = [
+        sum(map(sum, lengths[:number])) + sum(lengths[number][:sentence])
+        for number, sentence in zip(documents, sentences, strict=True)
+    ]
+
+    assert corpus.token_places(documents, sentences).tolist() == expected
+
+
 @pytest.mark.parametrize("direction", ["left-to-right", "right-to-left", "concatenated"])
 def test_language_models_predict_the_next_token(direction, corpus):
     """The token after each (before each, from the right), with nothing hidden."""
@@ -221,6 +308,7 @@ def test_truncation_takes_from_the_longer_at_either_end(num_first, num_second, m
     first, second = np.arange(num_first), np.arange(100, 100 + num_second)
     a, b = truncate_at_random_ends(first, second, max_tokens, np.random.default_rng(seed))
 
+    assert (len(a), len(b)) == truncated_lengths(num_first, num_second, max_tokens)
     assert len(a) + len(b) == min(max_tokens, num_first + num_second)
     for part, whole in ((a, first), (b, second)):
         assert len(part) >= 1
