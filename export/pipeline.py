@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import tyro
 
@@ -59,9 +59,9 @@ class Wishes:
     limits: Annotated[Limits, tyro.conf.arg(name="quality")] = field(default_factory=Limits)
     mixed: bool = False
     """int8: leave the parts that lose most in floats, as many as the limits ask for."""
-    truncate: bool | None = None
-    """Whether the server cuts texts that are too long where a call does not say. Unset: if the data that the model is
-    judged on, or else was evaluated on, have such texts: its scores are of texts that were cut."""
+    truncate: Literal["auto", "yes", "no"] = "auto"
+    """Whether the server cuts texts that are too long where a call does not say. `auto`: if the data that the model is
+    judged on, or was evaluated on, have such texts, be it one, as its scores are of texts that were cut."""
     tune: bool = True
     """Try which form of the graph is the fastest on this machine; otherwise one that is often fast."""
 
@@ -169,23 +169,20 @@ def _make_graph(source: Source, model: BertModel, directory: Path, wishes: Wishe
 
 
 def _truncates(source: Source, evidence: Evidence, wishes: Wishes, stages: Stages) -> bool:
-    """Whether texts that are too long are cut where a call does not say."""
-    settings, card = source.task.settings, source.card
-    cuts = (
-        card.provenance.get("cuts", {}) if card and card.task == source.task.name and card.settings == settings else {}
-    )
-    dev = next((cut for what, cut in cuts.items() if what.startswith("dev")), {"num_cut": 0})
-    in_words = ""
+    """Whether the server cuts texts that are too long where a call does not say."""
+    cuts = []
     if evidence.num_cut:
-        in_words = f"{evidence.num_cut:,} of {evidence.name} were cut"
-    elif not evidence.score and dev["num_cut"]:
-        in_words = f"{dev['num_cut']:,} of {dev['num_examples']:,} dev examples of the training were cut"
-    if in_words:
-        default = (
-            "cuts such texts" if wishes.truncate is not False else "refuses such texts, with which it was evaluated"
-        )
-        stages.say(f"{in_words} to fit {limit_of(source.task)}: the server {default} (--truncate)")
-    return bool(in_words) if wishes.truncate is None else wishes.truncate
+        cuts.append(f"{evidence.num_cut:,} of {evidence.name}")
+    card = source.card
+    if card and card.task == source.task.name and card.settings == source.task.settings:
+        for what, cut in card.provenance.get("cuts", {}).items():
+            if what.startswith("dev") and cut["num_cut"]:
+                cuts.append(f"{cut['num_cut']:,} of {cut['num_examples']:,} {what} of the training")
+    truncate = bool(cuts) if wishes.truncate == "auto" else wishes.truncate == "yes"
+    if cuts:
+        verb = "cuts" if truncate else "refuses"
+        stages.say(f"cut to fit {limit_of(source.task)}: {', '.join(cuts)}; the server {verb} such texts (--truncate)")
+    return truncate
 
 
 def _measure(gate: Gate, model: BertModel, sequences: list[Features], stages: Stages) -> None:

@@ -103,7 +103,7 @@ class NoMessageError(ValueError):
 
 
 class MessageTooLargeError(RefusedError):
-    """No request may have so many bytes."""
+    """A request, or its reply, has more bytes than it may."""
 
 
 class UnavailableError(Exception):

@@ -11,7 +11,7 @@ import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import pairwise
 
 import numpy as np
@@ -23,8 +23,8 @@ _INITIALS = re.compile(r"(?:[^\W\d]{1,2}(\W))(?:[^\W\d]{1,2}\1)*[^\W\d]{1,2}")
 _APOSTROPHES = "'\u2019"
 """Behind an elided word (`l'Italia`), nothing else ends a word that no space follows."""
 _MANY_APART = 10
-"""A mark between two words was once attached to both, or stood alone: nobody knows. It belongs to words unless those
-with it are so many times fewer than pairs of words with it in between."""
+"""A mark between two words was attached to both in the text, or stood alone: the data do not tell. It belongs to words
+unless those with it are so many times fewer than pairs of words with it in between."""
 _MIN_COUNT = 3
 _MIN_OUTER = 10
 """Different words from which on a mark belongs to all words that it stands before, or behind."""
@@ -60,6 +60,16 @@ class JoinedWords:
         if odd is not None:
             raise ValueError(f"joined_marks of tagging are written as `a-a`, `0.0`, `@a`, `a%` or `a.a.`: `{odd[:50]}`")
 
+    @cached_property
+    def mark_set(self) -> frozenset[str]:
+        """The marks, to look them up."""
+        return frozenset(self.marks)
+
+    @cached_property
+    def word_set(self) -> frozenset[str]:
+        """The words, to look them up."""
+        return frozenset(self.words)
+
     def join(
         self, text: str, bounds: np.ndarray, max_chars: int, check: Callable[[], None] = lambda: None
     ) -> np.ndarray:
@@ -88,11 +98,17 @@ def _words(bounds: np.ndarray, goes_on: np.ndarray) -> np.ndarray:
     return np.stack([bounds[firsts, 0], bounds[np.append(firsts[1:], len(bounds)) - 1, 1]], axis=1)
 
 
+@lru_cache(maxsize=16)
+def rules_of(marks: tuple[str, ...], words: tuple[str, ...]) -> JoinedWords:
+    """Make the rules of a model once, rather than for each text."""
+    return JoinedWords(marks, words)
+
+
 class _Joining:
     """Looks at each mark of a text, from left to right."""
 
     def __init__(self, rules: JoinedWords, text: str, bounds: np.ndarray) -> None:
-        self._marks, self._words = frozenset(rules.marks), frozenset(rules.words)
+        self._marks, self._words = rules.mark_set, rules.word_set
         self._text, self._bounds = text, bounds
         self._goes_on = np.zeros(len(bounds), bool)
 
@@ -182,8 +198,8 @@ def learn(sentences: Iterable[Sequence[str]]) -> JoinedWords:
     """Find out which marks belong to words.
 
     A mark belongs to the words that have it (`a-a`, `@a`) if they are more than those that have it as a word of its own
-    beside them. Words that begin or end with a mark and do not follow that rule are learnt by heart, if there are some
-    of each.
+    beside them. Words that begin or end with a mark and do not follow that rule are listed one by one, if there are
+    some of each.
 
     Args:
         sentences: words, as they were tagged.

@@ -18,7 +18,7 @@ from tasks.base import InvalidExample, Outputs, Task, TaskSettings, check_label_
 from tasks.bounds import MAX_SEQ_LENGTH, MAX_STRICT_LABELS, check_bounds
 from tasks.classification import softmax
 from tasks.features import Features
-from tasks.joined_words import JoinedWords
+from tasks.joined_words import rules_of
 from tasks.metrics import tagging_scores
 from tasks.tags import best_tags, chunks
 from tasks.tokenizer import Tokenizer
@@ -151,7 +151,7 @@ class TaggingSettings(TaskSettings):
         if self.doc_stride < 0:
             raise ValueError(f"doc_stride must not be negative: `{self.doc_stride}`")
         check_bounds(self, {"doc_stride": (0, MAX_SEQ_LENGTH)})
-        JoinedWords(self.joined_marks, self.joined_words)
+        rules_of(self.joined_marks, self.joined_words)
         if (self.strict or self.strict_ends) and len(self.labels) > MAX_STRICT_LABELS:
             raise ValueError(f"labels of strict tagging must be at most {MAX_STRICT_LABELS}: `{len(self.labels)}`")
 
@@ -172,7 +172,7 @@ class Tagging(Task[TaggingExample, WordWindow, TaggingPrediction, TaggingSetting
         text = example.source
         if example.words or text is None:
             return example
-        rules = JoinedWords(self.settings.joined_marks, self.settings.joined_words)
+        rules = rules_of(self.settings.joined_marks, self.settings.joined_words)
         longest = self.settings.max_seq_length - 2  # characters, so that no word that is put together has to be cut
         offsets = Offsets(rules.join(text, self.tokenizer.words(text), longest, self.tokenizer.check))
         known: dict[str, str] = {}  # one object for each word, however often it comes

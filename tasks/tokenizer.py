@@ -231,7 +231,7 @@ class Tokenizer:
         return np.array([self.token(index).startswith("##") for index in range(self.vocab_size)])
 
     def check(self) -> None:
-        """Let who watches end the work, beside tokens."""
+        """Call the watcher, which may raise to end the work, with no tokens."""
         self._watch(0)
 
     def planned(self, bounds: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:

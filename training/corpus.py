@@ -49,7 +49,7 @@ FEW_BOUNDARIES = 0.05
 LONG_SENTENCE = 128
 """Tokens of an example in pretraining, as a rule."""
 SAMPLE_SENTENCES, SAMPLE_DOCUMENTS = 200_000, 20_000
-"""Of a corpus, from which its pairs are estimated."""
+"""Size of the sample from which a corpus's pairs are estimated."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -244,7 +244,8 @@ class Corpus:
         for number, shard in enumerate(self._shards):
             rows = order[bounds[number] : bounds[number + 1]]
             local = documents[rows] - self._first_document[number]
-            places[rows] = num_before + shard.sentence_ends[shard.document_ends[local] + sentences[rows]]
+            ends = shard.sentence_ends[shard.document_ends[local] + sentences[rows]]
+            places[rows] = num_before + ends.astype(np.int64)
             num_before += len(shard.ids)
         return places
 

@@ -179,7 +179,7 @@ class MultipleChoiceObjective(Objective):
 
 
 MOST_DIVIDED = 0.02
-"""Fraction of words that are divided otherwise in running text, above which that is told."""
+"""Fraction of words that running text divides otherwise, above which a warning says so."""
 
 
 def _is_divided(task: AnyTask, word: str) -> bool:

@@ -211,7 +211,7 @@ def _pretrain(recipe: PretrainRecipe, run: Run) -> Path:
             print("note: the dev corpus is the one to learn from: its loss says nothing of other text", flush=True)
     dev = _dev_examples(recipe, dev_corpus) if dev_corpus else None
     phases = _phases(corpus, recipe, objective)
-    world.on_main(lambda: _remark_on_pairs(phases, recipe, dev, is_resumed=bool(run.states())))
+    world.on_main(lambda: None if run.states() else _remark_on_pairs(phases, recipe, dev))  # it takes a pass of pairs
     evaluation = _evaluation(model, recipe, dev, world)
     before = _pretraining_before(recipe, request)
     position = train(
@@ -348,12 +348,10 @@ def _phases(corpus: Corpus, recipe: PretrainRecipe, objective: MaskedLM) -> list
     return [Phase(data=short, end=1 - recipe.long_share), Phase(data=long, micro_batch_size=fewer)]
 
 
-def _remark_on_pairs(
-    phases: Sequence[Phase], recipe: PretrainRecipe, dev: PretrainingExamples | None, *, is_resumed: bool
-) -> None:
+def _remark_on_pairs(phases: Sequence[Phase], recipe: PretrainRecipe, dev: PretrainingExamples | None) -> None:
     for phase, flag in zip(phases, LENGTH_FLAGS, strict=False):
         assert isinstance(phase.data, PretrainingData)
-        remark_on_pairs(phase.data.examples, flag, is_resumed=is_resumed)
+        remark_on_pairs(phase.data.examples, flag)
     if dev:
         remark_on_dev_pairs(dev, recipe.eval_examples)
 

@@ -95,8 +95,8 @@ class Replies(Generic[ResultT]):
             self._usage.timings += self._found.timings
         if self._num_cut:
             warnings.warn(
-                f"`{self._first_model}` reads less than came and cut {self._num_cut} of the inputs, as when it was "
-                "evaluated; truncate=True takes that, truncate=False raises InvalidInput, a Usage tells which",
+                f"`{self._first_model}` cut {self._num_cut} of the inputs to what it reads, as when it was evaluated; "
+                "truncate=True takes that, truncate=False raises InvalidInput, usage=Usage() tells which",
                 TextsCut,
                 stacklevel=4,
             )

@@ -22,7 +22,7 @@ class BertlineError(Exception):
 
 
 class TextsCut(UserWarning):
-    """A server cut texts that were too long, as the model was evaluated so, and nobody asked for it or for `usage`."""
+    """A server cut texts as the model was evaluated so; the call set neither `truncate` nor `usage`."""
 
 
 class ConnectionFailed(BertlineError):

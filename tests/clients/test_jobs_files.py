@@ -381,6 +381,7 @@ def test_columns_to_keep_have_to_be_there(run: Run, folder: Path, name: str) -> 
     for option in ("--keep", "--drop"):
         assert fails(run("embed", "-i", name, option, "idd"), f"`{name}` has no column `idd` (it has: `id`, `text`)")
     assert run("embed", "-i", name, "--drop", "row_number", "--drop", "file").code == 0
+    assert set(run("embed", "-i", name, "--keep", "row_number").rows[0]) == {"row_number", "vector"}
 
 
 def test_no_rows(run: Run, folder: Path) -> None:

@@ -225,7 +225,7 @@ def test_rows_that_are_cut_are_told(run: Run, server: FakeServer, tmp_path: Path
     server.models = [FakeModel(max_seq_length=8, manifest={"truncate": True})]
     (tmp_path / "in.txt").write_text("short\n" + "a text of more words than eight\n" * 2)
     result = run("embed", "-i", f"{tmp_path}/in.txt", "-o", f"{tmp_path}/out.jsonl", *options)
-    told = "2 of 3 rows were cut to what the model reads, as when it was evaluated" in result.err
+    told = "2 of the 3 rows of this run cut to what the model reads, as when it was evaluated" in result.err
 
     assert (result.code, told) == (3 if options == ("--no-truncate",) else 0, not options)
     assert len(lines_of(tmp_path / "out.jsonl")) == (1 if result.code else 3)

@@ -564,27 +564,27 @@ def test_mistakes_of_the_user_get_one_line(tmp_path):
 @pytest.mark.parametrize(
     ("line", "chosen", "cuts"),
     [
-        ("the cat\tnews", None, False),
-        ("the cat " * 40 + "\tnews", None, True),
-        ("the cat " * 40 + "\tnews", False, False),
+        ("the cat\tnews", [], False),
+        ("the cat\tnews", ["--truncate", "yes"], True),
+        ("the cat " * 40 + "\tnews", [], True),
+        ("the cat " * 40 + "\tnews", ["--truncate", "no"], False),
     ],
 )
-def test_a_model_that_is_judged_on_cut_texts_serves_such_texts_cut(line, chosen, cuts, tmp_path, checkpoints):
+def test_a_model_that_is_judged_on_cut_texts_serves_such_texts_cut(
+    line, chosen, cuts, tmp_path, checkpoints, monkeypatch, capsys
+):
     """So that what is served is what was evaluated; the card and the lines of the export say so."""
     (tmp_path / "dev.tsv").write_text(f"text\tlabel\nthe mat\tsports\n{line}\n")
-    said = []
-    made = export_checkpoint(
-        checkpoints["classification"],
-        tmp_path / "models/news/1",
-        Wishes(tune=False, truncate=chosen),
-        data=Data(dev=(tmp_path / "dev.tsv",)),
-        stages=Stages(said.append, bars=False),
-    )
+    path = tmp_path / "models/news/1"
+    arguments = [str(checkpoints["classification"]), str(path), "--no-tune", "--dev", str(tmp_path / "dev.tsv")]
+    monkeypatch.setattr("sys.argv", ["export", *arguments, *chosen])
+    main()
 
-    assert read_model_directory(made.path).manifest.truncate is cuts
-    assert ('"truncate"' in (made.path / "manifest.json").read_text()) is cuts
-    assert any("1 of 2 examples of dev.tsv were cut" in item for item in said) is (len(line) > 100)
-    card = (made.path / "README.md").read_text()
+    assert read_model_directory(path).manifest.truncate is cuts
+    assert ('"truncate"' in (path / "manifest.json").read_text()) is cuts
+    told = f"1 of 2 examples of dev.tsv; the server {'cuts' if cuts else 'refuses'} such texts"
+    assert (told in capsys.readouterr().out) is (len(line) > 100)
+    card = (path / "README.md").read_text()
     assert f"what is longer is {'cut' if cuts else 'refused'} unless a call says otherwise" in card
     assert ("of which 1 were cut to fit" in card) is (len(line) > 100)
 

@@ -11,19 +11,18 @@ LENGTH_FLAGS = ("--max-seq-length", "--long-seq-length")
 """They set the lengths of the phases of a run."""
 
 
-def remark_on_pairs(examples: PretrainingExamples, flag: str, *, is_resumed: bool) -> None:
+def remark_on_pairs(examples: PretrainingExamples, flag: str) -> None:
     """Print what the pairs of an epoch are and show.
 
     Args:
         flag: sets their length.
-        is_resumed: of a run that goes on, which a target that is always the same does not end.
 
     Raises:
         ValueError: when no pair can be next, so that all targets are the same.
     """
     summary = examples.summary()
     if examples.next_sentences:
-        _check_next(examples, summary, is_resumed=is_resumed)
+        _check_next(examples, summary)
         print(
             f"an epoch at {examples.max_seq_length} tokens: {summary.can_be_next:.1%} of the pairs can be next "
             f"({summary.are_next:.1%} are), {summary.shown:.1%} of the text is shown",
@@ -37,20 +36,20 @@ def remark_on_pairs(examples: PretrainingExamples, flag: str, *, is_resumed: boo
         )
 
 
-def _check_next(examples: PretrainingExamples, summary: PairSummary, *, is_resumed: bool) -> None:
+def _check_next(examples: PretrainingExamples, summary: PairSummary) -> None:
     if summary.can_be_next >= LEAST_NEXT:
         return
     found = f"of the pairs of `{examples.corpus.directory}` at {examples.max_seq_length} tokens can be next"
     remedy = (
         "prepare it with more sentences a document (training.corpus says how), or pretrain with --no-next-sentences"
     )
-    if summary.can_be_next or is_resumed:
+    if summary.can_be_next:
         guessed = max(summary.are_next, 1 - summary.are_next)
-        _warn(f'{summary.can_be_next:.1%} {found}: who always says "random" is right in {guessed:.1%}; {remedy}')
+        _warn(f'{summary.can_be_next:.1%} {found}: always answering "random" is right in {guessed:.1%}; {remedy}')
         return
     raise ValueError(
         f"none {found} ({examples.corpus.num_single():,} of {examples.corpus.num_documents:,} documents have a single "
-        f"sentence), so that there is nothing to tell apart; {remedy}"
+        f"sentence), so that every next sentence is random and there is nothing to learn; {remedy}"
     )
 
 
@@ -64,7 +63,7 @@ def remark_on_dev_pairs(examples: PretrainingExamples, num_examples: int) -> Non
         kind = "random" if fraction else "next"
         _warn(f"all pairs of {name} are {kind}: nsp_accuracy is left out; give it documents of several sentences")
     elif examples.summary().can_be_next < LEAST_NEXT:
-        _warn(f'{fraction:.1%} of the pairs of {name} are random: compare nsp_accuracy with who always says "random"')
+        _warn(f'{fraction:.1%} of the pairs of {name} are random: compare nsp_accuracy with always answering "random"')
 
 
 def _warn(text: str) -> None:

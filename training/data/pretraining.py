@@ -121,7 +121,7 @@ class PretrainingExamples:
         return (plan["random_document"][order] >= 0).astype(np.int64)
 
     def summary(self, epoch: int = 0) -> PairSummary:
-        """What its pairs are, and what they show of the corpus."""
+        """Summarise the pairs of an epoch, and what they show of the corpus."""
         return summarise_pairs(self.corpus, self._epoch(epoch)[0], self._rules)
 
     def example(self, epoch: int, index: int) -> PretrainingExample:

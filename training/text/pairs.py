@@ -27,7 +27,7 @@ PLAN = np.dtype(
 )
 LEAST_NEXT = 0.5
 """Fraction of pairs that can be next below which next sentences teach little. Half of those that can be next are: in
-the paper half of all pairs, below this less than a quarter, and who always says "random" is right in more than 75%."""
+the paper half of all pairs, below this less than a quarter, and always answering "random" is right in more than 75%."""
 LEAST_SHOWN = 0.8
 """Fraction of the text that an epoch shows below which much of it is cut away. Running text with sentences of 25 to 40
 tokens shows 93 to 87% in examples of 128 tokens: the last sentence of an example is cut."""
@@ -68,11 +68,11 @@ class EveryNth:
         return -(-self.whole.num_documents // self.step)
 
     def sentence_ends(self, document: int) -> np.ndarray:
-        """As in the whole."""
+        """Sentence ends of a document of the sample, in tokens."""
         return self.whole.sentence_ends(document * self.step)
 
     def token_places(self, documents: np.ndarray, sentences: np.ndarray) -> np.ndarray:
-        """In tokens of the whole."""
+        """Places of sentences of the sample, in tokens of the corpus."""
         return self.whole.token_places(documents * self.step, sentences)
 
 

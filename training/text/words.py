@@ -52,7 +52,7 @@ SEGMENTERS = {
     "jieba": Segmenter(_load_jieba, HAN, package="jieba"),
     "spaces": Segmenter(lambda: _SPACES.split, HAN + KANA),
 }
-"""Those that `--words` knows."""
+"""Segmenters by their name for `--words`."""
 
 
 def name_with_version(name: str) -> str:

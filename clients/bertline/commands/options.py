@@ -170,10 +170,9 @@ class JobOptions:
         if order.output and sys.stderr.isatty():
             print(f"bertline: {progress.rates()}", file=sys.stderr)
         if progress.num_cut and self.truncate is None:
-            rows = "rows were" if progress.num_cut > 1 else "row was"
             print(
-                f"bertline: {progress.num_cut:,} of {progress.num_rows:,} {rows} cut to what the model reads, as when "
-                "it was evaluated; --truncate takes that, --no-truncate rejects them",
+                f"bertline: {progress.num_cut:,} of the {progress.num_rows:,} rows of this run cut to what the model "
+                "reads, as when it was evaluated; --truncate takes that, --no-truncate rejects such rows",
                 file=sys.stderr,
             )
         if num_rejected:

@@ -31,7 +31,8 @@ class BertlineEmbeddings(Embeddings):
         query_prompt: what to put before queries, for models that were trained so.
         document_prompt: what to put before documents.
         **options: of `Client.embed`: `normalize`, `dimensions`, `windows`, `window_stride`, `truncate`. Without
-            `truncate` or `windows`, texts that are too long raise InvalidInput.
+            `truncate` or `windows`, texts that are too long raise InvalidInput, or are cut with the warning TextsCut
+            where the model was evaluated so.
 
     Raises:
         TypeError: for other options.

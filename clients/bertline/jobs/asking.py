@@ -55,7 +55,7 @@ class Part:
     inputs: list[Any]
     is_last: bool
     usage: Usage = field(default_factory=Usage)
-    """What the rows took that have results."""
+    """Tokens and cuts of the rows that have results."""
 
 
 @dataclass(frozen=True)

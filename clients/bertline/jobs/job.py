@@ -28,7 +28,7 @@ class Job:
     asker: Asker
     progress: Progress
     selection: Selection = ALL_COLUMNS
-    """Of the columns that are kept."""
+    """The columns of the input that stand in the output."""
 
     @property
     def wanted(self) -> list[str]:
@@ -40,8 +40,8 @@ class Job:
         """Those that have to be there: what the operation cannot do without, and what was named."""
         read = [self.names.get(name, name) for name in self.operation.needed]
         named = [self.names[name] for name in self.operation.optional if name in self.names]
-        dropped = [name for name in self.selection.drop if name not in (ROW_NUMBER, FILE)]
-        return [*read, *named, *self.selection.keep, *dropped]
+        selected = [*self.selection.keep, *self.selection.drop]
+        return [*read, *named, *(name for name in selected if name not in (ROW_NUMBER, FILE))]
 
     def answered(
         self,

@@ -1,4 +1,4 @@
-"""What stands in the output beside the results: which row it is, and the columns of the input that are kept."""
+"""Row number, file and columns of the input, which stand in the output beside the results."""
 
 from __future__ import annotations
 

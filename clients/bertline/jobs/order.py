@@ -61,7 +61,7 @@ class Order:
     names: Mapping[str, str]
     """Under which name a row has a column of the operation, where it is another."""
     selection: Selection
-    """Of the columns that are kept."""
+    """The columns of the input that stand in the output."""
     output: str | None
     """Path or URL, with / at its end for a folder; None for standard output."""
     output_format: str | None

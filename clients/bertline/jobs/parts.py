@@ -26,7 +26,7 @@ from typing import Any, BinaryIO
 
 from bertline.jobs.asking import Asked, Rejected
 from bertline.jobs.chunks import Chunk
-from bertline.jobs.kept import ROW_NUMBER
+from bertline.jobs.kept import FILE, ROW_NUMBER
 from bertline.jobs.names import (
     JOB,
     LOCK,
@@ -367,6 +367,7 @@ def rejected_rows(asked: Asked) -> list[dict[str, Any]]:
         {
             "place": asked.chunk.place(row),
             ROW_NUMBER: asked.chunk.row_number(index),
+            FILE: asked.chunk.source.path,
             "reason": result.reason,
             "row": row.fields,
         }

@@ -1,4 +1,4 @@
-"""Which columns of the input stand in the output."""
+"""Choice of the input's columns for the output."""
 
 from __future__ import annotations
 

@@ -56,8 +56,8 @@ class Source:
 
     @property
     def path(self) -> str:
-        """Path or URL, as it was given; `-` for standard input."""
-        return self.file.url
+        """Path or URL, as it was given, with escapes for what is not UTF-8; `-` for standard input."""
+        return self.file.url.encode("utf-8", "backslashreplace").decode()
 
     @property
     def how(self) -> str:

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -279,6 +280,15 @@ def test_places_are_counted_through_all_shards(corpus):
     ]
 
     assert corpus.token_places(documents, sentences).tolist() == expected
+
+
+def test_places_in_corpora_of_billions_of_tokens():
+    """They are beyond what 32 bits hold, in which shards count their own."""
+    ends = np.array([0, 5, 9], np.int32)
+    shards = [SimpleNamespace(ids=range(3 * 10**9), document_ends=ends[:1], sentence_ends=ends) for _ in range(2)]
+    corpus = SimpleNamespace(_shards=shards, _first_document=[0, 1, 2])
+
+    assert Corpus.token_places(corpus, np.array([0, 1]), np.array([1, 2])).tolist() == [5, 3 * 10**9 + 9]
 
 
 @pytest.mark.parametrize("direction", ["left-to-right", "right-to-left", "concatenated"])
