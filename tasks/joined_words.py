@@ -257,7 +257,7 @@ def _note_word(word: str, with_mark: dict[str, set[str]], outer: Counter[str], o
 
 
 def _kinds(before: str, after: str) -> str:
-    """What a mark stands between: `0` for digits, `a` for other parts of words; empty elsewhere."""
+    """Kind of the characters around a mark: `0` for digits, `a` for other parts of words; empty elsewhere."""
     first, last = _kind(before), _kind(after)
     return "" if not (first and last) else "0" if first == last == "0" else "a"
 

@@ -51,7 +51,7 @@ from training.loop.run import Position, Run
 from training.loop.train import Evaluation, LoopSettings, Phase, train
 from training.model.bert import BertConfig, BertForSequenceRegression, BertModel
 from training.model.hidden_states import Combination
-from training.objectives import OBJECTIVES, all_label_names, find_unknown_label, standardise_head
+from training.objectives import OBJECTIVES, Item, all_label_names, find_unknown_label, standardise_head
 from training.reports.grid import Outcome, Setting, metric_of
 from training.reports.model_card import checkpoint_name
 
@@ -156,25 +156,7 @@ def _finetune(recipe: FinetuneRecipe, run: Run) -> Path:
     data = FinetuningData(
         items, objective, global_batch_size=recipe.global_batch_size, seed=recipe.seed, pad_id=tokenizer.pad_id
     )
-    if world.is_main:
-        num_sequences = sum(len(item.features) for item in items)
-        note = f", {len(left_out):,} left out ({objective.unusable}; the first: {left_out[0]})" if left_out else ""
-        print(f"{_describe(task, examples)}; {num_sequences:,} sequences{note}", flush=True)
-        if doubt := _doubt(task.name, getattr(task.settings, "labels", ())):
-            print(f"warning: {doubt}", file=sys.stderr)
-        for name, data_examples in (("training", examples), ("dev", dev)):
-            for line in objective.doubts(task, data_examples):
-                print(f"warning: {name} data: {line}", file=sys.stderr)
-        if not dev:
-            print("nothing will be scored: there are no dev data", flush=True)
-        read: dict[str, Sequence[Sequence[Features]]] = {
-            "training sequences": [item.features for item in items],
-            "dev examples": dev_features,
-        }
-        cuts = {what: remark(what, recipe.checkpoint, task, features) for what, features in read.items() if features}
-        _note_known(examples, dev)
-        _note_new_positions(recipe, task.settings)
-        _note_new_classifier(recipe, task)
+    cuts = _remark_on_data(recipe, task, examples, items, left_out, dev, dev_features) if world.is_main else {}
     num_steps = max(1, round(recipe.num_epochs * data.num_batches(0)))
     some_dev = dev.some(recipe.eval_examples)
     position = train(
@@ -205,6 +187,42 @@ def _finetune(recipe: FinetuneRecipe, run: Run) -> Path:
             _warn_of_failure(recipe, scores)
     world.barrier()
     return run.checkpoint_path
+
+
+def _remark_on_data(
+    recipe: FinetuneRecipe,
+    task: AnyTask,
+    examples: Examples,
+    items: Sequence[Item],
+    left_out: Sequence[str],
+    dev: Examples,
+    dev_features: Sequence[Sequence[Features]],
+) -> dict[str, Any]:
+    """Print what was read, and what is odd about it.
+
+    Returns:
+        The cuts of training and dev data, for the task card.
+    """
+    objective = OBJECTIVES[recipe.task]
+    num_sequences = sum(len(item.features) for item in items)
+    note = f", {len(left_out):,} left out ({objective.unusable}; the first: {left_out[0]})" if left_out else ""
+    print(f"{_describe(task, examples)}; {num_sequences:,} sequences{note}", flush=True)
+    if doubt := _doubt(task.name, getattr(task.settings, "labels", ())):
+        print(f"warning: {doubt}", file=sys.stderr)
+    for name, data in (("training", examples), ("dev", dev)):
+        for line in objective.doubts(task, data):
+            print(f"warning: {name} data: {line}", file=sys.stderr)
+    if not dev:
+        print("nothing will be scored: there are no dev data", flush=True)
+    read: dict[str, Sequence[Sequence[Features]]] = {
+        "training sequences": [item.features for item in items],
+        "dev examples": dev_features,
+    }
+    cuts = {what: remark(what, recipe.checkpoint, task, features) for what, features in read.items() if features}
+    _note_known(examples, dev)
+    _note_new_positions(recipe, task.settings)
+    _note_new_classifier(recipe, task)
+    return cuts
 
 
 def _scores_on_the_way(task: AnyTask, model: BertModel, dev: Examples, world: World) -> dict[str, float]:

@@ -63,7 +63,7 @@ def test_encodings_are_told_apart(text):
     ],
 )
 def test_a_stray_control_character_is_no_encoding(content):
-    """What is wrong with the file is not that."""
+    """Another fault of the file is not taken for that."""
     assert wide_encoding(content) == ""
 
 

@@ -125,7 +125,7 @@ def test_text_that_does_not_suit_is_warned_of(tokenizer_dir, tmp_path, monkeypat
 
 
 def run_main(text, tokenizer_dir, directory, monkeypatch, capsys):
-    """What `training.corpus` prints of a text."""
+    """Return what `training.corpus` prints of a text."""
     (directory / "a.txt").write_text(text, encoding="utf-8")
     arguments = f"--data {directory}/a.txt --tokenizer {tokenizer_dir} --out {directory}/out --num-workers 1".split()
     monkeypatch.setattr(sys, "argv", ["command", *arguments])
@@ -163,7 +163,7 @@ def test_text_that_an_epoch_does_not_show_is_said(tokenizer_dir, tmp_path, monke
 
 
 def test_estimates_are_of_the_default_length():
-    """That of pretraining."""
+    """The length is that of pretraining."""
     assert PretrainRecipe(corpus=Path("a"), run_dir=Path("b")).max_seq_length == LONG_SENTENCE
 
 

@@ -233,7 +233,7 @@ FOUR_TOKENS = "the the the the"
     ],
 )
 def test_answers_that_are_too_long_are_counted(answers, doubt, tokenizer_dir):
-    """Those of which none can be given, with the flag that would let them."""
+    """A line counts those of which none can be given, with the flag that would let them."""
     settings = SpanSettings(max_seq_length=32, max_query_length=4, max_answer_length=3)
     task = create_task("spans", Tokenizer.load(tokenizer_dir), settings)
     examples = [SpanExample("the?", "the the the", texts) for texts in answers]

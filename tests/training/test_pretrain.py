@@ -160,7 +160,7 @@ def test_next_sentences_that_are_all_random_are_refused(name, objective, corpora
 
 
 def test_a_run_that_learns_from_such_a_corpus_already_goes_on(corpora, tmp_path, alone, capfd, monkeypatch):
-    """What its pairs are was said when it began."""
+    """Its pairs were described when it began, and are not again."""
     changes = {"num_steps": 3, "checkpoint_every": 1, "eval_every": 2, "dev_corpus": corpora / "few"}
     with monkeypatch.context() as patch:
         patch.setattr("training.pretrain._remark_on_pairs", lambda *_, **__: None)

@@ -148,7 +148,7 @@ def test_columns_may_be_named_by_the_file(tmp_path):
     ],
 )
 def test_other_dress_is_refused(lines, message, tmp_path):
-    """What cannot be read for sure is said in one line."""
+    """One line says what cannot be read for sure."""
     (tmp_path / "a.txt").write_text(lines.replace("|", "\n") + "\n")
 
     with pytest.raises(ValueError, match=message):

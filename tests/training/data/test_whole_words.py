@@ -74,7 +74,7 @@ def test_masked_words_are_whole_and_fill_the_budget(chinese):
 
 
 def test_the_parts_of_a_pair_are_not_one_word(chinese):
-    """What truncation leaves of a word is a word; [CLS] and [SEP] belong to none."""
+    """The rest of a word that was truncated is a word; [CLS] and [SEP] belong to none."""
     corpus = chinese[0]
     examples = PretrainingExamples(corpus, max_seq_length=12, masking=Masking(whole_words=True))
     document = [(0, 0, 3), (1, 0, 3)]

@@ -115,7 +115,7 @@ def test_abbreviations(text):
     ],
 )
 def test_english_stays_english(text, sentences):
-    """What is an abbreviation or a mark elsewhere changes nothing in an English text."""
+    """Abbreviations and marks of other languages change nothing in an English text."""
     got = split_sentences(text)
 
     assert got == sentences or len(got) == sentences

@@ -110,7 +110,7 @@ def test_text_with_spaces_is_as_before(sentence):
     ],
 )
 def test_words_of_jieba(sentence, words):
-    """Those in its dictionary and others, among other text."""
+    """Words in its dictionary and others are found, among other text."""
     assert shown("jieba", sentence) == words
 
 
