@@ -46,7 +46,7 @@ from tasks.tokenizer import Tokenizer, build_tokenizer
 from training.checkpoint import create_model
 from training.command import command, parse
 from training.limits import COUNT, check_numbers
-from training.model.bert import BertConfig, BertModel
+from training.model.encoder import BertConfig, BertModel
 
 CAPS = (128, 256, 512, 1024)
 

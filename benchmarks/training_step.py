@@ -27,7 +27,7 @@ from training.limits import COUNT, Limits, check_numbers
 from training.loop.optimizer import create_optimizer
 from training.loop.train import Batch
 from training.model import cpu
-from training.model.bert import BertConfig
+from training.model.encoder import BertConfig
 from training.model.flops import flops_per_token, measured_peak
 from training.pretraining_objectives import MaskedLM
 

@@ -15,8 +15,8 @@ from tasks.features import Features
 from tasks.metrics import is_loss
 from tasks.regression import Regression
 from training.data.examples import Examples, drawn, encode_examples
+from training.data.input_warnings import is_cut
 from training.data.labelled import MAX_PASSAGE_TOKENS, Columns, read_examples, read_similarities, source_names
-from training.data.remarks import is_cut
 from training.evaluate import check_labels
 from training.similarity import vector_scores
 

@@ -12,7 +12,7 @@ import numpy as np
 from export.storage import read_arrays
 from export.variant import DECODER, WORD_EMBEDDINGS
 from tasks import AnyTask
-from training.model.bert import BertConfig, BertModel
+from training.model.encoder import BertConfig, BertModel
 
 _LIMIT = np.float32(127)
 """Largest int8 that is used: weights are symmetric."""
@@ -55,7 +55,7 @@ class Range:
 
 @dataclass(frozen=True)
 class Weights:
-    """Weights by the names that they have in `training.model.bert`; matrices of layers as [in, out]."""
+    """Weights by the names that they have in `training.model.encoder`; matrices of layers as [in, out]."""
 
     floats: Mapping[str, np.ndarray]
     _int8: dict[str, Int8Matrix] = field(default_factory=dict)

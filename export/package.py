@@ -29,7 +29,7 @@ from tasks.tokenizer import TOKENIZER_FILE
 from training.checkpoint import checkpoint_digest
 from training.data.hub import is_hub
 from training.data.labelled import source_names
-from training.model.bert import BertConfig
+from training.model.encoder import BertConfig
 from training.reports.model_card import CARD_FILE, with_notes
 
 _LIBRARIES = ("torch", "onnx", "tokenizers")

@@ -40,10 +40,10 @@ from tasks.manifest import (
     parse_model_path,
     read_model_directory,
 )
-from training.data.remarks import limit_of
+from training.data.input_warnings import limit_of
 from training.evaluate import torch_run
 from training.limits import check_numbers
-from training.model.bert import BertModel
+from training.model.encoder import BertModel
 from training.reports.model_card import read_notes
 
 

@@ -29,7 +29,7 @@ from tasks.cpus import available_cpus
 from tasks.files import atomic_directory
 from tasks.machine import machine
 from tasks.manifest import DATA_FILE, MODEL_FILE, Execution, Manifest, ModelDirectory, Precision, read_model_directory
-from training.model.bert import BertConfig
+from training.model.encoder import BertConfig
 from training.reports.model_card import read_notes
 
 MAX_CHANGE: Mapping[Precision, float] = {"fp32": 1e-8, "fp16": 1e-4, "int8": 2e-2}

@@ -28,7 +28,7 @@ from training.checkpoint import (
     read_shape,
     read_task_card,
 )
-from training.model.bert import BertModel
+from training.model.encoder import BertModel
 from training.reports.model_card import checkpoint_name
 
 TaskName = Literal["embedding", "classification", "regression", "multiple-choice", "tagging", "spans", "masked-lm"]

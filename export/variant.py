@@ -24,8 +24,8 @@ class Numbers:
 
     products: Products = "fp32"
     fp32_layers: tuple[str, ...] = ()
-    """Layers whose products stay in floats, by their names in `training.model.bert`; `bert.embeddings.word`, too, whose
-    rows are of integers otherwise, as a quarter of the memory does."""
+    """Layers whose products stay in floats, by their names in `training.model.encoder`; `bert.embeddings.word`, too,
+    whose rows are of integers otherwise, as a quarter of the memory does."""
 
     @property
     def in_integers(self) -> bool:

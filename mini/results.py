@@ -27,7 +27,7 @@ from tasks.files import atomic_write
 from tasks.json_files import read_json
 from tasks.machine import machine_in_words
 from tasks.manifest import read_model_directory
-from training.ablations.report import files as ablation_files
+from training.ablations.results import files as ablation_files
 from training.ablations.tables import paper_name
 from training.checkpoint import checkpoint_digest
 from training.command import command, parse

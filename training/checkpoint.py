@@ -28,7 +28,7 @@ from tasks.base import TaskSettings
 from tasks.files import atomic_directory, sha256
 from tasks.json_files import read_json
 from tasks.tokenizer import TOKENIZER_CONFIG_FILE, TOKENIZER_FILE, TOKENIZER_FILES, Tokenizer
-from training.model.bert import (
+from training.model.encoder import (
     BertConfig,
     BertForMultipleChoice,
     BertForPreTraining,

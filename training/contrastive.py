@@ -29,8 +29,8 @@ from training.checkpoint import TaskCard, load_model, load_tokenizer, read_shape
 from training.command import command, parse
 from training.data.examples import Examples, encode_examples
 from training.data.finetuning import FinetuningData
+from training.data.input_warnings import remark
 from training.data.labelled import Columns, columns_there, read_positives, read_similarities, read_texts
-from training.data.remarks import remark
 from training.evaluate import format_scores, torch_run
 from training.finetune import PLACES, digests, extent, provenance
 from training.limits import COUNT, EPOCHS, NOT_NEGATIVE, RATE, TOKENS, Limits
@@ -39,7 +39,7 @@ from training.loop.recipe import Asked
 from training.loop.result import made_with, write_result
 from training.loop.run import Run
 from training.loop.train import Batch, Evaluation, LoopSettings, Phase, train
-from training.model.bert import BertModel
+from training.model.encoder import BertModel
 from training.model.vectors import pool
 from training.objectives import Item, Objective
 from training.similarity import mean_of_words, similarity_scores, texts_of, vector_scores, word_overlap

@@ -31,8 +31,8 @@ from training.limits import Limits, check_numbers
 from training.progress import Progress
 from training.text.documents import BLOCK_BYTES, Block, find_files, read_blocks
 from training.text.duplicates import DuplicateCounter
-from training.text.nodes import Job, make_shards_on_ray
 from training.text.pairs import LEAST_NEXT, LEAST_SHOWN, PairRules, PairSummary, estimate_pairs
+from training.text.ray_shards import Job, make_shards_on_ray
 from training.text.shard_maker import ShardSummary, make_shard
 from training.text.shards import COUNTS, Shard
 from training.text.words import name_with_version

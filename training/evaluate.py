@@ -29,6 +29,7 @@ from training.baselines import baseline
 from training.checkpoint import load_model, load_tokenizer, read_task_card
 from training.command import command, parse
 from training.data.examples import Examples, encode_examples
+from training.data.input_warnings import remark
 from training.data.labelled import (
     MAX_PASSAGE_TOKENS,
     Columns,
@@ -37,8 +38,7 @@ from training.data.labelled import (
     read_examples,
     read_similarities,
 )
-from training.data.remarks import remark
-from training.model.bert import BertModel
+from training.model.encoder import BertModel
 from training.model.vectors import Vectors
 from training.objectives import OBJECTIVES, find_unknown_label
 from training.progress import Progress

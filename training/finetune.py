@@ -24,6 +24,7 @@ from tasks.base import TaskSettings
 from tasks.batching import predict
 from tasks.features import Features
 from tasks.spans import Spans, best_null_threshold
+from training.ablations.model import Combination
 from training.baselines import baseline
 from training.checkpoint import (
     TaskCard,
@@ -40,8 +41,8 @@ from training.checkpoint import (
 from training.command import command, parse
 from training.data.examples import Examples, encode_examples
 from training.data.finetuning import FinetuningData, label_examples
+from training.data.input_warnings import remark
 from training.data.labelled import Columns, read_examples, source_digest, source_names, to_number
-from training.data.remarks import remark
 from training.evaluate import format_scores, predict_with_progress, torch_run
 from training.limits import COUNT, EPOCHS, NOT_NEGATIVE, RATE, TOKENS, refuse_unused
 from training.loop.distributed import World, world
@@ -49,10 +50,9 @@ from training.loop.recipe import Asked, recipe_fields
 from training.loop.result import made_with, write_result
 from training.loop.run import Position, Run
 from training.loop.train import Evaluation, LoopSettings, Phase, train
-from training.model.bert import BertConfig, BertForSequenceRegression, BertModel
-from training.model.hidden_states import Combination
+from training.model.encoder import BertConfig, BertForSequenceRegression, BertModel
 from training.objectives import OBJECTIVES, Item, all_label_names, find_unknown_label, standardise_head
-from training.reports.grid import Outcome, Setting, metric_of
+from training.reports.grid_report import Outcome, Setting, metric_of
 from training.reports.model_card import checkpoint_name
 
 _OF_SPANS = ("max_query_length", "max_answer_length", "null_threshold")

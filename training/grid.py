@@ -35,7 +35,16 @@ from training.finetune import PLACES, FinetuneRecipe, digests, finetune
 from training.loop.distributed import World, world
 from training.loop.recipe import RECIPE_FILE, Asked, check_no_run
 from training.loop.watch import DivergedError
-from training.reports.grid import Outcome, Report, Setting, best_outcome, format_report, metric_of, plot_report, report
+from training.reports.grid_report import (
+    Outcome,
+    Report,
+    Setting,
+    best_outcome,
+    format_report,
+    metric_of,
+    plot_report,
+    report,
+)
 
 REPORT_FILE = "grid.json"
 PICTURE_FILE = "grid.png"

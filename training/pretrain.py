@@ -34,9 +34,9 @@ from training.checkpoint import (
 )
 from training.command import command, parse
 from training.corpus import Corpus
-from training.data.pair_remarks import LENGTH_FLAGS, remark_on_dev_pairs, remark_on_pairs
 from training.data.pretraining import Masking, PretrainingExamples
 from training.data.pretraining_batches import PretrainingData
+from training.data.pretraining_warnings import LENGTH_FLAGS, remark_on_dev_pairs, remark_on_pairs
 from training.data.whole_words import whole_words_note
 from training.evaluate import format_scores
 from training.limits import COUNT, NOT_NEGATIVE, POSITIVE, SHARE, TOKENS, refuse_unused
@@ -46,7 +46,7 @@ from training.loop.result import made_with, write_result
 from training.loop.run import Run
 from training.loop.train import Evaluation, LoopSettings, Phase, train
 from training.loop.watch import Plateau, Watch
-from training.model.bert import BertConfig, BertForPreTraining, BertModel, Direction
+from training.model.encoder import BertConfig, BertForPreTraining, BertModel, Direction
 from training.model.initialization import initialize_local
 from training.pretraining_objectives import MaskedLM, ReplacedTokens, evaluate_pretraining, without_context
 from training.reports.model_card import checkpoint_name, score_rows

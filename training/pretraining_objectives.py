@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from training.data.pretraining import PretrainingExamples
 from training.data.pretraining_batches import IGNORED, PretrainingData
 from training.loop.train import Batch, Dtype, autocast
-from training.model.bert import BertForPreTraining
-from training.model.replaced_tokens import BertForReplacedTokens
+from training.model.encoder import BertForPreTraining
+from training.model.replaced_token_detection import BertForReplacedTokens
 
 Sums = dict[str, tuple[float, int]]
 """Scores by name: a sum, and over how many."""

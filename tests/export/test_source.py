@@ -11,7 +11,7 @@ from tasks import settings_to_dict
 from tasks.masked_lm import MaskedLMSettings
 from training.checkpoint import TaskCard, create_model, load_model
 from training.checkpoint import save_checkpoint as save_our_checkpoint
-from training.model.bert import BertConfig
+from training.model.encoder import BertConfig
 
 
 @pytest.mark.parametrize(

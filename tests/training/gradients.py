@@ -17,7 +17,7 @@ from training.loop.distributed import world
 from training.loop.feed import Feed
 from training.loop.run import Position
 from training.loop.train import LoopSettings, Phase, StepTotals, backward
-from training.model.bert import BertConfig
+from training.model.encoder import BertConfig
 from training.pretraining_objectives import MaskedLM
 
 

@@ -16,7 +16,7 @@ from training.finetune import finetune
 from training.grid import GridRecipe, grid, look_up
 from training.loop.recipe import RefusedError
 from training.loop.run import Run, read_metrics
-from training.reports.grid import Outcome, Setting, best_outcome, format_report, plot_report, report
+from training.reports.grid_report import Outcome, Setting, best_outcome, format_report, plot_report, report
 
 FAST = {"micro_batch_size": 16, "batch_sizes": (16,), "epochs": (2.0,), "dtype": "fp32", "dropout": 0.0}
 
@@ -272,7 +272,7 @@ def test_rows_of_failed_runs_only_can_be_shown(tmp_path):
 def test_picture_has_the_numbers_of_the_table(monkeypatch):
     """A row a setting and one for random weights, in percent; failures and the best are named."""
     drawn = []
-    monkeypatch.setattr("training.reports.grid.save_figure", lambda figure, path: drawn.append(figure))
+    monkeypatch.setattr("training.reports.grid_report.save_figure", lambda figure, path: drawn.append(figure))
     scratch = [replace(outcome(3e-5, seed, score), name=f"scratch-{seed}") for seed, score in enumerate((0.05, 0.65))]
     outcomes = [outcome(3e-5, 0, 0.8), outcome(3e-5, 1, 0.82), outcome(1, 0, 0, "no number")]
 

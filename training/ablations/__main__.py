@@ -18,15 +18,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tasks.files import atomic_write
-from training.ablations.picture import plot_result
+from training.ablations.plot import plot_result
 from training.ablations.prepare import Prepared, find_labelled, find_text, prepare
-from training.ablations.report import Result, collect, files, markdown, to_dict
+from training.ablations.results import Result, collect, files, markdown, to_dict
 from training.ablations.runs import Runs, run_all
 from training.ablations.scales import SCALES, Scale, ScaleName
 from training.ablations.tables import LABELLED_DATA, Table, TableName, TaskName, make_table
 from training.command import command, parse
 from training.loop.distributed import World, world
-from training.reports.grid import Outcome
+from training.reports.grid_report import Outcome
 
 
 @dataclass(frozen=True, kw_only=True)

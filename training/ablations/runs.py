@@ -27,7 +27,7 @@ from training.loop.distributed import World
 from training.loop.recipe import RECIPE_FILE, RefusedError
 from training.loop.watch import DivergedError
 from training.pretrain import PretrainRecipe, asked, corpora, pretrain
-from training.reports.grid import Outcome, Setting
+from training.reports.grid_report import Outcome, Setting
 
 Recipe = PretrainRecipe | FinetuneRecipe
 NUM_FEATURE_LAYERS = 4

@@ -16,7 +16,7 @@ from functools import lru_cache
 import numpy as np
 
 from training.corpus import Corpus
-from training.model.bert import Direction
+from training.model.encoder import Direction
 from training.text.pairs import (
     EXAMPLE_STREAM,
     ORDER_STREAM,

@@ -11,9 +11,9 @@ import torch
 from training.loop.distributed import World
 from training.loop.pace import Pace
 from training.loop.run import Position
-from training.model.bert import BertModel
+from training.model.encoder import BertModel
 from training.model.flops import flops_per_token, peak_flops
-from training.model.replaced_tokens import BertForReplacedTokens
+from training.model.replaced_token_detection import BertForReplacedTokens
 from training.progress import Progress
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from collections import defaultdict
 
 import torch
 
-from training.model.bert import BertConfig, BertModel
+from training.model.encoder import BertConfig, BertModel
 
 _LAYER = re.compile(r"bert\.layers\.(\d+)\.")
 

@@ -11,7 +11,7 @@ from tasks.machine import machine
 from training.checkpoint import TaskCard, save_checkpoint
 from training.loop.distributed import World
 from training.loop.run import Run
-from training.model.bert import BertModel
+from training.model.encoder import BertModel
 from training.reports.plot import plot_run
 
 

@@ -29,7 +29,7 @@ from training.loop.pace import Pace
 from training.loop.run import Position, Run, StateKind
 from training.loop.watch import Watch
 from training.model import cpu
-from training.model.bert import BertModel
+from training.model.encoder import BertModel
 
 Dtype = Literal["auto", "fp32", "bf16"]
 MAX_SHAPES = 64

@@ -11,7 +11,7 @@ import time
 
 import torch
 
-from training.model.bert import BertConfig
+from training.model.encoder import BertConfig
 
 PEAKS = {
     **{"H200": 989e12, "H100 PCIe": 756e12, "H100 NVL": 835e12, "H100": 989e12, "A100": 312e12},

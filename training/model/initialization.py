@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from training.model.bert import BertForPreTraining, Layer
+from training.model.encoder import BertForPreTraining, Layer
 
 AMPLITUDE = 0.1
 """Of the sinusoids; words are drawn with a deviation of 0.02, so that positions weigh most after LayerNorm."""

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tasks.embedding import EmbeddingSettings, Pooling
-from training.model.bert import BertModel
+from training.model.encoder import BertModel
 
 
 def pool(hidden_BLD: Tensor, attention_mask_BL: Tensor, pooling: Pooling) -> Tensor:

@@ -46,7 +46,7 @@ from training.data.labelled import (
     read_texts,
 )
 from training.loop.optimizer import create_optimizer, learning_rate
-from training.model.bert import BertConfig
+from training.model.encoder import BertConfig
 from training.text.documents import read_documents
 
 EXPECTED = [ClassificationExample('say "hi', None, "0"), ClassificationExample("a, b", None, "1")]

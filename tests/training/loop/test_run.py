@@ -17,7 +17,7 @@ from training.loop.recipe import Asked, RefusedError, check_types, recipe_fields
 from training.loop.run import Position, Run, read_metrics
 from training.loop.train import LoopSettings
 from training.loop.watch import Watch
-from training.model.bert import BertConfig
+from training.model.encoder import BertConfig
 from training.pretrain import PretrainRecipe
 from training.reports.plot import plot_run
 

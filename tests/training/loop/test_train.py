@@ -31,7 +31,7 @@ from training.loop.recipe import Asked
 from training.loop.run import Position, Run, read_metrics
 from training.loop.train import Batch, Evaluation, LoopSettings, Phase, StepTotals, backward, train
 from training.loop.watch import DivergedError, Plateau, Watch
-from training.model.bert import BertConfig
+from training.model.encoder import BertConfig
 from training.pretrain import PretrainRecipe, pretrain
 
 SHAPE = BertConfig(vocab_size=50, hidden_size=16, num_hidden_layers=3, num_attention_heads=2, intermediate_size=32)

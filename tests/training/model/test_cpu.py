@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from training.model import cpu
-from training.model.bert import Dropout
+from training.model.encoder import Dropout
 
 
 @pytest.mark.parametrize("masked", [False, True])

@@ -7,7 +7,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from training.checkpoint import create_model
-from training.model.bert import BertConfig
+from training.model.encoder import BertConfig
 from training.model.flops import flops_per_token, measured_peak, peak_flops
 
 

@@ -8,7 +8,7 @@ from tests.toy import TINY
 from training.checkpoint import create_model
 from training.corpus import CorpusRecipe, prepare_corpus
 from training.loop.run import read_metrics
-from training.model.bert import BertConfig
+from training.model.encoder import BertConfig
 from training.model.initialization import initialize_local, rotation
 from training.pretrain import PretrainRecipe, pretrain
 from training.vocab import VocabRecipe, train_vocab

@@ -32,7 +32,7 @@ from training.checkpoint import (
 )
 from training.evaluate import torch_run
 from training.finetune import FinetuneRecipe, finetune
-from training.model.bert import BertConfig
+from training.model.encoder import BertConfig
 from training.pretrain import PretrainRecipe, pretrain
 from training.reports.model_card import CARD_FILE, USAGES, base_model, checkpoint_name, code, model_card
 

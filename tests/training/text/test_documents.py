@@ -10,7 +10,7 @@ import pyarrow.parquet
 import pytest
 
 from training.text.documents import find_files, read_blocks, read_documents, read_lines
-from training.text.places import places_of
+from training.text.file_ranges import places_of
 
 EXPECTED = [["One is here.", "Two is there."], ["Three is alone."]]
 PLAIN = "One is here. Two is there.\r\n\n \nThree is alone.\n"

@@ -10,7 +10,7 @@ from typing import Any
 
 from training.ablations.runs import Runs
 from training.ablations.tables import LABELLED_DATA, Column, Row, Table, TableName
-from training.reports.grid import Outcome
+from training.reports.grid_report import Outcome
 from training.reports.markdown import markdown_table
 from training.reports.plot import curve_name
 

@@ -20,7 +20,7 @@ from training.evaluate import load_for_evaluation
 from training.finetune import FinetuneRecipe, finetune
 from training.loop.optimizer import create_optimizer
 from training.loop.run import read_metrics
-from training.model.bert import BertConfig
+from training.model.encoder import BertConfig
 
 SHAPE = BertConfig(
     vocab_size=50, hidden_size=16, num_hidden_layers=3, num_attention_heads=2, intermediate_size=32, bilstm_size=0

@@ -6,8 +6,8 @@ import torch
 import transformers
 
 from training.checkpoint import create_model, to_hugging_face
-from training.model.bert import BertConfig
-from training.model.replaced_tokens import BertForReplacedTokens, draw
+from training.model.encoder import BertConfig
+from training.model.replaced_token_detection import BertForReplacedTokens, draw
 
 CONFIG = BertConfig(
     vocab_size=50,

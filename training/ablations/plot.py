@@ -6,7 +6,7 @@ from pathlib import Path
 
 from matplotlib.axes import Axes
 
-from training.ablations.report import Cell, Result, format_cell
+from training.ablations.results import Cell, Result, format_cell
 from training.ablations.tables import LABELLED_DATA
 from training.reports.plot import COLOURS, Ticks, curve_name, label_rows, note_row, plt, save_figure
 

@@ -13,8 +13,8 @@ import pytest
 from tests.ray_cluster import NODE, kill_a_node, two_nodes
 from training.corpus import CorpusRecipe, _with_address, prepare_corpus
 from training.text.documents import read_blocks
-from training.text.nodes import make_shard_here
-from training.text.places import places_of
+from training.text.file_ranges import places_of
+from training.text.ray_shards import make_shard_here
 
 HAS_RAY = importlib.util.find_spec("ray") is not None
 needs_ray = pytest.mark.skipif(not HAS_RAY, reason="pip install --group ray")
@@ -150,7 +150,7 @@ def test_words_are_the_same_on_nodes(tokenizer_dir, tmp_path, monkeypatch):
     )
     prepare_corpus(recipe)
     in_turn = lambda function, arguments, **_: (function(*items) for items in arguments)  # noqa: E731
-    monkeypatch.setattr("training.text.nodes.map_on_ray", in_turn)
+    monkeypatch.setattr("training.text.ray_shards.map_on_ray", in_turn)
     prepare_corpus(replace(recipe, out=tmp_path / "there", ray="auto"))
 
     assert contents(tmp_path / "there") == contents(tmp_path / "here")

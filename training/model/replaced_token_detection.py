@@ -4,7 +4,7 @@ Clark et al. 2020, ELECTRA (arXiv 2003.10555), section 2. The generator is a mas
 the embeddings of the network it is for; what it draws stands in the place of the masked tokens, and the network tells
 for every token whether it is the original one. Generator and detector head are left behind when training is over.
 
-Shapes in names: as in `training.model.bert`.
+Shapes in names: as in `training.model.encoder`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from training.model.bert import ACTIVATIONS, BertConfig, BertForPreTraining, Layer, MaskedLMHead, attention_pattern
+from training.model.encoder import ACTIVATIONS, BertConfig, BertForPreTraining, Layer, MaskedLMHead, attention_pattern
 
 
 class Generator(nn.Module):

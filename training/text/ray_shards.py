@@ -9,7 +9,7 @@ from pathlib import Path
 
 from training.progress import Progress
 from training.text.documents import Block
-from training.text.places import Place, places_of
+from training.text.file_ranges import Place, places_of
 from training.text.ray_pool import map_on_ray
 from training.text.shard_maker import ShardSummary, make_shard
 

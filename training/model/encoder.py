@@ -17,9 +17,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from training.ablations.model import Combination, HiddenStates
 from training.limits import BELOW_ONE, NOT_NEGATIVE, Limits, check_numbers
 from training.model import cpu
-from training.model.hidden_states import Combination, HiddenStates
 
 Direction = Literal["both", "left-to-right", "right-to-left", "concatenated"]
 """Both at once, as in BERT; one, as in GPT; or each in a stack of layers of its own, as in ELMo."""

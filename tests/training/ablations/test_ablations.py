@@ -13,9 +13,9 @@ import pytest
 
 from tests.toy import WORDS, make_text
 from training.ablations.__main__ import AblationsRecipe, ablations
-from training.ablations.picture import plot_result
+from training.ablations.plot import plot_result
 from training.ablations.prepare import Prepared, find_text
-from training.ablations.report import Cell, Result, collect, format_cell
+from training.ablations.results import Cell, Result, collect, format_cell
 from training.ablations.runs import Runs
 from training.ablations.scales import SCALES
 from training.ablations.tables import LABELLED_DATA, make_table
@@ -302,7 +302,7 @@ def test_format_says_what_is_missing():
 def test_pictures_are_in_percent(name, axis, monkeypatch):
     """Bars and curves, as the tables are; numbers stand beside the bars."""
     drawn = []
-    monkeypatch.setattr("training.ablations.picture.save_figure", lambda figure, path: drawn.append(figure))
+    monkeypatch.setattr("training.ablations.plot.save_figure", lambda figure, path: drawn.append(figure))
     table = make_table(name, SCALES["small"], ("NER",))
     cells = [[Cell(scores=(0.25, 0.75), num_runs=2, num_failed=0)] * len(table.columns) for _ in table.rows]
     baselines = [("commonest tag", 0.1)] * len(table.columns)

@@ -5,7 +5,7 @@ import pytest
 from tasks import create_task, settings_from_dict
 from tasks.classification import ClassificationExample
 from tasks.tokenizer import Tokenizer, build_tokenizer
-from training.data.remarks import remark
+from training.data.input_warnings import remark
 
 
 @pytest.fixture

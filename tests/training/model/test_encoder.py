@@ -25,7 +25,7 @@ from training.checkpoint import (
     to_hugging_face,
 )
 from training.loop.train import Batch
-from training.model.bert import BertConfig
+from training.model.encoder import BertConfig
 from training.pretraining_objectives import MaskedLM
 
 NETWORKS = {
