@@ -63,6 +63,7 @@ $(STUBS_READY): $(READY)
 ## First
 .PHONY: setup demo test
 setup: $(READY)  ## make .venv and install everything (the other targets do it when needed)
+	@echo 'Ready. Next: make serve (serves the models of bertline-mini), or make demo (trains, exports and serves a small model).'
 demo: $(READY)  ## the whole line on Python's own documentation: train, export, serve, ask (up to 15 minutes on 2 cores)
 	$(PY) -m demo
 test: $(READY)  ## the tests (7 minutes on 2 cores)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+IGNORED = shutil.ignore_patterns("__pycache__", "*.egg-info", "build")
 CLIENTS = Path(__file__).parents[2] / "clients"
 MAX_BYTES = 200_000
 
@@ -17,7 +18,7 @@ MAX_BYTES = 200_000
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     source, out = (tmp_path_factory.mktemp("wheel") / name for name in ("clients", "out"))
-    shutil.copytree(CLIENTS, source, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info", "build"))
+    shutil.copytree(CLIENTS, source, ignore=IGNORED)
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w", out, source]
     subprocess.run(command, check=True)
     (wheel,) = out.glob("*.whl")
@@ -47,3 +48,20 @@ def test_the_wheel_works_alone(wheel: Path, tmp_path: Path) -> None:
     )
 
     assert found.stdout == f"{tmp_path}/bertline/__init__.py (1, 8)\n", found.stderr
+
+
+@pytest.mark.slow
+def test_an_editable_install_survives_a_clone_beside_the_script(tmp_path: Path) -> None:
+    """A folder named `bertline` on sys.path, as a clone of the repository is, does not hide the package."""
+    source, prefix = tmp_path / "clients", tmp_path / "prefix"
+    shutil.copytree(CLIENTS, source, ignore=IGNORED)
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation"]
+    subprocess.run([*command, "--ignore-installed", "--prefix", prefix, "--editable", source], check=True)
+    (packages,) = prefix.glob("lib/python*/site-packages")
+    (tmp_path / "work" / "bertline" / "clients").mkdir(parents=True)
+    script = tmp_path / "work" / "script.py"
+    script.write_text(f"import site; site.addsitedir({str(packages)!r}); import bertline; print(bertline.__file__)")
+
+    found = subprocess.run([sys.executable, "-S", script], env={}, capture_output=True, text=True)
+
+    assert found.stdout == f"{source}/bertline/__init__.py\n", found.stderr
