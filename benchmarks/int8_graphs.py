@@ -25,17 +25,17 @@ from typing import Annotated, Any
 import numpy as np
 import torch
 
+from benchmarks.optimum_graphs import optimum_graphs
 from export._quiet import quiet
+from export.autotune.search import tune
+from export.autotune.workload import Workload, race, run_all, typical_lengths
 from export.calibrate import calibrate
 from export.data import Data
 from export.graph import build_graph
 from export.network import Network, Weights
-from export.peers import optimum_graphs
 from export.session import ort_run
 from export.source import read_source
-from export.tune import tune
 from export.variant import Form, Numbers
-from export.workload import Workload, race, run_all, typical_lengths
 from tasks import AnyTask
 from tasks.batching import Run
 from tasks.cpus import available_cpus

@@ -15,12 +15,12 @@ from itertools import groupby
 from typing import Annotated
 
 from benchmarks.int8_graphs import random_network, with_ranges
+from export.autotune.search import all_choices, tune
+from export.autotune.timing import Stopwatch
+from export.autotune.workload import Workload, typical_lengths
 from export.choice import Choice, default_choice
-from export.stopwatch import Stopwatch
 from export.targets import TARGETS
-from export.tune import all_choices, tune
 from export.variant import Numbers, Products
-from export.workload import Workload, typical_lengths
 from tasks.cpus import available_cpus
 from training.command import command, parse
 from training.limits import COUNT, check_numbers

@@ -17,14 +17,14 @@ from typing import Annotated
 
 import tyro
 
+from export.autotune.model_directory import check_tunable, retune
 from export.data import Data
+from export.html_report import outcome_in_words
 from export.package import graph_bytes
 from export.pipeline import Wishes, export_checkpoint
-from export.report import outcome_in_words
-from export.retune import check_tunable, retune
+from export.reporter import Stages
 from export.sentence_transformers import checkpoint_directory
 from export.source import SettingsChanges, TaskName
-from export.stages import Stages
 from tasks.manifest import read_model_directory
 from training.checkpoint import read_task_card
 from training.command import command, parse

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from export.report import MAX_METRICS, speed_in_words
+from export.html_report import MAX_METRICS, speed_in_words
 from tasks.machine import machine_in_words
 from tasks.manifest import Manifest
 from training.reports.model_card import (

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 import tyro
 
-from export.evidence import Evidence, divided, labelled, plain_texts, random_ids
-from export.workload import Workload, typical_lengths
+from export.autotune.workload import Workload, typical_lengths
+from export.evaluation_set import Evidence, divided, labelled, plain_texts, random_ids
 from tasks import AnyTask
 from tasks.embedding import Embedding
 from tasks.features import Features

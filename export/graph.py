@@ -235,7 +235,7 @@ class _Writer:
         vector = self.mean(x) if self.task.settings.pooling == "mean" else self.cls(x)
         if self.task.settings.normalize:
             vector = self.graph.add("LpNormalization", vector, axis=-1, p=2)
-        as_token = self.graph.add("Unsqueeze", vector, self.graph.ints(1))  # for others: see export.for_others
+        as_token = self.graph.add("Unsqueeze", vector, self.graph.ints(1))  # for others: see export.interop
         return [
             self.output("sentence_embedding", vector, "batch", self.config.hidden_size),
             self.output("last_hidden_state", as_token, "batch", 1, self.config.hidden_size),

@@ -12,13 +12,13 @@ from typing import Any
 import onnx
 import onnxruntime
 
-from export import card, report
+from export import card, html_report
+from export.autotune.search import Trial
 from export.choice import Choice
-from export.for_others import FOR_OTHERS, write_for_others
+from export.html_report import REPORT_FILE
+from export.interop import FOR_OTHERS, write_for_others
 from export.quality import Quality
-from export.report import REPORT_FILE
 from export.source import Source
-from export.tune import Trial
 from export.variant import Numbers
 from tasks.files import atomic_write, sha256
 from tasks.machine import machine
@@ -172,7 +172,7 @@ def pages(manifest: Manifest, num_bytes: int, notes: str = "") -> dict[str, str]
     """
     return {
         MANIFEST_FILE: manifest.to_json(),
-        REPORT_FILE: report.render(manifest, num_bytes),
+        REPORT_FILE: html_report.render(manifest, num_bytes),
         CARD_FILE: with_notes(card.render(manifest, num_bytes), notes),
     }
 

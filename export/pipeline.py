@@ -9,24 +9,24 @@ from typing import Annotated, Literal
 
 import tyro
 
-from export.balance import balanced
+from export.autotune.search import Trial, tune
+from export.autotune.workload import Workload
 from export.calibrate import calibrate
 from export.choice import Choice, default_choice
 from export.data import Data
-from export.evidence import Evidence
-from export.gate import Gate, Limits
+from export.evaluation_set import Evidence
 from export.graph import build_graph
 from export.network import Network, Weights
 from export.package import Made, check_destination, check_record, write_package
 from export.parity import check_parity, of_numbers, shapes
+from export.quality_gate import Gate, Limits
+from export.reporter import SILENT, Stages
 from export.session import check_provider, on_all_cores, ort_run
+from export.smoothquant import balanced
 from export.source import SettingsChanges, Source, read_source
-from export.stages import SILENT, Stages
 from export.storage import save_graph
 from export.targets import TARGETS, TargetName, target_named
-from export.tune import Trial, tune
 from export.variant import Numbers
-from export.workload import Workload
 from tasks import AnyTask
 from tasks.batching import Run
 from tasks.cpus import available_cpus

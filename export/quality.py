@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from export.evidence import Evidence
+from export.evaluation_set import Evidence
 from tasks.base import Outputs
 from tasks.batching import Run, run_features
 from tasks.embedding import Embedding

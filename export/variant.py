@@ -11,7 +11,7 @@ Products = Literal["fp32", "fp16", "dynamic int8", "static int8", "balanced int8
 """Numbers of the products with weights. "fp16": also of all that is between them. "dynamic": activations become
 integers by their range in the batch at hand; "static": by one that was measured before, so that a text's numbers do not
 depend on what else is in its batch; "balanced": static, after their channels were made more alike, see
-`export.balance`."""
+`export.smoothquant`."""
 Attention = Literal["products", "joint products", "MultiHeadAttention", "joint MultiHeadAttention", "Attention"]
 """Matrix products and a softmax, or an operator of ONNX Runtime's for them. "joint": query, key and value are one
 product with the weights; `Attention` holds that product, too."""

@@ -18,7 +18,7 @@ from typing import Any
 
 import jinja2
 
-from export.report import speed_in_words
+from export.html_report import speed_in_words
 from mini import ship
 from mini.line import ABLATIONS, EMBED, NAME, TABLES, Arguments, Line, check_commands, kept_models, task_names, title_of
 from mini.scores import BEFORE, WAYS, last_position

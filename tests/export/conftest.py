@@ -33,10 +33,10 @@ Save = Callable[..., Path]
 @pytest.fixture(autouse=True)
 def _brief(monkeypatch: pytest.MonkeyPatch) -> None:
     """How fast a form is does not matter here."""
-    monkeypatch.setattr("export.stopwatch.PASS_S", 1e-3)
-    monkeypatch.setattr("export.stopwatch.BATCHES", 1e-3)
+    monkeypatch.setattr("export.autotune.timing.PASS_S", 1e-3)
+    monkeypatch.setattr("export.autotune.timing.BATCHES", 1e-3)
     for name in ("ENOUGH_S", "TOGETHER_S"):
-        monkeypatch.setattr(f"export.tune.{name}", 0)
+        monkeypatch.setattr(f"export.autotune.search.{name}", 0)
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from export.calibrate import NUM_BINS, SHARES, Histogram, calibrate
-from export.evidence import random_ids
+from export.evaluation_set import random_ids
 from export.network import Range
 from export.source import read_source
 

@@ -13,13 +13,13 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from export import Limits, Wishes, export_checkpoint, ort_run, report
+from export import Limits, Wishes, export_checkpoint, html_report, ort_run
+from export.autotune.model_directory import retune
+from export.autotune.workload import Workload
 from export.card import render
 from export.data import Data
-from export.retune import retune
-from export.stages import Stages
+from export.reporter import Stages
 from export.targets import TARGETS
-from export.workload import Workload
 from tasks import TASKS
 from tasks.batching import predict
 from tasks.classification import ClassificationExample, ClassificationSettings
@@ -114,7 +114,7 @@ def test_parts_in_floats_are_named(exported):
     mixed = replace(manifest, provenance={**manifest.provenance, "graph": graph | {"numbers": numbers}})
 
     assert "| parts in fp32 | `bert.layers.1.output` |" in render(mixed, 1)
-    assert "bert.layers.1.output" in report.render(mixed, 1)
+    assert "bert.layers.1.output" in html_report.render(mixed, 1)
 
 
 def test_every_task_has_a_card():

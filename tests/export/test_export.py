@@ -19,10 +19,10 @@ from export import Limits, Wishes, export_checkpoint, ort_run
 from export.__main__ import main
 from export.choice import default_choice
 from export.data import Data
-from export.gate import QualityError
 from export.parity import ParityError
+from export.quality_gate import QualityError
+from export.reporter import Stages
 from export.source import read_source
-from export.stages import Stages
 from tasks.classification import ClassificationSettings
 from tasks.files import sha256
 from tasks.manifest import read_model_directory

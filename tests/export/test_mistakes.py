@@ -425,7 +425,9 @@ def test_edited_model_directories_are_not_tuned(mistake, exported, tmp_path, mon
     directory = shutil.copytree(exported["classification"].path, tmp_path / "news/1")
     change(directory)
     before = {path.name: path.read_bytes() for path in directory.iterdir() if path.is_file()}
-    monkeypatch.setattr("export.retune.tune", lambda *arguments, **keywords: pytest.fail("timed for nothing"))
+    monkeypatch.setattr(
+        "export.autotune.model_directory.tune", lambda *arguments, **keywords: pytest.fail("timed for nothing")
+    )
 
     line = refusal(monkeypatch, "tune", directory)
 

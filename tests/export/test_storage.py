@@ -8,9 +8,9 @@ import pytest
 from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 
 from export import Wishes, export_checkpoint, ort_run
+from export.autotune.model_directory import retune
+from export.autotune.workload import Workload
 from export.network import Weights
-from export.retune import retune
-from export.workload import Workload
 from serving.models import load_model
 from tasks.manifest import DATA_FILE, MODEL_FILE, read_model_directory
 from tests.export.conftest import UNTUNED

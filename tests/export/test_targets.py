@@ -11,14 +11,14 @@ import onnxruntime
 import pytest
 
 from export import Wishes, export_checkpoint, ort_run
+from export.autotune.model_directory import read_graph, retune
+from export.autotune.search import tune
+from export.autotune.workload import Workload
 from export.choice import Choice, default_choice
 from export.data import Data
-from export.retune import read_graph, retune
 from export.session import check_provider
 from export.targets import PROVIDER_OPTIONS, TARGETS, TargetName, target_named, target_of
-from export.tune import tune
 from export.variant import Form, Numbers
-from export.workload import Workload
 from tasks.manifest import Execution, Precision, read_model_directory
 from tasks.providers import CPU, CUDA, OPENVINO, PACKAGES, TENSORRT
 
@@ -94,7 +94,9 @@ def test_tuning_asks_for_the_provider_of_the_model_directory(exported, tmp_path,
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [CPU])
     directory = exported["embedding"]
     manifest = replace(directory.manifest, execution=Execution(provider=OPENVINO))
-    monkeypatch.setattr("export.retune.read_model_directory", lambda path: replace(directory, manifest=manifest))
+    monkeypatch.setattr(
+        "export.autotune.model_directory.read_model_directory", lambda path: replace(directory, manifest=manifest)
+    )
 
     with pytest.raises(ValueError, match=f"not installed: `{OPENVINO}`"):
         retune(directory.path, Workload((5,), 65))
@@ -167,7 +169,7 @@ def test_what_does_not_start_is_not_tried(checkpoints, stand_in, monkeypatch, ex
     """CUDA without TensorRT is the usual case."""
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [CUDA, CPU])
     network, _ = read_graph(exported["embedding"])
-    monkeypatch.setattr("export.stopwatch.Stopwatch.seconds", lambda self, choice: 1.0)
+    monkeypatch.setattr("export.autotune.timing.Stopwatch.seconds", lambda self, choice: 1.0)
 
     _, trials = tune(network, Numbers(products="fp16"), Workload((5,), 65), target=TARGETS["cuda"], num_cores=2)
 

@@ -11,18 +11,18 @@ from typing import Any
 
 import numpy as np
 
+from export.autotune.search import Trial, tune
+from export.autotune.workload import Workload
 from export.choice import Choice, choice_of
 from export.graph import build_graph
 from export.network import Network, Range, Weights
 from export.package import digests, graph_record, pages, runtime_version, write_manifest
 from export.parity import random_batches
+from export.reporter import SILENT, Stages
 from export.session import check_provider, on_all_cores, ort_run
-from export.stages import SILENT, Stages
 from export.storage import save_graph
 from export.targets import PROVIDER_OPTIONS, target_of
-from export.tune import Trial, tune
 from export.variant import Numbers
-from export.workload import Workload
 from tasks import AnyTask
 from tasks.batching import Run
 from tasks.cpus import available_cpus

@@ -6,9 +6,9 @@ from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from export.autotune.search import NUMBERS, TOGETHER
 from export.choice import choice_of, default_choice, shown
 from export.targets import target_of
-from export.tune import NUMBERS, TOGETHER
 from export.variant import Numbers
 from tasks.machine import machine_in_words
 from tasks.manifest import MODEL_FILE, Manifest

@@ -15,14 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from export import Wishes, export_checkpoint, ort_run
+from export.autotune.model_directory import MAX_CHANGE, check_same, read_graph, retune
+from export.autotune.search import ROUNDS, TOGETHER, tune
+from export.autotune.workload import Workload, paired_medians, race, run_all, typical_lengths
 from export.choice import Choice, default_choice
 from export.network import Network, Weights
-from export.retune import MAX_CHANGE, check_same, read_graph, retune
+from export.reporter import Stages
 from export.source import read_source
-from export.stages import Stages
-from export.tune import ROUNDS, TOGETHER, tune
 from export.variant import Form, Numbers
-from export.workload import Workload, paired_medians, race, run_all, typical_lengths
 from tasks.machine import machine
 from tasks.manifest import read_model_directory
 from tasks.providers import TENSORRT
@@ -63,7 +63,7 @@ def test_the_fastest_is_chosen(network, monkeypatch):
         "num_threads": {1: 1.1},
         "disabled_optimizers": {("SkipLayerNormFusion",): 1.1},
     }
-    monkeypatch.setattr("export.stopwatch.Stopwatch.seconds", seconds_at(speed))
+    monkeypatch.setattr("export.autotune.timing.Stopwatch.seconds", seconds_at(speed))
 
     said = []
 
@@ -91,7 +91,7 @@ def test_what_is_nearly_as_fast_is_tried_together(network, monkeypatch):
         slow = 1 if as_usual and choice.execution == default_choice().execution else 1.3
         return slow * attention[choice.form.bias_gelu]
 
-    monkeypatch.setattr("export.stopwatch.Stopwatch.seconds", seconds)
+    monkeypatch.setattr("export.autotune.timing.Stopwatch.seconds", seconds)
 
     best, trials = tune(network, Numbers(), Workload((5, 9), 65), num_cores=2)
 
@@ -108,7 +108,7 @@ def test_what_may_be_noise_does_not_leave_the_default(gain, chosen, network, mon
     fields = vars(default.form) | vars(default.execution)
     del fields["attention"], fields["provider_options"]
     speed = {"attention": {"Attention": gain}} | {name: {value: 1.5} for name, value in fields.items()}
-    monkeypatch.setattr("export.stopwatch.Stopwatch.seconds", seconds_at(speed))
+    monkeypatch.setattr("export.autotune.timing.Stopwatch.seconds", seconds_at(speed))
     said = []
 
     best, trials = tune(network, Numbers(), Workload((5, 9), 65), num_cores=2, stages=Stages(said.append))
@@ -127,7 +127,7 @@ def test_only_what_matters_leaves_the_default(network, monkeypatch):
         "skip_layer_norm": {True: 1.005},
         "max_batch_tokens": {1024: 1.2},
     }
-    monkeypatch.setattr("export.stopwatch.Stopwatch.seconds", seconds_at(speed))
+    monkeypatch.setattr("export.autotune.timing.Stopwatch.seconds", seconds_at(speed))
 
     best, _ = tune(network, Numbers(), Workload((5, 9), 65), num_cores=2)
 
@@ -137,7 +137,7 @@ def test_only_what_matters_leaves_the_default(network, monkeypatch):
 def test_what_the_numbers_gain_is_measured_to_the_end(network, monkeypatch):
     """It stands on pages: a loser there is no candidate that is out."""
     calls = []
-    monkeypatch.setattr("export.stopwatch.Stopwatch.seconds", lambda self, *asked: calls.append(asked) or 1.0)
+    monkeypatch.setattr("export.autotune.timing.Stopwatch.seconds", lambda self, *asked: calls.append(asked) or 1.0)
 
     tune(network, Numbers(products="dynamic int8"), Workload((5, 9), 65), num_cores=2, beside=[Numbers()])
 
@@ -161,7 +161,7 @@ def test_the_best_so_far_is_tried_to_the_end(network, monkeypatch):
         "max_batch_tokens": {1: 0.5, 128: 0.9, 256: 0.99, 1024: 0.98},
         "num_threads": {2: 0.5},
     }
-    monkeypatch.setattr("export.stopwatch.Stopwatch.seconds", seconds_at(speed))
+    monkeypatch.setattr("export.autotune.timing.Stopwatch.seconds", seconds_at(speed))
 
     _, trials = tune(network, Numbers(), Workload((5, 9), 65), num_cores=2)
 

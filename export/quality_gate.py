@@ -12,12 +12,12 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 from export.choice import Choice, default_choice
-from export.evidence import Evidence
+from export.evaluation_set import Evidence
 from export.graph import build_graph
 from export.network import Network
 from export.quality import Expected, Quality, judge
+from export.reporter import SILENT, Stages
 from export.session import on_all_cores, ort_run
-from export.stages import SILENT, Stages
 from export.targets import TARGETS, Target
 from export.variant import Numbers, Products
 from tasks.batching import Run

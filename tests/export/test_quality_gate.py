@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from export.calibrate import calibrate
-from export.evidence import random_ids
-from export.gate import Gate, Limits, QualityError
+from export.evaluation_set import random_ids
 from export.network import Network, Weights
 from export.quality import Expected, Quality, judge
+from export.quality_gate import Gate, Limits, QualityError
 from export.session import ort_run
 from export.source import read_source
 from export.variant import Numbers

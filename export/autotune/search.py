@@ -16,14 +16,14 @@ from math import inf
 from operator import itemgetter
 from typing import Any
 
+from export.autotune.timing import Stopwatch
+from export.autotune.workload import Workload, timed
 from export.choice import Choice, default_choice, session_of, shown
 from export.network import Network
+from export.reporter import SILENT, Stages
 from export.session import starts
-from export.stages import SILENT, Stages
-from export.stopwatch import Stopwatch
 from export.targets import TARGETS, Target
 from export.variant import Numbers
-from export.workload import Workload, timed
 
 ROUNDS, ENOUGH_S, TOGETHER_S = 7, 0.7, 2.0
 """How often each is measured: 7 times at least, and more as long as it takes no longer than this; in the end longer,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import asdict, replace
 
-from export.report import render
-from export.tune import Trial
+from export.autotune.search import Trial
+from export.html_report import render
 
 
 def test_what_was_tried_is_told_in_words_and_percent(exported):

@@ -12,18 +12,18 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays as np_arrays
 
 from export import Limits, Wishes, export_checkpoint, ort_run
-from export.balance import balanced, channel_divisors
+from export.autotune.model_directory import read_graph, retune
+from export.autotune.workload import Workload
 from export.calibrate import calibrate, largest_by_channel
 from export.data import Data
-from export.evidence import random_ids
-from export.gate import Gate
+from export.evaluation_set import random_ids
 from export.graph import build_graph
 from export.network import Network, Weights
-from export.retune import read_graph, retune
+from export.quality_gate import Gate
+from export.smoothquant import balanced, channel_divisors
 from export.source import read_source
 from export.variant import Form, Numbers
-from export.workload import Workload
-from tests.export.test_forms import FORMS
+from tests.export.test_variants import FORMS
 from training.evaluate import torch_run
 
 BALANCED = Numbers(products="balanced int8")

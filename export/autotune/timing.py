@@ -6,13 +6,13 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
+from export.autotune.workload import Arrays, Workload, run_all, timed
 from export.choice import Choice, default_choice, session_of
 from export.graph import build_graph
 from export.network import Network
 from export.session import ort_run
 from export.targets import Target
 from export.variant import Numbers
-from export.workload import Arrays, Workload, run_all, timed
 from tasks.batching import Run
 
 PASS_S = 0.1

@@ -1,0 +1,1 @@
+"""Find the fastest graph variant and execution settings on this machine."""
