@@ -27,8 +27,8 @@ from bertline._connection import channel_options
 from bertline.v1 import encoder_pb2 as pb
 from bertline.v1.encoder_pb2_grpc import EncoderStub
 from demo.server import one_line_errors
+from training.bounds import COUNT, check_numbers
 from training.command import command, parse
-from training.limits import COUNT, check_numbers
 
 DIM = 384
 BATCH = 64

@@ -32,8 +32,8 @@ from benchmarks.server import Served, served
 from benchmarks.worker import Worker
 from bertline.v1 import encoder_pb2 as pb
 from bertline.v1.encoder_pb2_grpc import EncoderStub
+from training.bounds import COUNT, POSITIVE, check_numbers
 from training.command import command, parse
-from training.limits import COUNT, POSITIVE, check_numbers
 
 WORDS = "a server that no request can stall answers short queries while it computes long ones for somebody else".split()
 

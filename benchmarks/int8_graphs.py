@@ -43,9 +43,9 @@ from tasks.embedding import Embedding, EmbeddingSettings
 from tasks.features import collate
 from tasks.manifest import Execution
 from tasks.tokenizer import Tokenizer, build_tokenizer
+from training.bounds import COUNT, check_numbers
 from training.checkpoint import create_model
 from training.command import command, parse
-from training.limits import COUNT, check_numbers
 from training.model.encoder import BertConfig, BertModel
 
 CAPS = (128, 256, 512, 1024)

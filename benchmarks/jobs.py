@@ -27,8 +27,8 @@ import tyro
 from benchmarks.load import read_texts
 from benchmarks.server import served
 from benchmarks.serving import engine_texts_per_s
+from training.bounds import COUNT, POSITIVE, Limits, check_numbers
 from training.command import command, parse
-from training.limits import COUNT, POSITIVE, Limits, check_numbers
 
 SAMPLE_S = 0.01
 

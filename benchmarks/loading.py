@@ -24,8 +24,8 @@ from benchmarks.server import Served, embedding_model, served
 from bertline.v1 import encoder_pb2 as pb
 from bertline.v1.encoder_pb2_grpc import EncoderStub
 from tasks.manifest import MANIFEST_FILE
+from training.bounds import POSITIVE, check_numbers
 from training.command import command, parse
-from training.limits import POSITIVE, check_numbers
 
 
 @dataclass(frozen=True, kw_only=True)

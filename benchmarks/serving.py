@@ -28,8 +28,8 @@ from serving.engine import Engine
 from tasks.batching import predict
 from tasks.cpus import available_cpus
 from tasks.manifest import read_model_directory
+from training.bounds import COUNT, POSITIVE, check_numbers
 from training.command import command, parse
-from training.limits import COUNT, POSITIVE, check_numbers
 
 CHUNK = 256
 """Texts that a thread of the engine takes at a time."""

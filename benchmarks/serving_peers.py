@@ -30,8 +30,8 @@ from benchmarks.load import Client, Load, read_texts
 from benchmarks.server import served
 from demo.server import one_line_errors
 from tasks.cpus import available_cpus
+from training.bounds import COUNT, POSITIVE, check_numbers
 from training.command import command, parse
-from training.limits import COUNT, POSITIVE, check_numbers
 
 BATCH_SIZES = (8, 16, 32, 64, 128)
 NUM_ENCODED = 256

@@ -21,9 +21,9 @@ from typing import Annotated, Any
 import torch
 
 from benchmarks.worker import Worker
+from training.bounds import COUNT, Limits, check_numbers
 from training.checkpoint import create_model
 from training.command import command, parse
-from training.limits import COUNT, Limits, check_numbers
 from training.loop.optimizer import create_optimizer
 from training.loop.train import Batch
 from training.model import cpu

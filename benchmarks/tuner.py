@@ -22,9 +22,9 @@ from export.choice import Choice, default_choice
 from export.targets import TARGETS
 from export.variant import Numbers, Products
 from tasks.cpus import available_cpus
+from training.bounds import COUNT, check_numbers
 from training.command import command, parse
-from training.limits import COUNT, check_numbers
-from training.progress import Progress
+from training.progress_bar import Progress
 
 NUM_FINALISTS = 12
 

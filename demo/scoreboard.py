@@ -21,7 +21,7 @@ from training.baselines import baseline
 from training.checkpoint import load_model
 from training.data.labelled import Columns, read_classification, read_cloze, read_spans
 from training.evaluate import torch_run
-from training.progress import Progress
+from training.progress_bar import Progress
 from training.reports.markdown import markdown_table
 
 WAYS = ("PyTorch", "ONNX fp32", "ONNX int8", "gRPC fp32", "gRPC int8")

@@ -14,6 +14,7 @@ from export.evaluation_set import Evidence, divided, labelled, plain_texts, rand
 from tasks import AnyTask
 from tasks.embedding import Embedding
 from tasks.features import Features
+from training.bounds import COUNT, check_numbers
 from training.checkpoint import TaskCard
 from training.data.examples import Examples
 from training.data.labelled import (
@@ -24,7 +25,6 @@ from training.data.labelled import (
     source_digest,
     source_names,
 )
-from training.limits import COUNT, check_numbers
 
 _NUM_TIMED = 400
 """Sequences that graphs are timed on."""

@@ -40,9 +40,9 @@ from tasks.manifest import (
     parse_model_path,
     read_model_directory,
 )
+from training.bounds import check_numbers
 from training.data.input_warnings import limit_of
 from training.evaluate import torch_run
-from training.limits import check_numbers
 from training.model.encoder import BertModel
 from training.reports.model_card import read_notes
 

@@ -24,7 +24,7 @@ from tasks.batching import Run
 from tasks.embedding import Embedding
 from tasks.manifest import Precision
 from tasks.masked_lm import MaskedLM
-from training.limits import NOT_NEGATIVE, POSITIVE, SHARE
+from training.bounds import NOT_NEGATIVE, POSITIVE, SHARE
 
 _NUM_SCANNED = 64
 """Examples on which parts are compared."""

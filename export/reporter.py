@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from training.progress import Progress
+from training.progress_bar import Progress
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from training.ablations.results import files as ablation_files
 from training.ablations.tables import paper_name
 from training.checkpoint import checkpoint_digest
 from training.command import command, parse
-from training.loop.run import METRICS_FILE, read_metrics
+from training.loop.run_directory import METRICS_FILE, read_metrics
 from training.reports.markdown import markdown_table
 from training.reports.plot import plot_runs
 

@@ -34,8 +34,8 @@ from training.data.examples import Examples
 from training.data.labelled import columns_there, dev_columns, read_examples, read_similarities
 from training.evaluate import load_for_evaluation
 from training.grid import REPORT_FILE
-from training.loop.run import METRICS_FILE, read_metrics
-from training.progress import Progress
+from training.loop.run_directory import METRICS_FILE, read_metrics
+from training.progress_bar import Progress
 from training.similarity import vector_scores
 
 Predict = Callable[[Sequence[Any]], list[Any]]

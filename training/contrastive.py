@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from tasks.embedding import Embedding, EmbeddingSettings, Pooling
 from tasks.regression import RegressionExample
+from training.bounds import COUNT, EPOCHS, NOT_NEGATIVE, RATE, TOKENS, Limits
 from training.checkpoint import TaskCard, load_model, load_tokenizer, read_shape, read_task_card
 from training.command import command, parse
 from training.data.examples import Examples, encode_examples
@@ -33,11 +34,10 @@ from training.data.input_warnings import remark
 from training.data.labelled import Columns, columns_there, read_positives, read_similarities, read_texts
 from training.evaluate import format_scores, torch_run
 from training.finetune import PLACES, digests, extent, provenance
-from training.limits import COUNT, EPOCHS, NOT_NEGATIVE, RATE, TOKENS, Limits
 from training.loop.distributed import World, world
 from training.loop.recipe import Asked
 from training.loop.result import made_with, write_result
-from training.loop.run import Run
+from training.loop.run_directory import Run
 from training.loop.train import Batch, Evaluation, LoopSettings, Phase, train
 from training.model.encoder import BertModel
 from training.model.vectors import pool

@@ -26,9 +26,9 @@ import numpy as np
 
 from tasks.files import atomic_write, check_free, resumable_directory, sha256
 from tasks.tokenizer import TOKENIZER_FILE, TOKENIZER_FILES, Tokenizer
+from training.bounds import Limits, check_numbers
 from training.command import command, parse
-from training.limits import Limits, check_numbers
-from training.progress import Progress
+from training.progress_bar import Progress
 from training.text.documents import BLOCK_BYTES, Block, find_files, read_blocks
 from training.text.duplicates import DuplicateCounter
 from training.text.pairs import LEAST_NEXT, LEAST_SHOWN, PairRules, PairSummary, estimate_pairs

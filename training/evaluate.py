@@ -41,7 +41,7 @@ from training.data.labelled import (
 from training.model.encoder import BertModel
 from training.model.vectors import Vectors
 from training.objectives import OBJECTIVES, find_unknown_label
-from training.progress import Progress
+from training.progress_bar import Progress
 from training.similarity import texts_of, vector_scores, word_overlap
 
 

@@ -26,6 +26,7 @@ from tasks.features import Features
 from tasks.spans import Spans, best_null_threshold
 from training.ablations.model import Combination
 from training.baselines import baseline
+from training.bounds import COUNT, EPOCHS, NOT_NEGATIVE, RATE, TOKENS, refuse_unused
 from training.checkpoint import (
     TaskCard,
     checkpoint_digest,
@@ -44,11 +45,10 @@ from training.data.finetuning import FinetuningData, label_examples
 from training.data.input_warnings import remark
 from training.data.labelled import Columns, read_examples, source_digest, source_names, to_number
 from training.evaluate import format_scores, predict_with_progress, torch_run
-from training.limits import COUNT, EPOCHS, NOT_NEGATIVE, RATE, TOKENS, refuse_unused
 from training.loop.distributed import World, world
 from training.loop.recipe import Asked, recipe_fields
 from training.loop.result import made_with, write_result
-from training.loop.run import Position, Run
+from training.loop.run_directory import Position, Run
 from training.loop.train import Evaluation, LoopSettings, Phase, train
 from training.model.encoder import BertConfig, BertForSequenceRegression, BertModel
 from training.objectives import OBJECTIVES, Item, all_label_names, find_unknown_label, standardise_head

@@ -33,8 +33,8 @@ from training.command import command, parse
 from training.data.labelled import read_examples
 from training.finetune import PLACES, FinetuneRecipe, digests, finetune
 from training.loop.distributed import World, world
+from training.loop.loss_monitor import DivergedError
 from training.loop.recipe import RECIPE_FILE, Asked, check_no_run
-from training.loop.watch import DivergedError
 from training.reports.grid_report import (
     Outcome,
     Report,

@@ -23,6 +23,7 @@ from torch import nn
 
 from tasks.masked_lm import MaskedLMSettings
 from training.baselines import no_context
+from training.bounds import COUNT, NOT_NEGATIVE, POSITIVE, SHARE, TOKENS, refuse_unused
 from training.checkpoint import (
     TaskCard,
     checkpoint_digest,
@@ -39,13 +40,12 @@ from training.data.pretraining_batches import PretrainingData
 from training.data.pretraining_warnings import LENGTH_FLAGS, remark_on_dev_pairs, remark_on_pairs
 from training.data.whole_words import whole_words_note
 from training.evaluate import format_scores
-from training.limits import COUNT, NOT_NEGATIVE, POSITIVE, SHARE, TOKENS, refuse_unused
 from training.loop.distributed import World, world
+from training.loop.loss_monitor import Plateau, Watch
 from training.loop.recipe import Asked, recipe_fields
 from training.loop.result import made_with, write_result
-from training.loop.run import Run
+from training.loop.run_directory import Run
 from training.loop.train import Evaluation, LoopSettings, Phase, train
-from training.loop.watch import Plateau, Watch
 from training.model.encoder import BertConfig, BertForPreTraining, BertModel, Direction
 from training.model.initialization import initialize_local
 from training.pretraining_objectives import MaskedLM, ReplacedTokens, evaluate_pretraining, without_context

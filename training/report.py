@@ -27,7 +27,7 @@ from training.corpus import CORPUS_FILE, Corpus
 from training.data.labelled import source_names
 from training.finetune import FinetuneRecipe
 from training.loop.recipe import RECIPE_FILE, check_types, default_fields, flatten, kind_of_run
-from training.loop.run import read_metrics
+from training.loop.run_directory import read_metrics
 from training.pretrain import NO_CONTEXT, PretrainRecipe, no_context_scores
 from training.reports.model_card import base_model, format_number, score_rows
 from training.reports.page import render_page

@@ -20,9 +20,9 @@ import tokenizers
 
 from tasks.files import atomic_directory, check_free
 from tasks.tokenizer import TOKENIZER_FILE, build_tokenizer
+from training.bounds import NOT_NEGATIVE, Limits, check_numbers
 from training.command import command, parse
-from training.limits import NOT_NEGATIVE, Limits, check_numbers
-from training.progress import Progress
+from training.progress_bar import Progress
 from training.text.documents import find_files, read_blocks
 
 SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]

@@ -14,8 +14,8 @@ from training.corpus import Corpus
 from training.data.pretraining import PretrainingExamples
 from training.data.pretraining_batches import PretrainingData
 from training.loop.distributed import world
-from training.loop.feed import Feed
-from training.loop.run import Position
+from training.loop.prefetcher import Feed
+from training.loop.run_directory import Position
 from training.loop.train import LoopSettings, Phase, StepTotals, backward
 from training.model.encoder import BertConfig
 from training.pretraining_objectives import MaskedLM

@@ -33,7 +33,7 @@ from training.data.labelled import Columns, read_examples
 from training.evaluate import load_for_evaluation
 from training.evaluate import main as evaluate
 from training.loop.distributed import CPU, World
-from training.loop.run import Run, read_metrics
+from training.loop.run_directory import Run, read_metrics
 from training.reports.samples import sample_predictions
 from training.similarity import similarity_scores
 

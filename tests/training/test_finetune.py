@@ -26,7 +26,7 @@ from training.data.labelled import Columns, read_examples, source_names
 from training.evaluate import load_for_evaluation
 from training.evaluate import main as evaluate
 from training.finetune import FinetuneRecipe, finetune, main
-from training.loop.run import read_metrics
+from training.loop.run_directory import read_metrics
 from training.objectives import OBJECTIVES, Item, answer_positions
 
 SETTINGS = {"learning_rate": 3e-3, "global_batch_size": 16, "micro_batch_size": 16, "dtype": "fp32", "dropout": 0.0}

@@ -15,7 +15,7 @@ from training.checkpoint import WEIGHTS_FILE, load_model, read_task_card
 from training.finetune import finetune
 from training.grid import GridRecipe, grid, look_up
 from training.loop.recipe import RefusedError
-from training.loop.run import Run, read_metrics
+from training.loop.run_directory import Run, read_metrics
 from training.reports.grid_report import Outcome, Setting, best_outcome, format_report, plot_report, report
 
 FAST = {"micro_batch_size": 16, "batch_sizes": (16,), "epochs": (2.0,), "dtype": "fp32", "dropout": 0.0}

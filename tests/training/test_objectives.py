@@ -24,7 +24,7 @@ from training.data.labelled import READERS, Columns
 from training.evaluate import load_for_evaluation
 from training.evaluate import main as evaluate
 from training.finetune import FinetuneRecipe, finetune
-from training.loop.run import read_metrics
+from training.loop.run_directory import read_metrics
 from training.objectives import IGNORED, OBJECTIVES
 
 LEARN = {"learning_rate": 3e-3, "global_batch_size": 16, "micro_batch_size": 16, "dtype": "fp32", "dropout": 0.0}

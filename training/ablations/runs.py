@@ -24,8 +24,8 @@ from training.checkpoint import TASK_FILE, WEIGHTS_FILE, has_weights, read_task_
 from training.finetune import FinetuneRecipe, digests
 from training.grid import Digests, look_up, run_cell
 from training.loop.distributed import World
+from training.loop.loss_monitor import DivergedError
 from training.loop.recipe import RECIPE_FILE, RefusedError
-from training.loop.watch import DivergedError
 from training.pretrain import PretrainRecipe, asked, corpora, pretrain
 from training.reports.grid_report import Outcome, Setting
 

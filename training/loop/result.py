@@ -10,7 +10,7 @@ import torch
 from tasks.machine import machine
 from training.checkpoint import TaskCard, save_checkpoint
 from training.loop.distributed import World
-from training.loop.run import Run
+from training.loop.run_directory import Run
 from training.model.encoder import BertModel
 from training.reports.plot import plot_run
 

@@ -1,6 +1,6 @@
 """The training loop that pretraining and fine-tuning share.
 
-Starting the same command again goes on from the last state (see `training.loop.run`). Each step's randomness is a
+Starting the same command again resumes from the last state (`training.loop.run_directory`). Each step's randomness is a
 function of (seed, step), and each batch one of (seed, epoch, index), so a resumed run repeats the uninterrupted one
 bit for bit on one process.
 """
@@ -19,15 +19,15 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from tasks.metrics import is_loss
-from training.limits import BELOW_ONE, COUNT, NOT_NEGATIVE, POSITIVE, RATE, SHARE, Limits, check_numbers
+from training.bounds import BELOW_ONE, COUNT, NOT_NEGATIVE, POSITIVE, RATE, SHARE, Limits, check_numbers
 from training.loop.distributed import World
-from training.loop.feed import Feed
 from training.loop.interrupt import Interrupt
-from training.loop.meter import Meter
+from training.loop.loss_monitor import Watch
 from training.loop.optimizer import create_optimizer, drop_frozen, set_rates
-from training.loop.pace import Pace
-from training.loop.run import Position, Run, StateKind
-from training.loop.watch import Watch
+from training.loop.prefetcher import Feed
+from training.loop.run_directory import Position, Run, StateKind
+from training.loop.schedule import Pace
+from training.loop.throughput_meter import Meter
 from training.model import cpu
 from training.model.encoder import BertModel
 

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from training.ablations.model import Combination, HiddenStates
-from training.limits import BELOW_ONE, NOT_NEGATIVE, Limits, check_numbers
+from training.bounds import BELOW_ONE, NOT_NEGATIVE, Limits, check_numbers
 from training.model import cpu
 
 Direction = Literal["both", "left-to-right", "right-to-left", "concatenated"]

@@ -28,7 +28,7 @@ from matplotlib.ticker import Formatter, MaxNLocator
 from tasks.files import atomic_write
 from tasks.metrics import CHARACTERS, is_loss
 from training.command import command
-from training.loop.run import read_metrics
+from training.loop.run_directory import read_metrics
 
 CURVES_FILE = "curves.png"
 MAX_POINTS = 80

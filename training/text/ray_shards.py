@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from training.progress import Progress
+from training.progress_bar import Progress
 from training.text.documents import Block
 from training.text.file_ranges import Place, places_of
 from training.text.ray_pool import map_on_ray

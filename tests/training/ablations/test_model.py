@@ -19,7 +19,7 @@ from training.data.labelled import Columns, read_examples
 from training.evaluate import load_for_evaluation
 from training.finetune import FinetuneRecipe, finetune
 from training.loop.optimizer import create_optimizer
-from training.loop.run import read_metrics
+from training.loop.run_directory import read_metrics
 from training.model.encoder import BertConfig
 
 SHAPE = BertConfig(

@@ -22,15 +22,15 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tests.toy import TINY
 from training.checkpoint import create_model, load_model
 from training.corpus import Corpus
-from training.loop import meter as meter_module
-from training.loop import run as run_module
-from training.loop.feed import Feed
+from training.loop import run_directory as run_module
+from training.loop import throughput_meter as meter_module
+from training.loop.loss_monitor import DivergedError, Plateau, Watch
 from training.loop.optimizer import create_optimizer, drop_frozen, set_rates
-from training.loop.pace import Pace
+from training.loop.prefetcher import Feed
 from training.loop.recipe import Asked
-from training.loop.run import Position, Run, read_metrics
+from training.loop.run_directory import Position, Run, read_metrics
+from training.loop.schedule import Pace
 from training.loop.train import Batch, Evaluation, LoopSettings, Phase, StepTotals, backward, train
-from training.loop.watch import DivergedError, Plateau, Watch
 from training.model.encoder import BertConfig
 from training.pretrain import PretrainRecipe, pretrain
 

@@ -7,7 +7,7 @@ import torch
 from tests.toy import TINY
 from training.checkpoint import create_model
 from training.corpus import CorpusRecipe, prepare_corpus
-from training.loop.run import read_metrics
+from training.loop.run_directory import read_metrics
 from training.model.encoder import BertConfig
 from training.model.initialization import initialize_local, rotation
 from training.pretrain import PretrainRecipe, pretrain

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import torch
 
 from training.loop.distributed import World
-from training.loop.pace import Pace
-from training.loop.run import Position
+from training.loop.run_directory import Position
+from training.loop.schedule import Pace
 from training.model.encoder import BertModel
 from training.model.flops import flops_per_token, peak_flops
 from training.model.replaced_token_detection import BertForReplacedTokens
-from training.progress import Progress
+from training.progress_bar import Progress
 
 if TYPE_CHECKING:
     from training.loop.train import Batch

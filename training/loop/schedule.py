@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from training.loop.optimizer import learning_rate
-from training.loop.run import Position
+from training.loop.run_directory import Position
 
 if TYPE_CHECKING:
     from training.loop.train import LoopSettings

@@ -30,7 +30,7 @@ from training.loop.recipe import RECIPE_FILE, Asked, RefusedError
 
 if TYPE_CHECKING:
     from training.loop.events import Events
-    from training.loop.watch import Watch
+    from training.loop.loss_monitor import Watch
 
 METRICS_FILE = "metrics.jsonl"
 STATE_FILE = "state.pt"

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from training.loop.run import Position
+from training.loop.run_directory import Position
 
 
 class DivergedError(ValueError):

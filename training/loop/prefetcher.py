@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from training.loop.distributed import World
-from training.loop.run import Position
+from training.loop.run_directory import Position
 
 if TYPE_CHECKING:
     from training.loop.train import Batch, LoopSettings, Phase

@@ -13,10 +13,10 @@ from training.checkpoint import TaskCard, create_model, save_checkpoint
 from training.contrastive import ContrastiveRecipe
 from training.data.labelled import Columns
 from training.finetune import PLACES, FinetuneRecipe
+from training.loop.loss_monitor import Watch
 from training.loop.recipe import Asked, RefusedError, check_types, recipe_fields
-from training.loop.run import Position, Run, read_metrics
+from training.loop.run_directory import Position, Run, read_metrics
 from training.loop.train import LoopSettings
-from training.loop.watch import Watch
 from training.model.encoder import BertConfig
 from training.pretrain import PretrainRecipe
 from training.reports.plot import plot_run
