@@ -34,9 +34,8 @@ from bertline.commands.bench import bench
 from bertline.commands.options import TARGET, ModelName, Target, Timeout, asks
 from bertline.errors import BertlineError
 from bertline.jobs.ray_pool import RayFailed
-from bertline.jobs.run import standard_output
-from bertline.jobs.sinks import json_line
 from bertline.jobs.storage import FileError
+from bertline.jobs.write import json_line, standard_output
 from bertline.results import Model
 
 _UsageError: Any = typer.BadParameter.__base__  # click's or typer's own, as the version of typer has it

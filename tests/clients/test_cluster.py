@@ -21,8 +21,8 @@ import pyarrow.parquet as pq
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from bertline.jobs import cluster
-from bertline.jobs.order import Order
+from bertline.jobs import run as jobs_run
+from bertline.jobs.spec import Order
 from bertline.jobs.storage import File, file_of
 from bertline.testing import FakeModel, FakeServer, vector
 from bertline.v1 import encoder_pb2 as pb
@@ -56,8 +56,8 @@ def pool(monkeypatch: pytest.MonkeyPatch) -> None:
         for number in reversed(files):
             progress(number, pickle.loads(pickle.dumps(make_worker))()(number))
 
-    monkeypatch.setattr("bertline.jobs.cluster.map_partitions", in_turn)
-    monkeypatch.setattr("bertline.jobs.chunks.CHUNK_ROWS", 256)
+    monkeypatch.setattr("bertline.jobs.run.map_partitions", in_turn)
+    monkeypatch.setattr("bertline.jobs.read.rows.CHUNK_ROWS", 256)
 
 
 @pytest.fixture
@@ -197,7 +197,7 @@ def test_workers_stand_elsewhere(run: Run, tmp_path: Path, pool: None, monkeypat
     (tmp_path / "ca.pem").write_text("mine")
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path)
-    in_turn, orders = cluster.map_partitions, []
+    in_turn, orders = jobs_run.map_partitions, []
 
     def elsewhere(files: Any, make_worker: Any, **options: Any) -> None:
         orders.extend(make_worker.args)
@@ -205,8 +205,8 @@ def test_workers_stand_elsewhere(run: Run, tmp_path: Path, pool: None, monkeypat
             patch.chdir("elsewhere")
             in_turn(files, make_worker, **options)
 
-    monkeypatch.setattr("bertline.jobs.cluster.map_partitions", elsewhere)
-    monkeypatch.setattr("bertline.jobs.order.engine", lambda models: nullcontext(os.environ["BERTLINE_TARGET"]))
+    monkeypatch.setattr("bertline.jobs.run.map_partitions", elsewhere)
+    monkeypatch.setattr("bertline.jobs.spec.engine", lambda models: nullcontext(os.environ["BERTLINE_TARGET"]))
     for output, found in (("out.jsonl", "out.jsonl"), ("out/", "out/part-*")):
         arguments = ("embed", "-i", "in*.jsonl", "-o", output, "--rejects", "r.jsonl", "--force", "--ray", "local")
         assert run("--tls-ca", "ca.pem", *arguments, "--engine", "models").code == 3

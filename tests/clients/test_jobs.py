@@ -47,7 +47,7 @@ def read_jsonl(path: Path) -> list[Any]:
 @pytest.fixture
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Chunks of 256 rows, so that a job has many of them."""
-    monkeypatch.setattr("bertline.jobs.chunks.CHUNK_ROWS", 256)
+    monkeypatch.setattr("bertline.jobs.read.rows.CHUNK_ROWS", 256)
 
 
 def test_jobs_give_way_to_other_calls(run: Run, server: FakeServer, tmp_path: Path) -> None:

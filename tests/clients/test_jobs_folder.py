@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bertline.jobs import names
+from bertline.jobs import layout
 from bertline.jobs.storage import File
 from bertline.testing import FakeServer
 from tests.clients.command import Result, Run, fails
@@ -24,7 +24,7 @@ class Killed(BaseException):
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The current folder, with a file of 1,000 rows, and chunks of 256."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("bertline.jobs.chunks.CHUNK_ROWS", 256)
+    monkeypatch.setattr("bertline.jobs.read.rows.CHUNK_ROWS", 256)
     (tmp_path / "in.txt").write_text("".join(f"text {number}\n" for number in range(1000)))
     return tmp_path
 
@@ -264,7 +264,7 @@ def test_the_lock_is_closed_before_its_folder_goes(
 @pytest.mark.parametrize("code", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP], ids=errno.errorcode.get)
 def test_without_locks(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
     """A file system that has none is no other run that is at work."""
-    monkeypatch.setattr("bertline.jobs.parts.fcntl.flock", failing(code))
+    monkeypatch.setattr("bertline.jobs.directory.fcntl.flock", failing(code))
 
     assert run("embed", "-i", "in.txt", "-o", "out.jsonl") == Result(
         0, "", "bertline: no file can be locked in `out.jsonl.job`: begin no second run there\n"
@@ -274,7 +274,7 @@ def test_without_locks(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch, 
 
 def test_a_lock_that_fails(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The system's reason is told, and nothing is left behind."""
-    monkeypatch.setattr("bertline.jobs.parts.fcntl.flock", failing(errno.EIO))
+    monkeypatch.setattr("bertline.jobs.directory.fcntl.flock", failing(errno.EIO))
 
     assert fails(run("embed", "-i", "in.txt", "-o", "out.jsonl"), "cannot write `out.jsonl`: Input/output error")
     assert [path.name for path in folder.iterdir()] == ["in.txt"]
@@ -292,10 +292,10 @@ def failing(code: int) -> Callable[..., None]:
 def test_names_of_many_parts_are_in_the_order_of_the_rows() -> None:
     """Also where there are more files, or chunks of one, than five digits count."""
     keys = [(99_999, 0), (99_999, 99_999), (99_999, 100_000), (100_000, 0)]
-    parts = [names.part_name(*key, "0" * 12, ".jsonl") for key in keys]
-    rejects = [names.rejects_name(*key) for key in keys]
+    parts = [layout.part_name(*key, "0" * 12, ".jsonl") for key in keys]
+    rejects = [layout.rejects_name(*key) for key in keys]
 
-    assert list(names.parts_in(reversed(parts))) == keys
-    assert names.rejects_in(reversed(rejects)) == rejects
-    assert all(names.is_ours(name) for name in [*parts, *rejects, f".{parts[0]}.17"])
-    assert not any(map(names.is_ours, ["part.jsonl", ".hidden", "_rejects.txt", "data-00000.parquet"]))
+    assert list(layout.parts_in(reversed(parts))) == keys
+    assert layout.rejects_in(reversed(rejects)) == rejects
+    assert all(layout.is_ours(name) for name in [*parts, *rejects, f".{parts[0]}.17"])
+    assert not any(map(layout.is_ours, ["part.jsonl", ".hidden", "_rejects.txt", "data-00000.parquet"]))

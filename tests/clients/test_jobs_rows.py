@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 
 from bertline._convert import MAX_REQUEST_BYTES
 from bertline.errors import InvalidInput, InvalidItem, Overloaded
-from bertline.jobs.asking import Asker, Rejected
-from bertline.jobs.chunks import text_bytes
-from bertline.jobs.sinks import Parquet, length_of_vectors
+from bertline.jobs.read.rows import text_bytes
+from bertline.jobs.send import Asker, Rejected
 from bertline.jobs.storage import FileError
+from bertline.jobs.write import Parquet, length_of_vectors
 from bertline.results import Usage
 from bertline.testing import FakeModel, FakeServer
 from tests.clients.command import Run, asked, fails, numbers, parsed
@@ -129,7 +129,7 @@ def test_first_rows_that_are_rejected_settle_no_columns(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: str
 ) -> None:
     """The columns of Parquet are those of the first rows with results, also where whole chunks before have none."""
-    monkeypatch.setattr("bertline.jobs.chunks.CHUNK_ROWS", 256)
+    monkeypatch.setattr("bertline.jobs.read.rows.CHUNK_ROWS", 256)
     (tmp_path / "in.jsonl").write_text("{\n" * 600 + '{"text": "a", "id": 1}\n' * 300)
     arguments = ("classify", "-i", f"{tmp_path}/in.jsonl", "-o", f"{tmp_path}/{output}")
 
@@ -139,7 +139,7 @@ def test_first_rows_that_are_rejected_settle_no_columns(
 
 def test_columns_are_the_same_after_an_interruption(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run that ends while it gives the first files of a folder their columns leaves the rest to the next."""
-    monkeypatch.setattr("bertline.jobs.chunks.CHUNK_ROWS", 256)
+    monkeypatch.setattr("bertline.jobs.read.rows.CHUNK_ROWS", 256)
     (tmp_path / "in.jsonl").write_text("{\n" * 600 + '{"text": "a", "id": 1}\n' * 300)
     arguments = ("classify", "-i", f"{tmp_path}/in.jsonl", "-o", f"{tmp_path}/out/")
     joins = [Parquet.join]
@@ -182,7 +182,7 @@ def test_the_header_of_csv_belongs_to_its_rows(
     run: Run, server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An interrupted job does not go on with a header that names the columns in another order."""
-    monkeypatch.setattr("bertline.jobs.chunks.CHUNK_ROWS", 256)
+    monkeypatch.setattr("bertline.jobs.read.rows.CHUNK_ROWS", 256)
     path, rows = tmp_path / "in.csv", "".join(f"title {number},text {number}\n" for number in range(600))
     path.write_text(f"title,text\n{rows}")
     server.fail("INTERNAL", "broken", method="Embed", after=8, times=None)

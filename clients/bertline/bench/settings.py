@@ -10,7 +10,7 @@ import grpc
 
 from bertline._connection import Priority
 from bertline.bench.load import Arrivals, Load
-from bertline.jobs.sources import Format
+from bertline.jobs.read.sources import Format
 
 NumberT = TypeVar("NumberT", int, float)
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import typer
 
 from bertline.client import Client
-from bertline.jobs.order import Access
+from bertline.jobs.spec import Access
 
 _access = Access()
 

@@ -13,9 +13,8 @@ from bertline.bench.settings import BenchSettings, read_numbers
 from bertline.bench.view import BenchProgress, print_report
 from bertline.commands.access import access
 from bertline.commands.options import TARGET, ModelName, Target, Timeout
-from bertline.jobs.run import standard_output
-from bertline.jobs.sinks import json_line
-from bertline.jobs.sources import Format
+from bertline.jobs.read.sources import Format
+from bertline.jobs.write import json_line, standard_output
 
 
 class PriorityName(StrEnum):

@@ -14,13 +14,12 @@ import typer
 
 from bertline._inputs import MAX_COUNT
 from bertline.commands.access import access, connect
-from bertline.jobs.cluster import run_on_ray
 from bertline.jobs.operations import Operation
-from bertline.jobs.order import Order
 from bertline.jobs.progress import Progress
-from bertline.jobs.run import run
-from bertline.jobs.selection import Selection
-from bertline.jobs.sources import STANDARD_INPUT, Format, Given, Source, source_of
+from bertline.jobs.read.rows import Selection
+from bertline.jobs.read.sources import STANDARD_INPUT, Format, Given, Source, source_of
+from bertline.jobs.run import run, run_on_ray
+from bertline.jobs.spec import Order
 from bertline.jobs.storage import find_files
 
 REJECTED = 3

@@ -35,7 +35,7 @@ class Operation:
     result: Callable[[Any], dict[str, Any]]
     """Makes the columns of JSONL out of one result."""
     types: Mapping[str, Any] = field(default_factory=dict)
-    """Types of those columns for Parquet, as `arrow.typed` understands them."""
+    """Types of those columns for Parquet, as `tables.typed` understands them."""
 
     def columns(self, names: Mapping[str, str]) -> list[str]:
         """All that it reads, under the names that rows have them by."""

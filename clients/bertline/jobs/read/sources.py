@@ -10,11 +10,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, BinaryIO
 
-from bertline.jobs.blocks import Block, Row, blocks_of, digest_of
-from bertline.jobs.csv_rows import Tsv, read_csv
-from bertline.jobs.lines import json_columns, read_lines, text_columns
-from bertline.jobs.parquet import read_parquet
-from bertline.jobs.selection import ALL_COLUMNS, Selection
+from bertline.jobs.read.formats import Tsv, json_columns, read_csv, read_lines, read_parquet, text_columns
+from bertline.jobs.read.rows import ALL_COLUMNS, Block, Row, Selection, blocks_of, digest_of
 from bertline.jobs.storage import File, FileError, open_read, told
 from bertline.jobs.text_streams import text_stream
 

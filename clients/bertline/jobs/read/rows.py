@@ -3,25 +3,112 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
-from typing import Any
+from itertools import accumulate, islice
+from typing import Any, Protocol
 
-from bertline.jobs.blocks import Block, Row
-from bertline.jobs.selection import ALL_COLUMNS, Selection
-from bertline.jobs.sources import Given, Source
+BLOCK_ROWS = 256
+"""Rows that are read at one time."""
+
+
+@dataclass(slots=True)
+class Row:
+    """One row of a file."""
+
+    place: str
+    """`line 7`, or `row 7`."""
+    fields: dict[str, Any]
+    reason: str = ""
+    """Why it cannot be used."""
+
+
+@dataclass(slots=True)
+class Block:
+    """Rows that were read together."""
+
+    rows: list[Row]
+    digest: bytes
+    """Of all that was read."""
+    share: float
+    """Of the file, that was read with it."""
+    table: Any = None
+    """All columns as a pyarrow.RecordBatch, of Parquet; the rows then hold those that were wanted."""
+
+
+def blocks_of(rows: Iterable[tuple[Row, bytes]], share: Callable[[], float]) -> Iterator[Block]:
+    """Put rows together.
+
+    Args:
+        rows: each with what was read of it.
+        share: tells which share of the file was read.
+    """
+    source = iter(rows)
+    while taken := list(islice(source, BLOCK_ROWS)):
+        yield Block([row for row, _ in taken], digest_of(raw for _, raw in taken), share())
+
+
+def digest_of(parts: Iterable[bytes]) -> bytes:
+    """Tells other bytes apart."""
+    digest = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        digest.update(part)
+    return digest.digest()
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The columns that were named to be kept, or all of them; without those that were named to be dropped.
+
+    Raises:
+        ValueError: when a column is named for both.
+    """
+
+    keep: Sequence[str] = ()
+    """None of them: all."""
+    drop: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        if both := [name for name in self.keep if name in self.drop]:
+            raise ValueError(f"--keep and --drop both name `{both[0]}`; name it for one of them")
+
+    def of(self, names: Iterable[str]) -> list[str]:
+        """The columns that are kept among those that are there."""
+        return [name for name in self.without_dropped(names) if name in self.keep or not self.keep]
+
+    def without_dropped(self, names: Iterable[str]) -> list[str]:
+        """All of them but those that were named to be dropped."""
+        return [name for name in names if name not in self.drop]
+
+
+ALL_COLUMNS = Selection()
+
 
 CHUNK_ROWS = 2048
 CHUNK_BYTES = 2 << 20
 """Text in a chunk, after which the next one begins."""
 
 
+class RowSource(Protocol):
+    """Where rows come from."""
+
+    @property
+    def name(self) -> str:
+        """Name of the source in messages."""
+
+    @property
+    def path(self) -> str:
+        """Path or URL of the source."""
+
+    def blocks(self, wanted: Sequence[str], needed: Sequence[str], kept: Selection) -> Iterator[Block]:
+        """Read the source, see `Source.blocks`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Chunk:
     """Consecutive rows of a file. Its bounds depend on nothing but what the file holds."""
 
-    source: Source | Given
+    source: RowSource
     file: int
     """Number of the file, from 0."""
     number: int
@@ -55,7 +142,7 @@ class Chunk:
 
 
 def chunks_of(
-    source: Source | Given,
+    source: RowSource,
     file: int,
     wanted: Sequence[str],
     needed: Sequence[str],

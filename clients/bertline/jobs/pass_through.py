@@ -6,8 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bertline.jobs.chunks import Chunk
-from bertline.jobs.selection import Selection
+from bertline.jobs.read.rows import Chunk, Selection
 
 ROW_NUMBER, FILE = "row_number", "file"
 """Columns that say which row of the input a row of the output is: its number in its file, from 1; where there are
@@ -40,10 +39,10 @@ class Kept:
     def rows(self, chunk: Chunk, indices: Sequence[int]) -> list[dict[str, Any]]:
         """These columns of some rows of a chunk, as objects of JSONL."""
         if chunk.blocks[0].table is not None:
-            from bertline.jobs import plain
+            from bertline.jobs import tables
 
             table = self.table(chunk, indices)  # which without columns has no rows
-            return plain.to_rows(table, chunk.source.name) if table.column_names else [{} for _ in indices]
+            return tables.to_rows(table, chunk.source.name) if table.column_names else [{} for _ in indices]
         rows, known = chunk.rows, dict[tuple[str, ...], dict[str, str]]()
         return [self._place(chunk, index) | self._row(rows[index].fields, known) for index in indices]
 
@@ -61,14 +60,14 @@ class Kept:
         """The same of a chunk of Parquet, as a pyarrow.Table, of the types they have there."""
         import pyarrow
 
-        from bertline.jobs import arrow, plain
+        from bertline.jobs import tables
 
         table = pyarrow.Table.from_batches([block.table for block in chunk.blocks])
         names = self.names(table.column_names)
-        table = plain.without_views(table.select(list(names)).rename_columns(list(names.values())))
+        table = tables.without_views(table.select(list(names)).rename_columns(list(names.values())))
         kinds = {ROW_NUMBER: pyarrow.int64(), FILE: pyarrow.string()}
         places = pyarrow.Table.from_pylist(
             [self._place(chunk, index) for index in indices],
             schema=pyarrow.schema([(name, kinds[name]) for name in self.places]),
         )
-        return arrow.beside(places, table.take(pyarrow.array(indices, pyarrow.int64())))
+        return tables.beside(places, table.take(pyarrow.array(indices, pyarrow.int64())))

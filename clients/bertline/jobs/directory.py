@@ -24,10 +24,7 @@ from functools import cached_property
 from itertools import takewhile
 from typing import Any, BinaryIO
 
-from bertline.jobs.asking import Asked, Rejected
-from bertline.jobs.chunks import Chunk
-from bertline.jobs.kept import FILE, ROW_NUMBER
-from bertline.jobs.names import (
+from bertline.jobs.layout import (
     JOB,
     LOCK,
     SCHEMA,
@@ -37,12 +34,16 @@ from bertline.jobs.names import (
     is_unfinished,
     part_name,
     parts_in,
+    parts_of,
     rejects_in,
     rejects_name,
+    rejects_of,
 )
-from bertline.jobs.places import parts_of, rejects_of
-from bertline.jobs.sinks import Parquet, Sink, copy, json_line
+from bertline.jobs.pass_through import FILE, ROW_NUMBER
+from bertline.jobs.read.rows import Chunk
+from bertline.jobs.send import Asked, Rejected
 from bertline.jobs.storage import File, FileError, absolute, already_exists, make_folder, open_write, told
+from bertline.jobs.write import Parquet, Sink, copy, json_line
 
 _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 """What file systems say that have none, as some of clusters. A job does without, as in an object store."""

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 
-from bertline.jobs.asking import Asked, Rejected
-from bertline.jobs.kept import Kept
 from bertline.jobs.operations import Operation
-from bertline.jobs.parquet import parquet_library, readable
+from bertline.jobs.pass_through import Kept
+from bertline.jobs.read.formats import parquet_library, readable
+from bertline.jobs.send import Asked, Rejected
 from bertline.jobs.storage import File, FileError, open_read
 
 
@@ -123,7 +125,7 @@ class Parquet:
 
     def settle(self, asked: Asked) -> None:
         """Reject rows whose kept columns do not fit into those of the first rows."""
-        from bertline.jobs import arrow
+        from bertline.jobs import tables
 
         indices, chunk = good(asked), asked.chunk
         if chunk.blocks[0].table is not None:
@@ -134,39 +136,39 @@ class Parquet:
         if self.schema is None:
             if not rows:
                 return  # those of the next chunk tell what columns there are
-            self.schema = arrow.infer(rows)
-        if arrow.rows_table(rows, self.schema) is None:
+            self.schema = tables.infer(rows)
+        if tables.rows_table(rows, self.schema) is None:
             for index, row in zip(indices, rows, strict=True):
-                if reason := arrow.misfit(row, self.schema):
+                if reason := tables.misfit(row, self.schema):
                     asked.results[index] = Rejected(reason)
 
     def write(self, asked: Asked, stream: BinaryIO, about: Mapping[str, Any]) -> None:
         """See Sink."""
-        from bertline.jobs import arrow
+        from bertline.jobs import tables
 
         indices, chunk = good(asked), asked.chunk
         if chunk.blocks[0].table is not None:
-            kept = arrow.fitted(self._kept.table(chunk, indices), self.schema, chunk.source.name)
+            kept = tables.fitted(self._kept.table(chunk, indices), self.schema, chunk.source.name)
         else:
-            kept = arrow.rows_table(self._kept.rows(chunk, indices), self.schema or arrow.infer([]))
+            kept = tables.rows_table(self._kept.rows(chunk, indices), self.schema or tables.infer([]))
         results = [asked.results[index] for index in indices]
         if self._operation.method == "embed":
             self._dim = length_of_vectors(self._dim, results)
-        found = arrow.results_table(self._operation, results, self._dim, self._dtype)
-        table = arrow.beside(kept, found).replace_schema_metadata(_metadata(about))
-        with arrow.writer(stream, table) as writer:
+        found = tables.results_table(self._operation, results, self._dim, self._dtype)
+        table = tables.beside(kept, found).replace_schema_metadata(_metadata(about))
+        with tables.writer(stream, table) as writer:
             writer.write_table(table)
 
     def join(self, parts: Sequence[File], stream: BinaryIO, about: Mapping[str, Any]) -> None:
         """See Sink."""
-        from bertline.jobs import arrow
+        from bertline.jobs import tables
 
-        tables = (table for part in parts if (table := _read_table(part)).num_rows)
-        if (first := next(tables, None)) is None:
+        filled = (table for part in parts if (table := _read_table(part)).num_rows)
+        if (first := next(filled, None)) is None:
             first = self._empty()
         metadata = _metadata(about)
-        with arrow.writer(stream, first.replace_schema_metadata(metadata)) as writer:
-            for table in chain([first], tables):
+        with tables.writer(stream, first.replace_schema_metadata(metadata)) as writer:
+            for table in chain([first], filled):
                 writer.write_table(table.replace_schema_metadata(metadata))
 
     def is_empty(self, part: File) -> bool:
@@ -181,12 +183,12 @@ class Parquet:
 
     def _empty(self) -> Any:
         """A table without rows."""
-        from bertline.jobs import arrow
+        from bertline.jobs import tables
 
         if self._operation.method == "embed":
             self._dim = length_of_vectors(self._dim, [])
-        found = arrow.results_table(self._operation, [], self._dim, self._dtype)
-        return arrow.beside((self.schema or arrow.infer([])).empty_table(), found)
+        found = tables.results_table(self._operation, [], self._dim, self._dtype)
+        return tables.beside((self.schema or tables.infer([])).empty_table(), found)
 
 
 def _metadata(about: Mapping[str, Any]) -> dict[str, str]:
@@ -255,7 +257,7 @@ def _json(row: Mapping[str, Any]) -> str:
 
 
 def _of_parquet(value: Any) -> Any:
-    from bertline.jobs.plain import plain_json
+    from bertline.jobs.tables import plain_json
 
     return plain_json(value)
 
@@ -271,3 +273,18 @@ def sink_suffix(name: str) -> str:
     if suffix not in known:
         raise ValueError(f"unknown format: `{name}`; its name ends in .parquet, .jsonl or .npy")
     return known[suffix]
+
+
+@contextmanager
+def standard_output() -> Iterator[BinaryIO]:
+    """Standard output, of a reader that may leave early."""
+    if sys.stdout is None:
+        raise FileError("cannot write standard output: it is closed; give a file with --output")
+    try:
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still buffered goes nowhere
+        if isinstance(error, BrokenPipeError):  # the reader has seen enough, as `head` does
+            sys.exit(1)
+        raise FileError(f"{error.strerror}: `standard output`") from error

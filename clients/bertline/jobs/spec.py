@@ -14,18 +14,17 @@ import grpc
 from bertline._models import model_of_task
 from bertline.client import Client
 from bertline.errors import ModelNotFound
-from bertline.jobs.asking import Asker
+from bertline.jobs.directory import Changed, Parts
 from bertline.jobs.engine import engine
-from bertline.jobs.job import Job
-from bertline.jobs.kept import FILE, ROW_NUMBER, Kept
+from bertline.jobs.layout import refuse_clashes, rejects_of
 from bertline.jobs.operations import OPERATIONS, VECTOR, Operation
-from bertline.jobs.parts import Changed, Parts
-from bertline.jobs.places import refuse_clashes, rejects_of
+from bertline.jobs.pass_through import FILE, ROW_NUMBER, Kept
 from bertline.jobs.progress import Progress
-from bertline.jobs.selection import Selection
-from bertline.jobs.sinks import Jsonl, Npy, Parquet, Sink, sink_suffix
-from bertline.jobs.sources import Given, Source
+from bertline.jobs.read.rows import Selection
+from bertline.jobs.read.sources import Given, Source
+from bertline.jobs.send import Asker, Job
 from bertline.jobs.storage import File, absolute, file_of
+from bertline.jobs.write import Jsonl, Npy, Parquet, Sink, sink_suffix
 from bertline.results import Model
 
 

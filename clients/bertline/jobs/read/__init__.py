@@ -1,0 +1,1 @@
+"""Input files -> rows -> blocks -> chunks."""
