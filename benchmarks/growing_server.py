@@ -10,9 +10,9 @@ from __future__ import annotations
 import sys
 
 from serving.__main__ import main
-from serving.scheduler import Done
-from serving.servicer import Reply
-from serving.work import Work
+from serving.core.scheduler import Done
+from serving.core.service import Reply
+from serving.endpoints.work import Work
 
 _reply = Work.reply
 _kept: list[Work] = []

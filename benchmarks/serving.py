@@ -24,7 +24,7 @@ import tyro
 from benchmarks.load import Client, Found, Load, percentile, read_texts
 from benchmarks.memory import Watch, plot
 from benchmarks.server import embedding_model, served
-from serving.engine import Engine
+from serving.core.session import Engine
 from tasks.batching import predict
 from tasks.cpus import available_cpus
 from tasks.manifest import read_model_directory

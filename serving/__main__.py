@@ -22,19 +22,19 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # the workers need the
 
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # strangers' failed handshakes fill the log, in a format of their own
 
-from serving import streams, trim  # noqa: E402
+from serving.process import streams, trim  # noqa: E402
 
 streams.open_missing()  # before anything is opened that stays open
 trim.use_one_arena()  # before there are threads
 
 import uvloop  # noqa: E402
 
-from serving import descriptors, logs  # noqa: E402
-from serving.errors import told  # noqa: E402
-from serving.report import describe_settings, versions  # noqa: E402
+from serving.core.errors import told  # noqa: E402
+from serving.process import descriptors, logs  # noqa: E402
+from serving.process.report import describe_settings, versions  # noqa: E402
+from serving.process.systemd import notify  # noqa: E402
 from serving.server import Server  # noqa: E402
 from serving.settings import Settings, read_settings, unknown_variables  # noqa: E402
-from serving.systemd import notify  # noqa: E402
 
 logger = logging.getLogger("serving")
 

@@ -11,30 +11,37 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from serving import streams
-from serving.budget import Budget
-from serving.cache import ReplyCache
-from serving.calls import CallLog
-from serving.encoder import METHODS, SERVICE, Encoder
-from serving.gate import Gate
-from serving.health import NOT_SERVING, SERVING, HealthServicer
-from serving.limits import Limits
-from serving.logs import OfGrpc
-from serving.metrics import Metrics
-from serving.metrics_server import MetricsServer
-from serving.models import Model, Models, load_model
+from serving.core.bearer_tokens import Tokens
+from serving.core.budget import Budget
+from serving.core.cache import ReplyCache
+from serving.core.calls import CallLog
+from serving.core.limits import Limits
+from serving.core.metrics import Metrics
+from serving.core.models import Model, Models, load_model
+from serving.core.repository import Repository
+from serving.core.scheduler import Scheduler
+from serving.core.service import Servicer
+from serving.grpc_api.encoder import METHODS, SERVICE, Encoder
+from serving.grpc_api.health import NOT_SERVING, SERVING, HealthServicer
+from serving.grpc_api.interceptor import Gate
+from serving.grpc_api.listening import (
+    channel_options,
+    check_free,
+    listen,
+    max_message_bytes,
+    url_host,
+    warn_of_plain_text,
+)
+from serving.grpc_api.receiving import Receiving
+from serving.grpc_api.tls import Certificates, TlsFiles
 from serving.open_inference import service as open_inference
 from serving.open_inference.service import OpenInference
-from serving.ports import channel_options, check_free, listen, max_message_bytes, url_host, warn_of_plain_text
-from serving.receiving import Receiving
-from serving.repository import Repository
-from serving.scheduler import Scheduler
-from serving.servicer import Servicer
+from serving.process import streams
+from serving.process.logs import OfGrpc
+from serving.process.metrics_server import MetricsServer
+from serving.process.traces import Traces
+from serving.process.trim import trim_memory
 from serving.settings import Settings
-from serving.tls import Certificates, TlsFiles
-from serving.tokens import Tokens
-from serving.traces import Traces
-from serving.trim import trim_memory
 
 HEALTH_SERVICE = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 WATCH_S = 1.0

@@ -12,7 +12,7 @@ from typing import Literal
 from pydantic import Field, FilePath, ValidationError, model_validator
 from pydantic_settings import BaseSettings, CliApp, CliPositionalArg, SettingsConfigDict, SettingsError
 
-from serving.budget import default_budget
+from serving.core.budget import default_budget
 from tasks.bounds import MAX_BATCH_TOKENS
 from tasks.cpus import available_cpus
 

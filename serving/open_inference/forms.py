@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from serving.models import Model
+from serving.core.models import Model
+from serving.endpoints.fill_mask import check_scores
+from serving.endpoints.texts import check_labels
 from serving.open_inference.options import Options
 from serving.open_inference.tensors import BYTES, DTYPES, TensorSpec, wrong
-from serving.rpcs.fill_mask import check_scores
-from serving.rpcs.texts import check_labels
 from tasks.base import AnyTask
 from tasks.classification import Classification, ClassificationExample, ClassificationPrediction
 from tasks.embedding import Embedding

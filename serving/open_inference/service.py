@@ -10,17 +10,17 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from serving.intake import Admitted, Incoming
-from serving.models import Model, Models
-from serving.offload import SEQUENCE_BYTES
+from serving.core.admission import Admitted, Incoming
+from serving.core.codec_pool import SEQUENCE_BYTES
+from serving.core.models import Model, Models
+from serving.core.service import Behaviour, Computable, Servicer
+from serving.endpoints.wire import parse
 from serving.open_inference import token_ids
 from serving.open_inference.forms import FORMS
 from serving.open_inference.tensors import BYTES, TensorSpec, check_shapes, wrong
 from serving.open_inference.texts import TextWork
 from serving.open_inference.token_ids import TokenIdWork
 from serving.open_inference.v2 import service_pb2 as pb
-from serving.servicer import Behaviour, Computable, Servicer
-from serving.wire import parse
 from tasks.features import INPUT_NAMES
 
 SERVICE = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"].full_name

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from serving.errors import InvalidRequestError, Violation
-from serving.models import Model
+from serving.core.errors import InvalidRequestError, Violation
+from serving.core.models import Model
+from serving.core.service import Reply
+from serving.endpoints.wire import header
 from serving.open_inference.v2 import service_pb2 as pb
-from serving.servicer import Reply
-from serving.wire import header
 
 BYTES = "BYTES"
 DTYPES = {"BOOL": "?", "INT32": "<i4", "INT64": "<i8", "FP32": "<f4", BYTES: "O"}

@@ -9,15 +9,15 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from serving.errors import InvalidRequestError, Violation
-from serving.finite import check_outputs, check_prediction
-from serving.models import Model
+from serving.core.errors import InvalidRequestError, Violation
+from serving.core.finite import check_outputs, check_prediction
+from serving.core.models import Model
+from serving.core.scheduler import Done
+from serving.core.service import Reply
 from serving.open_inference.forms import FORMS, Form, Row
 from serving.open_inference.options import Options, read_options
 from serving.open_inference.tensors import TensorSpec, read_inputs, requested, response, wrong
 from serving.open_inference.v2 import service_pb2 as pb
-from serving.scheduler import Done
-from serving.servicer import Reply
 from tasks.base import AnyTask, InvalidExample, Outputs
 from tasks.features import Features
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from serving.finite import check_arrays
-from serving.models import Model
+from serving.core.finite import check_arrays
+from serving.core.models import Model
+from serving.core.scheduler import Done
+from serving.core.service import Reply
 from serving.open_inference.options import read_options
 from serving.open_inference.tensors import TensorSpec, read_inputs, requested, response, wrong
 from serving.open_inference.v2 import service_pb2 as pb
-from serving.scheduler import Done
-from serving.servicer import Reply
 from tasks.base import Outputs
 from tasks.features import INPUT_NAMES, Features
 

@@ -5,7 +5,7 @@ import re
 import pytest
 import yaml
 
-from serving.budget import PART
+from serving.core.budget import PART
 from serving.settings import Settings
 from tests.deploy.files import DEPLOY, ROOT
 

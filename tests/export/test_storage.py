@@ -11,7 +11,7 @@ from export import Wishes, export_checkpoint, ort_run
 from export.autotune.model_directory import retune
 from export.autotune.workload import Workload
 from export.network import Weights
-from serving.models import load_model
+from serving.core.models import load_model
 from tasks.manifest import DATA_FILE, MODEL_FILE, read_model_directory
 from tests.export.conftest import UNTUNED
 

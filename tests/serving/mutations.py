@@ -1,10 +1,10 @@
 """Messages that no client should send, made from sound ones; the same for the same seed."""
 
 from bertline.v1 import encoder_pb2 as pb
-from serving.encoder import METHODS, SERVICE
+from serving.grpc_api.encoder import METHODS, SERVICE
 from serving.open_inference import service as open_inference
 from serving.open_inference.v2 import service_pb2 as oip
-from tests.serving.open_inference import infer_request
+from tests.serving.open_inference.messages import infer_request
 
 LIMIT_BYTES = 20_000
 SPECIAL = [0, 1, 2, -1, 127, 2**31 - 1, 2**31, 2**32 - 1, 2**62, 2**63 - 1, 2**64 - 1]

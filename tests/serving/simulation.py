@@ -7,7 +7,7 @@ import itertools
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from serving.scheduler import Origin, RefusedError, Scheduler
+from serving.core.scheduler import Origin, RefusedError, Scheduler
 
 SECONDS_PER_TOKEN, SECONDS_PER_RUN = 10e-6, 100e-6
 

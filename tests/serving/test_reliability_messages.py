@@ -10,7 +10,7 @@ import pytest
 from bertline.v1 import encoder_pb2 as pb
 from tests.serving.conftest import serve
 from tests.serving.mutations import messages, text
-from tests.serving.open_inference import infer
+from tests.serving.open_inference.messages import infer
 from tests.serving.reliability import check_counts, check_log, is_vector, vectors
 
 ALLOWED = {"OK", "INVALID_ARGUMENT", "NOT_FOUND", "UNIMPLEMENTED", "RESOURCE_EXHAUSTED"}

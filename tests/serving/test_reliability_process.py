@@ -121,7 +121,7 @@ def test_reload_and_drain(tmp_path):
     assert {code for client in running for code, _ in client.errors} == {grpc.StatusCode.UNAVAILABLE}
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     assert sum(line.get("code") == "OK" for line in lines) == len(replies)
-    assert {line["logger"] for line in lines if line["level"] == "error"} <= {"serving.repository"}
+    assert {line["logger"] for line in lines if line["level"] == "error"} <= {"serving.core.repository"}
 
 
 def test_killed(slow_models):

@@ -12,16 +12,16 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from bertline.v1 import encoder_pb2 as pb
-from serving import encoder
-from serving.engine import Run
-from serving.gate import _code_of_cancellation
-from serving.intake import Intake
-from serving.models import Model
-from serving.offload import NUM_THREADS, SEQUENCE_BYTES, SMALL_BYTES
-from serving.ports import MAX_STREAMS
+from serving.core.admission import Intake
+from serving.core.codec_pool import NUM_THREADS, SEQUENCE_BYTES, SMALL_BYTES
+from serving.core.models import Model
+from serving.core.session import Run
+from serving.grpc_api import encoder
+from serving.grpc_api.interceptor import _code_of_cancellation
+from serving.grpc_api.listening import MAX_STREAMS
 from tests.serving import http2
 from tests.serving.conftest import serve
-from tests.serving.open_inference import infer_request, stub
+from tests.serving.open_inference.messages import infer_request, stub
 from tests.serving.reliability import wait_until
 
 SERVICE = "bertline.v1.Encoder"
@@ -31,7 +31,7 @@ LONG = "the cat " * 15  # 32 tokens
 @pytest.fixture
 def slow(slow_models, monkeypatch):
     """A server with one worker that computes one text at a time; its queue takes what it believes to be 520 tokens."""
-    monkeypatch.setattr("serving.forecast._in_full_batches", lambda line, model: 0.01)
+    monkeypatch.setattr("serving.core.latency_model._in_full_batches", lambda line, model: 0.01)
     with serve(slow_models, workers=1, max_batch_tokens=32, max_queue_s=5.2) as running:
         yield running
 
@@ -228,7 +228,7 @@ def test_no_other_call_waits_for_tokenize(slow, monkeypatch):
 
 def test_tokenize_is_refused_where_too_much_waits(slow_models, monkeypatch):
     """As with a full queue, saying when to try again; what waits is answered, and what comes then."""
-    monkeypatch.setattr("serving.servicer.TOKENIZE_BYTES", 2 * SEQUENCE_BYTES)
+    monkeypatch.setattr("serving.core.service.TOKENIZE_BYTES", 2 * SEQUENCE_BYTES)
     with serve(slow_models) as running:
         called, release = hold(monkeypatch, encoder, "tokenize")
         waiting = [tokenize(running)]
@@ -295,8 +295,8 @@ def test_deadline_that_cannot_be_met(slow):
 @pytest.fixture
 def patient(slow, monkeypatch):
     """A server that refuses nothing, and a client that is connected; between them may lie some time."""
-    monkeypatch.setattr("serving.forecast._in_full_batches", lambda line, model: 1e-9)
-    monkeypatch.setattr("serving.gate.ROUNDED_S", 0.3)
+    monkeypatch.setattr("serving.core.latency_model._in_full_batches", lambda line, model: 1e-9)
+    monkeypatch.setattr("serving.grpc_api.interceptor.ROUNDED_S", 0.3)
     grpc.channel_ready_future(slow.channel).result(60)
     return slow
 

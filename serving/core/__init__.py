@@ -1,0 +1,1 @@
+"""What the server does with requests, whatever protocol they come by: admission, batching, models, metrics."""

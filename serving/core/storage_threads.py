@@ -1,0 +1,135 @@
+"""Threads for work that may never end, such as reading storage that hangs. The exit does not wait for them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Hashable
+from contextlib import suppress
+from functools import partial
+from typing import Any, Generic, TypeVar, cast
+
+from serving.core.errors import drop_frames
+
+T = TypeVar("T")
+
+IDLE_S = 10.0
+"""Seconds without any CPU time after which work counts as hanging: reading, or waiting for a turn, uses some."""
+MAX_WAIT_S = 120.0
+"""Longest wait for work, however busy it is."""
+
+
+class Work(Generic[T]):
+    """A function in a thread of its own."""
+
+    def __init__(self, future: asyncio.Future[T]) -> None:
+        self.future = future
+        """Its result. An error that is no `Exception`, as those of Rust's panics, comes as a RuntimeError."""
+        self.hangs = False
+        """Whether somebody has waited for it in vain."""
+        self._clock: int | None = None
+
+    def run(self, function: Callable[[], T]) -> Callable[[], None]:
+        """Call the function, in its thread. Returns a function that settles `future`; the event loop must call it."""
+        if hasattr(time, "pthread_getcpuclockid"):  # macOS has none
+            self._clock = time.pthread_getcpuclockid(threading.get_ident())
+        result, error = _call(function)
+        return partial(self._settle, result, error)
+
+    def _settle(self, result: T | None, error: Exception | None) -> None:
+        if self.future.done():
+            return
+        if error:
+            self.future.set_exception(error)
+        else:
+            self.future.set_result(cast(T, result))
+
+    async def wait(self) -> bool:
+        """Wait until it has ended, or seems to hang. Returns whether it has ended."""
+        started_s = active_s = now_s = time.monotonic()
+        used_s = self._used_s()
+        while not self.future.done() and now_s - active_s < IDLE_S and now_s - started_s < MAX_WAIT_S:
+            await asyncio.wait((self.future,), timeout=min(1.0, IDLE_S / 2))
+            before_s, used_s, now_s = used_s, self._used_s(), time.monotonic()
+            active_s = active_s if used_s == before_s else now_s
+        self.hangs = not self.future.done()
+        return not self.hangs
+
+    def _used_s(self) -> float:
+        """Processor time of the thread; of the process where that is not known."""
+        with suppress(OSError):  # it has ended just now
+            return time.process_time() if self._clock is None else time.clock_gettime(self._clock)
+        return 0.0
+
+
+class Detached:
+    """Starts work, for each key one at a time. Lives in one event loop."""
+
+    def __init__(self) -> None:
+        self._running: dict[Hashable, Work[Any]] = {}
+
+    def __bool__(self) -> bool:
+        """Whether some work has not ended, even if nobody waits for it any more."""
+        return bool(self._running)
+
+    def start(self, key: Hashable, function: Callable[[], T]) -> Work[T]:
+        """Call a function in a thread. Work of the same key must have ended.
+
+        Raises:
+            RuntimeError: when the system has no more threads.
+        """
+        assert key not in self._running
+        loop = asyncio.get_running_loop()
+        work: Work[T] = Work(loop.create_future())
+        work.future.add_done_callback(
+            lambda future: future.cancelled() or future.exception()
+        )  # perhaps nobody else asks
+
+        def run() -> None:
+            settle = work.run(function)
+            with suppress(RuntimeError):  # the loop was closed meanwhile
+                loop.call_soon_threadsafe(self._end, key, settle)
+
+        self._running[key] = work
+        try:
+            threading.Thread(target=run, name="detached", daemon=True).start()
+        except BaseException:
+            del self._running[key]
+            raise
+        return work
+
+    def _end(self, key: Hashable, settle: Callable[[], None]) -> None:
+        del self._running[key]
+        settle()
+
+    async def call(self, key: Hashable, function: Callable[[], T]) -> T:
+        """Call a function in a thread, and wait for its result.
+
+        Args:
+            key: identifies the work, also in the error.
+
+        Raises:
+            TimeoutError: when it seems to hang, or hangs since an earlier call.
+        """
+        work: Work[T] = self._running.get(key) or self.start(key, function)
+        if not work.hangs and await work.wait():
+            return work.future.result()
+        raise TimeoutError(f"`{key}` does not answer: its storage hangs")
+
+
+def _call(function: Callable[[], T]) -> tuple[T | None, Exception | None]:
+    """Call a function; returns its result, or an error that a future takes. Expected errors lose their frames, which
+    hold what was loaded. Their callers' frames hold the future: the cycle would last until the garbage collector runs.
+    """
+    try:
+        return function(), None
+    except (ValueError, OSError) as error:
+        drop_frames(error)
+        return None, error
+    except StopIteration as error:
+        return None, RuntimeError(f"StopIteration: {error}")
+    except Exception as error:
+        return None, error
+    except BaseException as error:
+        return None, RuntimeError(f"{type(error).__name__}: {error}")

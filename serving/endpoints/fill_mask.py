@@ -1,0 +1,79 @@
+"""FillMask: texts with [MASK] -> tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from bertline.v1 import encoder_pb2 as pb
+from serving.core.errors import InvalidRequestError, Violation
+from serving.endpoints.base import MAX_SCORES, Rpc, refuse_any
+from serving.endpoints.wire import elements
+from tasks.base import AnyTask, InvalidExample
+from tasks.features import Features
+from tasks.masked_lm import ClozeExample, MaskedLM, MaskPrediction
+
+if TYPE_CHECKING:
+    from serving.core.models import Model
+
+MASKS = pb.FillMaskResult.MASKS_FIELD_NUMBER
+
+
+class FillMask(Rpc):
+    """Texts with [MASK] -> tokens."""
+
+    name = "FillMask"
+    task = MaskedLM.name
+    request_type = pb.FillMaskRequest
+    reply_type = pb.FillMaskReply
+    inputs = "texts"
+
+    def parts(self, request: pb.FillMaskRequest) -> Mapping[str, int]:
+        return {"targets": len(request.targets)}
+
+    def examples(self, request: pb.FillMaskRequest, task: MaskedLM) -> list[ClozeExample]:
+        return [ClozeExample(text) for text in request.texts]
+
+    def specialise(self, model: Model, request: pb.FillMaskRequest) -> AnyTask:
+        tokenizer = model.task.tokenizer
+        refuse_any(
+            Violation(f"targets[{index}]", "not in the vocabulary")
+            for index, token in enumerate(request.targets)
+            if tokenizer.token_id(token) is None
+        )
+        return model.task
+
+    def check_windows(self, windows: Sequence[Sequence[Features]], request: pb.FillMaskRequest, task: MaskedLM) -> None:
+        check_scores(windows, task, request.top_k or 5, len(request.targets))
+
+    def field(self, invalid: InvalidExample, request: pb.FillMaskRequest) -> str:
+        return f"texts[{invalid.index}]"
+
+    def result(
+        self, prediction: MaskPrediction, example: ClozeExample, task: MaskedLM, request: pb.FillMaskRequest
+    ) -> bytes:
+        fills = (self._fill(prediction, mask, task, request) for mask in range(len(prediction.log_probs)))
+        return b"".join(elements(MASKS, (fill.SerializeToString() for fill in fills)))
+
+    def _fill(self, prediction: MaskPrediction, mask: int, task: MaskedLM, request: pb.FillMaskRequest) -> pb.MaskFill:
+        fill, log_probs = pb.MaskFill(), prediction.log_probs[mask]
+        for token_id, score in prediction.top(mask, request.top_k or 5):
+            fill.tokens.add(token=task.tokenizer.token(token_id), score=score)
+        for token in request.targets:
+            fill.targets.add(token=token, score=float(np.exp(log_probs[task.tokenizer.token_id(token)])))
+        return fill
+
+
+def check_scores(windows: Sequence[Sequence[Features]], task: MaskedLM, top_k: int, num_targets: int = 0) -> None:
+    """Raise InvalidRequestError when the tokens to tell at all [MASK]s are too many for a reply."""
+    mask_id, vocab_size = task.tokenizer.mask_id, task.tokenizer.vocab_size
+    num_masks = sum(int((window.input_ids == mask_id).sum()) for items in windows for window in items)
+    count = num_masks * (min(top_k, vocab_size) + num_targets)
+    if count > MAX_SCORES:
+        reason = (
+            f"{count} tokens were asked for at {num_masks} [MASK]s, a reply holds {MAX_SCORES}; "
+            "send fewer texts per call, a smaller top_k or fewer targets"
+        )
+        raise InvalidRequestError(reason, [Violation("texts", reason)])

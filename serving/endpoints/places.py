@@ -1,0 +1,104 @@
+"""Answer and Tag: what stands where in a text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+from bertline.v1 import encoder_pb2 as pb
+from serving.core.errors import InvalidRequestError, Violation
+from serving.endpoints.base import Rpc, refuse_any
+from serving.endpoints.wire import MAX_WORDS, joined
+from tasks.base import InvalidExample
+from tasks.spans import SpanExample, SpanPrediction, Spans
+from tasks.tagging import Tagging, TaggingExample, TaggingPrediction
+
+WORDS = 4096
+"""Words that are serialised at once; it takes a few milliseconds."""
+
+
+class Answer(Rpc):
+    """Questions with contexts -> spans."""
+
+    name = "Answer"
+    task = Spans.name
+    request_type = pb.AnswerRequest
+    reply_type = pb.AnswerReply
+
+    def parts(self, request: pb.AnswerRequest) -> Mapping[str, int]:
+        return {"contexts": self.num_sequences(request)}
+
+    def num_sequences(self, request: pb.AnswerRequest) -> int:
+        return sum(len(item.contexts) for item in request.inputs)
+
+    def examples(self, request: pb.AnswerRequest, task: Spans) -> list[SpanExample]:
+        refuse_any(
+            Violation(f"inputs[{index}].contexts", "none; at least one is needed")
+            for index, item in enumerate(request.inputs)
+            if not item.contexts
+        )
+        return [
+            SpanExample(item.question, item.contexts[0], more_contexts=tuple(item.contexts[1:]))
+            for item in request.inputs
+        ]
+
+    def windowed(self, request: pb.AnswerRequest) -> frozenset[str]:
+        return frozenset({"context", "more_contexts"})
+
+    def field(self, invalid: InvalidExample, request: pb.AnswerRequest) -> str:
+        field = "contexts[0]" if invalid.field == "context" else invalid.field
+        if match := re.fullmatch(r"more_contexts\[(\d+)\]", field):
+            field = f"contexts[{int(match[1]) + 1}]"
+        return f"inputs[{invalid.index}].{field}"
+
+    def result(self, prediction: SpanPrediction, example: Any, task: Spans, request: pb.AnswerRequest) -> bytes:
+        result = pb.AnswerResult(has_answer=prediction.has_answer, no_answer_score=prediction.no_answer_score)
+        for span in prediction.spans[: request.top_k or 1]:
+            result.spans.add(start=span.start, end=span.end, text=span.text, score=span.score, context=span.context)
+        return result.SerializeToString()
+
+
+class Tag(Rpc):
+    """Texts or words -> entities."""
+
+    name = "Tag"
+    task = Tagging.name
+    request_type = pb.TagRequest
+    reply_type = pb.TagReply
+
+    def examples(self, request: pb.TagRequest, task: Tagging) -> list[TaggingExample]:
+        refuse_any(
+            Violation(f"inputs[{index}].words", "there is a text, too; give one of them")
+            for index, item in enumerate(request.inputs)
+            if item.text and item.words
+        )
+        if (num_words := sum(len(item.words) for item in request.inputs)) > MAX_WORDS:
+            reason = f"{num_words} words came, a request takes {MAX_WORDS}; send several requests"
+            raise InvalidRequestError(reason, [Violation("inputs", reason)])
+        return [TaggingExample(tuple(item.words), source=None if item.words else item.text) for item in request.inputs]
+
+    def windowed(self, request: pb.TagRequest) -> frozenset[str]:
+        return frozenset({"source", "words"})
+
+    def field(self, invalid: InvalidExample, request: pb.TagRequest) -> str:
+        return f"inputs[{invalid.index}].{'words' if request.inputs[invalid.index].words else 'text'}"
+
+    def result(
+        self, prediction: TaggingPrediction, example: TaggingExample, task: Tagging, request: pb.TagRequest
+    ) -> bytes:
+        result = pb.TagResult()
+        for item in prediction.entities:
+            result.entities.add(start=item.start, end=item.end, text=item.text, label=item.type, score=item.score)
+        words = (
+            zip(example.places, prediction.tags, prediction.scores, strict=True) if request.return_words else iter(())
+        )
+        return joined([result, *map(_tagged, iter(lambda: list(islice(words, WORDS)), []))])
+
+
+def _tagged(words: Sequence[tuple[tuple[int, int], str, float]]) -> pb.TagResult:
+    result = pb.TagResult()
+    for (start, end), tag, score in words:
+        result.words.add(start=start, end=end, tag=tag, score=score)
+    return result

@@ -1,0 +1,98 @@
+"""Classify, Regress, Choose: texts, pairs and choices -> probabilities and numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from bertline.v1 import encoder_pb2 as pb
+from serving.core.errors import InvalidRequestError, Violation
+from serving.endpoints.base import MAX_SCORES, Rpc, pair_of
+from tasks.classification import Classification, ClassificationExample, ClassificationPrediction
+from tasks.features import Features
+from tasks.multiple_choice import MultipleChoice, MultipleChoiceExample, MultipleChoicePrediction
+from tasks.regression import Regression, RegressionExample
+
+
+class Classify(Rpc):
+    """Texts or pairs -> labels with probabilities."""
+
+    name = "Classify"
+    task = Classification.name
+    request_type = pb.ClassifyRequest
+    reply_type = pb.ClassifyReply
+
+    def examples(self, request: pb.ClassifyRequest, task: Classification) -> list[ClassificationExample]:
+        return [ClassificationExample(item.text, pair_of(item)) for item in request.inputs]
+
+    def check_windows(
+        self, windows: Sequence[Sequence[Features]], request: pb.ClassifyRequest, task: Classification
+    ) -> None:
+        check_labels(len(windows), task, request.top_k or None)
+
+    def result(
+        self, prediction: ClassificationPrediction, example: Any, task: Classification, request: pb.ClassifyRequest
+    ) -> bytes:
+        result = pb.Classification()
+        for name, score in prediction.ranked()[: request.top_k or None]:
+            result.labels.add(label=name, score=score)
+        return result.SerializeToString()
+
+
+def check_labels(num_inputs: int, task: Classification, top_k: int | None) -> None:
+    """Raise InvalidRequestError when a reply would hold too many labels, those of all inputs together."""
+    num_labels = len(task.settings.labels)
+    count = num_inputs * min(top_k or num_labels, num_labels)
+    if count > MAX_SCORES:
+        reason = (
+            f"{count} labels were asked for, a reply holds {MAX_SCORES}; send fewer inputs per call, or a smaller top_k"
+        )
+        raise InvalidRequestError(reason, [Violation("inputs", reason)])
+
+
+class Regress(Rpc):
+    """Texts or pairs -> numbers."""
+
+    name = "Regress"
+    task = Regression.name
+    request_type = pb.RegressRequest
+    reply_type = pb.RegressReply
+
+    def examples(self, request: pb.RegressRequest, task: Regression) -> list[RegressionExample]:
+        return [RegressionExample(item.text, pair_of(item)) for item in request.inputs]
+
+    def result(self, prediction: float, example: Any, task: Regression, request: pb.RegressRequest) -> float:
+        return prediction
+
+    def reply(self, results: Sequence[float]) -> pb.RegressReply:
+        return pb.RegressReply(values=results)
+
+    def elements(self, results: Sequence[float]) -> Iterable[bytes]:
+        return ()
+
+
+class Choose(Rpc):
+    """Choices, with what they follow -> probabilities over the choices."""
+
+    name = "Choose"
+    task = MultipleChoice.name
+    request_type = pb.ChooseRequest
+    reply_type = pb.ChooseReply
+
+    def parts(self, request: pb.ChooseRequest) -> Mapping[str, int]:
+        return {"choices": self.num_sequences(request)}
+
+    def num_sequences(self, request: pb.ChooseRequest) -> int:
+        return sum(len(item.choices) for item in request.inputs)
+
+    def size(self, request: pb.ChooseRequest) -> int:
+        again = sum(len(item.choices) * (len(item.context) + len(item.question)) for item in request.inputs)
+        return super().size(request) + again
+
+    def examples(self, request: pb.ChooseRequest, task: MultipleChoice) -> list[MultipleChoiceExample]:
+        return [MultipleChoiceExample(tuple(item.choices), item.context, item.question) for item in request.inputs]
+
+    def result(
+        self, prediction: MultipleChoicePrediction, example: Any, task: MultipleChoice, request: pb.ChooseRequest
+    ) -> bytes:
+        return pb.ChooseResult(choice=prediction.choice, scores=prediction.scores).SerializeToString()

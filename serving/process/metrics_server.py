@@ -1,0 +1,109 @@
+"""Prometheus metrics over HTTP."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from socketserver import ThreadingMixIn
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+
+from prometheus_client import CollectorRegistry, make_wsgi_app
+
+from serving.process.descriptors import limit, max_scrapes
+
+logger = logging.getLogger(__name__)
+
+BACKLOG = 128
+CONNECTION_S = 10.0
+"""Seconds that a connection may last, as each has a thread."""
+
+
+class MetricsServer:
+    """The metrics over HTTP, in a thread of its own and one for each connection."""
+
+    def __init__(self, registry: CollectorRegistry, host: str, port: int) -> None:
+        """Listen.
+
+        Raises:
+            OSError: when the address cannot be had.
+        """
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        self._server = _Server(family, address, make_wsgi_app(registry))
+        self._thread = threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True)
+        self._thread.start()
+        self.port: int = self._server.server_port
+
+    def close(self) -> None:
+        """Stop listening; again is fine."""
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+    request_queue_size = BACKLOG
+
+    def __init__(self, family: int, address: tuple[Any, ...], app: Callable[..., Any]) -> None:
+        self.address_family = family
+        self._open: dict[socket.socket, float] = {}
+        """Connections, the oldest first, and when each came."""
+        self._lock = threading.Lock()
+        self._most = max_scrapes(limit())
+        super().__init__(address, _Handler)
+        self.set_app(app)
+
+    def server_bind(self) -> None:
+        """Bind without asking the network for the name of this machine, which the library does."""
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.socket.bind(self.server_address)
+        self.server_address = self.socket.getsockname()
+        self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
+        self.setup_environ()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Take a connection. Where there are too many, close the oldest: a scrape takes milliseconds, so it is none."""
+        with self._lock:
+            self._open[request] = time.monotonic()
+            for connection in list(self._open)[: -self._most]:
+                self._end(connection)
+        super().process_request(request, client_address)
+
+    def service_actions(self) -> None:
+        """Close connections that take too long; called twice a second."""
+        with self._lock:
+            for connection, came_s in list(self._open.items()):
+                if time.monotonic() - came_s > CONNECTION_S:
+                    self._end(connection)
+
+    def shutdown_request(self, request: Any) -> None:
+        """Forget a connection that has ended."""
+        with self._lock:
+            self._open.pop(request, None)
+        super().shutdown_request(request)
+
+    def _end(self, connection: socket.socket) -> None:
+        """Shut a connection down, so that its thread ends by itself."""
+        del self._open[connection]
+        with suppress(OSError):
+            connection.shutdown(socket.SHUT_RDWR)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Log an error at level debug only: its cause is what the client sent."""
+        logger.debug("a request for metrics failed", exc_info=True)
+
+
+class _Handler(WSGIRequestHandler):
+    timeout = CONNECTION_S
+
+    def handle(self) -> None:
+        with suppress(OSError):
+            super().handle()
+
+    def log_message(self, *_: object) -> None:
+        """Log no line for each scrape."""

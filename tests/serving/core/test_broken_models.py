@@ -1,0 +1,170 @@
+"""Whatever is wrong with one model is that model's: it is `failed` with a line, and the others are served."""
+
+import json
+import os
+
+import numpy as np
+import onnx
+import pytest
+
+from serving.core.models import load_model
+from tasks.files import sha256
+from tasks.manifest import DATA_FILE, MANIFEST_FILE, MODEL_FILE
+from tasks.tokenizer import TOKENIZER_FILE
+from tests.serving.conftest import serve
+from tests.serving.core.test_repository import embed, states, versions
+from tests.serving.models import edit_manifest, write_model
+from tests.serving.reliability import vectors, wait_until
+
+
+def sign(directory):
+    """Let the manifest of a model that was changed have the right digests."""
+    names = [name for name in (MODEL_FILE, DATA_FILE, TOKENIZER_FILE) if (directory / name).is_file()]
+    edit_manifest(directory, files={name: sha256(directory / name) for name in names})
+
+
+def edit_tokenizer(directory, **changes):
+    path = directory / TOKENIZER_FILE
+    path.write_text(json.dumps(json.loads(path.read_text("utf-8")) | changes), encoding="utf-8")
+    sign(directory)
+
+
+def charsmap(value):
+    return {"normalizer": {"type": "Precompiled", "precompiled_charsmap": value}}
+
+
+def nest(directory):
+    normalizer = '{"type":"Sequence","normalizers":[' * 50_000 + "]}" * 50_000
+    path = directory / TOKENIZER_FILE
+    path.write_text(path.read_text("utf-8").replace('"normalizer":', f'"normalizer":{normalizer},"x":', 1), "utf-8")
+    sign(directory)
+
+
+def lengthen_vocabulary(directory):
+    edit_tokenizer(
+        directory,
+        added_tokens=[
+            *json.loads((directory / TOKENIZER_FILE).read_text("utf-8"))["added_tokens"],
+            {"id": 28, "content": "more", "special": False}
+            | dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False),
+        ],
+    )
+
+
+BROKEN = {
+    "a tokenizer that panics when it is read": (
+        lambda directory: edit_tokenizer(directory, **charsmap("/////w==")),
+        "not a tokenizer file: `",
+    ),
+    "a tokenizer that panics when it is used": (
+        lambda directory: edit_tokenizer(directory, **charsmap("AAAAAA==")),
+        "is broken: the tokenizer cannot read a text",
+    ),
+    "a tokenizer nested deeply": (nest, "not a tokenizer file: `"),
+    "a tokenizer with more tokens than the graph": (lengthen_vocabulary, "has token ids up to 28 where the manifest"),
+    "a manifest nested deeply": (
+        lambda directory: (directory / MANIFEST_FILE).write_text('{"a":' * 100_000),
+        "broken manifest `",
+    ),
+    "an endless manifest": (
+        lambda directory: (directory / MANIFEST_FILE).write_text(" " * (16 * 2**20 + 1)),
+        "is too large: more than 16777216 bytes",
+    ),
+    "a graph that is none": (
+        lambda directory: (directory / MODEL_FILE).write_bytes(b"junk") and sign(directory),
+        "cannot load `",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_broken(tmp_path, name):
+    """At the start, and while others are served; mended, it is served as well."""
+    write_model(tmp_path)
+    write_model(tmp_path, "broken")
+    damage, message = BROKEN[name]
+    damage(tmp_path / "broken" / "1")
+    with serve(tmp_path, poll_s=0.02) as server:
+        assert states(server) == {"broken/1": "FAILED", "tiny/1": "READY"}
+        error = versions(server)["broken/1"][1]
+        assert message in error
+        assert "\n" not in error
+
+        write_model(tmp_path, "broken", "2")
+        damage(tmp_path / "broken" / "2")
+        wait_until(lambda: states(server).get("broken/2") == "FAILED", "it is not told")
+        write_model(tmp_path, "broken", "3")
+        wait_until(lambda: states(server).get("broken/3") == "READY", "the watcher has ended")
+        assert embed(server, name="tiny").dim == 8
+
+
+def move_weights(directory, *, signed=True, location=DATA_FILE):
+    """As export does with large graphs."""
+    proto = onnx.load(directory / MODEL_FILE)
+    place = directory / location
+    if place.exists():
+        place.unlink()
+    onnx.save(proto, directory / MODEL_FILE, save_as_external_data=True, location=location, size_threshold=64)
+    files = (MODEL_FILE, TOKENIZER_FILE, *([location] if signed else []))
+    edit_manifest(directory, files={name: sha256(directory / name) for name in files})
+
+
+def overwrite(path):
+    """In place, with the size and the time that it had."""
+    status, size = path.stat(), path.stat().st_size
+    with path.open("r+b") as file:
+        file.write(bytes(size))
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def test_weights_beside_the_graph(tmp_path):
+    """They are served as evaluated, also after somebody wrote to their file, which makes the version stale."""
+    reference = write_model(tmp_path, "tiny", hidden_size=64)
+    move_weights(tmp_path / "tiny" / "1")
+    expected = np.stack(reference.predict(["cat"]))
+    data = tmp_path / "tiny" / "1" / DATA_FILE
+    with serve(tmp_path, poll_s=0.02) as server:
+        np.testing.assert_allclose(vectors(embed(server, ["cat"])), expected, rtol=1e-4, atol=1e-5)
+        overwrite(data)
+        np.testing.assert_allclose(vectors(embed(server, ["cat"])), expected, rtol=1e-4, atol=1e-5)
+        wait_until(lambda: states(server)["tiny/1"] == "STALE", "it is not noticed")
+        os.truncate(data, 0)
+        np.testing.assert_allclose(vectors(embed(server, ["cat"])), expected, rtol=1e-4, atol=1e-5)
+
+        assert f"wrong digest of `{data}`" in versions(server)["tiny/1"][1]
+
+
+@pytest.mark.parametrize("location", [DATA_FILE, "weights.bin"])
+def test_weights_without_a_digest(tmp_path, location):
+    """Are not served."""
+    write_model(tmp_path)
+    write_model(tmp_path, "other")
+    move_weights(tmp_path / "other" / "1", signed=False, location=location)
+    with serve(tmp_path) as server:
+        assert states(server) == {"other/1": "FAILED", "tiny/1": "READY"}
+        assert versions(server)["other/1"][1] == (
+            f"`{tmp_path / 'other' / '1' / MODEL_FILE}` is not what its manifest says: it reads weights from "
+            f"`{location}`, which is not among the `files`; export the model again"
+        )
+
+
+class PanicException(BaseException):
+    """No module exports that of Rust."""
+
+
+@pytest.mark.parametrize("error", [MemoryError(), PanicException("a panic"), RecursionError(), SystemExit(3)])
+def test_unforeseen_failures(tmp_path, monkeypatch, caplog, error):
+    """Errors of all kinds, those without a message and those that are no `Exception` included."""
+    write_model(tmp_path)
+
+    def failing(path, *, loaded, **options):
+        if path.parent.name == "other":
+            raise error
+        return load_model(path, loaded=loaded, **options)
+
+    monkeypatch.setattr("serving.server.load_model", failing)
+    write_model(tmp_path, "other")
+    with serve(tmp_path) as server:
+        assert states(server) == {"other/1": "FAILED", "tiny/1": "READY"}
+        assert versions(server)["other/1"][1].startswith("unforeseen ")
+        assert "loading other/1 failed" in caplog.text

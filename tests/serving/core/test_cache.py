@@ -1,0 +1,162 @@
+"""Replies that are sent again to who asks the same."""
+
+import asyncio
+from collections import OrderedDict
+
+import grpc
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertline.v1 import encoder_pb2 as pb
+from serving.core.cache import OVERHEAD_BYTES, Known, ReplyCache, request_key
+from tests.serving.conftest import serve
+from tests.serving.models import write_model
+from tests.serving.open_inference.messages import infer_request, stub
+
+EMBED = {"model": "embedder", "version": "1", "task": "embedding"}
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 5), st.integers(0, 400))))
+def test_least_recently_used_go_first(steps):
+    """Whatever comes and is asked for, it holds the last ones used that fit, and knows how much they take."""
+    capacity = 3 * OVERHEAD_BYTES + 300
+    cache, expected = ReplyCache(capacity), OrderedDict()
+    for is_put, number, size in steps:
+        key = bytes([number])
+        if is_put and OVERHEAD_BYTES + size <= capacity:
+            expected.pop(key, None)
+            expected[key] = bytes(size)
+            while sum(OVERHEAD_BYTES + len(reply) for reply in expected.values()) > capacity:
+                expected.popitem(last=False)
+        elif key in expected:
+            expected.move_to_end(key)
+        if is_put:
+            cache.put(key, Known(None, 1, 1, bytes(size)))
+        else:
+            known = cache.get(key)
+            assert (known and known.reply) == expected.get(key)
+        assert len(cache) == len(expected)
+        assert cache.num_bytes == sum(OVERHEAD_BYTES + len(reply) for reply in expected.values()) <= capacity
+
+
+def test_too_large_ones_displace_nothing():
+    """A reply that would need more than the whole cache is not kept."""
+    cache = ReplyCache(1000)
+    cache.put(b"a", Known(None, 1, 1, b"small"))
+
+    assert cache.put(b"b", Known(None, 1, 1, bytes(1000))) == 0
+    assert cache.get(b"a")
+    assert not cache.get(b"b")
+
+
+def test_keys_tell_methods_and_messages_apart():
+    """The same bytes mean something else to another method."""
+    requests = [("/a", b"x"), ("/b", b"x"), ("/a", b""), ("/a", b"x\0"), ("/ax", b"")]
+
+    assert len({request_key(*request) for request in requests}) == len(requests)
+
+
+@pytest.fixture
+def cached(all_tasks):
+    """A server that keeps some replies, and that nobody has called."""
+    with serve(all_tasks[0], cache_bytes=2000) as running:
+        yield running
+
+
+def test_the_same_request_is_computed_once(cached):
+    """The second reply is the first one without durations, and the counters tell what was computed."""
+    request = pb.EmbedRequest(texts=["the cat", "dog " * 40], truncate=True)
+
+    first, second = cached.stub.Embed(request), cached.stub.Embed(request)
+
+    assert first.timings.inference_s > 0
+    assert not second.HasField("timings")
+    first.ClearField("timings")
+    assert second == first
+    assert cached.total("bertline_batch_rows_sum", **EMBED) == 2
+    assert cached.total("bertline_cache_requests_total", result="miss", **EMBED) == 1
+    assert cached.total("bertline_cache_requests_total", result="hit", **EMBED) == 1
+    cached.wait_for("grpc_server_handled_total", 2, grpc_method="Embed", grpc_code="OK")
+    assert cached.total("bertline_cache_replies") == 1
+    assert OVERHEAD_BYTES < cached.total("bertline_cache_bytes") <= 2000
+
+
+def test_other_requests_are_computed(cached):
+    """Anything that is different makes another request: an option, a letter, the method."""
+    for request in (
+        pb.EmbedRequest(texts=["the cat"]),
+        pb.EmbedRequest(texts=["the cat"], truncate=True),
+        pb.EmbedRequest(texts=["the cat", "dog"]),
+        pb.EmbedRequest(texts=["the Cat"]),
+    ):
+        cached.stub.Embed(request)
+
+    assert cached.total("bertline_cache_requests_total", result="hit") == 0
+    assert cached.total("bertline_cache_requests_total", result="miss") == 4
+
+
+def test_old_replies_make_room(cached):
+    """Memory stays within what it may have, and evictions are counted."""
+    for number in range(20):
+        cached.stub.Embed(pb.EmbedRequest(texts=["cat " * (number + 1)]))
+
+    replies = cached.total("bertline_cache_replies")
+    assert 0 < replies < 20
+    assert cached.total("bertline_cache_evicted_total") == 20 - replies
+    assert cached.total("bertline_cache_bytes") <= 2000
+
+
+def test_errors_are_not_kept(cached):
+    """What was refused is refused anew."""
+    for _ in range(2):
+        with pytest.raises(grpc.RpcError, match="empty text"):
+            cached.stub.Embed(pb.EmbedRequest(texts=[""]))
+
+    assert cached.total("bertline_cache_requests_total") == 0
+    assert cached.total("bertline_cache_replies") == 0
+
+
+def test_both_services_have_it(cached):
+    """The Open Inference Protocol's replies, too."""
+    request, infer = infer_request("embedder", text=["the cat"]), stub(cached, "ModelInfer")
+
+    assert infer(request) == infer(request)
+    assert cached.total("bertline_cache_requests_total", result="hit", **EMBED) == 1
+
+
+def test_a_look_that_finds_nothing_new_leaves_it_as_it_is(all_tasks):
+    """However often the directory of models is looked at."""
+    request = pb.EmbedRequest(texts=["the cat"])
+    with serve(all_tasks[0], cache_bytes=10_000, poll_s=0.02) as server:
+        server.stub.Embed(request)
+        looks = server.server._repository.refresh
+        for _ in range(3):
+            asyncio.run_coroutine_threadsafe(looks(), server.loop).result(10)
+        server.stub.Embed(request)
+
+        assert server.total("bertline_cache_requests_total", result="hit", **EMBED) == 1
+
+
+def test_a_change_of_the_models_empties_it(tmp_path):
+    """What a version that came or went would answer otherwise is computed anew."""
+    before = write_model(tmp_path, "tiny", "1", task="embedding")
+    request = pb.EmbedRequest(texts=["the cat"])
+    with serve(tmp_path, cache_bytes=10_000, poll_s=0.02) as server:
+        old = server.stub.Embed(request)
+        after = write_model(tmp_path, "tiny", "2", task="embedding", seed=9)
+        server.wait_for("bertline_model_loads_total", 1, version="2", result="loaded")
+        new = server.stub.Embed(request)
+
+    for reply, reference, version in ((old, before, "1"), (new, after, "2")):
+        assert reply.model.version == version
+        assert np.allclose(np.frombuffer(reply.vectors, "<f4"), reference.predict(["the cat"])[0], atol=1e-5)
+
+
+def test_there_is_none_unless_asked_for(all_tasks):
+    """By default every request is computed."""
+    with serve(all_tasks[0]) as server:
+        for _ in range(2):
+            assert server.stub.Embed(pb.EmbedRequest(texts=["the cat"])).HasField("timings")
+        assert server.total("bertline_cache_requests_total") == 0

@@ -1,0 +1,291 @@
+"""The order of jobs: shares of callers, of short jobs, of the oldest job, and what admission forecasts by it."""
+
+import itertools
+from collections import defaultdict
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serving.core.fair_order import OLD_BURST_S, OLD_RATIO, SHORT_RATIO, FairOrder, size_of
+from serving.core.job import Job, Origin
+
+SECONDS_PER_TOKEN = 0.001
+
+
+def add(order, length, caller=None, *, count=1, is_bulk=False, deadline_s=None):
+    """A job of `count` sequences."""
+    job = Job(
+        None,
+        [[range(length)] for _ in range(count)],
+        lambda group, outputs: None,
+        deadline_s=deadline_s,
+        seconds_per_token=SECONDS_PER_TOKEN,
+        origin=Origin(caller, is_bulk),
+    )
+    for entry in job.entries:
+        entry.waits = True
+    order.add(job)
+    return job
+
+
+def take(order):
+    """Compute one sequence of the next job."""
+    pick = order.pick()
+    entry = pick.job.first_waiting()
+    order.charge(pick, [entry])
+    drop(order, entry)
+    return pick.job
+
+
+def drop(order, entry):
+    entry.waits = False
+    order.leave([entry])
+
+
+def seconds_by_caller(order, num_batches):
+    found = defaultdict(float)
+    for _ in range(num_batches):
+        job = take(order)
+        found[job.origin.caller] += len(job.entries[0].sequence) * SECONDS_PER_TOKEN
+    return found
+
+
+def test_short_before_long():
+    """A short job goes before long ones that came before it, and these in turn."""
+    order = FairOrder()
+    long = [add(order, 40) for _ in range(2)]
+    short = add(order, 2)
+
+    assert [take(order) for _ in range(3)] == [short, *long]
+    assert order.pick() is None
+
+
+def test_nearest_deadline_first():
+    """Jobs about as long go in the order of their deadlines, those without one last."""
+    order = FairOrder()
+    late, never, soon = (add(order, 20, deadline_s=deadline) for deadline in (9.0, None, 3.0))
+
+    assert [take(order) for _ in range(3)] == [soon, late, never]
+
+
+@pytest.mark.parametrize("lengths", [(20, 20), (20, 60), (25, 100)])
+@pytest.mark.parametrize("num_callers", [2, 7])
+def test_callers_share_the_time(lengths, num_callers):
+    """Equally, however many jobs they have waiting, and however long these are."""
+    order = FairOrder()
+    for number in range(num_callers):
+        for _ in range(100 * (1 + number % 3)):
+            add(order, lengths[number % 2], number, count=10)
+    found = seconds_by_caller(order, 1000)
+
+    assert len(found) == num_callers
+    assert max(found.values()) - min(found.values()) <= OLD_RATIO * sum(found.values()) + 0.2
+
+
+def test_a_caller_that_was_away_has_no_credit():
+    """It gets its share from then on, not what it left to others."""
+    order = FairOrder()
+    add(order, 20, "busy", count=2000)
+    seconds_by_caller(order, 500)
+    add(order, 20, "back", count=2000)
+
+    found = seconds_by_caller(order, 200)
+    assert found["back"] <= found["busy"] * (1 + OLD_RATIO) + 0.1
+
+
+def test_a_caller_that_had_more_than_its_share_is_remembered():
+    """Asking for one thing after the other gets no more than asking for all at once."""
+    order = FairOrder()
+    add(order, 20, "all", count=2000)
+    found = defaultdict(float)
+    waiting = None
+    for _ in range(400):
+        if waiting is None or not waiting.num_waiting:
+            waiting = add(order, 60, "single")
+        job = take(order)
+        found[job.origin.caller] += len(job.entries[0].sequence) * SECONDS_PER_TOKEN
+
+    assert found["single"] <= found["all"] * 1.1
+
+
+def test_short_jobs_go_first_for_half_of_the_time_only():
+    """A flood of them leaves the other half to a caller whose turn it is."""
+    order = FairOrder()
+    for number in range(50):
+        add(order, 100, f"bulk {number}", count=1000)
+    for _ in range(10_000):
+        add(order, 10, "flood")
+    found = seconds_by_caller(order, 8000)
+
+    assert found["flood"] / sum(found.values()) == pytest.approx(SHORT_RATIO, abs=0.05)
+
+
+def test_callers_with_short_jobs_take_turns():
+    """A flood of short jobs does not keep another caller's waiting."""
+    order = FairOrder()
+    add(order, 100, "bulk", count=1000)
+    for _ in range(1000):
+        add(order, 2, "flood")
+    for _ in range(20):
+        take(order)
+    query = add(order, 2, "query")
+
+    assert query in [take(order) for _ in range(3)]
+
+
+def test_bulk_waits_for_all_others_but_for_the_share_of_the_oldest():
+    """It gets all of the time that nobody else wants, and little of what others do."""
+    order = FairOrder()
+    add(order, 20, "job", count=10_000, is_bulk=True)
+    assert seconds_by_caller(order, 10) == {"job": pytest.approx(0.2)}
+    add(order, 20, "other", count=10_000)
+
+    found = seconds_by_caller(order, 2000)
+    assert found["job"] / sum(found.values()) == pytest.approx(OLD_RATIO, abs=0.02)
+
+
+def test_the_oldest_job_is_not_shut_out():
+    """Whatever comes after it, by whomever: new callers with short jobs, without end."""
+    order = FairOrder()
+    oldest = add(order, 100, "old", count=10)
+    spent_s = 0.0
+    for number in itertools.count():
+        for _ in range(3):
+            add(order, 5, f"new {number}")
+        spent_s += len(take(order).entries[0].sequence) * SECONDS_PER_TOKEN
+        if not oldest.num_waiting:
+            break
+
+    assert spent_s <= (oldest.work_s + OLD_BURST_S) / OLD_RATIO + 0.2
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 300), st.integers(0, 4), st.booleans(), st.integers(1, 4), st.integers(0, 3)),
+        max_size=40,
+    )
+)
+def test_counts(jobs):
+    """Each sequence is computed once or dropped, and nothing stays behind."""
+    order, added, taken = FairOrder(), 0, 0
+    for length, caller, is_bulk, count, to_take in jobs:
+        job = add(order, length, caller, count=count, is_bulk=is_bulk)
+        added += count
+        if length % 5 == 0:
+            drop(order, job.entries[-1])
+            taken += 1
+        for _ in range(to_take):
+            if order.pick():
+                take(order)
+                taken += 1
+    while order.pick():
+        take(order)
+        taken += 1
+
+    assert taken == added
+    assert order.outlook(Origin("new"), 1.0, 0.0).before_s == 0
+    assert not order._keys
+    assert not order._sizes
+    assert not any(turns.callers or turns.backlog.work_s for turns in order._classes)
+
+
+def test_outlook():
+    """A new job waits for its caller's, for as much of each other's as its own takes, and never for much longer ones
+    while short jobs have their share."""
+    order = FairOrder()
+    assert order.outlook(Origin("a"), 0.1, 0.0).before_s == 0
+    add(order, 100, "a", count=10)
+    add(order, 100, "b", count=2)
+
+    assert order.outlook(Origin("a"), 1.0, 0.0).before_s == pytest.approx(1.2)
+    assert order.outlook(Origin("b"), 1.0, 0.0).before_s == pytest.approx(1.2)
+    assert order.outlook(Origin("c"), 0.15, 0.0).before_s == pytest.approx(0.3)
+    assert order.outlook(Origin("c"), 0.01, 0.0).before_s == 0
+    assert order.outlook(Origin("c", is_bulk=True), 0.4, 0.0).before_s == pytest.approx(1.2)
+    add(order, 100, "d", count=5, is_bulk=True)
+    assert order.outlook(Origin("c"), 0.15, 0.0).before_s == pytest.approx(0.3)
+
+
+def test_a_caller_that_had_less_is_behind():
+    """Only who had more than one that waits leaves room to it."""
+    order = FairOrder()
+    add(order, 100, "a", count=2)
+    take(order)
+    assert not order.outlook(Origin("a"), 1.0, 0.0).is_ahead
+    add(order, 100, "b", count=2)
+
+    assert order.outlook(Origin("a"), 1.0, 0.0).is_ahead
+    assert not order.outlook(Origin("b"), 1.0, 0.0).is_ahead
+
+
+def test_a_caller_that_found_no_room_is_behind_those_that_had_more_since():
+    """Until it finds room, or does not ask any more."""
+    order = FairOrder()
+    add(order, 100, "a", count=9)
+    order.refuse(Origin("b"), 0.0)
+    for _ in range(3):
+        take(order)
+    order.refuse(Origin("c"), 0.5)
+
+    assert order.outlook(Origin("a"), 1.0, 1.0).is_ahead
+    assert order.outlook(Origin("c"), 1.0, 1.0).is_ahead
+    assert not order.outlook(Origin("b"), 1.0, 1.0).is_ahead
+    assert not order.outlook(Origin("c"), 1.0, 2.1).is_ahead
+    assert not order.outlook(Origin("a"), 1.0, 2.6).is_ahead
+
+
+def test_refused_callers_are_forgotten():
+    """Also while another caller asks again and again."""
+    order = FairOrder()
+    add(order, 100, "a", count=9)
+    for number in range(1000):
+        order.refuse(Origin("again"), number / 10)
+        order.refuse(Origin(number), number / 10)
+
+    assert all(len(found) < 50 for found in (order._classes[0]._owed, order._classes[0]._refused))
+
+
+def test_bulk_callers_are_forgotten():
+    """Also while interactive jobs wait all the time."""
+    order = FairOrder()
+    for number in range(500):
+        add(order, 10, "interactive")
+        add(order, 10, number, is_bulk=True)
+        take(order)
+        take(order)
+    while order.pick():
+        take(order)
+
+    assert order._classes[1].callers == {}
+    assert order._classes[0]._large == order._classes[1]._large == set()
+    assert order._classes[1]._heap == []
+
+
+@pytest.mark.parametrize("num_callers", [10, 1000])
+def test_forecasts_where_there_are_many_callers(num_callers):
+    """A sample of the callers stands for all of them."""
+    order = FairOrder()
+    for number in range(num_callers):
+        add(order, 100 if number % 7 else 300, number, count=2)
+    whole_s = sum(0.2 if number % 7 else 0.6 for number in range(num_callers))
+
+    found = order.outlook(Origin("new"), 0.15, 0.0)
+    assert found.before_s == pytest.approx(0.15 * num_callers, rel=0.1)
+    assert order.outlook(Origin("new"), 100.0, 0.0).before_s == pytest.approx(whole_s, rel=0.1)
+
+
+def test_forecasts_see_large_callers_among_many():
+    """Wherever they stand, and whatever the others have: on average, and nearly each time."""
+    for place in (0, 1, 2, 300, 599):
+        order = FairOrder()
+        for number in range(600):
+            add(order, 10_000 if number == place else 1, number)
+
+        found = [order.outlook(Origin("new"), 10.0, 0.0).before_s for _ in range(6)]
+        assert all(seconds == pytest.approx(10.6, abs=0.3) for seconds in found)
+
+
+def test_sizes():
+    """Powers of two."""
+    assert size_of(0.25) - size_of(0.124) == 2

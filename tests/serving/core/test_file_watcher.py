@@ -1,0 +1,110 @@
+import logging
+import os
+import threading
+
+import pytest
+
+from serving.core import file_watcher as watched
+from serving.core.bearer_tokens import read_tokens
+from serving.core.file_watcher import TOKENS, Watched, failing
+from tests.serving.reliability import wait_until
+
+
+@pytest.fixture
+def path(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("old")
+    return path
+
+
+def test_what_could_not_be_read_is_read_once_it_can_be(path, caplog):
+    """Who mends the permissions of a file changes nothing in it; until then the error is logged once."""
+    denied = False
+
+    def read():
+        if denied:
+            raise PermissionError(13, "Permission denied", str(path))
+        return path.read_text()
+
+    files = Watched(TOKENS, [path], read)
+    path.write_text("newer")
+    denied = True
+    for _ in range(3):
+        files.check()
+        assert files.current() == "old"
+    assert files.is_failing
+    assert failing()[TOKENS]
+    denied = False
+    files.check()
+
+    assert files.current() == "newer"
+    assert not files.is_failing
+    errors = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    assert errors == [f"what was read before stays in use: cannot read `{path}`: permission denied"]
+
+
+def test_a_file_of_the_same_size_and_time_is_read_again(path):
+    """Tools that copy files keep their times."""
+    files, before = Watched(TOKENS, [path], path.read_text), path.stat()
+    path.write_text("new")
+    while path.stat().st_ctime_ns == before.st_ctime_ns:  # the clock of a file system is coarse
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert path.stat().st_mtime_ns == before.st_mtime_ns
+    files.check()
+
+    assert files.current() == "new"
+
+
+def test_storage_that_hangs(tmp_path, monkeypatch):
+    """The earlier content stays in use, nobody waits, and after a while the file counts as failing."""
+    monkeypatch.setattr(watched, "CHECK_S", 0.01)
+    monkeypatch.setattr(watched, "HUNG_S", 0.2)
+    path, hangs, release = tmp_path / "file", threading.Event(), threading.Event()
+
+    def read():
+        if hangs.is_set():
+            release.wait(10)
+        return path.read_text()
+
+    path.write_text("old")
+    files = Watched(TOKENS, [path], read)
+    hangs.set()
+    path.write_text("newer")
+    assert not files.is_failing
+    wait_until(lambda: files.is_failing, "it does not count as failing", limit_s=5)
+    assert files.current() == "old"
+    release.set()
+    wait_until(lambda: files.current() == "newer", "it is not read", limit_s=5)
+    assert not files.is_failing
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero"), lambda path: enlarge(path)])
+def test_no_regular_files(tmp_path, make):
+    """A pipe, a device and a file without end are no tokens, at the start and later, and nothing waits for them."""
+    path = tmp_path / "tokens"
+    path.write_text("token\n")
+    files = Watched(TOKENS, [path], lambda: read_tokens(path))
+    path.unlink()
+    make(path)
+    files.check()
+
+    assert len(files.current()) == 1
+    assert files.is_failing
+    with pytest.raises(ValueError, match="tokens"):
+        read_tokens(path)
+
+
+def enlarge(path):
+    with path.open("wb") as file:
+        file.truncate(2**40)
+
+
+def test_files_that_nobody_uses_are_not_looked_at(path, monkeypatch):
+    """The thread that looks at them ends."""
+    monkeypatch.setattr(watched, "CHECK_S", 0.01)
+    before = set(threading.enumerate())
+    files = Watched(TOKENS, [path], path.read_text)
+    (thread,) = set(threading.enumerate()) - before
+    del files
+    wait_until(lambda: not thread.is_alive(), "the thread stays", limit_s=5)

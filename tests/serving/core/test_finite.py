@@ -1,0 +1,116 @@
+"""What is no number is an error, and no answer."""
+
+import re
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import grpc
+import numpy as np
+import pytest
+
+from bertline.v1 import encoder_pb2 as pb
+from serving.core.errors import UnusableOutputError
+from serving.core.finite import check_outputs
+from tests.serving.conftest import serve
+from tests.serving.models import VOCAB, write_model
+from tests.serving.open_inference.messages import infer
+
+BROKEN, SOUND = "the bird [MASK]", "the cat [MASK]"
+VALUES = {"nan": np.nan, "infinite": np.inf, "negative": -np.inf}
+TASKS = ("embedding", "classification", "regression", "multiple-choice", "spans", "tagging", "masked-lm")
+
+
+def spoil(value):
+    """Let a word have a vector of this."""
+
+    def edit(weights):
+        weights.embedding[VOCAB.index("bird")] = value
+
+    return edit
+
+
+@pytest.fixture(scope="module", params=VALUES)
+def spoilt(request, tmp_path_factory):
+    """A server of models of all tasks, with weights that are damaged."""
+    models = tmp_path_factory.mktemp("spoilt")
+    for task in TASKS:
+        write_model(models, task, task=task, edit=spoil(VALUES[request.param]))
+    with serve(models) as running:
+        yield running
+
+
+def requests(text):
+    """One for each RPC."""
+    single, words = [pb.TextInput(text=text)], text.split()
+    return {
+        "Embed": pb.EmbedRequest(texts=[text]),
+        "Classify": pb.ClassifyRequest(inputs=single),
+        "Regress": pb.RegressRequest(inputs=single),
+        "Choose": pb.ChooseRequest(inputs=[pb.ChooseInput(choices=[text, "cat"])]),
+        "Answer": pb.AnswerRequest(inputs=[pb.AnswerInput(question="who", contexts=[text])]),
+        "Tag": pb.TagRequest(inputs=[pb.TagInput(words=words)]),
+        "FillMask": pb.FillMaskRequest(texts=[text]),
+    }
+
+
+@pytest.mark.parametrize("method", requests(BROKEN))
+def test_numbers_that_are_none(spoilt, method):
+    """The call fails, naming the model; calls with other texts are answered."""
+    call = getattr(spoilt.stub, method)
+    error = call.future(requests(BROKEN)[method]).exception()
+
+    assert error.code() is grpc.StatusCode.INTERNAL
+    assert re.fullmatch(r"(text|input)s\[0\]: (\S+)/1 \(\2\) gave numbers that are not finite: .*", error.details())
+    assert call(requests(SOUND)[method]).model.version == "1"
+
+
+@pytest.mark.parametrize(
+    "inputs", [{"text": [BROKEN]}, {"input_ids": [[2, VOCAB.index("bird"), 3]]}], ids=["text", "token ids"]
+)
+def test_numbers_that_are_none_in_the_open_protocol(spoilt, inputs):
+    """There as well."""
+    with pytest.raises(grpc.RpcError) as caught:
+        infer(spoilt, "embedding", **inputs)
+
+    assert caught.value.code() is grpc.StatusCode.INTERNAL
+    assert re.match(r"(text|input_ids)\[0\]: embedding/1 \(embedding\) gave numbers", caught.value.details())
+
+
+def test_vectors_without_length(tmp_path):
+    """A vector of zeros is an error where it is to have length 1, and a vector where it is not."""
+
+    def edit(weights):
+        weights.embedding[:], weights.types[:] = 0, 0
+
+    write_model(tmp_path, edit=edit)
+    with serve(tmp_path) as running:
+        error = running.stub.Embed.future(pb.EmbedRequest(texts=["cat"], normalize=True)).exception()
+        reply = running.stub.Embed(pb.EmbedRequest(texts=["cat"]))
+
+    assert error.code() is grpc.StatusCode.INTERNAL
+    assert "texts[0]: tiny/1 (embedding) gave a vector of zeros, which cannot have length 1" in error.details()
+    assert reply.vectors == bytes(4 * 8)
+
+
+INF = np.inf
+ROWS = [
+    ("regression", [[1.0]], True),
+    ("regression", [[-INF]], False),
+    ("classification", [[-INF, 2.0]], True),
+    ("classification", [[-INF, -INF]], False),
+    ("tagging", [[[1.0, 2.0], [-INF, 0.0]]], True),
+    ("tagging", [[[1.0, 2.0], [-INF, -INF]]], False),
+    ("multiple-choice", [-INF, 1.0], True),
+    ("multiple-choice", [-INF, -INF], False),
+    ("spans", [[-INF, 1.0, -INF]], True),
+    ("spans", [[-INF, -INF]], False),
+]
+
+
+@pytest.mark.parametrize(("task", "arrays", "is_sound"), ROWS)
+def test_negative_infinity(task, arrays, is_sound):
+    """It is a score of 0 beside finite logits; alone, or as the number of a regression, it is an error."""
+    model = SimpleNamespace(task=SimpleNamespace(name=task))
+    outputs = [{"logits": np.array(array, np.float32)} for array in arrays]
+    with nullcontext() if is_sound else pytest.raises(UnusableOutputError):
+        check_outputs(model, outputs, "inputs[0]")

@@ -1,0 +1,266 @@
+"""Storage that does not answer, or holds what is no file, stalls what lies on it alone."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from serving.core.repository import Repository
+from tasks.files import sha256
+from tasks.manifest import DATA_FILE, MANIFEST_FILE, MODEL_FILE
+from tasks.tokenizer import TOKENIZER_FILE
+from tests.serving.conftest import serve
+from tests.serving.core.test_repository import embed, states, versions
+from tests.serving.models import edit_manifest, write_model
+from tests.serving.reliability import wait_until
+
+
+class Storage:
+    """The path `hung` does not answer, as on a mount whose server is gone."""
+
+    def __init__(self, monkeypatch):
+        self.hung = None
+        self.waiting = 0
+        self._answers = threading.Event()
+        for name in ("listdir", "scandir", "open"):
+            monkeypatch.setattr(os, name, self._slow(getattr(os, name)))
+
+    def _slow(self, function):
+        def slow(path=".", *rest, **options):
+            if path == self.hung:
+                self.waiting += 1
+                assert self._answers.wait(60)
+            return function(path, *rest, **options)
+
+        return slow
+
+    def answer(self):
+        self.hung = None
+        self._answers.set()
+
+
+@pytest.fixture
+def storage(monkeypatch):
+    monkeypatch.setattr("serving.core.storage_threads.IDLE_S", 0.5)
+    storage = Storage(monkeypatch)
+    yield storage
+    storage.answer()
+
+
+def watching(models, **settings):
+    return serve(models, **{"poll_s": 0.02} | settings)
+
+
+def errors_of(caplog):
+    return [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+
+
+AGE = "bertline_repository_look_age_seconds"
+
+
+@pytest.mark.parametrize("place", ["other", "other/1", "tiny", "tiny/2", ""])
+def test_looks_go_on(tmp_path, storage, caplog, place):
+    """While a folder hangs, what was loaded serves, and what comes elsewhere is loaded; the log says once what hangs,
+    the metric for how long, and no threads pile up. When it answers, all is as it should be."""
+    write_model(tmp_path)
+    with watching(tmp_path) as server:
+        assert server.total(AGE) < 1
+        write_model(tmp_path / "staging", "other")
+        write_model(tmp_path / "staging", "tiny", "2")
+        storage.hung = tmp_path / place
+        for name in ("other", "tiny"):
+            shutil.copytree(tmp_path / "staging" / name, tmp_path / name, dirs_exist_ok=True)
+        write_model(tmp_path, "third")
+        loaded = {"": set(), "tiny": {"other/1", "third/1"}, "tiny/2": {"other/1", "third/1"}}
+        expected = loaded.get(place, {"tiny/2", "third/1"}) | {"tiny/1"}
+        wait_until(lambda: {key for key, state in states(server).items() if state == "READY"} == expected, place)
+        server.wait_for(AGE, 1)
+        wait_until(lambda: errors_of(caplog), "nobody says so")
+
+        assert embed(server, name="tiny", version="1").dim == 8
+        assert [f"`{tmp_path / place}` does not answer" in line for line in errors_of(caplog)] == [True]
+        assert storage.waiting == 2
+
+        storage.answer()
+        every = {"tiny/1": "READY", "tiny/2": "READY", "other/1": "READY", "third/1": "READY"}
+        wait_until(lambda: states(server) == every, "it is not seen again")
+        wait_until(lambda: server.total(AGE) < 0.5, "looks do not end")
+
+
+def test_a_load_that_hangs(tmp_path, storage, caplog):
+    """It keeps neither others from being loaded nor the version that it replaces from serving; it ends when it can."""
+    write_model(tmp_path)
+    with watching(tmp_path) as server:
+        write_model(tmp_path / "staging", "tiny", "2")
+        storage.hung = tmp_path / "tiny" / "2" / MODEL_FILE
+        os.rename(tmp_path / "staging" / "tiny" / "2", tmp_path / "tiny" / "2")
+        shutil.rmtree(tmp_path / "tiny" / "1")
+        wait_until(lambda: "has not ended after" in caplog.text, "nobody says so")
+        write_model(tmp_path, "other")
+        wait_until(lambda: states(server).get("other/1") == "READY", "others wait for it")
+
+        assert states(server) == {"tiny/1": "READY", "tiny/2": "LOADING", "other/1": "READY"}
+        assert embed(server, name="tiny").model.version == "1"
+        assert storage.waiting == 1
+
+        storage.answer()
+        wait_until(lambda: states(server) == {"tiny/2": "READY", "other/1": "READY"}, "it is not served")
+    assert caplog.text.count("has not ended after") == 1
+
+
+def test_a_load_that_fails_late(tmp_path, storage, caplog):
+    """What is wrong with it is told as of any other."""
+    write_model(tmp_path)
+    with watching(tmp_path, poll_s=0) as server:
+        write_model(tmp_path, "tiny", "2")
+        storage.hung = tmp_path / "tiny" / "2" / MODEL_FILE
+        server.loop.call_soon_threadsafe(server.server.reload)
+        wait_until(lambda: "has not ended after" in caplog.text, "nobody says so")
+        (tmp_path / "tiny" / "2" / MODEL_FILE).write_bytes(b"junk")
+        storage.answer()
+        wait_until(lambda: states(server)["tiny/2"] == "FAILED", "it is not told")
+
+        assert "wrong digest" in versions(server)["tiny/2"][1]
+        assert any("cannot load tiny/2" in line for line in errors_of(caplog))
+        assert server.total(AGE) == 0
+
+
+@pytest.mark.parametrize("part", ["", MODEL_FILE])
+def test_start(tmp_path, storage, part):
+    """A server starts beside what hangs, and serves it later."""
+    write_model(tmp_path)
+    write_model(tmp_path, "other")
+    storage.hung = tmp_path / "other" / "1" / part
+    with watching(tmp_path) as server:
+        assert states(server) == {"tiny/1": "READY", "other/1": "LOADING" if part else "FAILED"}
+
+        storage.answer()
+        wait_until(lambda: states(server)["other/1"] == "READY", "it is not served")
+
+
+def test_start_with_nothing_else(tmp_path, storage):
+    """Storage that hangs is told, as that; a load that takes long is waited for."""
+    write_model(tmp_path)
+    storage.hung = tmp_path / "tiny" / "1"
+    with pytest.raises(TimeoutError, match=r"no model can be loaded: `.*/tiny/1` does not answer"), serve(tmp_path):
+        pass
+    storage.hung = tmp_path / "tiny" / "1" / MODEL_FILE
+    threading.Timer(1, storage.answer).start()
+    with serve(tmp_path, strict=True) as server:
+        assert states(server) == {"tiny/1": "READY"}
+
+
+@pytest.mark.parametrize("name", [MANIFEST_FILE, MODEL_FILE, DATA_FILE, TOKENIZER_FILE, ""])
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_what_is_no_file(tmp_path, name, kind):
+    """A pipe or a device is never waited for; the version is refused, and others are served."""
+    write_model(tmp_path)
+    write_model(tmp_path, "odd")
+    place = tmp_path / "odd" / "1" / name
+    if name == DATA_FILE:
+        place.write_bytes(b"")
+        files = {item: sha256(place.with_name(item)) for item in (MODEL_FILE, DATA_FILE, TOKENIZER_FILE)}
+        edit_manifest(place.parent, files=files)
+    if place.is_dir():
+        shutil.rmtree(place)
+    else:
+        place.unlink()
+    if kind == "pipe":
+        os.mkfifo(place)
+    else:
+        place.symlink_to("/dev/zero")
+    with serve(tmp_path) as server:
+        assert states(server).pop("odd/1", "FAILED" if name else "") == ("FAILED" if name else "")
+        assert states(server)["tiny/1"] == "READY"
+        if name:
+            assert f"not a regular file: `{place}`" in versions(server)["odd/1"][1]
+
+
+def test_a_model_that_is_a_pipe(tmp_path):
+    """It is none."""
+    write_model(tmp_path)
+    os.mkfifo(tmp_path / "other")
+    with serve(tmp_path) as server:
+        assert states(server) == {"tiny/1": "READY"}
+
+
+def test_the_watcher_survives(tmp_path, monkeypatch, caplog):
+    """Even what nobody foresaw; it is logged, and the next look finds what there is."""
+    write_model(tmp_path)
+    refresh, failures = Repository.refresh, [MemoryError(), type("PanicException", (BaseException,), {})("broken")]
+
+    async def failing(self, **options):
+        if failures:
+            raise failures.pop()
+        await refresh(self, **options)
+
+    with watching(tmp_path) as server:
+        monkeypatch.setattr(Repository, "refresh", failing)
+        write_model(tmp_path, "other")
+        wait_until(lambda: states(server).get("other/1") == "READY", "it has ended")
+    assert caplog.text.count("looking for models failed") == 2
+
+
+HANGING = """
+import os, sys, time
+from pathlib import Path
+import serving.core.storage_threads
+from serving.__main__ import main
+serving.core.storage_threads.IDLE_S = float(os.environ.get("IDLE_S", 10))
+def slow(function):
+    def hanging(path=".", *rest, **options):
+        if str(path).endswith(os.environ["HUNG"]):
+            print("hanging", file=sys.stderr, flush=True)
+            time.sleep(1000)
+        return function(path, *rest, **options)
+    return hanging
+for name in ("listdir", "scandir", "open"):
+    setattr(os, name, slow(getattr(os, name)))
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("hung", ["tiny/2", "tiny/2/model.onnx", "models", "tiny/1/model.onnx"])
+def test_exit(tmp_path, hung):
+    """SIGTERM ends a process whose storage hangs, within its grace; SIGHUP does not kill it."""
+    write_model(tmp_path / "models")
+    command = [sys.executable, "-c", HANGING, tmp_path / "models", "--port", "0", "--metrics-port", "0"]
+    command += ["--grace-s", "2", "--poll-s", "0"]
+    starts = "tiny/2" in hung
+    with subprocess.Popen(
+        command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ | {"HUNG": hung}
+    ) as process:
+        try:
+            if starts:
+                assert "serving 1 model" in process.stdout.readline()
+                write_model(tmp_path / "models", version="2")
+                process.send_signal(signal.SIGHUP)
+            assert "hanging\n" in iter(process.stderr.readline, "")
+            process.send_signal(signal.SIGHUP)
+            time.sleep(0.2)
+            started_s = time.monotonic()
+            process.send_signal(signal.SIGTERM)
+
+            assert process.wait(20) == 0
+            assert time.monotonic() - started_s < 4
+            assert process.stderr.read().endswith("ended\n")
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("hung", ["models", "tiny/1"])
+def test_start_fails(tmp_path, hung):
+    """A server without any model, since their storage hangs, ends so that another try is made."""
+    write_model(tmp_path / "models")
+    command = [sys.executable, "-c", HANGING, tmp_path / "models", "--port", "0", "--metrics-port", "0"]
+    environment = os.environ | {"HUNG": hung, "IDLE_S": "0.3"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=environment)
+
+    assert done.returncode == 1
+    assert "does not answer: its storage hangs\n" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,323 @@
+import re
+import threading
+import time
+from functools import partial
+
+import grpc
+import pytest
+
+from bertline.v1 import encoder_pb2 as pb
+from serving.core.admission import Intake
+from serving.core.scheduler import ExpiredError
+from serving.endpoints import fill_mask
+from serving.endpoints import texts as texts_module
+from tasks import _pieces
+from tasks import tokenizer as tokenizer_module
+from tasks.tokenizer import Tokenizer
+from tests.serving.conftest import serve
+from tests.serving.grpc_api.test_statuses import refused
+from tests.serving.models import write_model
+from tests.serving.open_inference.messages import infer_request, stub
+
+MOST = 32 * 250
+"""Characters that a model of 32 tokens takes."""
+
+
+@pytest.fixture(scope="module")
+def limited(all_tasks):
+    """A server with low limits."""
+    with serve(all_tasks[0], max_texts=3, max_chars=5000) as running:
+        yield running
+
+
+def test_texts_of_a_request(limited):
+    """More inputs than a request may hold are INVALID_ARGUMENT, with both numbers."""
+    assert len(limited.stub.Embed(pb.EmbedRequest(texts=["cat"] * 3)).num_tokens) == 3
+    error, _ = refused(limited.stub.Embed, pb.EmbedRequest(texts=["cat"] * 4))
+
+    assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert "4 inputs came, a request takes 3" in error.details()
+
+
+def test_characters_of_a_text(server):
+    """A text of more characters than its tokens can need is INVALID_ARGUMENT before it is tokenised."""
+    error, fields = refused(server.stub.Embed, pb.EmbedRequest(texts=["cat", "é" * (MOST + 1), "x" * MOST]))
+
+    assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert fields == {"texts[1]": f"{MOST + 1} characters came, {MOST} fit"}
+
+
+def test_fields_are_named(limited):
+    """Of inputs with several texts, the one that is too long is named."""
+    inputs = [pb.TextInput(text="cat", text_pair="x" * 5001), pb.TextInput(text="x" * 6000)]
+    _, fields = refused(limited.stub.Classify, pb.ClassifyRequest(inputs=inputs))
+
+    assert fields.keys() == {"inputs[0].text_pair", "inputs[1].text"}
+
+
+def test_truncation_by_characters(server):
+    """With truncate a text is cut before it is tokenised, and its result is that of its beginning."""
+    longer, beginning = "cat dog " * 2000, "cat dog " * 1000
+    assert len(beginning) == MOST
+
+    replies = [server.stub.Embed(pb.EmbedRequest(texts=[text], truncate=True)) for text in (longer, beginning)]
+
+    assert replies[0].vectors == replies[1].vectors
+    assert replies[0].num_tokens == [32]
+    assert [reply.num_truncated for reply in replies] == [[2000 - 30 + 1], [2000 - 30]]
+
+
+@pytest.mark.parametrize(("text", "num_truncated"), [("cat" + " " * MOST + "dog", 1), ("cat" + " " * MOST, 0)])
+def test_a_cut_is_never_silent(server, text, num_truncated):
+    """What a text loses before it is tokenised counts as a token, and its input as truncated; white space does not."""
+    before = server.total("bertline_truncated_total", model="embedder")
+
+    reply = server.stub.Embed(pb.EmbedRequest(texts=["cat", text], truncate=True))
+
+    assert reply.num_tokens == [3, 3]
+    assert reply.num_truncated == [0, num_truncated]
+    assert server.total("bertline_truncated_total", model="embedder") == before + num_truncated
+
+
+def test_truncation_of_pairs(server):
+    """Each text of a pair is cut."""
+    item = pb.TextInput(text="cat " * 3000, text_pair="dog " * 3000)
+
+    reply = server.stub.Classify(pb.ClassifyRequest(inputs=[item], truncate=True))
+
+    assert reply.num_tokens == [32]
+    assert reply.num_truncated == [2 * (2000 + 1) - 29]
+
+
+def test_contexts(server, limited):
+    """Contexts are read in windows: they may be longer, and are never cut, up to the limit for all texts."""
+    item = pb.AnswerInput(question="who", contexts=["cat", "the cat " * 625 + "sees"])
+    assert len(item.contexts[1]) == 5004
+
+    assert server.stub.Answer(pb.AnswerRequest(inputs=[item])).num_windows[0] > 100
+    _, fields = refused(limited.stub.Answer, pb.AnswerRequest(inputs=[item], truncate=True))
+    assert fields == {"inputs[0].contexts[1]": "5004 characters came, 5000 fit"}
+
+
+def test_limits_come_before_work(limited, monkeypatch):
+    """A text that is too long is refused before its words are looked for, or its tokens."""
+
+    def read(*arguments):
+        raise AssertionError("it was read")
+
+    for name in ("words", "tokenize", "blocks"):
+        monkeypatch.setattr(Tokenizer, name, read)
+    tag = pb.TagRequest(inputs=[pb.TagInput(text="cat " * 2000)])
+    tokenize = pb.TokenizeRequest(
+        model=pb.ModelRef(name="embedder"), inputs=[pb.TextInput(text="cat", text_pair="x" * 5001)]
+    )
+    as_tensor = infer_request("tagger", text=["cat " * 2000])
+
+    assert refused(limited.stub.Tag, tag)[1] == {"inputs[0].text": "8000 characters came, 5000 fit"}
+    assert refused(limited.stub.Tokenize, tokenize)[1] == {"inputs[0].text_pair": "5001 characters came, 5000 fit"}
+    assert refused(stub(limited, "ModelInfer"), as_tensor)[1] == {"text[0]": "8000 characters came, 5000 fit"}
+
+
+@pytest.mark.parametrize(
+    ("method", "request_", "came", "field"),
+    [
+        (
+            "Answer",
+            pb.AnswerRequest(inputs=[pb.AnswerInput(question="a", contexts=["b"] * 2)] * 2),
+            "contexts",
+            "inputs",
+        ),
+        ("Choose", pb.ChooseRequest(inputs=[pb.ChooseInput(choices=["cat"] * 2)] * 2), "choices", "inputs"),
+        ("FillMask", pb.FillMaskRequest(texts=["[MASK]"], targets=["cat"] * 4), "targets", "targets"),
+        ("FillMask", pb.FillMaskRequest(texts=["[MASK]"], targets=["unknown"] * 4), "targets", "targets"),
+    ],
+)
+def test_parts_of_inputs(limited, method, request_, came, field):
+    """What inputs may hold any number of is limited as inputs are: each part is work of its own."""
+    error, violations = refused(getattr(limited.stub, method), request_)
+
+    assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert error.details() == f"4 {came} came, a request takes 3; send several requests"
+    assert violations == {field: error.details()}
+
+
+def test_elements_of_a_tensor(limited):
+    """Texts of tensors are counted whatever the shape."""
+    choices = infer_request("chooser", choices=[["cat", "dog"], ["cat", "dog"]])
+    error, _ = refused(stub(limited, "ModelInfer"), choices)
+
+    assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert "4 elements came, a request takes 3" in error.details()
+
+
+def test_scores_of_a_reply(server, monkeypatch):
+    """[MASK]s for which too many tokens are asked for are INVALID_ARGUMENT, before anything is computed."""
+    monkeypatch.setattr(fill_mask, "MAX_SCORES", 20)
+    texts = ["the [MASK] sees [MASK]"] * 2
+    assert len(server.stub.FillMask(pb.FillMaskRequest(texts=texts)).results) == 2
+    errors = [
+        refused(server.stub.FillMask, pb.FillMaskRequest(texts=texts, top_k=2**32 - 1))[0],
+        refused(server.stub.FillMask, pb.FillMaskRequest(texts=texts, targets=["cat"]))[0],
+        refused(stub(server, "ModelInfer"), infer_request("filler", text=texts, parameters={"top_k": 2**62}))[0],
+    ]
+
+    assert {error.code() for error in errors} == {grpc.StatusCode.INVALID_ARGUMENT}
+    assert "24 tokens were asked for at 4 [MASK]s, a reply holds 20" in errors[1].details()
+
+
+def test_labels_of_a_reply(server, monkeypatch):
+    """Requests whose reply would hold too many labels are refused."""
+    monkeypatch.setattr(texts_module, "MAX_SCORES", 5)
+    inputs = [pb.TextInput(text="the cat")] * 2
+    assert len(server.stub.Classify(pb.ClassifyRequest(inputs=inputs, top_k=2)).results) == 2
+    errors = [
+        refused(server.stub.Classify, pb.ClassifyRequest(inputs=inputs))[0],
+        refused(stub(server, "ModelInfer"), infer_request("classifier", text=["the cat"] * 2))[0],
+    ]
+
+    assert {error.code() for error in errors} == {grpc.StatusCode.INVALID_ARGUMENT}
+    assert all("6 labels were asked for, a reply holds 5; send fewer" in error.details() for error in errors)
+
+
+def test_a_question_before_many_choices(server):
+    """A long question is not repeated for choices without end."""
+    inputs = [pb.ChooseInput(context="the cat", question="who " * 1000, choices=["dog"] * 1000)]
+    _, fields = refused(server.stub.Choose, pb.ChooseRequest(inputs=inputs, truncate=True))
+
+    assert fields == {"inputs[0].question": "4000 characters before each of 1000 choices, 1000000 fit in all"}
+
+
+def test_a_text_that_is_far_too_long_is_read_no_further(server, monkeypatch):
+    """Its error says how many tokens were seen; one that is a little too long is counted."""
+    monkeypatch.setattr(tokenizer_module, "BATCH", 200)
+    monkeypatch.setattr(tokenizer_module, "PIECE", 100)
+    monkeypatch.setattr(_pieces, "PIECE", 100)
+    _, fields = refused(server.stub.Embed, pb.EmbedRequest(texts=["a " * 1000, "a " * 40]))
+
+    assert fields.keys() == {"texts[0]", "texts[1]"}
+    assert re.search(r"at least \d{2,3} tokens came, 32 fit", fields["texts[0]"])
+    assert "42 tokens came, 32 fit" in fields["texts[1]"]
+
+
+@pytest.mark.parametrize(
+    ("method", "request_"),
+    [
+        ("Tag", pb.TagRequest(inputs=[pb.TagInput(text="." * 300_000)] * 3)),
+        ("Answer", pb.AnswerRequest(inputs=[pb.AnswerInput(question="who", contexts=["." * 299_000, "." * 300_000])])),
+        ("Embed", pb.EmbedRequest(texts=["." * 299_000, "." * 300_000], windows=True)),
+    ],
+)
+def test_too_much_to_compute_is_refused_while_it_is_read(all_tasks, method, request_):
+    """As soon as it is clear that it would wait too long: what is behind that is not read."""
+    with serve(all_tasks[0], max_queue_s=0.002) as running:
+        read = []
+        watched = Tokenizer.watched
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(
+                Tokenizer,
+                "watched",
+                lambda self, watch, *more: watched(self, lambda n: read.append(n) or watch(n), *more),
+            )
+            error, _ = refused(getattr(running.stub, method), request_)
+        rejected = running.total("bertline_rejected_total", reason="request_too_large")
+
+    assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert "send fewer inputs per call" in error.details()
+    assert 0 < sum(read) < 300_000
+    assert rejected == 1
+
+
+WINDOWED = {
+    "Tag": lambda text: pb.TagRequest(inputs=[pb.TagInput(text=text)] * 2),
+    "Tag of words": lambda text: pb.TagRequest(inputs=[pb.TagInput(words=text.split())] * 2),
+    "Answer": lambda text: pb.AnswerRequest(inputs=[pb.AnswerInput(question="who", contexts=[text] * 2)]),
+    "Embed": lambda text: pb.EmbedRequest(texts=[text] * 2, windows=True),
+}
+
+
+@pytest.mark.parametrize("method", WINDOWED)
+def test_windows_of_a_request(server, monkeypatch, method):
+    """Texts that are read in too many windows are INVALID_ARGUMENT before any of these is made; as many as may be are
+    taken."""
+    call, request_ = getattr(server.stub, method.split()[0]), WINDOWED[method]("the cat " * 600)
+    num_windows = sum(call(request_).num_windows)
+    monkeypatch.setattr("serving.core.admission.MAX_WINDOWS", num_windows)
+    assert sum(call(request_).num_windows) == num_windows
+    monkeypatch.setattr("serving.core.admission.MAX_WINDOWS", num_windows // 2 - 1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Tokenizer, "assemble", lambda *arguments: pytest.fail("it was made"))
+        error, fields = refused(call, request_)
+
+    assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert error.details() == (
+        f"the texts are read in more than {num_windows // 2 - 1} windows, which a request takes; "
+        "send fewer or shorter ones"
+    )
+    assert fields == {"inputs": error.details()}
+
+
+def test_windows_are_held_by_the_budget(all_tasks):
+    """They take memory that nobody knows before the texts are tokens: a request for which there is none then is
+    refused beside others, its job ends, and what it held is free again."""
+    request_ = WINDOWED["Tag"]("." * 20_000)
+    with serve(all_tasks[0], max_request_bytes=2**20, buffer_bytes=8 * 2**20, max_queue_s=1000) as running:
+        assert sum(running.stub.Tag(request_).num_windows) > 2000
+        calls = [running.stub.Tag.future(request_) for _ in range(8)]
+        codes = {call.code() for call in calls}
+        assert codes == {grpc.StatusCode.OK, grpc.StatusCode.RESOURCE_EXHAUSTED}
+        assert any("no room" in call.details() for call in calls if call.code() is not grpc.StatusCode.OK)
+        assert len(running.stub.Tag(request_, timeout=20).results) == 2
+        running.wait_for("bertline_queue_sequences", 0)
+
+
+@pytest.mark.parametrize("method", ["Tag", "Classify"])
+def test_reading_ends_with_the_deadline(server, monkeypatch, method):
+    """A request that nobody waits for any more becomes no features."""
+    ended = threading.Event()
+    encode = Intake.encode
+
+    def noted(*arguments, **options):
+        try:
+            return encode(*arguments, **options)
+        except ExpiredError:
+            ended.set()
+            raise
+
+    def slowly(self, texts, *, fast):
+        time.sleep(0.05)
+        return read(self, texts, fast=fast)
+
+    read = Tokenizer._encode
+    monkeypatch.setattr(Tokenizer, "_encode", slowly)
+    monkeypatch.setattr(Intake, "encode", noted)
+    requests = {
+        "Tag": pb.TagRequest(inputs=[pb.TagInput(text="cat " * 200_000)]),
+        "Classify": pb.ClassifyRequest(inputs=[pb.TextInput(text=f"{n} " * 3000) for n in range(100)], truncate=True),
+    }
+    error, _ = refused(partial(getattr(server.stub, method), timeout=0.3), requests[method])
+
+    assert error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    assert ended.wait(10)
+
+
+def test_texts_are_cut_as_the_model_was_evaluated(tmp_path):
+    """Where a request does not say what is to become of texts that are too long, the manifest does; of the other
+    protocol, too. What was cut is told."""
+    write_model(tmp_path, "cut", truncate=True)
+    write_model(tmp_path, "whole")
+    long = "cat " * 40
+    with serve(tmp_path) as running:
+        reply = running.stub.Embed(pb.EmbedRequest(texts=[long], model={"name": "cut"}))
+        asked = running.stub.Embed(pb.EmbedRequest(texts=[long], model={"name": "whole"}, truncate=True))
+        response = stub(running, "ModelInfer")(infer_request("cut", text=[long]))
+
+        assert (list(reply.num_truncated), reply.vectors) == ([10], asked.vectors)
+        assert response.parameters["num_truncated"].int64_param == 10
+        for request in (
+            pb.EmbedRequest(texts=[long], model={"name": "cut"}, truncate=False),
+            pb.EmbedRequest(texts=[long], model={"name": "whole"}),
+        ):
+            error, fields = refused(running.stub.Embed, request)
+            assert (error.code(), list(fields)) == (grpc.StatusCode.INVALID_ARGUMENT, ["texts[0]"])
+        with pytest.raises(grpc.RpcError, match="too long"):
+            stub(running, "ModelInfer")(infer_request("cut", text=[long], parameters={"truncate": False}))

@@ -1,0 +1,217 @@
+import asyncio
+import random
+import socket
+import struct
+import threading
+import time
+from collections import Counter
+from contextlib import ExitStack, suppress
+from itertools import pairwise
+
+import grpc
+import pytest
+
+from bertline.v1 import encoder_pb2 as pb
+from serving.grpc_api.encoder import METHODS, SERVICE
+from serving.open_inference.service import SERVICE as OPEN_INFERENCE
+from serving.process import metrics_server
+from tests.serving.conftest import serve
+from tests.serving.models import write_model
+
+SERVING = "bertline_serving"
+
+EMBEDDER = {"model": "embedder", "version": "1", "task": "embedding"}
+
+
+@pytest.fixture
+def fresh(all_tasks):
+    """A server that nobody has called."""
+    with serve(all_tasks[0]) as running:
+        yield running
+
+
+def test_from_the_start(fresh):
+    """All series exist before the first call, at zero."""
+    assert fresh.total("grpc_server_handled_total") == 0
+    samples = fresh.metrics()
+    for method in METHODS:
+        labels = {"grpc_service": "bertline.v1.Encoder", "grpc_method": method, "grpc_type": "unary"}
+        assert ("grpc_server_started_total", tuple(sorted(labels.items()))) in samples
+        assert ("grpc_server_handling_seconds_count", tuple(sorted(labels.items()))) in samples
+        for code in ("OK", "InvalidArgument", "ResourceExhausted", "Cancelled", "DeadlineExceeded"):
+            assert ("grpc_server_handled_total", tuple(sorted((labels | {"grpc_code": code}).items()))) in samples
+    for name in (
+        "bertline_queue_seconds_count",
+        "bertline_inference_seconds_count",
+        "bertline_encode_seconds_count",
+        "bertline_decode_seconds_count",
+        "bertline_batch_rows_count",
+        "bertline_batch_tokens_count",
+        "bertline_tokens_total",
+        "bertline_padding_tokens_total",
+        "bertline_truncated_total",
+        "bertline_queue_sequences",
+        "bertline_queue_tokens",
+        "bertline_cancelled_total",
+    ):
+        assert samples[name, tuple(sorted(EMBEDDER.items()))] == 0, name
+    for result in ("hit", "miss"):
+        assert samples["bertline_cache_requests_total", tuple(sorted((EMBEDDER | {"result": result}).items()))] == 0
+    for name in ("bertline_cache_bytes", "bertline_cache_replies", "bertline_cache_evicted_total"):
+        assert samples[name, ()] == 0
+    for threads in ("codec", "tokenize"):
+        assert samples["bertline_wait_seconds_count", (("threads", threads),)] == 0
+    for reason in ("queue_full", "request_too_large", "deadline"):
+        assert samples["bertline_rejected_total", tuple(sorted((EMBEDDER | {"reason": reason}).items()))] == 0
+    assert fresh.total("process_resident_memory_bytes") > 2**20
+    assert fresh.total("bertline_model_info", precision="fp32", **EMBEDDER) == 1
+
+
+def test_health(tmp_path):
+    """What health checks are told is there from the start: of the server, each model and version, until the drain."""
+    write_model(tmp_path, "tiny")
+    write_model(tmp_path, "tiny", "2", files={"model.onnx": "0" * 64, "tokenizer.json": "0" * 64})
+    with serve(tmp_path, load=False) as running:
+        assert serving(running) == {SERVICE: 0, OPEN_INFERENCE: 0}
+        asyncio.run_coroutine_threadsafe(running.server.load(), running.loop).result(10)
+        models = {f"{SERVICE}/tiny": 1, f"{SERVICE}/tiny/1": 1, f"{SERVICE}/tiny/2": 0}
+        assert serving(running) == {SERVICE: 1, OPEN_INFERENCE: 1} | models
+        running.server._health.drain()
+        assert serving(running) == dict.fromkeys([SERVICE, OPEN_INFERENCE, *models], 0)
+
+
+def serving(running):
+    """What `bertline_serving` says of each service."""
+    return {dict(labels)["service"]: value for (name, labels), value in running.metrics().items() if name == SERVING}
+
+
+def test_counters_equal_the_traffic(fresh):
+    """Each call is counted once, under its status: answered, refused, unparsable or for another task."""
+    requests = [
+        ("Embed", pb.EmbedRequest(texts=["cat", "the cat"]).SerializeToString()),
+        ("Embed", pb.EmbedRequest(texts=[""]).SerializeToString()),
+        ("Embed", pb.EmbedRequest(texts=["cat", "cat " * 31, "cat " * 99], truncate=True).SerializeToString()),
+        ("Embed", pb.EmbedRequest(texts=["cat " * 31]).SerializeToString()),
+        ("Embed", pb.EmbedRequest(texts=["cat"]).SerializeToString().replace(b"cat", b"\xff\xff\xff")),
+        ("Classify", b"\xff"),
+        ("Classify", pb.ClassifyRequest(model=pb.ModelRef(name="embedder")).SerializeToString()),
+        ("Answer", pb.AnswerRequest(model=pb.ModelRef(name="nobody")).SerializeToString()),
+        ("FillMask", pb.FillMaskRequest(texts=["[MASK]"]).SerializeToString()),
+        ("Tag", pb.TagRequest(inputs=[pb.TagInput(text="cat")]).SerializeToString()),
+        ("Tokenize", pb.TokenizeRequest(model=pb.ModelRef(name="reader")).SerializeToString()),
+        ("GetModel", pb.GetModelRequest().SerializeToString()),
+        ("ListModels", b""),
+    ]
+    rng = random.Random(0)
+    chosen = [rng.choice(requests) for _ in range(150)]
+    calls = [fresh.channel.unary_unary(f"/bertline.v1.Encoder/{method}").future(raw) for method, raw in chosen]
+    codes = [call.code() for call in calls]
+
+    for method in METHODS:
+        expected = Counter(code for (name, _), code in zip(chosen, codes, strict=True) if name == method)
+        assert fresh.total("grpc_server_started_total", grpc_method=method) == expected.total()
+        assert fresh.total("grpc_server_handling_seconds_count", grpc_method=method) == expected.total()
+        assert fresh.total("grpc_server_handled_total", grpc_method=method) == expected.total()
+        for code, name in [
+            (grpc.StatusCode.OK, "OK"),
+            (grpc.StatusCode.INVALID_ARGUMENT, "InvalidArgument"),
+            (grpc.StatusCode.NOT_FOUND, "NotFound"),
+        ]:
+            assert fresh.total("grpc_server_handled_total", grpc_method=method, grpc_code=name) == expected[code]
+    short, cut = chosen.count(requests[0]), chosen.count(requests[2])
+    assert fresh.total("bertline_tokens_total", **EMBEDDER) == short * 7 + cut * (3 + 32 + 32)
+    assert fresh.total("bertline_queue_seconds_count", **EMBEDDER) == short * 2 + cut * 3
+    assert fresh.total("bertline_truncated_total", **EMBEDDER) == fresh.total("bertline_truncated_total") == cut * 2
+    assert fresh.total("bertline_encode_seconds_count", **EMBEDDER) == short + cut
+    assert fresh.total("bertline_decode_seconds_count", **EMBEDDER) == short + cut
+    assert fresh.total("bertline_cancelled_total") == fresh.total("bertline_rejected_total") == 0
+    assert fresh.total("bertline_queue_sequences") == fresh.total("bertline_queue_tokens") == 0
+
+
+def test_counters_of_batches(fresh):
+    """Batches add up: rows to sequences, tokens to tokens and padding."""
+    texts = ["cat " * (1 + index % 9) for index in range(200)]
+    fresh.stub.Embed(pb.EmbedRequest(texts=texts))
+
+    tokens = fresh.total("bertline_tokens_total", **EMBEDDER)
+    padding = fresh.total("bertline_padding_tokens_total", **EMBEDDER)
+    assert tokens == sum(3 + index % 9 for index in range(200))
+    assert fresh.total("bertline_batch_rows_sum", **EMBEDDER) == 200
+    assert fresh.total("bertline_batch_tokens_sum", **EMBEDDER) == tokens + padding
+    batches = fresh.total("bertline_batch_rows_count", **EMBEDDER)
+    assert batches == fresh.total("bertline_inference_seconds_count", **EMBEDDER) < 200
+
+
+def test_counters_after_cancelling(fresh):
+    """Calls cancelled at any moment are counted once too."""
+    calls = [fresh.stub.Embed.future(pb.EmbedRequest(texts=["cat"] * 50)) for _ in range(60)]
+    for call in calls[::2]:
+        call.cancel()
+    for call in calls[1::2]:
+        assert len(call.result(10).num_tokens) == 50
+    started = fresh.total("grpc_server_started_total")
+
+    fresh.wait_for("grpc_server_handled_total", started)
+    assert 30 <= started <= 60
+    assert fresh.total("bertline_queue_tokens") == 0
+
+
+def test_page(fresh):
+    """The page follows Prometheus' conventions: help everywhere, `_total` on counters, base units, ordered buckets."""
+    lines = fresh.page().splitlines()
+    types = {line.split()[2]: line.split()[3] for line in lines if line.startswith("# TYPE")}
+    helped = {line.split()[2] for line in lines if line.startswith("# HELP") and len(line.split()) > 3}
+
+    assert types.keys() == helped
+    assert all(name.endswith("_total") == (kind == "counter") for name, kind in types.items())
+    assert not [name for name in types if "_ms" in name or "_created" in name]
+    bounds = [line.split('le="')[1].split('"')[0] for line in lines if "bertline_batch_rows_bucket" in line]
+    first = [float(bound) for bound in bounds[: bounds.index("+Inf")]]
+    assert all(low < high for low, high in pairwise(first))
+
+
+def test_idle_connections(tmp_path, monkeypatch, capfd):
+    """Connections to /metrics that ask for nothing or leave early hold up no scrape, and are closed in silence."""
+    monkeypatch.setattr(metrics_server._Handler, "timeout", 0.3)
+    write_model(tmp_path)
+    with serve(tmp_path) as running, ExitStack() as stack:
+        address = "127.0.0.1", running.server.metrics_port
+        started = time.monotonic()
+        idle = [stack.enter_context(socket.create_connection(address, timeout=5)) for _ in range(30)]
+        for number in range(5):
+            with socket.create_connection(address) as leaving:
+                leaving.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                leaving.sendall(b"GET /metrics" + b"/" * 70_000 * (number % 2) + b" HTTP/1.1\r\n\r\n")
+
+        assert "bertline_serving" in running.page()
+        assert time.monotonic() - started < 5  # where the backlog is full, each waits a second
+        assert [connection.recv(1) for connection in idle] == [b""] * 30
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_slow_connections(tmp_path, monkeypatch):
+    """Clients of /metrics that send a byte now and then keep neither threads nor scrapes for long, however many."""
+    monkeypatch.setattr(metrics_server, "CONNECTION_S", 1.0)
+    write_model(tmp_path)
+    with serve(tmp_path) as running, ExitStack() as stack:
+        before = threading.active_count()
+        address = "127.0.0.1", running.server.metrics_port
+        slow = [stack.enter_context(socket.create_connection(address, timeout=5)) for _ in range(100)]
+        end = time.monotonic() + 3
+        while time.monotonic() < end:
+            for connection in slow:
+                with suppress(OSError):
+                    connection.send(b"G")
+            time.sleep(0.05)
+        monkeypatch.setattr(metrics_server, "CONNECTION_S", 10.0)
+
+        assert "bertline_serving" in running.page()
+        assert threading.active_count() <= before + 1
+        assert [_is_closed(connection) for connection in slow] == [True] * 100
+
+
+def _is_closed(connection):
+    try:
+        return connection.recv(1) == b""
+    except ConnectionError:
+        return True

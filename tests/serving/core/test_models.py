@@ -1,0 +1,181 @@
+import time
+
+import numpy as np
+import onnx
+import pytest
+
+from serving.core.errors import ModelNotFoundError, UnavailableError
+from serving.core.models import Models, Version, load_model
+from serving.core.session import Engine
+from serving.endpoints import RPCS
+from tasks import TASKS
+from tasks.features import INPUT_NAMES
+from tasks.files import sha256
+from tasks.manifest import MODEL_FILE, Execution
+from tests.serving.models import edit_manifest, write_model
+
+
+def test_compute(tmp_path):
+    """A batch of sequences of different lengths gives what numpy computes for each alone."""
+    reference = write_model(tmp_path)
+    model = load_model(tmp_path / "tiny" / "1")
+    sequences = [windows[0] for windows in reference.task.encode(["cat", "the cat sees", "who likes"])]
+
+    for sequence, outputs in zip(sequences, model.compute(sequences), strict=True):
+        expected = reference.weights.hidden(sequence).mean(axis=0)
+        np.testing.assert_allclose(outputs["sentence_embedding"], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_run_that_was_aborted_does_not_begin(tmp_path):
+    """An abort that comes before its run is not lost, and holds for that run alone."""
+    write_model(tmp_path)
+    model = load_model(tmp_path / "tiny" / "1")
+    sequences = model.task.encode(["cat"])[0]
+    run = model.new_run()
+    run.abort()
+
+    with pytest.raises(Exception, match="terminate flag"):
+        model.compute(sequences, run)
+    assert len(model.compute(sequences, model.new_run())) == 1
+
+
+def test_shared_tokenizer(tmp_path):
+    """Models with the same tokenizer share it; it is read once."""
+    for version in ("1", "2"):
+        write_model(tmp_path, version=version)
+    models = [load_model(tmp_path / "tiny" / version) for version in ("1", "2")]
+
+    assert models[0].task.tokenizer is models[1].task.tokenizer
+
+
+@pytest.mark.parametrize(
+    ("settings", "max_batch_tokens", "num_threads"),
+    [
+        ({}, 64, 3),
+        ({"max_batch_tokens": 7, "num_threads": 2}, 7, 2),
+        ({"workers": 2}, 64, 2),
+        ({"workers": 8}, 64, 3),
+    ],
+)
+def test_execution(tmp_path, settings, max_batch_tokens, num_threads):
+    """Cap and threads are the manifest's unless settings replace them; there are no more threads than cores."""
+    write_model(tmp_path, execution=Execution(max_batch_tokens=64, num_threads=3))
+
+    model = load_model(tmp_path / "tiny" / "1", **settings)
+
+    assert model.max_batch_tokens == max_batch_tokens
+    assert model.num_threads == num_threads
+    assert model.engine._session.get_session_options().intra_op_num_threads == num_threads
+
+
+@pytest.mark.parametrize(
+    ("versions", "asked", "error", "message"),
+    [
+        ([Version("m", "1", error="bad"), Version("m", "2")], ("m", ""), UnavailableError, "`m/2` is being loaded"),
+        ([Version("m", "1"), Version("m", "2", error="bad")], ("m", ""), UnavailableError, "`m/1` is being loaded"),
+        ([Version("m", "1", error="bad"), Version("m", "2")], ("m", "1"), ModelNotFoundError, "`m/1` .*: bad"),
+        (
+            [Version("m", "9", error="bad"), Version("m", "10", error="worse")],
+            ("m", ""),
+            ModelNotFoundError,
+            "`m/10` could not be loaded: worse",
+        ),
+        ([Version("m", "1")], ("n", ""), ModelNotFoundError, r"`n` \(loaded: none\)"),
+        ([], ("", ""), ModelNotFoundError, "no model is loaded"),
+        ([Version("m", "1", error="bad")], ("", ""), ModelNotFoundError, "no model is loaded"),
+        ([Version("m", "1", error="bad"), Version("n", "1")], ("", ""), UnavailableError, "`n/1` is being loaded"),
+    ],
+)
+def test_what_is_not_loaded(versions, asked, error, message):
+    """A version that is being loaded may be asked for again; of those that cannot be loaded, the highest is told."""
+    with pytest.raises(error, match=message):
+        Models(versions).find(*asked)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"execution": Execution(provider="CUDAExecutionProvider")}, "not installed: `CUDAExecutionProvider`"),
+        ({"inputs": INPUT_NAMES[:2]}, "inputs of .* where the manifest says input_ids, attention_mask"),
+        ({"outputs": ("logits",)}, "outputs of .* where the manifest says logits"),
+        ({"hidden_size": 9}, r"has shape \[2, 8\] where the manifest implies \[2, 9\]"),
+    ],
+)
+def test_graph_unlike_manifest(tmp_path, changes, message):
+    """A graph that is not what its manifest says is an error that names the difference."""
+    if "hidden_size" in changes:
+        write_model(tmp_path)
+        edit_manifest(tmp_path / "tiny" / "1", **changes)
+    else:
+        write_model(tmp_path, **changes)
+
+    with pytest.raises(ValueError, match=message):
+        load_model(tmp_path / "tiny" / "1")
+
+
+def test_graph_of_another_task(tmp_path):
+    """A graph without the outputs of its task is an error."""
+    write_model(tmp_path, task="classification")
+    edit_manifest(tmp_path / "tiny" / "1", task="embedding", settings={})
+
+    with pytest.raises(ValueError, match="lacks the output `sentence_embedding`"):
+        load_model(tmp_path / "tiny" / "1")
+
+
+def test_every_task_is_served():
+    """There is an RPC for each."""
+    assert {rpc.task for rpc in RPCS} == TASKS.keys()
+    assert len(RPCS) == len(TASKS)
+
+
+def test_other_name(tmp_path):
+    """A model directory in the place of another is an error that says where it belongs."""
+    write_model(tmp_path)
+    (tmp_path / "tiny").rename(tmp_path / "renamed")
+
+    with pytest.raises(ValueError, match="manifest of `tiny/1`"):
+        load_model(tmp_path / "renamed" / "1")
+
+
+def test_not_a_graph(tmp_path):
+    """A file that is no graph is an error in one line."""
+    write_model(tmp_path)
+    directory = tmp_path / "tiny" / "1"
+    (directory / MODEL_FILE).write_bytes(b"junk")
+    files = {name: sha256(directory / name) for name in (MODEL_FILE, "tokenizer.json")}
+    edit_manifest(directory, files=files)
+
+    with pytest.raises(ValueError, match=r"cannot load `.*model.onnx`") as caught:
+        load_model(directory)
+    assert "\n" not in str(caught.value)
+
+
+def test_graph_that_fails(tmp_path):
+    """A graph that cannot run the tokenizer's ids is found at warm-up."""
+    write_model(tmp_path)
+    directory = tmp_path / "tiny" / "1"
+    graph = onnx.load(directory / MODEL_FILE)
+    embedding = next(item for item in graph.graph.initializer if item.name == "embedding")
+    embedding.CopyFrom(onnx.numpy_helper.from_array(np.zeros((2, 8), np.float32), "embedding"))
+    onnx.save(graph, directory / MODEL_FILE)
+    edit_manifest(directory, files={name: sha256(directory / name) for name in (MODEL_FILE, "tokenizer.json")})
+
+    with pytest.raises(ValueError, match="fails on 32 tokens"):
+        load_model(directory)
+
+
+def test_speed_is_that_of_the_fastest_run(tmp_path, monkeypatch):
+    """When a model is loaded, the machine may have other things to do."""
+    write_model(tmp_path)
+    monkeypatch.setattr("serving.core.models.ENOUGH_S", 60)
+    run, pauses = Engine.run, iter([0.6, 0.4])
+
+    def slow(*arguments):
+        time.sleep(next(pauses, 0.0))
+        return run(*arguments)
+
+    monkeypatch.setattr(Engine, "run", slow)
+    model = load_model(tmp_path / "tiny" / "1")
+
+    assert [tokens for tokens, _ in model.measured] == [2 * model.task.settings.max_seq_length, 6]
+    assert max(seconds for _, seconds in model.measured) < 0.4

@@ -1,0 +1,90 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serving.core.job import Job
+from serving.core.queue import MAX_PADDING, Queue, nearest
+
+
+class Model:
+    def __init__(self, max_batch_tokens):
+        self.max_batch_tokens = max_batch_tokens
+        self.num_threads = 1
+
+
+def fill(queue, *models_and_lengths):
+    """Jobs of one sequence, which cost nothing, and so are computed as they come."""
+    return [add(queue, model, [length], 0.0) for model, length in models_and_lengths]
+
+
+def add(queue, model, lengths, seconds_per_token):
+    groups = [[range(length)] for length in lengths]
+    job = Job(model, groups, lambda group, outputs: None, deadline_s=None, seconds_per_token=seconds_per_token)
+    queue.add(job)
+    return job.entries[0]
+
+
+def lengths(batch):
+    return [len(entry.sequence) for entry in batch]
+
+
+@given(
+    caps=st.tuples(st.integers(1, 200), st.integers(1, 200)),
+    waiting=st.lists(st.tuples(st.integers(0, 1), st.integers(1, 100)), max_size=60),
+)
+def test_batches(caps, waiting):
+    """Every batch holds what is due first, of one model, within cap and padding; together they hold each entry once."""
+    models = [Model(cap) for cap in caps]
+    queue = Queue()
+    entries = fill(queue, *((models[number], length) for number, length in waiting))
+    taken = []
+    while first := queue.first():
+        batch = queue.pop_batch()
+        taken += batch
+        padded = len(batch) * max(lengths(batch))
+
+        assert batch[0] is first
+        assert {entry.model for entry in batch} == {first.model}
+        assert len(batch) == 1 or padded <= first.model.max_batch_tokens
+        assert padded - sum(lengths(batch)) <= MAX_PADDING * padded
+    assert sorted(map(id, taken)) == sorted(map(id, entries))
+    assert len(queue) == sum(queue.tokens.values()) == 0
+
+
+@pytest.mark.parametrize(
+    ("cap", "waiting", "expected"),
+    [
+        (100, [20, 50, 21, 19, 20], [20, 20, 19, 21]),
+        (60, [20, 50, 21, 19, 20], [20, 20, 19]),
+        (10, [20, 20], [20]),
+        (1000, [10, 100, 100, 10], [10, 10]),
+    ],
+)
+def test_batch_of_neighbours(cap, waiting, expected):
+    """The first takes along what is nearest in length, as far as cap and padding allow."""
+    queue = Queue()
+    fill(queue, *((model, length) for model in [Model(cap)] for length in waiting))
+
+    assert lengths(queue.pop_batch()) == expected
+
+
+def test_remove():
+    """An entry can leave from anywhere, once."""
+    queue = Queue()
+    model = Model(100)
+    first, second, third = fill(queue, (model, 5), (model, 6), (model, 5))
+
+    assert queue.remove([second]) == 1
+    assert queue.remove([second]) == 0
+    assert (queue.sequences[model], queue.tokens[model]) == (2, 10)
+    assert len(queue) == 2
+    assert queue.pop_batch() == [first, third]
+
+
+@given(st.lists(st.integers(0, 50), unique=True).map(sorted), st.integers(0, 50))
+def test_nearest(values, target):
+    """Values come by distance, each once."""
+    found = list(nearest(values, target))
+
+    assert sorted(found) == values
+    assert [abs(value - target) for value in found] == sorted(abs(value - target) for value in values)

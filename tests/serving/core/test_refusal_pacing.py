@@ -1,0 +1,73 @@
+import asyncio
+import time
+
+import pytest
+
+from serving.core import refusal_pacing as refusals
+from serving.core.refusal_pacing import Refusals
+
+
+@pytest.fixture(autouse=True)
+def limits(monkeypatch):
+    monkeypatch.setattr(refusals, "RATE", 10.0)
+    monkeypatch.setattr(refusals, "HOLD_S", 0.4)
+
+
+def seconds(*calls):
+    """How long each of these refusals takes that come at once: (caller, seconds until its deadline)."""
+
+    async def one(pacer, caller, remaining_s):
+        started = time.monotonic()
+        await pacer.pace(caller, remaining_s)
+        return time.monotonic() - started
+
+    async def run():
+        pacer = Refusals()
+        return await asyncio.gather(*(one(pacer, *call) for call in calls))
+
+    return asyncio.run(run())
+
+
+def test_few_are_sent_at_once():
+    """Also several of one caller."""
+    assert max(seconds(*[("a", None)] * 10)) < 0.08
+
+
+def test_callers_that_ask_too_often_wait():
+    """They get theirs one after the other, after a limited time; others, refused for the first time, at once."""
+    times = seconds(*[("a", None)] * 20, ("b", None), ("b", None))
+
+    assert max(times[:10]) < 0.08
+    assert times[10:13] == pytest.approx([0.1, 0.2, 0.3], abs=0.06)
+    assert times[18] == pytest.approx(0.4, abs=0.08)
+    assert times[20] < 0.08
+    assert times[21] == pytest.approx(0.4, abs=0.08)
+
+
+def test_a_deadline_ends_the_wait():
+    """The refusal still comes in time."""
+    times = seconds(*[("a", None)] * 18, ("a", 0.2), ("a", 0.01))
+
+    assert times[18] == pytest.approx(0.2 - refusals.MARGIN_S, abs=0.06)
+    assert times[19] < 0.08
+
+
+def test_few_are_held(monkeypatch):
+    """What waits takes memory."""
+    monkeypatch.setattr(refusals, "MAX_HELD", 1)
+
+    assert sum(took > 0.08 for took in seconds(*[("a", None)] * 19)) == 1
+
+
+def test_callers_are_forgotten():
+    """After a while without a refusal."""
+
+    async def run():
+        pacer = Refusals()
+        for number in range(100):
+            await pacer.pace(f"caller {number}", None)
+        await asyncio.sleep(0.45)
+        await pacer.pace("last", None)
+        return len(pacer._last_s)
+
+    assert asyncio.run(run()) == 1

@@ -1,0 +1,528 @@
+"""Servers whose directory of models changes while they serve."""
+
+import asyncio
+import errno
+import gc
+import os
+import shutil
+import threading
+import time
+import weakref
+from contextlib import contextmanager
+
+import grpc
+import numpy as np
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from bertline.v1 import encoder_pb2 as pb
+from serving.core import repository as repository_module
+from serving.core.models import Models
+from serving.core.repository import Repository
+from tasks.manifest import MANIFEST_FILE, MODEL_FILE
+from tests.serving.conftest import serve
+from tests.serving.models import edit_manifest, write_model
+
+SERVICE = "bertline.v1.Encoder"
+TEXTS = ["the cat", "who likes the old river", "dog", "a bird near the tree ."]
+LONG = "the cat " * 15
+
+
+@pytest.fixture
+def put(tmp_path):
+    """Writes a model elsewhere and renames it into the directory of models, as export does."""
+
+    def put(name="tiny", version="1", *, broken=False, **options):
+        staging, place = tmp_path / "staging", tmp_path / "models" / name / version
+        reference = write_model(staging, name, version, **options)
+        if broken:
+            (staging / name / version / MODEL_FILE).write_bytes(b"junk")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if place.exists():
+            os.rename(place, staging / "old")
+        os.rename(staging / name / version, place)
+        shutil.rmtree(staging)
+        return reference
+
+    return put
+
+
+@pytest.fixture
+def models_dir(tmp_path):
+    return tmp_path / "models"
+
+
+@contextmanager
+def watching(models_dir, **settings):
+    """A server that looks every 20 ms."""
+    with serve(models_dir, **{"poll_s": 0.02} | settings) as running:
+        yield running
+
+
+def embed(server, texts=TEXTS, **model):
+    return server.stub.Embed(pb.EmbedRequest(texts=texts, model=pb.ModelRef(**model)), timeout=20)
+
+
+def versions(server):
+    """ListModels: state and error by name/version."""
+    reply = server.stub.ListModels(pb.ListModelsRequest())
+    return {
+        f"{info.model.name}/{info.model.version}": (pb.ModelState.Name(info.state)[12:], info.error)
+        for info in reply.models
+    }
+
+
+def states(server):
+    return {key: state for key, (state, _) in versions(server).items()}
+
+
+def health(server, name):
+    stub = health_pb2_grpc.HealthStub(server.channel)
+    request = health_pb2.HealthCheckRequest(service=f"{SERVICE}/{name}" if name else "")
+    return health_pb2.HealthCheckResponse.ServingStatus.Name(stub.Check(request).status)
+
+
+def wait_until(condition):
+    end = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < end, "it never came"
+        time.sleep(0.01)
+
+
+@contextmanager
+def clients(server, num_threads=4):
+    """Clients that call all the time; yields their replies, in the order in which they came."""
+    replies, errors, stopping = [], [], threading.Event()
+
+    def call():
+        while not stopping.is_set():
+            try:
+                replies.append(embed(server))
+            except grpc.RpcError as error:
+                errors.append(error)
+
+    threads = [threading.Thread(target=call) for _ in range(num_threads)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield replies
+    finally:
+        stopping.set()
+        for thread in threads:
+            thread.join()
+    assert not errors
+
+
+def some_more(replies, count=20):
+    """Wait for replies to come."""
+    target = len(replies) + count
+    wait_until(lambda: len(replies) >= target)
+
+
+def vectors(reply):
+    return np.frombuffer(reply.vectors, "<f4").reshape(-1, reply.dim)
+
+
+def is_of(reply, expected):
+    return np.allclose(vectors(reply), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_new_version_under_load(put, models_dir):
+    """While version 2 comes and version 1 goes, every call is answered, wholly by the version that the reply names."""
+    expected = {"1": np.stack(put(seed=1).predict(TEXTS))}
+    with watching(models_dir) as server, clients(server) as replies:
+        some_more(replies)
+        expected["2"] = np.stack(put(version="2", seed=2).predict(TEXTS))
+        wait_until(lambda: replies[-1].model.version == "2")
+        shutil.rmtree(models_dir / "tiny" / "1")
+        wait_until(lambda: states(server) == {"tiny/2": "READY"})
+        some_more(replies)
+
+    assert {reply.model.version for reply in replies} == {"1", "2"}
+    assert all(is_of(reply, expected[reply.model.version]) for reply in replies)
+
+
+def test_replaced_under_load(put, models_dir):
+    """A version that is replaced in place, over and over, answers each call wholly with one of its contents."""
+    contents = [np.stack(put(seed=0).predict(TEXTS))]
+    with watching(models_dir) as server, clients(server) as replies:
+        for seed in range(1, 4):
+            some_more(replies)
+            contents.append(np.stack(put(seed=seed).predict(TEXTS)))
+            wait_until(lambda: is_of(replies[-1], contents[-1]))
+
+    chosen = [[is_of(reply, expected) for expected in contents].index(True) for reply in replies]
+    assert set(chosen) == {0, 1, 2, 3}
+
+
+def test_another_task_in_its_place(put, models_dir):
+    """A version may come back as another task."""
+    put()
+    with watching(models_dir) as server:
+        put(task="classification")
+        wait_until(lambda: server.stub.ListModels(pb.ListModelsRequest()).models[0].task == "classification")
+
+        assert len(server.stub.Classify(pb.ClassifyRequest(inputs=[pb.TextInput(text="cat")])).results) == 1
+        assert server.total("bertline_model_info") == server.total("bertline_model_info", task="classification") == 1
+
+
+def test_unloaded_under_load(put, models_dir):
+    """A call that waits for a model whose directory goes is answered by it; later ones are NOT_FOUND."""
+    put("keeper")
+    put("slow", hidden_size=512, passes=200)
+    with watching(models_dir, workers=1, max_batch_tokens=32, max_queue_s=1000) as server:
+        request = pb.EmbedRequest(texts=[LONG] * 64, model=pb.ModelRef(name="slow"))
+        call = server.stub.Embed.future(request)
+        server.wait_for("bertline_queue_tokens", 1, model="slow")
+        shutil.rmtree(models_dir / "slow")
+        wait_until(lambda: "slow/1" not in versions(server))
+
+        assert server.total("bertline_model_state", model="slow", state="unloading") == 1
+        assert not call.done()
+        assert len(call.result(120).num_tokens) == 64
+        assert server.stub.Embed.future(request).code() is grpc.StatusCode.NOT_FOUND
+        assert "bertline_queue_tokens" not in {name for name, labels in server.metrics() if ("model", "slow") in labels}
+        assert server.total("bertline_tokens_total", model="slow") == 64 * 32
+
+
+def test_memory(put, models_dir):
+    """The session of a model that was swapped is freed, and with it the last of its states."""
+    put()
+    put("other")
+    with watching(models_dir) as server:
+        embed(server, name="tiny")
+        before = [weakref.ref(model.engine) for model in server.server._repository.models if "tiny" in str(model)]
+        put(version="2")
+        shutil.rmtree(models_dir / "tiny" / "1")
+        wait_until(lambda: states(server) == {"other/1": "READY", "tiny/2": "READY"})
+        gc.collect()
+
+        assert [reference() for reference in before] == [None]
+        assert not [labels for name, labels in server.metrics() if "_state" in name and ("version", "1") in labels[1:2]]
+
+
+def test_bad_version(put, models_dir, caplog):
+    """A new version that cannot be loaded leaves the others serving, and is told of once: log, ListModels, metrics,
+    health; mended, it serves."""
+    put()
+    with watching(models_dir) as server:
+        put(version="2", broken=True)
+        wait_until(lambda: states(server).get("tiny/2") == "FAILED")
+        time.sleep(0.2)
+
+        assert embed(server).model.version == "1"
+        error = versions(server)["tiny/2"][1]
+        assert error.startswith("wrong digest of `")
+        assert "\n" not in error
+        with pytest.raises(grpc.RpcError, match="`tiny/2` could not be loaded: wrong digest"):
+            embed(server, name="tiny", version="2")
+        assert [error in record.message for record in caplog.records if record.levelname == "ERROR"] == [True]
+        assert server.total("bertline_model_state", version="2", state="failed") == 1
+        assert server.total("bertline_model_loads_total", version="2", result="failed") == 1
+        assert (health(server, "tiny/2"), health(server, "tiny"), health(server, "")) == (
+            "NOT_SERVING",
+            "SERVING",
+            "SERVING",
+        )
+
+        put(version="2")
+        wait_until(lambda: states(server)["tiny/2"] == "READY")
+        assert embed(server).model.version == "2"
+        assert health(server, "tiny/2") == "SERVING"
+        assert server.total("bertline_model_loads_total", version="2", result="loaded") == 1
+
+
+@pytest.mark.parametrize("asked", [{}, {"name": "mended"}, {"name": "mended", "version": "1"}])
+def test_mended_in_its_place(put, models_dir, monkeypatch, asked):
+    """While what was put in the place of a version that failed is loaded, it may be asked for again."""
+    put("tiny", task="regression")
+    put("mended", broken=True)
+    entered, gate = threading.Event(), threading.Event()
+    load_unchanged = Repository._load_unchanged
+
+    def held(*arguments):
+        entered.set()
+        assert gate.wait(60)
+        return load_unchanged(*arguments)
+
+    with watching(models_dir) as server:
+        assert states(server)["mended/1"] == "FAILED"
+        monkeypatch.setattr(Repository, "_load_unchanged", held)
+        put("mended")
+        assert entered.wait(60)
+        with pytest.raises(grpc.RpcError, match="`mended/1` is being loaded; try again") as caught:
+            embed(server, **asked)
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert versions(server)["mended/1"] == ("LOADING", "")
+        gate.set()
+        wait_until(lambda: states(server)["mended/1"] == "READY")
+        embed(server, **asked)
+
+
+def look(server):
+    """Let a server look at its directory once, as it does from time to time."""
+    refresh = server.server._repository.refresh(patient=True)
+    asyncio.run_coroutine_threadsafe(refresh, server.loop).result(60)
+
+
+@pytest.mark.parametrize("breakage", ["graph", "manifest", "task", "name"])
+def test_replaced_by_what_is_bad(put, models_dir, breakage):
+    """What cannot be loaded in the place of a version leaves the version serving as it was, STALE."""
+    reference = put()
+    directory = models_dir / "tiny" / "1"
+    with watching(models_dir) as server:
+        if breakage == "graph":
+            (directory / MODEL_FILE).write_bytes(b"junk")
+        elif breakage == "manifest":
+            (directory / MANIFEST_FILE).write_text("{")
+        else:
+            edit_manifest(
+                directory, **{"task": {"task": "regression", "settings": {}}, "name": {"name": "x"}}[breakage]
+            )
+        wait_until(lambda: states(server)["tiny/1"] == "STALE")
+
+        assert is_of(embed(server), np.stack(reference.predict(TEXTS)))
+        assert server.total("bertline_model_state", state="stale") == 1
+        assert health(server, "tiny/1") == "SERVING"
+
+
+@pytest.mark.parametrize("manifest_last", [False, True])
+def test_written_in_place(put, models_dir, tmp_path, caplog, manifest_last):
+    """A directory that is copied file by file is loaded once it is whole, without complaint on the way."""
+    put()
+    write_model(tmp_path / "staging", version="2")
+    with watching(models_dir, poll_s=0) as server:
+        target = models_dir / "tiny" / "2"
+        target.mkdir()
+        for item in sorted((tmp_path / "staging" / "tiny" / "2").iterdir(), reverse=manifest_last):
+            content = item.read_bytes()
+            with open(target / item.name, "wb", buffering=0) as file:
+                for start in range(0, len(content), 1 + len(content) // 4):
+                    file.write(content[start : start + 1 + len(content) // 4])
+                    look(server)
+        look(server)
+
+        assert states(server)["tiny/2"] == "READY"
+
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+def test_same_content(put, models_dir):
+    """What only looks new is checked, and neither loaded again nor counted."""
+    put()
+    with watching(models_dir, poll_s=0) as server:
+        model = next(iter(server.server._repository.models))
+        seconds = server.total("bertline_model_load_seconds")
+        os.utime(models_dir / "tiny" / "1" / MODEL_FILE)
+        look(server)
+
+        assert next(iter(server.server._repository.models)) is model
+        assert server.total("bertline_model_loads_total", result="loaded") == 1
+        assert server.total("bertline_model_load_seconds") == seconds
+
+
+def test_nothing_new(put, models_dir, monkeypatch):
+    """A look that finds nothing new puts the models together once, however many there are. (Servers of other tests look
+    at theirs meanwhile.)"""
+    names = {"tiny", "other", "third"}
+    for name in names:
+        put(name)
+    made = []
+    with watching(models_dir, poll_s=0) as server:
+        monkeypatch.setattr(
+            "serving.core.repository.Models", lambda versions: made.append(versions) or Models(versions)
+        )
+        look(server)
+
+    assert len([versions for versions in made if {item.name for item in versions} == names]) == 1
+
+
+def test_odd_manifest(put, models_dir):
+    """A manifest that JSON or UTF-8 cannot repeat fails its own version; the others are listed."""
+    put()
+    odd = {"nan": {"scores": {"pearson": float("nan")}}, "half": {"outputs": ["\ud800"]}, "key": {"\ud800": 1}}
+    for name, changes in odd.items():
+        put(name)
+        edit_manifest(models_dir / name / "1", **changes)
+    with serve(models_dir) as server:
+        assert states(server) == {"half/1": "FAILED", "key/1": "FAILED", "nan/1": "FAILED", "tiny/1": "READY"}
+
+
+def test_unreadable_folder(put, models_dir, tmp_path, caplog):
+    """A folder that cannot be read leaves what was loaded from it serving, and the others coming and going; the log
+    says so once. In strict mode a server does not start with it."""
+    put()
+    put("other")
+    with watching(models_dir, poll_s=0) as server:
+        os.rename(models_dir / "tiny", tmp_path / "away")
+        os.symlink("tiny", models_dir / "tiny")
+        put("third")
+        shutil.rmtree(models_dir / "other")
+        for _ in range(3):
+            look(server)
+
+        assert states(server) == {"third/1": "READY", "tiny/1": "READY"}
+        errors = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+        assert len(errors) == 1
+        assert errors[0].startswith(f"cannot read `{models_dir / 'tiny'}`: too many levels of symbolic links; ")
+
+        os.unlink(models_dir / "tiny")
+        look(server)
+        assert states(server) == {"third/1": "READY"}
+
+    os.symlink("tiny", models_dir / "tiny")
+    with serve(models_dir) as server:
+        assert states(server) == {"third/1": "READY"}
+    with (
+        pytest.raises(ValueError, match=r"--strict, and a model cannot be loaded: cannot read"),
+        serve(models_dir, strict=True),
+    ):
+        pass
+    shutil.rmtree(models_dir / "third")
+    with pytest.raises(ValueError, match=r"no model can be loaded: cannot read"), serve(models_dir):
+        pass
+
+
+def test_asked_to_look(put, models_dir):
+    """Asked to look, a server that does not poll tries again what could not be loaded, too."""
+    put()
+    put("other", broken=True)
+    with watching(models_dir, poll_s=0) as server:
+        for count in (2, 3):
+            server.loop.call_soon_threadsafe(server.server.reload)
+            server.wait_for("bertline_model_loads_total", count, result="failed")
+
+        assert server.total("bertline_model_loads_total", result="loaded") == 1
+
+
+def fail_to_load(monkeypatch, errors):
+    """Make loads fail with these errors, one after the other; returns references to what they held meanwhile."""
+    load, held = Repository._load_unchanged, []
+
+    class Weights:
+        pass
+
+    def failing(self, *arguments):
+        if not errors:
+            return load(self, *arguments)
+        weights = Weights()
+        held.append(weakref.ref(weights))
+        raise errors.pop(0)
+
+    monkeypatch.setattr(Repository, "_load_unchanged", failing)
+    return held
+
+
+def test_storage_that_fails_for_a_while(put, models_dir, monkeypatch, caplog):
+    """A version there is loaded once it can be read, without any change in it. The log tells of an error once."""
+    monkeypatch.setattr(repository_module, "RETRY_S", 0.05)
+    put()
+    with watching(models_dir) as server:
+        fail_to_load(monkeypatch, [OSError(errno.EIO, "Input/output error", "weights") for _ in range(3)])
+        put("other")
+        wait_until(lambda: states(server).get("other/1") == "FAILED")
+        wait_until(lambda: states(server).get("other/1") == "READY")
+
+        assert server.total("bertline_model_loads_total", model="other", result="failed") == 1
+        errors = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+        assert len(errors) == 1
+        assert errors[0].endswith("it is not served: cannot read `weights`: input/output error")
+
+
+def test_a_load_that_fails_leaves_nothing(put, models_dir, monkeypatch):
+    """Its memory is free at once, without the garbage collector."""
+    put()
+    gc.disable()
+    try:
+        with watching(models_dir) as server:
+            held = fail_to_load(monkeypatch, [ValueError("broken"), ValueError("broken again")])
+            for name in ("other", "third"):
+                put(name)
+                wait_until(lambda name=name: states(server).get(f"{name}/1") in ("FAILED", "READY"))
+            wait_until(lambda: len(held) == 2 and not any(item() for item in held))
+    finally:
+        gc.enable()
+
+
+def test_all_gone(put, models_dir, tmp_path, caplog):
+    """A directory of models that vanishes, or is empty, as storage that is no longer mounted, unloads nothing."""
+    put()
+    with watching(models_dir) as server:
+        os.rename(models_dir, tmp_path / "away")
+        wait_until(lambda: caplog.records and "no directory of models" in caplog.records[-1].message)
+        models_dir.mkdir()
+        wait_until(lambda: "no models in" in caplog.records[-1].message)
+        assert embed(server).model.version == "1"
+        os.rename(tmp_path / "away", models_dir)
+        put("other")
+        wait_until(lambda: "other/1" in versions(server))
+
+        assert len([record for record in caplog.records if record.levelname == "ERROR"]) == 2
+
+
+def test_max_versions(put, models_dir):
+    """Of each model the highest versions that can be loaded are kept, so many."""
+    for version in ("1", "2", "10"):
+        put(version=version, broken=version == "10")
+    put("other", "7")
+    with watching(models_dir, max_versions=1) as server:
+        assert states(server) == {"other/7": "READY", "tiny/2": "READY", "tiny/10": "FAILED"}
+        put(version="11")
+        wait_until(lambda: "tiny/2" not in versions(server))
+
+        assert states(server) == {"other/7": "READY", "tiny/11": "READY"}
+
+
+def test_start(put, models_dir):
+    """A server starts with what can be loaded; with nothing, or in strict mode not with all, it does not start."""
+    put(broken=True)
+    put("other", broken=True)
+    with (
+        pytest.raises(ValueError, match=r"^no model can be loaded: wrong digest .*; wrong digest .*$"),
+        serve(models_dir),
+    ):
+        pass
+    put()
+    with pytest.raises(ValueError, match=r"^--strict, and a model cannot be loaded: "), serve(models_dir, strict=True):
+        pass
+    with serve(models_dir) as server:
+        assert states(server) == {"other/1": "FAILED", "tiny/1": "READY"}
+        with pytest.raises(grpc.RpcError, match="`other/1` could not be loaded: wrong digest"):
+            embed(server, name="other")
+
+
+def test_health_of_models(put, models_dir):
+    """Watchers are told when a model comes and goes; unknown ones are SERVICE_UNKNOWN, or NOT_FOUND when asked for."""
+    put("other")
+    with watching(models_dir) as server:
+        stub = health_pb2_grpc.HealthStub(server.channel)
+        told = iter(stub.Watch(health_pb2.HealthCheckRequest(service=f"{SERVICE}/tiny")))
+        status = health_pb2.HealthCheckResponse
+
+        assert next(told).status == status.SERVICE_UNKNOWN
+        with pytest.raises(grpc.RpcError, match="NOT_FOUND"):
+            health(server, "tiny")
+        put()
+        assert [next(told).status, next(told).status] == [status.NOT_SERVING, status.SERVING]
+        assert {health(server, item) for item in ("other", "other/1", "tiny", "tiny/1")} == {"SERVING"}
+        shutil.rmtree(models_dir / "tiny")
+        assert next(told).status == status.SERVICE_UNKNOWN
+        stopping = server.stop(5)
+        assert not list(told)
+        stopping.result(10)
+
+
+def test_health_is_frozen_by_a_drain(put, models_dir):
+    """A model that is loaded while the server drains does not make it healthy again."""
+    put(hidden_size=512, passes=200)
+    with watching(models_dir, workers=1, max_batch_tokens=32, max_queue_s=1000) as server:
+        call = server.stub.Embed.future(pb.EmbedRequest(texts=[LONG] * 16))
+        server.wait_for("bertline_queue_tokens", 1)
+        server.stop(120)
+        serving = server.server._health
+        wait_until(lambda: not any(serving.serving.values()))
+        put("other")
+        server.server._publish(server.server._repository.models)
+
+        assert not any(serving.serving.values())
+        assert len(call.result(120).num_tokens) == 16

@@ -1,0 +1,623 @@
+import asyncio
+import gc
+import random
+import threading
+import time
+import weakref
+from concurrent.futures import CancelledError, ThreadPoolExecutor, wait
+from contextlib import suppress
+from types import SimpleNamespace
+
+import pytest
+
+from serving.core.errors import UnavailableError
+from serving.core.future_bridge import Arrivals
+from serving.core.scheduler import (
+    ComputeError,
+    ExpiredError,
+    HopelessError,
+    QueueFullError,
+    Scheduler,
+    TooLargeError,
+)
+from tests.serving.reliability import wait_until
+
+
+class Echo:
+    """A model whose output for a sequence is its sum; waits while its gate is shut."""
+
+    max_batch_tokens = 40
+    num_threads = 1
+    seconds_per_token = 1e-6
+    """As it claims to take."""
+
+    def __init__(self):
+        self.gate = threading.Event()
+        self.gate.set()
+        self.entered = threading.Semaphore(0)
+        self.batches = []
+        self.during = lambda sequences: None
+        self.aborted = threading.Event()
+
+    @property
+    def measured(self):
+        return [(tokens, tokens * self.seconds_per_token) for tokens in (1, 40)]
+
+    def new_run(self):
+        return SimpleNamespace(abort=lambda: self.abort())
+
+    def compute(self, sequences, run):
+        self.entered.release()
+        assert self.gate.wait(10)
+        self.during(sequences)
+        self.batches.append(sequences)
+        if any(-1 in sequence for sequence in sequences):
+            raise RuntimeError("poison")
+        if self.aborted.is_set():
+            raise RuntimeError("aborted")
+        return [sum(sequence) for sequence in sequences]
+
+    def abort(self):
+        self.aborted.set()
+        self.gate.set()
+
+
+class Log:
+    """What the scheduler told."""
+
+    def __init__(self):
+        self.batches = []
+        self.dropped = 0
+
+    def batch_done(self, model, batch):
+        self.batches.append(batch)
+
+    def sequences_dropped(self, model, count):
+        self.dropped += count
+
+
+@pytest.fixture
+def log():
+    return Log()
+
+
+@pytest.fixture
+def model():
+    return Echo()
+
+
+@pytest.fixture
+def scheduler(log):
+    """One worker, so that what is submitted while it is busy stays in the queue."""
+    scheduler = Scheduler(workers=1, observer=log)
+    yield scheduler
+    scheduler.close()
+
+
+def total(_, outputs):
+    return sum(outputs)
+
+
+def occupy(scheduler, model):
+    """Keep the worker busy until the gate opens."""
+    model.gate.clear()
+    future = scheduler.submit(model, [[[7] * 40]], total)
+    assert model.entered.acquire(timeout=10)
+    return future
+
+
+def test_groups(scheduler, model):
+    """Each group becomes one result, in order."""
+    future = scheduler.submit(model, [[[1, 2], [3]], [[4]]], lambda group, outputs: (group, outputs))
+
+    assert future.result(10).results == [(0, [3, 3]), (1, [4])]
+
+
+def test_nothing(scheduler, model):
+    """No groups, no results, at once."""
+    assert scheduler.submit(model, [], total).result(0).results == []
+
+
+def test_batches_form_while_busy(scheduler, model, log):
+    """What waits together is computed together, each job with its own result."""
+    busy = occupy(scheduler, model)
+    futures = [scheduler.submit(model, [[[number]]], total) for number in range(30)]
+    model.gate.set()
+
+    assert busy.result(10).results == [280]
+    assert [future.result(10).results for future in futures] == [[number] for number in range(30)]
+    assert [batch.rows for batch in log.batches] == [1, 30]
+
+
+def test_many_threads(log, model):
+    """Jobs of any shape, submitted from many threads to several workers, get what is theirs."""
+    scheduler = Scheduler(workers=4, observer=log)
+    jobs, random_ = [], random.Random(0)
+    models = [model, Echo()]
+
+    def submit(seed):
+        random_ = random.Random(seed)
+        for _ in range(50):
+            groups = [
+                [[random_.randrange(100) for _ in range(random_.randint(1, 30))] for _ in range(random_.randint(1, 3))]
+                for _ in range(random_.randint(1, 5))
+            ]
+            jobs.append((groups, scheduler.submit(random_.choice(models), groups, total)))
+
+    threads = [threading.Thread(target=submit, args=[random_.random()]) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for groups, future in jobs:
+        assert future.result(10).results == [sum(map(sum, group)) for group in groups]
+    scheduler.close()
+
+    assert sum(batch.num_tokens for batch in log.batches) == sum(
+        len(sequence) for groups, _ in jobs for group in groups for sequence in group
+    )
+
+
+def test_full_queue(scheduler, model):
+    """What would wait too long is refused at once, with the time after which to try again; what waits is not harmed."""
+    model.seconds_per_token = 0.1
+    busy = occupy(scheduler, model)
+    waiting = scheduler.submit(model, [[[1] * 50]], total)
+
+    with pytest.raises(QueueFullError, match="queue is full") as caught:
+        scheduler.submit(model, [[[1] * 11]], total)
+    assert caught.value.retry_s == pytest.approx(0.1, abs=0.02)
+    with pytest.raises(TooLargeError, match=r"takes about 10\.1 s, more than the 10 s .* fewer inputs"):
+        scheduler.submit(model, [[[1] * 101]], total)
+    assert scheduler.queued_tokens(model) == 50
+    model.gate.set()
+    wait([busy, waiting], 10)
+    assert waiting.result().results == [50]
+    assert scheduler.queued_tokens(model) == 0
+
+
+def test_a_refused_job_leaves_nothing(scheduler, model):
+    """Its sequences are free at once, without the garbage collector."""
+
+    class Sequence(list):
+        pass
+
+    sequences = [Sequence([1] * 40) for _ in range(10)]
+    kept = [weakref.ref(item) for item in sequences]
+    model.seconds_per_token = 1.0
+    gc.disable()
+    try:
+        with suppress(TooLargeError):
+            scheduler.submit(model, [sequences], lambda group, outputs: None)
+        del sequences
+        assert not any(item() for item in kept)
+    finally:
+        gc.enable()
+
+
+def test_a_deadline_that_cannot_be_met_is_refused_at_once(scheduler, model):
+    """By what waits before it and what it takes itself; a short one goes before long ones."""
+    model.seconds_per_token = 0.01
+    occupy(scheduler, model)
+    scheduler.submit(model, [[[1] * 100]], total)
+
+    now = time.monotonic()
+    with pytest.raises(HopelessError, match=r"about 2\.[34]\d? s are needed, 2\.3\d? s are left") as caught:
+        scheduler.submit(model, [[[1] * 100]], total, deadline_s=now + 2.3)
+    assert caught.value.retry_s == pytest.approx(1.4, abs=0.05)
+    with pytest.raises(HopelessError, match=r"2\.[89]\d? s are left, too little for a reserve of 40%"):
+        scheduler.check(model, 100, now + 2.9)
+    scheduler.check(model, 100, now + 3.5)
+    scheduler.submit(model, [[[1] * 3]], total, deadline_s=now + 0.6)
+    model.gate.set()
+
+
+@pytest.mark.parametrize(("ask", "refused", "admitted"), [("check", 1.3, 1.5), ("submit", 1.2, 1.3)])
+def test_a_deadline_leaves_room_for_a_wrong_forecast(log, model, ask, refused, admitted):
+    """More has to be left than is forecast: the most before texts become tokens."""
+    model.seconds_per_token, needed_s = 1.0, 1000.0
+    scheduler = Scheduler(workers=1, observer=log, max_queue_s=2 * needed_s)
+    work = {"check": 1000, "submit": [[[1] * 1000]]}[ask]
+
+    def asked(share):
+        arguments = (work, total) if ask == "submit" else (work,)
+        return getattr(scheduler, ask)(model, *arguments, deadline_s=time.monotonic() + share * needed_s)
+
+    with pytest.raises(HopelessError):
+        asked(refused)
+    asked(admitted)
+    scheduler.close()
+
+
+@pytest.mark.parametrize(
+    ("num_threads", "lengths", "shared", "needed"),
+    [
+        (1, [40], "0.025", "0.4"),
+        (4, [40], "0.025", "0.1"),
+        (1, [20] * 64, "0.8", "0.8"),
+        (1, [4, 12, 16], "0.02", "0.16"),
+    ],
+)
+def test_a_batch_takes_no_more_cores_for_others_being_idle(log, model, num_threads, lengths, shared, needed):
+    """A sequence takes as long as the cores of its batch need; sequences of several lengths are computed side by side,
+    and before lengths are known all may be."""
+    model.seconds_per_token, model.num_threads = 0.01, num_threads
+    scheduler = Scheduler(workers=16, observer=log)
+    with pytest.raises(HopelessError, match=f"about {shared} s are needed"):
+        scheduler.check(model, sum(lengths), time.monotonic())
+    with pytest.raises(HopelessError, match=f"about {needed} s are needed"):
+        scheduler.submit(model, [[[1] * length for length in lengths]], total, deadline_s=time.monotonic())
+    scheduler.close()
+
+
+def test_speed_is_learnt(scheduler, model):
+    """What admission goes by follows what batches take."""
+    model.seconds_per_token = 10.0
+    with pytest.raises(TooLargeError):
+        scheduler.check(model, 20)
+    model.seconds_per_token = 0.001
+    for _ in range(100):
+        scheduler.submit(model, [[[1] * 40]], total).result(10)
+
+    assert scheduler.forecast.seconds_per_token(model) < 0.0005
+    scheduler.check(model, 2000)
+
+
+def test_cancelled_in_queue(scheduler, model, log):
+    """A cancelled job leaves the queue at once, is never computed, and its neighbours are."""
+    occupy(scheduler, model)
+    first, second, third = (scheduler.submit(model, [[[number] * 5]] * 2, total) for number in (1, 2, 3))
+
+    assert second.cancel()
+    assert (scheduler.queued_sequences(model), scheduler.queued_tokens(model)) == (4, 20)
+    model.gate.set()
+    assert (first.result(10).results, third.result(10).results) == ([5, 5], [15, 15])
+    assert [2] * 5 not in [sequence for batch in model.batches for sequence in batch]
+    assert log.dropped == 2
+
+
+def test_cancelled_in_batch(scheduler, model):
+    """Cancelling a job while its batch is being computed does not harm the others in it."""
+    occupy(scheduler, model)
+    first, second, third = (scheduler.submit(model, [[[number] * 5]], total) for number in (1, 2, 3))
+    model.during = lambda sequences: len(sequences) == 3 and second.cancel()
+    model.gate.set()
+
+    assert (first.result(10).results, third.result(10).results) == ([5], [15])
+    assert second.cancelled()
+    assert [len(batch) for batch in model.batches] == [1, 3]
+
+
+def test_expired(scheduler, model, log):
+    """A job whose deadline has passed fails without being computed; its neighbours are."""
+    occupy(scheduler, model)
+    late = scheduler.submit(model, [[[1] * 5]] * 3, total, deadline_s=time.monotonic() + 0.1)
+    timely = scheduler.submit(model, [[[2] * 5]], total, deadline_s=time.monotonic() + 60)
+    time.sleep(0.15)
+    model.gate.set()
+
+    with pytest.raises(ExpiredError):
+        late.result(10)
+    assert timely.result(10).results == [10]
+    assert [1] * 5 not in [sequence for batch in model.batches for sequence in batch]
+    assert log.dropped == 3
+
+
+def test_cancelling_what_blocks_the_queue_wakes_idle_workers(log):
+    """Cores that were too few for it compute what waits behind it."""
+    wide, narrow = Echo(), Echo()
+    wide.num_threads = 2
+    narrow.gate.clear()
+    scheduler = Scheduler(workers=2, observer=log)
+    scheduler.submit(narrow, [[[1] * 10]], total)
+    assert narrow.entered.acquire(timeout=10)
+    blocking = scheduler.submit(wide, [[[1] * 20]], total)
+    behind = scheduler.submit(narrow, [[[1] * 30]], total)
+    wait_until(lambda: scheduler._changed._waiters, "the other worker found something to do")
+
+    assert blocking.cancel()
+    assert narrow.entered.acquire(timeout=5), "it waits for the first batch to end"
+    narrow.gate.set()
+    assert behind.result(10).results == [30]
+    scheduler.close()
+
+
+def test_failing_batch(scheduler, model, caplog):
+    """A batch that fails fails its jobs, is logged, and the worker goes on."""
+    poisoned = scheduler.submit(model, [[[-1]]], total)
+
+    with pytest.raises(ComputeError, match="RuntimeError"):
+        poisoned.result(10)
+    assert scheduler.submit(model, [[[1]]], total).result(10).results == [1]
+    assert "poison" in caplog.text
+
+
+def test_what_failed_is_not_counted_as_dropped(scheduler, model, log):
+    """Nobody left: the rest of a job leaves the queue since a batch of it failed."""
+    poisoned = scheduler.submit(model, [[[-1] * 40]] * 3, total)
+
+    with pytest.raises(ComputeError):
+        poisoned.result(10)
+    assert scheduler.submit(model, [[[1]]], total).result(10).results == [1]
+    assert scheduler.queued_sequences(model) == log.dropped == 0
+
+
+@pytest.mark.parametrize(("error", "counted"), [(ComputeError("broken"), 0), (ExpiredError("late"), 2), (None, 2)])
+def test_what_ends_before_its_batch_begins(scheduler, model, log, error, counted):
+    """It is not computed, and counted only where nobody waits for it any more; its neighbours are computed."""
+    occupy(scheduler, model)
+    future, _ = (scheduler.submit(model, [[[number] * 5]] * 2, total) for number in (1, 2))
+    batch = scheduler._queue.pop_batch()
+    if error:
+        batch[0].job.fail(error)
+    else:
+        future.cancel()
+
+    assert [entry.sequence for entry in scheduler._live(batch)] == [[2] * 5] * 2
+    assert log.dropped == counted
+
+
+def test_failing_finish(scheduler, model):
+    """A result that cannot be made fails that job alone."""
+    occupy(scheduler, model)
+    bad = scheduler.submit(model, [[[1]]], lambda group, outputs: 1 // 0)
+    good = scheduler.submit(model, [[[1]]], total)
+    model.gate.set()
+
+    with pytest.raises(ComputeError, match="ZeroDivisionError"):
+        bad.result(10)
+    assert good.result(10).results == [1]
+
+
+def test_short_jobs_go_before_long_ones(scheduler, model):
+    """A query need not wait for bulk requests that came before it."""
+    model.seconds_per_token = 0.001
+    occupy(scheduler, model)
+    bulk = [scheduler.submit(model, [[[1] * 30]] * 4, total) for _ in range(5)]
+    query = scheduler.submit(model, [[[2] * 3]], total)
+    model.gate.set()
+
+    wait([*bulk, query], 10)
+    assert [2] * 3 in model.batches[1]
+
+
+def test_long_jobs_are_not_kept_waiting_by_short_ones(scheduler, model):
+    """The oldest job goes first for a fraction of the time, whatever comes."""
+    model.seconds_per_token = 0.001
+    occupy(scheduler, model)
+    long = scheduler.submit(model, [[[1] * 40]] * 4, total)
+    short = [scheduler.submit(model, [[[2] * 20]], total) for _ in range(60)]
+    model.gate.set()
+
+    wait([long, *short], 10)
+    places = [place for place, batch in enumerate(model.batches) if [1] * 40 in batch]
+    assert places[0] < 20
+    assert places[-1] < len(model.batches) - 1
+
+
+def test_a_batch_that_hangs_is_aborted(log, model):
+    """Its jobs fail at once, the trouble is told while it lasts, and the worker goes on."""
+    scheduler = Scheduler(workers=1, observer=log, max_run_s=0.05)
+    hung = occupy(scheduler, model)
+    time.sleep(0.1)
+    model.gate.clear()
+    stuck = model.abort
+    model.abort = model.aborted.set
+
+    assert "longer than 0.05 s" in scheduler.look_after_workers()
+    with pytest.raises(ComputeError, match="did not end in time"):
+        hung.result(0)
+    stuck()
+    while scheduler.look_after_workers():
+        time.sleep(0.005)
+    model.aborted.clear()
+    assert scheduler.submit(model, [[[1]]], total).result(10).results == [1]
+    scheduler.close()
+
+
+def test_a_batch_that_cannot_be_aborted_is_reported(log, model, monkeypatch):
+    """Whoever looks after the scheduler, or closes it, has to end the process."""
+    monkeypatch.setattr("serving.core.scheduler.ABORT_S", 0.0)
+    scheduler = Scheduler(workers=1, observer=log, max_run_s=0.01)
+    occupy(scheduler, model)
+    model.abort = lambda: None
+    time.sleep(0.05)
+
+    assert "longer than 0.01 s" in scheduler.look_after_workers()
+    with pytest.raises(RuntimeError, match="did not end"):
+        scheduler.look_after_workers()
+    with pytest.raises(RuntimeError, match="did not end"):
+        scheduler.close()
+    model.gate.set()
+
+
+def test_a_process_that_stood_still_is_not_given_up(scheduler, model):
+    """However long a batch has taken when that is seen first, it may take some time to end once it is aborted."""
+    hung = occupy(scheduler, model)
+    model.abort = model.aborted.set
+    scheduler._workers[0].under_way.started_s -= 1000
+
+    for _ in range(2):
+        assert "longer than 60 s" in scheduler.look_after_workers()
+    with pytest.raises(ComputeError, match="did not end in time"):
+        hung.result(0)
+    model.gate.set()
+
+
+def test_what_was_learnt_in_bad_times_is_forgotten_when_idle(scheduler, model):
+    """As long as all is refused nothing is computed, and nothing new would be learnt."""
+    model.seconds_per_token = 0.001
+    for _ in range(200):  # the machine did something else
+        scheduler.forecast.batch_done(model, 40, 0.4)
+    assert 5000 * scheduler.forecast.seconds_per_token(model) > 10
+
+    running = occupy(scheduler, model)
+    with pytest.raises(TooLargeError):
+        scheduler.check(model, 5000)
+    model.gate.set()
+    running.result(10)
+    while scheduler.look_after_workers() or scheduler._busy:
+        time.sleep(0.001)
+    scheduler.check(model, 5000)
+    scheduler.check(model, 500, deadline_s=time.monotonic() + 1)
+    with pytest.raises(TooLargeError):
+        scheduler.check(model, 20_000)
+
+
+@pytest.mark.parametrize("learnt", [0.0005, 0.002])
+def test_what_was_learnt_stays_where_forgetting_it_lets_nothing_in(scheduler, model, learnt):
+    """A call that is hopeless at any speed tells nothing of the model's."""
+    model.seconds_per_token = 0.001
+    for _ in range(500):
+        scheduler.forecast.batch_done(model, 40, 40 * learnt)
+    before = scheduler.forecast.seconds_per_token(model)
+
+    with pytest.raises(HopelessError):
+        scheduler.check(model, 100, time.monotonic() + 0.001)
+    assert scheduler.forecast.seconds_per_token(model) == before == pytest.approx(learnt, rel=0.1)
+
+
+def test_closing_aborts_what_is_under_way(log, model):
+    """Nobody waits for it any more; what has not begun never does."""
+    scheduler = Scheduler(workers=1, observer=log)
+    running = occupy(scheduler, model)
+    waiting = scheduler.submit(model, [[[1]]], total)
+
+    scheduler.close()
+    scheduler.close()
+    with pytest.raises(ComputeError, match="did not end in time"):
+        running.result(0)
+    assert waiting.cancelled()
+    assert len(model.batches) == 1
+
+
+def test_a_run_that_cannot_begin_fails_its_batch_alone(scheduler, model):
+    """Its worker and its core are free for the next one."""
+    new_run = model.new_run
+    model.new_run = lambda: 1 // 0
+    with pytest.raises(ComputeError, match="ZeroDivisionError"):
+        scheduler.submit(model, [[[1]]], total).result(10)
+
+    model.new_run = new_run
+    assert scheduler.submit(model, [[[1]]], total).result(10).results == [1]
+    model.gate.set()
+
+
+def test_a_worker_that_ends_is_replaced(scheduler, model, monkeypatch):
+    """Whatever ended it; its jobs fail, and the next ones are computed."""
+    monkeypatch.setattr("threading.excepthook", lambda arguments: None)
+    with monkeypatch.context() as broken:
+        broken.setattr(scheduler, "_fail", lambda batch, reason: 1 // 0)
+        lost = scheduler.submit(model, [[[-1]]], total)
+        while scheduler._workers[0].thread.is_alive():
+            time.sleep(0.005)
+
+    assert "replaced" in scheduler.look_after_workers()
+    with pytest.raises(ComputeError, match="its worker ended"):
+        lost.result(0)
+    assert scheduler.submit(model, [[[1]]], total).result(10).results == [1]
+    assert scheduler.look_after_workers() == ""
+
+
+@pytest.mark.parametrize("deadline_passes", [False, True])
+def test_an_ended_job_is_freed(scheduler, model, deadline_passes):
+    """Nothing keeps the arrays and the request of a job once its future is gone, not even a worker that has nothing
+    else to do."""
+
+    class Sequence(list):
+        pass
+
+    class Request:
+        def finish(self, group, outputs):
+            return sum(outputs)
+
+    sequence, request = Sequence([1, 2]), Request()
+    references = [weakref.ref(sequence), weakref.ref(request)]
+    gc.disable()
+    try:
+        busy = occupy(scheduler, model)
+        future = scheduler.submit(model, [[sequence]], request.finish, deadline_s=time.monotonic() + 60)
+        if deadline_passes:
+            scheduler._queue.first().job.deadline_s = 0.0
+        model.gate.set()
+        wait([busy, future], 10)
+        assert isinstance(future.exception(), ExpiredError) is deadline_passes
+        model.batches.clear()
+        del sequence, request, future
+        wait_until(lambda: not any(reference() for reference in references), "something is kept", limit_s=10)
+    finally:
+        gc.enable()
+
+
+def test_close(log, model):
+    """Closing ends the batch under way and cancels what waits."""
+    scheduler = Scheduler(workers=1, observer=log)
+    busy = occupy(scheduler, model)
+    waiting = scheduler.submit(model, [[[1]], [[2]]], total)
+    closing = threading.Thread(target=scheduler.close)
+    closing.start()
+    closing.join(10)
+
+    assert busy.done()
+    with pytest.raises(CancelledError):
+        waiting.result(0)
+
+
+def test_closing_while_callers_give_up(log, model, monkeypatch):
+    """What takes entries out of the queue does so alone, and each job is cancelled, by whichever comes first."""
+    scheduler = Scheduler(workers=1, observer=log, max_queue_s=1000)
+    pop_batch, alone = scheduler._queue.pop_batch, []
+
+    def popped():
+        alone.append(scheduler._changed._is_owned())
+        return pop_batch()
+
+    monkeypatch.setattr(scheduler._queue, "pop_batch", popped)
+    busy = occupy(scheduler, model)
+    waiting = [scheduler.submit(model, [[[number]]], total) for number in range(1000)]
+    with ThreadPoolExecutor(2) as threads:
+        giving_up = threads.submit(lambda: [future.cancel() for future in waiting])
+        closing = threads.submit(scheduler.close)
+        giving_up.result(60)
+        closing.result(60)
+
+    assert all(alone)
+    assert len(alone) > 1
+    assert all(future.cancelled() for future in waiting)
+    assert busy.done()
+
+
+def test_what_the_end_cancels_is_unavailable(log, model):
+    """To who waits for it in an event loop."""
+    scheduler = Scheduler(workers=1, observer=log)
+    occupy(scheduler, model)
+
+    async def ask():
+        waiting = asyncio.create_task(Arrivals().wait(scheduler.submit(model, [[[1]]], total)))
+        await asyncio.sleep(0)
+        await asyncio.to_thread(scheduler.close)
+        await waiting
+
+    with pytest.raises(UnavailableError, match="the server ends"):
+        asyncio.run(ask())
+
+
+def test_models_of_several_threads_share_the_cores(log):
+    """A batch starts when there are cores for it: none beside one that takes all, two that take half each."""
+    wide, narrow = Echo(), Echo()
+    wide.num_threads = 4
+    wide.gate.clear()
+    narrow.gate.clear()
+    scheduler = Scheduler(workers=2, observer=log)
+    try:
+        first = scheduler.submit(wide, [[[1] * 30]], total)
+        assert wide.entered.acquire(timeout=10)
+        others = [scheduler.submit(narrow, [[[1] * 30]], total) for _ in range(2)]
+        assert not narrow.entered.acquire(timeout=0.2)
+        wide.gate.set()
+        assert narrow.entered.acquire(timeout=10)
+        assert narrow.entered.acquire(timeout=10)
+        narrow.gate.set()
+        assert [future.result(10).results for future in (first, *others)] == [[30], [30], [30]]
+    finally:
+        scheduler.close()

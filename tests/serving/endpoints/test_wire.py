@@ -1,0 +1,264 @@
+"""Requests are parsed as protobuf parses them, in little time and memory whatever they hold."""
+
+import itertools
+import random
+import re
+import threading
+import time
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import grpc
+import pytest
+from google.protobuf.message import DecodeError
+
+from bertline.v1 import encoder_pb2 as pb
+from bertline.v1 import encoder_pb2_grpc
+from serving.core.admission import Incoming
+from serving.core.calls import Call
+from serving.core.errors import MAX_VIOLATIONS, InvalidRequestError
+from serving.core.scheduler import ExpiredError
+from serving.endpoints import wire
+from serving.endpoints.wire import MAX_WORDS, Reading, parse
+from serving.grpc_api.encoder import SERVICE
+from serving.open_inference.service import SERVICE as OPEN_INFERENCE
+from serving.open_inference.v2 import service_pb2 as oip
+from tests.serving.models import write_model
+from tests.serving.mutations import messages
+from tests.serving.open_inference.messages import infer_request
+from tests.serving.processes import listening
+from tests.serving.reliability import open_channel
+
+MESSAGE_BYTES = 4 * 2**20 - 100
+MAX_STEP_S = 0.05
+"""Of another thread that only wants its turn; 0.005 on a quiet machine."""
+
+
+def request_type(path):
+    """Of a method of one of both services; None where there is no such method."""
+    name = path.rpartition("/")[2]
+    return getattr(oip if "inference" in path else pb, f"{name}Request", None)
+
+
+@pytest.mark.parametrize("piece_bytes", [1, 7, 100])
+def test_pieces_make_the_same_message(monkeypatch, piece_bytes):
+    """Whatever comes, and wherever it is cut, it is what protobuf makes of it at once, or refused as well."""
+    monkeypatch.setattr(wire, "PIECE_BYTES", piece_bytes)
+    num_parsed = num_refused = 0
+    for path, data in messages(random.Random(piece_bytes), 2000):
+        if (kind := request_type(path)) is None:
+            continue
+        try:
+            expected = kind.FromString(data)
+        except DecodeError:
+            with pytest.raises(InvalidRequestError):
+                parse(kind, data)
+            num_refused += 1
+        else:
+            assert parse(kind, data, Reading(max_parts=10**9)) == expected
+            num_parsed += 1
+
+    assert min(num_parsed, num_refused) > 100
+
+
+def test_numbers_in_pieces(monkeypatch):
+    """A packed field is cut between numbers, however many bytes each has."""
+    monkeypatch.setattr(wire, "PIECE_BYTES", 10)
+    values = [0, 1, 127, 128, 2**31, 2**63 - 1, -1] * 20
+    request = infer_request("embedder", input_ids=[[1]])
+    request.inputs[0].contents.int64_contents.extend(values)
+    request.inputs[0].shape.extend(values)
+
+    assert parse(oip.ModelInferRequest, request.SerializeToString()) == request
+
+
+def field(number, content):
+    """With its length."""
+    size, groups = len(content), bytearray()
+    while size > 0x7F:
+        groups.append(size & 0x7F | 0x80)
+        size >>= 7
+    return bytes([number << 3 | 2, *groups, size]) + content
+
+
+def many(item):
+    """As many of them as one message of the default size holds."""
+    return item * (MESSAGE_BYTES // len(item))
+
+
+def parameters(count):
+    """As short as they can be, each another."""
+    names = ((33 + i % 90, 33 + i // 90 % 90, 33 + i // 8100) for i in range(count))
+    return b"".join(field(4, field(1, bytes(name))) for name in names)
+
+
+HOSTILE = {
+    "inputs": (oip.ModelInferRequest, many(b"\x2a\x00")),
+    "outputs": (oip.ModelInferRequest, many(b"\x32\x00")),
+    "raw_input_contents": (oip.ModelInferRequest, many(b"\x3a\x00")),
+    "parameters": (oip.ModelInferRequest, parameters(500_000)),
+    "parameters of an input": (oip.ModelInferRequest, field(5, parameters(500_000))),
+    "parameters of inputs": (oip.ModelInferRequest, field(5, parameters(4000)) * 140),
+    "bytes_contents": (oip.ModelInferRequest, field(5, field(5, many(b"\x42\x00")))),
+    "pairs": (pb.ClassifyRequest, many(b"\x12\x00")),
+    "texts": (pb.EmbedRequest, many(b"\x12\x00")),
+    "targets": (pb.FillMaskRequest, many(b"\x2a\x00")),
+    "choices": (pb.ChooseRequest, field(2, many(b"\x1a\x00"))),
+    "models": (pb.EmbedRequest, many(b"\x0a\x00")),
+    "unknown fields": (pb.EmbedRequest, many(b"\x78\x01")),
+    "numbers that are not packed": (oip.ModelInferRequest, field(5, field(5, many(b"\x18\x01")))),
+    "contexts": (pb.AnswerRequest, field(2, many(b"\x12\x00"))),
+    "words": (pb.TagRequest, field(2, many(b"\x12\x00"))),
+    "words of inputs": (pb.TagRequest, field(2, b"\x12\x00" * 1000) * 300),
+}
+HARMLESS = {
+    "words": (pb.TagRequest, field(2, b"\x12\x01a" * MAX_WORDS)),
+    "inputs in words": (pb.TagRequest, field(2, b"\x12\x01a" * 30) * 8000),
+    "texts": (pb.EmbedRequest, many(field(2, b"a" * 500))),
+    "one text": (pb.EmbedRequest, field(2, many("\u5b57".encode()))),
+    "numbers": (oip.ModelInferRequest, field(5, field(5, field(3, many(b"\x01"))))),
+    "shapes": (oip.ModelInferRequest, field(5, field(3, many(b"\x01")))),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_too_many_parts(name):
+    """They are refused before they take time or memory."""
+    kind, data = HOSTILE[name]
+    started = time.monotonic()
+    with pytest.raises(InvalidRequestError, match=r"more than \d+ (items and parts of items|words) came") as caught:
+        parse(kind, data)
+
+    assert caught.value.violations[0].field in {*kind.DESCRIPTOR.fields_by_name, "unknown fields"}
+    assert time.monotonic() - started < 1
+
+
+@pytest.mark.parametrize("name", HARMLESS)
+def test_much_of_something_else(name):
+    """What takes little memory may be much."""
+    kind, data = HARMLESS[name]
+
+    assert parse(kind, data) == kind.FromString(data)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "data"), [*HOSTILE.values(), *HARMLESS.values()], ids=[*HOSTILE, *HARMLESS])
+def test_others_have_their_turn(kind, data):
+    """No message keeps other threads from running for long."""
+    slowest = min(_slowest_turn(kind, data) for _ in range(5))
+
+    assert slowest < MAX_STEP_S
+
+
+def _slowest_turn(kind, data):
+    turns, ended = [], threading.Event()
+
+    def take_turns():
+        while not ended.is_set():
+            turns.append(time.monotonic())
+            time.sleep(0.0005)
+
+    thread = threading.Thread(target=take_turns)
+    thread.start()
+    time.sleep(0.01)
+    with suppress(InvalidRequestError):
+        parse(kind, data)
+    ended.set()
+    thread.join()
+    return max(after - before for before, after in itertools.pairwise(turns))
+
+
+def test_calls_that_have_ended():
+    """Nothing more is read for a caller who has left."""
+
+    def left():
+        raise ExpiredError
+
+    with pytest.raises(ExpiredError):
+        parse(*HARMLESS["words"], Reading(check=left))
+    with pytest.raises(ExpiredError):
+        parse(*HOSTILE["texts"], Reading(check=left))
+
+
+def test_very_many_broken_strings():
+    """The first ones are named, and the search for others ends."""
+    with pytest.raises(InvalidRequestError, match=r"texts\[0\]: not UTF-8; .* \(and at least \d+ more\)$") as caught:
+        parse(pb.EmbedRequest, many(b"\x12\x01\xff"), Reading(max_parts=10**9))
+
+    assert len(caught.value.violations) == MAX_VIOLATIONS
+
+
+def test_a_broken_string_among_many():
+    """It is named wherever it stands."""
+    request = pb.TagRequest(inputs=[pb.TagInput(words=["cat"]), pb.TagInput(words=["dog"] * 100_000)])
+    data = request.SerializeToString()[:-1] + b"\xff"
+
+    with pytest.raises(InvalidRequestError, match=r"^inputs\[1\]\.words\[99999\]: not UTF-8$"):
+        parse(pb.TagRequest, data)
+
+
+@pytest.mark.parametrize(
+    ("ended", "deadline_s"), [(True, None), (False, time.monotonic() - 1)], ids=["cancelled", "expired"]
+)
+def test_nobody_waits(ended, deadline_s):
+    """A request is not read for a call that was cancelled, or whose deadline has passed."""
+    call = Call("/bertline.v1.Encoder/Tag", "id", has_ended=ended)
+    incoming = Incoming(b"", deadline_s, call)
+
+    with pytest.raises(ExpiredError):
+        parse(*HARMLESS["words"], Reading(check=incoming.check))
+
+
+def test_cancelled_calls_are_known(server, monkeypatch):
+    """Threads learn that a call was cancelled, and stop."""
+    reading, cancelled, stopped = threading.Event(), threading.Event(), threading.Event()
+
+    def read(kind, data, bounds):
+        reading.set()
+        cancelled.wait(10)
+        end = time.monotonic() + 10
+        while time.monotonic() < end:
+            try:
+                bounds.check()
+            except ExpiredError:
+                stopped.set()
+                raise
+            time.sleep(0.01)
+
+    monkeypatch.setattr("serving.grpc_api.encoder.parse", read)
+    call = server.stub.Embed.future(pb.EmbedRequest(texts=["cat " * 100_000]))
+    assert reading.wait(10)
+    call.cancel()
+    cancelled.set()
+
+    assert stopped.wait(10)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", HOSTILE)
+def test_attacks(tmp_path, name):
+    """Eight such messages at one time take little memory, and others' calls are answered meanwhile."""
+    kind, data = HOSTILE[name]
+    service = OPEN_INFERENCE if kind is oip.ModelInferRequest else SERVICE
+    write_model(tmp_path)
+    with listening(tmp_path) as (process, target, _), ExitStack() as stack:
+        stub = encoder_pb2_grpc.EncoderStub(stack.enter_context(open_channel(target)))
+        stub.Embed(pb.EmbedRequest(texts=["cat"]))
+        before = memory_mib(process.pid)
+        channels = [stack.enter_context(open_channel(target)) for _ in range(8)]
+        path = f"/{service}/{kind.DESCRIPTOR.name.removesuffix('Request')}"
+        calls = [channel.unary_unary(path).future(data, timeout=20) for channel in channels]
+        seconds = []
+        while not all(call.done() for call in calls):
+            started = time.monotonic()
+            stub.Embed(pb.EmbedRequest(texts=["cat"]), timeout=5)
+            seconds.append(time.monotonic() - started)
+
+        assert {call.code() for call in calls} == {grpc.StatusCode.INVALID_ARGUMENT}
+        assert max(seconds) < 1
+        assert memory_mib(process.pid) - before < 128
+
+
+def memory_mib(pid):
+    """The most that a process has taken."""
+    return int(re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())[1]) / 1024

@@ -1,0 +1,47 @@
+import os
+import socket
+
+import pytest
+
+from serving.grpc_api.connections import close_connections
+
+
+def open_files():
+    return len(os.listdir("/proc/self/fd"))
+
+
+@pytest.fixture
+def pair():
+    """A connection on loopback: its two ends."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listening,
+        socket.create_connection(listening.getsockname()) as client,
+    ):
+        server, _ = listening.accept()
+        with server:
+            yield server, client
+
+
+def test_the_connection_of_a_peer_is_shut(pair):
+    """The other end reads its end; no other connection is touched."""
+    _, client = pair
+    host, port = client.getsockname()
+
+    close_connections({f"ipv4:{host}:{port}": "a test", "ipv4:192.0.2.1:1": "another"})
+    client.settimeout(5)
+    assert client.recv(1) == b""
+
+
+@pytest.mark.parametrize("peer", ["ipv4:127.0.0.1:1", "ipv6:%5B::1%5D:1", "unix:/tmp/nowhere", ""])
+def test_no_file_stays_open(pair, peer, tmp_path):
+    """Whatever else is open, pipes and files among them, and whether or not there is such a connection."""
+    read, write = os.pipe()
+    before = open_files()
+    with (tmp_path / "file").open("w"):
+        close_connections({peer: "a test"})
+    host, port = pair[1].getsockname()
+    close_connections({f"ipv4:{host}:{port}": "a test"})
+
+    assert open_files() == before
+    os.close(read)
+    os.close(write)

@@ -1,0 +1,220 @@
+import logging
+import re
+from contextlib import suppress
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from bertline.v1 import encoder_pb2 as pb
+from serving.core import file_watcher as watched
+from serving.core.bearer_tokens import Tokens, read_tokens
+from serving.core.errors import UnauthenticatedError
+from tests.serving.conftest import serve
+from tests.serving.reliability import wait_until
+
+CAT = pb.EmbedRequest(texts=["cat"], model=pb.ModelRef(name="embedder"))
+LONG = "the cat " * 15
+GOOD, OTHER = "good-token-1", "good-token-2"
+
+
+def bearer(token):
+    return (("authorization", f"Bearer {token}"),)
+
+
+def code(server, **options):
+    return server.stub.Embed.future(CAT, timeout=5, **options).code()
+
+
+def health_code(server, **options):
+    return (
+        health_pb2_grpc.HealthStub(server.channel)
+        .Check.future(health_pb2.HealthCheckRequest(), timeout=5, **options)
+        .code()
+    )
+
+
+def reflection_code(server, **options):
+    requests = iter([reflection_pb2.ServerReflectionRequest(list_services="")])
+    stub = reflection_pb2_grpc.ServerReflectionStub(server.channel)
+    call = stub.ServerReflectionInfo(requests, timeout=5, **options)
+    with suppress(grpc.RpcError):
+        list(call)
+    return call.code()
+
+
+@pytest.fixture
+def tokens_file(tmp_path):
+    path = tmp_path / "tokens"
+    path.write_text(f"# for the tests\n\n{GOOD}\n  {OTHER}\n")
+    return path
+
+
+@pytest.fixture
+def guarded(all_tasks, tokens_file, monkeypatch):
+    """A server with tokens, whose file it looks at often."""
+    monkeypatch.setattr(watched, "CHECK_S", 0.01)
+    with serve(all_tasks[0], tokens_file=tokens_file) as running:
+        yield running
+
+
+def test_tokens(guarded):
+    """A call with any of the tokens is answered; one without, or with another, is UNAUTHENTICATED, and counted."""
+    assert [code(guarded, metadata=bearer(token)) for token in (GOOD, OTHER)] == [grpc.StatusCode.OK] * 2
+
+    refused = [(), bearer("good-token"), bearer(""), bearer("# for the tests"), (("authorization", GOOD),)]
+    for metadata in refused:
+        assert code(guarded, metadata=metadata) is grpc.StatusCode.UNAUTHENTICATED
+    counted = {"grpc_code": "Unauthenticated", "grpc_method": "Embed"}
+    guarded.wait_for("grpc_server_handled_total", len(refused), **counted)  # a client may hear of the end first
+    assert guarded.total("grpc_server_handled_total", **counted) == len(refused)
+    assert guarded.total("bertline_refused_total", reason="unauthenticated") == len(refused)
+
+
+def test_every_service_is_guarded(guarded):
+    """Health, reflection and methods that do not exist ask for the token, too."""
+    unknown = guarded.channel.unary_unary("/bertline.v1.Encoder/Sing")
+
+    for ask in (health_code, reflection_code, lambda _, **options: unknown.future(b"", **options).code()):
+        assert ask(guarded) is grpc.StatusCode.UNAUTHENTICATED
+    assert health_code(guarded, metadata=bearer(GOOD)) is grpc.StatusCode.OK
+    assert reflection_code(guarded, metadata=bearer(GOOD)) is grpc.StatusCode.OK
+    assert unknown.future(b"", metadata=bearer(GOOD)).code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+def test_open_health(all_tasks, tokens_file):
+    """Health alone can be left open."""
+    with serve(all_tasks[0], tokens_file=tokens_file, open_health=True) as running:
+        assert health_code(running) is grpc.StatusCode.OK
+        assert reflection_code(running) is grpc.StatusCode.UNAUTHENTICATED
+        assert code(running) is grpc.StatusCode.UNAUTHENTICATED
+
+
+def test_reload(guarded, tokens_file, caplog):
+    """A token that is taken out is refused from then on; a file that is no use leaves the tokens as they were."""
+
+    def errors():
+        return [record for record in caplog.records if record.levelno == logging.ERROR]
+
+    tokens_file.write_text(f"{OTHER}\nnew\n")
+    wait_until(lambda: code(guarded, metadata=bearer("new")) is grpc.StatusCode.OK, "it is not read", limit_s=5)
+    assert code(guarded, metadata=bearer(GOOD)) is grpc.StatusCode.UNAUTHENTICATED
+
+    tokens_file.write_text("a secret with spaces\n")
+    wait_until(lambda: len(errors()) == 1, "no error", limit_s=5)
+    assert code(guarded, metadata=bearer("new")) is grpc.StatusCode.OK
+    tokens_file.unlink()
+    wait_until(lambda: len(errors()) == 2, "no error", limit_s=5)
+    assert code(guarded, metadata=bearer("new")) is grpc.StatusCode.OK
+
+
+def test_tokens_are_not_told(guarded, caplog):
+    """Neither logs, nor metrics, nor statuses hold a token."""
+    caplog.set_level(logging.DEBUG)
+    call = guarded.stub.Embed.future(CAT, metadata=bearer("almost-good"))
+    assert call.code() is grpc.StatusCode.UNAUTHENTICATED
+
+    assert not re.search("almost|good", call.details() + caplog.text + guarded.page() + repr(call.trailing_metadata()))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"# none\n\n", "holds no token"),
+        (b"one\ntwo words\n", "line 2: a token is"),
+        (b"\xff\n", "not UTF-8"),
+        ("one\nwords\n".encode("utf-16"), "is UTF-16, as some editors of Windows write it; save it as UTF-8"),
+        ("one\nwords\n".encode("utf-16-le"), "is UTF-16"),
+        ("one\nwords\n".encode("utf-32"), "is UTF-32"),
+        (b"one\n" + b"words" * 1000, "line 2: a token has at most 4096 characters, not 5000"),
+    ],
+)
+def test_bad_tokens_file(tmp_path, content, message):
+    """A file of tokens that is no use is one line that names it, without what it holds."""
+    path = tmp_path / "tokens"
+    path.write_bytes(content)
+
+    with pytest.raises(ValueError, match=re.escape(message)) as caught:
+        Tokens(path)
+    assert str(path) in str(caught.value)
+    assert "words" not in str(caught.value)
+
+
+def test_a_tokens_file_with_a_bom(tmp_path):
+    """It has the same tokens as without."""
+    path = tmp_path / "tokens"
+    path.write_bytes(b"\xef\xbb\xbfone\r\ntwo\r\n")
+
+    assert len({Tokens(path).client([f"Bearer {token}"]) for token in ("one", "two")}) == 2
+
+
+@pytest.mark.parametrize("second", [GOOD, OTHER, "wrong"])
+def test_two_authorizations(guarded, second):
+    """A call with two tokens is refused, be they right: who stands in between may have looked at the other one."""
+    call = guarded.stub.Embed.future(CAT, metadata=(*bearer(GOOD), *bearer(second)))
+
+    assert call.code() is grpc.StatusCode.UNAUTHENTICATED
+    assert call.details() == "2 `authorization` came; send one"
+
+
+def test_a_token_that_is_too_long(tokens_file):
+    """It is refused before anything is computed of it."""
+    with pytest.raises(UnauthenticatedError, match="a token of 5000 characters came; none has more than 4096"):
+        Tokens(tokens_file).client(["Bearer " + "a" * 5000])
+
+
+def test_clients_by_token(tokens_file):
+    """A client is the same for each call of a token, whatever stands around it, and no token itself."""
+    tokens = Tokens(tokens_file)
+
+    assert tokens.client([f"Bearer {GOOD}"]) == tokens.client([f"bearer  {GOOD}"]) != tokens.client([f"Bearer {OTHER}"])
+    assert GOOD not in tokens.client([f"Bearer {GOOD}"])
+    assert len(read_tokens(tokens_file)) == 2
+
+
+def test_concurrency_of_a_client(slow_models, tokens_file):
+    """A client with as many calls under way as it may have is RESOURCE_EXHAUSTED; others and its next ones are not."""
+    settings = {"workers": 1, "max_batch_tokens": 32, "tokens_file": tokens_file, "max_concurrent_per_client": 2}
+    request = pb.EmbedRequest(texts=[LONG] * 8)
+    with serve(slow_models, **settings) as running:
+        calls = [running.stub.Embed.future(request, metadata=bearer(GOOD)) for _ in range(2)]
+        running.wait_for("grpc_server_started_total", 2)
+        refused = running.stub.Embed.future(request, metadata=bearer(GOOD))
+        other = running.stub.Embed.future(pb.EmbedRequest(texts=["cat"]), metadata=bearer(OTHER))
+
+        assert refused.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert "2 calls of this client" in refused.details()
+        assert health_code(running, metadata=bearer(GOOD)) is grpc.StatusCode.OK
+        assert {call.code() for call in (*calls, other)} == {grpc.StatusCode.OK}
+        assert running.stub.Embed(pb.EmbedRequest(texts=["cat"]), metadata=bearer(GOOD)).num_tokens == [3]
+        assert running.total("bertline_refused_total", reason="client_concurrency") == 1
+
+
+def test_concurrency_of_an_address(slow_models):
+    """Without tokens a client is an address, whatever its connections; cancelled calls make room."""
+    with serve(slow_models, workers=1, max_batch_tokens=32, max_concurrent_per_client=1) as running:
+        call = running.stub.Embed.future(pb.EmbedRequest(texts=[LONG] * 8))
+        running.wait_for("grpc_server_started_total", 1)
+        with grpc.insecure_channel(running.target, options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
+            other = channel.unary_unary("/bertline.v1.Encoder/ListModels").future(b"")
+            assert other.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        call.cancel()
+        running.wait_for("grpc_server_handled_total", 1, grpc_code="Cancelled")
+
+        assert running.stub.ListModels(pb.ListModelsRequest()).models
+
+
+def request_id(call):
+    return dict(call.trailing_metadata()).get("x-request-id")
+
+
+@pytest.mark.parametrize("text", ["cat", ""])
+def test_request_id(server, text):
+    """A request id comes back, whatever the status; where none came, or none that fits in a log, a new one."""
+    for sent, expected in (("job-7", "job-7"), ("two words", "[0-9a-f]{16}"), (None, "[0-9a-f]{16}")):
+        metadata = (("x-request-id", sent),) if sent else ()
+        call = server.stub.Embed.future(pb.EmbedRequest(texts=[text]), metadata=metadata)
+        assert call.code() in {grpc.StatusCode.OK, grpc.StatusCode.INVALID_ARGUMENT}
+
+        assert re.fullmatch(expected, request_id(call))

@@ -1,0 +1,518 @@
+"""Messages that come slowly, never, in masses, or not at all."""
+
+import asyncio
+import gc
+import math
+import re
+import socket
+import struct
+import subprocess
+import threading
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from pathlib import Path
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from bertline.v1 import encoder_pb2 as pb
+from bertline.v1 import encoder_pb2_grpc
+from serving.core.budget import Budget
+from serving.core.round_robin import Turns
+from serving.grpc_api.connections import close_connections
+from serving.grpc_api.interceptor import MAX_WATCHES_OF_CONNECTION
+from serving.grpc_api.listening import MAX_STREAMS
+from serving.grpc_api.receiving import WINDOW_BYTES, Receiving
+from serving.settings import read_settings
+from tests.serving.attacks import CHECK, EMBED, WATCH, Sender, never_end, read_nothing, reset_rapidly
+from tests.serving.conftest import serve
+from tests.serving.models import write_model
+from tests.serving.processes import listening
+from tests.serving.reliability import check_counts, open_channel, wait_until
+
+CAT = pb.EmbedRequest(texts=["cat"], model=pb.ModelRef(name="embedder"))
+MIB = 2**20
+
+
+@pytest.fixture
+def small(all_tasks):
+    """A server that takes requests of 1 MiB, and has memory for four."""
+    with serve(all_tasks[0], max_request_bytes=MIB, buffer_bytes=4 * MIB, receive_s=30) as running:
+        yield running
+
+
+@pytest.mark.parametrize("path", [EMBED, CHECK])
+def test_messages_without_end(small, path):
+    """A connection that begins many messages and ends none gets no more memory than there is for them; others are
+    answered at once."""
+    before = small.total("process_resident_memory_bytes")
+    with Sender(small.target) as sender:
+        body = struct.pack(">?I", False, MIB) + bytes(MIB - 10)
+        for _ in range(300):
+            sender.send(sender.open(path), body, timeout_s=0.005)
+        started = time.monotonic()
+        for _ in range(20):
+            small.stub.Embed(CAT, timeout=5)
+
+        assert time.monotonic() - started < 5
+        assert sender.num_sent < 300 * 2 * WINDOW_BYTES + 16 * MIB
+        assert small.total("process_resident_memory_bytes") - before < 64 * MIB
+    check_counts(small)
+
+
+def test_connections_with_messages_without_end(small):
+    """Where several connections do so, those with most of them lose some, and a new one is answered all the same."""
+    senders = [Sender(small.target) for _ in range(6)]
+    body = struct.pack(">?I", False, MIB) + bytes(MIB - 10)
+    for _ in range(8):
+        for sender in senders:
+            sender.send(sender.open(EMBED), body, timeout_s=0.005)
+    with open_channel(small.target) as channel:
+        stub = channel.unary_unary(EMBED)
+        started = time.monotonic()
+        assert stub(CAT.SerializeToString(), timeout=5)
+
+    assert time.monotonic() - started < 3
+    small.wait_for("bertline_refused_total", 1, reason="receiving")
+    for sender in senders:
+        sender.close()
+    check_counts(small)
+
+
+def test_a_message_that_takes_too_long(all_tasks):
+    """It is RESOURCE_EXHAUSTED after its time, and counted."""
+    with serve(all_tasks[0], receive_s=0.3) as running, Sender(running.target) as sender:
+        stream = sender.open(EMBED)
+        sender.send(stream, struct.pack(">?I", False, 1000) + bytes(500))
+        wait_until(lambda: stream in sender.ended, "the call goes on", limit_s=5)
+
+        running.wait_for("bertline_refused_total", 1, reason="receiving")
+        assert running.total("grpc_server_handled_total", grpc_code="ResourceExhausted") == 1
+
+
+class Late:
+    """A call whose message comes just when it is given up."""
+
+    def __init__(self):
+        self.message = asyncio.get_running_loop().create_future()
+        self.aborted = grpc.aio.AbortError()
+        self.num_aborts = 0
+
+    async def read(self):
+        return await self.message
+
+    async def abort(self, *status):
+        self.num_aborts += 1
+        await asyncio.sleep(0)
+        raise self.aborted
+
+    def trailing_metadata(self):
+        return ()
+
+
+def test_a_message_that_comes_when_it_is_given_up():
+    """The call ends as gRPC ends what was aborted, and is not answered as well."""
+
+    async def run():
+        call = Late()
+        receiving = Receiving(MIB, MIB, 0.05, lambda error: call.message.set_result(b"late"))
+        with pytest.raises(grpc.aio.AbortError) as raised:
+            await receiving.message("ipv4:127.0.0.1:1", call)
+        return call, raised.value
+
+    call, error = asyncio.run(run())
+    assert error is call.aborted
+    assert call.num_aborts == 1
+
+
+class Silent:
+    """A call whose message does not come, or only after some time."""
+
+    def __init__(self, after_s=math.inf):
+        self.after_s = after_s
+        self.has_ended = asyncio.Event()
+
+    async def read(self):
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self.has_ended.wait(), None if math.isinf(self.after_s) else self.after_s)
+        if self.has_ended.is_set():
+            raise grpc.aio.AbortError
+        return b"message"
+
+    async def abort(self, *status):
+        self.has_ended.set()
+        raise grpc.aio.AbortError
+
+    def trailing_metadata(self):
+        return ()
+
+
+@asynccontextmanager
+async def asking_again(receiving, calls):
+    """Begin calls again and again: (connection, seconds until its message comes) of each."""
+
+    async def ask(connection, after_s):
+        while True:
+            with suppress(Exception):
+                await receiving.message(connection, Silent(after_s))
+
+    tasks = [asyncio.create_task(ask(*call)) for call in calls]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def seconds_to_receive(receiving, connection):
+    """How long a message waits that is there at once."""
+    started = time.monotonic()
+    await receiving.message(connection, Silent(0))
+    return time.monotonic() - started
+
+
+@pytest.mark.parametrize("has_called", [False, True])
+def test_connections_without_a_message_do_not_keep_others_waiting(has_called):
+    """Hundreds of connections begin calls without a message, again and again."""
+    silent = [(f"attacker {number}", math.inf) for number in range(400)] * 2
+
+    async def run():
+        receiving = Receiving(64 * MIB, 4 * MIB, 60, lambda error: None)
+        if has_called:
+            await receiving.message("bystander", Silent(0))
+        async with asking_again(receiving, silent):
+            await asyncio.sleep(2)
+            for _ in range(10):
+                yield await seconds_to_receive(receiving, "bystander")
+                await asyncio.sleep(0.05)
+
+    assert max(asyncio.run(collect(run()))) < 0.5
+
+
+def test_a_new_connection_beside_busy_and_slow_ones():
+    """Each kind of connection has its turns, however much the others ask."""
+    slow = [(f"slow {number}", math.inf) for number in range(60)] * 2
+    prompt = [(f"prompt {number}", 0.005) for number in range(12)] * 2
+
+    async def run():
+        receiving = Receiving(64 * MIB, 4 * MIB, 60, lambda error: None)
+        async with asking_again(receiving, slow + prompt):
+            await asyncio.sleep(1)
+            for number in range(5):
+                yield await seconds_to_receive(receiving, f"new {number}")
+
+    assert max(asyncio.run(collect(run()))) < 0.5
+
+
+async def collect(items):
+    return [item async for item in items]
+
+
+def test_a_stall_of_the_event_loop_makes_no_connection_slow():
+    """Messages that came meanwhile are seen before it is judged how long they took."""
+
+    async def run():
+        receiving = Receiving(64 * MIB, 4 * MIB, 60, lambda error: None)
+        reading = asyncio.create_task(receiving.message("bystander", Silent(0.003)))
+        await asyncio.sleep(0)
+        time.sleep(0.1)
+        await reading
+        return receiving._standing("bystander").name
+
+    assert asyncio.run(run()) == "PROMPT"
+
+
+def test_a_large_message_that_comes_slowly(small):
+    """It is answered, if it comes within its time."""
+    request = pb.EmbedRequest(texts=["cat " * 2000] * 100, truncate=True, model=pb.ModelRef(name="embedder"))
+    message = request.SerializeToString()
+    with Sender(small.target) as sender:
+        stream = sender.open(EMBED)
+        data = struct.pack(">?I", False, len(message)) + message
+        for start in range(0, len(data), 100_000):
+            sender.send(stream, data[start : start + 100_000], last=start + 100_000 >= len(data))
+            time.sleep(0.05)
+        small.wait_for("grpc_server_handled_total", 1, grpc_code="OK")
+
+
+def test_a_call_without_a_message(server):
+    """It is INVALID_ARGUMENT, not left open."""
+    call = server.channel.stream_unary(EMBED).future(iter(()), timeout=10)
+
+    assert call.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert call.details() == "the call came without a message"
+
+
+def test_many_small_calls_at_once(small):
+    """A burst of a thousand on one connection is answered, in turns, with little memory as well."""
+    calls = [small.stub.Embed.future(CAT, timeout=60) for _ in range(1000)]
+
+    assert Counter(call.code() for call in calls) == {grpc.StatusCode.OK: 1000}
+
+
+def test_more_calls_than_a_connection_may_have(all_tasks, monkeypatch):
+    """They wait at the client, and none is lost: a call that has ended makes room for another at once."""
+    monkeypatch.setattr("serving.grpc_api.listening.MAX_STREAMS", 50)
+    with serve(all_tasks[0]) as running:
+        calls = [running.stub.Embed.future(CAT, timeout=60) for _ in range(2000)]
+
+        assert Counter(call.code() for call in calls) == {grpc.StatusCode.OK: 2000}
+
+
+def test_messages_that_have_come(slow_models):
+    """A connection whose messages take the memory for such is refused more of them, and another one is not."""
+    with serve(slow_models, workers=1, max_request_bytes=MIB, buffer_bytes=4 * MIB, max_queue_s=1000) as running:
+        request = pb.EmbedRequest(texts=["cat " * 5000] * 20, truncate=True)
+        with open_channel(running.target) as channel:
+            message = request.SerializeToString()
+            calls = [channel.unary_unary(EMBED).future(message, timeout=60) for _ in range(8)]
+            running.wait_for("bertline_refused_total", 1, reason="no_room")
+            assert running.stub.Embed(pb.EmbedRequest(texts=["cat"]), timeout=60).num_tokens == [3]
+            codes = Counter(call.code() for call in calls)
+
+        assert codes[grpc.StatusCode.OK] >= 1
+        assert codes[grpc.StatusCode.RESOURCE_EXHAUSTED] >= 1
+        check_counts(running)
+
+
+def test_watches(server):
+    """Watches of health are bounded by connection, and so are the names that they may give."""
+    with open_channel(server.target) as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        watches = [stub.Watch(health_pb2.HealthCheckRequest()) for _ in range(MAX_WATCHES_OF_CONNECTION)]
+        for watch in watches:
+            next(watch)
+        more = stub.Watch(health_pb2.HealthCheckRequest(), timeout=5)
+        assert more.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert "too many watches" in more.details()
+        for watch in watches:
+            watch.cancel()
+    long = health_pb2_grpc.HealthStub(server.channel).Watch(
+        health_pb2.HealthCheckRequest(service="a" * 5000), timeout=5
+    )
+
+    assert long.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert "larger than max" in long.details()
+    assert server.total("bertline_refused_total", reason="watches") == 1
+
+
+def test_turns():
+    """Each caller has its turn, whatever others ask; what is too much is taken from the one with most."""
+    turns = Turns()
+    for caller, item in [("a", 1), ("a", 2), ("a", 3), ("b", 4), ("c", 5), ("b", 6)]:
+        turns.put(caller, item)
+
+    assert turns.take_back() == 3
+    assert [turns.take() for _ in range(2)] == [("a", 1), ("b", 4)]
+    assert turns.take(lambda caller: caller != "c") == ("a", 2)
+    assert [turns.take() for _ in range(2)] == [("c", 5), ("b", 6)]
+    assert turns.take() is None
+    assert len(turns) == 0
+
+
+def test_budget():
+    """One connection may take all for a message, greedy ones end with equal parts, and some always remains."""
+    budget = Budget(1000)
+    assert budget.fits("a", 1000)
+    while budget.fits("a", 1):
+        budget.add("a", 1)
+    assert budget["a"] == 500
+    while budget.fits("b", 1):
+        budget.add("b", 1)
+    assert budget["b"] == 250
+    assert budget.fits("c", 250)
+    budget.add("a", -500)
+
+    assert budget["a"] == 0
+    assert budget.held == 250
+
+
+def test_buffer_that_does_not_hold_requests():
+    """It is a mistake in the settings, told with both numbers."""
+    with pytest.raises(
+        ValueError, match=r"--buffer-bytes.*1048576 do not hold four requests of --max-request-bytes, 4"
+    ):
+        read_settings(["--buffer-bytes", str(MIB)])
+
+
+@pytest.mark.parametrize("text", ["cat", ""])
+def test_memory_of_refused_messages(small, text):
+    """It is free at once, not when the garbage collector comes by, be a message too large or wrong."""
+    message = pb.EmbedRequest(texts=[text, "x" * (MIB - 100 if text == "" else MIB)]).SerializeToString()
+    ask = small.channel.unary_unary(EMBED)
+    assert ask.future(message, timeout=20).code() in (
+        grpc.StatusCode.INVALID_ARGUMENT,
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+    )
+    before = small.total("process_resident_memory_bytes")
+    gc.disable()
+    try:
+        for _ in range(60):
+            assert ask.future(message, timeout=20).code() is not grpc.StatusCode.OK
+        grown = small.total("process_resident_memory_bytes") - before
+    finally:
+        gc.enable()
+
+    assert grown < 30 * MIB
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", [EMBED, CHECK, WATCH])
+def test_many_streams_of_large_messages(all_tasks, path):
+    """At the defaults, a connection that fills all its streams adds no more memory than its windows and the budget."""
+    with serve(all_tasks[0]) as running:
+        before = running.total("process_resident_memory_bytes")
+        never_end(running.target, MAX_STREAMS, 4_000_000, path=path, seconds=8)
+
+        assert running.total("process_resident_memory_bytes") - before < 384 * MIB
+        assert running.stub.Embed(CAT, timeout=5).num_tokens == [3]
+        check_counts(running)
+
+
+def test_replies_that_many_connections_do_not_read(tmp_path):
+    """All together take no more than the budget; a client that reads is answered meanwhile, and when they have gone."""
+    write_model(tmp_path, hidden_size=512)
+    message = pb.EmbedRequest(texts=["cat"] * 2000).SerializeToString()  # of which the reply has 4 MB
+    settings = {"max_request_bytes": MIB, "buffer_bytes": 32 * MIB, "cache_bytes": 10**7, "max_queue_s": 1000}
+    with serve(tmp_path, **settings) as running:
+        running.stub.Embed(pb.EmbedRequest(texts=["cat"]))
+        before = running.total("process_resident_memory_bytes")
+        senders = [Sender(running.target, reads=False) for _ in range(6)]
+        for _ in range(6):
+            for sender in senders:
+                sender.send(sender.open(EMBED), struct.pack(">?I", False, len(message)) + message, last=True)
+        running.wait_for("bertline_refused_total", 1, reason="no_room")
+
+        assert running.stub.Embed(pb.EmbedRequest(texts=["cat"]), timeout=10).num_tokens == [3]
+        running.wait_for("grpc_server_handled_total", 2 + 36)
+        assert running.total("process_resident_memory_bytes") - before < 100 * MIB
+        for sender in senders:
+            sender.close()
+        check_counts(running)
+
+
+def test_a_connection_that_never_reads_makes_room(tmp_path, caplog):
+    """It is closed when others need its room and it has read nothing for long."""
+    write_model(tmp_path, hidden_size=512)
+    message = pb.EmbedRequest(texts=["cat"] * 2000).SerializeToString()
+    settings = {"max_request_bytes": MIB, "buffer_bytes": 12 * MIB, "keepalive_timeout_s": 0.2, "max_queue_s": 1000}
+    with serve(tmp_path, **settings) as running, Sender(running.target, reads=False) as sender:
+        sender.send(sender.open(EMBED), struct.pack(">?I", False, len(message)) + message, last=True)
+        running.wait_for("grpc_server_handled_total", 1)
+        time.sleep(0.3)
+        with open_channel(running.target) as channel:
+            for _ in range(20):
+                channel.unary_unary(EMBED).future(message, timeout=20).code()
+                if sender.is_closed:
+                    break
+
+            assert sender.is_closed
+            wait_until(lambda: channel.unary_unary(EMBED).future(message).code() is grpc.StatusCode.OK, "no room")
+    assert [record.levelname for record in caplog.records] == ["WARNING"]  # that tells of the connection
+
+
+def test_rapid_reset(server, caplog):
+    """A connection that begins calls and cancels each at once is closed with a line in the log; others are answered,
+    meanwhile and afterwards."""
+    began = time.monotonic()
+    with ThreadPoolExecutor() as threads:
+        resetting = threads.submit(reset_rapidly, server.target, seconds=10)
+        codes = Counter[grpc.StatusCode]()
+        while not resetting.done():
+            codes[server.stub.Embed.future(CAT, timeout=10).code()] += 1
+    count, is_closed, _ = resetting.result()
+
+    assert codes.keys() == {grpc.StatusCode.OK}
+    assert is_closed
+    assert count < 50_000
+    assert time.monotonic() - began < 9
+    assert server.stub.Embed(CAT, timeout=5).num_tokens == [3]
+    assert [record.levelname for record in caplog.records if "cancelled more than" in record.getMessage()] == [
+        "WARNING"
+    ]
+    check_counts(server)
+
+
+def test_calls_that_are_cancelled_leave_room_for_others(server):
+    """While the event loop is busy, gRPC keeps calls for it, and cancels what comes when it has too many."""
+    senders = [Sender(server.target) for _ in range(3)]
+    server.loop.call_soon_threadsafe(time.sleep, 1.5)
+    for sender in senders:
+        for _ in range(2500):
+            sender.reset(sender.open(EMBED))
+
+    assert server.stub.Embed(CAT, timeout=10).num_tokens == [3]
+    for sender in senders:
+        sender.close()
+    check_counts(server)
+
+
+def test_many_calls_that_are_cancelled(slow_models):
+    """A client that gives up what it has under way keeps its connection."""
+    with serve(slow_models, workers=1, max_queue_s=1000) as running:
+        calls = [running.stub.Embed.future(pb.EmbedRequest(texts=["cat " * 30])) for _ in range(150)]
+        running.wait_for("grpc_server_started_total", 150)
+        for call in calls:
+            call.cancel()
+        running.wait_for("grpc_server_handled_total", 100, grpc_code="Cancelled")
+
+        assert running.stub.Embed(pb.EmbedRequest(texts=["cat"]), timeout=10).num_tokens == [3]
+        check_counts(running)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_closing_a_connection(host):
+    """It is found by the name that gRPC gives its peer, and others stay."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.create_server((host, 0), family=family) as listener:
+        clients = [socket.create_connection(listener.getsockname()[:2]) for _ in range(2)]
+        servers = [listener.accept()[0] for _ in range(2)]
+        port = clients[0].getsockname()[1]
+        peer = f"ipv6:%5B::1%5D:{port}" if ":" in host else f"ipv4:{host}:{port}"
+
+        close_connections({peer: "a test"})
+        assert clients[0].recv(1) == b""
+        servers[1].sendall(b"x")
+        assert clients[1].recv(1) == b"x"
+        for item in (*clients, *servers):
+            item.close()
+
+
+def resident_mib(pid):
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(re.search(r"VmRSS:\s+(\d+) kB", status)[1]) / 1024
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is read as Linux tells it")
+def test_three_attackers_together(tmp_path):
+    """They add no more than 128 MiB and the budget, which come back, and a bystander is answered all the while."""
+    write_model(tmp_path, hidden_size=256)
+    message = pb.EmbedRequest(texts=["cat"] * 8000).SerializeToString()  # of which the reply has 8 MB
+    attacks = [
+        [partial(never_end, num_streams=1000, size=4_000_000, path=path) for path in (EMBED, CHECK, WATCH)],
+        [partial(read_nothing, path=EMBED, message=message, num_calls=30) for _ in range(12)]
+        + [partial(never_end, num_streams=1000, size=8_000_000), reset_rapidly],
+    ]
+    flags = ("--buffer-bytes", 64 * MIB, "--max-queue-s", 1000)
+    with listening(tmp_path, *flags, log=subprocess.DEVNULL) as (process, target, _), open_channel(target) as channel:
+        stub = encoder_pb2_grpc.EncoderStub(channel)
+        stub.Embed(pb.EmbedRequest(texts=["cat"] * 4000), timeout=60)
+        time.sleep(30)  # until what the first request leaves behind has been given back
+        before = most = resident_mib(process.pid)
+        for together in attacks:
+            threads = [threading.Thread(target=attack, args=(target,), kwargs={"seconds": 8}) for attack in together]
+            for thread in threads:
+                thread.start()
+            while any(thread.is_alive() for thread in threads):
+                assert stub.Embed(pb.EmbedRequest(texts=["cat"]), timeout=10).num_tokens == [3]
+                most = max(most, resident_mib(process.pid))
+                time.sleep(0.05)
+
+        assert most - before < 128 + 64
+        wait_until(lambda: resident_mib(process.pid) < before + 48, "memory does not come back", limit_s=30)

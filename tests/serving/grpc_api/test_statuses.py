@@ -1,0 +1,360 @@
+import re
+
+import grpc
+import pytest
+from google.rpc import error_details_pb2
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_status import rpc_status
+
+from bertline.v1 import encoder_pb2 as pb
+from serving.core.errors import CODES, told
+from serving.core.scheduler import ComputeError, ExpiredError, QueueFullError
+from serving.grpc_api.encoder import METHODS
+from tests.serving.conftest import serve
+from tests.serving.models import write_model
+
+
+@pytest.fixture(scope="module")
+def versions(tmp_path_factory):
+    """A server of two embedders, one of them in three versions."""
+    models = tmp_path_factory.mktemp("versions")
+    for version in ("1", "9", "10"):
+        write_model(models, "many", version)
+    write_model(models, "other")
+    with serve(models) as running:
+        yield running
+
+
+def refused(call, request, **options):
+    """The error of a call that must fail, and the fields that its details name."""
+    with pytest.raises(grpc.RpcError) as caught:
+        call(request, **options)
+    error = caught.value
+    fields = {}
+    if status := rpc_status.from_call(error):
+        for detail in status.details:
+            bad = error_details_pb2.BadRequest()
+            assert detail.Unpack(bad)
+            fields |= {item.field: item.description for item in bad.field_violations}
+    return error, fields
+
+
+@pytest.mark.parametrize(
+    ("method", "request_", "expected"),
+    [
+        ("Embed", pb.EmbedRequest(texts=["cat", "", "dog", " "]), {"texts[1]": "empty", "texts[3]": "empty"}),
+        ("Embed", pb.EmbedRequest(texts=["dog", "cat " * 31]), {"texts[1]": "33 tokens came, 32 fit"}),
+        ("Embed", pb.EmbedRequest(texts=["dog"], pooling=7), {"pooling": "unknown: 7"}),
+        ("Embed", pb.EmbedRequest(texts=["dog"], pooling=pb.POOLING_CLS), {"pooling": "has `mean`, not `cls`"}),
+        (
+            "Classify",
+            pb.ClassifyRequest(inputs=[pb.TextInput(text="a", text_pair=""), pb.TextInput(text="")]),
+            {"inputs[0].text_pair": "empty", "inputs[1].text": "empty"},
+        ),
+        (
+            "Classify",
+            pb.ClassifyRequest(inputs=[pb.TextInput(text="cat " * 20, text_pair="cat " * 20)]),
+            {"inputs[0].text": "43 tokens came, 32 fit"},
+        ),
+        (
+            "Answer",
+            pb.AnswerRequest(
+                inputs=[pb.AnswerInput(question="who", contexts=[""]), pb.AnswerInput(contexts=["cat", " "])]
+            ),
+            {"inputs[0].contexts[0]": "empty", "inputs[1].question": "empty", "inputs[1].contexts[1]": "empty"},
+        ),
+        (
+            "Answer",
+            pb.AnswerRequest(inputs=[pb.AnswerInput(question="who " * 7, contexts=["cat"])]),
+            {"inputs[0].question": "7 tokens came, 6 fit"},
+        ),
+        (
+            "Answer",
+            pb.AnswerRequest(inputs=[pb.AnswerInput(question="who", contexts=["cat"]), pb.AnswerInput(question="who")]),
+            {"inputs[1].contexts": "at least one"},
+        ),
+        (
+            "Embed",
+            pb.EmbedRequest(texts=["dog"], dimensions=9, window_stride=8, normalize=False),
+            {"dimensions": "9 were asked for, this model has 8", "window_stride": "none without `windows`"},
+        ),
+        (
+            "Embed",
+            pb.EmbedRequest(texts=["dog"], windows=True, window_stride=7),
+            {"window_stride": "at least 8 tokens"},
+        ),
+        ("Embed", pb.EmbedRequest(texts=["dog", ""], windows=True), {"texts[1]": "empty"}),
+        (
+            "Regress",
+            pb.RegressRequest(inputs=[pb.TextInput(text="a", text_pair=" "), pb.TextInput(text="cat " * 31)]),
+            {"inputs[0].text_pair": "empty", "inputs[1].text": "33 tokens came, 32 fit"},
+        ),
+        (
+            "Choose",
+            pb.ChooseRequest(inputs=[pb.ChooseInput(question="who", choices=["cat"]), pb.ChooseInput()]),
+            {"inputs[0].choices": "1 of them; at least two", "inputs[1].choices": "0 of them; at least two"},
+        ),
+        (
+            "Choose",
+            pb.ChooseRequest(
+                inputs=[
+                    pb.ChooseInput(choices=["cat", ""]),
+                    pb.ChooseInput(context="who " * 20, choices=["cat", "dog"]),
+                    pb.ChooseInput(question=" ", choices=["cat", "dog"]),
+                ]
+            ),
+            {
+                "inputs[0].choices[1]": "empty",
+                "inputs[1].context": "24 tokens came, 16 fit",
+                "inputs[2].question": "empty",
+            },
+        ),
+        (
+            "Tag",
+            pb.TagRequest(
+                inputs=[
+                    pb.TagInput(text="cat"),
+                    pb.TagInput(),
+                    pb.TagInput(text="cat", words=["dog"]),
+                ]
+            ),
+            {"inputs[2].words": "give one of them"},
+        ),
+        (
+            "Tag",
+            pb.TagRequest(
+                inputs=[
+                    pb.TagInput(text="\u200b"),
+                    pb.TagInput(words=["", " "]),
+                    pb.TagInput(words=["cat", "cat." * 9]),
+                ]
+            ),
+            {"inputs[0].text": "empty", "inputs[1].words": "empty"},
+        ),
+        (
+            "Tag",
+            pb.TagRequest(inputs=[pb.TagInput(words=["cat", "cat." * 9])]),
+            {"inputs[0].words": "20 tokens came, 16 fit"},
+        ),
+        ("FillMask", pb.FillMaskRequest(texts=["[MASK]", "cat"]), {"texts[1]": "[MASK]"}),
+        ("FillMask", pb.FillMaskRequest(texts=["[MASK]"], targets=["cat", "qqq"]), {"targets[1]": "vocabulary"}),
+    ],
+)
+def test_bad_fields(server, method, request_, expected):
+    """A bad input is INVALID_ARGUMENT, and the details name every bad field and only those."""
+    error, fields = refused(getattr(server.stub, method), request_)
+
+    assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert fields.keys() == expected.keys()
+    assert all(part in fields[field] for field, part in expected.items())
+    assert all(field in error.details() for field in list(fields)[:3])
+
+
+def test_very_many_bad_fields(server):
+    """Bad inputs beyond what metadata carries are counted in the message, the first ones named."""
+    error, fields = refused(server.stub.Embed, pb.EmbedRequest(texts=["cat " * 40] * 1000))
+
+    assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert list(fields)[:2] == ["texts[0]", "texts[1]"]
+    assert len(fields) > 20
+    assert "997 more" in error.details()
+
+
+def test_long_names(server):
+    """An error that repeats a name of the request stays short enough to travel, that of a health check as well."""
+    name = "\N{PILE OF POO}" * 100_000
+    errors = [
+        refused(server.stub.Embed, pb.EmbedRequest(model=pb.ModelRef(name=name)))[0],
+        refused(health_pb2_grpc.HealthStub(server.channel).Check, health_pb2.HealthCheckRequest(service=name[:1000]))[
+            0
+        ],
+    ]
+
+    assert [error.code() for error in errors] == [grpc.StatusCode.NOT_FOUND] * 2
+
+
+def raw_call(server, method, data):
+    return server.channel.unary_unary(f"/bertline.v1.Encoder/{method}")(data)
+
+
+@pytest.mark.parametrize(
+    ("method", "message", "fields"),
+    [
+        ("Embed", pb.EmbedRequest(texts=["cat", "XX", "dog", "XX"]), ["texts[1]", "texts[3]"]),
+        ("Embed", pb.EmbedRequest(texts=["cat"], model=pb.ModelRef(name="XX")), ["model.name"]),
+        (
+            "Answer",
+            pb.AnswerRequest(inputs=[pb.AnswerInput(question="who", contexts=["cat", "XX"])]),
+            ["inputs[0].contexts[1]"],
+        ),
+        ("Classify", pb.ClassifyRequest(inputs=[pb.TextInput(text="a", text_pair="XX")]), ["inputs[0].text_pair"]),
+        ("FillMask", pb.FillMaskRequest(texts=["[MASK]"], targets=["XX"]), ["targets[0]"]),
+    ],
+)
+def test_not_utf8(server, method, message, fields):
+    """Strings that are not UTF-8 are INVALID_ARGUMENT, named like other bad fields."""
+    data = message.SerializeToString().replace(b"XX", b"\xff\xfe")
+
+    error, found = refused(lambda raw: raw_call(server, method, raw), data)
+
+    assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert found == dict.fromkeys(fields, "not UTF-8")
+
+
+@pytest.mark.parametrize("method", sorted(METHODS))
+def test_not_a_message(server, method):
+    """Bytes that are no message at all are INVALID_ARGUMENT, naming what was expected."""
+    error, fields = refused(lambda raw: raw_call(server, method, raw), b"\x0f\xff\xff")
+
+    assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert f"bertline.v1.{method}Request" in error.details()
+    assert not fields
+
+
+def test_unknown_method(server):
+    """What the service does not have is UNIMPLEMENTED."""
+    error, _ = refused(lambda raw: raw_call(server, "Sing", raw), b"")
+
+    assert error.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "listed"),
+    [("nobody", "", "many/1 (embedding), many/9 (embedding), many/10"), ("many", "2", "1, 9, 10"), ("other", "9", "1")],
+)
+def test_model_not_found(versions, name, version, listed):
+    """An unknown model or version is NOT_FOUND, and the message lists what is loaded."""
+    error, _ = refused(versions.stub.Embed, pb.EmbedRequest(model=pb.ModelRef(name=name, version=version)))
+
+    assert error.code() is grpc.StatusCode.NOT_FOUND
+    assert listed in error.details()
+
+
+@pytest.mark.parametrize("method", ["GetModel", "Tokenize"])
+def test_any_model(versions, method):
+    """Calls for models of any task find them by the same rules."""
+    call, request_type = getattr(versions.stub, method), getattr(pb, f"{method}Request")
+
+    assert call(request_type(model=pb.ModelRef(name="many"))).model.version == "10"
+    error, _ = refused(call, request_type())
+    assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert "name one of the models: many/10 (embedding), other/1 (embedding)" in error.details()
+    error, _ = refused(call, request_type(model=pb.ModelRef(name="many", version="2")))
+    assert error.code() is grpc.StatusCode.NOT_FOUND
+
+
+@pytest.mark.parametrize(("version", "expected"), [("", "10"), ("9", "9"), ("1", "1")])
+def test_version(versions, version, expected):
+    """The version that was asked for answers, the highest by number if none was."""
+    reply = versions.stub.Embed(pb.EmbedRequest(model=pb.ModelRef(name="many", version=version)))
+
+    assert reply.model.version == expected
+
+
+def test_ambiguous_model(versions):
+    """Without a name, several models of the task are INVALID_ARGUMENT, and the message lists them."""
+    error, _ = refused(versions.stub.Embed, pb.EmbedRequest())
+
+    assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert "many/10" in error.details()
+    assert "other/1" in error.details()
+
+
+@pytest.mark.parametrize("name", ["", "many"])
+def test_wrong_task(versions, name):
+    """A task that the model, or no model, does is INVALID_ARGUMENT."""
+    error, _ = refused(versions.stub.Classify, pb.ClassifyRequest(model=pb.ModelRef(name=name)))
+
+    assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert "classification" in error.details()
+    assert "many/1 (embedding)" in error.details()
+
+
+def test_starting(all_tasks):
+    """Until the models are loaded every call is UNAVAILABLE."""
+    with serve(all_tasks[0], load=False) as running:
+        for method in ("Embed", "ListModels"):
+            error, _ = refused(getattr(running.stub, method), getattr(pb, f"{method}Request")())
+
+            assert error.code() is grpc.StatusCode.UNAVAILABLE
+            assert "starting" in error.details()
+
+
+@pytest.mark.parametrize(
+    ("count", "message", "counted"),
+    [
+        (300, "larger than max (1500 bytes vs. 1000 of --max-request-bytes); send fewer or shorter inputs per call", 1),
+        (1000, "Received message larger than max (5000 vs. 2000)", 0),
+    ],
+)
+def test_too_large_message(all_tasks, count, message, counted):
+    """A message above the limit is RESOURCE_EXHAUSTED and not to be sent again, and the server goes on; one that is
+    not above twice the limit is counted, what is larger gRPC refuses while it comes."""
+    with serve(all_tasks[0], max_request_bytes=1000) as running:
+        error, _ = refused(running.stub.Embed, pb.EmbedRequest(texts=["cat"] * count))
+
+        assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert message in error.details()
+        assert not counted or dict(error.trailing_metadata())["grpc-retry-pushback-ms"] == "-1"
+        assert running.stub.Embed(pb.EmbedRequest(texts=["cat"])).num_tokens == [3]
+        running.wait_for("grpc_server_handled_total", 1 + counted)
+        assert running.total("grpc_server_handled_total", grpc_code="ResourceExhausted") == counted
+        assert running.total("bertline_refused_total", reason="message_too_large") == counted
+
+
+def embedded(server, *metadata):
+    request = pb.EmbedRequest(texts=["cat"] * 100, model={"name": "embedder"})
+    return server.stub.Embed.future(request, metadata=metadata, timeout=10)
+
+
+def test_a_reply_that_the_client_does_not_take_is_refused(server):
+    """Where its metadata say what it takes, with both sizes; without, and within the limit, it comes."""
+    size = embedded(server).result().ByteSize()
+
+    assert size > 100 * 8 * 4
+    assert embedded(server, ("max-reply-bytes", str(size + 100))).code() is grpc.StatusCode.OK
+    refusal = embedded(server, ("max-reply-bytes", "3000"))
+    assert refusal.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert re.match(r"the reply is larger than max \(\d+ bytes vs. 3000 of max-reply-bytes\)", refusal.details())
+
+
+@pytest.mark.parametrize("value", ["", "4 MiB", "-1", "1e6", "9" * 30])
+def test_a_limit_of_replies_that_is_no_number_is_refused(server, value):
+    """By name."""
+    call = embedded(server, ("max-reply-bytes", value))
+
+    assert call.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert call.details() == f"`max-reply-bytes` must be a number of bytes: `{value}`"
+
+
+def test_all_errors_have_a_status():
+    """Whatever the scheduler raises has a status of its own."""
+    assert {QueueFullError, ExpiredError, ComputeError} <= CODES.keys()
+
+
+def test_an_error_that_nobody_foresaw(versions, monkeypatch, caplog):
+    """The caller learns nothing of it; the log has its traceback."""
+
+    def fail(*arguments):
+        raise ZeroDivisionError("a secret")
+
+    monkeypatch.setattr("serving.grpc_api.encoder.describe", fail)
+    error, _ = refused(versions.stub.ListModels, pb.ListModelsRequest())
+
+    assert error.code() is grpc.StatusCode.INTERNAL
+    assert "secret" not in error.details()
+    (record,) = [record for record in caplog.records if record.exc_info]
+    assert record.exc_info[2].tb_frame
+
+
+def test_a_name_with_its_version(versions):
+    """Who writes the version into the name is told of the other field."""
+    error, _ = refused(versions.stub.Embed, pb.EmbedRequest(model=pb.ModelRef(name="many/9"), texts=["cat"]))
+
+    assert error.details().startswith("no model of that name: `many/9`; its version is a field of its own (loaded: ")
+
+
+def test_files_that_cannot_be_read():
+    """An error of the operating system is told by the file and the reason, without a number."""
+    assert told(PermissionError(13, "Permission denied", "/key.pem")) == "cannot read `/key.pem`: permission denied"
+    assert told(OSError("cannot listen\nthere")) == "cannot listen there"

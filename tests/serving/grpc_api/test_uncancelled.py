@@ -1,0 +1,72 @@
+import asyncio
+import contextlib
+
+import pytest
+
+from serving.grpc_api.uncancelled import uncancelled
+
+
+async def read(future, log):
+    """As gRPC's reads: the result is taken from where it lies once a future is done."""
+    await future
+    log.append("read")
+    return future.result()
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_it_returns_what_the_coroutine_returns(steps):
+    """Whether its futures are done before or later, and however many they are."""
+
+    async def several(futures):
+        return [await future for future in futures]
+
+    async def run():
+        loop = asyncio.get_running_loop()
+        futures = [loop.create_future() for _ in range(steps)]
+        futures[0].set_result(0)
+        for number, future in enumerate(futures[1:], 1):
+            loop.call_later(0.01 * number, future.set_result, number)
+        return await uncancelled(several(futures))
+
+    assert asyncio.run(run()) == list(range(steps))
+
+
+def test_errors_come_out():
+    """Errors of the coroutine are raised, and errors of what it awaits."""
+
+    async def run():
+        future = asyncio.get_running_loop().create_future()
+        future.set_exception(KeyError("lost"))
+        await uncancelled(read(future, []))
+
+    with pytest.raises(KeyError, match="lost"):
+        asyncio.run(run())
+
+
+@pytest.mark.parametrize("outcome", ["result", "error"])
+def test_cancelling_leaves_it_to_end_by_itself(outcome):
+    """The future is not cancelled, and what comes after it is done; who waited hears of the cancellation at once."""
+
+    async def run():
+        future, log = asyncio.get_running_loop().create_future(), []
+        waiting = asyncio.create_task(uncancelled(read(future, log)))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await waiting
+        assert waiting.cancelled()
+        assert not future.done()
+        future.set_exception(OSError()) if outcome == "error" else future.set_result(1)
+        await asyncio.sleep(0.01)
+        return log
+
+    assert asyncio.run(run()) == (["read"] if outcome == "result" else [])
+
+
+def test_nothing_to_wait_for():
+    """A coroutine that awaits nothing is done at once."""
+
+    async def at_once():
+        return 7
+
+    assert asyncio.run(uncancelled(at_once())) == 7

@@ -1,0 +1,253 @@
+import grpc
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from serving.open_inference import token_ids
+from serving.open_inference.service import METHODS
+from serving.open_inference.v2 import service_pb2 as pb
+from tests.serving.open_inference.messages import call, infer, infer_request, stub, with_lengths
+
+IDS = np.array([[2, 8, 9, 3], [2, 8, 3, 0]])
+MASK = np.array([[1, 1, 1, 1], [1, 1, 1, 0]])
+
+
+def text_request(**fields):
+    """A sound request for vectors of two texts, with some fields of its input changed."""
+    request = infer_request("embedder", text=["cat", "dog"])
+    for name, value in fields.items():
+        setattr(request.inputs[0], name, value) if isinstance(value, str) else _replace(request.inputs[0], name, value)
+    return request
+
+
+def _replace(message, name, values):
+    message.ClearField(name)
+    getattr(message, name).extend(values)
+    return message
+
+
+def with_raw(*raw, model="embedder", **inputs):
+    request = infer_request(model, **(inputs or {"text": ["cat", "dog"]}))
+    return _replace(request, "raw_input_contents", raw)
+
+
+def with_parameter(**fields):
+    """A sound request with a parameter on its input or output."""
+    request = infer_request("embedder", text=["cat"], outputs=["embedding"])
+    for name, where in fields.items():
+        getattr(request, where)[0].parameters[name].int64_param = 1
+    return request
+
+
+def both_contents():
+    request = infer_request("embedder", text=["cat"])
+    request.inputs[0].contents.bytes_contents.append(b"cat")
+    return request
+
+
+def wrong_contents():
+    request = infer_request("embedder", text=["cat"], typed=True)
+    request.inputs[0].contents.int64_contents.append(1)
+    return request
+
+
+MISTAKES = {
+    "no model": (
+        infer_request("", text=["cat"]),
+        "model_name: empty; name a model (loaded: chooser, classifier, embedder",
+    ),
+    "no inputs": (infer_request("embedder"), "inputs: `text` is missing (this model takes text)"),
+    "missing input": (infer_request("reader", question=["who"]), "inputs: `context` is missing"),
+    "unknown input": (infer_request("embedder", image=["a\nb"]), "inputs[0].name: unknown: `image` (this model takes"),
+    "line feed": (infer_request("embedder", **{"a\nb": ["c"]}), "inputs[0].name: unknown: `a\\nb`"),
+    "twice": (
+        pb.ModelInferRequest(model_name="embedder", inputs=2 * list(infer_request("", text=[], typed=True).inputs)),
+        "inputs[1].name: `text` came before",
+    ),
+    "texts and ids": (
+        infer_request("embedder", text=["a"], input_ids=IDS),
+        "inputs: texts and token ids came; send one",
+    ),
+    "numbers as text": (infer_request("embedder", text=np.array([1])), "`INT64` came, `text` takes BYTES"),
+    "unknown datatype": (text_request(datatype="FP8"), "inputs[0].datatype: `FP8` came, `text` takes BYTES"),
+    "rank": (infer_request("embedder", text=[["a", "b"]]), "inputs[0].shape: [1, 2] came, `text` takes [n]"),
+    "no axes": (text_request(shape=[]), "inputs[0].shape: [] came"),
+    "negative": (text_request(shape=[-2]), "inputs[0].shape: [-2] came"),
+    "shape": (text_request(shape=[3]), "raw_input_contents[0]: 2 elements came, the shape [3] has 3"),
+    "huge shape": (text_request(shape=[2**62]), f"inputs[0].shape: [{2**62}] came, an axis is from 0 to {2**31 - 1}"),
+    "large shape": (text_request(shape=[2**31 - 1]), f"{2**31 - 1} inputs came, a request takes 8192"),
+    "many axes": (text_request(shape=[127] * 30_000), "inputs[0].shape: 30000 axes came, an input has at most 2"),
+    "many huge axes": (text_request(shape=[1] + [2**62] * 300), "inputs[0].shape: 301 axes came"),
+    "cut off": (with_raw(with_lengths([b"cat", b"dog"])[:-1]), "raw_input_contents[0]: element 1 is cut off"),
+    "cut length": (with_raw(with_lengths([b"cat"]) + b"\1"), "raw_input_contents[0]: element 1 is cut off"),
+    "raw for none": (with_raw(b"", b""), "raw_input_contents: 2 came for 1 inputs"),
+    "both contents": (both_contents(), "inputs[0].contents: not together with raw_input_contents"),
+    "wrong contents": (wrong_contents(), "inputs[0].contents: BYTES goes into bytes_contents, not int64_contents"),
+    "not UTF-8": (with_raw(with_lengths([b"cat", b"\xff"])), "text[1]: not UTF-8"),
+    "empty text": (infer_request("embedder", text=["cat", " "]), "text[1]: empty text"),
+    "long text": (infer_request("embedder", text=["cat " * 40]), "text[0]: text too long: 42 tokens came, 32 fit"),
+    "long question": (infer_request("reader", question=["who " * 7], context=["cat"]), "question[0]: text too long"),
+    "no mask in text": (infer_request("filler", text=["cat"]), "text[0]: no `[MASK]`"),
+    "numbers differ": (
+        infer_request("reader", question=["who"], context=["cat", "dog"]),
+        "inputs: differ in number: 1 of `question`, 2 of `context`",
+    ),
+    "unknown output": (
+        infer_request("embedder", text=["cat"], outputs=["logits"]),
+        "outputs[0].name: unknown: `logits` (these inputs give embedding)",
+    ),
+    "output twice": (infer_request("embedder", text=["a"], outputs=["embedding"] * 2), "outputs[1].name: `embedding`"),
+    "unknown parameter": (
+        infer_request("embedder", text=["cat"], parameters={"top_k": 1}),
+        "parameters: unknown: `top_k` (these inputs go with normalize, truncate)",
+    ),
+    "parameters of ids": (
+        infer_request("embedder", input_ids=IDS, parameters={"truncate": True}),
+        "parameters: unknown: `truncate` (these inputs go with none)",
+    ),
+    "kind": (infer_request("embedder", text=["a"], parameters={"truncate": 1}), "parameters[truncate]: must be true"),
+    "top_k": (infer_request("filler", text=["[MASK]"], parameters={"top_k": 0}), "parameters[top_k]: must be a whole"),
+    "bool": (infer_request("filler", text=["[MASK]"], parameters={"top_k": True}), "parameters[top_k]: must be a"),
+    "shared memory": (with_parameter(shared_memory_region="inputs"), "inputs[0].parameters: unknown: `shared_memory_"),
+    "classes": (with_parameter(classification="outputs"), "outputs[0].parameters: unknown: `classification`"),
+    "no ids": (infer_request("embedder", attention_mask=MASK), "inputs: `input_ids` is missing"),
+    "ids of text": (infer_request("embedder", input_ids=[["a"]]), "`BYTES` came, `input_ids` takes INT64 or INT32"),
+    "huge axis of nothing": (
+        pb.ModelInferRequest(
+            model_name="chooser", inputs=[{"name": "choices", "datatype": "BYTES", "shape": [0, 2**62]}]
+        ),
+        f"inputs[0].shape: [0, {2**62}] came, an axis is from 0 to",
+    ),
+    "one axis": (infer_request("embedder", input_ids=IDS[0]), "inputs[0].shape: [4] came, `input_ids` takes [n, m]"),
+    "no rows": (infer_request("embedder", input_ids=IDS[:0]), "input_ids: empty: shape [0, 4]"),
+    "no tokens": (infer_request("embedder", input_ids=IDS[:, :0]), "input_ids: empty: shape [2, 0]"),
+    "bytes of ids": (
+        with_raw(b"\1" * 63, input_ids=IDS),
+        "raw_input_contents[0]: 63 bytes came, the shape [2, 4] has 64",
+    ),
+    "vocabulary": (infer_request("embedder", input_ids=IDS + 22), "input_ids[0][1]: 30 is not within 0 to 27"),
+    "negative id": (infer_request("embedder", input_ids=-IDS), "input_ids[0][0]: -2 is not within 0 to 27"),
+    "types": (infer_request("embedder", input_ids=IDS, token_type_ids=IDS), "token_type_ids[0][0]: 2 is not within 0"),
+    "shapes differ": (
+        infer_request("embedder", input_ids=IDS, attention_mask=MASK[:1]),
+        "attention_mask: shape [1, 4] where input_ids has [2, 4]",
+    ),
+    "mask with a hole": (
+        infer_request("embedder", input_ids=IDS, attention_mask=np.array([[1, 1, 1, 1], [1, 0, 1, 0]])),
+        "attention_mask[1]: must be ones and then zeros",
+    ),
+    "empty mask": (
+        infer_request("embedder", input_ids=IDS, attention_mask=MASK * 0),
+        "attention_mask[0]: must be ones",
+    ),
+    "mask of twos": (infer_request("embedder", input_ids=IDS, attention_mask=MASK * 2), "attention_mask[0]: must be"),
+    "long row": (infer_request("embedder", input_ids=np.full((1, 33), 8)), "input_ids[0]: 33 tokens came, 32 fit"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistakes(server, mistake):
+    """What is wrong with a request is INVALID_ARGUMENT, in one line that says where."""
+    request, message = MISTAKES[mistake]
+    with pytest.raises(grpc.RpcError) as caught:
+        stub(server, "ModelInfer")(request, timeout=20)
+
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert message in caught.value.details()
+    assert "\n" not in caught.value.details()
+
+
+@pytest.mark.parametrize("method", ["ModelMetadata", "ModelConfig"])
+def test_unknown_model(server, method):
+    """A model that is not loaded is NOT_FOUND, and no name is INVALID_ARGUMENT."""
+    for name, code in {"nobody": grpc.StatusCode.NOT_FOUND, "": grpc.StatusCode.INVALID_ARGUMENT}.items():
+        with pytest.raises(grpc.RpcError) as caught:
+            call(server, method, name=name)
+
+        assert caught.value.code() is code
+        assert "embedder" in caught.value.details()
+
+
+def test_repository(server):
+    """There is one repository, without a name."""
+    with pytest.raises(grpc.RpcError, match="repository_name"):
+        call(server, "RepositoryIndex", repository_name="mine")
+
+
+def test_outputs_too_large(server, monkeypatch):
+    """Logits that would not fit into a response are refused before they are computed."""
+    monkeypatch.setattr(token_ids, "MAX_OUTPUT_BYTES", 2**20)
+    ids = np.full((1000, 20), 8)
+
+    with pytest.raises(grpc.RpcError, match="the outputs would take 2 MiB, a response takes 1"):
+        infer(server, "filler", input_ids=ids)
+    assert infer(server, "embedder", input_ids=ids)["sentence_embedding"].shape == (1000, 8)
+
+
+@pytest.mark.parametrize(
+    ("request_", "field"),
+    [
+        (infer_request("embedder", XX=["cat"]), "inputs[0].name"),
+        (infer_request("embedder", XX=np.array([[200]])), "inputs[0].name"),
+        (_replace(infer_request("XX", text=[""]), "raw_input_contents", [b"\xff"]), "model_name"),
+        (infer_request("embedder", text=["cat"], parameters={"a": "XX"}), "parameters['a'].string_param"),
+    ],
+    ids=["name", "raw contents", "contents of any bytes", "parameter"],
+)
+def test_not_utf8(server, request_, field):
+    """Strings of the protocol that are not UTF-8 are named, in nested messages, too; contents may be any bytes."""
+    with pytest.raises(grpc.RpcError) as caught:
+        stub(server, "ModelInfer")(request_.SerializeToString().replace(b"XX", b"\xff\xfe"))
+
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert caught.value.details() == f"{field}: not UTF-8"
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_not_a_message(server, method):
+    """Bytes that are no message at all are INVALID_ARGUMENT, naming what was expected."""
+    with pytest.raises(grpc.RpcError, match=f"not a inference.{method}Request") as caught:
+        stub(server, method)(b"\x0f\xff\xff")
+
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+tensors = st.tuples(
+    st.sampled_from(["text", "text_pair", "question", "context", "input_ids", "attention_mask", "token_type_ids"]),
+    st.sampled_from(["BYTES", "INT32", "INT64", "FP32", "BOOL", ""]),
+    st.lists(st.integers(-1, 4) | st.sampled_from([2**62, -(2**63)]), max_size=3)
+    | st.sampled_from([[127] * 30_000, [1] + [2**62] * 300]),
+    st.binary(max_size=40)
+    | st.lists(st.binary(max_size=6), max_size=4).map(with_lengths)
+    | st.lists(st.integers(-2, 40), max_size=8).map(lambda values: np.array(values, "<i8").tobytes())
+    | st.lists(st.integers(0, 27), max_size=8).map(lambda values: np.array(values, "<i4").tobytes()),
+)
+
+
+@settings(max_examples=300)
+@given(
+    model=st.sampled_from(["embedder", "classifier", "reader", "filler"]),
+    inputs=st.lists(tensors, max_size=3),
+    extra=st.lists(st.binary(max_size=8), max_size=1),
+    names=st.lists(st.sampled_from(["embedding", "logits", "label", "answer", "x"]), max_size=2),
+)
+def test_random_contents(server, model, inputs, extra, names):
+    """Whatever the contents, a call is answered or refused, and never fails inside."""
+    request = pb.ModelInferRequest(model_name=model, outputs=[{"name": name} for name in names])
+    for name, datatype, shape, raw in inputs:
+        request.inputs.add(name=name, datatype=datatype, shape=shape)
+        request.raw_input_contents.append(raw)
+    request.raw_input_contents.extend(extra)
+    outcome = stub(server, "ModelInfer").future(request, timeout=20)
+
+    assert outcome.code() in {grpc.StatusCode.OK, grpc.StatusCode.INVALID_ARGUMENT}
+
+
+@settings(max_examples=200)
+@given(raw=st.binary(max_size=200))
+def test_random_messages(server, raw):
+    """Random bytes instead of a message never fail inside."""
+    code = stub(server, "ModelInfer").future(raw, timeout=20).code()
+
+    assert code in {grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND}

@@ -1,0 +1,137 @@
+"""tritonclient registers messages of the same names as ours, so that it runs in processes of its own."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bertline.v1 import encoder_pb2 as pb
+
+OPERATIONS = Path(__file__).parents[3] / "docs" / "operations.md"
+TEXTS = ["the cat sees the dog .", "river"]
+HELPERS = """
+import asyncio, json, sys
+import numpy as np
+import tritonclient.grpc as triton
+import tritonclient.grpc.aio
+from tritonclient.utils import InferenceServerException
+
+def tensor(name, values, datatype="BYTES"):
+    array = np.array(values, dtype=object if datatype == "BYTES" else np.int64)
+    item = triton.InferInput(name, array.shape, datatype)
+    return item.set_data_from_numpy(array)
+
+target, texts = sys.argv[1], ["the cat sees the dog .", "river"]
+client = triton.InferenceServerClient(target)
+"""
+
+
+def run(server, script):
+    """What a script prints, which gets the address of the server as its argument."""
+    command = [sys.executable, "-c", script, server.target]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def vectors(server, texts):
+    reply = server.stub.Embed(pb.EmbedRequest(texts=texts))
+    return np.frombuffer(reply.vectors, "<f4").reshape(-1, reply.dim)
+
+
+def test_inference(server):
+    """Texts and token ids give the vectors of Embed, to the synchronous client and to the one of asyncio."""
+    script = """
+ids = [[2, 8, 9, 3]]
+embed = lambda result: result.as_numpy("embedding").tolist()
+answers = [client.infer("embedder", [tensor("text", texts)])]
+async def ask():
+    async with tritonclient.grpc.aio.InferenceServerClient(target) as asynchronous:
+        assert await asynchronous.is_server_ready()
+        return await asynchronous.infer("embedder", [tensor("text", texts)], request_id="7")
+answers.append(asyncio.run(ask()))
+assert answers[1].get_response().id == "7"
+raw = client.infer("embedder", [tensor("input_ids", ids, "INT64")]).as_numpy("sentence_embedding").tolist()
+print(json.dumps([*map(embed, answers), raw]))
+"""
+    synchronous, asynchronous, raw = json.loads(run(server, HELPERS + script))
+
+    np.testing.assert_array_equal(np.array(synchronous, np.float32), vectors(server, TEXTS))
+    assert synchronous == asynchronous
+    np.testing.assert_allclose(raw, vectors(server, ["the cat"]), rtol=1e-6)
+
+
+def test_all_tasks(server):
+    """Strings, numbers and booleans come as numpy arrays, chosen and ordered as asked."""
+    script = """
+outputs = [triton.InferRequestedOutput(name) for name in ("has_answer", "answer", "start", "end")]
+context = "the cat sees the old dog near the river"
+spans = client.infer(
+    "reader", [tensor("question", ["who"]), tensor("context", [context])], outputs=outputs, parameters={"top_k": 2}
+)
+assert spans.as_numpy("score") is None
+answers = [answer.decode() for answer in spans.as_numpy("answer")[0]]
+places = zip(spans.as_numpy("start")[0], spans.as_numpy("end")[0])
+assert answers == [context[start:end] for start, end in places], answers
+assert spans.as_numpy("has_answer").dtype == bool
+labels = client.infer("classifier", [tensor("text", texts), tensor("text_pair", texts)])
+assert labels.as_numpy("label").shape == labels.as_numpy("score").shape == (2, 3)
+filled = client.infer("filler", [tensor("text", ["the [MASK] sees"])], compression_algorithm="gzip")
+assert filled.as_numpy("token").shape == (1, 5)
+"""
+    run(server, HELPERS + script)
+
+
+def test_questions_about_models(server):
+    """What a client asks before it infers is answered."""
+    script = """
+assert client.is_server_live() and client.is_server_ready() and client.is_model_ready("reader", "1")
+assert not client.is_model_ready("nobody")
+assert client.get_server_metadata(as_json=True)["name"] == "bertline"
+metadata = client.get_model_metadata("embedder", as_json=True)
+assert metadata["inputs"][0] == {"name": "text", "datatype": "BYTES", "shape": ["-1"]}, metadata
+config = client.get_model_config("embedder").config
+assert (config.backend, config.max_batch_size, config.input[0].data_type) == ("onnxruntime", 0, 13)
+assert config.input[0].optional and list(config.output[0].dims) == [-1, 8]
+index = client.get_model_repository_index().models
+assert ("reader", "1", "READY") in [(item.name, item.version, item.state) for item in index]
+"""
+    run(server, HELPERS + script)
+
+
+@pytest.mark.parametrize(
+    ("call", "status", "message"),
+    [
+        ("client.infer('embedder', [tensor('text', ['cat', ''])])", "INVALID_ARGUMENT", "text[1]: empty text"),
+        ("client.infer('nobody', [tensor('text', ['cat'])])", "NOT_FOUND", "no model of that name"),
+        ("client.infer('embedder', [tensor('text', ['cat'])], timeout=9)", "INVALID_ARGUMENT", "unknown: `timeout`"),
+        ("client.load_model('reader')", "UNIMPLEMENTED", ""),
+    ],
+)
+def test_errors(server, call, status, message):
+    """Errors arrive with their status and message."""
+    script = f"""
+try:
+    {call}
+except InferenceServerException as error:
+    print(error.status(), error.message())
+"""
+    printed = run(server, HELPERS + script)
+
+    assert printed.startswith(f"StatusCode.{status}")
+    assert message in printed
+
+
+def test_example(server):
+    """The example of docs/operations.md runs as it stands, but for the address and the model."""
+    section = OPERATIONS.read_text("utf-8").split("\n## Other clients\n")[1]
+    example = re.search(r"```python\n(.*?)```", section, re.DOTALL)[1]
+
+    printed = run(server, example.replace("localhost:50051", server.target).replace("my-model", "embedder"))
+
+    assert "('text', 'BYTES', [-1])" in printed
+    assert printed.endswith("(2, 8)\n")

@@ -1,0 +1,148 @@
+import io
+import json
+import logging
+
+import grpc
+import pytest
+
+from bertline.v1 import encoder_pb2 as pb
+from serving.core import calls
+from serving.core.calls import Call, CallLog, Stage
+from serving.process.logs import JsonFormatter, TextFormatter
+from tests.serving.conftest import serve
+
+GOOD, BAD = pb.EmbedRequest(texts=["cat", "the cat"]), pb.EmbedRequest(texts=[""])
+
+
+def call_lines(caplog):
+    """Fields of the lines for calls."""
+    return [record.fields for record in caplog.records if record.name == "serving.calls"]
+
+
+@pytest.mark.parametrize(
+    ("which", "codes"), [("none", []), ("failed", ["INVALID_ARGUMENT"]), ("all", ["OK", "INVALID_ARGUMENT"])]
+)
+def test_calls(all_tasks, caplog, which, codes):
+    """Calls are logged as set, each in one line."""
+    caplog.set_level(logging.INFO)
+    with serve(all_tasks[0], log_calls=which) as running:
+        for request in (GOOD, BAD):
+            running.stub.Embed.future(request).exception()
+        running.wait_for("grpc_server_handled_total", 2)
+
+    assert [line["code"] for line in call_lines(caplog)] == codes
+
+
+def test_line_of_a_call(all_tasks, caplog):
+    """A line has id, method, model, sizes and durations; that of a failed call what the client was told."""
+    caplog.set_level(logging.INFO)
+    with serve(all_tasks[0], log_calls="all") as running:
+        reply = running.stub.Embed(GOOD, metadata=(("x-request-id", "job-7"),))
+        running.stub.Embed.future(BAD).exception()
+        running.wait_for("grpc_server_handled_total", 2)
+
+    good, bad = call_lines(caplog)
+    assert good | {"ms": 0, "tokenize_ms": 0, "queue_ms": 0, "inference_ms": 0} == {
+        "method": "Embed",
+        "code": "OK",
+        "request_id": "job-7",
+        "peer": "ipv4:127.0.0.1",
+        "model": "embedder/1",
+        "inputs": 2,
+        "tokens": 7,
+        "request_bytes": GOOD.ByteSize(),
+        "reply_bytes": reply.ByteSize(),
+        "ms": 0,
+        "tokenize_ms": 0,
+        "queue_ms": 0,
+        "inference_ms": 0,
+    }
+    assert good["ms"] >= good["tokenize_ms"] + good["queue_ms"] + good["inference_ms"]
+    assert bad["error"].startswith("texts[0]: empty")
+
+
+def test_clients_that_end_their_watch_have_not_failed(caplog):
+    """Each does so when it closes; other calls that are cancelled get a line."""
+    caplog.set_level(logging.INFO)
+    for path in ("/grpc.health.v1.Health/Watch", "/bertline.v1.Encoder/Embed"):
+        CallLog("failed")(Call(path, "id", code=grpc.StatusCode.CANCELLED))
+
+    assert [line["method"] for line in call_lines(caplog)] == ["Embed"]
+
+
+def test_waits_of_a_call_are_added_up(caplog):
+    """A call may wait for a thread several times."""
+    caplog.set_level(logging.INFO)
+    stages = [Stage("wait", 0.0, 0.5), Stage("tokenize", 0.5, 0.1), Stage("wait", 0.6, 0.25)]
+    CallLog("all")(Call("/bertline.v1.Encoder/Embed", "id", stages=stages))
+
+    (line,) = call_lines(caplog)
+    assert (line["wait_ms"], line["tokenize_ms"]) == (750, 100)
+
+
+def test_line_of_a_reply_from_the_cache(all_tasks, caplog):
+    """A line tells when nothing was computed."""
+    caplog.set_level(logging.INFO)
+    with serve(all_tasks[0], log_calls="all", cache_bytes=10_000) as running:
+        for _ in range(2):
+            running.stub.Embed(GOOD)
+        running.wait_for("grpc_server_handled_total", 2)
+
+    assert [line.get("from_cache") for line in call_lines(caplog)] == [None, True]
+
+
+def test_floods(caplog, monkeypatch):
+    """Of very many failed calls the first of each second are logged, and then how many were not."""
+    caplog.set_level(logging.INFO)
+    now = 100.0
+    monkeypatch.setattr(calls.time, "monotonic", lambda: now)
+    log = CallLog("failed")
+    failed = Call("/service/Method", "id", code=calls.grpc.StatusCode.RESOURCE_EXHAUSTED)
+    for _ in range(1000):
+        log(failed)
+    now = 101.0
+    log(failed)
+    log(failed)
+
+    lines = call_lines(caplog)
+    assert len(lines) == calls.MAX_FAILED_PER_S + 2
+    assert [line.get("omitted") for line in lines[-3:]] == [None, 1000 - calls.MAX_FAILED_PER_S, None]
+
+
+def formatted(formatter, **fields):
+    """A line with these fields, and one with a traceback."""
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(formatter)
+    logger = logging.Logger("serving.test")
+    logger.addHandler(handler)
+    logger.info("call of %s", "Embed", extra={"fields": fields})
+    try:
+        raise ValueError("broken\ntwice")
+    except ValueError:
+        logger.exception("it failed")
+    return stream.getvalue()
+
+
+def test_json():
+    """Each line is an object, tracebacks included."""
+    first, second = map(json.loads, formatted(JsonFormatter(), code="OK", ms=1.5, error='"a"\nb').splitlines())
+
+    assert first.pop("time").endswith("+00:00")
+    assert first == {
+        "level": "info",
+        "logger": "serving.test",
+        "message": "call of Embed",
+        "code": "OK",
+        "ms": 1.5,
+        "error": '"a"\nb',
+    }
+    assert second["level"] == "error"
+    assert "ValueError: broken" in second["error"]
+
+
+def test_text():
+    """Fields follow the message; what could be taken for another field or line is quoted."""
+    line = formatted(TextFormatter(), code="OK", ms=1.5, error="a=b\nERROR", empty="").splitlines()[0]
+
+    assert line.endswith(r'INFO serving.test: call of Embed code=OK ms=1.5 error="a=b\nERROR" empty=""')

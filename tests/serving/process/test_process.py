@@ -1,0 +1,401 @@
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+
+import grpc
+import pytest
+
+from bertline.v1 import encoder_pb2 as pb
+from serving.process import systemd
+from serving.settings import Settings, unknown_variables
+from tests.serving.models import write_model
+from tests.serving.processes import command, started
+from tests.serving.reliability import wait_until
+
+LONG = "the cat " * 15
+
+
+def failure(*arguments, **environment):
+    """Exit code and stderr of a server that cannot start."""
+    done = subprocess.run(
+        command(*arguments), capture_output=True, text=True, timeout=60, env=os.environ | environment, check=False
+    )
+    assert not done.stdout
+    return done.returncode, done.stderr
+
+
+def wait_until_computing(metrics):
+    """Until a batch has been computed."""
+    end = time.monotonic() + 60
+    while True:
+        with urllib.request.urlopen(metrics, timeout=10) as reply:
+            if re.search(r"^bertline_batch_rows_count\S* [1-9]", reply.read().decode(), re.MULTILINE):
+                return
+        assert time.monotonic() < end
+
+
+def test_sigterm(slow_models):
+    """SIGTERM lets the calls in flight finish; then the exit code is 0 and nothing was complained of."""
+    with started(slow_models, "--max-batch-tokens", 32) as (process, stub, metrics):
+        call = stub.Embed.future(pb.EmbedRequest(texts=[LONG] * 8))
+        wait_until_computing(metrics)
+        process.send_signal(signal.SIGTERM)
+
+        assert len(call.result(20).num_tokens) == 8
+        assert process.wait(60) == 0
+        log = process.stderr.read()
+        assert not re.search("WARNING|ERROR|Traceback", log)
+        assert re.search(r"SIGTERM came: draining, for at most 10 s\n(.*\n)*.* ended\n\Z", log)
+
+
+def test_second_signal(slow_models):
+    """A second signal does not wait for the calls in flight."""
+    flags = ("--max-batch-tokens", 32, "--workers", 1, "--max-queue-s", 1000)
+    with started(slow_models, *flags, BERTLINE_GRACE_S="60") as (process, stub, metrics):
+        call = stub.Embed.future(pb.EmbedRequest(texts=[LONG] * 400))
+        wait_until_computing(metrics)
+        process.send_signal(signal.SIGINT)
+        with pytest.raises(grpc.RpcError):
+            stub.ListModels(pb.ListModelsRequest())
+        assert not call.done()
+        process.send_signal(signal.SIGINT)
+
+        assert process.wait(60) == 0
+        assert call.code() in {grpc.StatusCode.CANCELLED, grpc.StatusCode.UNAVAILABLE}
+
+
+@pytest.mark.parametrize("flag", ["--port", "--metrics-port"])
+def test_busy_port(all_tasks, flag):
+    """A busy port is one line and exit code 2."""
+    with socket.create_server(("127.0.0.1", 0)) as busy:
+        ports = {"--port": 0, "--metrics-port": 0, flag: busy.getsockname()[1]}
+        code, stderr = failure(all_tasks[0], *(item for pair in ports.items() for item in pair))
+
+    assert code == 2
+    assert re.fullmatch(rf"error: .*cannot listen on `127.0.0.1:{ports[flag]}`: address already in use; .*\n", stderr)
+    assert ("--metrics-port" in stderr) == (flag == "--metrics-port")
+
+
+def test_broken_digest(tmp_path):
+    """A changed file is one line that names it, and exit code 2."""
+    write_model(tmp_path)
+    path = tmp_path / "tiny" / "1" / "model.onnx"
+    path.write_bytes(path.read_bytes() + b"\0")
+
+    code, stderr = failure(tmp_path, "--port", 0, "--metrics-port", 0)
+
+    assert code == 2
+    assert re.search(r"^error: no model can be loaded: wrong digest of `.*model.onnx`: .*\n\Z", stderr, re.MULTILINE)
+
+
+def test_no_models(tmp_path):
+    """A missing directory of models is one line and exit code 2."""
+    code, stderr = failure(BERTLINE_MODELS_DIR=str(tmp_path / "none"), BERTLINE_PORT="0", BERTLINE_METRICS_PORT="0")
+
+    assert code == 2
+    assert re.fullmatch(r"error: no directory of models: `.*none`; .*\n", stderr)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "message"),
+    [
+        (["--port", "70000"], {}, r"--port \(BERTLINE_PORT\): .* 65535: `70000`"),
+        ([], {"BERTLINE_WORKERS": "many"}, r"--workers \(BERTLINE_WORKERS\): .*: `many`"),
+        (["--tls-cert", "none.pem"], {}, r"--tls-cert \(BERTLINE_TLS_CERT\): .* not point to a file: `none.pem`"),
+        (["--tls-cert", __file__], {}, r"--tls-cert .* and --tls-key .* need each other"),
+        ([], {"BERTLINE_TLS_CLIENT_CA": __file__}, r"--tls-client-ca .* needs --tls-cert and --tls-key"),
+        (["--tokens-file", __file__], {}, rf"`{re.escape(__file__)}`, line \d+: a token is of letters"),
+        (["--num-threads", "3", "--workers", "2"], {}, r"--num-threads .*: a batch cannot take 3 of the 2 cores that"),
+        (["--port", "0", "--metrics-host", "a" * 300], {}, r"metrics: cannot listen on `a{300}`: no name of a host"),
+        (["--log-format", "xml"], {}, r"--log-format .* 'text' or 'json': `xml`"),
+        (["--host", ""], {}, r"--host \(BERTLINE_HOST\): .* at least 1 character: ``"),
+        (["--workers", "10000"], {}, r"--workers \(BERTLINE_WORKERS\): .* 1024: `10000`"),
+        (["--prot", "1"], {}, r"unrecognized arguments: --prot; see --help"),
+    ],
+)
+def test_bad_settings(arguments, environment, message):
+    """A setting that is wrong is one line that names it, and exit code 2."""
+    code, stderr = failure(*arguments, **environment)
+
+    assert code == 2
+    assert re.fullmatch(rf"error: {message}.*\n", stderr)
+
+
+def test_help():
+    """Help names every flag and what it trades."""
+    text = subprocess.run(command("--help"), capture_output=True, text=True, check=True, timeout=60).stdout
+
+    for part in ("--host", "--port", "--metrics-port", "--workers", "--max-queue-s", "--grace-s", "BERTLINE_"):
+        assert part in text
+
+
+def test_sighup(tmp_path):
+    """SIGHUP looks for models at once, without polling, and whatever it finds the server goes on."""
+    write_model(tmp_path)
+    with started(tmp_path, "--poll-s", 0) as (process, stub, _):
+        write_model(tmp_path, version="2")
+        process.send_signal(signal.SIGHUP)
+        end = time.monotonic() + 60
+        while stub.Embed(pb.EmbedRequest(texts=["cat"])).model.version != "2":
+            assert time.monotonic() < end
+        (tmp_path / "tiny" / "3").mkdir()
+        process.send_signal(signal.SIGHUP)
+        while (infos := stub.ListModels(pb.ListModelsRequest()).models)[-1].model.version != "3" or not infos[-1].error:
+            assert time.monotonic() < end
+
+        assert [info.model.version for info in infos] == ["1", "2", "3"]
+        assert "has no manifest.json" in infos[-1].error
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+
+
+def test_every_flag_is_a_variable_too():
+    """Each setting can be given as a flag and as a variable, and the help explains it."""
+    text = subprocess.run(command("--help"), capture_output=True, text=True, check=True, timeout=60).stdout
+    for name, field in Settings.model_fields.items():
+        assert field.description, name
+        assert f"--{name.replace('_', '-')}" in text or name == "models_dir"
+
+
+def print_config(*arguments, **environment):
+    done = subprocess.run(
+        command(*arguments, "--print-config"),
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+        env=os.environ | environment,
+    )
+    return json.loads(done.stdout)
+
+
+def test_unknown_variables(monkeypatch):
+    """A variable that was mistyped is told of; those of the command and of Kubernetes are none of the server's."""
+    names = (
+        "NUM_THREAD",
+        "NUM_THREADS",
+        "TARGET",
+        "TOKEN",
+        "SERVICE_HOST",
+        "PORT_50051_TCP_ADDR",
+        "METRICS_SERVICE_PORT",
+    )
+    for name in names:
+        monkeypatch.setenv(f"BERTLINE_{name}", "3")
+
+    assert unknown_variables() == ["BERTLINE_NUM_THREAD"]
+
+
+def test_print_config():
+    """--print-config tells all settings and where each is from, the flag before the variable, passwords masked."""
+    environment = {
+        "BERTLINE_PORT": "7",
+        "BERTLINE_MAX_TEXTS": "9",
+        "OTEL_EXPORTER_OTLP_ENDPOINT": "http://user:secret@collector:4317",
+    }
+    found = print_config("models", "--port", "50051", "--open-health", **environment)
+
+    assert found.keys() == Settings.model_fields.keys()
+    assert found["port"] == {"value": 50051, "from": "flag"}
+    assert found["open_health"] == {"value": True, "from": "flag"}
+    assert found["max_texts"] == {"value": 9, "from": "BERTLINE_MAX_TEXTS"}
+    assert found["grace_s"] == {"value": 10.0, "from": "default"}
+    assert found["trace_endpoint"] == {
+        "value": "http://***@collector:4317",
+        "from": "OTEL_EXPORTER_OTLP_ENDPOINT",
+    }
+
+
+def test_version():
+    """--version tells the version of Bertline and of what computes, in one line."""
+    done = subprocess.run(command("--version"), capture_output=True, text=True, check=True, timeout=60)
+
+    assert re.fullmatch(r"bertline \d+\.\d+\.\d+ \(onnxruntime \S+, grpcio .*\)\n", done.stdout)
+
+
+def files(*directories):
+    """All below some directories, with times of change."""
+    return {path: path.stat().st_mtime_ns for directory in directories for path in [directory, *directory.rglob("*")]}
+
+
+def test_nothing_is_written(tmp_path, monkeypatch):
+    """A server needs no home and writes nothing where it runs, beside its models, or among temporary files."""
+    models, temporary, here = (tmp_path / name for name in ("models", "temporary", "here"))
+    write_model(models)
+    temporary.mkdir()
+    here.mkdir()
+    environment = {"HOME": "/nonexistent", "TMPDIR": str(temporary), "PYTHONDONTWRITEBYTECODE": "1"}
+    monkeypatch.setenv("PYTHONPATH", os.getcwd(), prepend=os.pathsep)
+    monkeypatch.chdir(here)
+    here.chmod(0o555)
+    before = files(models, temporary, here)
+    with started(models, "--log-format", "json", "--log-calls", "all", **environment) as (process, stub, _):
+        stub.Embed(pb.EmbedRequest(texts=["cat"]))
+        process.send_signal(signal.SIGTERM)
+
+        assert process.wait(60) == 0
+        line = next(item for item in map(json.loads, process.stderr) if item.get("method"))
+    assert (line["method"], line["code"], line["model"]) == ("Embed", "OK", "tiny/1")
+    assert files(models, temporary, here) == before
+
+
+def test_systemd(tmp_path):
+    """Who listens at NOTIFY_SOCKET is told when the server is ready, and when it stops."""
+    write_model(tmp_path)
+    path = tmp_path / "notify"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        listener.bind(str(path))
+        listener.settimeout(10)
+        with started(tmp_path, NOTIFY_SOCKET=str(path)) as (process, _, _):
+            assert listener.recv(100) == b"READY=1"
+            process.send_signal(signal.SIGTERM)
+            assert listener.recv(100) == b"STOPPING=1"
+            assert process.wait(60) == 0
+
+
+def test_a_changed_file_that_is_no_use(tmp_path):
+    """The metrics tell of it, though nobody calls, until it is mended."""
+    write_model(tmp_path / "models")
+    path = tmp_path / "tokens"
+    path.write_text("good\n")
+    with started(tmp_path / "models", "--tokens-file", path) as (_, _, metrics):
+
+        def failed():
+            with urllib.request.urlopen(metrics, timeout=10) as reply:
+                found = re.findall(r'^bertline_reload_failed{what="(\w+)"} 1.0$', reply.read().decode(), re.MULTILINE)
+            return found
+
+        assert failed() == []
+        for content, expected in (("two words\n", ["tokens"]), ("better\n", [])):
+            path.write_text(content)
+            wait_until(lambda expected=expected: failed() == expected, "the metrics tell something else", 20)
+
+
+def test_nobody_reads_the_notifications(tmp_path, monkeypatch, caplog):
+    """Where the socket is full the server goes on, and says so."""
+    monkeypatch.setattr(systemd, "TIMEOUT_S", 0.1)
+    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        listener.bind(str(tmp_path / "notify"))
+        for _ in range(10_000):
+            systemd.notify("READY=1")
+            if caplog.messages:
+                break
+
+    assert re.search("nobody was told READY=1 at NOTIFY_SOCKET .*: timed out", caplog.text)
+
+
+HANGING = """
+import sys, time
+import serving.core.scheduler
+serving.core.scheduler.ABORT_S = 0.2
+from serving.core.session import Engine
+from serving.__main__ import main
+run = Engine.run
+def hanging(self, arrays, *rest):
+    if 10 in arrays["input_ids"]:
+        print("hanging", file=sys.stderr, flush=True)
+        time.sleep(1000)
+    return run(self, arrays, *rest)
+Engine.run = hanging
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+LOADING = """
+import sys, time
+import serving.server
+from serving.__main__ import main
+serving.server.load_model = lambda *_, **options: print("loading", file=sys.stderr, flush=True) or time.sleep(1000)
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_a_model_that_loads_does_not_keep_the_process(tmp_path):
+    """Threads cannot be ended, but the process can."""
+    write_model(tmp_path)
+    command = [sys.executable, "-c", LOADING, tmp_path, "--port", "0", "--metrics-port", "0"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert "loading\n" in iter(process.stderr.readline, "")
+            process.send_signal(signal.SIGTERM)
+
+            assert process.wait(20) == 0
+            assert process.stderr.read().endswith("ended\n")
+        finally:
+            process.kill()
+
+
+READING = """
+import sys, time
+from serving.__main__ import main
+from tasks.tokenizer import Tokenizer
+tokenize = Tokenizer.tokenize
+def reading(self, texts, **options):
+    if len(texts[0]) > 1000:
+        print("reading", file=sys.stderr, flush=True)
+        time.sleep(1000)
+    return tokenize(self, texts, **options)
+Tokenizer.tokenize = reading
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_a_request_that_is_read_does_not_keep_the_process(tmp_path, monkeypatch):
+    """However long it takes."""
+    write_model(tmp_path)
+    monkeypatch.setattr(
+        "tests.serving.processes.command", lambda *rest: [sys.executable, "-c", READING, *map(str, rest)]
+    )
+    with started(tmp_path, "--grace-s", 0.1) as (process, stub, _):
+        calls = [stub.Embed.future(pb.EmbedRequest(texts=["cat " * 1000])) for _ in range(4)]
+        assert "reading\n" in iter(process.stderr.readline, "")
+        process.send_signal(signal.SIGTERM)
+
+        assert process.wait(30) == 0
+        assert {call.code() for call in calls} <= {grpc.StatusCode.CANCELLED, grpc.StatusCode.UNAVAILABLE}
+        log = process.stderr.read()
+        assert log.endswith("ended\n")
+        assert "Traceback" not in log
+
+
+@pytest.fixture
+def hanging(tmp_path, monkeypatch):
+    """Servers have a model whose runs of some texts never end."""
+    write_model(tmp_path)
+    monkeypatch.setattr(
+        "tests.serving.processes.command", lambda *rest: [sys.executable, "-c", HANGING, *map(str, rest)]
+    )
+
+
+@pytest.mark.usefixtures("hanging")
+def test_a_run_that_hangs_does_not_keep_the_process(tmp_path):
+    """Nor does it have to be noticed before the signal comes."""
+    with started(tmp_path, "--workers", 2, "--grace-s", 0.1) as (process, stub, _):
+        hung = stub.Embed.future(pb.EmbedRequest(texts=["dog"]))
+        assert "hanging\n" in iter(process.stderr.readline, "")
+        process.send_signal(signal.SIGTERM)
+
+        assert process.wait(30) == 1
+        assert hung.code() is not grpc.StatusCode.OK
+        assert "did not end 0.2 s after it was aborted" in process.stderr.read()
+
+
+@pytest.mark.usefixtures("hanging")
+def test_a_run_that_hangs_for_good(tmp_path):
+    """Its call fails, others are answered, and the process ends with an error for whoever is to start another."""
+    with started(tmp_path, "--workers", 2, "--max-run-s", 3) as (process, stub, _):
+        hung = stub.Embed.future(pb.EmbedRequest(texts=["dog"]))
+        assert "hanging\n" in iter(process.stderr.readline, "")  # a worker has taken it, alone
+        assert stub.Embed(pb.EmbedRequest(texts=["cat"]), timeout=60).dim == 8
+
+        assert hung.code() is grpc.StatusCode.INTERNAL
+        assert "did not end in time" in hung.details()
+        assert process.wait(30) == 1
+        assert "did not end 0.2 s after it was aborted" in process.stderr.read()

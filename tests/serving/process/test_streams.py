@@ -1,0 +1,300 @@
+"""Standard output and standard error that nobody reads, that are full, closed or gone, keep no server from serving."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from contextlib import ExitStack, contextmanager
+
+import grpc
+import pytest
+
+from bertline.v1 import encoder_pb2 as pb
+from bertline.v1 import encoder_pb2_grpc
+from serving.process.streams import CHUNK, MAX_BYTES, Output
+from tests.serving.models import write_model
+from tests.serving.processes import command, listening
+from tests.serving.reliability import wait_until
+
+PIPE_BYTES = 65_536
+LINE = "x" * 99 + "\n"
+
+
+@contextmanager
+def pipe():
+    """Read and write end, closed in the end."""
+    with ExitStack() as stack:
+        yield [stack.enter_context(open(fd, mode, buffering=0)) for fd, mode in zip(os.pipe(), ("rb", "wb"))]  # noqa: B905
+
+
+def read_all(file, until=b""):
+    """What comes until the other end is closed, or until this has come."""
+    found = b""
+    while data := file.read(PIPE_BYTES):
+        found += data
+        if until and until in found:
+            break
+    return found
+
+
+def fill(write):
+    """Fill a pipe."""
+    os.set_blocking(write.fileno(), False)
+    while write.write(b"x" * 4096):
+        pass
+    os.set_blocking(write.fileno(), True)
+
+
+def test_lines_are_written():
+    """In their order, from any number of threads, each whole."""
+    with pipe() as (read, write):
+        output = Output(write.fileno())
+        threads = [
+            threading.Thread(target=lambda name=name: [output.put(f"{name}{i}\n") for i in range(200)])
+            for name in "abc"
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert output.close()
+        write.close()
+        lines = read_all(read).decode().splitlines()
+
+    assert output.num_dropped == 0
+    for name in "abc":
+        assert [line for line in lines if line[0] == name] == [f"{name}{i}" for i in range(200)]
+
+
+def test_what_nobody_reads_is_dropped():
+    """Whoever writes never waits, memory is bounded, and who reads again is told how many lines were dropped."""
+    count = (MAX_BYTES + 10 * PIPE_BYTES) // len(LINE)
+    with pipe() as (read, write):
+        output = Output(write.fileno())
+        output.tell = lambda count: f"{count} dropped\n"
+        started = time.monotonic()
+        for _ in range(count):
+            output.put(LINE)
+        assert time.monotonic() - started < 5
+        assert output.num_dropped > 0
+        num_dropped = output.num_dropped
+        threading.Thread(target=lambda: (output.close(60), write.close())).start()
+        found = read_all(read).decode().splitlines()
+
+    told = [int(line.split()[0]) for line in found if line.endswith("dropped")]
+    assert sum(told) == num_dropped
+    assert [line for line in found if line.startswith("x")] == [LINE[:-1]] * (count - num_dropped)
+
+
+def test_a_full_pipe_does_not_keep_the_end():
+    """Closing waits so long and no longer."""
+    with pipe() as (_, write):
+        fill(write)
+        output = Output(write.fileno())
+        output.put(LINE)
+
+        assert not output.close(0.1)
+
+
+def test_failed_writes_are_counted():
+    """Nobody is told of a disk that is full, but the count, and what comes later is written if it can be."""
+    failures = []
+    with open("/dev/full", "wb", buffering=0) as full:
+        output = Output(full.fileno(), failed=failures.append)
+        for _ in range(2 * CHUNK):
+            output.put(LINE)
+        assert output.close()
+
+    assert output.num_dropped == 2 * CHUNK
+    assert [error.errno for error in failures] == [28]
+
+
+def test_a_descriptor_that_does_not_block():
+    """Others may have made it so: all is written as soon as there is room."""
+    with pipe() as (read, write):
+        os.set_blocking(write.fileno(), False)
+        output = Output(write.fileno())
+        for _ in range(5000):
+            output.put(LINE)
+        time.sleep(0.1)
+        threading.Thread(target=lambda: (output.close(60), write.close())).start()
+
+        assert read_all(read).decode() == LINE * 5000
+
+
+def fail(stub, count):
+    """Calls that get a line each."""
+    for _ in range(count):
+        with pytest.raises(grpc.RpcError):
+            stub.Embed(pb.EmbedRequest(texts=[""] * 60), timeout=10, metadata=[("x-request-id", "i" * 128)])
+
+
+@pytest.fixture
+def models(tmp_path):
+    """A directory with a model."""
+    write_model(tmp_path)
+    return tmp_path
+
+
+@contextmanager
+def unread(models):
+    """A server that logs all calls, to a pipe that is full: (process, stub, metrics, the pipe)."""
+    with pipe() as (read, write):
+        fill(write)
+        with (
+            listening(models, "--log-calls", "all", log=write) as (process, target, metrics),
+            grpc.insecure_channel(target) as channel,
+        ):
+            yield process, encoder_pb2_grpc.EncoderStub(channel), metrics, (read, write)
+
+
+def embed(stub, count):
+    """Calls at one time that are answered, and get a line each."""
+    options = {"timeout": 10, "metadata": [("x-request-id", "i" * 128)]}
+    calls = [stub.Embed.future(pb.EmbedRequest(texts=["cat"]), **options) for _ in range(count)]
+    assert all(call.result().dim == 8 for call in calls)
+
+
+def test_nobody_reads_the_log(models):
+    """The server answers, and ends when it is told to."""
+    with unread(models) as (process, stub, *_):
+        embed(stub, 100)
+        process.send_signal(signal.SIGTERM)
+
+        assert process.wait(20) == 0
+
+
+@pytest.mark.slow
+def test_nobody_reads_the_log_for_long(models):
+    """Lines that are too many to keep are dropped and counted; who reads again is told of it."""
+    with unread(models) as (_, stub, metrics, (read, _)):
+        for _ in range(60):
+            embed(stub, 100)
+        with urllib.request.urlopen(metrics, timeout=10) as reply:
+            found = re.search(r"^bertline_log_lines_dropped_total (\S+)$", reply.read().decode(), re.MULTILINE)
+
+        assert 0 < float(found[1]) < 6000
+        assert f"were dropped dropped={int(float(found[1]))}\n".encode() in read_all(read, b" dropped=")
+
+
+@contextmanager
+def serving(models, redirections, **streams):
+    """A server whose streams a shell redirects, once it answers: (process, stub)."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    words = command(models, "--port", port, "--metrics-port", 0)
+    shell = ["sh", "-c", f'exec "$@" {redirections}', "sh", *words]
+    process = subprocess.Popen(shell, **streams)
+    try:
+        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+            stub = encoder_pb2_grpc.EncoderStub(channel)
+            wait_until(lambda: process.poll() is not None or answers(stub), "the server does not answer", 30)
+            yield process, stub
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def answers(stub):
+    """Whether it has loaded its model."""
+    try:
+        return stub.Embed(pb.EmbedRequest(texts=["cat"]), timeout=5, wait_for_ready=True).dim == 8
+    except grpc.RpcError:
+        return False
+
+
+@pytest.mark.parametrize(
+    "redirections",
+    [
+        "<&- >&- 2>&-",
+        ">/dev/full 2>&1",
+        *(pytest.param(item, marks=pytest.mark.slow) for item in ("2>&-", ">&-", "2>/dev/full", ">/dev/full")),
+    ],
+)
+def test_streams_that_cannot_be_written(models, redirections):
+    """A server starts, serves and ends as ever."""
+    with serving(models, redirections) as (process, stub):
+        fail(stub, 3)
+        process.send_signal(signal.SIGTERM)
+
+        assert process.wait(20) == 0
+
+
+@pytest.mark.parametrize(
+    ("which", "state"),
+    [
+        ("stdout", "full"),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in [("stdout", "gone"), ("stderr", "full"), ("stderr", "gone")]
+        ),
+    ],
+)
+def test_streams_that_nobody_reads(models, which, state):
+    """Nor does a pipe that is full, or whose reader has gone."""
+    with pipe() as (read, write):
+        if state == "full":
+            fill(write)
+        else:
+            read.close()
+        other = {"stdout": "stderr", "stderr": "stdout"}[which]
+        with serving(models, "", **{which: write, other: subprocess.DEVNULL}) as (process, stub):
+            fail(stub, 3)
+            process.send_signal(signal.SIGTERM)
+
+            assert process.wait(20) == 0
+
+
+def test_a_ready_line_that_is_lost(models):
+    """The log says so."""
+    with serving(models, ">/dev/full", stderr=subprocess.PIPE) as (process, _):
+        process.send_signal(signal.SIGTERM)
+
+        assert b"standard output cannot be written, and the line for it is lost: No space left" in process.stderr.read()
+
+
+NATIVE = """
+import os, sys
+from serving.process import streams
+with streams.never_waiting():
+    for _ in range(100):
+        try:
+            os.write(2, b"x" * 4096)  # as a library of C++ does
+        except BlockingIOError:
+            pass
+    print("warning", file=sys.stderr)
+"""
+
+
+def test_libraries_do_not_wait_either():
+    """What they write to standard error themselves is dropped where its pipe is full."""
+    with pipe() as (read, write):
+        done = subprocess.run([sys.executable, "-c", NATIVE], stderr=write, timeout=20, check=False)
+        write.close()
+
+        assert done.returncode == 0
+        assert len(read_all(read)) <= PIPE_BYTES
+        assert os.get_blocking(read.fileno())
+
+
+def test_no_line_for_strangers(models, tmp_path):
+    """Handshakes that fail write nothing, which would be a line for each connection of anybody."""
+    key, cert = tmp_path / "key.pem", tmp_path / "cert.pem"
+    made = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    subprocess.run(
+        [*made, "-keyout", key, "-out", cert, "-subj", "/CN=server"], check=True, capture_output=True, timeout=20
+    )
+    with listening(models, "--tls-cert", cert, "--tls-key", key) as (process, target, _):
+        for _ in range(5):
+            with socket.create_connection(target.split(":"), timeout=10) as connection:
+                connection.sendall(b"GET / HTTP/1.0\r\n\r\n" * 100)
+                connection.recv(1000)
+        process.send_signal(signal.SIGTERM)
+
+        assert process.wait(20) == 0
+        assert not re.search("ssl|handshake", process.stderr.read(), re.IGNORECASE)

@@ -1,0 +1,148 @@
+import socket
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import grpc
+import pytest
+
+from bertline.v1 import encoder_pb2 as pb
+from serving.core.calls import Call, Stage
+from serving.process.traces import Traces
+from tests.serving.conftest import serve
+
+PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-{flags}"
+
+
+class Collector:
+    """A collector of spans, on a free port."""
+
+    def __init__(self):
+        service = pytest.importorskip("opentelemetry.proto.collector.trace.v1.trace_service_pb2")
+        self._request, self._reply = service.ExportTraceServiceRequest, service.ExportTraceServiceResponse
+        self.requests = []
+        self._server = grpc.server(ThreadPoolExecutor(2))
+        name = "opentelemetry.proto.collector.trace.v1.TraceService"
+        method = grpc.unary_unary_rpc_method_handler(
+            self._export, self._request.FromString, self._reply.SerializeToString
+        )
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, {"Export": method}),))
+        self.endpoint = f"http://127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
+        self._server.start()
+
+    def _export(self, request, context):
+        self.requests.append(request)
+        return self._reply()
+
+    def stop(self):
+        self._server.stop(0).wait()
+
+    def spans(self):
+        return [
+            span
+            for request in self.requests
+            for resource in request.resource_spans
+            for scope in resource.scope_spans
+            for span in scope.spans
+        ]
+
+    def resources(self):
+        """Attributes of what sent the spans."""
+        return {
+            item.key: item.value.string_value
+            for request in self.requests
+            for resource in request.resource_spans
+            for item in resource.resource.attributes
+        }
+
+
+@pytest.fixture
+def collector():
+    collector = Collector()
+    yield collector
+    collector.stop()
+
+
+def test_spans(all_tasks, collector, monkeypatch):
+    """A call is a span that belongs to the caller's trace, with spans for its stages in it, sent before the end."""
+    monkeypatch.setattr("serving.process.traces.CLOSE_S", 60)
+    with serve(all_tasks[0], trace_endpoint=collector.endpoint) as running:
+        running.stub.Embed(pb.EmbedRequest(texts=["cat"]), metadata=(("traceparent", PARENT.format(flags="01")),))
+        running.stub.Embed.future(pb.EmbedRequest(texts=[""])).exception()
+        running.wait_for("grpc_server_handled_total", 2)
+
+    spans = collector.spans()
+    call = next(span for span in spans if span.parent_span_id.hex() == "b7ad6b7169203331")
+    stages = [span for span in spans if span.parent_span_id == call.span_id]
+    assert call.name == "bertline.v1.Encoder/Embed"
+    assert call.trace_id.hex() == "0af7651916cd43dd8448eb211c80319c"
+    assert [stage.name for stage in stages] == ["tokenize", "queue", "inference"]
+    for stage in stages:
+        assert call.start_time_unix_nano <= stage.start_time_unix_nano <= stage.end_time_unix_nano
+        assert stage.end_time_unix_nano <= call.end_time_unix_nano
+    attributes = {item.key: item.value for item in call.attributes}
+    assert attributes["bertline.model"].string_value == "embedder/1"
+    assert attributes["rpc.grpc.status_code"].int_value == 0
+    assert len({span.trace_id for span in spans}) == 2
+    assert collector.resources()["service.name"] == "bertline"
+
+
+def test_sampling(all_tasks, collector, monkeypatch):
+    """A call is traced as its caller's trace says, or as the share says."""
+    monkeypatch.setattr("serving.process.traces.CLOSE_S", 60)
+    with serve(all_tasks[0], trace_endpoint=collector.endpoint, trace_sample=0.0) as running:
+        for metadata in ((), (("traceparent", PARENT.format(flags="00")),), (("traceparent", "nonsense"),)):
+            running.stub.ListModels(pb.ListModelsRequest(), metadata=metadata)
+        running.stub.ListModels(pb.ListModelsRequest(), metadata=(("traceparent", PARENT.format(flags="01")),))
+        running.wait_for("grpc_server_handled_total", 4)
+
+    assert [span.name for span in collector.spans()] == ["bertline.v1.Encoder/ListModels"]
+
+
+@pytest.fixture(params=["nobody listens", "somebody listens and says nothing"])
+def no_collector(request):
+    """An address where spans are lost."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        if request.param != "nobody listens":
+            listening.listen()
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+
+
+def test_no_collector(all_tasks, no_collector, monkeypatch, caplog):
+    """Without a collector calls are answered all the same, and the server ends soon, telling what was lost."""
+    pytest.importorskip("opentelemetry.sdk")
+    monkeypatch.setattr("serving.process.traces.CLOSE_S", 0.1)
+    with serve(all_tasks[0], trace_endpoint=no_collector) as running:
+        assert running.stub.ListModels(pb.ListModelsRequest()).models
+        running.wait_for("grpc_server_handled_total", 1)
+        started = time.monotonic()
+        running.stop(0).result(10)
+
+    assert time.monotonic() - started < 8  # a collector that says nothing is waited for 10 s
+    told = [record.getMessage() for record in caplog.records if record.name == "serving.process.traces"]
+    assert told == ["spans that did not reach the collector of traces: 1"]
+
+
+def test_lost_where_too_many_wait(no_collector, monkeypatch, caplog):
+    """Spans that were dropped before they were sent, as too many waited already, are lost, too."""
+    pytest.importorskip("opentelemetry.sdk")
+    monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "2")
+    monkeypatch.setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "2")
+    monkeypatch.setattr("serving.process.traces.CLOSE_S", 0.1)
+    traces = Traces(no_collector, 1.0)
+    for _ in range(50):
+        traces(Call("/bertline.v1.Encoder/Embed", "id", stages=[Stage("tokenize", 0.0, 0.0)]))
+    traces.close()
+    traces.close()
+
+    told = [record.getMessage() for record in caplog.records if record.name == "serving.process.traces"]
+    assert told == ["spans that did not reach the collector of traces: 100"]
+
+
+def test_not_installed(monkeypatch):
+    """Without OpenTelemetry's packages, asking for traces is one line that says what to install."""
+    monkeypatch.setitem(sys.modules, "opentelemetry", None)
+
+    with pytest.raises(ValueError, match=r"`opentelemetry`: python -m pip install --group tracing"):
+        Traces("http://127.0.0.1:4317", 1.0)
