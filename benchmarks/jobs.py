@@ -27,7 +27,7 @@ import tyro
 from benchmarks.load import read_texts
 from benchmarks.server import served
 from benchmarks.serving import engine_texts_per_s
-from training.bounds import COUNT, POSITIVE, Limits, check_numbers
+from training.bounds import COUNT, POSITIVE, Bounds, check_numbers
 from training.command import command, parse
 
 SAMPLE_S = 0.01
@@ -44,7 +44,7 @@ class Arguments:
     """One a line."""
     num_texts: Annotated[int, COUNT] = 50_000
     """Of the job; those of the file, again and again."""
-    more_texts: Annotated[int, Limits(least=10)] = 100_000
+    more_texts: Annotated[int, Bounds(least=10)] = 100_000
     """Of the job whose memory is compared with that of a tenth of it."""
     seconds: Annotated[float, POSITIVE] = 10.0
     """Of each measurement of the engine."""

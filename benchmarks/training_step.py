@@ -21,7 +21,7 @@ from typing import Annotated, Any
 import torch
 
 from benchmarks.worker import Worker
-from training.bounds import COUNT, Limits, check_numbers
+from training.bounds import COUNT, Bounds, check_numbers
 from training.checkpoint import create_model
 from training.command import command, parse
 from training.loop.optimizer import create_optimizer
@@ -43,10 +43,10 @@ class Arguments:
     num_attention_heads: int = 4
     vocab_size: int = 8192
     batch_size: Annotated[int, COUNT] = 32
-    length: Annotated[int, Limits(least=4)] = 128
+    length: Annotated[int, Bounds(least=4)] = 128
     dropout: tuple[float, ...] = (0.1, 0.0)
     rounds: Annotated[int, COUNT] = 10
-    steps: Annotated[int, Limits(least=2)] = 4
+    steps: Annotated[int, Bounds(least=2)] = 4
     """Steps a round; the first of them is not counted."""
 
     def __post_init__(self) -> None:

@@ -24,7 +24,7 @@ from export.variant import Numbers, Products
 from tasks.cpus import available_cpus
 from training.bounds import COUNT, check_numbers
 from training.command import command, parse
-from training.progress_bar import Progress
+from training.progress_bar import ProgressBar
 
 NUM_FINALISTS = 12
 
@@ -48,7 +48,7 @@ class Arguments:
 def screened(watch: Stopwatch, choices: Sequence[Choice], known: Choice) -> dict[Choice, float]:
     """Time of each choice, in that of a known one at the same moment."""
     found: dict[Choice, float] = {}
-    with Progress("all", unit="choice", total=len(choices)) as progress:
+    with ProgressBar("all", unit="choice", total=len(choices)) as progress:
         for _, group in groupby(choices, key=lambda choice: choice.form):
             together = list(group)
             seconds = watch.timed({known: 0, **dict.fromkeys(together)}, 3, lost=1.1, after=1)

@@ -21,7 +21,7 @@ from training.baselines import baseline
 from training.checkpoint import load_model
 from training.data.labelled import Columns, read_classification, read_cloze, read_spans
 from training.evaluate import torch_run
-from training.progress_bar import Progress
+from training.progress_bar import ProgressBar
 from training.reports.markdown import markdown_table
 
 WAYS = ("PyTorch", "ONNX fp32", "ONNX int8", "gRPC fp32", "gRPC int8")
@@ -71,7 +71,7 @@ class Scoreboard:
     def table(self) -> str:
         """The table of all scores, with sizes and times, in Markdown."""
         found: dict[str, dict[str, tuple[list[Any], float]]] = {}
-        with Progress("score", unit="model", total=len(WAYS) * len(self.examples)) as bar:
+        with ProgressBar("score", unit="model", total=len(WAYS) * len(self.examples)) as bar:
             for name in self.examples:
                 found[name] = {}
                 for way in WAYS:

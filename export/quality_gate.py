@@ -24,7 +24,7 @@ from tasks.batching import Run
 from tasks.embedding import Embedding
 from tasks.manifest import Precision
 from tasks.masked_lm import MaskedLM
-from training.bounds import NOT_NEGATIVE, POSITIVE, SHARE
+from training.bounds import FRACTION, NOT_NEGATIVE, POSITIVE
 
 _NUM_SCANNED = 64
 """Examples on which parts are compared."""
@@ -46,7 +46,7 @@ class Limits:
     """Largest difference of an fp32 output from PyTorch; of values beyond 10, in proportion."""
     max_drop: Annotated[float, NOT_NEGATIVE] = 0.5
     """int8 and fp16: points that the first of the task's scores may lose; a loss is none."""
-    min_cosine: Annotated[float, SHARE] = 0.99
+    min_cosine: Annotated[float, FRACTION] = 0.99
     """int8 and fp16, of embeddings and masked LM and where there are no labels: lowest mean cosine to PyTorch."""
 
     def shortfall(self, quality: Quality, reference: Quality, *, by_cosine: bool) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from training.progress_bar import Progress
+from training.progress_bar import ProgressBar
 
 
 @dataclass(frozen=True)
@@ -17,9 +17,9 @@ class Stages:
     bars: bool = False
     """Draw them, on standard error."""
 
-    def bar(self, label: str, *, unit: str, total: int) -> Progress:
+    def bar(self, label: str, *, unit: str, total: int) -> ProgressBar:
         """One that vanishes when it is closed."""
-        return Progress(label, unit=unit, total=total, enabled=self.bars, lasting=False)
+        return ProgressBar(label, unit=unit, total=total, enabled=self.bars, lasting=False)
 
 
 SILENT = Stages()

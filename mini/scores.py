@@ -35,7 +35,7 @@ from training.data.labelled import columns_there, dev_columns, read_examples, re
 from training.evaluate import load_for_evaluation
 from training.grid import REPORT_FILE
 from training.loop.run_directory import METRICS_FILE, read_metrics
-from training.progress_bar import Progress
+from training.progress_bar import ProgressBar
 from training.similarity import vector_scores
 
 Predict = Callable[[Sequence[Any]], list[Any]]
@@ -189,7 +189,7 @@ def _score_split(line: Line, task: MiniTask, path: Path, ways: Mapping[str, Pred
     name, scores = baseline(task.kind, known, examples, tokenizer)
     found: dict[str, Any] = {"num_examples": len(examples), "baseline": {"name": name, "scores": scores}}
     values: dict[str, list[Any]] = {}
-    with Progress(f"{task.name}, {path.name}", unit="way", total=len(ways)) as bar:
+    with ProgressBar(f"{task.name}, {path.name}", unit="way", total=len(ways)) as bar:
         for way, predictions in ways.items():
             values[way] = predictions(examples)
             scores = score_predictions(task.kind, examples, values[way])

@@ -1,6 +1,6 @@
 """What the fields of a recipe may hold: of numbers said in their types, checked in one place.
 
-num_epochs: Annotated[float, Limits(above=0)] = 3.0
+num_epochs: Annotated[float, Bounds(above=0)] = 3.0
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, get_args, get_type_hints
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class Bounds:
     """The numbers that a field may hold, all of them finite."""
 
     above: float = -math.inf
@@ -29,15 +29,15 @@ class Limits:
         return " and ".join(f"{word} {bound}" for word, bound in parts.items() if math.isfinite(bound)) or "finite"
 
 
-COUNT = Limits(least=1)
-NOT_NEGATIVE = Limits(least=0)
-POSITIVE = Limits(above=0)
-SHARE = Limits(least=0, most=1)
-BELOW_ONE = Limits(least=0, below=1)
-TOKENS = Limits(least=8)
+COUNT = Bounds(least=1)
+NOT_NEGATIVE = Bounds(least=0)
+POSITIVE = Bounds(above=0)
+FRACTION = Bounds(least=0, most=1)
+BELOW_ONE = Bounds(least=0, below=1)
+TOKENS = Bounds(least=8)
 """Length of a sequence, special tokens included."""
-EPOCHS = Limits(above=0, most=1_000_000)
-RATE = Limits(above=0, most=1)
+EPOCHS = Bounds(above=0, most=1_000_000)
+LEARNING_RATE = Bounds(above=0, most=1)
 """Learning rate: about as far AdamW moves each weight in a step; far beyond, a single one leaves no numbers."""
 
 
@@ -61,12 +61,12 @@ def check_numbers(recipe: Any, *, named: Callable[[str], str] = _flag) -> None:
                 raise ValueError(f"{named(name)} must be {limits}: `{number}`")
 
 
-def _limits(hint: Any) -> Limits:
+def _limits(hint: Any) -> Bounds:
     """What the metadata of a type say, or those of a part of it (as in `... | None`)."""
     for item in (*getattr(hint, "__metadata__", ()), *map(_limits, get_args(hint))):
-        if isinstance(item, Limits) and item != Limits():
+        if isinstance(item, Bounds) and item != Bounds():
             return item
-    return Limits()
+    return Bounds()
 
 
 def refuse_unused(recipe: Any, name: str, why: str) -> None:

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from tasks.embedding import Embedding, EmbeddingSettings, Pooling
 from tasks.regression import RegressionExample
-from training.bounds import COUNT, EPOCHS, NOT_NEGATIVE, RATE, TOKENS, Limits
+from training.bounds import COUNT, EPOCHS, LEARNING_RATE, NOT_NEGATIVE, TOKENS, Bounds
 from training.checkpoint import TaskCard, load_model, load_tokenizer, read_shape, read_task_card
 from training.command import command, parse
 from training.data.examples import Examples, encode_examples
@@ -35,13 +35,13 @@ from training.data.labelled import Columns, columns_there, read_positives, read_
 from training.evaluate import format_scores, torch_run
 from training.finetune import PLACES, digests, extent, provenance
 from training.loop.distributed import World, world
-from training.loop.recipe import Asked
+from training.loop.recipe import RecipeRecord
 from training.loop.result import made_with, write_result
-from training.loop.run_directory import Run
+from training.loop.run_directory import RunDirectory
 from training.loop.train import Batch, Evaluation, LoopSettings, Phase, train
 from training.model.encoder import BertModel
 from training.model.vectors import pool
-from training.objectives import Item, Objective
+from training.objectives import LabelledFeatures, Objective
 from training.similarity import mean_of_words, similarity_scores, texts_of, vector_scores, word_overlap
 from training.text.sentences import split_sentences
 
@@ -80,7 +80,7 @@ class ContrastiveRecipe(LoopSettings):
     """Whether the result gives vectors of length 1 (training compares directions only)."""
     head: Literal["auto", "on", "off"] = "auto"
     """Train [CLS] through BERT's pooler, a tanh layer; the vectors are those below it. auto: if unsupervised."""
-    temperature: Annotated[float, Limits(above=0)] = 0.05
+    temperature: Annotated[float, Bounds(above=0)] = 0.05
     """Cosines are divided by it before the softmax."""
     global_batch_size: Annotated[int, COUNT] = 64
     """Texts, each with its positive, in a step; all others of it are negatives, over all processes."""
@@ -88,7 +88,7 @@ class ContrastiveRecipe(LoopSettings):
     """A process takes its share of the batch at one time, as every text is compared with every other."""
     num_epochs: Annotated[float, EPOCHS] = 1.0
     """How often training goes through the data."""
-    learning_rate: Annotated[float, RATE] = 3e-5
+    learning_rate: Annotated[float, LEARNING_RATE] = 3e-5
     max_seq_length: Annotated[int, TOKENS] | None = None
     """Longest text in tokens that the result embeds; None for what the checkpoint was trained on, or can."""
     train_seq_length: Annotated[int, TOKENS] = 32
@@ -168,11 +168,11 @@ def train_embedding(recipe: ContrastiveRecipe, world: World) -> Path:
     Raises:
         ValueError: for data or a checkpoint that cannot be used, or a run that was started differently.
     """
-    with Run(recipe.run_dir, world) as run:
+    with RunDirectory(recipe.run_dir, world) as run:
         return _train_embedding(recipe, run)
 
 
-def _train_embedding(recipe: ContrastiveRecipe, run: Run) -> Path:
+def _train_embedding(recipe: ContrastiveRecipe, run: RunDirectory) -> Path:
     world, tokenizer = run.world, load_tokenizer(recipe.checkpoint)
     check_dropout(recipe)
     task = Embedding(tokenizer, embedding_settings(recipe))
@@ -181,7 +181,7 @@ def _train_embedding(recipe: ContrastiveRecipe, run: Run) -> Path:
     dev = read_similarities(recipe.dev, columns=recipe.dev_columns, tokenizer=tokenizer) if recipe.dev else []
     found = digests(recipe.checkpoint, recipe.train, recipe.dev)
     origin = provenance(recipe.checkpoint, (*recipe.train, *recipe.dev), recipe, found)
-    if not run.begin(Asked(recipe, found, places=PLACES)):
+    if not run.begin(RecipeRecord(recipe, found, places=PLACES)):
         return run.checkpoint_path
     torch.manual_seed(recipe.seed)
     model = load_model(recipe.checkpoint, "embedding", new_head=True, dropout=recipe.dropout)
@@ -285,7 +285,7 @@ def _note_known(views: Examples, dev: Sequence[RegressionExample]) -> None:
         print(f"note: {num_known:,} of {len(dev):,} dev pairs are in the training data, too", flush=True)
 
 
-def contrastive_items(views: Examples, task: Embedding, recipe: ContrastiveRecipe) -> list[Item]:
+def contrastive_items(views: Examples, task: Embedding, recipe: ContrastiveRecipe) -> list[LabelledFeatures]:
     """An item for each text: its views, with the same number where they are the same to the network.
 
     Raises:
@@ -302,7 +302,10 @@ def contrastive_items(views: Examples, task: Embedding, recipe: ContrastiveRecip
     number_of = {text: numbers.setdefault(item.input_ids.tobytes(), len(numbers)) for text, item in features.items()}
     if len(numbers) < 2:
         raise ValueError(f"all texts of `{recipe.train[0]}` are the same; there are no negatives to learn from")
-    return [Item(tuple(features[text] for text in item), tuple(number_of[text] for text in item)) for item in views]
+    return [
+        LabelledFeatures(tuple(features[text] for text in item), tuple(number_of[text] for text in item))
+        for item in views
+    ]
 
 
 def scores_before(
@@ -326,7 +329,7 @@ def _correlations(scores: dict[str, float]) -> dict[str, float]:
 
 def _finish(
     recipe: ContrastiveRecipe,
-    run: Run,
+    run: RunDirectory,
     model: BertModel,
     task: Embedding,
     dev: Sequence[RegressionExample],

@@ -26,9 +26,9 @@ import numpy as np
 
 from tasks.files import atomic_write, check_free, resumable_directory, sha256
 from tasks.tokenizer import TOKENIZER_FILE, TOKENIZER_FILES, Tokenizer
-from training.bounds import Limits, check_numbers
+from training.bounds import Bounds, check_numbers
 from training.command import command, parse
-from training.progress_bar import Progress
+from training.progress_bar import ProgressBar
 from training.text.documents import BLOCK_BYTES, Block, find_files, read_blocks
 from training.text.duplicates import DuplicateCounter
 from training.text.pairs import LEAST_NEXT, LEAST_SHOWN, PairRules, PairSummary, estimate_pairs
@@ -63,13 +63,13 @@ class CorpusRecipe:
     """Directory with tokenizer.json (of `training.vocab`, or any checkpoint)."""
     out: Path
     """Directory to write; called `<out>.partial` until it is whole."""
-    chunk_bytes: Annotated[int, Limits(least=1, most=2**30)] = 4_000_000
+    chunk_bytes: Annotated[int, Bounds(least=1, most=2**30)] = 4_000_000
     """Text in a shard. More than 100 GB of text needs larger ones: a process may map 65,530 files at most on Linux."""
     words: Literal["jieba", "spaces"] | None = None
     """Keep word boundaries that the tokenizer does not show, for `training.pretrain --whole-words`: `jieba` finds the
     words of Chinese text (group `chinese`), `spaces` takes those between Chinese or Japanese characters as they stand
     in text that was segmented before, and gives the tokens of the text without them."""
-    num_workers: Annotated[int, Limits(least=0, most=1000)] = 0
+    num_workers: Annotated[int, Bounds(least=0, most=1000)] = 0
     """Processes; 0 for one a core."""
     ray: str | None = None
     """Prepare on a Ray cluster: host:port of its head, `auto` for the one that this machine belongs to, `local` for one
@@ -142,7 +142,7 @@ def _summaries(recipe: CorpusRecipe, files: list[Path], directory: Path, words: 
     """Of all shards in order; those that are not there are made."""
     total, num_tokens = sum(path.stat().st_size for path in files), 0
     jobs = _jobs(files, directory, recipe.chunk_bytes, words)
-    with Progress("corpus", unit="byte", total=total) as bar:
+    with ProgressBar("corpus", unit="byte", total=total) as bar:
         for summary in _made(recipe, jobs, directory, total):
             num_tokens += summary.record["num_tokens"]
             bar.note(f"{num_tokens:,} tokens")
@@ -264,7 +264,7 @@ class Corpus:
         Raises:
             ValueError: naming the shard that was damaged.
         """
-        with Progress("verify", unit="shard", total=len(self.info["shards"])) as bar:
+        with ProgressBar("verify", unit="shard", total=len(self.info["shards"])) as bar:
             for record in self.info["shards"]:
                 if sha256(self.directory / record["file"]) != record["sha256"]:
                     raise ValueError(_damaged(self.directory / record["file"]))

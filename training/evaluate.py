@@ -41,7 +41,7 @@ from training.data.labelled import (
 from training.model.encoder import BertModel
 from training.model.vectors import Vectors
 from training.objectives import OBJECTIVES, find_unknown_label
-from training.progress_bar import Progress
+from training.progress_bar import ProgressBar
 from training.similarity import texts_of, vector_scores, word_overlap
 
 
@@ -117,7 +117,7 @@ def check_labels(task: AnyTask, examples: Examples) -> None:
 
 def predict_with_progress(task: AnyTask, examples: Sequence[Any], run: Run) -> list[Any]:
     """`tasks.batching.predict` with a progress bar."""
-    with Progress("evaluate", unit="example", total=len(examples)) as bar:
+    with ProgressBar("evaluate", unit="example", total=len(examples)) as bar:
         chunk_size = 32 if task.name == "masked-lm" else 256
         return predict(task, examples, run, chunk_size=chunk_size, progress=bar.update)
 

@@ -26,7 +26,7 @@ from tasks.features import Features
 from tasks.spans import Spans, best_null_threshold
 from training.ablations.model import Combination
 from training.baselines import baseline
-from training.bounds import COUNT, EPOCHS, NOT_NEGATIVE, RATE, TOKENS, refuse_unused
+from training.bounds import COUNT, EPOCHS, LEARNING_RATE, NOT_NEGATIVE, TOKENS, refuse_unused
 from training.checkpoint import (
     TaskCard,
     checkpoint_digest,
@@ -46,12 +46,12 @@ from training.data.input_warnings import remark
 from training.data.labelled import Columns, read_examples, source_digest, source_names, to_number
 from training.evaluate import format_scores, predict_with_progress, torch_run
 from training.loop.distributed import World, world
-from training.loop.recipe import Asked, recipe_fields
+from training.loop.recipe import RecipeRecord, recipe_fields
 from training.loop.result import made_with, write_result
-from training.loop.run_directory import Position, Run
+from training.loop.run_directory import Progress, RunDirectory
 from training.loop.train import Evaluation, LoopSettings, Phase, train
 from training.model.encoder import BertConfig, BertForSequenceRegression, BertModel
-from training.objectives import OBJECTIVES, Item, all_label_names, find_unknown_label, standardise_head
+from training.objectives import OBJECTIVES, LabelledFeatures, all_label_names, find_unknown_label, standardise_head
 from training.reports.grid_report import Outcome, Setting, metric_of
 from training.reports.model_card import checkpoint_name
 
@@ -101,7 +101,7 @@ class FinetuneRecipe(LoopSettings):
     """Size of each direction of a BiLSTM of two layers under the head (the paper: 768); 0 for none."""
     num_epochs: Annotated[float, EPOCHS] = 3.0
     """How often training goes through the data."""
-    learning_rate: Annotated[float, RATE] = 5e-5
+    learning_rate: Annotated[float, LEARNING_RATE] = 5e-5
     checkpoint_every: Annotated[int, NOT_NEGATIVE] = 200
     eval_examples: Annotated[int, COUNT] = 500
     """Dev examples for the curve, drawn at random, scored four times on the way; the final score is of all."""
@@ -134,18 +134,18 @@ def finetune(recipe: FinetuneRecipe, world: World) -> Path:
     Raises:
         ValueError: for data or a checkpoint that cannot be used, or a run that was started differently.
     """
-    with Run(recipe.run_dir, world) as run:
+    with RunDirectory(recipe.run_dir, world) as run:
         return _finetune(recipe, run)
 
 
-def _finetune(recipe: FinetuneRecipe, run: Run) -> Path:
+def _finetune(recipe: FinetuneRecipe, run: RunDirectory) -> Path:
     world, objective = run.world, OBJECTIVES[recipe.task]
     tokenizer = load_tokenizer(recipe.checkpoint)
     read_files = lambda paths: read_examples(recipe.task, paths, columns=recipe.columns, tokenizer=tokenizer)  # noqa: E731
     examples, dev = read_files(recipe.train), read_files(recipe.dev) if recipe.dev else Examples()
     task = create_task(recipe.task, tokenizer, task_settings(recipe, examples, dev))
     found = digests(recipe.checkpoint, recipe.train, recipe.dev)
-    if not run.begin(Asked(recipe, found, places=PLACES)):
+    if not run.begin(RecipeRecord(recipe, found, places=PLACES)):
         return run.checkpoint_path
     torch.manual_seed(recipe.seed)
     model = _create(recipe, task)
@@ -193,7 +193,7 @@ def _remark_on_data(
     recipe: FinetuneRecipe,
     task: AnyTask,
     examples: Examples,
-    items: Sequence[Item],
+    items: Sequence[LabelledFeatures],
     left_out: Sequence[str],
     dev: Examples,
     dev_features: Sequence[Sequence[Features]],
@@ -404,7 +404,7 @@ def provenance(
     }
 
 
-def extent(position: Position, data: FinetuningData) -> dict[str, Any]:
+def extent(position: Progress, data: FinetuningData) -> dict[str, Any]:
     """How long the weights of a run were trained, for its task card: less than was asked for where time was up, or
     others were better on dev."""
     epochs = position.step / data.num_batches(0)

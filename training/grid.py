@@ -34,7 +34,7 @@ from training.data.labelled import read_examples
 from training.finetune import PLACES, FinetuneRecipe, digests, finetune
 from training.loop.distributed import World, world
 from training.loop.loss_monitor import DivergedError
-from training.loop.recipe import RECIPE_FILE, Asked, check_no_run
+from training.loop.recipe import RECIPE_FILE, RecipeRecord, check_no_run
 from training.reports.grid_report import (
     Outcome,
     Report,
@@ -226,8 +226,8 @@ def look_up(cell: FinetuneRecipe, digests: Digests = digests) -> Outcome | None:
     return None
 
 
-def _asked(cell: FinetuneRecipe, digests: Digests) -> Asked:
-    return Asked(cell, digests(cell.checkpoint, cell.train, cell.dev), places=PLACES)
+def _asked(cell: FinetuneRecipe, digests: Digests) -> RecipeRecord:
+    return RecipeRecord(cell, digests(cell.checkpoint, cell.train, cell.dev), places=PLACES)
 
 
 def _outcome(cell: FinetuneRecipe, *, scores: Mapping[str, Any] | None = None, error: str | None = None) -> Outcome:
@@ -253,7 +253,7 @@ def _read_failure(cell: FinetuneRecipe) -> tuple[str, Mapping[str, Any]]:
     return error, recipe
 
 
-def _write_failure(cell: FinetuneRecipe, error: str, asked: Asked) -> None:
+def _write_failure(cell: FinetuneRecipe, error: str, asked: RecipeRecord) -> None:
     failure = {"error": error, "recipe": asked.values}
     atomic_write(cell.run_dir / FAILURE_FILE, (json.dumps(failure, indent=2) + "\n").encode())
     shutil.rmtree(cell.run_dir / "state", ignore_errors=True)

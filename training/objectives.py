@@ -40,7 +40,7 @@ IGNORED = -100
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class LabelledFeatures:
     """What is drawn and shuffled as a whole: a sequence with its labels, or all sequences of a multiple choice."""
 
     features: tuple[Features, ...]
@@ -76,11 +76,11 @@ class Objective:
         """Describe examples that cannot be learnt, or answers that can never be given, a line each."""
         return []
 
-    def label(self, task: AnyTask, example: Any, features: Sequence[Any]) -> list[Item]:
+    def label(self, task: AnyTask, example: Any, features: Sequence[Any]) -> list[LabelledFeatures]:
         """The items of one example."""
         raise NotImplementedError
 
-    def targets(self, items: Sequence[Item]) -> tuple[dict[str, Tensor], int]:
+    def targets(self, items: Sequence[LabelledFeatures]) -> tuple[dict[str, Tensor], int]:
         """What the loss needs of a batch.
 
         Returns:
@@ -106,8 +106,10 @@ class ClassificationObjective(Objective):
     def label_names(self, example: ClassificationExample) -> Sequence[str]:
         return (example.label or "",)
 
-    def label(self, task: AnyTask, example: ClassificationExample, features: Sequence[Features]) -> list[Item]:
-        return [Item(tuple(features), (task.settings.labels.index(example.label),))]
+    def label(
+        self, task: AnyTask, example: ClassificationExample, features: Sequence[Features]
+    ) -> list[LabelledFeatures]:
+        return [LabelledFeatures(tuple(features), (task.settings.labels.index(example.label),))]
 
     def loss(self, network: nn.Module, batch: Batch) -> dict[str, Tensor]:
         logits = network(**batch.inputs)["logits"].float()
@@ -125,9 +127,13 @@ class RegressionObjective(Objective):
             max_seq_length=max_seq_length, label_mean=float(labels.mean()), label_deviation=float(labels.std())
         )
 
-    def label(self, task: AnyTask, example: RegressionExample, features: Sequence[Features]) -> list[Item]:
+    def label(self, task: AnyTask, example: RegressionExample, features: Sequence[Features]) -> list[LabelledFeatures]:
         settings = task.settings
-        return [Item(tuple(features), ((float(example.label or 0) - settings.label_mean) / settings.label_deviation,))]
+        return [
+            LabelledFeatures(
+                tuple(features), ((float(example.label or 0) - settings.label_mean) / settings.label_deviation,)
+            )
+        ]
 
     @contextmanager
     def answering(self, model: BertModel, task: AnyTask) -> Iterator[None]:
@@ -164,11 +170,13 @@ class MultipleChoiceObjective(Objective):
     def settings(self, recipe: FinetuneRecipe, examples: Sequence[Any], max_seq_length: int) -> TaskSettings:
         return MultipleChoiceSettings(max_seq_length=max_seq_length)
 
-    def label(self, task: AnyTask, example: MultipleChoiceExample, features: Sequence[Features]) -> list[Item]:
+    def label(
+        self, task: AnyTask, example: MultipleChoiceExample, features: Sequence[Features]
+    ) -> list[LabelledFeatures]:
         assert example.label is not None
-        return [Item(tuple(features), (example.label,))]
+        return [LabelledFeatures(tuple(features), (example.label,))]
 
-    def targets(self, items: Sequence[Item]) -> tuple[dict[str, Tensor], int]:
+    def targets(self, items: Sequence[LabelledFeatures]) -> tuple[dict[str, Tensor], int]:
         targets, count = super().targets(items)
         return targets | {"num_choices": torch.tensor([len(item.features) for item in items])}, count
 
@@ -221,7 +229,7 @@ class TaggingObjective(Objective):
             "send such text as lists of words, or train on text that is divided as there"
         ]
 
-    def label(self, task: AnyTask, example: TaggingExample, features: Sequence[WordWindow]) -> list[Item]:
+    def label(self, task: AnyTask, example: TaggingExample, features: Sequence[WordWindow]) -> list[LabelledFeatures]:
         """A word is learnt where it will be tagged: once, with the most context."""
         items = []
         for window in features:
@@ -229,10 +237,10 @@ class TaggingObjective(Objective):
             words, positions = window.tagged
             labels[positions] = [task.settings.labels.index(example.tags[word]) for word in words]
             if len(words):
-                items.append(Item((window,), tuple(labels.tolist())))
+                items.append(LabelledFeatures((window,), tuple(labels.tolist())))
         return items
 
-    def targets(self, items: Sequence[Item]) -> tuple[dict[str, Tensor], int]:
+    def targets(self, items: Sequence[LabelledFeatures]) -> tuple[dict[str, Tensor], int]:
         rows = [torch.tensor(item.labels) for item in items]
         padded = nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=IGNORED)
         return {"labels": padded}, int((padded != IGNORED).sum())
@@ -312,8 +320,8 @@ class SpanObjective(Objective):
             "never be given: raise --max-answer-length"
         ]
 
-    def label(self, task: AnyTask, example: SpanExample, features: Sequence[Window]) -> list[Item]:
-        return [Item((window,), answer_positions(example, window)) for window in features]
+    def label(self, task: AnyTask, example: SpanExample, features: Sequence[Window]) -> list[LabelledFeatures]:
+        return [LabelledFeatures((window,), answer_positions(example, window)) for window in features]
 
     def loss(self, network: nn.Module, batch: Batch) -> dict[str, Tensor]:
         """Padding takes no part in the softmax, so that the loss does not depend on how sequences are batched."""

@@ -23,7 +23,7 @@ from torch import nn
 
 from tasks.masked_lm import MaskedLMSettings
 from training.baselines import no_context
-from training.bounds import COUNT, NOT_NEGATIVE, POSITIVE, SHARE, TOKENS, refuse_unused
+from training.bounds import COUNT, FRACTION, NOT_NEGATIVE, POSITIVE, TOKENS, refuse_unused
 from training.checkpoint import (
     TaskCard,
     checkpoint_digest,
@@ -41,10 +41,10 @@ from training.data.pretraining_warnings import LENGTH_FLAGS, remark_on_dev_pairs
 from training.data.whole_words import whole_words_note
 from training.evaluate import format_scores
 from training.loop.distributed import World, world
-from training.loop.loss_monitor import Plateau, Watch
-from training.loop.recipe import Asked, recipe_fields
+from training.loop.loss_monitor import LossMonitor, Plateau
+from training.loop.recipe import RecipeRecord, recipe_fields
 from training.loop.result import made_with, write_result
-from training.loop.run_directory import Run
+from training.loop.run_directory import RunDirectory
 from training.loop.train import Evaluation, LoopSettings, Phase, train
 from training.model.encoder import BertConfig, BertForPreTraining, BertModel, Direction
 from training.model.initialization import initialize_local
@@ -81,7 +81,7 @@ class PretrainRecipe(LoopSettings):
     """Tokens of an example, specials included."""
     long_seq_length: Annotated[int, TOKENS] | None = None
     """Tokens of an example in the last part of the run (the paper: 512); None for the same length throughout."""
-    long_share: Annotated[float, SHARE] = 0.1
+    long_share: Annotated[float, FRACTION] = 0.1
     """Share of the steps with long examples."""
     masking_rate: float = 0.15
     """Share of tokens to predict."""
@@ -92,7 +92,7 @@ class PretrainRecipe(LoopSettings):
     whole_words: bool = False
     """Predict all tokens of a word together; of Chinese text, whose tokens are characters, where the corpus was
     prepared with --words."""
-    short_seq_prob: Annotated[float, SHARE] = 0.1
+    short_seq_prob: Annotated[float, FRACTION] = 0.1
     """Share of documents that are cut into shorter examples."""
     next_sentences: bool = True
     """Whether next sentences are to be told from random ones; else a pair is always a run of text."""
@@ -191,11 +191,11 @@ def pretrain(recipe: PretrainRecipe, world: World) -> Path:
     Raises:
         ValueError: for a corpus that cannot be used, or a run that was started differently.
     """
-    with Run(recipe.run_dir, world) as run:
+    with RunDirectory(recipe.run_dir, world) as run:
         return _pretrain(recipe, run)
 
 
-def _pretrain(recipe: PretrainRecipe, run: Run) -> Path:
+def _pretrain(recipe: PretrainRecipe, run: RunDirectory) -> Path:
     world, (corpus, dev_corpus) = run.world, corpora(recipe)
     request = asked(recipe, corpus, dev_corpus)
     if not run.begin(request):
@@ -223,7 +223,7 @@ def _pretrain(recipe: PretrainRecipe, run: Run) -> Path:
         run=run,
         weights=objective.weights,
         evaluation=evaluation,
-        watch=Watch(_plateau(corpus, recipe)),
+        watch=LossMonitor(_plateau(corpus, recipe)),
         label="pretrain",
     )
     if world.is_main:
@@ -283,13 +283,13 @@ def corpora(recipe: PretrainRecipe) -> tuple[Corpus, Corpus | None]:
     return corpus, dev
 
 
-def asked(recipe: PretrainRecipe, corpus: Corpus, dev: Corpus | None) -> Asked:
+def asked(recipe: PretrainRecipe, corpus: Corpus, dev: Corpus | None) -> RecipeRecord:
     """What a run is asked for, with the digests of its corpora and of what it goes on from, wherever they lie."""
     found = {"corpus_digest": corpus.digest, "dev_corpus_digest": dev.digest if dev else None}
     if recipe.init:
         read_config(recipe.init)  # or it says what is wrong
         found["init_sha256"] = checkpoint_digest(recipe.init)
-    return Asked(recipe, found, places=("corpus", "dev_corpus", "init"))
+    return RecipeRecord(recipe, found, places=("corpus", "dev_corpus", "init"))
 
 
 def _create(recipe: PretrainRecipe, corpus: Corpus) -> BertForPreTraining:
@@ -314,7 +314,7 @@ def _create(recipe: PretrainRecipe, corpus: Corpus) -> BertForPreTraining:
     return model
 
 
-def _pretraining_before(recipe: PretrainRecipe, request: Asked) -> dict[str, Any]:
+def _pretraining_before(recipe: PretrainRecipe, request: RecipeRecord) -> dict[str, Any]:
     """What `init` is, and the record of what it comes from, as far as there is one."""
     if not recipe.init:
         return {}

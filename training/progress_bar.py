@@ -13,7 +13,7 @@ BRIEF_S = 0.5
 """Work that lasts no longer gets no bar, unless a lasting one."""
 
 
-class Progress:
+class ProgressBar:
     """Counts work done, on standard error; leaves the finished bar behind if it is lasting."""
 
     def __init__(
@@ -55,7 +55,7 @@ class Progress:
         """Leave the bar as it stands."""
         self._bar.close()
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> ProgressBar:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -20,9 +20,9 @@ import tokenizers
 
 from tasks.files import atomic_directory, check_free
 from tasks.tokenizer import TOKENIZER_FILE, build_tokenizer
-from training.bounds import NOT_NEGATIVE, Limits, check_numbers
+from training.bounds import NOT_NEGATIVE, Bounds, check_numbers
 from training.command import command, parse
-from training.progress_bar import Progress
+from training.progress_bar import ProgressBar
 from training.text.documents import find_files, read_blocks
 
 SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -48,14 +48,14 @@ class VocabRecipe:
     """Text, JSONL or Parquet files, or directories of them."""
     out: Path
     """Directory to write: tokenizer.json, tokenizer_config.json, vocab.txt."""
-    vocab_size: Annotated[int, Limits(least=1, most=2**20)] = 30522
+    vocab_size: Annotated[int, Bounds(least=1, most=2**20)] = 30522
     """Tokens in the vocabulary, the five special ones included."""
     lowercase: bool = True
     """Lower-case text and strip accents (an uncased model)."""
     keep_accents: bool = False
     """Keep accents and other marks of lower-case text: for languages in which they make other words (schön and schon,
     パンダ and ハンタ). Without lower case they are kept anyway."""
-    min_frequency: Annotated[int, Limits(least=0, most=2**31)] = 2
+    min_frequency: Annotated[int, Bounds(least=0, most=2**31)] = 2
     """Pieces seen less often are left out."""
     sample_bytes: Annotated[int, NOT_NEGATIVE] = 0
     """Learn from about this much of the files, spread evenly over them; 0 for all. Memory grows with the number of
@@ -254,7 +254,7 @@ def _documents(files: list[Path], label: str, sample_bytes: int) -> Iterator[lis
     total = sum(path.stat().st_size for path in files)
     share = min(1.0, sample_bytes / total) if sample_bytes and total else 1.0
     num_read = num_taken = 0
-    with Progress(label, unit="byte", total=total) as bar:
+    with ProgressBar(label, unit="byte", total=total) as bar:
         for block in (block for path in files for block in read_blocks(path)):
             if num_taken <= share * num_read:
                 num_taken += block.num_file_bytes

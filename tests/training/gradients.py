@@ -14,8 +14,8 @@ from training.corpus import Corpus
 from training.data.pretraining import PretrainingExamples
 from training.data.pretraining_batches import PretrainingData
 from training.loop.distributed import world
-from training.loop.prefetcher import Feed
-from training.loop.run_directory import Position
+from training.loop.prefetcher import Prefetcher
+from training.loop.run_directory import Progress
 from training.loop.train import LoopSettings, Phase, StepTotals, backward
 from training.model.encoder import BertConfig
 from training.pretraining_objectives import MaskedLM
@@ -31,8 +31,8 @@ def write_gradients(corpus_dir, micro_batch_size, out):
     with world() as peers:
         network = DistributedDataParallel(model) if peers.size > 1 else model
         data = PretrainingData(PretrainingExamples(corpus, max_seq_length=32), 8)
-        with Feed([Phase(data=data)], settings, peers) as feed:
-            batches, _ = feed.take(Position())
+        with Prefetcher([Phase(data=data)], settings, peers) as feed:
+            batches, _ = feed.take(Progress())
             backward(network, batches, MaskedLM().losses, settings, peers, StepTotals())
         del network  # before the processes part: it would wait for them
         if peers.is_main:

@@ -33,7 +33,7 @@ from training.data.labelled import Columns, read_examples
 from training.evaluate import load_for_evaluation
 from training.evaluate import main as evaluate
 from training.loop.distributed import CPU, World
-from training.loop.run_directory import Run, read_metrics
+from training.loop.run_directory import RunDirectory, read_metrics
 from training.reports.samples import sample_predictions
 from training.similarity import similarity_scores
 
@@ -237,7 +237,7 @@ def test_interrupted_run_resumes_bit_for_bit(recipe, tmp_path, alone, monkeypatc
     """The same losses as without the interruption; the best state on dev can be kept."""
     recipe = replace(recipe, num_epochs=2, checkpoint_every=4, eval_every=5, select="best")
     whole = train_embedding(recipe, alone)
-    log = Run.log
+    log = RunDirectory.log
 
     def fail(run, values):
         if values["step"] == 11:
@@ -246,7 +246,7 @@ def test_interrupted_run_resumes_bit_for_bit(recipe, tmp_path, alone, monkeypatc
 
     broken = replace(recipe, run_dir=tmp_path / "broken")
     with monkeypatch.context() as patch:
-        patch.setattr(Run, "log", fail)
+        patch.setattr(RunDirectory, "log", fail)
         with pytest.raises(KeyboardInterrupt):
             train_embedding(broken, alone)
     resumed = train_embedding(broken, alone)

@@ -27,7 +27,7 @@ from training.evaluate import load_for_evaluation
 from training.evaluate import main as evaluate
 from training.finetune import FinetuneRecipe, finetune, main
 from training.loop.run_directory import read_metrics
-from training.objectives import OBJECTIVES, Item, answer_positions
+from training.objectives import OBJECTIVES, LabelledFeatures, answer_positions
 
 SETTINGS = {"learning_rate": 3e-3, "global_batch_size": 16, "micro_batch_size": 16, "dtype": "fp32", "dropout": 0.0}
 
@@ -505,7 +505,7 @@ def test_names_of_data_are_as_long_as_they_must_be(paths, names):
 def test_shapes_of_batches_are_few():
     """Lengths are rounded up to a multiple of 16, and never beyond the longest sequence there is."""
     sequences = [Features(input_ids=np.ones(size, int), token_type_ids=np.zeros(size, int)) for size in range(3, 91)]
-    items = [Item((sequence,), (0,)) for sequence in sequences]
+    items = [LabelledFeatures((sequence,), (0,)) for sequence in sequences]
     data = FinetuningData(items, OBJECTIVES["classification"], global_batch_size=4, seed=0, pad_id=0)
 
     batches = [data.batch(0, index, slice(None)) for index in range(data.num_batches(0))]

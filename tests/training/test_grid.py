@@ -14,8 +14,8 @@ from tests.toy import write_classification, write_spans
 from training.checkpoint import WEIGHTS_FILE, load_model, read_task_card
 from training.finetune import finetune
 from training.grid import GridRecipe, grid, look_up
-from training.loop.recipe import RefusedError
-from training.loop.run_directory import Run, read_metrics
+from training.loop.recipe import RunMismatchError
+from training.loop.run_directory import RunDirectory, read_metrics
 from training.reports.grid_report import Outcome, Setting, best_outcome, format_report, plot_report, report
 
 FAST = {"micro_batch_size": 16, "batch_sizes": (16,), "epochs": (2.0,), "dtype": "fp32", "dropout": 0.0}
@@ -91,14 +91,14 @@ def test_best_checkpoint_says_among_how_many_it_was_chosen(finished):
 @pytest.fixture
 def trained(monkeypatch):
     """Names of the runs that train, with the step that they start from."""
-    started, load_state = [], Run.load_state
+    started, load_state = [], RunDirectory.load_state
 
     def load_and_note(run, *args):
         position = load_state(run, *args)
         started.append((run.path.name, position.step))
         return position
 
-    monkeypatch.setattr(Run, "load_state", load_and_note)
+    monkeypatch.setattr(RunDirectory, "load_state", load_and_note)
     return started
 
 
@@ -126,7 +126,7 @@ def test_changed_recipe_in_the_same_directory_is_refused(finished, checkpoint, d
 @pytest.mark.slow
 def test_killed_grid_resumes(finished, trained, checkpoint, data, tmp_path, alone):
     """A half-finished run goes on from its state, and the report is that of a grid left alone."""
-    asked, save_state = recipe(checkpoint, data, tmp_path / "run", checkpoint_every=8), Run.save_state
+    asked, save_state = recipe(checkpoint, data, tmp_path / "run", checkpoint_every=8), RunDirectory.save_state
 
     def save_and_die(run, *arguments, kind="step", **named):
         save_state(run, *arguments, kind=kind, **named)
@@ -135,7 +135,7 @@ def test_killed_grid_resumes(finished, trained, checkpoint, data, tmp_path, alon
             raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Run, "save_state", save_and_die)
+        patch.setattr(RunDirectory, "save_state", save_and_die)
         with pytest.raises(KeyboardInterrupt):
             grid(asked, alone)
     again = grid(asked, alone)
@@ -154,7 +154,9 @@ def test_other_data_at_the_same_place_are_noticed(finished, checkpoint, data, tm
     first = [cell.cells(cell.settings()[0])[0] for cell in cells]
 
     assert look_up(first[0]).scores
-    with pytest.raises(RefusedError, match="was started with other contents of `dev`; choose another run directory"):
+    with pytest.raises(
+        RunMismatchError, match="was started with other contents of `dev`; choose another run directory"
+    ):
         look_up(first[1])
 
 
@@ -330,7 +332,9 @@ def test_checkpoint_of_another_run_is_not_overwritten(finished, checkpoint, data
     with pytest.raises(ValueError, match="pretrain` is a run of pretraining; choose another run directory"):
         grid(recipe(checkpoint, data, checkpoint.parent), alone)
     cell = recipe(checkpoint, data, finished[0]).cells(Setting(1e-2, 16, 2.0))[0]
-    with pytest.raises(RefusedError, match="holds the checkpoint of a grid or of others; choose another run directory"):
+    with pytest.raises(
+        RunMismatchError, match="holds the checkpoint of a grid or of others; choose another run directory"
+    ):
         finetune(replace(cell, run_dir=finished[0]), alone)
 
 

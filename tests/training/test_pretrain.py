@@ -25,7 +25,7 @@ from training.corpus import CorpusRecipe, prepare_corpus
 from training.data.pretraining import PretrainingExamples
 from training.data.pretraining_batches import IGNORED, pretraining_batch
 from training.launch import launch
-from training.loop.recipe import RefusedError
+from training.loop.recipe import RunMismatchError
 from training.loop.run_directory import read_metrics
 from training.model.encoder import BertForPreTraining
 from training.pretrain import PretrainRecipe, main, pretrain, recipe_from_arguments
@@ -233,9 +233,11 @@ def test_the_checkpoint_to_go_on_from_stays_the_same(further, tmp_path, alone):
     pretrain(replace(further, init=moved), alone)
     (moved / "model.safetensors").write_bytes((further.run_dir / "checkpoint" / "model.safetensors").read_bytes())
 
-    with pytest.raises(RefusedError, match="was started with other contents of `init`; choose another run directory"):
+    with pytest.raises(
+        RunMismatchError, match="was started with other contents of `init`; choose another run directory"
+    ):
         pretrain(replace(further, init=moved), alone)
-    with pytest.raises(RefusedError, match=r"was started with init `.*`, not `None`"):
+    with pytest.raises(RunMismatchError, match=r"was started with init `.*`, not `None`"):
         pretrain(replace(further, init=None), alone)
     record = json.loads((further.run_dir / "recipe.json").read_text())
     (further.run_dir / "recipe.json").write_text(json.dumps(record | {"init_sha256": checkpoint_digest(moved)}))
@@ -292,7 +294,7 @@ def test_nothing_is_selected_where_no_score_is_a_number(corpus_dir, tmp_path, al
     with pytest.raises(ValueError, match=r"no score on dev was a number in `.*run`; take --select last"):
         pretrain(best, alone)
     assert (pretrain(last, alone) / "model.safetensors").is_file()
-    with pytest.raises(RefusedError, match="was started with select `last`, not `best`"):
+    with pytest.raises(RunMismatchError, match="was started with select `last`, not `best`"):
         pretrain(best, alone)
 
 

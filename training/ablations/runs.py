@@ -25,7 +25,7 @@ from training.finetune import FinetuneRecipe, digests
 from training.grid import Digests, look_up, run_cell
 from training.loop.distributed import World
 from training.loop.loss_monitor import DivergedError
-from training.loop.recipe import RECIPE_FILE, RefusedError
+from training.loop.recipe import RECIPE_FILE, RunMismatchError
 from training.pretrain import PretrainRecipe, asked, corpora, pretrain
 from training.reports.grid_report import Outcome, Setting
 
@@ -100,10 +100,10 @@ def run_all(
     def attempt(recipe: Recipe, work: Callable[[], Outcome | None]) -> None:
         try:
             if isinstance(recipe, FinetuneRecipe) and recipe.checkpoint.parent in left_out:
-                raise RefusedError(f"`{recipe.run_dir}` builds on `{recipe.checkpoint.parent}`")
+                raise RunMismatchError(f"`{recipe.run_dir}` builds on `{recipe.checkpoint.parent}`")
             if outcome := work():
                 outcomes[recipe.run_dir] = outcome
-        except (RefusedError, DivergedError) as error:
+        except (RunMismatchError, DivergedError) as error:
             left_out.add(recipe.run_dir)
             if world.is_main:
                 print(f"left out: {error}", flush=True)
@@ -133,7 +133,7 @@ def _look_up(recipe: Recipe, digests: Digests) -> Outcome | None:
     """The outcome of a run that is done; None of others, and where the checkpoint to start from is still to come.
 
     Raises:
-        RefusedError: when it was done with another recipe or other data.
+        RunMismatchError: when it was done with another recipe or other data.
     """
     if isinstance(recipe, FinetuneRecipe):
         return look_up(recipe, digests) if has_weights(recipe.checkpoint) else None
@@ -157,7 +157,7 @@ def _outcome(recipe: PretrainRecipe) -> Outcome:
     """Of a finished pretraining."""
     card = read_task_card(recipe.run_dir / "checkpoint")
     if card is None:
-        raise RefusedError(f"`{recipe.run_dir / 'checkpoint'}` has no {TASK_FILE}; remove `{recipe.run_dir}`")
+        raise RunMismatchError(f"`{recipe.run_dir / 'checkpoint'}` has no {TASK_FILE}; remove `{recipe.run_dir}`")
     setting = Setting(recipe.learning_rate, recipe.global_batch_size, recipe.num_steps)
     return Outcome(name=recipe.run_dir.name, setting=setting, seed=recipe.seed, scores=card.scores)
 

@@ -12,13 +12,13 @@ from tasks.features import collate
 from training.data.examples import Examples, encode_examples
 from training.data.pretraining import random_generator
 from training.loop.train import Batch
-from training.objectives import OBJECTIVES, Item, Objective
+from training.objectives import OBJECTIVES, LabelledFeatures, Objective
 
 LENGTH_STEP = 16
 """Sequences are padded to a multiple of this many tokens, or to the longest of the data."""
 
 
-def label_examples(task: AnyTask, examples: Examples) -> tuple[list[Item], list[str]]:
+def label_examples(task: AnyTask, examples: Examples) -> tuple[list[LabelledFeatures], list[str]]:
     """Items of all usable examples, and where those stand that had to be left out (see `Objective.is_usable`).
 
     Raises:
@@ -39,7 +39,7 @@ class FinetuningData:
     """Global batches of labelled items, shuffled anew each epoch; items of like length share a batch."""
 
     def __init__(
-        self, items: Sequence[Item], objective: Objective, *, global_batch_size: int, seed: int, pad_id: int
+        self, items: Sequence[LabelledFeatures], objective: Objective, *, global_batch_size: int, seed: int, pad_id: int
     ) -> None:
         self.items = items
         self.objective = objective
@@ -64,7 +64,7 @@ class FinetuningData:
         inputs = {name: torch.from_numpy(array) for name, array in arrays.items()}
         return Batch(inputs, targets, {"loss": count}, int(arrays["attention_mask"].sum()))
 
-    def _padded_length(self, items: Sequence[Item]) -> int:
+    def _padded_length(self, items: Sequence[LabelledFeatures]) -> int:
         """Lengths are rounded up, so that shapes are few (see `training.data.pretraining_batches`)."""
         longest = max(item.length for item in items)
         return min(longest + -longest % LENGTH_STEP, int(self._lengths.max()))

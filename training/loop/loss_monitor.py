@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from training.loop.run_directory import Position
+from training.loop.run_directory import Progress
 
 
 class DivergedError(ValueError):
@@ -29,7 +29,7 @@ class Plateau:
     hint: str
 
 
-class Watch:
+class LossMonitor:
     """Looks at each step on the device, so that it need not be waited for, and reports where the loop logs."""
 
     RISE = 0.5
@@ -41,7 +41,7 @@ class Watch:
 
     def __init__(self, plateau: Plateau | None = None) -> None:
         self._plateau = plateau
-        self._places: deque[Position] = deque()
+        self._places: deque[Progress] = deque()
         self._smoothed: dict[str, float] = {}
         self._num_smoothed = 0.0
         self._lowest = float("inf")
@@ -64,7 +64,7 @@ class Watch:
         self._lowest = float(state.get("lowest", "inf"))
         self._said = set(state.get("said", ()))
 
-    def observe(self, position: Position, losses: Mapping[str, Tensor], norm: Tensor) -> Tensor:
+    def observe(self, position: Progress, losses: Mapping[str, Tensor], norm: Tensor) -> Tensor:
         """Look at a step.
 
         Returns:
@@ -74,7 +74,7 @@ class Watch:
         finite = torch.isfinite(loss) & torch.isfinite(norm)
         found = torch.stack([torch.full_like(loss, position.step + 1), loss, norm.to(loss)])
         self._bad = torch.where(finite | self._bad[0].isfinite(), self._bad, found)
-        self._places.append(Position(step=position.step + 1, epoch=position.epoch, index=position.index))
+        self._places.append(Progress(step=position.step + 1, epoch=position.epoch, index=position.index))
         return (~finite).float()
 
     def check_finite(self) -> None:

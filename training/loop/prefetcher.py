@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from training.loop.distributed import World
-from training.loop.run_directory import Position
+from training.loop.run_directory import Progress
 
 if TYPE_CHECKING:
     from training.loop.train import Batch, LoopSettings, Phase
@@ -17,7 +17,7 @@ Place = tuple[int, int, int]
 """Phase, epoch, and index of a global batch."""
 
 
-class Feed:
+class Prefetcher:
     """This process's share of each global batch, in micro-batches, one step ahead."""
 
     def __init__(self, phases: Sequence[Phase], settings: LoopSettings, world: World) -> None:
@@ -27,7 +27,7 @@ class Feed:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="feed")
         self._ahead: tuple[Place, Future[tuple[Place, list[Batch]]]] | None = None
 
-    def take(self, position: Position) -> tuple[list[Batch], float]:
+    def take(self, position: Progress) -> tuple[list[Batch], float]:
         """The batches of a position and the seconds spent waiting for them; those of the next one are begun.
 
         An index beyond the last batch moves `position` to the next epoch.
@@ -59,7 +59,7 @@ class Feed:
         for start in range(first, last, size):
             yield slice(start, min(start + size, last))
 
-    def __enter__(self) -> Feed:
+    def __enter__(self) -> Prefetcher:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -26,11 +26,11 @@ UNTIL_THE_END = ("select",)
 """Fields that may change, too, until the run is finished: they say what is made of its states."""
 
 
-class RefusedError(ValueError):
+class RunMismatchError(ValueError):
     """A run directory holds something else than what is asked for."""
 
 
-class Asked:
+class RecipeRecord:
     """A recipe and the digests of its data, to be compared with what a run was started with.
 
     Args:
@@ -64,12 +64,12 @@ class Asked:
         """Compare with what a run was started with.
 
         Raises:
-            RefusedError: naming the field that differs, or the other command that the run is of.
+            RunMismatchError: naming the field that differs, or the other command that the run is of.
         """
         if (other := kind_of_run(before)) != kind_of_run(self.values):
-            raise RefusedError(_another_command(run, other))
+            raise RunMismatchError(_another_command(run, other))
         if difference := self.difference(before, is_finished=is_finished):
-            raise RefusedError(
+            raise RunMismatchError(
                 f"run `{run}` was started with {difference}; choose another run directory, or remove it to begin anew"
             )
 
@@ -83,11 +83,11 @@ def check_no_run(directory: Path) -> None:
     """Whether a directory that is to hold many runs is not itself one.
 
     Raises:
-        RefusedError: naming the command that the run is of.
+        RunMismatchError: naming the command that the run is of.
     """
     path = directory / RECIPE_FILE
     if path.is_file():
-        raise RefusedError(_another_command(directory, kind_of_run(read_json(path))))
+        raise RunMismatchError(_another_command(directory, kind_of_run(read_json(path))))
 
 
 def _another_command(run: Path, kind: str) -> str:

@@ -10,7 +10,7 @@ import torch
 from tasks.machine import machine
 from training.checkpoint import TaskCard, save_checkpoint
 from training.loop.distributed import World
-from training.loop.run_directory import Run
+from training.loop.run_directory import RunDirectory
 from training.model.encoder import BertModel
 from training.reports.plot import plot_run
 
@@ -21,7 +21,7 @@ def made_with(world: World) -> dict[str, Any]:
     return {"torch": torch.__version__, "machine": machine() | gpu}
 
 
-def write_result(run: Run, model: BertModel, *, tokenizer_from: Path, card: TaskCard) -> None:
+def write_result(run: RunDirectory, model: BertModel, *, tokenizer_from: Path, card: TaskCard) -> None:
     """Write curves and, last, the checkpoint, which makes the run finished; the states are no longer needed."""
     plot_run(run.path)
     save_checkpoint(run.checkpoint_path, model.cpu(), tokenizer_from=tokenizer_from, card=card)

@@ -26,11 +26,11 @@ from torch import nn
 from tasks.files import atomic_directory, atomic_write, locked, naming
 from training.checkpoint import has_weights
 from training.loop.distributed import World
-from training.loop.recipe import RECIPE_FILE, Asked, RefusedError
+from training.loop.recipe import RECIPE_FILE, RecipeRecord, RunMismatchError
 
 if TYPE_CHECKING:
     from training.loop.events import Events
-    from training.loop.loss_monitor import Watch
+    from training.loop.loss_monitor import LossMonitor
 
 METRICS_FILE = "metrics.jsonl"
 STATE_FILE = "state.pt"
@@ -41,7 +41,7 @@ StateKind = Literal["step", "best"]
 
 
 @dataclass
-class Position:
+class Progress:
     """How far a run has come."""
 
     step: int = 0
@@ -58,7 +58,7 @@ class Position:
     """Of the evaluations so far, higher being better."""
 
 
-class Run:
+class RunDirectory:
     """A run directory: its recipe, metrics and states. It is this process's own from `begin` to the end of `with`."""
 
     def __init__(self, path: Path, world: World) -> None:
@@ -71,7 +71,7 @@ class Run:
         self._writing: Future[None] | None = None
         self._events: Events | None = None
 
-    def __enter__(self) -> Run:
+    def __enter__(self) -> RunDirectory:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
@@ -80,15 +80,14 @@ class Run:
             if error and self._is_new and not (self.states() or (self.path / METRICS_FILE).exists()):
                 self._forget()
 
-    def begin(self, asked: Asked) -> bool:
+    def begin(self, asked: RecipeRecord) -> bool:
         """Write down what is asked for, or compare with what the run was started with.
 
         Returns:
             Whether the run is to be gone on with; if not, its result is there, and nothing is left to do.
 
         Raises:
-            RefusedError: naming the field that differs, the other command that the run is of, or a checkpoint without
-                weights or recipe.
+            RunMismatchError: if a field of the recipe or the stage differs, or a checkpoint lacks weights or recipe.
             ValueError: when another process is at the run.
         """
         self._asked = asked
@@ -97,7 +96,7 @@ class Run:
     def _begin(self) -> bool:
         path = self.path / RECIPE_FILE
         if self.checkpoint_path.exists() and not path.is_file():
-            raise RefusedError(
+            raise RunMismatchError(
                 f"`{self.path}` holds the checkpoint of a grid or of others; choose another run directory"
             )
         self.path.mkdir(parents=True, exist_ok=True)
@@ -107,7 +106,7 @@ class Run:
         if path.is_file() and (self.states() or is_finished):
             self._asked.check(_json_object(path.read_bytes(), f"`{path}`"), self.path, is_finished=is_finished)
         if is_finished and not has_weights(self.checkpoint_path):
-            raise RefusedError(f"`{self.checkpoint_path}` has no weights; remove it, and the same command goes on")
+            raise RunMismatchError(f"`{self.checkpoint_path}` has no weights; remove it, and the same command goes on")
         self._is_new = not path.is_file()
         atomic_write(path, (json.dumps(self._asked.values, indent=2) + "\n").encode())
         self._sweep_up()
@@ -139,8 +138,8 @@ class Run:
         self,
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
-        position: Position,
-        watch: Watch,
+        position: Progress,
+        watch: LossMonitor,
         *,
         keep: int,
         kind: StateKind = "step",
@@ -180,27 +179,29 @@ class Run:
             self._writing.result()
             self._writing = None
 
-    def load_state(self, model: nn.Module, optimizer: torch.optim.Optimizer, watch: Watch) -> Position:
+    def load_state(self, model: nn.Module, optimizer: torch.optim.Optimizer, watch: LossMonitor) -> Progress:
         """Go on from the last state, if there is one; later lines of the metrics and best states are dropped.
 
         Raises:
             ValueError: naming a state that cannot be read.
         """
         states = self.states()
-        position = self._restore(states[-1], model, optimizer, watch) if states else Position()
+        position = self._restore(states[-1], model, optimizer, watch) if states else Progress()
         self.world.on_main(lambda: self._go_on_from(position.step))
         if not self.states("best"):
             position.best_score = None
         return position
 
-    def _restore(self, directory: Path, model: nn.Module, optimizer: torch.optim.Optimizer, watch: Watch) -> Position:
+    def _restore(
+        self, directory: Path, model: nn.Module, optimizer: torch.optim.Optimizer, watch: LossMonitor
+    ) -> Progress:
         state = self._read_state(directory)
         self._asked.check(state["recipe"], self.path, is_finished=False)
         try:
             model.load_state_dict(state["model"])
             optimizer.load_state_dict(state["optimizer"])
             watch.load_state_dict(state.get("watch", {}))
-            return Position(**state["position"])
+            return Progress(**state["position"])
         except Exception as error:  # what is not as it should be raises errors of many kinds
             raise _broken_state(directory, error) from error
 
@@ -215,7 +216,7 @@ class Run:
         atomic_write(self.path / METRICS_FILE, "".join(json.dumps(line) + "\n" for line in kept).encode())
         self._open_events(step)
 
-    def load_best(self, model: nn.Module) -> Position:
+    def load_best(self, model: nn.Module) -> Progress:
         """Load the weights of the best state.
 
         Returns:
@@ -232,7 +233,7 @@ class Run:
         self._asked.check(state["recipe"], self.path, is_finished=False)
         try:
             model.load_state_dict(state["model"])
-            return Position(**state["position"])
+            return Progress(**state["position"])
         except Exception as error:
             raise _broken_state(directory, error) from error
 

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from training.loop.optimizer import learning_rate
-from training.loop.run_directory import Position
+from training.loop.run_directory import Progress
 
 if TYPE_CHECKING:
     from training.loop.train import LoopSettings
 
 
-class Pace:
+class LearningRateSchedule:
     """The schedule of a run.
 
     Args:
@@ -28,22 +28,22 @@ class Pace:
         self._peak = settings.learning_rate
         self._warmup_steps = round(settings.warmup_ratio * num_steps)
 
-    def step(self, position: Position) -> float:
+    def step(self, position: Progress) -> float:
         """The step that a run without a time budget would be at."""
         by_time = position.elapsed_s / self._budget_s * self.num_steps if self._budget_s else 0.0
         return max(position.step, by_time)
 
-    def is_over(self, position: Position) -> bool:
+    def is_over(self, position: Progress) -> bool:
         """Whether steps or time are used up."""
         return self.step(position) >= self.num_steps
 
-    def learning_rate(self, position: Position) -> float:
+    def learning_rate(self, position: Progress) -> float:
         """Of the step that comes."""
         return learning_rate(
             self.step(position), peak=self._peak, num_steps=self.num_steps, warmup_steps=self._warmup_steps
         )
 
-    def enter_phase(self, position: Position) -> None:
+    def enter_phase(self, position: Progress) -> None:
         """Begin with the data of the phase that it is time for."""
         while self.step(position) >= self._ends[position.phase]:
             position.phase, position.epoch, position.index = position.phase + 1, 0, 0
@@ -58,6 +58,6 @@ class Pace:
         """Where the progress bar ends."""
         return 100 if self._budget_s else self.num_steps
 
-    def done(self, position: Position) -> int:
+    def done(self, position: Progress) -> int:
         """Where the progress bar is."""
         return min(self.total, int(self.total * self.step(position) / self.num_steps))

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING
 import torch
 
 from training.loop.distributed import World
-from training.loop.run_directory import Position
-from training.loop.schedule import Pace
+from training.loop.run_directory import Progress
+from training.loop.schedule import LearningRateSchedule
 from training.model.encoder import BertModel
 from training.model.flops import flops_per_token, peak_flops
 from training.model.replaced_token_detection import BertForReplacedTokens
-from training.progress_bar import Progress
+from training.progress_bar import ProgressBar
 
 if TYPE_CHECKING:
     from training.loop.train import Batch
 
 
-class Meter:
+class ThroughputMeter:
     """Counts steps and, between two reports, what they took; evaluations are left out.
 
     Args:
@@ -32,10 +32,10 @@ class Meter:
     def __init__(
         self,
         model: BertModel,
-        position: Position,
+        position: Progress,
         *,
         label: str,
-        pace: Pace,
+        pace: LearningRateSchedule,
         dtype: torch.dtype,
         world: World,
     ) -> None:
@@ -44,7 +44,7 @@ class Meter:
         self._dtype = dtype
         self._pace = pace
         self._done = pace.done(position)
-        self._bar = Progress(label, unit=pace.unit, total=pace.total, initial=self._done, enabled=world.is_main)
+        self._bar = ProgressBar(label, unit=pace.unit, total=pace.total, initial=self._done, enabled=world.is_main)
         self._start = time.monotonic() - position.elapsed_s
         self._peak = 0.0
         self._loss: float | None = None
@@ -59,7 +59,7 @@ class Meter:
         """Seconds of training, over all that was resumed."""
         return time.monotonic() - self._start
 
-    def count(self, batches: Sequence[Batch], num_tokens: int, wait_s: float, position: Position) -> None:
+    def count(self, batches: Sequence[Batch], num_tokens: int, wait_s: float, position: Progress) -> None:
         """Count a step.
 
         Args:

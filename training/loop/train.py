@@ -19,15 +19,15 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from tasks.metrics import is_loss
-from training.bounds import BELOW_ONE, COUNT, NOT_NEGATIVE, POSITIVE, RATE, SHARE, Limits, check_numbers
+from training.bounds import BELOW_ONE, COUNT, FRACTION, LEARNING_RATE, NOT_NEGATIVE, POSITIVE, Bounds, check_numbers
 from training.loop.distributed import World
 from training.loop.interrupt import Interrupt
-from training.loop.loss_monitor import Watch
+from training.loop.loss_monitor import LossMonitor
 from training.loop.optimizer import create_optimizer, drop_frozen, set_rates
-from training.loop.prefetcher import Feed
-from training.loop.run_directory import Position, Run, StateKind
-from training.loop.schedule import Pace
-from training.loop.throughput_meter import Meter
+from training.loop.prefetcher import Prefetcher
+from training.loop.run_directory import Progress, RunDirectory, StateKind
+from training.loop.schedule import LearningRateSchedule
+from training.loop.throughput_meter import ThroughputMeter
 from training.model import cpu
 from training.model.encoder import BertModel
 
@@ -45,17 +45,17 @@ class LoopSettings:
     choices."""
     micro_batch_size: Annotated[int, COUNT] = 32
     """As many of these go through the network at one time in one process; more are accumulated."""
-    learning_rate: Annotated[float, RATE] = 1e-4
+    learning_rate: Annotated[float, LEARNING_RATE] = 1e-4
     """Peak of the learning rate."""
-    warmup_ratio: Annotated[float, SHARE] = 0.1
+    warmup_ratio: Annotated[float, FRACTION] = 0.1
     """Share of the steps in which the learning rate rises."""
     max_minutes: Annotated[float, POSITIVE] | None = None
     """Time budget: the learning rate falls with the time that is left, and training ends when it is up."""
-    weight_decay: Annotated[float, Limits(least=0, most=1000)] = 0.01
+    weight_decay: Annotated[float, Bounds(least=0, most=1000)] = 0.01
     """AdamW's, of all weights but biases and layer norms."""
     betas: tuple[Annotated[float, BELOW_ONE], Annotated[float, BELOW_ONE]] = (0.9, 0.999)
     """AdamW's decay rates of the moments."""
-    layer_decay: Annotated[float, Limits(above=0, most=1)] = 1.0
+    layer_decay: Annotated[float, Bounds(above=0, most=1)] = 1.0
     """Learning rate of a layer over that of the layer above it (ULMFiT uses 1 / 2.6); 1 for the same everywhere."""
     unfreeze_every: Annotated[int, NOT_NEGATIVE] = 0
     """Steps after which the next lower layer joins training, from the head down (ULMFiT); 0 for all from the start."""
@@ -67,7 +67,7 @@ class LoopSettings:
     """Arithmetic of matrix products: bf16 autocast, fp32, or auto (bf16 where the hardware has it)."""
     compile: Literal["auto", "on", "off"] = "auto"
     """torch.compile; auto is on for pretraining on GPUs, where it pays: shapes are few, and runs long."""
-    seed: Annotated[int, Limits(least=0, most=2**31 - 1)] = 0
+    seed: Annotated[int, Bounds(least=0, most=2**31 - 1)] = 0
     """Of all that is drawn: new weights, the order of the data, masks, dropout."""
     log_every: Annotated[int, COUNT] = 10
     """Steps between lines in metrics.jsonl."""
@@ -145,12 +145,12 @@ def train(
     *,
     num_steps: int,
     settings: LoopSettings,
-    run: Run,
+    run: RunDirectory,
     weights: Mapping[str, float] | None = None,
     evaluation: Evaluation | None = None,
-    watch: Watch | None = None,
+    watch: LossMonitor | None = None,
     label: str = "train",
-) -> Position:
+) -> Progress:
     """Train for `num_steps` optimizer steps (or until the time is up), or go on with it.
 
     Args:
@@ -185,10 +185,10 @@ def train(
         layer_decay=settings.layer_decay,
         unfreeze_every=settings.unfreeze_every,
     )
-    watch = watch or Watch()
+    watch = watch or LossMonitor()
     position = run.load_state(model, optimizer, watch)
     watch.start(num_steps, world.device)
-    pace = Pace(num_steps, settings, [phase.end for phase in phases])
+    pace = LearningRateSchedule(num_steps, settings, [phase.end for phase in phases])
     dtype = autocast_dtype(settings.dtype, world.device)
     training = _Training(
         model=model,
@@ -201,10 +201,10 @@ def train(
         evaluation=evaluation,
         watch=watch,
         pace=pace,
-        meter=Meter(model, position, label=label, pace=pace, dtype=dtype, world=world),
+        meter=ThroughputMeter(model, position, label=label, pace=pace, dtype=dtype, world=world),
         position=position,
     )
-    with closing(training.meter), Feed(phases, settings, world) as feed:
+    with closing(training.meter), Prefetcher(phases, settings, world) as feed:
         training.go_on(feed)
     run.close()
     world.barrier()
@@ -236,14 +236,14 @@ class _Training:
     objective: Objective
     weights: Mapping[str, float]
     settings: LoopSettings
-    run: Run
+    run: RunDirectory
     evaluation: Evaluation | None
-    watch: Watch
-    pace: Pace
-    meter: Meter
-    position: Position
+    watch: LossMonitor
+    pace: LearningRateSchedule
+    meter: ThroughputMeter
+    position: Progress
 
-    def go_on(self, feed: Feed) -> None:
+    def go_on(self, feed: Prefetcher) -> None:
         """All steps that are left.
 
         Raises:
@@ -267,7 +267,7 @@ class _Training:
         step = self.position.step
         raise KeyboardInterrupt(f"interrupted after step {step:,}; the same command goes on from there")
 
-    def take_step(self, feed: Feed, interrupt: Interrupt) -> _Step:
+    def take_step(self, feed: Prefetcher, interrupt: Interrupt) -> _Step:
         """One global batch through the network, and the optimizer after it."""
         position, settings, world = self.position, self.settings, self.run.world
         rate = self.pace.learning_rate(position)
@@ -339,7 +339,7 @@ def _network(model: nn.Module, settings: LoopSettings, world: World) -> nn.Modul
     return DistributedDataParallel(network) if world.size > 1 else network
 
 
-def _is_best(scores: Mapping[str, float], position: Position) -> bool:
+def _is_best(scores: Mapping[str, float], position: Progress) -> bool:
     """Whether the first score is the best so far, which is noted."""
     name, value = next(iter(scores.items()))
     score = -value if is_loss(name) else value

@@ -18,13 +18,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from training.ablations.model import Combination, HiddenStates
-from training.bounds import BELOW_ONE, NOT_NEGATIVE, Limits, check_numbers
+from training.bounds import BELOW_ONE, NOT_NEGATIVE, Bounds, check_numbers
 from training.model import cpu
 
 Direction = Literal["both", "left-to-right", "right-to-left", "concatenated"]
 """Both at once, as in BERT; one, as in GPT; or each in a stack of layers of its own, as in ELMo."""
 
-_SIZE = Limits(least=1, most=10_000_000)
+_SIZE = Bounds(least=1, most=10_000_000)
 """No tensor has more numbers than can be counted then."""
 
 
@@ -34,7 +34,7 @@ class BertConfig:
 
     vocab_size: Annotated[int, _SIZE] = 30522
     hidden_size: Annotated[int, _SIZE] = 768
-    num_hidden_layers: Annotated[int, Limits(least=1, most=1000)] = 12
+    num_hidden_layers: Annotated[int, Bounds(least=1, most=1000)] = 12
     num_attention_heads: Annotated[int, _SIZE] = 12
     intermediate_size: Annotated[int, _SIZE] = 3072
     hidden_act: str = "gelu"
@@ -43,7 +43,7 @@ class BertConfig:
     max_position_embeddings: Annotated[int, _SIZE] = 512
     type_vocab_size: Annotated[int, _SIZE] = 2
     initializer_range: Annotated[float, NOT_NEGATIVE] = 0.02
-    layer_norm_eps: Annotated[float, Limits(least=1e-30, most=1)] = 1e-12
+    layer_norm_eps: Annotated[float, Bounds(least=1e-30, most=1)] = 1e-12
     """As float32 has it; added to a variance."""
     pad_token_id: int = 0
     direction: Direction = "both"
@@ -52,7 +52,7 @@ class BertConfig:
     """Whose hidden states the heads take: 0 for the embeddings, then the layers from 1, or from the last, -1, down."""
     state_combination: Combination = "concat"
     """How several of them become one."""
-    bilstm_size: Annotated[int, Limits(least=0, most=_SIZE.most)] = 0
+    bilstm_size: Annotated[int, Bounds(least=0, most=_SIZE.most)] = 0
     """Size of each direction of a BiLSTM of two layers between them and the head; 0 for none."""
 
     def __post_init__(self) -> None:

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from training.progress_bar import Progress
+from training.progress_bar import ProgressBar
 from training.text.documents import Block
 from training.text.file_ranges import Place, places_of
 from training.text.ray_pool import map_on_ray
@@ -42,7 +42,7 @@ def _placed(
     jobs: Iterable[Job], mark: Path, num_file_bytes: int
 ) -> Iterator[tuple[Path, Path, list[Place], int, str, str | None]]:
     """Read all text once, to know where shards begin."""
-    with Progress("cut", unit="byte", total=num_file_bytes, lasting=False) as bar:
+    with ProgressBar("cut", unit="byte", total=num_file_bytes, lasting=False) as bar:
         for path, chunk, num_bytes, _, words in jobs:
             yield mark, mark.with_name(path.name), places_of(chunk), num_bytes, str(mark.parent), words
             bar.update(num_bytes)

@@ -13,15 +13,15 @@ from training.checkpoint import TaskCard, create_model, save_checkpoint
 from training.contrastive import ContrastiveRecipe
 from training.data.labelled import Columns
 from training.finetune import PLACES, FinetuneRecipe
-from training.loop.loss_monitor import Watch
-from training.loop.recipe import Asked, RefusedError, check_types, recipe_fields
-from training.loop.run_directory import Position, Run, read_metrics
+from training.loop.loss_monitor import LossMonitor
+from training.loop.recipe import RecipeRecord, RunMismatchError, check_types, recipe_fields
+from training.loop.run_directory import Progress, RunDirectory, read_metrics
 from training.loop.train import LoopSettings
 from training.model.encoder import BertConfig
 from training.pretrain import PretrainRecipe
 from training.reports.plot import plot_run
 
-ASKED = Asked(LoopSettings(), {}, places=())
+ASKED = RecipeRecord(LoopSettings(), {}, places=())
 
 
 def network(size=4):
@@ -31,30 +31,33 @@ def network(size=4):
 
 def write_states(path, alone, *steps, size=4):
     """A run with states, killed after the last one."""
-    with Run(path, alone) as run:
+    with RunDirectory(path, alone) as run:
         run.begin(ASKED)
         for step in steps:
-            run.save_state(*network(size), Position(step=step), Watch(), keep=9)
+            run.save_state(*network(size), Progress(step=step), LossMonitor(), keep=9)
 
 
 def resume(path, alone):
-    with Run(path, alone) as run:
+    with RunDirectory(path, alone) as run:
         run.begin(ASKED)
-        return run.load_state(*network(), Watch())
+        return run.load_state(*network(), LossMonitor())
 
 
 def test_a_run_is_one_process_at_a_time(tmp_path, alone):
     """A second one is told; when the first has ended, also by an error, the way is free."""
-    with Run(tmp_path, alone) as first:
+    with RunDirectory(tmp_path, alone) as first:
         first.begin(ASKED)
-        with Run(tmp_path, alone) as second, pytest.raises(ValueError, match=r"another process is writing `.*`; wait"):
+        with (
+            RunDirectory(tmp_path, alone) as second,
+            pytest.raises(ValueError, match=r"another process is writing `.*`; wait"),
+        ):
             second.begin(ASKED)
     (tmp_path / "metrics.jsonl").write_text("damaged\n")
     with pytest.raises(ValueError, match="broken JSON"):
         resume(tmp_path, alone)
     (tmp_path / "metrics.jsonl").unlink()
 
-    assert resume(tmp_path, alone) == Position()
+    assert resume(tmp_path, alone) == Progress()
 
 
 @contextmanager
@@ -86,9 +89,9 @@ def test_metrics_that_do_not_fit_are_named(size, name, tmp_path, alone):
     """Whichever of their files it is."""
 
     def log():
-        with Run(tmp_path, alone) as run:
+        with RunDirectory(tmp_path, alone) as run:
             run.begin(ASKED)
-            run.load_state(*network(), Watch())
+            run.load_state(*network(), LossMonitor())
             with limited(size):
                 run.log({"step": 1, "loss": 1.25})
 
@@ -160,7 +163,7 @@ def test_a_checkpoint_without_weights_is_no_result(tmp_path, alone):
     write_states(tmp_path, alone, 1)
     (tmp_path / "checkpoint").mkdir()
 
-    with pytest.raises(RefusedError, match=r"checkpoint` has no weights; remove it, and the same command goes on"):
+    with pytest.raises(RunMismatchError, match=r"checkpoint` has no weights; remove it, and the same command goes on"):
         resume(tmp_path, alone)
 
     (tmp_path / "checkpoint").rmdir()
@@ -180,7 +183,7 @@ def test_what_a_kill_left_behind_is_cleaned_up(tmp_path, alone):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
 
-    with Run(tmp_path, alone) as run:
+    with RunDirectory(tmp_path, alone) as run:
         assert not run.begin(ASKED)
 
     assert {path.name for path in tmp_path.iterdir()} == {"recipe.json", "checkpoint", ".mine", ".lock"}
@@ -188,14 +191,14 @@ def test_what_a_kill_left_behind_is_cleaned_up(tmp_path, alone):
 
 def test_what_was_said_is_not_said_again(tmp_path, alone):
     """A state keeps smoothed losses and warnings; one from before it did is gone on from all the same."""
-    watch = Watch()
+    watch = LossMonitor()
     watch.start(10, torch.device("cpu"))
     assert [watch.warning(step, {"loss": loss}) != "" for step, loss in enumerate((1.0, 99.0, 99.0))] == [0, 1, 0]
-    with Run(tmp_path, alone) as run:
+    with RunDirectory(tmp_path, alone) as run:
         run.begin(ASKED)
-        run.save_state(*network(), Position(step=1), watch, keep=9)
-    resumed = Watch()
-    with Run(tmp_path, alone) as run:
+        run.save_state(*network(), Progress(step=1), watch, keep=9)
+    resumed = LossMonitor()
+    with RunDirectory(tmp_path, alone) as run:
         run.begin(ASKED)
         run.load_state(*network(), resumed)
     resumed.start(10, torch.device("cpu"))
@@ -219,7 +222,7 @@ def recipe(tmp_path):
 
 def test_fields_that_there_were_not_yet_had_their_defaults(recipe, tmp_path):
     """In a recipe as in what it holds; a field that differs is named, digests too."""
-    asked = Asked(recipe, {"data": {"train": ["1"]}}, places=PLACES)
+    asked = RecipeRecord(recipe, {"data": {"train": ["1"]}}, places=PLACES)
     before = json.loads(json.dumps(asked.values))
     for fields, name in ((before, "select"), (before, "bilstm"), (before["columns"], "negative")):
         del fields[name]
@@ -232,14 +235,14 @@ def test_fields_that_there_were_not_yet_had_their_defaults(recipe, tmp_path):
         ({"task": 5}, "task `5`, not `classification`"),
         ({"dev": ["elsewhere"]}, r"dev `\['elsewhere'\]`, not `\[\]`"),
     ):
-        with pytest.raises(RefusedError, match=f"was started with {message}; choose another run directory"):
+        with pytest.raises(RunMismatchError, match=f"was started with {message}; choose another run directory"):
             asked.check(before | change, tmp_path)
     asked.check(before | {"select": "best"}, tmp_path, is_finished=False)
 
 
 def test_a_run_of_another_command_is_told_by_its_name(recipe, tmp_path):
     """Rather than by the first field that the two do not share; recipes of all ages show what they are of."""
-    asked = Asked(recipe, {}, places=PLACES)
+    asked = RecipeRecord(recipe, {}, places=PLACES)
     pretraining = recipe_fields(PretrainRecipe(corpus=tmp_path, run_dir=tmp_path))
     contrastive = recipe_fields(
         ContrastiveRecipe(mode="supervised", checkpoint=tmp_path, train=(tmp_path,), run_dir=tmp_path)
@@ -247,7 +250,7 @@ def test_a_run_of_another_command_is_told_by_its_name(recipe, tmp_path):
     assert "micro_batch_size" not in contrastive  # nobody can set it there
 
     for before, kind in ((pretraining, "pretraining"), (contrastive, "contrastive training")):
-        with pytest.raises(RefusedError, match=f"`.*` is a run of {kind}; choose another run directory"):
+        with pytest.raises(RunMismatchError, match=f"`.*` is a run of {kind}; choose another run directory"):
             asked.check(before, tmp_path)
 
 
@@ -265,7 +268,7 @@ def test_a_run_that_is_refused_leaves_nothing(tmp_path, alone):
     """Before its first step; a run that had begun stays."""
 
     def refuse(path):
-        with Run(path, alone) as run:
+        with RunDirectory(path, alone) as run:
             run.begin(ASKED)
             raise ValueError("no good")
 
@@ -283,9 +286,9 @@ def test_a_run_that_is_refused_leaves_nothing(tmp_path, alone):
 def test_metrics_that_were_removed_are_noticed(tmp_path, alone, capsys):
     """While the run is under way and when it goes on, once each."""
     write_states(tmp_path, alone, 1)
-    with Run(tmp_path, alone) as run:
+    with RunDirectory(tmp_path, alone) as run:
         run.begin(ASKED)
-        run.load_state(*network(), Watch())
+        run.load_state(*network(), LossMonitor())
         run.log({"step": 2})
         (tmp_path / "metrics.jsonl").unlink()
         run.log({"step": 3})

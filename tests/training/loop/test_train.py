@@ -24,12 +24,12 @@ from training.checkpoint import create_model, load_model
 from training.corpus import Corpus
 from training.loop import run_directory as run_module
 from training.loop import throughput_meter as meter_module
-from training.loop.loss_monitor import DivergedError, Plateau, Watch
+from training.loop.loss_monitor import DivergedError, LossMonitor, Plateau
 from training.loop.optimizer import create_optimizer, drop_frozen, set_rates
-from training.loop.prefetcher import Feed
-from training.loop.recipe import Asked
-from training.loop.run_directory import Position, Run, read_metrics
-from training.loop.schedule import Pace
+from training.loop.prefetcher import Prefetcher
+from training.loop.recipe import RecipeRecord
+from training.loop.run_directory import Progress, RunDirectory, read_metrics
+from training.loop.schedule import LearningRateSchedule
 from training.loop.train import Batch, Evaluation, LoopSettings, Phase, StepTotals, backward, train
 from training.model.encoder import BertConfig
 from training.pretrain import PretrainRecipe, pretrain
@@ -62,8 +62,8 @@ def objective(network, batch):
 @contextmanager
 def begun(path, alone):
     """A run to train in."""
-    with Run(path, alone) as run:
-        run.begin(Asked(LoopSettings(), {}, places=()))
+    with RunDirectory(path, alone) as run:
+        run.begin(RecipeRecord(LoopSettings(), {}, places=()))
         yield run
 
 
@@ -112,7 +112,7 @@ def test_time_budget_ends_a_run(tmp_path, alone, monkeypatch, capsys):
     what is said after half of the run is said after half of the time."""
     ticks = (0.1 * number for number in itertools.count())
     monkeypatch.setattr(meter_module, "time", SimpleNamespace(monotonic=ticks.__next__, perf_counter=time.perf_counter))
-    watch = Watch(Plateau(loss="loss", value=-1.0, meaning="what cannot be", hint="give more time"))
+    watch = LossMonitor(Plateau(loss="loss", value=-1.0, meaning="what cannot be", hint="give more time"))
     _, position, run = tiny_train(
         *(tmp_path / "run", alone), num_steps=1_000_000, max_minutes=0.2, warmup_ratio=0.25, watch=watch
     )
@@ -145,17 +145,17 @@ def test_time_of_training_goes_on_after_a_kill(tmp_path, alone, monkeypatch):
 
 def test_schedule_by_time_is_that_by_steps():
     """At a third of the time the rate is that at a third of the steps; whichever is further counts."""
-    by_steps = Pace(300, LoopSettings())
-    by_time = Pace(300, LoopSettings(max_minutes=1.0))
+    by_steps = LearningRateSchedule(300, LoopSettings())
+    by_time = LearningRateSchedule(300, LoopSettings(max_minutes=1.0))
 
     for third in (0, 1, 2):
-        expected = by_steps.learning_rate(Position(step=100 * third))
-        assert by_time.learning_rate(Position(step=10, elapsed_s=20.0 * third + 1e-9)) == pytest.approx(
-            expected if third else by_steps.learning_rate(Position(step=10))
+        expected = by_steps.learning_rate(Progress(step=100 * third))
+        assert by_time.learning_rate(Progress(step=10, elapsed_s=20.0 * third + 1e-9)) == pytest.approx(
+            expected if third else by_steps.learning_rate(Progress(step=10))
         )
-        assert by_time.learning_rate(Position(step=100 * third)) == pytest.approx(expected, rel=0.05)
-    assert by_time.is_over(Position(elapsed_s=60.0))
-    assert not by_time.is_over(Position(step=299, elapsed_s=59.9))
+        assert by_time.learning_rate(Progress(step=100 * third)) == pytest.approx(expected, rel=0.05)
+    assert by_time.is_over(Progress(elapsed_s=60.0))
+    assert not by_time.is_over(Progress(step=299, elapsed_s=59.9))
 
 
 def exploding_at(step):
@@ -178,12 +178,12 @@ def test_infinite_loss_is_named_and_leaves_the_weights(tmp_path, alone):
     model = create_model("embedding", SHAPE, dropout=0.0)
     optimizer = create_optimizer(model, weight_decay=0.01, betas=(0.9, 0.999))
     set_rates(optimizer, 1e-3)
-    watch = Watch()
+    watch = LossMonitor()
     watch.start(10, torch.device("cpu"))
     before = {name: value.clone() for name, value in model.state_dict().items()}
     losses = objective(model, Numbered().batch(0, 0, slice(0, 2)))
     (losses["loss"] * math.nan).backward()
-    optimizer.found_inf = watch.observe(Position(), {"loss": losses["loss"] * math.nan}, torch.tensor(1.0))
+    optimizer.found_inf = watch.observe(Progress(), {"loss": losses["loss"] * math.nan}, torch.tensor(1.0))
     optimizer.step()
 
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
@@ -234,8 +234,8 @@ def test_an_epoch_without_a_whole_batch_is_passed_over(alone):
     """Epochs of pretraining vary in size."""
     data = Numbered()
     data.num_batches = lambda epoch: (2, 0, 3)[epoch]
-    with Feed([Phase(data=data)], LoopSettings(global_batch_size=2, micro_batch_size=2), alone) as feed:
-        position = Position(index=2)
+    with Prefetcher([Phase(data=data)], LoopSettings(global_batch_size=2, micro_batch_size=2), alone) as feed:
+        position = Progress(index=2)
         feed.take(position)
 
     assert (position.epoch, position.index) == (2, 0)
@@ -260,11 +260,11 @@ def test_impossible_settings_are_refused(wrong):
 
 
 def watched(losses, **settings):
-    watch = Watch(**settings)
+    watch = LossMonitor(**settings)
     watch.start(len(losses), torch.device("cpu"))
     warnings = []
     for step, loss in enumerate(losses, start=1):
-        watch.observe(Position(step=step - 1), {"mlm": torch.tensor(loss)}, torch.tensor(1.0))
+        watch.observe(Progress(step=step - 1), {"mlm": torch.tensor(loss)}, torch.tensor(1.0))
         watch.check_finite()
         if warning := watch.warning(step, {"mlm": loss}):
             warnings.append((step, warning))
@@ -283,7 +283,7 @@ def test_collapse_is_reported_once():
 
 def test_a_single_loss_is_no_rise_after_a_state_that_did_not_count_losses():
     """Its smoothed loss is of many, not of none."""
-    watch = Watch()
+    watch = LossMonitor()
     watch.start(10, torch.device("cpu"))
     watch.load_state_dict({"smoothed": {"mlm": 3.0, "": 3.0}, "lowest": 2.9})
 
@@ -477,14 +477,14 @@ def test_feed_makes_the_next_batch_ahead(alone):
     """While one is in use; and starts over when another is asked for than the one it made."""
     data = Numbered()
     settings = LoopSettings(global_batch_size=2, micro_batch_size=2)
-    with Feed([Phase(data=data)], settings, alone) as feed:
-        position = Position()
+    with Prefetcher([Phase(data=data)], settings, alone) as feed:
+        position = Progress()
         feed.take(position)
         deadline = time.monotonic() + 5
         while len(data.asked) < 2 and time.monotonic() < deadline:
             time.sleep(0.01)
         assert data.asked == [(0, 0, 0, 2), (0, 1, 0, 2)]
-        feed.take(position := Position(epoch=3, index=8))
+        feed.take(position := Progress(epoch=3, index=8))
         assert (position.epoch, position.index) == (4, 0)
 
 
