@@ -6,6 +6,7 @@ PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
 # What only slow tests need, 600 MB: Ray and MTEB.
 SLOW_READY := $(VENV)/.ready-slow
+DOCS_READY := $(VENV)/.ready-docs
 # Stubs run with the protobuf they were made for and newer, so they are made with an older one, in a venv of its own.
 STUBS_READY := $(VENV)/stubs/.ready
 PROTOC := $(VENV)/stubs/bin/python -m grpc_tools.protoc -I protos
@@ -55,6 +56,10 @@ $(SLOW_READY): $(READY)
 	$(PY) -m pip install --quiet --group ray --group mteb -c constraints.txt
 	@touch $@
 
+$(DOCS_READY): $(READY)
+	$(PY) -m pip install --quiet --group docs -c constraints.txt
+	@touch $@
+
 $(STUBS_READY): $(READY)
 	$(PY) -m venv $(VENV)/stubs
 	$(VENV)/stubs/bin/python -m pip install --quiet 'grpcio-tools==1.81.1' 'protobuf==6.33.6'
@@ -97,7 +102,7 @@ serve: $(READY)  ## MODELS=folder of models (default: those of bertline-mini, wh
 	$(PY) -m serving $(MODELS) --port $(PORT) --metrics-port $(METRICS_PORT) $(ARGS)
 
 ## Develop
-.PHONY: test-slow check format stubs
+.PHONY: test-slow check format stubs docs
 test-slow: $(SLOW_READY)  ## the tests that take minutes
 	$(PY) -m pytest -m slow
 check: $(STUBS_READY)  ## formatting, lint, types, and whether the stubs fit the protos
@@ -110,5 +115,8 @@ check: $(STUBS_READY)  ## formatting, lint, types, and whether the stubs fit the
 	diff -r -x __init__.py -x __pycache__ build/stubs/open_inference/v2 serving/open_inference/v2
 format: $(READY)  ## format the code
 	$(VENV)/bin/ruff check --fix --quiet . ; $(VENV)/bin/ruff format .
+docs: $(DOCS_READY)  ## the documentation as a site, in build/site; writes the reference pages anew
+	$(PY) docs/reference/generate.py
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --quiet --strict
 stubs: $(STUBS_READY)  ## generate the messages and stubs from protos/
 	$(call generate,clients,serving)

@@ -5,7 +5,7 @@ question word in the place of the gap or before all else, asks for it. The parag
 network learns to find the words of a question in a text and what stands among them, before it sees any real question.
 After Lewis et al. 2019 ("Unsupervised question answering by cloze translation", noisy clozes). Another sentence that
 says the same (Ram et al. 2021, "Few-shot question answering by pretraining span selection") taught this small network
-less: docs/experiments.md.
+less: docs/experiments.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ AROUND = 14
 DROPPED, REPLACED, MOVED = 0.5, 0.2, 4
 """Of the question that is changed most: shares of its words that are left out, and in whose place another word of the
 paragraph stands, and by how many places the rest may be moved. Others are changed less, down to not at all: from these
-a network learns soon what is asked of it (from hard ones alone late, docs/experiments.md)."""
+a network learns soon what is asked of it (from hard ones alone late, docs/experiments)."""
 TO_FRONT = 0.7
 """Share of the questions that begin with their question word."""
 NAME_WEIGHT = 3

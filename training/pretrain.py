@@ -178,7 +178,7 @@ RECIPES = {
     ],
 }
 """The published shapes (google-research/bert README), and what pays when time is short, after Izsak et al. 2021,
-Geiping and Goldstein 2022 and docs/experiments.md: no dropout, more masks, no next sentences, a large learning rate
+Geiping and Goldstein 2022 and docs/experiments: no dropout, more masks, no next sentences, a large learning rate
 that falls with the time left."""
 
 

@@ -495,8 +495,8 @@ def test_the_json_holds_everything(server: FakeServer) -> None:
 
 
 def test_the_page_names_every_option_and_key() -> None:
-    """docs/bench.md has all options of the command, and all keys of its JSON."""
-    page = (Path(__file__).parents[2] / "docs" / "bench.md").read_text(encoding="utf-8")
+    """docs/guides/load-test.md has all options of the command, and all keys of its JSON."""
+    page = (Path(__file__).parents[2] / "docs" / "guides" / "load-test.md").read_text(encoding="utf-8")
     options = typer.main.get_command(app).commands["bench"].params  # type: ignore[attr-defined]
     keys = {field.name for kind in (Report, Run, Latency, Medians, Bar, Status) for field in fields(kind)}
 

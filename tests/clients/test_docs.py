@@ -13,7 +13,7 @@ import pytest
 from bertline.testing import FakeServer
 
 ROOT = Path(__file__).parents[2]
-PAGES = ("clients/README.md", "docs/client.md", "docs/testing.md")
+PAGES = ("clients/README.md", "docs/guides/python-client.md", "docs/guides/test-your-application.md")
 EXAMPLES = [
     pytest.param(example, id=f"{page}-{number}")
     for page in PAGES

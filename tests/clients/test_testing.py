@@ -1,4 +1,4 @@
-"""The fake server that applications test with; more of it is in the examples of docs/testing.md."""
+"""The fake server for applications' tests; docs/guides/test-your-application.md has more examples, tested as well."""
 
 from __future__ import annotations
 

@@ -16,10 +16,14 @@ PANELS = {
 }
 
 
-def section(name):
-    """Of docs/operations.md."""
-    text = (ROOT / "docs" / "operations.md").read_text("utf-8")
-    return re.search(rf"^## {name}\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)[1]
+def page(path):
+    """Return a page of docs/."""
+    return (ROOT / "docs" / path).read_text("utf-8")
+
+
+def section(path, name):
+    """Return a section of a page of docs/."""
+    return re.search(rf"^## {name}\n(.*?)(?=^## |\Z)", page(path), re.MULTILINE | re.DOTALL)[1]
 
 
 def names(expression):

@@ -5,7 +5,7 @@ import re
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.deploy.files import PANELS, RULES, labels, names, section
+from tests.deploy.files import PANELS, RULES, labels, names, page, section
 
 ADDED_BY_PROMETHEUS = {"job", "instance"}
 
@@ -30,8 +30,8 @@ def test_series_exist(expression, families):
 
 
 def test_every_series_is_documented(families):
-    """The table in docs/operations.md has all series of ours and no others."""
-    documented = set(re.findall(r"^\| `(\w+)`", section("Metrics"), re.MULTILINE))
+    """The table in docs/reference/metrics.md has all series of ours and no others."""
+    documented = set(re.findall(r"^\| `(\w+)`", page("reference/metrics.md"), re.MULTILINE))
     ours = {family.name + "_total" * (family.type == "counter") for family in families}
 
     assert documented - {"process_resident_memory_bytes", "process_cpu_seconds_total"} == {
@@ -40,16 +40,16 @@ def test_every_series_is_documented(families):
 
 
 def test_documented_queries(families):
-    """The queries in docs/operations.md ask for series that there are."""
+    """The queries in docs/guides/monitor.md ask for series that there are."""
     samples = {sample.name for family in families for sample in family.samples}
-    queries = re.findall(r"^```promql\n(.*?)^```", section("Metrics"), re.MULTILINE | re.DOTALL)
+    queries = re.findall(r"^```promql\n(.*?)^```", section("guides/monitor.md", "Metrics"), re.MULTILINE | re.DOTALL)
 
     assert queries
     assert names("\n".join(queries)) <= samples
 
 
 def test_every_alert_is_explained():
-    """docs/operations.md says what to do about each alert."""
-    explained = re.findall(r"^\| `(Bertline\w+)` \|", section("Alerts"), re.MULTILINE)
+    """docs/guides/monitor.md says what to do about each alert."""
+    explained = re.findall(r"^\| `(Bertline\w+)` \|", section("guides/monitor.md", "Alerts"), re.MULTILINE)
 
     assert explained == [rule["alert"] for rule in RULES]

@@ -1,4 +1,4 @@
-"""Attack a server and measure what a bystander notices: the table in docs/operations.md, "What it withstands".
+"""Attack a server and measure what a bystander notices: the table in docs/explanation/robustness.md.
 
     python -m tests.serving.withstands models
     python -m tests.serving.withstands models --only messages-without-end,reset-rapidly --seconds 5

@@ -42,7 +42,7 @@ class Scale:
 
 
 _SHORT_OF_TIME = {"initialization": "local", "dropout": 0.0, "max_seq_length": 128, "max_position_embeddings": 512}
-"""BERT's own start would spend a small budget on the plateau, and all rows would be alike (docs/experiments.md)."""
+"""BERT's own start would spend a small budget on the plateau, and all rows would be alike (docs/experiments)."""
 
 SCALES: dict[ScaleName, Scale] = {
     "smoke": Scale(

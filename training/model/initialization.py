@@ -3,7 +3,7 @@
 BERT drawn from a truncated normal first learns how frequent tokens are, then stays on a plateau at that loss until some
 heads have found the neighbouring tokens: tens of millions of tokens. Here training starts where it would leave the
 plateau. What makes a head local is structure in the products query x key and value x output, as Trockman and Kolter
-("Mimetic initialization of self-attention layers", 2023) take it over from trained networks; docs/experiments.md says
+("Mimetic initialization of self-attention layers", 2023) take it over from trained networks; docs/experiments says
 what each part contributes. The network is the same, and any of it may be unlearned.
 """
 

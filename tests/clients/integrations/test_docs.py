@@ -1,4 +1,4 @@
-"""docs/integrations.md does what it says."""
+"""docs/guides/integrations.md does what it says."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from bertline import Client, integrations
 from tests.serving.conftest import serve
 
-PAGE = (Path(__file__).parents[3] / "docs" / "integrations.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[3] / "docs" / "guides" / "integrations.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 LIBRARIES = {"langchain_core": "integrations", "mteb": "mteb"}
 """What examples import, and the group that it is in."""

@@ -11,7 +11,7 @@ import pytest
 
 from bertline.v1 import encoder_pb2 as pb
 
-OPERATIONS = Path(__file__).parents[3] / "docs" / "operations.md"
+PAGE = Path(__file__).parents[3] / "docs" / "guides" / "other-clients.md"
 TEXTS = ["the cat sees the dog .", "river"]
 HELPERS = """
 import asyncio, json, sys
@@ -127,8 +127,8 @@ except InferenceServerException as error:
 
 
 def test_example(server):
-    """The example of docs/operations.md runs as it stands, but for the address and the model."""
-    section = OPERATIONS.read_text("utf-8").split("\n## Other clients\n")[1]
+    """The example of docs/guides/other-clients.md runs as it stands, but for the address and the model."""
+    section = PAGE.read_text("utf-8")
     example = re.search(r"```python\n(.*?)```", section, re.DOTALL)[1]
 
     printed = run(server, example.replace("localhost:50051", server.target).replace("my-model", "embedder"))

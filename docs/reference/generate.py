@@ -1,0 +1,191 @@
+"""Write the pages of docs/reference that come from the code.
+
+    python docs/reference/generate.py           # writes them; `make docs` does it
+    python docs/reference/generate.py --check   # fails if one is out of date
+
+Flags are read from settings and recipes (names, defaults, docstrings), options of `bertline` from its own help.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import sys
+import textwrap
+import warnings
+from collections.abc import Iterable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+import typer.main
+import tyro
+
+FOLDER = Path(__file__).parent
+ROOT = FOLDER.parents[1]
+NOTE = "<!-- Written by docs/reference/generate.py: change the code, then run `make docs`. -->"
+
+
+def table(head: list[str], rows: Iterable[list[str]]) -> str:
+    """Return a Markdown table; each cell becomes one line."""
+    lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
+    for row in rows:
+        cells = [
+            re.sub(r"<(?=[^`]*(`[^`]*`[^`]*)*$)", "&lt;", " ".join(cell.replace("|", "\\|").split())) for cell in row
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def attribute_docs(cls: type) -> dict[str, str]:
+    """Return the docstrings under the fields of a class."""
+    found: dict[str, str] = {}
+    body = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
+    assert isinstance(body, ast.ClassDef)
+    for item, following in zip(body.body, body.body[1:], strict=False):
+        if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name) and isinstance(following, ast.Expr):
+            found[item.target.id] = inspect.cleandoc(str(ast.literal_eval(following.value)))
+    return found
+
+
+def shown(value: Any) -> str:
+    """Return a default as a reader of a table wants it."""
+    if value in (None, "None", (), [], {}, ""):
+        return ""
+    if isinstance(value, bool) or value in ("True", "False"):
+        return "yes" if value in (True, "True") else "no"
+    return f"`{value}`"
+
+
+def flags(cls: type) -> str:
+    """Return the table of the flags that tyro makes of a dataclass."""
+    rows = []
+    for action in tyro.extras.get_parser(cls)._actions:
+        if action.dest == "help":
+            continue
+        flag = action.option_strings[0] if action.option_strings else str(action.metavar)
+        found = re.fullmatch(r"(?s)(.*?)\s*\((default: (.*)|required|optional)\)", action.help or "")
+        text, default = (found[1], found[3]) if found else (action.help or "", None)
+        rows.append([f"`{flag}`", shown(default), text])
+    return table(["flag", "default", ""], rows)
+
+
+def server() -> str:
+    """Return the page of the server's flags."""
+    from serving.settings import Settings
+
+    rows = []
+    for name, item in Settings.model_fields.items():
+        flag = name.upper() if name == "models_dir" else f"--{name.replace('_', '-')}"
+        default = None if item.default_factory else item.default
+        rows.append([f"`{flag}`", shown(default), item.description or ""])
+    text = inspect.cleandoc(Settings.__doc__ or "")
+    head = f"# Server flags\n\n`python -m serving [MODELS_DIR] [flags]`\n\n{text}\n\n"
+    return head + table(["flag", "default", ""], rows)
+
+
+def training() -> str:
+    """Return the page of the training commands' flags."""
+    from training.contrastive import ContrastiveRecipe
+    from training.corpus import CorpusRecipe
+    from training.evaluate import EvaluateRecipe
+    from training.finetune import FinetuneRecipe
+    from training.grid import GridRecipe
+    from training.pretrain import PretrainRecipe
+    from training.vocab import VocabRecipe
+
+    commands = {
+        "vocab": VocabRecipe,
+        "corpus": CorpusRecipe,
+        "pretrain": PretrainRecipe,
+        "finetune": FinetuneRecipe,
+        "contrastive": ContrastiveRecipe,
+        "grid": GridRecipe,
+        "evaluate": EvaluateRecipe,
+    }
+    parts = ["# Training flags\n\n`make <command> ARGS='--flag value'`, or `python -m training.<command>`."]
+    for name, recipe in commands.items():
+        summary = inspect.cleandoc(recipe.__doc__ or "").splitlines()[0]
+        parts.append(f"## {name}\n\n{summary}\n\n{flags(recipe)}")
+    return "\n\n".join(parts)
+
+
+def export() -> str:
+    """Return the page of the export's flags."""
+    from export.__main__ import Arguments, TuneArguments
+
+    parts = ["# Export flags"]
+    for name, cls in (("python -m export", Arguments), ("python -m export tune", TuneArguments)):
+        parts.append(f"## {name}\n\n{flags(cls)}")
+    return "\n\n".join(parts)
+
+
+def manifest() -> str:
+    """Return the page of the fields of manifest.json."""
+    from tasks.manifest import Execution, Manifest
+
+    parts = ["# Manifest\n\n`manifest.json` in a model directory holds everything that the server must know."]
+    for title, cls in (("Fields", Manifest), ("Fields of execution", Execution)):
+        docs, hints, rows = attribute_docs(cls), get_type_hints(cls), []
+        for item in fields(cls):
+            hint = hints[item.name]
+            kind = re.sub(r"[\w.]+\.(\w+)", r"\1", str(hint) if get_args(hint) else hint.__name__)
+            rows.append([f"`{item.name}`", f"`{kind}`", docs.get(item.name, "")])
+        parts.append(f"## {title}\n\n{table(['field', 'type', ''], rows)}")
+    return "\n\n".join(parts)
+
+
+def command() -> str:
+    """Return the page of the commands and options of `bertline`."""
+    from bertline.cli import app
+
+    root: Any = typer.main.get_command(app)
+    parts = [f"# Command bertline\n\n{_options(root)}"]
+    for name, item in root.commands.items():
+        parts.append(f"## bertline {name}\n\n{inspect.cleandoc(item.help or '')}\n\n{_options(item)}")
+    return "\n\n".join(parts)
+
+
+def _options(command: Any) -> str:
+    rows = []
+    for parameter in command.params:
+        if getattr(parameter, "hidden", False) or parameter.name == "help":
+            continue
+        is_option = parameter.param_type_name == "option"
+        names = (
+            [*parameter.opts, *parameter.secondary_opts] if is_option else [parameter.metavar or parameter.name.upper()]
+        )
+        default = parameter.default if is_option and not callable(parameter.default) else None
+        rows.append([", ".join(f"`{name}`" for name in names), shown(default), parameter.help or ""])
+    return table(["option", "default", ""], rows)
+
+
+PAGES = {
+    "server.md": server,
+    "training.md": training,
+    "export.md": export,
+    "manifest.md": manifest,
+    "command.md": command,
+}
+
+
+def main() -> None:
+    """Write the pages, or compare them."""
+    sys.path[:0] = [str(ROOT), str(ROOT / "clients")]
+    warnings.filterwarnings("ignore", message="get_parser")  # tyro has no other way to list flags with their defaults
+    stale = []
+    for name, make in PAGES.items():
+        title, _, rest = make().partition("\n")
+        text = f"{title}\n\n{NOTE}\n{rest.rstrip()}\n"
+        path = FOLDER / name
+        if "--check" not in sys.argv:
+            path.write_text(text, "utf-8")
+        elif not path.exists() or path.read_text("utf-8") != text:
+            stale.append(name)
+    if stale:
+        sys.exit(f"out of date: {', '.join(stale)}; run `make docs`")
+
+
+if __name__ == "__main__":
+    main()
