@@ -20,7 +20,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from tasks.cpus import available_cpus
+from tasks.machine import available_cpus
 from training.command import command, parse
 from training.text.documents import find_files
 

@@ -38,11 +38,12 @@ from export.source import read_source
 from export.variant import Form, Numbers
 from tasks import AnyTask
 from tasks.batching import Run
-from tasks.cpus import available_cpus
 from tasks.embedding import Embedding, EmbeddingSettings
 from tasks.features import collate
+from tasks.machine import available_cpus
 from tasks.manifest import Execution
-from tasks.tokenizer import Tokenizer, build_tokenizer
+from tasks.tokenizer import Tokenizer
+from tasks.tokenizer_files import build_tokenizer
 from training.bounds import COUNT, check_numbers
 from training.checkpoint import create_model
 from training.command import command, parse

@@ -13,7 +13,7 @@ import numpy as np
 
 from benchmarks.load import Client, Load
 from benchmarks.server import Served, embedding_model, served
-from tasks.manifest import read_model_directory
+from tasks.model_directory import read_model_directory
 from tasks.tokenizer import Tokenizer
 
 LIMIT = 1.15

@@ -26,8 +26,8 @@ from benchmarks.memory import Watch, plot
 from benchmarks.server import embedding_model, served
 from serving.core.session import Engine
 from tasks.batching import predict
-from tasks.cpus import available_cpus
-from tasks.manifest import read_model_directory
+from tasks.machine import available_cpus
+from tasks.model_directory import read_model_directory
 from training.bounds import COUNT, POSITIVE, check_numbers
 from training.command import command, parse
 

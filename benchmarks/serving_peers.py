@@ -29,7 +29,7 @@ from benchmarks.infinity import Infinity
 from benchmarks.load import Client, Load, read_texts
 from benchmarks.server import served
 from demo.server import one_line_errors
-from tasks.cpus import available_cpus
+from tasks.machine import available_cpus
 from training.bounds import COUNT, POSITIVE, check_numbers
 from training.command import command, parse
 

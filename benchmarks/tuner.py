@@ -21,7 +21,7 @@ from export.autotune.workload import Workload, typical_lengths
 from export.choice import Choice, default_choice
 from export.targets import TARGETS
 from export.variant import Numbers, Products
-from tasks.cpus import available_cpus
+from tasks.machine import available_cpus
 from training.bounds import COUNT, check_numbers
 from training.command import command, parse
 from training.progress_bar import ProgressBar

@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from demo.docstrings import Source
 from demo.modules import SPLITS, Module, normalize, rank, read_module, split_of
-from tasks.cpus import available_cpus
+from tasks.machine import available_cpus
 
 MAX_REPEATS = 3
 """How often one sentence may stand in the corpus."""

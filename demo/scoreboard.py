@@ -16,7 +16,7 @@ from bertline import Client
 from demo.models import MODELS, served_name
 from demo.served import local_predictions, num_same, score_predictions, served_predictions
 from export import ort_run
-from tasks.manifest import read_model_directory
+from tasks.model_directory import read_model_directory
 from training.baselines import baseline
 from training.checkpoint import load_model
 from training.data.labelled import Columns, read_classification, read_cloze, read_spans

@@ -25,7 +25,7 @@ from export.pipeline import Wishes, export_checkpoint
 from export.reporter import Stages
 from export.sentence_transformers import checkpoint_directory
 from export.source import SettingsChanges, TaskName
-from tasks.manifest import read_model_directory
+from tasks.model_directory import read_model_directory
 from training.checkpoint import read_task_card
 from training.command import command, parse
 from training.data.labelled import Columns, columns_there, dev_columns

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from export.html_report import MAX_METRICS, speed_in_words
-from tasks.machine import machine_in_words
+from tasks.machine import summarize_machine
 from tasks.manifest import Manifest
 from training.reports.model_card import (
     HUB_METRICS,
@@ -71,7 +71,7 @@ def render(manifest: Manifest, num_bytes: int) -> str:
         data={label: provenance["data"][key] for key, label in _DATA.items() if key in provenance.get("data", {})},
         speed=speed_in_words(manifest),
         tried=len(provenance["graph"]["tried"]),
-        machine=machine_in_words(provenance["machine"]),
+        machine=summarize_machine(provenance["machine"]),
         execution=manifest.execution,
         record=record,
         examples=examples,

@@ -10,9 +10,10 @@ from export.autotune.search import NUMBERS, TOGETHER
 from export.choice import choice_of, default_choice, shown
 from export.targets import target_of
 from export.variant import Numbers
-from tasks.machine import machine_in_words
-from tasks.manifest import MODEL_FILE, Manifest
+from tasks.machine import summarize_machine
+from tasks.manifest import Manifest
 from tasks.metrics import headline, is_loss
+from tasks.model_directory import MODEL_FILE
 from training.reports.page import render_page
 
 REPORT_FILE = "report.html"
@@ -133,7 +134,7 @@ def _origin(manifest: Manifest) -> dict[str, str]:
     return {
         "checkpoint": checkpoint["name"],
         "its SHA-256": checkpoint["sha256"],
-        "CPU": machine_in_words(provenance["machine"]),
+        "CPU": summarize_machine(provenance["machine"]),
         **_data(provenance.get("data", {})),
         **provenance["versions"],
         "graph's SHA-256": manifest.files[MODEL_FILE],

@@ -21,11 +21,12 @@ from export.quality import Quality
 from export.source import Source
 from export.variant import Numbers
 from tasks.files import atomic_write, sha256
-from tasks.machine import machine
-from tasks.manifest import DATA_FILE, MANIFEST_FILE, MODEL_FILE, Manifest, Precision, check_json, holds_manifest
+from tasks.machine import describe_machine
+from tasks.manifest import MANIFEST_FILE, Manifest, Precision, check_json
+from tasks.model_directory import DATA_FILE, MODEL_FILE, holds_manifest
 from tasks.providers import PACKAGES
 from tasks.registry import settings_to_dict
-from tasks.tokenizer import TOKENIZER_FILE
+from tasks.tokenizer_files import TOKENIZER_FILE
 from training.checkpoint import checkpoint_digest
 from training.data.hub import is_hub
 from training.data.labelled import source_names
@@ -204,7 +205,7 @@ def _provenance(source: Source, config: BertConfig, made: Made) -> dict[str, Any
         "training": _without_places(source.card.provenance) if source.card else {},
         "data": dict(made.data),
         "graph": graph_record(made.numbers, made.choice, made.trials),
-        "machine": machine(),
+        "machine": describe_machine(),
         "versions": {library: library_version(library) for library in _LIBRARIES} | runtime_version(made.choice),
     }
 

@@ -29,17 +29,11 @@ from export.targets import TARGETS, TargetName, target_named
 from export.variant import Numbers
 from tasks import AnyTask
 from tasks.batching import Run
-from tasks.cpus import available_cpus
 from tasks.features import Features
 from tasks.files import atomic_directory
-from tasks.manifest import (
-    MODEL_FILE,
-    ModelDirectory,
-    Precision,
-    check_precision,
-    parse_model_path,
-    read_model_directory,
-)
+from tasks.machine import available_cpus
+from tasks.manifest import Precision, check_precision
+from tasks.model_directory import MODEL_FILE, ModelDirectory, parse_model_path, read_model_directory
 from training.bounds import check_numbers
 from training.data.input_warnings import limit_of
 from training.evaluate import torch_run

@@ -15,7 +15,7 @@ from onnx import TensorProto, helper
 
 from export.storage import Graph
 from tasks.batching import Run
-from tasks.cpus import available_cpus
+from tasks.machine import available_cpus
 from tasks.manifest import Execution
 from tasks.providers import CPU, OPENVINO, TENSORRT, check_installed, check_started
 

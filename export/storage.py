@@ -14,7 +14,7 @@ import onnx
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 
-from tasks.manifest import DATA_FILE
+from tasks.model_directory import DATA_FILE
 
 MAX_FILE_BYTES = 2**31 - 2**20
 """Of a graph with its weights; what is left of 2 GiB holds their names and shapes."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, cast, get_args
 
 from export.variant import Attention, Form, Numbers, Products
-from tasks.cpus import available_cpus
+from tasks.machine import available_cpus
 from tasks.manifest import Execution, Precision
 from tasks.providers import CPU, CUDA, OPENVINO, TENSORRT
 

@@ -25,8 +25,8 @@ from mini.scores import BEFORE, WAYS, last_position
 from mini.tasks import CLOZE, EMBED_AIM, TASKS, Aim, MiniTask
 from tasks.files import atomic_write
 from tasks.json_files import read_json
-from tasks.machine import machine_in_words
-from tasks.manifest import read_model_directory
+from tasks.machine import summarize_machine
+from tasks.model_directory import read_model_directory
 from training.ablations.results import files as ablation_files
 from training.ablations.tables import paper_name
 from training.checkpoint import checkpoint_digest
@@ -318,7 +318,7 @@ def speed_rows(models: Path) -> Iterable[Row]:
         manifest = read_model_directory(models / place).manifest
         made = manifest.provenance
         size = sum(item.stat().st_size for item in (models / place).rglob("*") if item.is_file()) / 1e6
-        machine = machine_in_words(made["machine"])
+        machine = summarize_machine(made["machine"])
         yield name, made["graph"]["name"], f"{size:.1f}", speed_in_words(manifest), machine
 
 
@@ -340,7 +340,7 @@ def cost_rows(runs: Sequence[Path], records: Mapping[str, Record]) -> Iterable[R
     made = [(f"{title_of(CLOZE)}: {in_words(tasks)}", record) for record, tasks in cloze_records(records) if tasks]
     made += [(title_of(name), records[name]) for name in task_names() if name in records]
     for title, record in made:
-        machine = machine_in_words(record["machine"]) if record["machine"] else "not recorded"
+        machine = summarize_machine(record["machine"]) if record["machine"] else "not recorded"
         yield _cost_row(title, record["cost"], machine)
 
 

@@ -26,7 +26,7 @@ from mini.line import EMBED, STS, STS_COLUMNS, Arguments, Line, check_names, com
 from mini.tasks import CLOZE, TASKS, MiniTask
 from tasks.files import atomic_write
 from tasks.json_files import read_json
-from tasks.manifest import read_model_directory
+from tasks.model_directory import read_model_directory
 from training.baselines import baseline
 from training.checkpoint import TaskCard, checkpoint_digest, load_tokenizer, read_task_card
 from training.command import command, parse

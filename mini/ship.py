@@ -16,7 +16,7 @@ from pathlib import Path
 from mini.cards import PRETRAINED, notes
 from mini.line import NAME, Arguments, Line, is_kept, kept_models, served_as
 from tasks.files import atomic_directory
-from tasks.manifest import read_model_directory
+from tasks.model_directory import read_model_directory
 from training.checkpoint import checkpoint_digest
 from training.command import command, parse
 from training.reports.model_card import CARD_FILE, with_notes

@@ -14,7 +14,7 @@ from pydantic_settings import BaseSettings, CliApp, CliPositionalArg, SettingsCo
 
 from serving.core.budget import default_budget
 from tasks.bounds import MAX_BATCH_TOKENS
-from tasks.cpus import available_cpus
+from tasks.machine import available_cpus
 
 TRACE_VARIABLE = "OTEL_EXPORTER_OTLP_ENDPOINT"
 """As all programs with OpenTelemetry know it."""

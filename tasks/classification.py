@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tasks._fit import encode_pairs
+from tasks._encode import encode_pairs
 from tasks.base import Outputs, Task, TaskSettings, check_label_names
 from tasks.features import Features
 from tasks.metrics import classification_scores

@@ -12,7 +12,7 @@ from typing import ClassVar, Literal, get_args
 
 import numpy as np
 
-from tasks._fit import Reading, check_length, fit_text, raise_if_invalid, tokenize_texts
+from tasks._encode import Reading, check_length, fit_text, raise_if_invalid, tokenize_texts
 from tasks.base import InvalidExample, Outputs, Task, TaskSettings
 from tasks.features import Features
 from tasks.windows import window_bounds

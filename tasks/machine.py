@@ -1,30 +1,115 @@
-"""The machine that a choice was measured on, or weights were learnt on."""
+"""Cores, memory and CPU features that this process may use."""
 
 from __future__ import annotations
 
+import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tasks.cpus import CPUINFO, available_cpus, cpu_flags, read_cpuinfo
+CPUINFO = Path("/proc/cpuinfo")
+VNNI = frozenset({"avx512_vnni", "avx_vnni"})
+"""CPU features that multiply 8-bit integers and accumulate in 32 bits; either suffices."""
+MATMUL_FEATURES = (
+    "avx2",
+    "avx512f",
+    "avx512_vnni",
+    "avx_vnni",
+    "avx512_bf16",
+    "amx_int8",
+    "amx_bf16",
+    "asimddp",
+    "i8mm",
+)
+"""CPU features that matter to matrix products, by Linux's names."""
+_CGROUPS = Path("/sys/fs/cgroup")
 
-FEATURES = ("avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_int8", "amx_bf16", "asimddp", "i8mm")
-"""What matters to matrix products, as Linux names it."""
+
+def available_cpus() -> int:
+    """Return the whole cores that this process may keep busy, at least 1."""
+    quota = cpu_quota(_CGROUPS, own_cgroup())
+    cpus = len(os.sched_getaffinity(0))
+    # Round down: a worker thread beyond the quota would be throttled in the middle of a batch.
+    return max(1, min(cpus, int(quota)) if quota else cpus)
 
 
-def machine(cpuinfo: Path = CPUINFO) -> dict[str, Any]:
-    """Its CPU, with the features that matter to matrix products, and the cores that there are for us."""
+def available_memory_bytes() -> int:
+    """Return the bytes of memory that this process may use."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min(total, memory_limit(_CGROUPS, own_cgroup()) or total)
+
+
+def cpu_quota(root: Path, cgroup: str) -> float | None:
+    """Return the lowest CPU quota of a cgroup (version 2) and its ancestors.
+
+    Args:
+        root: mount point of the hierarchy.
+        cgroup: path in the hierarchy, as in `/proc/self/cgroup`.
+
+    Returns:
+        Cores; None without a limit.
+    """
+    quotas = (content.split() for content in _cgroup_files(root, cgroup, "cpu.max"))
+    return min((int(limit) / int(period) for limit, period in quotas if limit != "max"), default=None)
+
+
+def memory_limit(root: Path, cgroup: str) -> int | None:
+    """Return the lowest memory limit of a cgroup (version 2) and its ancestors.
+
+    Args:
+        root: mount point of the hierarchy.
+        cgroup: path in the hierarchy, as in `/proc/self/cgroup`.
+
+    Returns:
+        Bytes; None without a limit.
+    """
+    limits = _cgroup_files(root, cgroup, "memory.max")
+    return min((int(limit) for limit in limits if limit != "max"), default=None)
+
+
+def _cgroup_files(root: Path, cgroup: str, name: str) -> Iterator[str]:
+    """Yield the content of the file `name` of a cgroup and of each ancestor that has it."""
+    directory = root / cgroup.lstrip("/")
+    for folder in (directory, *directory.parents):
+        path = folder / name
+        if path.is_relative_to(root) and path.is_file():
+            yield path.read_text(encoding="ascii").strip()
+
+
+def own_cgroup() -> str:
+    """Return the path of this process's cgroup (version 2) in the hierarchy."""
+    path = Path("/proc/self/cgroup")
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    return next((line.removeprefix("0::") for line in lines if line.startswith("0::")), "/")
+
+
+def read_cpuinfo(path: Path = CPUINFO) -> dict[str, str]:
+    """Return Linux's description of a CPU by key; empty on other systems."""
+    lines = path.read_text().splitlines() if path.is_file() else []
+    return {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
+
+
+@cache
+def cpu_flags(path: Path = CPUINFO) -> frozenset[str]:
+    """Return the instruction sets of the CPU by Linux's names; empty where unknown."""
+    found = read_cpuinfo(path)
+    return frozenset(f"{found.get('flags', '')} {found.get('Features', '')}".split())
+
+
+def describe_machine(cpuinfo: Path = CPUINFO) -> dict[str, Any]:
+    """Return the CPU, its `MATMUL_FEATURES` and the available cores, to be recorded beside a measurement."""
     flags = cpu_flags(cpuinfo)
     return {
         "cpu": read_cpuinfo(cpuinfo).get("model name", platform.machine()),
-        "features": [name for name in FEATURES if name in flags],
+        "features": [name for name in MATMUL_FEATURES if name in flags],
         "cores": available_cpus(),
     }
 
 
-def machine_in_words(found: Mapping[str, Any]) -> str:
-    """What `machine` gives, in a line."""
-    cores = f"{found['cores']} core{'s' * (found['cores'] != 1)}"
-    cpu = f"{found['cpu']} ({', '.join([cores, *found['features']])})"
-    return f"{found['gpus']} x {found['gpu']}, {cpu}" if "gpu" in found else cpu
+def summarize_machine(record: Mapping[str, Any]) -> str:
+    """Return a record of `describe_machine` as one line."""
+    cores = f"{record['cores']} core{'s' * (record['cores'] != 1)}"
+    cpu = f"{record['cpu']} ({', '.join([cores, *record['features']])})"
+    return f"{record['gpus']} x {record['gpu']}, {cpu}" if "gpu" in record else cpu

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from tasks._fit import Reading, check_length, fit_text, raise_if_invalid, tokenize_texts
+from tasks._encode import Reading, check_length, fit_text, raise_if_invalid, tokenize_texts
 from tasks.base import InvalidExample, Outputs, Task, TaskSettings
 from tasks.features import Features
 

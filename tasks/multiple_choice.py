@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tasks._fit import Reading, encode_pairs, raise_if_invalid, tokenize_texts
+from tasks._encode import Reading, encode_pairs, raise_if_invalid, tokenize_texts
 from tasks.base import InvalidExample, InvalidExamplesError, Outputs, Task, TaskSettings
 from tasks.classification import softmax
 from tasks.features import Features

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from tasks._fit import encode_pairs
+from tasks._encode import encode_pairs
 from tasks.base import Outputs, Task, TaskSettings
 from tasks.features import Features
 from tasks.metrics import regression_scores

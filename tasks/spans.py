@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tasks._fit import Reading, check_length, raise_if_invalid, tokenize_texts
+from tasks._encode import Reading, check_length, raise_if_invalid, tokenize_texts
 from tasks.base import InvalidExample, Outputs, Task, TaskSettings
 from tasks.bounds import MAX_SEQ_LENGTH, check_bounds
 from tasks.classification import softmax

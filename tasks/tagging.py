@@ -13,7 +13,7 @@ from typing import Any, ClassVar, overload
 
 import numpy as np
 
-from tasks._fit import EMPTY, NOT_UTF8, check_length, is_utf8, raise_if_invalid
+from tasks._encode import EMPTY, NOT_UTF8, check_length, is_utf8, raise_if_invalid
 from tasks.base import InvalidExample, Outputs, Task, TaskSettings, check_label_names
 from tasks.bounds import MAX_SEQ_LENGTH, MAX_STRICT_LABELS, check_bounds
 from tasks.classification import softmax

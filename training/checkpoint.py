@@ -27,7 +27,8 @@ from tasks import settings_from_dict, settings_to_dict
 from tasks.base import TaskSettings
 from tasks.files import atomic_directory, sha256
 from tasks.json_files import read_json
-from tasks.tokenizer import TOKENIZER_CONFIG_FILE, TOKENIZER_FILE, TOKENIZER_FILES, Tokenizer
+from tasks.tokenizer import Tokenizer
+from tasks.tokenizer_files import TOKENIZER_CONFIG_FILE, TOKENIZER_FILE, TOKENIZER_FILES
 from training.model.encoder import (
     BertConfig,
     BertForMultipleChoice,

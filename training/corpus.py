@@ -25,7 +25,8 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from tasks.files import atomic_write, check_free, resumable_directory, sha256
-from tasks.tokenizer import TOKENIZER_FILE, TOKENIZER_FILES, Tokenizer
+from tasks.tokenizer import Tokenizer
+from tasks.tokenizer_files import TOKENIZER_FILE, TOKENIZER_FILES
 from training.bounds import Bounds, check_numbers
 from training.command import command, parse
 from training.progress_bar import ProgressBar

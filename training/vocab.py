@@ -19,7 +19,7 @@ import numpy as np
 import tokenizers
 
 from tasks.files import atomic_directory, check_free
-from tasks.tokenizer import TOKENIZER_FILE, build_tokenizer
+from tasks.tokenizer_files import TOKENIZER_FILE, build_tokenizer
 from training.bounds import NOT_NEGATIVE, Bounds, check_numbers
 from training.command import command, parse
 from training.progress_bar import ProgressBar

@@ -25,10 +25,10 @@ from export.targets import PROVIDER_OPTIONS, target_of
 from export.variant import Numbers
 from tasks import AnyTask
 from tasks.batching import Run
-from tasks.cpus import available_cpus
 from tasks.files import atomic_directory
-from tasks.machine import machine
-from tasks.manifest import DATA_FILE, MODEL_FILE, Execution, Manifest, ModelDirectory, Precision, read_model_directory
+from tasks.machine import available_cpus, describe_machine
+from tasks.manifest import Execution, Manifest, Precision
+from tasks.model_directory import DATA_FILE, MODEL_FILE, ModelDirectory, read_model_directory
 from training.model.encoder import BertConfig
 from training.reports.model_card import read_notes
 
@@ -180,5 +180,5 @@ def _manifest(directory: ModelDirectory, files: Mapping[str, str], graph: dict[s
         before,
         files=files,
         execution=choice.execution,
-        provenance=dict(before.provenance) | {"graph": graph, "machine": machine(), "versions": versions},
+        provenance=dict(before.provenance) | {"graph": graph, "machine": describe_machine(), "versions": versions},
     )

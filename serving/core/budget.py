@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tasks.memory import available_bytes
+from tasks.machine import available_memory_bytes
 
 PART = 8
 """The default budget is the memory divided by this."""
@@ -47,4 +47,4 @@ class Budget:
 
 def default_budget() -> int:
     """Return the budget that applies where no setting gives one."""
-    return min(max(available_bytes() // PART, LEAST_BYTES), MOST_BYTES)
+    return min(max(available_memory_bytes() // PART, LEAST_BYTES), MOST_BYTES)

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from serving.core.errors import told
 from serving.core.storage_threads import Detached
-from tasks.manifest import MANIFEST_FILE, MAX_MANIFEST_BYTES, model_folders, no_models, version_paths
+from tasks.manifest import MANIFEST_FILE, MAX_MANIFEST_BYTES
+from tasks.model_directory import model_folders, no_models, version_paths
 from tasks.regular import read_regular
 
 Key = tuple[str, str]

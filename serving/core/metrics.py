@@ -22,7 +22,7 @@ from prometheus_client.registry import Collector
 from serving.core import file_watcher as watched
 from serving.core.models import Model, State
 from serving.core.scheduler import Batch, HopelessError, QueueFullError, TooLargeError
-from tasks.manifest import MODEL_FILE
+from tasks.model_directory import MODEL_FILE
 
 RPC_LABELS = ("grpc_service", "grpc_method", "grpc_type")
 MODEL_LABELS = ("model", "version", "task")

@@ -17,9 +17,11 @@ from serving.core.errors import InvalidRequestError, ModelNotFoundError, Unavail
 from serving.core.session import Arrays, Engine, Run
 from tasks.base import AnyTask, Outputs
 from tasks.features import Features, collate, split_outputs
-from tasks.manifest import Execution, Manifest, ModelDirectory, parse_model_path, read_model_directory
+from tasks.manifest import Execution, Manifest
+from tasks.model_directory import ModelDirectory, parse_model_path, read_model_directory
 from tasks.registry import create_task
-from tasks.tokenizer import TOKENIZER_FILE, Tokenizer
+from tasks.tokenizer import Tokenizer
+from tasks.tokenizer_files import TOKENIZER_FILE
 
 MAX_RUNS, ENOUGH_S = 5, 0.1
 """Of a batch that is measured when a model is loaded: one more, as long as it took no longer."""

@@ -8,7 +8,8 @@ import numpy as np
 import onnxruntime as ort
 
 from tasks.features import INPUT_NAMES
-from tasks.manifest import Execution, ModelDirectory
+from tasks.manifest import Execution
+from tasks.model_directory import ModelDirectory
 from tasks.providers import CPU, CUDA, check_installed, check_started
 from tasks.regular import read_regular
 

@@ -10,7 +10,7 @@ from bertline.v1 import encoder_pb2 as pb
 from serving.core.models import Model, State, Version
 from serving.endpoints.base import pair_of
 from serving.endpoints.wire import header
-from tasks.manifest import MODEL_FILE
+from tasks.model_directory import MODEL_FILE
 from tasks.tokenizer import Tokenizer
 
 STATES = {

@@ -14,7 +14,7 @@ import torch
 import transformers
 
 from export import Wishes, export_checkpoint
-from tasks.manifest import ModelDirectory
+from tasks.model_directory import ModelDirectory
 
 VOCAB = [
     *("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),

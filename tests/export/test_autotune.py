@@ -23,8 +23,8 @@ from export.network import Network, Weights
 from export.reporter import Stages
 from export.source import read_source
 from export.variant import Form, Numbers
-from tasks.machine import machine
-from tasks.manifest import read_model_directory
+from tasks.machine import describe_machine
+from tasks.model_directory import read_model_directory
 from tasks.providers import TENSORRT
 from tests.export.conftest import SETTINGS, UNTUNED
 
@@ -195,7 +195,7 @@ def test_model_directory_is_tuned_again(precision, checkpoints, tmp_path, random
 
     after = read_model_directory(before.path)
     assert trials
-    assert after.manifest.provenance["machine"] == machine()
+    assert after.manifest.provenance["machine"] == describe_machine()
     assert read_graph(after)[1] == read_graph(before)[1]
     assert [path.name for path in before.path.parent.iterdir()] == ["1"]
     mask = arrays["attention_mask"].astype(bool)

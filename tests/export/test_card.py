@@ -24,8 +24,8 @@ from tasks import TASKS
 from tasks.batching import predict
 from tasks.classification import ClassificationExample, ClassificationSettings
 from tasks.files import sha256
-from tasks.manifest import read_model_directory
 from tasks.masked_lm import ClozeExample
+from tasks.model_directory import read_model_directory
 from tasks.multiple_choice import MultipleChoiceExample
 from tasks.regression import RegressionExample
 from tasks.spans import SpanExample

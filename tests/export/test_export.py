@@ -25,7 +25,7 @@ from export.reporter import Stages
 from export.source import read_source
 from tasks.classification import ClassificationSettings
 from tasks.files import sha256
-from tasks.manifest import read_model_directory
+from tasks.model_directory import read_model_directory
 from tests.export.conftest import SETTINGS
 from training.checkpoint import TaskCard, checkpoint_digest, load_model
 from training.checkpoint import save_checkpoint as save_our_checkpoint

@@ -12,7 +12,7 @@ from export.autotune.model_directory import retune
 from export.autotune.workload import Workload
 from export.network import Weights
 from serving.core.models import load_model
-from tasks.manifest import DATA_FILE, MODEL_FILE, read_model_directory
+from tasks.model_directory import DATA_FILE, MODEL_FILE, read_model_directory
 from tests.export.conftest import UNTUNED
 
 

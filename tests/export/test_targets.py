@@ -19,7 +19,8 @@ from export.data import Data
 from export.session import check_provider
 from export.targets import PROVIDER_OPTIONS, TARGETS, TargetName, target_named, target_of
 from export.variant import Form, Numbers
-from tasks.manifest import Execution, Precision, read_model_directory
+from tasks.manifest import Execution, Precision
+from tasks.model_directory import read_model_directory
 from tasks.providers import CPU, CUDA, OPENVINO, PACKAGES, TENSORRT
 
 FUSED = "attention skip_layer_norm embed_layer_norm bias_gelu"

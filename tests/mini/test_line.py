@@ -26,7 +26,7 @@ from mini.line import Arguments, Line, commands_of, kept_models, title_of
 from mini.results import FOLDER, PAGE, page_of, read_records
 from mini.tasks import CLOZE, TASKS
 from tasks.files import atomic_write, sha256
-from tasks.manifest import read_model_directory
+from tasks.model_directory import read_model_directory
 from tests.commands import call
 from tests.serving.models import write_model
 from training.checkpoint import checkpoint_digest

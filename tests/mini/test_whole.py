@@ -12,7 +12,7 @@ import pytest
 import mini.scores
 from mini.line import Arguments, Line
 from mini.tasks import CLOZE, Aim, MiniTask
-from tasks.manifest import read_model_directory
+from tasks.model_directory import read_model_directory
 from tests.commands import call
 from tests.toy import WORDS, write_classification, write_spans
 from training.checkpoint import load_model

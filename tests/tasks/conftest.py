@@ -4,7 +4,8 @@ import string
 
 import pytest
 
-from tasks.tokenizer import Tokenizer, build_tokenizer
+from tasks.tokenizer import Tokenizer
+from tasks.tokenizer_files import build_tokenizer
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 LETTERS = (

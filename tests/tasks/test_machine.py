@@ -1,10 +1,18 @@
-"""A machine says of itself what bears on speed."""
+"""Cores, memory and features of the machine."""
 
+import os
 import platform
 
 import pytest
 
-from tasks.machine import machine, machine_in_words
+from tasks.machine import (
+    available_cpus,
+    available_memory_bytes,
+    cpu_quota,
+    describe_machine,
+    memory_limit,
+    summarize_machine,
+)
 
 
 @pytest.mark.parametrize(
@@ -15,12 +23,12 @@ from tasks.machine import machine, machine_in_words
         (None, (None, [])),
     ],
 )
-def test_machine(tmp_path, cpuinfo, expected):
-    """What Linux says of the CPU, on x86 and on Arm; elsewhere its kind."""
+def test_describe_machine(tmp_path, cpuinfo, expected):
+    """The record holds Linux's model name and features, on x86 and on Arm; on other systems the kind of CPU."""
     if cpuinfo is not None:
         (tmp_path / "cpuinfo").write_text(cpuinfo)
 
-    found = machine(tmp_path / "cpuinfo")
+    found = describe_machine(tmp_path / "cpuinfo")
 
     assert found["features"] == expected[1]
     assert found["cpu"] == (expected[0] or platform.machine())
@@ -35,5 +43,64 @@ def test_machine(tmp_path, cpuinfo, expected):
         ({"gpu": "H200", "gpus": 8}, "8 x H200, Fast 1 (2 cores, avx2)"),
     ],
 )
-def test_machine_in_words(changes, expected):
-    assert machine_in_words({"cpu": "Fast 1", "features": ["avx2"], "cores": 2} | changes) == expected
+def test_summarize_machine(changes, expected):
+    assert summarize_machine({"cpu": "Fast 1", "features": ["avx2"], "cores": 2} | changes) == expected
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({}, None),
+        ({"": "max 100000"}, None),
+        ({"": "150000 100000"}, 1.5),
+        ({"": "max 100000", "pods": "400000 100000", "pods/mine": "max 100000"}, 4.0),
+        ({"pods": "100000 100000", "pods/mine": "200000 100000"}, 1.0),
+    ],
+)
+def test_cpu_quota(tmp_path, files, expected):
+    """The lowest quota of the cgroup and its ancestors counts."""
+    for name, text in files.items():
+        (tmp_path / name).mkdir(parents=True, exist_ok=True)
+        (tmp_path / name / "cpu.max").write_text(text + "\n")
+
+    assert cpu_quota(tmp_path, "/pods/mine") == expected
+
+
+@pytest.mark.parametrize(
+    ("affinity", "quota", "expected"), [(8, None, 8), (8, 2.5, 2), (8, 0.5, 1), (2, 16.0, 2), (1, 1.0, 1)]
+)
+def test_available_cpus(monkeypatch, affinity, quota, expected):
+    """Available cores are those of the affinity, limited by the quota of this process's cgroup; at least one."""
+    asked = []
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(affinity)))
+    monkeypatch.setattr("tasks.machine.cpu_quota", lambda root, cgroup: asked.append(cgroup) or quota)
+
+    assert available_cpus() == expected
+    assert asked[0].startswith("/")
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({}, None),
+        ({"": "max"}, None),
+        ({"": "max", "pods": "1073741824", "pods/mine": "max"}, 2**30),
+        ({"pods": "1073741824", "pods/mine": "536870912"}, 2**29),
+    ],
+)
+def test_memory_limit(tmp_path, files, expected):
+    """The lowest limit of the cgroup and its ancestors counts."""
+    for name, text in files.items():
+        (tmp_path / name).mkdir(parents=True, exist_ok=True)
+        (tmp_path / name / "memory.max").write_text(text + "\n")
+
+    assert memory_limit(tmp_path, "/pods/mine") == expected
+
+
+@pytest.mark.parametrize("limit", [None, 2**29, 2**60])
+def test_available_memory_bytes(monkeypatch, limit):
+    """Memory is the machine's, or the limit of the cgroup where that is lower."""
+    monkeypatch.setattr("tasks.machine.memory_limit", lambda root, cgroup: limit)
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+    assert available_memory_bytes() == min(total, limit or total)

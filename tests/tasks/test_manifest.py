@@ -7,14 +7,8 @@ import pytest
 
 from tasks import settings_from_dict
 from tasks.files import sha256
-from tasks.manifest import (
-    Execution,
-    Manifest,
-    ModelDirectory,
-    model_versions,
-    parse_model_path,
-    read_model_directory,
-)
+from tasks.manifest import Execution, Manifest
+from tasks.model_directory import ModelDirectory, model_versions, parse_model_path, read_model_directory
 from tasks.spans import SpanExample
 
 SETTINGS = {

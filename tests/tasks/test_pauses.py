@@ -114,7 +114,7 @@ def test_no_text_stops_other_threads(tokenizer, read, unit):
 @pytest.mark.parametrize("unit", TEXTS.values(), ids=TEXTS)
 def test_words_of_a_text_stop_no_other_thread(unit):
     """As Tokenize and Tag ask for them, with a vocabulary of few tokens."""
-    from tasks.tokenizer import build_tokenizer
+    from tasks.tokenizer_files import build_tokenizer
 
     few = Tokenizer(build_tokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", "a"]))
 

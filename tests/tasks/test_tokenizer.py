@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer, BertTokenizer, BertTokenizerFast
 
-from tasks import tokenizer as tokenizer_module
-from tasks.tokenizer import Tokenizer, build_tokenizer
+from tasks import tokenizer_files
+from tasks.tokenizer import Tokenizer
+from tasks.tokenizer_files import build_tokenizer
 
 ODD_TEXTS = [
     "",
@@ -352,7 +353,7 @@ def test_vocabularies_that_take_seconds_to_read_are_refused(vocab, tmp_path, mon
     backend.add_tokens(["<e1>", "<e2>", "<e3>"])
     backend.save(str(tmp_path / "tokenizer.json"))
     assert Tokenizer.load(tmp_path).vocab_size == len(vocab) + 3
-    monkeypatch.setattr(tokenizer_module, name, most)
+    monkeypatch.setattr(tokenizer_files, name, most)
 
     with pytest.raises(ValueError, match=rf"tokenizer.json` {message}"):
         Tokenizer.load(tmp_path)

@@ -16,7 +16,8 @@ from tasks.features import Features
 from tasks.files import sha256
 from tasks.spans import SpanExample, SpanSettings
 from tasks.tagging import TaggingExample
-from tasks.tokenizer import TOKENIZER_CONFIG_FILE, TOKENIZER_FILE, Tokenizer
+from tasks.tokenizer import Tokenizer
+from tasks.tokenizer_files import TOKENIZER_CONFIG_FILE, TOKENIZER_FILE
 from tests.commands import call
 from tests.toy import write_classification, write_spans
 from training.checkpoint import load_model, load_tokenizer, read_task_card

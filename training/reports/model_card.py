@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import jinja2
 
-from tasks.machine import machine_in_words
+from tasks.machine import summarize_machine
 from tasks.metrics import CHARACTERS
 from training.data.hub import hub_source, is_hub
 from training.data.labelled import source_names
@@ -335,7 +335,7 @@ def _stage(title: str, record: Mapping[str, Any]) -> dict[str, Any]:
         "settings": {label: values[key] for key, label in MAIN_SETTINGS.items() if values.get(key) is not None},
         "data": data,
         "torch": record.get("torch"),
-        "machine": machine_in_words(record["machine"]) if "machine" in record else "",
+        "machine": summarize_machine(record["machine"]) if "machine" in record else "",
         "from_scratch": recipe.get("from_scratch", False),
     }
 

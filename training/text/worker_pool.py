@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from multiprocessing import get_context
 from typing import Any, TypeVar
 
-from tasks.cpus import available_cpus
+from tasks.machine import available_cpus
 from training.parent import end_with
 
 ResultT = TypeVar("ResultT")

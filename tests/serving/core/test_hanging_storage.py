@@ -12,8 +12,9 @@ import pytest
 
 from serving.core.repository import Repository
 from tasks.files import sha256
-from tasks.manifest import DATA_FILE, MANIFEST_FILE, MODEL_FILE
-from tasks.tokenizer import TOKENIZER_FILE
+from tasks.manifest import MANIFEST_FILE
+from tasks.model_directory import DATA_FILE, MODEL_FILE
+from tasks.tokenizer_files import TOKENIZER_FILE
 from tests.serving.conftest import serve
 from tests.serving.core.test_repository import embed, states, versions
 from tests.serving.models import edit_manifest, write_model

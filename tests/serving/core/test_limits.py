@@ -11,7 +11,7 @@ from serving.core.admission import Intake
 from serving.core.scheduler import ExpiredError
 from serving.endpoints import fill_mask
 from serving.endpoints import texts as texts_module
-from tasks import _pieces
+from tasks import _splitter
 from tasks import tokenizer as tokenizer_module
 from tasks.tokenizer import Tokenizer
 from tests.serving.conftest import serve
@@ -191,7 +191,7 @@ def test_a_text_that_is_far_too_long_is_read_no_further(server, monkeypatch):
     """Its error says how many tokens were seen; one that is a little too long is counted."""
     monkeypatch.setattr(tokenizer_module, "BATCH", 200)
     monkeypatch.setattr(tokenizer_module, "PIECE", 100)
-    monkeypatch.setattr(_pieces, "PIECE", 100)
+    monkeypatch.setattr(_splitter, "PIECE", 100)
     _, fields = refused(server.stub.Embed, pb.EmbedRequest(texts=["a " * 1000, "a " * 40]))
 
     assert fields.keys() == {"texts[0]", "texts[1]"}

@@ -11,7 +11,8 @@ from serving.endpoints import RPCS
 from tasks import TASKS
 from tasks.features import INPUT_NAMES
 from tasks.files import sha256
-from tasks.manifest import MODEL_FILE, Execution
+from tasks.manifest import Execution
+from tasks.model_directory import MODEL_FILE
 from tests.serving.models import edit_manifest, write_model
 
 

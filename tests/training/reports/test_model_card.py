@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tasks import create_task
 from tasks.batching import predict
 from tasks.classification import ClassificationExample, ClassificationSettings
-from tasks.machine import machine, machine_in_words
+from tasks.machine import describe_machine, summarize_machine
 from tasks.masked_lm import ClozeExample
 from tasks.multiple_choice import MultipleChoiceExample
 from tasks.registry import TASKS
@@ -164,7 +164,7 @@ def test_all_stages_are_told(finetuned, checkpoint, corpus_dir, tmp_path, alone)
     assert f"{before['num_tokens'] + after['num_tokens']:,} tokens went through the network" in text
     assert f"| `weights to go on from: {checkpoint_name(checkpoint)}` | `{checkpoint_digest(checkpoint)}` |" in text
     assert "| steps | 3 |" in text
-    assert text.count(f"| machine | {machine_in_words(machine())} |") == 2
+    assert text.count(f"| machine | {summarize_machine(describe_machine())} |") == 2
     assert text.count("| longest sequence in the end, tokens | 64 |\n| share of the steps that is the end | 0.1 |") == 1
     assert text.count("that is the end") == 1
     assert finetuned_again.index("### Pretraining\n") < finetuned_again.index("### Fine-tuning, 1 of 2")

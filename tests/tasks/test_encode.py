@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import BertTokenizer
 
-from tasks._fit import fit_pair
+from tasks._encode import fit_pair
 from tasks.classification import Classification, ClassificationExample, ClassificationSettings
 
 

@@ -8,9 +8,10 @@ import tokenizers
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tasks import _pieces
+from tasks import _splitter
 from tasks import tokenizer as tokenizer_module
-from tasks.tokenizer import Tokenizer, build_tokenizer
+from tasks.tokenizer import Tokenizer
+from tasks.tokenizer_files import build_tokenizer
 
 VOCAB = [
     *(
@@ -153,7 +154,7 @@ def assert_equal_to_whole(tokenizer, text):
 @pytest.fixture
 def short_pieces(monkeypatch):
     """Pieces of a few characters, so that short texts have many."""
-    for module in (_pieces, tokenizer_module):
+    for module in (_splitter, tokenizer_module):
         monkeypatch.setattr(module, "PIECE", 7)
     monkeypatch.setattr(tokenizer_module, "SMALL", 3)
     monkeypatch.setattr(tokenizer_module, "BATCH", 25)
@@ -243,7 +244,7 @@ def test_other_tokenizers_are_not_cut(short_pieces, change):
     change(backend)
     tokenizer = Tokenizer(backend)
 
-    assert not _pieces.can_cut(backend)
+    assert not _splitter.can_cut(backend)
     for text in ("the cats, a b. " * 9, "..,, " * 20, "\u2460 \ufb01 " * 9):
         assert_equal_to_whole(tokenizer, text)
 
@@ -276,7 +277,7 @@ def test_no_piece_is_long(monkeypatch, text):
     monkeypatch.setattr(Tokenizer, "_encode", noted)
     tokens = tokenizer.tokenize([text])[0]
 
-    assert 0 < longest <= tokenizer_module.BATCH + _pieces.PIECE
+    assert 0 < longest <= tokenizer_module.BATCH + _splitter.PIECE
     assert tokens.ids.tolist() == tokenizer.backend.encode_batch([text], add_special_tokens=False)[0].ids
 
 

@@ -1,0 +1,182 @@
+"""The model directory: what export writes and the server reads.
+
+    models/<name>/<version>/
+        model.onnx        the graph, self-contained but for
+        model.onnx.data   its weights, where they are too large for one file
+        tokenizer.json    the tokenizer
+        manifest.json     everything the server must know, and where it came from
+
+Writing is atomic (a version directory is whole or absent); reading checks every digest.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from tasks.base import AnyTask
+from tasks.files import sha256
+from tasks.graph_file import GraphFile, read_graph_file
+from tasks.manifest import MANIFEST_FILE, MAX_MANIFEST_BYTES, Manifest
+from tasks.registry import create_task
+from tasks.regular import read_regular
+from tasks.tokenizer import Tokenizer
+from tasks.tokenizer_files import TOKENIZER_FILE
+
+MODEL_FILE = "model.onnx"
+DATA_FILE = "model.onnx.data"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_VERSION = re.compile(r"[1-9][0-9]*")
+
+
+@dataclass(frozen=True)
+class ModelDirectory:
+    """A model directory whose digests were checked."""
+
+    path: Path
+    manifest: Manifest
+    weight_files: tuple[str, ...] = ()
+    """Files beside the graph that hold its weights."""
+
+    @property
+    def model_path(self) -> Path:
+        """The graph."""
+        return self.path / MODEL_FILE
+
+    def load_task(self) -> AnyTask:
+        """The task with its tokenizer and settings, as evaluated."""
+        return create_task(self.manifest.task, Tokenizer.load(self.path), self.manifest.settings)
+
+
+def read_model_directory(path: str | Path) -> ModelDirectory:
+    """Read a model directory and check its digests.
+
+    Raises:
+        ValueError: naming the file, and the key or digest that is wrong.
+    """
+    path = Path(path)
+    manifest_path = path / MANIFEST_FILE
+    try:
+        manifest = Manifest.from_json(read_regular(manifest_path, MAX_MANIFEST_BYTES).decode())
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        raise ValueError(f"not a model directory: `{path}` has no {MANIFEST_FILE}") from None
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"broken manifest `{manifest_path}`: {error}") from error
+    for required in (MODEL_FILE, TOKENIZER_FILE):
+        if required not in manifest.files:
+            raise ValueError(f"broken manifest `{manifest_path}`: `files` lacks `{required}`")
+    for name, expected in manifest.files.items():
+        if Path(name).name != name:
+            raise ValueError(f"broken manifest `{manifest_path}`: `{name}` is not a plain file name")
+        try:
+            actual = sha256(path / name)
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            raise ValueError(f"missing file: `{path / name}`; export the model again") from None
+        if actual != expected:
+            raise ValueError(
+                f"wrong digest of `{path / name}`: `{actual[:12]}...` where the manifest says `{expected[:12]}...`; "
+                "the file was changed or damaged, export the model again"
+            )
+    graph = read_graph_file(path / MODEL_FILE)
+    _check_graph(graph, manifest, path)
+    return ModelDirectory(path=path, manifest=manifest, weight_files=tuple(sorted(graph.weight_files)))
+
+
+def _check_graph(graph: GraphFile, manifest: Manifest, path: Path) -> None:
+    """Raise ValueError for weights without a digest, and for sequences longer than the graph has positions."""
+    if unlisted := sorted(graph.weight_files - manifest.files.keys()):
+        raise ValueError(
+            f"`{path / MODEL_FILE}` is not what its manifest says: it reads weights from `{unlisted[0]}`, which is not "
+            "among the `files`; export the model again"
+        )
+    length, limit = manifest.settings.max_seq_length, graph.num_positions
+    if limit is not None and length > limit:
+        raise ValueError(
+            f"`{path / MODEL_FILE}` is not what its manifest says: it has {limit} positions, fewer than max_seq_length "
+            f"`{length}`; export the model again"
+        )
+
+
+def holds_manifest(path: Path) -> bool:
+    """Whether a directory has a manifest, of whatever version; what else is called so is none."""
+    try:
+        values = json.loads(read_regular(path / MANIFEST_FILE, MAX_MANIFEST_BYTES))
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(values, dict) and {"format", "task", "files"} <= values.keys()
+
+
+def model_versions(models: str | Path) -> dict[str, list[Path]]:
+    """The version directories of each model under a directory of models, by name, lowest version first.
+
+    Raises:
+        ValueError: when there is no such directory, or no model in it.
+        OSError: when it, or a folder in it, cannot be read.
+    """
+    folders = model_folders(models)
+    found = {folder.name: versions for folder in folders if (versions := version_directories(folder))}
+    if not found:
+        raise no_models(models)
+    return found
+
+
+def model_folders(models: str | Path) -> list[Path]:
+    """What may hold the versions of a model in a directory of models, by name.
+
+    Raises:
+        ValueError: when there is no such directory.
+        OSError: when it cannot be read.
+    """
+    models = Path(models)
+    if not models.is_dir():
+        raise ValueError(f"no directory of models: `{models}`; export a model into it first")
+    return sorted(item for item in models.iterdir() if _NAME.fullmatch(item.name))
+
+
+def version_directories(folder: Path) -> list[Path]:
+    """The version directories of a model, lowest version first; none where there is no folder.
+
+    Raises:
+        OSError: when it cannot be read.
+    """
+    return [path for path in version_paths(folder) if path.is_dir()]
+
+
+def version_paths(folder: Path) -> list[Path]:
+    """Return the same and links that may lead to no folder: following one may have to wait for other storage.
+
+    Raises:
+        OSError: when the folder cannot be read.
+    """
+    try:
+        with os.scandir(folder) as found:
+            items = list(found)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    versions = [Path(item) for item in items if _VERSION.fullmatch(item.name) and _may_be_folder(item)]
+    return sorted(versions, key=lambda item: int(item.name))
+
+
+def _may_be_folder(item: os.DirEntry[str]) -> bool:
+    return item.is_symlink() or item.is_dir(follow_symlinks=False)
+
+
+def no_models(models: str | Path) -> ValueError:
+    """The error of a directory of models without any."""
+    return ValueError(f"no models in `{models}`; expected `{models}/<name>/<version>/{MANIFEST_FILE}`")
+
+
+def parse_model_path(path: str | Path) -> tuple[str, str]:
+    """Name and version out of `.../<name>/<version>`.
+
+    Raises:
+        ValueError: when the path does not end so.
+    """
+    path = Path(path)
+    name, version = path.parent.name, path.name
+    if not _NAME.fullmatch(name) or not _VERSION.fullmatch(version):
+        raise ValueError(f"a model directory is `.../<name>/<version>` with a whole number as version: `{path}`")
+    return name, version
