@@ -47,7 +47,8 @@ from tasks.tokenizer_files import build_tokenizer
 from training.bounds import COUNT, check_numbers
 from training.checkpoint import create_model
 from training.command import command, parse
-from training.model.encoder import BertConfig, BertModel
+from training.model.encoder import EncoderConfig
+from training.model.heads import BertModel
 
 CAPS = (128, 256, 512, 1024)
 
@@ -77,7 +78,7 @@ def random_network(shape: tuple[int, int, int], vocab_size: int = 30522) -> tupl
     words = [f"w{number}" for number in range(vocab_size - 5)]
     tokenizer = Tokenizer(build_tokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]))
     torch.manual_seed(0)
-    config = BertConfig(
+    config = EncoderConfig(
         vocab_size=vocab_size,
         hidden_size=hidden,
         num_hidden_layers=layers,

@@ -13,7 +13,7 @@ from onnxruntime.quantization import QuantType, quantize_dynamic
 
 from export._quiet import quiet
 from training.checkpoint import to_hugging_face
-from training.model.encoder import BertForSequenceClassification, BertForTokenClassification, BertModel
+from training.model.heads import BertForSequenceClassification, BertForTokenClassification, BertModel
 
 _CLASSES = {
     "embedding": ("BertModel", "ORTModelForFeatureExtraction"),

@@ -27,7 +27,7 @@ from training.command import command, parse
 from training.loop.optimizer import create_optimizer
 from training.loop.train import Batch
 from training.model import cpu
-from training.model.encoder import BertConfig
+from training.model.encoder import EncoderConfig
 from training.model.flops import flops_per_token, measured_peak
 from training.pretraining_objectives import MaskedLM
 
@@ -114,8 +114,8 @@ def _update(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
     optimizer.zero_grad(set_to_none=True)
 
 
-def _config(arguments: Arguments) -> BertConfig:
-    return BertConfig(
+def _config(arguments: Arguments) -> EncoderConfig:
+    return EncoderConfig(
         vocab_size=arguments.vocab_size,
         hidden_size=arguments.hidden_size,
         num_hidden_layers=arguments.num_hidden_layers,

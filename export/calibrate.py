@@ -20,7 +20,7 @@ from tasks import AnyTask
 from tasks.batching import run_features
 from tasks.features import Features
 from training.evaluate import torch_run
-from training.model.encoder import BertModel
+from training.model.heads import BertModel
 
 NUM_BINS = 8192
 SHARES = tuple(1 - step / 100 for step in range(0, 60, 2))

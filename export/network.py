@@ -12,7 +12,8 @@ import numpy as np
 from export.storage import read_arrays
 from export.variant import DECODER, WORD_EMBEDDINGS
 from tasks import AnyTask
-from training.model.encoder import BertConfig, BertModel
+from training.model.encoder import EncoderConfig
+from training.model.heads import BertModel
 
 _LIMIT = np.float32(127)
 """Largest int8 that is used: weights are symmetric."""
@@ -126,7 +127,7 @@ def _is_layer(name: str, value: np.ndarray) -> bool:
 class Network:
     """A network that does a task."""
 
-    config: BertConfig
+    config: EncoderConfig
     weights: Weights
     task: AnyTask
     ranges: Mapping[str, Range] = field(default_factory=dict)

@@ -30,7 +30,7 @@ from tasks.tokenizer_files import TOKENIZER_FILE
 from training.checkpoint import checkpoint_digest
 from training.data.hub import is_hub
 from training.data.labelled import source_names
-from training.model.encoder import BertConfig
+from training.model.encoder import EncoderConfig
 from training.reports.model_card import CARD_FILE, with_notes
 
 _LIBRARIES = ("torch", "onnx", "tokenizers")
@@ -86,7 +86,7 @@ def _others(model_dir: Path) -> list[str]:
     return sorted({str(item.relative_to(model_dir)) for item in model_dir.rglob("*")} - known)
 
 
-def check_record(source: Source, config: BertConfig, data: Sequence[Path]) -> None:
+def check_record(source: Source, config: EncoderConfig, data: Sequence[Path]) -> None:
     """Whether a manifest can say where it comes from, before the work.
 
     Args:
@@ -110,7 +110,7 @@ def check_record(source: Source, config: BertConfig, data: Sequence[Path]) -> No
 def write_package(
     directory: Path,
     source: Source,
-    config: BertConfig,
+    config: EncoderConfig,
     made: Made,
     *,
     name: str,
@@ -199,7 +199,7 @@ def runtime_version(choice: Choice) -> dict[str, str]:
     return {PACKAGES[choice.execution.provider]: onnxruntime.__version__}
 
 
-def _provenance(source: Source, config: BertConfig, made: Made) -> dict[str, Any]:
+def _provenance(source: Source, config: EncoderConfig, made: Made) -> dict[str, Any]:
     return {
         "checkpoint": {"name": source.name, "sha256": checkpoint_digest(source.directory), "config": asdict(config)},
         "training": _without_places(source.card.provenance) if source.card else {},

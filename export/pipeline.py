@@ -37,7 +37,7 @@ from tasks.model_directory import MODEL_FILE, ModelDirectory, parse_model_path, 
 from training.bounds import check_numbers
 from training.data.input_warnings import limit_of
 from training.evaluate import torch_run
-from training.model.encoder import BertModel
+from training.model.heads import BertModel
 from training.reports.model_card import read_notes
 
 

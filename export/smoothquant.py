@@ -17,7 +17,7 @@ import numpy as np
 from export.calibrate import calibrate, largest_by_channel
 from export.network import Network, Weights, to_int8
 from tasks.features import Features
-from training.model.encoder import BertModel
+from training.model.heads import BertModel
 
 _KINDS = ("qkv", "intermediate", "output")
 """Layers whose inputs are evened out; what `attention_output` takes has no such channels."""

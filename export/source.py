@@ -17,6 +17,7 @@ from export.sentence_transformers import checkpoint_directory, embedding_setting
 from tasks import TASKS, AnyTask, create_task, settings_from_dict, settings_to_dict
 from tasks.json_files import read_json
 from tasks.spans import SpanSettings
+from training.ablations.model import AblationConfig, direction_of
 from training.checkpoint import (
     MODELS,
     TASK_FILE,
@@ -28,7 +29,7 @@ from training.checkpoint import (
     read_shape,
     read_task_card,
 )
-from training.model.encoder import BertModel
+from training.model.heads import BertModel
 from training.reports.model_card import checkpoint_name
 
 TaskName = Literal["embedding", "classification", "regression", "multiple-choice", "tagging", "spans", "masked-lm"]
@@ -143,9 +144,9 @@ def read_source(checkpoint: str | Path, *, task: str | None = None, settings: Se
 def _refuse_ablations(directory: Path) -> None:
     """The graph is that of a plain BERT, which would compute something else with these weights."""
     shape = read_shape(directory)
-    if shape.direction != "both":
+    if direction_of(shape) != "both":
         remedy = "pretrain it with --direction both"
-    elif shape.combines_states:
+    elif isinstance(shape, AblationConfig):
         remedy = "fine-tune it without --layers, --combine and --bilstm"
     else:
         return

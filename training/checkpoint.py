@@ -29,8 +29,9 @@ from tasks.files import atomic_directory, sha256
 from tasks.json_files import read_json
 from tasks.tokenizer import Tokenizer
 from tasks.tokenizer_files import TOKENIZER_CONFIG_FILE, TOKENIZER_FILE, TOKENIZER_FILES
-from training.model.encoder import (
-    BertConfig,
+from training.ablations.model import AblationConfig, change_config, make_config, without_combination
+from training.model.encoder import EncoderConfig
+from training.model.heads import (
     BertForMultipleChoice,
     BertForPreTraining,
     BertForQuestionAnswering,
@@ -46,8 +47,6 @@ WEIGHTS_FILE = "model.safetensors"
 TASK_FILE = "task.json"
 ABLATION = "bert-ablation"
 """Model type of networks that are no BERT, but for what is left out or changed for comparison."""
-_ABLATED = ("direction", "state_layers", "state_combination", "bilstm_size")
-"""Fields of the config that a BERT does not have."""
 
 MODELS: dict[str, type[BertModel]] = {
     "embedding": BertModel,
@@ -59,7 +58,7 @@ MODELS: dict[str, type[BertModel]] = {
     "tagging": BertForTokenClassification,
 }
 """The network of each task."""
-_LABELLED: dict[str, Callable[[BertConfig, int], BertModel]] = {
+_LABELLED: dict[str, Callable[[EncoderConfig, int], BertModel]] = {
     "classification": BertForSequenceClassification,
     "tagging": BertForTokenClassification,
 }
@@ -160,19 +159,19 @@ def read_config(directory: str | Path) -> dict[str, Any]:
     return values
 
 
-def bert_config(values: Mapping[str, Any]) -> BertConfig:
+def bert_config(values: Mapping[str, Any]) -> EncoderConfig:
     """The shape of the network out of `config.json`.
 
     Raises:
         ValueError: naming the key that is wrong.
     """
-    given = {item.name: values.get(item.name) for item in fields(BertConfig)}
+    given = {item.name: values.get(item.name) for item in fields(AblationConfig)}
     if isinstance(given["state_layers"], list):
         given["state_layers"] = tuple(given["state_layers"])
-    return BertConfig(**{name: value for name, value in given.items() if value is not None})
+    return make_config(**{name: value for name, value in given.items() if value is not None})
 
 
-def read_shape(directory: str | Path) -> BertConfig:
+def read_shape(directory: str | Path) -> EncoderConfig:
     """The shape of a checkpoint's network.
 
     Raises:
@@ -200,7 +199,7 @@ def labels_of(config_values: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def create_model(
-    task: str, config: BertConfig, *, num_labels: int | None = None, dropout: float | None = None
+    task: str, config: EncoderConfig, *, num_labels: int | None = None, dropout: float | None = None
 ) -> BertModel:
     """A freshly initialised network for a task.
 
@@ -211,11 +210,11 @@ def create_model(
     return _without_weights(task, config, num_labels, dropout).initialize()
 
 
-def _without_weights(task: str, config: BertConfig, num_labels: int | None, dropout: float | None) -> BertModel:
+def _without_weights(task: str, config: EncoderConfig, num_labels: int | None, dropout: float | None) -> BertModel:
     if dropout is not None:
         config = replace(config, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
     if task == "masked-lm":  # predicts from the last layer, whatever the checkpoint's heads took
-        config = replace(config, state_layers=(-1,), bilstm_size=0)
+        config = without_combination(config)
     with torch.device("meta"):
         if task in _LABELLED:
             return _LABELLED[task](config, num_labels or 2)
@@ -248,7 +247,7 @@ def load_model(
     if task == "masked-lm" and not values.get("tie_word_embeddings", True):
         raise ValueError(f"`{Path(directory) / CONFIG_FILE}` unties the word embeddings; masked-lm needs them tied")
     try:
-        config = replace(bert_config(values), **changes or {})
+        config = change_config(bert_config(values), changes or {})
         model = _without_weights(task, config, num_labels or len(labels_of(values)), dropout)
     except (TypeError, ValueError) as error:
         raise ValueError(f"broken `{Path(directory) / CONFIG_FILE}`: {error}") from error
@@ -439,9 +438,8 @@ def write_checkpoint(directory: Path, model: BertModel, *, tokenizer_from: str |
     config = {"architectures": [model.architecture], "model_type": "bert", **asdict(model.config)}
     dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
     config |= {"position_embedding_type": "absolute", "torch_dtype": dtype}
-    ablated = {name: config.pop(name) for name in _ABLATED}
-    if not model.config.is_plain:  # transformers would compute something else: it must not take it for BERT
-        config |= {"model_type": ABLATION, **ablated}
+    if isinstance(model.config, AblationConfig):  # transformers would compute something else: it must not load it
+        config["model_type"] = ABLATION
     if isinstance(model, BertForSequenceRegression):
         config["problem_type"] = "regression"
         labels = ("LABEL_0",)  # transformers counts these

@@ -39,7 +39,7 @@ from training.loop.recipe import RecipeRecord
 from training.loop.result import made_with, write_result
 from training.loop.run_directory import RunDirectory
 from training.loop.train import Batch, Evaluation, LoopSettings, Phase, train
-from training.model.encoder import BertModel
+from training.model.heads import BertModel
 from training.model.vectors import pool
 from training.objectives import LabelledFeatures, Objective
 from training.similarity import mean_of_words, similarity_scores, texts_of, vector_scores, word_overlap

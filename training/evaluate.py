@@ -25,6 +25,7 @@ from tasks.batching import Run, predict
 from tasks.embedding import Embedding
 from tasks.files import atomic_write
 from tasks.metrics import is_loss
+from training.ablations.model import direction_of
 from training.baselines import baseline
 from training.checkpoint import load_model, load_tokenizer, read_task_card
 from training.command import command, parse
@@ -38,8 +39,8 @@ from training.data.labelled import (
     read_examples,
     read_similarities,
 )
-from training.model.encoder import BertModel
-from training.model.vectors import Vectors
+from training.model.heads import BertModel
+from training.model.vectors import SentenceEmbedder
 from training.objectives import OBJECTIVES, find_unknown_label
 from training.progress_bar import ProgressBar
 from training.similarity import texts_of, vector_scores, word_overlap
@@ -64,7 +65,7 @@ class EvaluateRecipe:
 
 def torch_run(model: BertModel, task: AnyTask, device: torch.device | str = "cpu") -> Run:
     """A function that runs the network on padded arrays, as ONNX Runtime runs its graph for the task."""
-    network = Vectors(model, task.settings) if isinstance(task, Embedding) else model
+    network = SentenceEmbedder(model, task.settings) if isinstance(task, Embedding) else model
     network.eval().to(device)
 
     @torch.inference_mode()
@@ -96,9 +97,9 @@ def load_for_evaluation(checkpoint: Path) -> tuple[AnyTask, Run]:
             f"`{checkpoint}` has {num_positions} positions, too few for the max_seq_length "
             f"`{task.settings.max_seq_length}` of its task.json"
         )
-    if task.name == "masked-lm" and model.config.direction != "both":
+    if task.name == "masked-lm" and (direction := direction_of(model.config)) != "both":
         raise LanguageModelError(
-            f"`{checkpoint}` is a language model ({model.config.direction}) and fills in no masked words; fine-tune it"
+            f"`{checkpoint}` is a language model ({direction}) and fills in no masked words; fine-tune it"
         )
     return task, torch_run(model, task, "cuda" if torch.cuda.is_available() else "cpu")
 

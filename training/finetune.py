@@ -24,7 +24,7 @@ from tasks.base import TaskSettings
 from tasks.batching import predict
 from tasks.features import Features
 from tasks.spans import Spans, best_null_threshold
-from training.ablations.model import Combination
+from training.ablations.model import Combination, change_config, num_combined_layers
 from training.baselines import baseline
 from training.bounds import COUNT, EPOCHS, LEARNING_RATE, NOT_NEGATIVE, TOKENS, refuse_unused
 from training.checkpoint import (
@@ -50,7 +50,8 @@ from training.loop.recipe import RecipeRecord, recipe_fields
 from training.loop.result import made_with, write_result
 from training.loop.run_directory import Progress, RunDirectory
 from training.loop.train import Evaluation, LoopSettings, Phase, train
-from training.model.encoder import BertConfig, BertForSequenceRegression, BertModel
+from training.model.encoder import EncoderConfig
+from training.model.heads import BertForSequenceRegression, BertModel
 from training.objectives import OBJECTIVES, LabelledFeatures, all_label_names, find_unknown_label, standardise_head
 from training.reports.grid_report import Outcome, Setting, metric_of
 from training.reports.model_card import checkpoint_name
@@ -356,14 +357,14 @@ def _knows_labels(checkpoint: Path, task: AnyTask) -> bool:
     return (card is None or card.task == task.name) and (not labels or labels_of(read_config(checkpoint)) == labels)
 
 
-def _shape(recipe: FinetuneRecipe) -> BertConfig:
+def _shape(recipe: FinetuneRecipe) -> EncoderConfig:
     """The shape of the network.
 
     Raises:
         ValueError: for layers that there are not, or one layer that is to be combined.
     """
-    shape = replace(read_shape(recipe.checkpoint), **_states(recipe))
-    if recipe.combine and len(shape.state_layers) == 1:
+    shape = change_config(read_shape(recipe.checkpoint), _states(recipe))
+    if recipe.combine and num_combined_layers(shape) == 1:
         raise ValueError(f"--combine {recipe.combine} needs several --layers, such as -1 -2 -3 -4")
     return shape
 

@@ -30,7 +30,7 @@ from tasks.tagging import TaggingExample, TaggingSettings, WordWindow
 from tasks.tags import find_odd_tag, is_strict, is_strict_at_ends
 from training.data.examples import Examples
 from training.loop.train import Batch
-from training.model.encoder import BertForSequenceRegression, BertModel
+from training.model.heads import BertForSequenceRegression, BertModel
 
 if TYPE_CHECKING:
     from training.finetune import FinetuneRecipe

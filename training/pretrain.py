@@ -22,6 +22,7 @@ import tyro
 from torch import nn
 
 from tasks.masked_lm import MaskedLMSettings
+from training.ablations.model import Direction, direction_of, make_config
 from training.baselines import no_context
 from training.bounds import COUNT, FRACTION, NOT_NEGATIVE, POSITIVE, TOKENS, refuse_unused
 from training.checkpoint import (
@@ -46,7 +47,8 @@ from training.loop.recipe import RecipeRecord, recipe_fields
 from training.loop.result import made_with, write_result
 from training.loop.run_directory import RunDirectory
 from training.loop.train import Evaluation, LoopSettings, Phase, train
-from training.model.encoder import BertConfig, BertForPreTraining, BertModel, Direction
+from training.model.encoder import EncoderConfig
+from training.model.heads import BertForPreTraining, BertModel
 from training.model.initialization import initialize_local
 from training.pretraining_objectives import MaskedLM, ReplacedTokens, evaluate_pretraining, without_context
 from training.reports.model_card import checkpoint_name, score_rows
@@ -298,7 +300,7 @@ def _create(recipe: PretrainRecipe, corpus: Corpus) -> BertForPreTraining:
         assert isinstance(model, BertForPreTraining)
         _check_init(recipe, corpus, model.config)
         return model
-    config = BertConfig(
+    config = make_config(
         vocab_size=corpus.tokenizer.vocab_size,
         hidden_size=recipe.hidden_size,
         num_hidden_layers=recipe.num_hidden_layers,
@@ -324,12 +326,12 @@ def _pretraining_before(recipe: PretrainRecipe, request: RecipeRecord) -> dict[s
     return {"init": init} | ({"before": before} if before else {})
 
 
-def _check_init(recipe: PretrainRecipe, corpus: Corpus, config: BertConfig) -> None:
+def _check_init(recipe: PretrainRecipe, corpus: Corpus, config: EncoderConfig) -> None:
     assert recipe.init
     if load_tokenizer(recipe.init).backend.get_vocab() != corpus.tokenizer.backend.get_vocab():
         raise ValueError(f"the vocabulary of `{recipe.init}` is not that of corpus `{recipe.corpus}`")
-    if config.direction != recipe.direction:
-        raise ValueError(f"`{recipe.init}` looks in direction `{config.direction}`, not `{recipe.direction}`")
+    if direction_of(config) != recipe.direction:
+        raise ValueError(f"`{recipe.init}` looks in direction `{direction_of(config)}`, not `{recipe.direction}`")
     longest = max(recipe.max_seq_length, recipe.long_seq_length or 0)
     if longest > config.max_position_embeddings:
         raise ValueError(

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from training.data.pretraining import PretrainingExamples
 from training.data.pretraining_batches import IGNORED, PretrainingData
 from training.loop.train import Batch, Dtype, autocast
-from training.model.encoder import BertForPreTraining
-from training.model.replaced_token_detection import BertForReplacedTokens
+from training.model.heads import BertForPreTraining
+from training.model.replaced_token_detection import BertForReplacedTokenDetection
 
 Sums = dict[str, tuple[float, int]]
 """Scores by name: a sum, and over how many."""
@@ -77,11 +77,11 @@ class ReplacedTokens(MaskedLM):
 
     def network(self, model: BertForPreTraining) -> BertForPreTraining:
         """With a generator and a detector."""
-        return BertForReplacedTokens.around(model, generator_layers=self.generator_layers)
+        return BertForReplacedTokenDetection.around(model, generator_layers=self.generator_layers)
 
     def result(self, network: BertForPreTraining) -> BertForPreTraining:
         """Without them."""
-        assert isinstance(network, BertForReplacedTokens)
+        assert isinstance(network, BertForReplacedTokenDetection)
         return network.alone()
 
     def counts(self, batch: Batch) -> dict[str, int]:
@@ -118,7 +118,7 @@ class ReplacedTokens(MaskedLM):
 def _detection(outputs: Mapping[str, Tensor], batch: Batch) -> tuple[Tensor, Tensor]:
     """Logits and truth (0 or 1) of all tokens that are no padding, float32."""
     is_token = batch.inputs["attention_mask"].bool()
-    return outputs["detector_logits"][is_token].float(), outputs["is_replaced"][is_token].float()
+    return outputs["discriminator_logits"][is_token].float(), outputs["is_replaced"][is_token].float()
 
 
 def _cross_entropy(logits: Tensor, batch: Batch) -> Tensor:

@@ -29,7 +29,7 @@ from tasks.files import atomic_directory
 from tasks.machine import available_cpus, describe_machine
 from tasks.manifest import Execution, Manifest, Precision
 from tasks.model_directory import DATA_FILE, MODEL_FILE, ModelDirectory, read_model_directory
-from training.model.encoder import BertConfig
+from training.ablations.model import make_config
 from training.reports.model_card import read_notes
 
 MAX_CHANGE: Mapping[Precision, float] = {"fp32": 1e-8, "fp16": 1e-4, "int8": 2e-2}
@@ -125,7 +125,7 @@ def read_graph(directory: ModelDirectory) -> tuple[Network, Numbers]:
     """
     provenance, task = directory.manifest.provenance, directory.load_task()
     weights, numbers = Weights.of_graph(directory.model_path), Numbers(**_fields(provenance["graph"]["numbers"]))
-    network = Network(BertConfig(**_fields(provenance["checkpoint"]["config"])), weights, task)
+    network = Network(make_config(**_fields(provenance["checkpoint"]["config"])), weights, task)
     if not numbers.products.endswith(directory.manifest.precision):
         raise ValueError(f"precision {directory.manifest.precision} with {numbers.products}")
     if task.settings.max_seq_length > (positions := len(weights["bert.embeddings.position.weight"])):

@@ -9,9 +9,9 @@ import pytest
 from export.source import read_source
 from tasks import settings_to_dict
 from tasks.masked_lm import MaskedLMSettings
+from training.ablations.model import make_config
 from training.checkpoint import TaskCard, create_model, load_model
 from training.checkpoint import save_checkpoint as save_our_checkpoint
-from training.model.encoder import BertConfig
 
 
 @pytest.mark.parametrize(
@@ -252,7 +252,7 @@ def _changed(checkpoint, tmp_path, **values):
 
 def test_ablations_are_refused(tmp_path, tokenizer_dir):
     """A network that looks only one way is no BERT, and the graph would compute another one."""
-    config = BertConfig(
+    config = make_config(
         vocab_size=80, hidden_size=32, num_hidden_layers=1, num_attention_heads=2, direction="left-to-right"
     )
     card = TaskCard(task="masked-lm", settings=MaskedLMSettings())

@@ -17,7 +17,7 @@ from training.loop.distributed import world
 from training.loop.prefetcher import Prefetcher
 from training.loop.run_directory import Progress
 from training.loop.train import LoopSettings, Phase, StepTotals, backward
-from training.model.encoder import BertConfig
+from training.model.encoder import EncoderConfig
 from training.pretraining_objectives import MaskedLM
 
 
@@ -25,7 +25,7 @@ def write_gradients(corpus_dir, micro_batch_size, out):
     corpus = Corpus(corpus_dir)
     torch.manual_seed(0)
     shape = {name: TINY[name] for name in ("hidden_size", "num_hidden_layers", "num_attention_heads")}
-    config = BertConfig(vocab_size=corpus.tokenizer.vocab_size, intermediate_size=64, **shape)
+    config = EncoderConfig(vocab_size=corpus.tokenizer.vocab_size, intermediate_size=64, **shape)
     model = create_model("masked-lm", config, dropout=0.0).train()
     settings = LoopSettings(global_batch_size=8, micro_batch_size=micro_batch_size, dtype="fp32")
     with world() as peers:

@@ -27,7 +27,7 @@ from training.data.pretraining_batches import IGNORED, pretraining_batch
 from training.launch import launch
 from training.loop.recipe import RunMismatchError
 from training.loop.run_directory import read_metrics
-from training.model.encoder import BertForPreTraining
+from training.model.heads import BertForPreTraining
 from training.pretrain import PretrainRecipe, main, pretrain, recipe_from_arguments
 
 

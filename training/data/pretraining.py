@@ -15,8 +15,8 @@ from functools import lru_cache
 
 import numpy as np
 
+from training.ablations.model import Direction
 from training.corpus import Corpus
-from training.model.encoder import Direction
 from training.text.pairs import (
     EXAMPLE_STREAM,
     ORDER_STREAM,

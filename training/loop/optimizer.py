@@ -7,7 +7,8 @@ from collections import defaultdict
 
 import torch
 
-from training.model.encoder import BertConfig, BertModel
+from training.model.encoder import EncoderConfig
+from training.model.heads import BertModel
 
 _LAYER = re.compile(r"bert\.layers\.(\d+)\.")
 
@@ -55,10 +56,10 @@ def _decays(name: str) -> bool:
     return not (name.rpartition(".")[2].startswith("bias") or "norm." in name)
 
 
-def _depth(name: str, config: BertConfig) -> int:
+def _depth(name: str, config: EncoderConfig) -> int:
     """Layers between a parameter and the head: 0 for the head and the pooler, 1 for the last layer that is read, in
     each stack of layers."""
-    last = max(config.states_read)
+    last = config.depth
     if name.startswith("bert.embeddings."):
         return last + 1
     layer = _LAYER.match(name)

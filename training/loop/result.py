@@ -11,7 +11,7 @@ from tasks.machine import describe_machine
 from training.checkpoint import TaskCard, save_checkpoint
 from training.loop.distributed import World
 from training.loop.run_directory import RunDirectory
-from training.model.encoder import BertModel
+from training.model.heads import BertModel
 from training.reports.plot import plot_run
 
 

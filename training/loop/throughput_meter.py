@@ -11,9 +11,9 @@ import torch
 from training.loop.distributed import World
 from training.loop.run_directory import Progress
 from training.loop.schedule import LearningRateSchedule
-from training.model.encoder import BertModel
 from training.model.flops import flops_per_token, peak_flops
-from training.model.replaced_token_detection import BertForReplacedTokens
+from training.model.heads import BertModel
+from training.model.replaced_token_detection import BertForReplacedTokenDetection
 from training.progress_bar import ProgressBar
 
 if TYPE_CHECKING:
@@ -85,7 +85,9 @@ class ThroughputMeter:
             length=length,
             predicted=predicted,
             frozen=self._model.bert.frozen,
-            generator_layers=len(self._model.generator.layers) if isinstance(self._model, BertForReplacedTokens) else 0,
+            generator_layers=len(self._model.generator.layers)
+            if isinstance(self._model, BertForReplacedTokenDetection)
+            else 0,
         )
 
     def report(self, loss: float) -> dict[str, float]:

@@ -29,7 +29,7 @@ from training.loop.run_directory import Progress, RunDirectory, StateKind
 from training.loop.schedule import LearningRateSchedule
 from training.loop.throughput_meter import ThroughputMeter
 from training.model import cpu
-from training.model.encoder import BertModel
+from training.model.heads import BertModel
 
 Dtype = Literal["auto", "fp32", "bf16"]
 MAX_SHAPES = 64

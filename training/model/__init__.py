@@ -1,1 +1,1 @@
-"""BERT, and what makes it quick."""
+"""The network: encoder, heads, fast CPU kernels, FLOP counts."""

@@ -1,8 +1,9 @@
-"""What makes a training step fast on a CPU: memory that is kept, cheap random numbers, attention as batched products.
+"""Faster training steps on CPUs: malloc that keeps memory, cheap dropout, attention as batched matrix products.
 
-PyTorch's own operations are made for GPUs first. On CPUs its dropout draws a float for every element (a quarter of a
-step), scaled_dot_product_attention goes backward at a fifth of the speed of plain products, and malloc returns large
-tensors to the system, to be mapped and cleared again at the next step. `benchmarks/training_step.py` measures it.
+PyTorch's operations are made for GPUs first. On CPUs, dropout draws a float for every element (a quarter of a step),
+the backward pass of scaled_dot_product_attention is five times as slow as plain matrix products, and malloc returns
+large tensors to the system, which maps and clears them again at the next step. `benchmarks/training_step.py` measures
+this.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ import torch
 from torch import Tensor
 
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX = -1, -2, -4
-"""Of mallopt(3)."""
+"""Parameters of mallopt(3)."""
 
 
 def keep_memory() -> None:
-    """Let malloc keep what tensors free, for the next step; a page that comes fresh from the system costs microseconds.
+    """Make malloc keep freed memory for the next step: a fresh page from the system costs microseconds.
 
-    Does nothing where the C library is not glibc.
+    Does nothing if the C library is not glibc.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
@@ -30,19 +31,19 @@ def keep_memory() -> None:
 
 
 def keep_mask(shape: torch.Size, dropout: float, dtype: torch.dtype) -> Tensor:
-    """1 where dropout keeps, 0 where it drops; a decision takes 16 random bits of PyTorch's generator."""
+    """Return 1 where dropout keeps and 0 where it drops; each decision takes 16 bits of PyTorch's generator."""
     size = math.prod(shape)
     bits = torch.empty(-(-size // 4), dtype=torch.int64).random_(-(2**63), None).view(torch.int16)[:size]
     return torch.ge(bits, round(dropout * 2**16) - 2**15, out=torch.empty(size, dtype=dtype)).view(shape)
 
 
 def attention(qkv_3BHLK: Tensor, mask: Tensor | None, dropout: float) -> Tensor:
-    """Scaled dot-product attention [B, H, L, K] that keeps its probabilities for the way back.
+    """Compute scaled dot-product attention [B, H, L, K], keeping the probabilities for the backward pass.
 
     Args:
         qkv_3BHLK: queries, keys and values.
-        mask: bool, false where not to look; broadcast to [B, H, L, L].
-        dropout: of the probabilities.
+        mask: bool, true where a token may attend; broadcast to [B, H, L, L].
+        dropout: dropout rate of the probabilities.
     """
     _, batch, heads, length, size = qkv_3BHLK.shape
     query, key, value = qkv_3BHLK.contiguous().view(3, batch * heads, length, size).unbind(0)

@@ -1,10 +1,10 @@
-"""Starting weights for small budgets: the network looks at neighbours and knows frequencies before its first step.
+"""Local initialization, for small budgets: attention to neighbours and token frequencies from the first step on.
 
-BERT drawn from a truncated normal first learns how frequent tokens are, then stays on a plateau at that loss until some
-heads have found the neighbouring tokens: tens of millions of tokens. Here training starts where it would leave the
-plateau. What makes a head local is structure in the products query x key and value x output, as Trockman and Kolter
-("Mimetic initialization of self-attention layers", 2023) take it over from trained networks; docs/experiments says
-what each part contributes. The network is the same, and any of it may be unlearned.
+From a truncated normal, BERT first learns token frequencies. It then stays on a plateau at that loss, for tens of
+millions of tokens, until some heads attend to neighbouring tokens. Local initialization starts behind the plateau. It
+gives query x key and value x output the structure of trained networks (Trockman and Kolter 2023, "Mimetic
+initialization of self-attention layers"); docs/experiments measures each part. The network is the same, and training
+can change all of it.
 """
 
 from __future__ import annotations
@@ -15,41 +15,41 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from training.model.encoder import BertForPreTraining, Layer
+from training.model.encoder import Layer
+from training.model.heads import BertForPreTraining
 
 AMPLITUDE = 0.1
-"""Of the sinusoids; words are drawn with a deviation of 0.02, so that positions weigh most after LayerNorm."""
+"""Amplitude of the sinusoids. Word embeddings have a deviation of 0.02, so positions dominate after LayerNorm."""
 GAIN = 2.0
-"""Of queries and keys: with heads of 64, most of the attention falls within four tokens."""
+"""Scale of queries and keys: with heads of size 64, most attention falls within four tokens."""
 OFFSETS = (1, -1)
-"""Where heads look, in turn."""
+"""Offsets of the tokens that the heads attend to, in turn."""
 
 
 @torch.no_grad()
 def initialize_local(model: BertForPreTraining, token_counts: np.ndarray) -> None:
-    """Change freshly drawn weights; layers above the first, and feed-forward networks, stay as drawn.
+    """Change random weights; layers above the first, and feed-forward networks, keep theirs.
 
-    - Positions are sinusoids (Vaswani et al. 2017, section 3.5).
-    - In the first layer, query x key turns a position's sinusoids on by the offset of the head: the heads look
-      around the next and the previous token in turn. Values and outputs are orthogonal: they pass on what stands there.
-    - The bias of the masked LM is the logarithm of each token's frequency.
+    - Position embeddings become sinusoids (Vaswani et al. 2017, section 3.5).
+    - In the first layer, query x key shifts a position's sinusoids by the offset of the head, so that the heads attend
+      to the next and the previous token in turn. Values and outputs become orthogonal, so that they pass tokens on.
+    - The bias of the masked LM becomes the logarithm of each token's frequency.
 
     Args:
-        token_counts: [vocabulary] how often each token occurs in the corpus.
+        token_counts: [vocabulary] count of each token in the corpus.
 
     Raises:
-        ValueError: when the size of a head is odd.
+        ValueError: if the size of a head is odd.
     """
     config = model.config
     head_size = config.hidden_size // config.num_attention_heads
     if head_size % 2:
-        raise ValueError(f"local initialization needs heads of an even size, not {head_size}")
+        raise ValueError(f"local initialization needs heads of an even size: `{head_size}`")
     frequencies = torch.exp(torch.arange(0, config.hidden_size, 2) * (-math.log(10_000.0) / config.hidden_size))
     positions = model.bert.embeddings.position.weight
     angles = torch.arange(len(positions))[:, None] * frequencies
     positions.copy_(AMPLITUDE * torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1))
-    for stack in model.bert.stacks():
-        layer = stack[0]
+    for layer in model.bert.layers[:: config.num_hidden_layers]:  # the first layer of each stack
         assert isinstance(layer, Layer)
         queries, keys, values = layer.qkv.weight.view(3, config.num_attention_heads, head_size, -1)
         for head, query in enumerate(queries):
@@ -62,7 +62,7 @@ def initialize_local(model: BertForPreTraining, token_counts: np.ndarray) -> Non
 
 
 def rotation(frequencies: Tensor, offset: float) -> Tensor:
-    """[2F, 2F] the matrix that takes the sinusoids (sin, cos in turn) of any position to those `offset` further on."""
+    """Return the matrix [2F, 2F] that maps the sinusoids (sin, cos in turn) of a position to those `offset` later."""
     cos, sin = (frequencies * offset).cos(), (frequencies * offset).sin()
     blocks = torch.stack([torch.stack([cos, sin], dim=-1), torch.stack([-sin, cos], dim=-1)], dim=-2)
     return torch.block_diag(*blocks)

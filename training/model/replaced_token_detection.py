@@ -1,24 +1,27 @@
-"""Replaced token detection: BERT learns from every token which ones a small masked LM has put in another's place.
+"""Replaced-token detection: BERT learns from every token whether a small masked LM has replaced it.
 
-Clark et al. 2020, ELECTRA (arXiv 2003.10555), section 2. The generator is a masked LM with few layers of its own over
-the embeddings of the network it is for; what it draws stands in the place of the masked tokens, and the network tells
-for every token whether it is the original one. Generator and detector head are left behind when training is over.
+Clark et al. 2020, ELECTRA (arXiv 2003.10555), section 2. The generator is a masked LM: a few layers of its own over the
+embeddings that it shares with BERT. Its samples replace the masked tokens, and the discriminator predicts for each
+token whether it was replaced. Generator and discriminator are dropped after training.
 
-Shapes in names: as in `training.model.encoder`.
+Shape suffixes as in `training.model.heads`.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
-from training.model.encoder import ACTIVATIONS, BertConfig, BertForPreTraining, Layer, MaskedLMHead, attention_pattern
+from training.model.encoder import ACTIVATIONS, EncoderConfig, Layer, padding_mask
+from training.model.heads import BertForPreTraining, MaskedLMHead
 
 
 class Generator(nn.Module):
-    """A masked LM over somebody else's embeddings."""
+    """A masked LM over the embeddings of another network."""
 
-    def __init__(self, config: BertConfig, num_layers: int) -> None:
+    def __init__(self, config: EncoderConfig, num_layers: int) -> None:
         super().__init__()
         self.layers = nn.ModuleList(Layer(config) for _ in range(num_layers))
         self.head = MaskedLMHead(config)
@@ -26,67 +29,64 @@ class Generator(nn.Module):
     def forward(
         self, embeddings_BLD: Tensor, mask_B11L: Tensor | None, positions_N: Tensor, word_embeddings_VD: Tensor
     ) -> Tensor:
-        """Logits [N, V]."""
+        """Return logits [N, V]."""
         x_BLD = embeddings_BLD
         for layer in self.layers:
             x_BLD = layer(x_BLD, mask_B11L)
         return self.head(x_BLD.flatten(0, 1)[positions_N], word_embeddings_VD)
 
 
-class Detector(nn.Module):
-    """Whether a token is a replaced one: dense layer, GELU, one logit."""
+class Discriminator(nn.Module):
+    """Classifier of replaced tokens: dense layer, activation, one logit."""
 
-    def __init__(self, config: BertConfig) -> None:
+    def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
         self.dense = nn.Linear(config.hidden_size, config.hidden_size)
         self.activation = ACTIVATIONS[config.hidden_act]
         self.output = nn.Linear(config.hidden_size, 1)
 
     def forward(self, hidden_BLD: Tensor) -> Tensor:
-        """Logits [B, L]."""
+        """Return logits [B, L]."""
         return self.output(self.activation(self.dense(hidden_BLD))).squeeze(-1)
 
 
-class BertForReplacedTokens(BertForPreTraining):
-    """BERT beside a generator that learns with it. Called without labels, it is BERT alone.
+class BertForReplacedTokenDetection(BertForPreTraining):
+    """BERT with a generator that is trained beside it. Without labels, it computes what BERT alone does."""
 
-    Args:
-        generator_layers: how many.
-    """
-
-    def __init__(self, config: BertConfig, *, generator_layers: int) -> None:
+    def __init__(self, config: EncoderConfig, *, generator_layers: int) -> None:
         if generator_layers > config.num_hidden_layers:
             raise ValueError(
                 f"generator_layers `{generator_layers}` is above num_hidden_layers `{config.num_hidden_layers}`: "
-                "a generator starts as the lowest layers of its network"
+                "the generator starts as a copy of the lowest layers"
             )
         super().__init__(config)
         self.generator = Generator(config, generator_layers)
-        self.detector = Detector(config)
+        self.discriminator = Discriminator(config)
+        self.register_load_state_dict_pre_hook(_rename_detector)
 
     @classmethod
-    def around(cls, model: BertForPreTraining, *, generator_layers: int) -> BertForReplacedTokens:
-        """A network with the weights of another; its generator starts as a copy of the lowest layers and the head."""
+    def around(cls, model: BertForPreTraining, *, generator_layers: int) -> BertForReplacedTokenDetection:
+        """Return a network with the weights of another; the generator copies its lowest layers and masked LM head."""
         with torch.device("meta"):
-            made = cls(model.config, generator_layers=generator_layers)
+            network = cls(model.config, generator_layers=generator_layers)
         weights = model.state_dict()
         copies = {
             **{f"generator.{name.removeprefix('bert.')}": value for name, value in weights.items()},
             **{f"generator.head.{name.removeprefix('mlm.')}": v for name, v in weights.items() if name[:4] == "mlm."},
         }
-        wanted = made.state_dict().keys()
+        wanted = network.state_dict().keys()
         weights |= {name: value.clone() for name, value in copies.items() if name in wanted}
-        made.load_state_dict(weights, strict=False, assign=True)
-        made.initialize()
-        return made
+        network.load_state_dict(weights, strict=False, assign=True)
+        network.initialize()
+        return network
 
     def alone(self) -> BertForPreTraining:
-        """BERT, with the same weights."""
+        """Return BERT without generator and discriminator, with the same weights."""
         with torch.device("meta"):
-            made = BertForPreTraining(self.config)
+            model = BertForPreTraining(self.config)
         weights = self.state_dict()
-        made.load_state_dict({name: weights[name] for name in made.state_dict()}, assign=True)
-        return made
+        model.load_state_dict({name: weights[name] for name in model.state_dict()}, assign=True)
+        return model
 
     def forward(
         self,
@@ -96,51 +96,58 @@ class BertForReplacedTokens(BertForPreTraining):
         masked_positions_N: Tensor | None = None,
         masked_labels_N: Tensor | None = None,
     ) -> dict[str, Tensor]:
-        """As the masked LM; with labels, what all parts make of a batch.
+        """Compute BERT's outputs; with labels, those of all parts.
 
         Args:
-            masked_labels_N: the tokens that stood in the masked positions; below 0 for positions that do not count.
+            masked_labels_N: original tokens at the masked positions; negative for positions to ignore.
 
         Returns:
-            `generator_logits` [N, V]; `detector_logits` and `is_replaced` [B, L]; of the text with the tokens drawn,
-            `logits` [N, V] and `nsp_logits` [B, 2].
+            `generator_logits` [N, V]; `discriminator_logits` and `is_replaced` [B, L]; and for the text with
+            replaced tokens, `logits` [N, V] and `nsp_logits` [B, 2].
         """
         if masked_positions_N is None or masked_labels_N is None:
             return super().forward(input_ids, attention_mask, token_type_ids, masked_positions_N)
         words_VD = self.bert.embeddings.word.weight
         generator_logits = self.generator(
-            self.bert.embeddings(input_ids, token_type_ids),
-            attention_pattern(attention_mask, "both", input_ids),
-            masked_positions_N,
-            words_VD,
+            self.bert.embeddings(input_ids, token_type_ids), padding_mask(attention_mask), masked_positions_N, words_VD
         )
-        drawn_N = draw(generator_logits.detach())
-        filled, is_replaced = _filled(input_ids, masked_positions_N, masked_labels_N, drawn_N)
-        hidden_BLD = self.bert(filled, attention_mask, token_type_ids)
+        samples_N = sample(generator_logits.detach())
+        replaced, is_replaced = _replace(input_ids, masked_positions_N, masked_labels_N, samples_N)
+        hidden_BLD = self.bert(replaced, attention_mask, token_type_ids)
         return {
             "generator_logits": generator_logits,
-            "detector_logits": self.detector(hidden_BLD),
+            "discriminator_logits": self.discriminator(hidden_BLD),
             "is_replaced": is_replaced,
             "logits": self.mlm(hidden_BLD.flatten(0, 1)[masked_positions_N], words_VD),
             "nsp_logits": self.nsp(self.bert.pool(hidden_BLD, attention_mask)),
         }
 
 
-def _filled(input_ids: Tensor, positions_N: Tensor, labels_N: Tensor, drawn_N: Tensor) -> tuple[Tensor, Tensor]:
-    """The text with the tokens drawn [B, L], and where these are not those that stood there [B, L].
+def _rename_detector(module: nn.Module, weights: dict[str, Any], prefix: str, *args: Any) -> None:
+    """Rename weights of training states that call the discriminator `detector`."""
+    old = f"{prefix}detector."
+    for name in [name for name in weights if name.startswith(old)]:
+        weights[f"{prefix}discriminator.{name.removeprefix(old)}"] = weights.pop(name)
 
-    Rows that do not count are taken to a place behind the text, so that shapes do not depend on the data.
+
+def _replace(input_ids: Tensor, positions_N: Tensor, labels_N: Tensor, samples_N: Tensor) -> tuple[Tensor, Tensor]:
+    """Put samples into the text.
+
+    Ignored positions are written to an extra element behind the text, so that shapes do not depend on the data.
+
+    Returns:
+        The text with samples [B, L], and where they differ from the original tokens, bool [B, L].
     """
     size = input_ids.numel()
-    places_N = torch.where(labels_N >= 0, positions_N, size)
-    filled = torch.cat([input_ids.flatten(), input_ids.new_zeros(1)])
-    filled = filled.index_copy(0, places_N, drawn_N.to(input_ids.dtype))
-    is_replaced = torch.zeros_like(filled, dtype=torch.bool).index_copy(0, places_N, drawn_N != labels_N)
-    return filled[:size].view_as(input_ids), is_replaced[:size].view_as(input_ids)
+    targets_N = torch.where(labels_N >= 0, positions_N, size)
+    text = torch.cat([input_ids.flatten(), input_ids.new_zeros(1)])
+    text = text.index_copy(0, targets_N, samples_N.to(input_ids.dtype))
+    is_replaced = torch.zeros_like(text, dtype=torch.bool).index_copy(0, targets_N, samples_N != labels_N)
+    return text[:size].view_as(input_ids), is_replaced[:size].view_as(input_ids)
 
 
-def draw(logits_NV: Tensor) -> Tensor:
-    """A token [N] for each row, by its probability: where a random number falls among the sums of probabilities."""
+def sample(logits_NV: Tensor) -> Tensor:
+    """Sample a token [N] for each row: find a uniform random number in the cumulative probabilities."""
     sums_NV = logits_NV.float().softmax(-1).cumsum(-1)
     numbers_N1 = torch.rand(len(sums_NV), 1, device=sums_NV.device) * sums_NV[:, -1:]
     return torch.searchsorted(sums_NV, numbers_N1, right=True).squeeze(-1).clamp(max=logits_NV.shape[-1] - 1)

@@ -1,4 +1,4 @@
-"""Vectors of texts out of the last hidden state."""
+"""Sentence embeddings: the last hidden state, pooled and normalised."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tasks.embedding import EmbeddingSettings, Pooling
-from training.model.encoder import BertModel
+from training.model.heads import BertModel
 
 
 def pool(hidden_BLD: Tensor, attention_mask_BL: Tensor, pooling: Pooling) -> Tensor:
-    """[B, D]: the hidden state of [CLS], or the mean over tokens."""
+    """Return the hidden state of [CLS], or the mean over tokens, [B, D]."""
     if pooling == "cls":
         return hidden_BLD[:, 0]
     mask_BL1 = attention_mask_BL[..., None]
     return (hidden_BLD.float() * mask_BL1).sum(1) / mask_BL1.sum(1)
 
 
-class Vectors(nn.Module):
-    """An encoder that gives `sentence_embedding` [B, D], pooled and normalised as the settings say."""
+class SentenceEmbedder(nn.Module):
+    """An encoder with the output `sentence_embedding` [B, D]."""
 
     def __init__(self, model: BertModel, settings: EmbeddingSettings) -> None:
         super().__init__()
@@ -26,7 +26,6 @@ class Vectors(nn.Module):
         self.settings = settings
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> dict[str, Tensor]:
-        """The vectors by their name."""
         hidden_BLD = self.model.bert(input_ids, attention_mask, token_type_ids)
         vectors_BD = pool(hidden_BLD, attention_mask, self.settings.pooling)
         return {"sentence_embedding": F.normalize(vectors_BD, dim=-1) if self.settings.normalize else vectors_BD}

@@ -14,18 +14,21 @@ from torch import nn
 from export.source import read_source
 from tasks.batching import predict
 from tests.toy import write_classification, write_spans
+from training.ablations.model import AblationConfig, change_config, make_config
 from training.checkpoint import create_model, load_model, read_config, read_task_card, read_weights, to_hugging_face
 from training.data.labelled import Columns, read_examples
 from training.evaluate import load_for_evaluation
 from training.finetune import FinetuneRecipe, finetune
 from training.loop.optimizer import create_optimizer
 from training.loop.run_directory import read_metrics
-from training.model.encoder import BertConfig
+from training.model.encoder import Encoder, EncoderConfig
 
-SHAPE = BertConfig(
-    vocab_size=50, hidden_size=16, num_hidden_layers=3, num_attention_heads=2, intermediate_size=32, bilstm_size=0
-)
+SIZES = {"vocab_size": 50, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32}
 FAST = {"learning_rate": 1e-2, "global_batch_size": 16, "micro_batch_size": 16, "dtype": "fp32", "dropout": 0.0}
+
+
+def shape(**fields):
+    return make_config(num_hidden_layers=3, **SIZES, **fields)
 
 
 def arrays(lengths=(9, 5, 1)):
@@ -94,7 +97,7 @@ def transformers_states(model):
 def test_states_are_those_of_transformers_combined(layers, combination):
     """Numbered as in its `hidden_states`; concatenated, added or averaged by a softmax."""
     torch.manual_seed(0)
-    model = create_model("tagging", replace(SHAPE, state_layers=layers, state_combination=combination)).eval()
+    model = create_model("tagging", shape(state_layers=layers, state_combination=combination)).eval()
     if combination == "weighted":
         model.bert.states.weights.data = torch.tensor([0.3, -1.0])
     with torch.no_grad():
@@ -114,7 +117,7 @@ def test_states_are_those_of_transformers_combined(layers, combination):
 
 def test_bilstm_reads_no_padding():
     """A sequence in a padded batch gives what it gives alone, in PyTorch's LSTM without packing."""
-    model = create_model("tagging", replace(SHAPE, bilstm_size=12)).eval()
+    model = create_model("tagging", shape(bilstm_size=12)).eval()
     input_ids, mask, types = arrays()
     with torch.no_grad():
         batched = model.bert(input_ids, mask, types)
@@ -127,7 +130,7 @@ def test_bilstm_reads_no_padding():
 
 def without_lstm(model):
     """The encoder of a model without what lies on top."""
-    plain = create_model("tagging", replace(model.config, bilstm_size=0)).eval()
+    plain = create_model("tagging", change_config(model.config, {"bilstm_size": 0})).eval()
     plain.bert.load_state_dict(
         {name: value for name, value in model.bert.state_dict().items() if not name.startswith("states.")}
     )
@@ -136,7 +139,7 @@ def without_lstm(model):
 
 def test_pooled_output_takes_both_ends_of_a_bilstm():
     """The way there at the last token, the way back at the first, where each has seen all."""
-    model = create_model("classification", replace(SHAPE, bilstm_size=12)).eval()
+    model = create_model("classification", shape(bilstm_size=12)).eval()
     input_ids, mask, types = arrays()
     with torch.no_grad():
         hidden = model.bert(input_ids, mask, types)
@@ -148,10 +151,28 @@ def test_pooled_output_takes_both_ends_of_a_bilstm():
         torch.testing.assert_close(pooled, torch.tanh(model.bert.pooler(torch.stack(ends))))
 
 
+@pytest.mark.parametrize(
+    ("fields", "kind"),
+    [
+        ({}, EncoderConfig),
+        ({"state_layers": (3,), "state_combination": "sum"}, EncoderConfig),
+        ({"direction": "left-to-right"}, AblationConfig),
+        ({"state_layers": (-2,)}, AblationConfig),
+        ({"bilstm_size": 4}, AblationConfig),
+    ],
+)
+def test_only_networks_that_differ_are_ablations(fields, kind):
+    """`make_config` returns a plain config for a network that is a BERT."""
+    config = shape(**fields)
+
+    assert type(config) is kind
+    assert change_config(config, {"direction": "both", "state_layers": (-1,), "bilstm_size": 0}) == shape()
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_frozen_encoder_has_neither_gradients_nor_dropout(dtype):
     """Only the head trains, and two passes in training see the same states; in bf16 as well."""
-    model = create_model("tagging", replace(SHAPE, state_layers=(-1, -2), state_combination="weighted", bilstm_size=8))
+    model = create_model("tagging", shape(state_layers=(-1, -2), state_combination="weighted", bilstm_size=8))
     model.bert.freeze()
     model.train()
 
@@ -173,7 +194,7 @@ def test_frozen_encoder_has_neither_gradients_nor_dropout(dtype):
 
 def test_layers_that_nobody_reads_do_not_train():
     """DDP would wait for their gradients."""
-    model = create_model("tagging", replace(SHAPE, state_layers=(1,)))
+    model = create_model("tagging", shape(state_layers=(1,)))
     model(*arrays())["logits"].sum().backward()
 
     for name, value in model.named_parameters():
@@ -234,13 +255,13 @@ def test_checkpoint_passes_for_no_bert(checkpoint, tmp_path, alone):
     assert isinstance(load_model(finetune(again, alone), "classification").bert.states.lstm, nn.LSTM)
     plain = finetune(replace(again, run_dir=folder / "plain", layers=(-1,), bilstm=0), alone)
     assert read_config(plain)["model_type"] == "bert"
-    assert load_model(first, "masked-lm", new_head=True).bert.states is None
+    assert type(load_model(first, "masked-lm", new_head=True).bert) is Encoder
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"layers": (3,)}, r"state_layers lie from 0 .* to 2 .* or from -1 down to -3: `3`"),
+        ({"layers": (3,)}, r"state_layers must be numbers from 0 .* to 2 .* or from -1 down to -3: `3`"),
         ({"layers": (-1, 2)}, "names a layer twice"),
         ({"combine": "sum"}, "needs several --layers"),
         ({"bilstm": -1}, "--bilstm must be at least 0: `-1`"),

@@ -46,7 +46,7 @@ from training.data.labelled import (
     read_texts,
 )
 from training.loop.optimizer import create_optimizer, learning_rate
-from training.model.encoder import BertConfig
+from training.model.encoder import EncoderConfig
 from training.text.documents import read_documents
 
 EXPECTED = [ClassificationExample('say "hi', None, "0"), ClassificationExample("a, b", None, "1")]
@@ -556,7 +556,7 @@ def test_passages_are_no_longer_than_the_model_reads(text_file, tokenizer_dir):
 def test_layer_norms_and_biases_do_not_decay():
     """All other weights do, embeddings too; every parameter is in one group."""
     model = create_model(
-        "masked-lm", BertConfig(vocab_size=20, hidden_size=8, num_hidden_layers=1, num_attention_heads=2)
+        "masked-lm", EncoderConfig(vocab_size=20, hidden_size=8, num_hidden_layers=1, num_attention_heads=2)
     )
     optimizer = create_optimizer(model, weight_decay=0.01, betas=(0.9, 0.999))
 

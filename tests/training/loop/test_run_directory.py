@@ -17,7 +17,7 @@ from training.loop.loss_monitor import LossMonitor
 from training.loop.recipe import RecipeRecord, RunMismatchError, check_types, recipe_fields
 from training.loop.run_directory import Progress, RunDirectory, read_metrics
 from training.loop.train import LoopSettings
-from training.model.encoder import BertConfig
+from training.model.encoder import EncoderConfig
 from training.pretrain import PretrainRecipe
 from training.reports.plot import plot_run
 
@@ -101,7 +101,9 @@ def test_metrics_that_do_not_fit_are_named(size, name, tmp_path, alone):
 
 def test_a_checkpoint_that_does_not_fit_is_named(checkpoint, tmp_path):
     """By the place that it was to have, where nothing is left."""
-    shape = BertConfig(vocab_size=100, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64)
+    shape = EncoderConfig(
+        vocab_size=100, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64
+    )
     model, card = create_model("embedding", shape), TaskCard(task="embedding", settings=None)
 
     message = r"File too large .*: '.*/there/model\.safetensors'"

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,6 +19,7 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from tests.toy import TINY
+from training.ablations.model import change_config
 from training.checkpoint import create_model, load_model
 from training.corpus import Corpus
 from training.loop import run_directory as run_module
@@ -31,10 +31,10 @@ from training.loop.recipe import RecipeRecord
 from training.loop.run_directory import Progress, RunDirectory, read_metrics
 from training.loop.schedule import LearningRateSchedule
 from training.loop.train import Batch, Evaluation, LoopSettings, Phase, StepTotals, backward, train
-from training.model.encoder import BertConfig
+from training.model.encoder import EncoderConfig
 from training.pretrain import PretrainRecipe, pretrain
 
-SHAPE = BertConfig(vocab_size=50, hidden_size=16, num_hidden_layers=3, num_attention_heads=2, intermediate_size=32)
+SHAPE = EncoderConfig(vocab_size=50, hidden_size=16, num_hidden_layers=3, num_attention_heads=2, intermediate_size=32)
 
 
 class Numbered:
@@ -339,7 +339,7 @@ def test_lower_layers_learn_slower_and_later():
 )
 def test_depth_is_that_below_the_head(changes, depths):
     """Of each stack of layers, from the highest layer that the head reads."""
-    model = create_model("classification", replace(SHAPE, **changes), num_labels=2)
+    model = create_model("classification", change_config(SHAPE, changes), num_labels=2)
     optimizer = create_optimizer(model, weight_decay=0.01, betas=(0.9, 0.999), layer_decay=0.5, unfreeze_every=10)
     names = {id(value): name for name, value in model.named_parameters()}
 

@@ -2,7 +2,6 @@
 
 import json
 import re
-from dataclasses import replace
 
 import pytest
 import torch
@@ -13,6 +12,7 @@ from transformers import BertConfig as HuggingFaceConfig
 from tasks import TASKS
 from tasks.masked_lm import MaskedLMSettings
 from tasks.spans import SpanSettings
+from training.ablations.model import change_config, make_config
 from training.checkpoint import (
     MODELS,
     TaskCard,
@@ -25,7 +25,6 @@ from training.checkpoint import (
     to_hugging_face,
 )
 from training.loop.train import Batch
-from training.model.encoder import BertConfig
 from training.pretraining_objectives import MaskedLM
 
 NETWORKS = {
@@ -314,7 +313,7 @@ def test_tokens_look_only_where_they_may(direction, inputs):
     torch.manual_seed(0)
     shape = {"vocab_size": 90, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
     model = create_model(
-        "embedding", BertConfig(**shape, intermediate_size=64, direction=direction), dropout=0.0
+        "embedding", make_config(**shape, intermediate_size=64, direction=direction), dropout=0.0
     ).eval()
     changed = {**inputs, "input_ids": inputs["input_ids"].clone()}
     changed["input_ids"][:, 4] = 7
@@ -354,7 +353,7 @@ def test_left_to_right_equals_transformers_decoder(inputs, tmp_path):
 def test_networks_that_are_no_bert_are_kept_from_transformers(direction, checkpoint, tmp_path):
     """They come back here as they were; transformers refuses them instead of computing something else."""
     torch.manual_seed(0)
-    config = replace(read_shape(checkpoint), direction=direction)
+    config = change_config(read_shape(checkpoint), {"direction": direction})
     model = create_model("masked-lm", config)
     card = TaskCard(task="masked-lm", settings=MaskedLMSettings())
     save_checkpoint(tmp_path / "ours", model, tokenizer_from=checkpoint, card=card)

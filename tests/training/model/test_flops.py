@@ -1,19 +1,18 @@
 """FLOPs are those that PyTorch counts."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from training.ablations.model import change_config, make_config
 from training.checkpoint import create_model
-from training.model.encoder import BertConfig
+from training.model.encoder import EncoderConfig
 from training.model.flops import flops_per_token, measured_peak, peak_flops
 
 
 def test_flops_are_those_pytorch_counts():
     """Forward and backward of the layers and of the head; what else there is (pooler, next sentences) is little."""
-    config = BertConfig(
+    config = EncoderConfig(
         vocab_size=1000, hidden_size=64, num_hidden_layers=3, num_attention_heads=4, intermediate_size=256
     )
     model = create_model("masked-lm", config, dropout=0.0).train()
@@ -32,7 +31,7 @@ def test_flops_are_those_pytorch_counts():
 def test_layers_that_run_count(change):
     """Those that nobody reads do not, and those of a second direction do."""
     sizes = {"vocab_size": 100, "hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 256}
-    config = BertConfig(num_hidden_layers=3, **sizes, **change)
+    config = make_config(num_hidden_layers=3, **sizes, **change)
     model = create_model("embedding", config, dropout=0.0).train()
     ids = torch.randint(100, (2, 32))
 
@@ -44,7 +43,9 @@ def test_layers_that_run_count(change):
 
 def test_frozen_encoder_runs_forward_only():
     """A third of the operations."""
-    whole, frozen = (flops_per_token(BertConfig(), length=128, predicted=0, frozen=frozen) for frozen in (False, True))
+    whole, frozen = (
+        flops_per_token(EncoderConfig(), length=128, predicted=0, frozen=frozen) for frozen in (False, True)
+    )
 
     assert whole == 3 * frozen
 
@@ -52,8 +53,9 @@ def test_frozen_encoder_runs_forward_only():
 @pytest.mark.parametrize(("layers", "combination"), [((-1, -2), "concat"), ((-1, -2), "sum")])
 def test_bilstm_counts(layers, combination):
     """Six operations for each weight of its matrices and each token."""
-    plain = BertConfig(hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=256)
-    config = replace(plain, state_layers=layers, state_combination=combination, bilstm_size=24)
+    plain = EncoderConfig(hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=256)
+    combined = {"state_layers": layers, "state_combination": combination, "bilstm_size": 24}
+    config = change_config(plain, combined)
     model = create_model("tagging", config, dropout=0.0, num_labels=2)
     weights = sum(weight.numel() for weight in model.bert.states.lstm.parameters() if weight.dim() == 2)
 
@@ -64,7 +66,7 @@ def test_bilstm_counts(layers, combination):
 
 def test_paper_example():
     """BERT-base at 128 tokens takes 545 MFLOP a token."""
-    assert flops_per_token(BertConfig(), length=128, predicted=0.15) == pytest.approx(545e6, rel=0.01)
+    assert flops_per_token(EncoderConfig(), length=128, predicted=0.15) == pytest.approx(545e6, rel=0.01)
 
 
 def test_peak_is_measured_where_it_is_unknown():

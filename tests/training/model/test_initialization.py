@@ -8,12 +8,12 @@ from tests.toy import TINY
 from training.checkpoint import create_model
 from training.corpus import CorpusRecipe, prepare_corpus
 from training.loop.run_directory import read_metrics
-from training.model.encoder import BertConfig
+from training.model.encoder import EncoderConfig
 from training.model.initialization import initialize_local, rotation
 from training.pretrain import PretrainRecipe, pretrain
 from training.vocab import VocabRecipe, train_vocab
 
-CONFIG = BertConfig(
+CONFIG = EncoderConfig(
     vocab_size=300,
     hidden_size=128,
     num_hidden_layers=2,
@@ -69,8 +69,8 @@ def test_untrained_network_knows_the_frequencies():
 
 def test_heads_of_an_odd_size_are_refused():
     """Sinusoids come in pairs."""
-    with pytest.raises(ValueError, match="heads of an even size, not 3"):
-        local_model(BertConfig(vocab_size=300, hidden_size=6, num_attention_heads=2, num_hidden_layers=1))
+    with pytest.raises(ValueError, match="heads of an even size: `3`"):
+        local_model(EncoderConfig(vocab_size=300, hidden_size=6, num_attention_heads=2, num_hidden_layers=1))
 
 
 @pytest.mark.slow

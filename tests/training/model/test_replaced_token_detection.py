@@ -6,10 +6,10 @@ import torch
 import transformers
 
 from training.checkpoint import create_model, to_hugging_face
-from training.model.encoder import BertConfig
-from training.model.replaced_token_detection import BertForReplacedTokens, draw
+from training.model.encoder import EncoderConfig
+from training.model.replaced_token_detection import BertForReplacedTokenDetection, sample
 
-CONFIG = BertConfig(
+CONFIG = EncoderConfig(
     vocab_size=50,
     hidden_size=32,
     num_hidden_layers=2,
@@ -25,7 +25,7 @@ MASK = 3
 @pytest.fixture
 def network():
     torch.manual_seed(0)
-    return BertForReplacedTokens.around(create_model("masked-lm", CONFIG), generator_layers=1)
+    return BertForReplacedTokenDetection.around(create_model("masked-lm", CONFIG), generator_layers=1)
 
 
 @pytest.fixture
@@ -54,9 +54,9 @@ def test_draws_follow_the_probabilities():
     torch.manual_seed(0)
     probabilities = torch.tensor([0.5, 0.0, 0.3, 0.15, 0.05])
 
-    drawn = draw(probabilities.log().expand(20_000, 5))
+    samples = sample(probabilities.log().expand(20_000, 5))
 
-    frequencies = np.bincount(drawn.numpy(), minlength=5) / len(drawn)
+    frequencies = np.bincount(samples.numpy(), minlength=5) / len(samples)
     np.testing.assert_allclose(frequencies, probabilities, atol=0.015)
     assert frequencies[1] == 0
 
@@ -89,7 +89,7 @@ def test_a_perfect_generator_replaces_nothing(network, batch):
 
     assert not outputs["is_replaced"].any()
     expected = network.bert(ids, inputs["attention_mask"], inputs["token_type_ids"])
-    torch.testing.assert_close(network.detector(expected), outputs["detector_logits"])
+    torch.testing.assert_close(network.discriminator(expected), outputs["discriminator_logits"])
 
 
 def test_generator_learns_nothing_from_the_detector(network, batch):
@@ -97,7 +97,7 @@ def test_generator_learns_nothing_from_the_detector(network, batch):
     _, inputs = batch
     outputs = network(**inputs)
 
-    outputs["detector_logits"].sum().backward(retain_graph=True)
+    outputs["discriminator_logits"].sum().backward(retain_graph=True)
     assert all(parameter.grad is None for parameter in network.generator.parameters())
     network.zero_grad()
     outputs["generator_logits"].sum().backward()
@@ -110,7 +110,6 @@ def test_generator_starts_as_the_lowest_layers(network, batch):
     _, inputs = batch
     plain = network.alone()
     plain.bert.layers = plain.bert.layers[:1]
-    plain.bert.states_read = (1,)
     arguments = [inputs[name] for name in ("input_ids", "attention_mask", "token_type_ids", "masked_positions_N")]
 
     outputs, expected = network(**inputs), plain(*arguments)
@@ -128,7 +127,7 @@ def test_what_is_left_is_the_same_bert(network, batch):
     alone = network.alone()
 
     torch.testing.assert_close(alone(**arguments), network(**arguments))
-    assert not any("generator" in name or "detector" in name for name in alone.state_dict())
+    assert not any("generator" in name or "discriminator" in name for name in alone.state_dict())
 
 
 def test_detector_equals_transformers(network, batch):
@@ -146,7 +145,7 @@ def test_detector_equals_transformers(network, batch):
     named = {name.replace("bert.", "electra.", 1): value for name, value in weights.items() if name[:5] == "bert."}
     for part, name in (("dense", "dense"), ("output", "dense_prediction")):
         for kind in ("weight", "bias"):
-            value = network.detector.get_parameter(f"{part}.{kind}")
+            value = network.discriminator.get_parameter(f"{part}.{kind}")
             named[f"discriminator_predictions.{name}.{kind}"] = value
     missing, _ = theirs.load_state_dict(named, strict=False)
     is_replaced = torch.rand(original.shape) < 0.2
@@ -155,7 +154,7 @@ def test_detector_equals_transformers(network, batch):
     expected = theirs(
         input_ids=original, attention_mask=mask, token_type_ids=inputs["token_type_ids"], labels=is_replaced.long()
     )
-    logits = network.detector(network.bert(original, mask, inputs["token_type_ids"]))
+    logits = network.discriminator(network.bert(original, mask, inputs["token_type_ids"]))
 
     assert not missing
     tokens = mask.bool()
@@ -167,4 +166,16 @@ def test_detector_equals_transformers(network, batch):
 def test_generator_of_more_layers_than_the_network_is_refused():
     """It starts as the network's lowest layers."""
     with pytest.raises(ValueError, match="generator_layers `3` is above num_hidden_layers `2`"):
-        BertForReplacedTokens.around(create_model("masked-lm", CONFIG), generator_layers=3)
+        BertForReplacedTokenDetection.around(create_model("masked-lm", CONFIG), generator_layers=3)
+
+
+def test_states_with_a_detector_load(network):
+    """Training states saved before call the discriminator `detector`."""
+    weights = network.state_dict()
+    old = {name.replace("discriminator.", "detector."): value for name, value in weights.items()}
+    with torch.device("meta"):
+        loaded = BertForReplacedTokenDetection(CONFIG, generator_layers=1)
+
+    loaded.load_state_dict(old, assign=True)
+
+    assert all(torch.equal(value, weights[name]) for name, value in loaded.state_dict().items())

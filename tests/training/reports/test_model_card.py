@@ -32,7 +32,7 @@ from training.checkpoint import (
 )
 from training.evaluate import torch_run
 from training.finetune import FinetuneRecipe, finetune
-from training.model.encoder import BertConfig
+from training.model.encoder import EncoderConfig
 from training.pretrain import PretrainRecipe, pretrain
 from training.reports.model_card import CARD_FILE, USAGES, base_model, checkpoint_name, code, model_card
 
@@ -208,7 +208,7 @@ def run_snippet(directory, tokenizer_dir, name, *, text_pairs=False, **settings)
     """What the code of a card prints as it stands, for random weights; and what our task says to examples."""
     task = create_task(name, Tokenizer.load(tokenizer_dir), TASKS[name].settings_type(max_seq_length=48, **settings))
     torch.manual_seed(0)
-    config = BertConfig(**CONFIG, intermediate_size=64, initializer_range=0.5)
+    config = EncoderConfig(**CONFIG, intermediate_size=64, initializer_range=0.5)
     model = create_model(name, config, num_labels=len(settings.get("labels", ())))
     card = TaskCard(task=name, settings=task.settings, provenance={"text_pairs": text_pairs})
     save_checkpoint(directory, model, tokenizer_from=tokenizer_dir, card=card)
