@@ -29,7 +29,7 @@ trim.use_one_arena()  # before there are threads
 
 import uvloop  # noqa: E402
 
-from serving.core.errors import told  # noqa: E402
+from serving.core.errors import error_line  # noqa: E402
 from serving.process import descriptors, logs  # noqa: E402
 from serving.process.report import describe_settings, versions  # noqa: E402
 from serving.process.systemd import notify  # noqa: E402
@@ -66,7 +66,7 @@ def _told(act: Callable[[], None]) -> int:
     try:
         act()
     except (ValueError, OSError) as error:
-        print(f"error: {told(error)}", file=sys.stderr)
+        print(f"error: {error_line(error)}", file=sys.stderr)
         return 1 if isinstance(error, TimeoutError) else 2  # storage that hangs is no mistake: another try may help
     return 0
 

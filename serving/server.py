@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from functools import partial
 
 import grpc
@@ -14,7 +15,7 @@ from grpc_reflection.v1alpha import reflection
 from serving.core.bearer_tokens import Tokens
 from serving.core.budget import Budget
 from serving.core.cache import ReplyCache
-from serving.core.calls import CallLog
+from serving.core.calls import Call
 from serving.core.limits import Limits
 from serving.core.metrics import Metrics
 from serving.core.models import Model, Models, load_model
@@ -33,10 +34,13 @@ from serving.grpc_api.listening import (
     warn_of_plain_text,
 )
 from serving.grpc_api.receiving import Receiving
+from serving.grpc_api.rpc_metrics import RpcMetrics
+from serving.grpc_api.status import SERVER_FAULTS, trace_attributes
 from serving.grpc_api.tls import Certificates, TlsFiles
 from serving.open_inference import service as open_inference
 from serving.open_inference.service import OpenInference
 from serving.process import streams
+from serving.process.call_log import CallLog
 from serving.process.logs import OfGrpc
 from serving.process.metrics_server import MetricsServer
 from serving.process.traces import Traces
@@ -68,7 +72,7 @@ class Server:
             OSError: when the file of tokens cannot be read.
         """
         self.settings = settings
-        self.metrics = Metrics({SERVICE: METHODS, open_inference.SERVICE: open_inference.METHODS})
+        self.metrics = Metrics()
         self.port = 0
         """Where it listens, once started."""
         self.metrics_port = 0
@@ -115,8 +119,12 @@ class Server:
     def _gate(self) -> Gate:
         settings = self.settings
         half = settings.buffer_bytes // 2
+        observers: list[Callable[[Call], None]] = [CallLog(settings.log_calls)]
+        if self._traces:
+            observers.append(self._traces.observer(trace_attributes, SERVER_FAULTS))
         return Gate(
             self.metrics,
+            RpcMetrics(self.metrics.registry, {SERVICE: METHODS, open_inference.SERVICE: open_inference.METHODS}),
             tokens=Tokens(settings.tokens_file) if settings.tokens_file else None,
             open_health=settings.open_health,
             max_concurrent_per_client=settings.max_concurrent_per_client,
@@ -126,7 +134,7 @@ class Server:
             ),
             budget=Budget(half),
             patience_s=settings.keepalive_timeout_s,
-            observers=[CallLog(settings.log_calls), *([self._traces] if self._traces else [])],
+            observers=observers,
         )
 
     async def start(self) -> None:

@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from serving.core.calls import Call, Stage
-from serving.core.errors import InvalidRequestError, Violation
+from serving.core.errors import ExpiredError, InvalidRequestError, RefusedError, Violation
 from serving.core.limits import Limits, note_cut
 from serving.core.metrics import REJECTIONS, Metrics
 from serving.core.models import Model
-from serving.core.scheduler import ExpiredError, RefusedError, Scheduler
+from serving.core.scheduler import Scheduler
 from serving.endpoints.wire import Reading
 from tasks.base import AnyTask, InvalidExample, InvalidExamplesError
 from tasks.features import Features

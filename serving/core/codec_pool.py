@@ -1,4 +1,4 @@
-"""Work that would stall the event loop is done beside it."""
+"""Threads that parse, encode and serialise large requests, so that the event loop never stalls."""
 
 from __future__ import annotations
 
@@ -10,136 +10,139 @@ from dataclasses import dataclass
 from time import monotonic as _now
 from typing import Any, Generic, TypeVar
 
-from serving.core.calls import Call, Stage, current_call
-from serving.core.errors import NoThreadError
-from serving.core.round_robin import Turns
-from serving.core.scheduler import ExpiredError
+from serving.core.calls import Call, Stage
+from serving.core.errors import ExpiredError, NoThreadError
+from serving.core.round_robin import RoundRobinQueue
 
 SMALL_BYTES = 1024
-"""What is smaller is handled on the event loop: in well under a millisecond, and without the switch of threads."""
+"""Largest request that is handled on the event loop: it takes well under a millisecond, and saves thread switches."""
 SEQUENCE_BYTES = 64
-"""A sequence is as much work as so many bytes of text, however short it is."""
+"""Bytes of text that are as much work as one sequence, however short the sequence is."""
 NUM_THREADS = 2
-"""For larger ones, so that one of them does not keep all the others waiting."""
+"""Threads for larger requests. With one thread, a single huge request would block all others."""
 MAX_WAITING = 8192
-"""Calls; where more wait, the caller with most of them loses one: refusing is quicker than waiting."""
+"""Maximum number of waiting calls. Beyond it, the caller with most waiting calls loses one."""
 RETRY_S = 1.0
-"""What is refused since too much waits may be tried again after so long."""
+"""Seconds after which to retry a call that was refused because too many wait."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Work(Generic[T]):
-    """A function that is to be called, and who waits for what it returns."""
+    """Function to run, and the future of its result."""
 
     function: Callable[[], T]
-    found: Future[T]
+    result: Future[T]
     call: Call | None
-    asked_s: float
+    queued_s: float
 
 
-class Offload:
-    """Calls functions in threads, where they have much to do; callers have their turns, each in its own order."""
+class CodecPool:
+    """Thread pool that serves callers in turns; the calls of one caller run in order."""
 
     def __init__(
-        self, name: str, num_threads: int, waited: Callable[[str, float], None], *, max_size: int | None = None
+        self, name: str, num_threads: int, observe_wait: Callable[[str, float], None], *, max_size: int | None = None
     ) -> None:
-        """Make it.
+        """Start no thread yet.
 
         Args:
-            name: of the threads.
-            waited: is told of each wait for one of them: that name, and seconds. Called in that thread.
-            max_size: most bytes that may wait; beyond it, the caller with most loses a call. None: calls are counted.
+            name: name of the threads.
+            observe_wait: called in a thread with `name` and the seconds that a function waited for the thread.
+            max_size: maximum number of waiting bytes; beyond it, the caller with most waiting bytes loses a call. None:
+                the number of calls is bounded instead.
         """
-        self._name, self._waited, self._max_size = name, waited, max_size
+        self._name, self._observe_wait, self._max_size = name, observe_wait, max_size
         self._threads = ThreadPoolExecutor(num_threads, thread_name_prefix=name)
-        self._turns: Turns[_Work[Any]] = Turns()
+        self._queue: RoundRobinQueue[_Work[Any]] = RoundRobinQueue()
         self._lock = threading.Lock()
-        self._num_due = 0
-        """Turns that threads were asked to take, and have not taken yet."""
+        self._num_scheduled = 0
+        """Calls of `_run_next` that the executor has not started yet."""
         self._busy: set[int] = set()
-        """Threads that work, even if nobody waits for it any more."""
+        """Ids of threads that run a function, even if nobody waits for its result any more."""
 
     @property
     def is_busy(self) -> bool:
-        """Whether a thread works: nothing can end that before it is done."""
+        """True while a thread runs a function, which nothing can interrupt."""
         return bool(self._busy)
 
     def close(self) -> None:
-        """Begin nothing more, and end the threads, those that work when they are done; again is fine."""
+        """Cancel what waits, and let the threads end after their current function. May be called again."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         with self._lock:
-            self._num_due = 0
-            while found := self._turns.take():
-                found[1].found.cancel()
+            self._num_scheduled = 0
+            while taken := self._queue.take():
+                taken[1].result.cancel()
 
-    async def __call__(
+    async def run(
         self,
+        call: Call | None,
         size: int,
         function: Callable[[], T],
-        undo: Callable[[Future[T]], None] = lambda found: None,
+        undo: Callable[[Future[T]], None] = lambda result: None,
         small: int = SMALL_BYTES,
     ) -> T:
-        """Call a function, in a thread where what it works on is not small, so that the event loop never stalls. The
-        wait for that thread is a stage of the call. Calls that nobody waits for any more are left out.
+        """Run a function: at once if the work is small, else in a thread.
+
+        The wait for the thread is a stage of the call. If the call is cancelled before its turn, nothing runs.
 
         Args:
-            size: bytes of a request, or of a request that is as much work.
-            undo: is given what the function does after all when the call was cancelled meanwhile.
-            small: up to how many bytes it is called at once.
+            call: call that the work belongs to.
+            size: size of the work in bytes of a request.
+            undo: called with the result if the call is cancelled while the function runs.
+            small: largest size that runs at once, on the event loop.
 
         Raises:
-            NoThreadError: when too much waits.
-            ExpiredError: when the call's deadline passed before its turn came.
+            NoThreadError: when too much work waits.
+            ExpiredError: when the deadline of the call passed before its turn.
         """
         if size <= small:
             return function()
-        call = current_call(None)
         caller, work = call.caller if call else "", _Work(function, Future[T](), call, _now())
         self._put(caller, work, size)
         try:
-            return await asyncio.wrap_future(work.found)
+            return await asyncio.wrap_future(work.result)
         except asyncio.CancelledError:
             with self._lock:
-                self._turns.discard(caller, work)
-            work.found.add_done_callback(undo)
+                self._queue.discard(caller, work)
+            work.result.add_done_callback(undo)
             raise
 
     def _put(self, caller: str, work: _Work[Any], size: int) -> None:
+        counted, limit = 1, MAX_WAITING
+        if self._max_size is not None:
+            counted, limit = max(size, self._max_size // MAX_WAITING), self._max_size
         with self._lock:
-            self._turns.put(caller, work, 1 if self._max_size is None else max(size, self._max_size // MAX_WAITING))
-            while (
-                self._turns.size > (MAX_WAITING if self._max_size is None else self._max_size) and len(self._turns) > 1
-            ):
-                late = self._turns.take_back()
-                late.found.set_exception(NoThreadError("the queue is full; try later", retry_s=RETRY_S))
-            is_due = self._num_due < len(self._turns)
-            self._num_due += is_due
-        if is_due:
+            self._queue.put(caller, work, counted)
+            while self._queue.size > limit and len(self._queue) > 1:
+                dropped = self._queue.take_back()
+                dropped.result.set_exception(NoThreadError("the queue is full; try later", retry_s=RETRY_S))
+            needs_thread = self._num_scheduled < len(self._queue)
+            self._num_scheduled += needs_thread
+        if needs_thread:
             self._threads.submit(self._run_next)
 
     def _run_next(self) -> None:
         with self._lock:
-            self._num_due -= 1
-            taken = self._turns.take()
-        if not taken or not taken[1].found.set_running_or_notify_cancel():
+            self._num_scheduled -= 1
+            taken = self._queue.take()
+        if not taken or not taken[1].result.set_running_or_notify_cancel():
             return
-        found = taken[1].found
+        result = taken[1].result
         try:
-            found.set_result(self._run(taken[1]))
+            result.set_result(self._run(taken[1]))
         except BaseException as error:
-            found.set_exception(error)
+            result.set_exception(error)
         finally:
-            del found, taken  # an error refers to this frame: in a circle, where nobody waits for it
+            del result, taken  # an error refers to this frame: that would be a cycle
 
     def _run(self, work: _Work[T]) -> T:
-        wait_s = _now() - work.asked_s
-        self._waited(self._name, wait_s)
+        wait_s = _now() - work.queued_s
+        self._observe_wait(self._name, wait_s)
         if call := work.call:
-            call.stages.append(Stage("wait", work.asked_s, wait_s))
+            call.stages.append(Stage("wait", work.queued_s, wait_s))
             if call.deadline_s is not None and _now() > call.deadline_s:
-                raise ExpiredError("the deadline passed before the request had its turn to be read")
+                raise ExpiredError("the deadline passed before the request was read")
         self._busy.add(threading.get_ident())
         try:
             return work.function()

@@ -1,38 +1,59 @@
-"""What may go wrong with a call, and the gRPC status that each becomes."""
+"""Errors that callers see, by kind. Each front maps kinds to the codes of its protocol.
+
+ServingError
+    InvalidRequestError         a field of the request must be changed
+    ModelNotFoundError          no such model or version is loaded
+    UnknownServiceError         no such service in the health check
+    UnknownMethodError          no such method
+    NoMessageError              the call carries no message
+    UnauthenticatedError        no valid bearer token
+    UnavailableError            the server starts, drains, or loads the model
+    TooManyCallsError           the client has too many concurrent calls
+    TooManyWatchesError         too many open health watches
+    UnreadRepliesError          the connection does not read its replies
+    RefusedError                not enough capacity; may be retried after `retry_s`
+        QueueFullError          the estimated wait is too long
+        TooLargeError           too much work for one request
+        DeadlineTooShortError   the deadline would pass before the reply
+        MessageTooLargeError    the request or the reply has too many bytes
+        ReceivingError          the message arrives too slowly, or too many do
+        NoThreadError           too much work waits for the codec threads
+        NoRoomError             the memory for messages is used up
+    ExpiredError                the deadline passed
+    ComputeError                a model failed
+        UnusableOutputError     a model returned NaN or infinity
+"""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import Enum, auto
 from itertools import islice
-from typing import Any, NoReturn
 
-import grpc
-from google.protobuf import any_pb2
-from google.rpc import error_details_pb2, status_pb2
-from grpc_status import rpc_status
-
-from serving.core.scheduler import (
-    ComputeError,
-    ExpiredError,
-    HopelessError,
-    QueueFullError,
-    RefusedError,
-    TooLargeError,
-)
-
-logger = logging.getLogger(__name__)
-
-PUSHBACK = "grpc-retry-pushback-ms"
+MAX_VIOLATIONS = 10_000
+"""Maximum number of violations that are collected for a request. Fronts send far fewer."""
 MAX_MESSAGE_BYTES = 1024
-MAX_DETAILS_BYTES = 4096
-"""Statuses travel in trailing metadata, of which clients accept 8 KiB; message and details may grow by a half in it."""
+"""Maximum size of an error message."""
+
+
+class ErrorKind(Enum):
+    """Kind of an error: what the caller can do about it."""
+
+    INVALID_REQUEST = auto()
+    NOT_FOUND = auto()
+    UNKNOWN_METHOD = auto()
+    UNAUTHENTICATED = auto()
+    EXHAUSTED = auto()
+    """No capacity now, or not for a request of this size."""
+    DEADLINE = auto()
+    UNAVAILABLE = auto()
+    INTERNAL = auto()
 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """What is wrong with one field of a request."""
+    """Problem with one field of a request."""
 
     field: str
     """Path in the request, such as `inputs[3].context`."""
@@ -42,12 +63,16 @@ class Violation:
         return f"{self.field}: {self.reason}"
 
 
-MAX_VIOLATIONS = 10_000
-"""Most violations of a request that are collected. Far fewer are sent to the client."""
+class ServingError(Exception):
+    """Base class of the errors that callers see."""
+
+    kind = ErrorKind.INTERNAL
 
 
-class InvalidRequestError(ValueError):
-    """The caller must change the request; `violations` names the fields, where it is about fields."""
+class InvalidRequestError(ServingError, ValueError):
+    """The caller must change the request. `violations` names the fields, if the error is about fields."""
+
+    kind = ErrorKind.INVALID_REQUEST
 
     def __init__(self, message: str = "", violations: Iterable[Violation] = ()) -> None:
         self.violations = list(islice(violations, MAX_VIOLATIONS))
@@ -57,151 +82,150 @@ class InvalidRequestError(ValueError):
         super().__init__(message or "; ".join(map(str, self.violations[:3])) + more)
 
 
+class ModelNotFoundError(ServingError, LookupError):
+    """No model of this name, or no such version of it, is loaded."""
+
+    kind = ErrorKind.NOT_FOUND
+
+
+class UnknownServiceError(ServingError, LookupError):
+    """The health check names an unknown service."""
+
+    kind = ErrorKind.NOT_FOUND
+
+
+class UnknownMethodError(ServingError, LookupError):
+    """No service has a method of this name."""
+
+    kind = ErrorKind.UNKNOWN_METHOD
+
+
+class NoMessageError(ServingError, ValueError):
+    """The client ended its side of a call without sending a message."""
+
+    kind = ErrorKind.INVALID_REQUEST
+
+
+class UnauthenticatedError(ServingError):
+    """The call carries no valid bearer token."""
+
+    kind = ErrorKind.UNAUTHENTICATED
+
+
+class UnavailableError(ServingError):
+    """The server is starting or draining, or the model is being loaded."""
+
+    kind = ErrorKind.UNAVAILABLE
+
+
+class TooManyCallsError(ServingError):
+    """The client has as many concurrent calls as it may."""
+
+    kind = ErrorKind.EXHAUSTED
+
+
+class TooManyWatchesError(ServingError):
+    """Too many health watches are open."""
+
+    kind = ErrorKind.EXHAUSTED
+
+
+class UnreadRepliesError(ServingError):
+    """The connection has not read the replies to its earlier calls."""
+
+    kind = ErrorKind.EXHAUSTED
+
+
+class RefusedError(ServingError):
+    """Nothing was computed, because there is not enough capacity."""
+
+    kind = ErrorKind.EXHAUSTED
+
+    def __init__(self, message: str, retry_s: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_s = retry_s
+        """Seconds after which to retry; None if a retry would not help."""
+
+
+class QueueFullError(RefusedError):
+    """The estimated wait in the queue is too long."""
+
+
+class TooLargeError(RefusedError):
+    """The request is too much work even for an empty queue."""
+
+
+class DeadlineTooShortError(RefusedError):
+    """The deadline would pass before the reply is computed."""
+
+    kind = ErrorKind.DEADLINE
+
+
+class MessageTooLargeError(RefusedError):
+    """A request or its reply has more bytes than allowed."""
+
+
+class ReceivingError(RefusedError):
+    """A message arrives too slowly, or too many messages arrive at the same time."""
+
+
+class NoThreadError(RefusedError):
+    """Too many calls or bytes wait for the codec threads."""
+
+
+class NoRoomError(RefusedError):
+    """The memory for messages is used up."""
+
+
+class ExpiredError(ServingError):
+    """The deadline passed before the reply was computed."""
+
+    kind = ErrorKind.DEADLINE
+
+
+class ComputeError(ServingError):
+    """A model failed on a batch, did not end in time, or returned outputs that cannot be decoded."""
+
+
 class UnusableOutputError(ComputeError):
-    """The output of a model for one input is unusable; `violations` names the input."""
+    """A model returned unusable outputs for one input; `violations` names the input."""
 
     def __init__(self, violation: Violation) -> None:
         self.violations = [violation]
         super().__init__(str(violation))
 
 
-class ModelNotFoundError(LookupError):
-    """No model, or no version, of that name is loaded."""
+REFUSAL_REASONS: dict[type[Exception], str] = {
+    UnauthenticatedError: "unauthenticated",
+    TooManyCallsError: "client_concurrency",
+    MessageTooLargeError: "message_too_large",
+    UnreadRepliesError: "unread_replies",
+    ReceivingError: "receiving",
+    NoRoomError: "no_room",
+    TooManyWatchesError: "watches",
+    NoThreadError: "threads",
+}
+"""Label `reason` of the metric `bertline_refused_total`, for calls that are refused before they are handled."""
 
 
-class UnauthenticatedError(Exception):
-    """The call carries none of the tokens that are asked for."""
-
-
-class TooManyCallsError(Exception):
-    """The client has as many calls under way as it may."""
-
-
-class UnreadRepliesError(Exception):
-    """The connection has not read the replies that it has asked for."""
-
-
-class TooManyWatchesError(Exception):
-    """Too many watches of health are open."""
-
-
-class ReceivingError(RefusedError):
-    """There is no room for a message that is on its way, or it takes too long."""
-
-
-class NoThreadError(RefusedError):
-    """Too many calls or bytes wait for a thread that reads requests."""
-
-
-class NoRoomError(RefusedError):
-    """The messages that the server holds take as much memory as they may."""
-
-
-class UnknownMethodError(LookupError):
-    """No service has a method of that name."""
-
-
-class NoSuchServiceError(LookupError):
-    """No service of that name tells its health."""
-
-
-class NoMessageError(ValueError):
-    """The client ended its side of a call without a message."""
-
-
-class MessageTooLargeError(RefusedError):
-    """A request, or its reply, has more bytes than it may."""
-
-
-class UnavailableError(Exception):
-    """The server is starting or draining."""
-
-
-def told(error: Exception) -> str:
-    """A mistake in one line; of a file that cannot be read, which and why."""
+def error_line(error: Exception) -> str:
+    """Return an error of the user as one line. For a file that cannot be read, it names the file and the reason."""
     if isinstance(error, OSError) and error.filename and error.strerror:
         return f"cannot read `{error.filename}`: {error.strerror.lower()}"
     return " ".join(str(error).split()) or type(error).__name__
 
 
-CODES: dict[type[Exception], grpc.StatusCode] = {
-    InvalidRequestError: grpc.StatusCode.INVALID_ARGUMENT,
-    ModelNotFoundError: grpc.StatusCode.NOT_FOUND,
-    UnauthenticatedError: grpc.StatusCode.UNAUTHENTICATED,
-    TooManyCallsError: grpc.StatusCode.RESOURCE_EXHAUSTED,
-    UnreadRepliesError: grpc.StatusCode.RESOURCE_EXHAUSTED,
-    MessageTooLargeError: grpc.StatusCode.RESOURCE_EXHAUSTED,
-    TooManyWatchesError: grpc.StatusCode.RESOURCE_EXHAUSTED,
-    ReceivingError: grpc.StatusCode.RESOURCE_EXHAUSTED,
-    NoThreadError: grpc.StatusCode.RESOURCE_EXHAUSTED,
-    NoRoomError: grpc.StatusCode.RESOURCE_EXHAUSTED,
-    NoMessageError: grpc.StatusCode.INVALID_ARGUMENT,
-    UnknownMethodError: grpc.StatusCode.UNIMPLEMENTED,
-    NoSuchServiceError: grpc.StatusCode.NOT_FOUND,
-    QueueFullError: grpc.StatusCode.RESOURCE_EXHAUSTED,
-    TooLargeError: grpc.StatusCode.RESOURCE_EXHAUSTED,
-    HopelessError: grpc.StatusCode.DEADLINE_EXCEEDED,
-    ExpiredError: grpc.StatusCode.DEADLINE_EXCEEDED,
-    UnavailableError: grpc.StatusCode.UNAVAILABLE,
-    ComputeError: grpc.StatusCode.INTERNAL,
-    UnusableOutputError: grpc.StatusCode.INTERNAL,
-}
+def shorten(message: str) -> str:
+    """Cut a message, which may repeat long names from the request, to MAX_MESSAGE_BYTES."""
+    return message.encode(errors="replace")[:MAX_MESSAGE_BYTES].decode(errors="ignore")
 
 
-def status_of(error: Exception) -> grpc.Status:
-    """The status that tells a caller of an error; for fields, with a google.rpc.BadRequest that names them.
+def drop_tracebacks(error: BaseException | None) -> None:
+    """Drop the tracebacks of an error and its causes.
 
-    Where the violations are too many for the trailing metadata, the first ones are named, and the message tells how
-    many there are. An error that nobody foresaw is logged, and INTERNAL.
+    Futures, errors and frames refer to each other in cycles, and frames refer to requests. With tracebacks, all failed
+    requests would stay in memory until the garbage collector runs.
     """
-    code = CODES.get(type(error), grpc.StatusCode.INTERNAL)
-    message = str(error)
-    if type(error) not in CODES:
-        logger.error("unforeseen error", exc_info=error)
-        message = "internal error; the log of the server has more"
-    status = status_pb2.Status(code=code.value[0], message=cut(message))
-    if isinstance(error, InvalidRequestError | UnusableOutputError) and error.violations:
-        details = any_pb2.Any()
-        details.Pack(_bad_request(error.violations))
-        status.details.append(details)
-    found = rpc_status.to_status(status)
-    if isinstance(error, RefusedError):
-        return found._replace(trailing_metadata=(*found.trailing_metadata, _pushback(error)))
-    return found
-
-
-def _pushback(error: RefusedError) -> tuple[str, str]:
-    """When a client may try again, for its retry policy (gRFC A6); negative for never."""
-    return PUSHBACK, "-1" if error.retry_s is None else str(max(1, round(1e3 * error.retry_s)))
-
-
-async def abort(context: Any, error: Exception) -> NoReturn:
-    """End a call with the status of an error, beside what its trailing metadata hold already."""
-    status = status_of(error)
-    drop_frames(error)
-    metadata = (*context.trailing_metadata(), *status.trailing_metadata)
-    await context.abort(status.code, status.details, metadata)
-    raise AssertionError  # abort never returns
-
-
-def drop_frames(error: BaseException | None) -> None:
-    """Drop the tracebacks of an error and its causes. Futures, errors and frames refer to each other in cycles, and
-    frames to requests: all failed requests would stay in memory until the garbage collector runs."""
     while error:
         error.__traceback__ = None
         error = error.__cause__ or error.__context__
-
-
-def _bad_request(violations: Sequence[Violation]) -> error_details_pb2.BadRequest:
-    details = error_details_pb2.BadRequest()
-    for violation in violations:
-        entry = details.field_violations.add(field=violation.field, description=cut(violation.reason))
-        if details.ByteSize() > MAX_DETAILS_BYTES:
-            details.field_violations.remove(entry)
-            break
-    return details
-
-
-def cut(message: str) -> str:
-    """A message that is short enough to travel, whatever names of the caller's it repeats."""
-    return message.encode(errors="replace")[:MAX_MESSAGE_BYTES].decode(errors="ignore")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 from weakref import WeakSet
 
-from serving.core.errors import told
+from serving.core.errors import error_line
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ class Watched(Generic[T]):
 
     def _complain(self, error: Exception) -> None:
         """Log what is the same at every look once."""
-        if (complaint := told(error)) != self._complaint:
+        if (complaint := error_line(error)) != self._complaint:
             logger.error("what was read before stays in use: %s", complaint)
             self._complaint = complaint
 

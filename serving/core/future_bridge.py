@@ -1,4 +1,4 @@
-"""Futures of worker threads, awaited by an event loop that is woken once for all that have come meanwhile."""
+"""Futures of worker threads, awaited in an event loop that wakes up once for all that are done."""
 
 from __future__ import annotations
 
@@ -13,33 +13,34 @@ from serving.core.errors import UnavailableError
 T = TypeVar("T")
 
 
-class Arrivals:
-    """What `asyncio.wrap_future` does, but a batch of several calls wakes the loop once."""
+class FutureBridge:
+    """Awaits concurrent futures like `asyncio.wrap_future`, but a batch of several calls wakes the loop only once."""
 
     def __init__(self) -> None:
         self._waiters: deque[asyncio.Future[None]] = deque()
+        """Waiters whose futures are done."""
         self._is_woken = False
 
     async def wait(self, future: Future[T]) -> T:
-        """The result of a future, which is cancelled when the caller is.
+        """Return the result of a future. Cancel the future when the caller is cancelled.
 
         Raises:
-            UnavailableError: when it was cancelled because the server ends.
+            UnavailableError: when the future was cancelled because the server ends.
         """
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[None] = loop.create_future()
-        future.add_done_callback(lambda _: self._arrived(loop, waiter))
+        future.add_done_callback(lambda _: self._done(loop, waiter))
         try:
             await waiter
         except asyncio.CancelledError:
             future.cancel()
             raise
         if future.cancelled():
-            raise UnavailableError("the server ends; send it to another")
+            raise UnavailableError("the server ends; send the request to another one")
         return future.result()
 
-    def _arrived(self, loop: asyncio.AbstractEventLoop, waiter: asyncio.Future[Any]) -> None:
-        """In any thread."""
+    def _done(self, loop: asyncio.AbstractEventLoop, waiter: asyncio.Future[Any]) -> None:
+        """Wake the loop, from any thread."""
         self._waiters.append(waiter)
         if not self._is_woken:
             self._is_woken = True

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from serving.core.errors import told
-from serving.core.storage_threads import Detached
+from serving.core.errors import error_line
+from serving.core.storage_threads import StorageThreads
 from tasks.manifest import MANIFEST_FILE, MAX_MANIFEST_BYTES
 from tasks.model_directory import model_folders, no_models, version_paths
 from tasks.regular import read_regular
@@ -53,7 +53,7 @@ class Found:
         return key in self.models.get(key[0], ())
 
 
-async def look(directory: Path, threads: Detached) -> Found:
+async def look(directory: Path, threads: StorageThreads) -> Found:
     """Find the versions of each model. One thread looks at the whole directory, which is quick. While that thread
     hangs, each folder gets a thread of its own, so that a folder that hangs does not hide the others.
 
@@ -77,7 +77,7 @@ def _look_at_all(directory: Path) -> Found:
         try:
             paths = version_paths(folder)
         except Exception as error:
-            found.unreadable[folder] = told(error)
+            found.unreadable[folder] = error_line(error)
         else:
             found.add(folder, [(path, _content_or_trouble(path, found)) for path in paths])
     return found
@@ -87,25 +87,25 @@ def _content_or_trouble(path: Path, found: Found) -> Content | None:
     try:
         return content(path)
     except Exception as error:
-        found.unreadable[path] = told(error)
+        found.unreadable[path] = error_line(error)
         return None
 
 
-async def _look_into(folder: Path, found: Found, threads: Detached) -> None:
+async def _look_into(folder: Path, found: Found, threads: StorageThreads) -> None:
     try:
         paths = await threads.call(folder, partial(version_paths, folder))
     except Exception as error:
-        found.unreadable[folder] = told(error)
+        found.unreadable[folder] = error_line(error)
         return
     contents = await asyncio.gather(*(_content_of(path, found, threads) for path in paths))
     found.add(folder, list(zip(paths, contents, strict=True)))
 
 
-async def _content_of(path: Path, found: Found, threads: Detached) -> Content | None:
+async def _content_of(path: Path, found: Found, threads: StorageThreads) -> Content | None:
     try:
         return await threads.call(path, partial(content, path))
     except Exception as error:
-        found.unreadable[path] = told(error)
+        found.unreadable[path] = error_line(error)
         return None
 
 

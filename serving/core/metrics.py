@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-import grpc
 from prometheus_client import (
     CollectorRegistry,
     Counter,
@@ -20,40 +19,22 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from serving.core import file_watcher as watched
+from serving.core.errors import REFUSAL_REASONS, DeadlineTooShortError, QueueFullError, TooLargeError
 from serving.core.models import Model, State
-from serving.core.scheduler import Batch, HopelessError, QueueFullError, TooLargeError
+from serving.core.scheduler import Batch
 from tasks.model_directory import MODEL_FILE
 
-RPC_LABELS = ("grpc_service", "grpc_method", "grpc_type")
 MODEL_LABELS = ("model", "version", "task")
-REJECTIONS = {QueueFullError: "queue_full", TooLargeError: "request_too_large", HopelessError: "deadline"}
+REJECTIONS = {QueueFullError: "queue_full", TooLargeError: "request_too_large", DeadlineTooShortError: "deadline"}
 VERSION_LABELS = ("model", "version")
 LOADED, FAILED = "loaded", "failed"
 HIT, MISS = "hit", "miss"
 CODEC, TOKENIZE = "codec", "tokenize"
-REFUSALS = (
-    "unauthenticated",
-    "client_concurrency",
-    "message_too_large",
-    "unread_replies",
-    "receiving",
-    "no_room",
-    "watches",
-    "threads",
-)
+REFUSALS = tuple(REFUSAL_REASONS.values())
 
 SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 TOKENS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
-
-
-@dataclass(frozen=True, slots=True)
-class Method:
-    """The series of one method."""
-
-    started: Counter
-    handling: Histogram
-    handled: Mapping[grpc.StatusCode, Counter]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,21 +54,11 @@ class OfModel:
 class Metrics:
     """All series of one server, in a registry of their own. May be called from any thread."""
 
-    def __init__(self, services: Mapping[str, Iterable[str]]) -> None:
-        """Make the series; those of all methods exist from the start.
-
-        Args:
-            services: full names of the services whose calls are counted -> their methods.
-        """
+    def __init__(self) -> None:
         disable_created_metrics()
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         counter, histogram = partial(Counter, registry=self.registry), partial(Histogram, registry=self.registry)
-        self._started = counter("grpc_server_started_total", "RPCs started.", RPC_LABELS)
-        self._handled = counter("grpc_server_handled_total", "RPCs ended, by status.", (*RPC_LABELS, "grpc_code"))
-        self._handling = histogram(
-            "grpc_server_handling_seconds", "From start to end of an RPC.", RPC_LABELS, buckets=SECONDS
-        )
         self._wait = histogram(
             "bertline_wait_seconds",
             "A request's wait for a thread that reads or answers it.",
@@ -150,19 +121,6 @@ class Metrics:
             self._refused.labels(reason)
         self._of_models: dict[tuple[str, str, str], OfModel] = {}
         """By labels: looking for eight series takes 1% of a call."""
-        self._methods = {
-            f"/{service}/{method}": self._method(service, method)
-            for service, methods in services.items()
-            for method in methods
-        }
-
-    def _method(self, service: str, method: str) -> Method:
-        labels = (service, method, "unary")
-        return Method(
-            started=self._started.labels(*labels),
-            handling=self._handling.labels(*labels),
-            handled={code: self._handled.labels(*labels, _code_name(code)) for code in grpc.StatusCode},
-        )
 
     def _of(self, model: Model) -> OfModel:
         labels = _labels(model)
@@ -245,17 +203,6 @@ class Metrics:
         self._queue_tokens.remove(*labels)
         self._info.remove(*labels)
         self._load_seconds.remove(*labels[:2])
-
-    def started(self, path: str) -> None:
-        """A call of a method, `/service/name`, came; other services' are not counted."""
-        if method := self._methods.get(path):
-            method.started.inc()
-
-    def handled(self, path: str, code: grpc.StatusCode, seconds: float) -> None:
-        """It ended."""
-        if method := self._methods.get(path):
-            method.handling.observe(seconds)
-            method.handled[code].inc()
 
     def refused(self, reason: str) -> None:
         """A call may not come in; `reason` is one of REFUSALS."""
@@ -363,8 +310,3 @@ class _Dropped(Collector):
 
 def _labels(model: Model) -> tuple[str, str, str]:
     return model.manifest.name, model.manifest.version, model.manifest.task
-
-
-def _code_name(code: grpc.StatusCode) -> str:
-    """As dashboards know it: `InvalidArgument`, with OK in capitals."""
-    return "OK" if code is grpc.StatusCode.OK else code.name.title().replace("_", "")

@@ -1,4 +1,4 @@
-"""Pacing of refusals, so that callers that always ask again at once do not keep the event loop busy."""
+"""Pacing of refusals: callers that retry at once must not keep the event loop busy."""
 
 from __future__ import annotations
 
@@ -6,29 +6,30 @@ import asyncio
 from collections import OrderedDict
 
 RATE = 100.0
-"""Refusals a second that are sent without delay; beyond it, callers that are refused again and again have to wait."""
+"""Refusals per second that are sent without delay. Beyond it, callers that are refused repeatedly have to wait."""
 HOLD_S = 2.0
-"""Longest time that a refusal is held back, and the time for which a caller counts as refused before."""
+"""Longest delay of a refusal; also the time for which a caller counts as recently refused."""
 MARGIN_S = 0.05
-"""Seconds before the deadline of its call at which a held refusal is sent, so that it comes in time."""
+"""Seconds before the deadline of its call at which a delayed refusal is sent, so that it arrives in time."""
 MAX_HELD = 1000
-"""Refusals that may be held at one time; more are sent at once."""
+"""Maximum number of refusals that are delayed at the same time. Further ones are sent at once."""
 
 
-class Refusals:
-    """Holds back refusals to callers that ask too often, and spreads them over time. Lives in one event loop."""
+class RefusalPacer:
+    """Delays refusals to callers that retry too fast, and spreads them over time. Lives in one event loop."""
 
     def __init__(self) -> None:
         self._next_s = 0.0
-        """When the refusals sent so far have had their time, at RATE; a second behind and HOLD_S ahead at most."""
+        """Time at which all refusals so far would have been sent at RATE; between a second ago and HOLD_S ahead."""
         self._last_s: OrderedDict[str, float] = OrderedDict()
-        """When each caller was last refused, latest last."""
+        """Time at which each caller was last refused, latest last."""
         self._num_held = 0
 
-    async def pace(self, caller: str, remaining_s: float | None) -> None:
+    async def wait(self, caller: str, remaining_s: float | None) -> None:
         """Wait until a refusal may be sent.
 
         Args:
+            caller: token or connection.
             remaining_s: seconds until the deadline of the call; None for a call without one.
         """
         now_s = asyncio.get_running_loop().time()
@@ -46,7 +47,7 @@ class Refusals:
             self._num_held -= 1
 
     def _was_refused(self, caller: str, now_s: float) -> bool:
-        """Return whether a caller was refused a short while ago, and note that it is refused now."""
+        """Return whether a caller was refused recently, and record that it is refused now."""
         while self._last_s and next(iter(self._last_s.values())) < now_s - HOLD_S:
             self._last_s.popitem(last=False)
         was_refused = caller in self._last_s

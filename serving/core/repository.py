@@ -18,10 +18,10 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from serving.core.errors import cut, told
+from serving.core.errors import error_line, shorten
 from serving.core.look import Content, Found, Key, Versions, content, look
 from serving.core.models import Model, Models, State, Version
-from serving.core.storage_threads import Detached, Work
+from serving.core.storage_threads import StorageThreads, StorageWork
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ class _Slot:
     error: str = ""
     told: bool = True
     """Whether the error is known outside: a directory may be seen while it is being written."""
-    loading: Work[Model] | None = None
+    loading: StorageWork[Model] | None = None
     """A load that has not ended, even if no look waits for it any more."""
     is_late: bool = False
     """Whether no look waits for the load any more."""
@@ -110,7 +110,7 @@ class Repository:
         self._complaint = ""
         self._found = Found(directory)
         """Result of the last look; models that could not be read then are as the look before found them."""
-        self._threads = Detached()
+        self._threads = StorageThreads()
         self._polls = False
         self._wanted_s: float | None = None
         """When a look at the whole directory became due, on the monotonic clock; None while none is due."""
@@ -175,7 +175,7 @@ class Repository:
                 await self.refresh(patient=not at_once)
                 self._complaint = ""
             except (ValueError, OSError) as error:
-                self._complain(f"{told(error)}; what is loaded goes on serving")
+                self._complain(f"{error_line(error)}; what is loaded goes on serving")
             except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):
                 raise
             except BaseException:  # a watcher that has ended would look like one that finds nothing new
@@ -290,10 +290,10 @@ class Repository:
             slot.pause_s = 0.0
             self._put(key, slot, future.result(), time.perf_counter() - started_s)
         elif isinstance(error, (ValueError, OSError)):
-            slot.error = cut(told(error))
+            slot.error = shorten(error_line(error))
         else:
             logger.error("loading %s/%s failed", *key, exc_info=error)
-            slot.error = cut(f"unforeseen {type(error).__name__}; the log of the server has more")
+            slot.error = shorten(f"unforeseen {type(error).__name__}; the log of the server has more")
         if isinstance(error, OSError):
             slot.pause_s = min(max(RETRY_S, 2 * slot.pause_s), MAX_RETRY_S)
             slot.retry_s = time.monotonic() + slot.pause_s

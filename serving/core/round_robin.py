@@ -1,4 +1,4 @@
-"""Queue that serves callers in turns, so that a caller with many items does not keep the others waiting."""
+"""Round-robin queue: callers take turns, so that one with many items does not keep the others waiting."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ T = TypeVar("T", bound=Hashable)
 
 
 @dataclass(slots=True)
-class _Line(Generic[T]):
-    """The items of one caller, oldest first."""
+class _CallerQueue(Generic[T]):
+    """Items of one caller, oldest first."""
 
     sizes: dict[T, int] = field(default_factory=dict)
     size: int = 0
 
 
-class Turns(Generic[T]):
-    """Items in the order of their callers' turns; those of one caller in their own order."""
+class RoundRobinQueue(Generic[T]):
+    """Queue that takes one item of each caller in turn; the items of a caller keep their order."""
 
     def __init__(self) -> None:
-        self._lines: dict[str, _Line[T]] = {}
-        """By caller, in the order of their turns."""
+        self._queues: dict[str, _CallerQueue[T]] = {}
+        """Queues by caller, in the order of their turns."""
         self.size = 0
-        """Sum of the sizes of all items."""
+        """Total size of all items."""
         self._count = 0
 
     def __len__(self) -> int:
@@ -32,42 +32,42 @@ class Turns(Generic[T]):
 
     def callers(self) -> list[str]:
         """Return the callers that have items, in the order of their turns."""
-        return list(self._lines)
+        return list(self._queues)
 
     def put(self, caller: str, item: T, size: int = 1) -> None:
-        """Add an item behind those of its caller."""
-        line = self._lines.setdefault(caller, _Line())
-        line.sizes[item] = size
-        line.size += size
+        """Add an item of a caller."""
+        queue = self._queues.setdefault(caller, _CallerQueue())
+        queue.sizes[item] = size
+        queue.size += size
         self.size += size
         self._count += 1
 
     def take(self, may: Callable[[str], bool] = lambda caller: True) -> tuple[str, T] | None:
-        """Remove the next item of the first caller that may; None where there is none."""
-        caller = next(filter(may, self._lines), None)
+        """Remove the oldest item of the next caller for which `may` is true; return None if there is none."""
+        caller = next(filter(may, self._queues), None)
         if caller is None:
             return None
-        item = next(iter(self._lines[caller].sizes))
+        item = next(iter(self._queues[caller].sizes))
         self.discard(caller, item)
-        if line := self._lines.pop(caller, None):
-            self._lines[caller] = line  # behind all others
+        if queue := self._queues.pop(caller, None):
+            self._queues[caller] = queue  # its next turn is after all others
         return caller, item
 
     def take_back(self) -> T:
         """Remove the newest item of the caller whose items have the largest total size."""
-        caller = max(self._lines, key=lambda name: self._lines[name].size)
-        item = next(reversed(self._lines[caller].sizes))
+        caller = max(self._queues, key=lambda name: self._queues[name].size)
+        item = next(reversed(self._queues[caller].sizes))
         self.discard(caller, item)
         return item
 
     def discard(self, caller: str, item: T) -> None:
         """Remove an item of a caller, if it is still there."""
-        line = self._lines.get(caller)
-        if line is None or item not in line.sizes:
+        queue = self._queues.get(caller)
+        if queue is None or item not in queue.sizes:
             return
-        size = line.sizes.pop(item)
-        line.size -= size
+        size = queue.sizes.pop(item)
+        queue.size -= size
         self.size -= size
         self._count -= 1
-        if not line.sizes:
-            del self._lines[caller]
+        if not queue.sizes:
+            del self._queues[caller]

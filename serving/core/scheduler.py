@@ -17,6 +17,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
 
+from serving.core.errors import (
+    ComputeError,
+    DeadlineTooShortError,
+    ExpiredError,
+    QueueFullError,
+    RefusedError,
+    TooLargeError,
+)
 from serving.core.job import ANYONE, Done, Entry, Job, Model, Origin, Run
 from serving.core.latency_model import Forecast
 from serving.core.queue import Queue
@@ -33,35 +41,6 @@ RESERVE = 0.2
 computed would take each free place before refused callers ask again."""
 ABORT_S = 5.0
 """Seconds that an aborted run may take to end, before its worker is given up."""
-
-
-class RefusedError(Exception):
-    """Nothing was computed, since it could not be done in time."""
-
-    def __init__(self, message: str, retry_s: float | None = None) -> None:
-        super().__init__(message)
-        self.retry_s = retry_s
-        """Seconds after which to try again; None where that would not help."""
-
-
-class QueueFullError(RefusedError):
-    """There is too much to do already."""
-
-
-class TooLargeError(RefusedError):
-    """Not even an empty queue would take it."""
-
-
-class HopelessError(RefusedError):
-    """The deadline would pass before all is computed."""
-
-
-class ExpiredError(Exception):
-    """The deadline passed before all was computed."""
-
-
-class ComputeError(Exception):
-    """A model failed on a batch or did not end, or its outputs could not be decoded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +150,7 @@ class Scheduler:
         with self._changed:
             try:
                 self._admit(model, num_tokens, learnt, deadline_s, HEADROOM, origin)
-            except (TooLargeError, HopelessError):
+            except (TooLargeError, DeadlineTooShortError):
                 measured = self.forecast.measured(model)
                 if self._busy or self._queue.first() or measured >= learnt:
                     raise
@@ -205,7 +184,7 @@ class Scheduler:
         Raises:
             QueueFullError: when there is too much to do already.
             TooLargeError: when it is too much for an empty queue.
-            HopelessError: when the deadline would pass before all is computed.
+            DeadlineTooShortError: when the deadline would pass before all is computed.
         """
         learnt = self.forecast.seconds_per_token(model)
         job = Job(
@@ -315,7 +294,7 @@ class Scheduler:
         if deadline_s is not None and now_s + headroom * total_s > deadline_s:
             left_s = max(0.0, deadline_s - now_s)
             reserve = f", too little for a reserve of {headroom - 1:.0%}" if left_s >= total_s else ""
-            raise HopelessError(
+            raise DeadlineTooShortError(
                 f"the deadline cannot be met: about {total_s:.3g} s are needed, {left_s:.3g} s are left{reserve}",
                 retry_s=wait_s,
             )

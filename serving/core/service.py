@@ -13,14 +13,15 @@ import grpc
 
 from serving.core.admission import Admitted, Incoming, Intake, note_model
 from serving.core.cache import Known, ReplyCache, request_key
-from serving.core.calls import Stage, current_call
-from serving.core.codec_pool import NUM_THREADS, SMALL_BYTES, Offload
-from serving.core.errors import UnavailableError
-from serving.core.future_bridge import Arrivals
+from serving.core.calls import Stage
+from serving.core.codec_pool import NUM_THREADS, SMALL_BYTES, CodecPool
+from serving.core.errors import RefusedError, UnavailableError
+from serving.core.future_bridge import FutureBridge
 from serving.core.limits import Limits
 from serving.core.metrics import CODEC, TOKENIZE, Metrics
 from serving.core.models import Model, Models
-from serving.core.scheduler import Done, RefusedError, Scheduler
+from serving.core.scheduler import Done, Scheduler
+from serving.grpc_api.current import current_call
 from tasks.features import Features
 
 OUTPUTS_PER_BYTE = 4
@@ -113,13 +114,13 @@ class Servicer:
         self.num_calls = 0
         """Calls that have come, refused ones included."""
         self.intake = Intake(scheduler, metrics, limits)
-        self.offload = Offload(CODEC, NUM_THREADS, metrics.waited)
-        self.tokenizing = Offload(TOKENIZE, 1, metrics.waited, max_size=TOKENIZE_BYTES)
+        self.offload = CodecPool(CODEC, NUM_THREADS, metrics.waited)
+        self.tokenizing = CodecPool(TOKENIZE, 1, metrics.waited, max_size=TOKENIZE_BYTES)
         """For `Tokenize`, a thread of its own: no forecast bounds what waits for it, and no other call is to."""
         self._scheduler = scheduler
         self._metrics = metrics
         self._cache = cache
-        self._arrivals = Arrivals()
+        self._arrivals = FutureBridge()
 
     @property
     def is_busy(self) -> bool:
@@ -171,7 +172,7 @@ class Servicer:
         if self._cache is None:
             return (await self._compute(prepare, incoming))[1].whole
         models, call = self.models, incoming.call
-        key = await self.offload(len(raw), partial(request_key, call.path, raw), small=ADMITTED_BYTES)
+        key = await self.offload.run(call, len(raw), partial(request_key, call.path, raw), small=ADMITTED_BYTES)
         if known := self._cache.get(key):
             note_model(call, known.model, known.num_inputs)
             call.num_tokens, call.from_cache = known.num_tokens, True
@@ -187,10 +188,10 @@ class Servicer:
 
     async def _compute(self, prepare: Prepare, incoming: Incoming) -> tuple[Model, Reply]:
         call, num_bytes = incoming.call, len(incoming.raw)
-        admitted, make = await self.offload(num_bytes, partial(prepare, incoming), small=ADMITTED_BYTES)
+        admitted, make = await self.offload.run(call, num_bytes, partial(prepare, incoming), small=ADMITTED_BYTES)
         call.hold(forecast := INPUT_BYTES * call.num_inputs + TOKEN_BYTES * admitted.num_tokens)
         submit = partial(self._submit, incoming, admitted, make)
-        submitted = await self.offload(admitted.size, submit, _cancel_submitted)
+        submitted = await self.offload.run(call, admitted.size, submit, _cancel_submitted)
         work, submitted_s = submitted.work, submitted.submitted_s
         if (more := submitted.num_bytes - forecast) > 0:
             try:
@@ -204,7 +205,7 @@ class Servicer:
         replying = Timed(work.reply)
         num_outputs = work.model.num_outputs([len(window) for windows in work.windows for window in windows])
         size = max(num_bytes, num_outputs // OUTPUTS_PER_BYTE)
-        reply: Reply = await self.offload(size, partial(replying, done))
+        reply: Reply = await self.offload.run(call, size, partial(replying, done))
         self._metrics.decoded(work.model, sum(submitted.decoding.seconds) + sum(replying.seconds))
         return work.model, reply
 

@@ -1,4 +1,4 @@
-"""Threads for work that may never end, such as reading storage that hangs. The exit does not wait for them."""
+"""Threads for work that may never end, such as reading from storage that hangs. The exit does not wait for them."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Generic, TypeVar, cast
 
-from serving.core.errors import drop_frames
+from serving.core.errors import drop_tracebacks
 
 T = TypeVar("T")
 
 IDLE_S = 10.0
-"""Seconds without any CPU time after which work counts as hanging: reading, or waiting for a turn, uses some."""
+"""Seconds without any CPU time after which work counts as hanging. Reading, or waiting for a lock, uses some."""
 MAX_WAIT_S = 120.0
-"""Longest wait for work, however busy it is."""
+"""Maximum seconds to wait for work, even if it uses CPU time."""
 
 
-class Work(Generic[T]):
-    """A function in a thread of its own."""
+class StorageWork(Generic[T]):
+    """Function that runs in a thread of its own."""
 
     def __init__(self, future: asyncio.Future[T]) -> None:
         self.future = future
-        """Its result. An error that is no `Exception`, as those of Rust's panics, comes as a RuntimeError."""
+        """Result. An error that is no `Exception`, such as a panic of Rust code, becomes a RuntimeError."""
         self.hangs = False
-        """Whether somebody has waited for it in vain."""
+        """True once a caller gave up waiting for it."""
         self._clock: int | None = None
 
     def run(self, function: Callable[[], T]) -> Callable[[], None]:
-        """Call the function, in its thread. Returns a function that settles `future`; the event loop must call it."""
+        """Call the function in this thread. Return a function that sets `future`, for the event loop to call."""
         if hasattr(time, "pthread_getcpuclockid"):  # macOS has none
             self._clock = time.pthread_getcpuclockid(threading.get_ident())
         result, error = _call(function)
@@ -46,7 +46,7 @@ class Work(Generic[T]):
             self.future.set_result(cast(T, result))
 
     async def wait(self) -> bool:
-        """Wait until it has ended, or seems to hang. Returns whether it has ended."""
+        """Wait until the work has ended or seems to hang. Return whether it has ended."""
         started_s = active_s = now_s = time.monotonic()
         used_s = self._used_s()
         while not self.future.done() and now_s - active_s < IDLE_S and now_s - started_s < MAX_WAIT_S:
@@ -57,43 +57,42 @@ class Work(Generic[T]):
         return not self.hangs
 
     def _used_s(self) -> float:
-        """Processor time of the thread; of the process where that is not known."""
-        with suppress(OSError):  # it has ended just now
+        """Return the CPU time of the thread, or of the process if that of the thread is unknown."""
+        with suppress(OSError):  # the thread has just ended
             return time.process_time() if self._clock is None else time.clock_gettime(self._clock)
         return 0.0
 
 
-class Detached:
-    """Starts work, for each key one at a time. Lives in one event loop."""
+class StorageThreads:
+    """Runs functions in threads, at most one at a time for each key. Lives in one event loop."""
 
     def __init__(self) -> None:
-        self._running: dict[Hashable, Work[Any]] = {}
+        self._running: dict[Hashable, StorageWork[Any]] = {}
 
     def __bool__(self) -> bool:
-        """Whether some work has not ended, even if nobody waits for it any more."""
+        """Return whether some work has not ended, even if nobody waits for it any more."""
         return bool(self._running)
 
-    def start(self, key: Hashable, function: Callable[[], T]) -> Work[T]:
-        """Call a function in a thread. Work of the same key must have ended.
+    def start(self, key: Hashable, function: Callable[[], T]) -> StorageWork[T]:
+        """Call a function in a new thread. Earlier work of the same key must have ended.
 
         Raises:
             RuntimeError: when the system has no more threads.
         """
         assert key not in self._running
         loop = asyncio.get_running_loop()
-        work: Work[T] = Work(loop.create_future())
-        work.future.add_done_callback(
-            lambda future: future.cancelled() or future.exception()
-        )  # perhaps nobody else asks
+        work: StorageWork[T] = StorageWork(loop.create_future())
+        # Perhaps nobody reads the result; asyncio would log an exception that nobody has read.
+        work.future.add_done_callback(lambda future: future.cancelled() or future.exception())
 
         def run() -> None:
             settle = work.run(function)
-            with suppress(RuntimeError):  # the loop was closed meanwhile
+            with suppress(RuntimeError):  # the loop was closed in the meantime
                 loop.call_soon_threadsafe(self._end, key, settle)
 
         self._running[key] = work
         try:
-            threading.Thread(target=run, name="detached", daemon=True).start()
+            threading.Thread(target=run, name="storage", daemon=True).start()
         except BaseException:
             del self._running[key]
             raise
@@ -104,28 +103,31 @@ class Detached:
         settle()
 
     async def call(self, key: Hashable, function: Callable[[], T]) -> T:
-        """Call a function in a thread, and wait for its result.
+        """Call a function in a thread and return its result.
 
         Args:
             key: identifies the work, also in the error.
+            function: called unless work of this key is still running, whose result is returned instead.
 
         Raises:
-            TimeoutError: when it seems to hang, or hangs since an earlier call.
+            TimeoutError: when the work seems to hang, or has hung since an earlier call.
         """
-        work: Work[T] = self._running.get(key) or self.start(key, function)
+        work: StorageWork[T] = self._running.get(key) or self.start(key, function)
         if not work.hangs and await work.wait():
             return work.future.result()
         raise TimeoutError(f"`{key}` does not answer: its storage hangs")
 
 
 def _call(function: Callable[[], T]) -> tuple[T | None, Exception | None]:
-    """Call a function; returns its result, or an error that a future takes. Expected errors lose their frames, which
-    hold what was loaded. Their callers' frames hold the future: the cycle would last until the garbage collector runs.
+    """Call a function. Return its result, or an error that a future accepts.
+
+    Expected errors lose their tracebacks, whose frames hold what was loaded. The frames of the callers hold the future:
+    this cycle would stay in memory until the garbage collector runs.
     """
     try:
         return function(), None
     except (ValueError, OSError) as error:
-        drop_frames(error)
+        drop_tracebacks(error)
         return None, error
     except StopIteration as error:
         return None, RuntimeError(f"StopIteration: {error}")

@@ -12,7 +12,6 @@ import grpc
 
 from bertline.v1 import encoder_pb2 as pb
 from serving.core.admission import Admitted, Incoming
-from serving.core.calls import current_call
 from serving.core.codec_pool import SEQUENCE_BYTES
 from serving.core.models import Model
 from serving.core.service import ADMITTED_BYTES, Behaviour, Servicer, deadline_of
@@ -20,6 +19,7 @@ from serving.endpoints import RPCS, Rpc
 from serving.endpoints.catalog import describe, reference, tokenize, write_results
 from serving.endpoints.wire import parse
 from serving.endpoints.work import Work
+from serving.grpc_api.current import current_call
 from tasks.base import AnyTask
 
 SERVICE = pb.DESCRIPTOR.services_by_name["Encoder"].full_name
@@ -68,10 +68,12 @@ class Encoder:
     async def _tokenize(self, raw: bytes, context: grpc.aio.ServicerContext) -> bytes:
         incoming = Incoming(raw, deadline_of(context), current_call())
         prepare = partial(self._prepare_tokenize, incoming)
-        model, inputs = await self._servicer.offload(len(raw), prepare, small=ADMITTED_BYTES)
+        model, inputs = await self._servicer.offload.run(incoming.call, len(raw), prepare, small=ADMITTED_BYTES)
         size = max(len(raw), SEQUENCE_BYTES * len(inputs))
         # A reply that names every token takes longer than its request tells.
-        return await self._servicer.tokenizing(size, partial(self._tokens, incoming, model, inputs), small=0)
+        return await self._servicer.tokenizing.run(
+            incoming.call, size, partial(self._tokens, incoming, model, inputs), small=0
+        )
 
     def _prepare_tokenize(self, incoming: Incoming) -> tuple[Model, Sequence[pb.TextInput]]:
         request = parse(pb.TokenizeRequest, incoming.raw, self._servicer.intake.reading(incoming))

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from serving.core.errors import NoSuchServiceError, cut
+from serving.core.errors import UnknownServiceError, shorten
 
 Status: TypeAlias = health_pb2.HealthCheckResponse.ServingStatus
 SERVING: Status = health_pb2.HealthCheckResponse.SERVING
@@ -55,7 +55,7 @@ class HealthServicer(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
         """The status of one service; NOT_FOUND where there is none of that name."""
         status = self._statuses.get(request.service)
         if status is None:
-            raise NoSuchServiceError(cut(f"no such service: `{request.service}`"))
+            raise UnknownServiceError(shorten(f"no such service: `{request.service}`"))
         return health_pb2.HealthCheckResponse(status=status)
 
     async def Watch(self, request: Any, context: Any) -> None:

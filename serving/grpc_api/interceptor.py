@@ -18,27 +18,29 @@ from grpc_reflection.v1alpha import reflection
 
 from serving.core.bearer_tokens import Tokens
 from serving.core.budget import Budget
-from serving.core.calls import Call, current_call, hold_nothing, set_current_call
+from serving.core.calls import Call
 from serving.core.errors import (
     InvalidRequestError,
     MessageTooLargeError,
     NoRoomError,
     NoThreadError,
     ReceivingError,
+    RefusedError,
     TooManyCallsError,
     TooManyWatchesError,
     UnauthenticatedError,
     UnknownMethodError,
     UnreadRepliesError,
-    abort,
-    cut,
-    drop_frames,
+    drop_tracebacks,
+    shorten,
 )
 from serving.core.metrics import Metrics
-from serving.core.refusal_pacing import Refusals
-from serving.core.scheduler import RefusedError
+from serving.core.refusal_pacing import RefusalPacer
+from serving.grpc_api.current import current_call, set_current_call
 from serving.grpc_api.receiving import Receiving
 from serving.grpc_api.resets import Resets
+from serving.grpc_api.rpc_metrics import RpcMetrics
+from serving.grpc_api.status import abort
 from serving.grpc_api.unread import Unread
 
 REQUEST_ID = "x-request-id"
@@ -83,6 +85,7 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]
     def __init__(
         self,
         metrics: Metrics,
+        rpc_metrics: RpcMetrics,
         *,
         tokens: Tokens | None = None,
         open_health: bool = False,
@@ -106,6 +109,7 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             observers: called with each call that has ended, except successful ones of the health service.
         """
         self._metrics = metrics
+        self._rpc_metrics = rpc_metrics
         self._tokens = tokens
         self._open_health = open_health
         self._max_concurrent = max_concurrent_per_client
@@ -114,7 +118,7 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         self._receiving = receiving
         self._budget = budget
         self._unread = Unread(budget, patience_s)
-        self._refusals = Refusals()
+        self._refusals = RefusalPacer()
         self._resets = Resets()
         self._watches: Counter[str] = Counter()
         self._under_way: Counter[str] = Counter()
@@ -180,20 +184,20 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         call = current_call()
         call.connection = context.peer()
         context.set_trailing_metadata(((REQUEST_ID, call.request_id),))
-        self._metrics.started(call.path)
+        self._rpc_metrics.started(call.path)
         given_s = context.time_remaining()
         call.deadline_s = None if given_s is None else time.monotonic() + given_s
         try:
             return await self._answer(call, answer, context)
         except asyncio.CancelledError as error:
-            drop_frames(error)
-            call.code = _code_of_cancellation(given_s, context.time_remaining())
-            if call.code is grpc.StatusCode.CANCELLED or context.time_remaining() > (given_s or 0.0) / 2:
+            drop_tracebacks(error)
+            call.status = _code_of_cancellation(given_s, context.time_remaining()).name
+            if call.status == "CANCELLED" or context.time_remaining() > (given_s or 0.0) / 2:
                 self._resets.add(call.connection)
             raise
         except Exception as error:
-            call.code, call.details = context.code() or grpc.StatusCode.UNKNOWN, context.details()
-            drop_frames(error)  # gRPC keeps the one by which calls are aborted, and that keeps all of these
+            call.status, call.details = (context.code() or grpc.StatusCode.UNKNOWN).name, context.details()
+            drop_tracebacks(error)  # gRPC keeps the one by which calls are aborted, and that keeps all of these
             raise
         finally:
             self._end(call)
@@ -208,8 +212,8 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             if reason := REASONS.get(type(error)):
                 self._metrics.refused(reason)
             if isinstance(error, RefusedError) and not isinstance(error, MessageTooLargeError):
-                drop_frames(error)  # they hold data of the call, which the budget no longer counts
-                await self._refusals.pace(call.caller, context.time_remaining())
+                drop_tracebacks(error)  # they hold data of the call, which the budget no longer counts
+                await self._refusals.wait(call.caller, context.time_remaining())
             await abort(context, error)
 
     async def _run_one(self, behaviour: Behaviour, deserialize: Deserialize, call: Call, context: Any) -> Any:
@@ -246,7 +250,7 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         if call.refusal:
             raise call.refusal
         if call.path not in self._handlers:
-            raise UnknownMethodError(cut(f"no such method: `{call.path}`"))
+            raise UnknownMethodError(shorten(f"no such method: `{call.path}`"))
 
         async def requests() -> AsyncIterator[Any]:
             async for raw in self._receiving.messages(call.connection, context):
@@ -304,10 +308,9 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         call.held_bytes += num_bytes
 
     def _end(self, call: Call) -> None:
-        call.has_ended, call.hold = True, hold_nothing  # the other one refers to the call
-        call.seconds = time.monotonic() - call.started_s
-        self._metrics.handled(call.path, call.code, call.seconds)
-        if call.code is grpc.StatusCode.OK and _is_health(call):
+        call.end()
+        self._rpc_metrics.handled(call.path, call.status, call.seconds)
+        if call.status == "OK" and _is_health(call):
             return
         for observer in self._observers:
             observer(call)
@@ -352,7 +355,7 @@ def _max_reply_bytes(value: str | None) -> int | None:
         InvalidRequestError: when it is no number.
     """
     if value is not None and not (value.isascii() and value.isdigit() and len(value) < 20):
-        raise InvalidRequestError(cut(f"`{MAX_REPLY}` must be a number of bytes: `{value}`"))
+        raise InvalidRequestError(shorten(f"`{MAX_REPLY}` must be a number of bytes: `{value}`"))
     return None if value is None else int(value)
 
 

@@ -21,8 +21,9 @@ from typing import Any, NoReturn
 
 import grpc
 
-from serving.core.errors import NoMessageError, ReceivingError, abort, drop_frames
-from serving.core.round_robin import Turns
+from serving.core.errors import NoMessageError, ReceivingError, drop_tracebacks
+from serving.core.round_robin import RoundRobinQueue
+from serving.grpc_api.status import abort
 from serving.grpc_api.uncancelled import uncancelled
 
 WINDOW_BYTES = 32 * 1024
@@ -101,7 +102,9 @@ class Receiving:
         """Quick and slow ones by connection."""
         self._known: OrderedDict[str, float] = OrderedDict()
         """When each known connection was last slow; -inf for those that have been prompt since."""
-        self._waiting: dict[_Standing, Turns[asyncio.Future[None]]] = {standing: Turns() for standing in _Standing}
+        self._waiting: dict[_Standing, RoundRobinQueue[asyncio.Future[None]]] = {
+            standing: RoundRobinQueue() for standing in _Standing
+        }
         self._num_turns = 0
         self._timer: asyncio.TimerHandle | None = None
         self._was_late = False
@@ -281,4 +284,4 @@ class Receiving:
     def _has_given_up(self, given_up: asyncio.Future[NoReturn]) -> None:
         self._giving_up.discard(given_up)
         if not given_up.cancelled():
-            drop_frames(given_up.exception())
+            drop_tracebacks(given_up.exception())

@@ -5,10 +5,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any, cast
-
-import grpc
 
 from serving.core.calls import Call
 
@@ -18,18 +17,6 @@ CLOSE_S = 1.0
 """How long a server that ends waits for a collector that does not answer."""
 SERVICE_NAME = "bertline"
 """Unless OTEL_SERVICE_NAME or OTEL_RESOURCE_ATTRIBUTES names another."""
-
-FAULTS = frozenset(
-    {
-        grpc.StatusCode.UNKNOWN,
-        grpc.StatusCode.DEADLINE_EXCEEDED,
-        grpc.StatusCode.UNIMPLEMENTED,
-        grpc.StatusCode.INTERNAL,
-        grpc.StatusCode.UNAVAILABLE,
-        grpc.StatusCode.DATA_LOSS,
-    }
-)
-"""Statuses that OpenTelemetry's conventions call errors of a server; the others are for the client to mend."""
 
 
 class Traces:
@@ -71,20 +58,32 @@ class Traces:
         self._num_spans = 0
         """That ended. Where too many wait, OpenTelemetry drops some before the exporter sees them."""
 
-    def __call__(self, call: Call) -> None:
-        """Trace a call that has ended."""
+    def observer(
+        self, attributes: Callable[[Call], Mapping[str, str | int]], faults: Collection[str]
+    ) -> Callable[[Call], None]:
+        """Return a function that traces an ended call of one protocol.
+
+        Args:
+            attributes: returns the attributes of a call's span that the conventions for the protocol ask for.
+            faults: names of the statuses that are errors of the server.
+        """
+        return partial(self._trace_call, attributes, faults)
+
+    def _trace_call(
+        self, attributes: Callable[[Call], Mapping[str, str | int]], faults: Collection[str], call: Call
+    ) -> None:
         epoch_ns = time.time_ns() - time.monotonic_ns()
         span = self._tracer.start_span(
             call.path[1:],
             context=self._propagator.extract(call.trace_context),
             kind=self._trace.SpanKind.SERVER,
             start_time=epoch_ns + _ns(call.started_s),
-            attributes=_attributes(call),
+            attributes={**attributes(call), **_attributes(call)},
         )
         if span.is_recording():
             self._num_spans += 1 + len(call.stages)
             self._add_stages(span, call, epoch_ns)
-        if call.code in FAULTS:
+        if call.status in faults:
             span.set_status(self._trace.Status(self._trace.StatusCode.ERROR, call.details))
         span.end(epoch_ns + _ns(call.started_s + call.seconds))
 
@@ -127,12 +126,7 @@ class _Sender:
 
 
 def _attributes(call: Call) -> dict[str, str | int]:
-    service, _, method = call.path[1:].rpartition("/")
     return {
-        "rpc.system": "grpc",
-        "rpc.service": service,
-        "rpc.method": method,
-        "rpc.grpc.status_code": call.code.value[0],
         "client.address": call.peer,
         "bertline.request_id": call.request_id,
         "bertline.model": call.model,

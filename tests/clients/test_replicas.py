@@ -13,7 +13,8 @@ import pytest
 from bertline import AsyncClient, Client
 from bertline.errors import ConnectionFailed, Overloaded
 from bertline.testing import FakeServer
-from serving.core.scheduler import QueueFullError, Scheduler
+from serving.core.errors import QueueFullError
+from serving.core.scheduler import Scheduler
 from tests.clients.command import Run
 from tests.serving.conftest import serve
 from tests.serving.models import write_model

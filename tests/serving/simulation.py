@@ -7,7 +7,8 @@ import itertools
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from serving.core.scheduler import Origin, RefusedError, Scheduler
+from serving.core.errors import RefusedError
+from serving.core.scheduler import Origin, Scheduler
 
 SECONDS_PER_TOKEN, SECONDS_PER_RUN = 10e-6, 100e-6
 

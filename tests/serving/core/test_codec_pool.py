@@ -7,11 +7,10 @@ from functools import partial
 import pytest
 
 from bertline.v1 import encoder_pb2 as pb
-from serving.core import codec_pool as offload_module
-from serving.core.calls import Call, set_current_call
-from serving.core.codec_pool import SMALL_BYTES, Offload
-from serving.core.errors import NoThreadError
-from serving.core.scheduler import ExpiredError
+from serving.core import codec_pool as codec_pool_module
+from serving.core.calls import Call
+from serving.core.codec_pool import SMALL_BYTES, CodecPool
+from serving.core.errors import ExpiredError, NoThreadError
 from tasks.tokenizer import Tokenizer
 from tests.serving.open_inference.messages import infer_request, stub
 
@@ -69,11 +68,10 @@ def test_much_work_in_few_bytes_is_done_beside_the_event_loop(server, monkeypatc
 def test_the_wait_for_a_thread_is_a_stage_of_the_call():
     """Each call is told of its own, and who counts waits of all."""
     waits, release = [], threading.Event()
-    offload = Offload("some", 1, lambda name, seconds: waits.append((name, seconds)))
+    pool = CodecPool("some", 1, lambda name, seconds: waits.append((name, seconds)))
 
     async def run(call, function):
-        set_current_call(call)
-        await offload(SMALL_BYTES + 1, function)
+        await pool.run(call, SMALL_BYTES + 1, function)
 
     async def run_both():
         first = asyncio.create_task(run(calls[0], lambda: release.wait(10)))
@@ -84,7 +82,7 @@ def test_the_wait_for_a_thread_is_a_stage_of_the_call():
 
     calls = [Call("/service/Method", str(number)) for number in range(2)]
     asyncio.run(run_both())
-    offload.close()
+    pool.close()
 
     stages = [call.stages[0] for call in calls]
     assert [stage.name for stage in stages] == ["wait", "wait"]
@@ -95,14 +93,13 @@ def test_the_wait_for_a_thread_is_a_stage_of_the_call():
 def test_what_would_wait_too_long_is_refused():
     """Where too many bytes wait, the caller with most loses a call; one of any size may wait."""
     release = threading.Event()
-    offload = Offload("some", 1, lambda name, seconds: None, max_size=10_000)
+    pool = CodecPool("some", 1, lambda name, seconds: None, max_size=10_000)
 
     async def run_as(client, size):
-        set_current_call(call_of(client))
-        return await offload(size, lambda: client)
+        return await pool.run(call_of(client), size, lambda: client)
 
     async def run():
-        first = asyncio.create_task(offload(2000, lambda: release.wait(10)))
+        first = asyncio.create_task(pool.run(None, 2000, lambda: release.wait(10)))
         await asyncio.sleep(0.05)
         tasks = [asyncio.create_task(run_as(*item)) for item in (("a", 20_000), ("b", 2000), ("b", 7000), ("c", 2000))]
         await asyncio.sleep(0.05)
@@ -113,25 +110,25 @@ def test_what_would_wait_too_long_is_refused():
     found = asyncio.run(run())
     assert [type(item) for item in found] == [NoThreadError, str, NoThreadError, str]
     assert found[0].retry_s > 0
-    offload.close()
+    pool.close()
 
 
 def test_calls_that_were_cancelled_leave_nothing(monkeypatch):
     """They give back their memory and their place at once, however long the threads are busy."""
-    monkeypatch.setattr(offload_module, "MAX_WAITING", 5)
+    monkeypatch.setattr(codec_pool_module, "MAX_WAITING", 5)
     release, kept = threading.Event(), []
-    offload = Offload("some", 1, lambda name, seconds: None)
+    pool = CodecPool("some", 1, lambda name, seconds: None)
 
     class Request:
         pass
 
     async def run():
-        first = asyncio.create_task(offload(2000, lambda: release.wait(10)))
+        first = asyncio.create_task(pool.run(None, 2000, lambda: release.wait(10)))
         await asyncio.sleep(0.05)
         for _ in range(20):
             request = Request()
             kept.append(weakref.ref(request))
-            task = asyncio.create_task(offload(2000, partial(id, request)))
+            task = asyncio.create_task(pool.run(None, 2000, partial(id, request)))
             del request
             await asyncio.sleep(0)
             task.cancel()
@@ -139,14 +136,14 @@ def test_calls_that_were_cancelled_leave_nothing(monkeypatch):
             del task
         await asyncio.sleep(0.05)
         gone = not any(item() for item in kept)
-        last = asyncio.create_task(offload(2000, lambda: "answered"))
+        last = asyncio.create_task(pool.run(None, 2000, lambda: "answered"))
         await asyncio.sleep(0)
         release.set()
         await first
-        return gone, await last, offload._threads._work_queue.qsize()
+        return gone, await last, pool._threads._work_queue.qsize()
 
     assert asyncio.run(run()) == (True, "answered", 0)
-    offload.close()
+    pool.close()
 
 
 def call_of(client, **changes):
@@ -156,14 +153,13 @@ def call_of(client, **changes):
 def in_turns(calls, function):
     """Run `function(number)` for each call while the one thread was busy; returns what came of each."""
     release = threading.Event()
-    offload = Offload("some", 1, lambda name, seconds: None)
+    pool = CodecPool("some", 1, lambda name, seconds: None)
 
     async def run(number, call):
-        set_current_call(call)
-        return await offload(SMALL_BYTES + 1, lambda: function(number))
+        return await pool.run(call, SMALL_BYTES + 1, lambda: function(number))
 
     async def run_all():
-        first = asyncio.create_task(offload(SMALL_BYTES + 1, lambda: release.wait(10)))
+        first = asyncio.create_task(pool.run(None, SMALL_BYTES + 1, lambda: release.wait(10)))
         await asyncio.sleep(0.05)
         tasks = [asyncio.create_task(run(number, call)) for number, call in enumerate(calls)]
         await asyncio.sleep(0.05)
@@ -178,7 +174,7 @@ def in_turns(calls, function):
     try:
         return asyncio.run(run_all())
     finally:
-        offload.close()
+        pool.close()
 
 
 def test_callers_have_turns():
@@ -203,7 +199,7 @@ def test_work_that_nobody_waits_for():
 
 def test_too_many_calls(monkeypatch):
     """What waits is bounded by number, too."""
-    monkeypatch.setattr(offload_module, "MAX_WAITING", 3)
+    monkeypatch.setattr(codec_pool_module, "MAX_WAITING", 3)
     found = in_turns([call_of("a") for _ in range(5)], lambda number: number)
 
     assert found[:3] == [0, 1, 2]
@@ -213,12 +209,12 @@ def test_too_many_calls(monkeypatch):
 def test_closing_ends_what_waits():
     """Calls that wait for a thread end when there will be none."""
     release = threading.Event()
-    offload = Offload("some", 1, lambda name, seconds: None)
+    pool = CodecPool("some", 1, lambda name, seconds: None)
 
     async def run():
-        tasks = [asyncio.create_task(offload(SMALL_BYTES + 1, lambda: release.wait(10))) for _ in range(2)]
+        tasks = [asyncio.create_task(pool.run(None, SMALL_BYTES + 1, lambda: release.wait(10))) for _ in range(2)]
         await asyncio.sleep(0.05)
-        offload.close()
+        pool.close()
         release.set()
         return await asyncio.gather(*tasks, return_exceptions=True)
 

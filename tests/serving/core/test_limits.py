@@ -8,7 +8,7 @@ import pytest
 
 from bertline.v1 import encoder_pb2 as pb
 from serving.core.admission import Intake
-from serving.core.scheduler import ExpiredError
+from serving.core.errors import ExpiredError
 from serving.endpoints import fill_mask
 from serving.endpoints import texts as texts_module
 from tasks import _splitter

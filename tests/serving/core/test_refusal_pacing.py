@@ -4,7 +4,7 @@ import time
 import pytest
 
 from serving.core import refusal_pacing as refusals
-from serving.core.refusal_pacing import Refusals
+from serving.core.refusal_pacing import RefusalPacer
 
 
 @pytest.fixture(autouse=True)
@@ -18,11 +18,11 @@ def seconds(*calls):
 
     async def one(pacer, caller, remaining_s):
         started = time.monotonic()
-        await pacer.pace(caller, remaining_s)
+        await pacer.wait(caller, remaining_s)
         return time.monotonic() - started
 
     async def run():
-        pacer = Refusals()
+        pacer = RefusalPacer()
         return await asyncio.gather(*(one(pacer, *call) for call in calls))
 
     return asyncio.run(run())
@@ -63,11 +63,11 @@ def test_callers_are_forgotten():
     """After a while without a refusal."""
 
     async def run():
-        pacer = Refusals()
+        pacer = RefusalPacer()
         for number in range(100):
-            await pacer.pace(f"caller {number}", None)
+            await pacer.wait(f"caller {number}", None)
         await asyncio.sleep(0.45)
-        await pacer.pace("last", None)
+        await pacer.wait("last", None)
         return len(pacer._last_s)
 
     assert asyncio.run(run()) == 1

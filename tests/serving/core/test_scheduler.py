@@ -10,16 +10,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from serving.core.errors import UnavailableError
-from serving.core.future_bridge import Arrivals
-from serving.core.scheduler import (
+from serving.core.errors import (
     ComputeError,
+    DeadlineTooShortError,
     ExpiredError,
-    HopelessError,
     QueueFullError,
-    Scheduler,
     TooLargeError,
+    UnavailableError,
 )
+from serving.core.future_bridge import FutureBridge
+from serving.core.scheduler import Scheduler
 from tests.serving.reliability import wait_until
 
 
@@ -202,10 +202,10 @@ def test_a_deadline_that_cannot_be_met_is_refused_at_once(scheduler, model):
     scheduler.submit(model, [[[1] * 100]], total)
 
     now = time.monotonic()
-    with pytest.raises(HopelessError, match=r"about 2\.[34]\d? s are needed, 2\.3\d? s are left") as caught:
+    with pytest.raises(DeadlineTooShortError, match=r"about 2\.[34]\d? s are needed, 2\.3\d? s are left") as caught:
         scheduler.submit(model, [[[1] * 100]], total, deadline_s=now + 2.3)
     assert caught.value.retry_s == pytest.approx(1.4, abs=0.05)
-    with pytest.raises(HopelessError, match=r"2\.[89]\d? s are left, too little for a reserve of 40%"):
+    with pytest.raises(DeadlineTooShortError, match=r"2\.[89]\d? s are left, too little for a reserve of 40%"):
         scheduler.check(model, 100, now + 2.9)
     scheduler.check(model, 100, now + 3.5)
     scheduler.submit(model, [[[1] * 3]], total, deadline_s=now + 0.6)
@@ -223,7 +223,7 @@ def test_a_deadline_leaves_room_for_a_wrong_forecast(log, model, ask, refused, a
         arguments = (work, total) if ask == "submit" else (work,)
         return getattr(scheduler, ask)(model, *arguments, deadline_s=time.monotonic() + share * needed_s)
 
-    with pytest.raises(HopelessError):
+    with pytest.raises(DeadlineTooShortError):
         asked(refused)
     asked(admitted)
     scheduler.close()
@@ -243,9 +243,9 @@ def test_a_batch_takes_no_more_cores_for_others_being_idle(log, model, num_threa
     and before lengths are known all may be."""
     model.seconds_per_token, model.num_threads = 0.01, num_threads
     scheduler = Scheduler(workers=16, observer=log)
-    with pytest.raises(HopelessError, match=f"about {shared} s are needed"):
+    with pytest.raises(DeadlineTooShortError, match=f"about {shared} s are needed"):
         scheduler.check(model, sum(lengths), time.monotonic())
-    with pytest.raises(HopelessError, match=f"about {needed} s are needed"):
+    with pytest.raises(DeadlineTooShortError, match=f"about {needed} s are needed"):
         scheduler.submit(model, [[[1] * length for length in lengths]], total, deadline_s=time.monotonic())
     scheduler.close()
 
@@ -472,7 +472,7 @@ def test_what_was_learnt_stays_where_forgetting_it_lets_nothing_in(scheduler, mo
         scheduler.forecast.batch_done(model, 40, 40 * learnt)
     before = scheduler.forecast.seconds_per_token(model)
 
-    with pytest.raises(HopelessError):
+    with pytest.raises(DeadlineTooShortError):
         scheduler.check(model, 100, time.monotonic() + 0.001)
     assert scheduler.forecast.seconds_per_token(model) == before == pytest.approx(learnt, rel=0.1)
 
@@ -593,7 +593,7 @@ def test_what_the_end_cancels_is_unavailable(log, model):
     occupy(scheduler, model)
 
     async def ask():
-        waiting = asyncio.create_task(Arrivals().wait(scheduler.submit(model, [[[1]]], total)))
+        waiting = asyncio.create_task(FutureBridge().wait(scheduler.submit(model, [[[1]]], total)))
         await asyncio.sleep(0)
         await asyncio.to_thread(scheduler.close)
         await waiting

@@ -8,7 +8,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from serving.core.scheduler import ComputeError, ExpiredError, RefusedError, Scheduler
+from serving.core.errors import ComputeError, ExpiredError, RefusedError
+from serving.core.scheduler import Scheduler
 from tests.serving.reliability import wait_until
 
 GROUPS = st.lists(st.lists(st.integers(6, 12), min_size=1, max_size=4), max_size=6)

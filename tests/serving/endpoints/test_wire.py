@@ -16,8 +16,7 @@ from bertline.v1 import encoder_pb2 as pb
 from bertline.v1 import encoder_pb2_grpc
 from serving.core.admission import Incoming
 from serving.core.calls import Call
-from serving.core.errors import MAX_VIOLATIONS, InvalidRequestError
-from serving.core.scheduler import ExpiredError
+from serving.core.errors import MAX_VIOLATIONS, ExpiredError, InvalidRequestError
 from serving.endpoints import wire
 from serving.endpoints.wire import MAX_WORDS, Reading, parse
 from serving.grpc_api.encoder import SERVICE

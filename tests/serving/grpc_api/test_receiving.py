@@ -22,7 +22,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from bertline.v1 import encoder_pb2 as pb
 from bertline.v1 import encoder_pb2_grpc
 from serving.core.budget import Budget
-from serving.core.round_robin import Turns
+from serving.core.round_robin import RoundRobinQueue
 from serving.grpc_api.connections import close_connections
 from serving.grpc_api.interceptor import MAX_WATCHES_OF_CONNECTION
 from serving.grpc_api.listening import MAX_STREAMS
@@ -303,7 +303,7 @@ def test_watches(server):
 
 def test_turns():
     """Each caller has its turn, whatever others ask; what is too much is taken from the one with most."""
-    turns = Turns()
+    turns = RoundRobinQueue()
     for caller, item in [("a", 1), ("a", 2), ("a", 3), ("b", 4), ("c", 5), ("b", 6)]:
         turns.put(caller, item)
 

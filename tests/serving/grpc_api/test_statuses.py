@@ -7,9 +7,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_status import rpc_status
 
 from bertline.v1 import encoder_pb2 as pb
-from serving.core.errors import CODES, told
-from serving.core.scheduler import ComputeError, ExpiredError, QueueFullError
+from serving.core.errors import ErrorKind, error_line
 from serving.grpc_api.encoder import METHODS
+from serving.grpc_api.status import CODES
 from tests.serving.conftest import serve
 from tests.serving.models import write_model
 
@@ -328,8 +328,8 @@ def test_a_limit_of_replies_that_is_no_number_is_refused(server, value):
 
 
 def test_all_errors_have_a_status():
-    """Whatever the scheduler raises has a status of its own."""
-    assert {QueueFullError, ExpiredError, ComputeError} <= CODES.keys()
+    """Every kind of error has a code."""
+    assert set(CODES) == set(ErrorKind)
 
 
 def test_an_error_that_nobody_foresaw(versions, monkeypatch, caplog):
@@ -356,5 +356,7 @@ def test_a_name_with_its_version(versions):
 
 def test_files_that_cannot_be_read():
     """An error of the operating system is told by the file and the reason, without a number."""
-    assert told(PermissionError(13, "Permission denied", "/key.pem")) == "cannot read `/key.pem`: permission denied"
-    assert told(OSError("cannot listen\nthere")) == "cannot listen there"
+    assert (
+        error_line(PermissionError(13, "Permission denied", "/key.pem")) == "cannot read `/key.pem`: permission denied"
+    )
+    assert error_line(OSError("cannot listen\nthere")) == "cannot listen there"

@@ -2,12 +2,12 @@ import io
 import json
 import logging
 
-import grpc
 import pytest
 
 from bertline.v1 import encoder_pb2 as pb
-from serving.core import calls
-from serving.core.calls import Call, CallLog, Stage
+from serving.core.calls import Call, Stage
+from serving.process import call_log
+from serving.process.call_log import CallLog
 from serving.process.logs import JsonFormatter, TextFormatter
 from tests.serving.conftest import serve
 
@@ -65,7 +65,7 @@ def test_clients_that_end_their_watch_have_not_failed(caplog):
     """Each does so when it closes; other calls that are cancelled get a line."""
     caplog.set_level(logging.INFO)
     for path in ("/grpc.health.v1.Health/Watch", "/bertline.v1.Encoder/Embed"):
-        CallLog("failed")(Call(path, "id", code=grpc.StatusCode.CANCELLED))
+        CallLog("failed")(Call(path, "id", status="CANCELLED"))
 
     assert [line["method"] for line in call_lines(caplog)] == ["Embed"]
 
@@ -95,9 +95,9 @@ def test_floods(caplog, monkeypatch):
     """Of very many failed calls the first of each second are logged, and then how many were not."""
     caplog.set_level(logging.INFO)
     now = 100.0
-    monkeypatch.setattr(calls.time, "monotonic", lambda: now)
+    monkeypatch.setattr("time.monotonic", lambda: now)
     log = CallLog("failed")
-    failed = Call("/service/Method", "id", code=calls.grpc.StatusCode.RESOURCE_EXHAUSTED)
+    failed = Call("/service/Method", "id", status="RESOURCE_EXHAUSTED")
     for _ in range(1000):
         log(failed)
     now = 101.0
@@ -105,8 +105,8 @@ def test_floods(caplog, monkeypatch):
     log(failed)
 
     lines = call_lines(caplog)
-    assert len(lines) == calls.MAX_FAILED_PER_S + 2
-    assert [line.get("omitted") for line in lines[-3:]] == [None, 1000 - calls.MAX_FAILED_PER_S, None]
+    assert len(lines) == call_log.MAX_FAILED_PER_S + 2
+    assert [line.get("omitted") for line in lines[-3:]] == [None, 1000 - call_log.MAX_FAILED_PER_S, None]
 
 
 def formatted(formatter, **fields):

@@ -8,6 +8,7 @@ import pytest
 
 from bertline.v1 import encoder_pb2 as pb
 from serving.core.calls import Call, Stage
+from serving.grpc_api.status import SERVER_FAULTS, trace_attributes
 from serving.process.traces import Traces
 from tests.serving.conftest import serve
 
@@ -131,8 +132,9 @@ def test_lost_where_too_many_wait(no_collector, monkeypatch, caplog):
     monkeypatch.setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "2")
     monkeypatch.setattr("serving.process.traces.CLOSE_S", 0.1)
     traces = Traces(no_collector, 1.0)
+    observe = traces.observer(trace_attributes, SERVER_FAULTS)
     for _ in range(50):
-        traces(Call("/bertline.v1.Encoder/Embed", "id", stages=[Stage("tokenize", 0.0, 0.0)]))
+        observe(Call("/bertline.v1.Encoder/Embed", "id", stages=[Stage("tokenize", 0.0, 0.0)]))
     traces.close()
     traces.close()
 

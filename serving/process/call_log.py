@@ -1,0 +1,71 @@
+"""Log line of each ended call."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from serving.core.calls import Call, Stage
+from serving.process.logs import LineLimit
+
+logger = logging.getLogger("serving.calls")
+
+MAX_FAILED_PER_S = 50
+"""Maximum number of lines for failed calls per second. The next line after more of them gives the number omitted."""
+
+
+class CallLog:
+    """Logs ended calls: all, the failed ones, or none."""
+
+    def __init__(self, which: str) -> None:
+        self._all = which == "all"
+        self._failed = which != "none"
+        self._limit = LineLimit(MAX_FAILED_PER_S)
+
+    def __call__(self, call: Call) -> None:
+        """Log a call."""
+        if call.status == "OK" or _is_closed_watch(call):
+            if self._all:
+                logger.info("call", extra={"fields": _fields(call)})
+        elif self._failed and (omitted := self._limit.omitted()) is not None:
+            logger.info("call", extra={"fields": _fields(call) | ({"omitted": omitted} if omitted else {})})
+
+
+def _is_closed_watch(call: Call) -> bool:
+    """Return whether the call is a health watch whose client left. Every watch ends like this."""
+    return call.method == "Watch" and call.status == "CANCELLED"
+
+
+def _fields(call: Call) -> dict[str, Any]:
+    optional = {
+        "error": call.details,
+        "model": call.model,
+        "inputs": call.num_inputs,
+        "tokens": call.num_tokens,
+        "from_cache": call.from_cache,
+        "request_bytes": call.request_bytes,
+        "reply_bytes": call.reply_bytes,
+        "trace_id": call.trace_context.get("traceparent", "")[3:35],
+    }
+    return {
+        "method": call.method,
+        "code": call.status,
+        "request_id": call.request_id,
+        "peer": call.peer,
+        **{name: value for name, value in optional.items() if value},
+        "ms": _ms(call.seconds),
+        **{f"{name}_ms": _ms(seconds) for name, seconds in _durations(call.stages).items()},
+    }
+
+
+def _durations(stages: Sequence[Stage]) -> dict[str, float]:
+    """Return seconds by stage name. A call may have several stages of the same name."""
+    durations: dict[str, float] = {}
+    for stage in stages:
+        durations[stage.name] = durations.get(stage.name, 0.0) + stage.seconds
+    return durations
+
+
+def _ms(seconds: float) -> float:
+    return round(seconds * 1000, 2)
