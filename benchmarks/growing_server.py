@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 
 from serving.__main__ import main
-from serving.core.scheduler import Done
+from serving.core.scheduler import JobResult
 from serving.core.service import Reply
 from serving.endpoints.work import Work
 
@@ -18,7 +18,7 @@ _reply = Work.reply
 _kept: list[Work] = []
 
 
-def _keep(work: Work, done: Done) -> Reply:
+def _keep(work: Work, done: JobResult) -> Reply:
     _kept.append(work)
     return _reply(work, done)
 

@@ -24,7 +24,7 @@ import tyro
 from benchmarks.load import Client, Found, Load, percentile, read_texts
 from benchmarks.memory import Watch, plot
 from benchmarks.server import embedding_model, served
-from serving.core.session import Engine
+from serving.core.session import Session
 from tasks.batching import predict
 from tasks.machine import available_cpus
 from tasks.model_directory import read_model_directory
@@ -69,7 +69,7 @@ def engine_texts_per_s(models: Path, texts: Sequence[str], seconds: float) -> fl
     directory, cores = read_model_directory(embedding_model(models)), available_cpus()
     task, execution = directory.load_task(), directory.manifest.execution
     execution = replace(execution, num_threads=min(execution.num_threads, cores))
-    engine = Engine(directory, task.output_names, execution)
+    engine = Session(directory, task.output_names, execution)
     chunks = _chunks(texts)
     lock, count = threading.Lock(), [0]
     predict(task, texts[:CHUNK], engine.run, max_batch_tokens=execution.max_batch_tokens)

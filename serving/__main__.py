@@ -22,16 +22,16 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # the workers need the
 
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # strangers' failed handshakes fill the log, in a format of their own
 
-from serving.process import streams, trim  # noqa: E402
+from serving.process import memory_trim, streams  # noqa: E402
 
 streams.open_missing()  # before anything is opened that stays open
-trim.use_one_arena()  # before there are threads
+memory_trim.use_one_arena()  # before there are threads
 
 import uvloop  # noqa: E402
 
 from serving.core.errors import error_line  # noqa: E402
 from serving.process import descriptors, logs  # noqa: E402
-from serving.process.report import describe_settings, versions  # noqa: E402
+from serving.process.print_config import describe_settings, versions  # noqa: E402
 from serving.process.systemd import notify  # noqa: E402
 from serving.server import Server  # noqa: E402
 from serving.settings import Settings, read_settings, unknown_variables  # noqa: E402
@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if "--print-config" in arguments:
         arguments.remove("--print-config")
         return _told(lambda: _print_config(arguments))
-    with streams.never_waiting():
+    with streams.non_blocking():
         return _told(lambda: _serve(arguments))
 
 
@@ -109,7 +109,7 @@ async def run(settings: Settings) -> None:
             await loading
             print(server.summary(), flush=True)
             notify("READY=1")
-            watching = asyncio.create_task(server.look_after_workers())
+            watching = asyncio.create_task(server.monitor_workers())
             await asyncio.wait((watching, first), return_when=asyncio.FIRST_COMPLETED)
             if watching.done():
                 await watching

@@ -12,7 +12,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from serving.core.bearer_tokens import Tokens
+from serving.core.bearer_tokens import BearerTokens
 from serving.core.budget import Budget
 from serving.core.cache import ReplyCache
 from serving.core.calls import Call
@@ -41,10 +41,10 @@ from serving.open_inference import service as open_inference
 from serving.open_inference.service import OpenInference
 from serving.process import streams
 from serving.process.call_log import CallLog
-from serving.process.logs import OfGrpc
+from serving.process.logs import GrpcLogFilter
+from serving.process.memory_trim import trim_memory
 from serving.process.metrics_server import MetricsServer
 from serving.process.traces import Traces
-from serving.process.trim import trim_memory
 from serving.settings import Settings
 
 HEALTH_SERVICE = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
@@ -58,7 +58,7 @@ MAX_LINGER_S = 0.5
 """gRPC waits for connections of clients that read no more until the system gives them up, long after the grace."""
 
 logger = logging.getLogger(__name__)
-logging.getLogger("grpc._cython.cygrpc").addFilter(OfGrpc())
+logging.getLogger("grpc._cython.cygrpc").addFilter(GrpcLogFilter())
 
 
 class Server:
@@ -101,16 +101,16 @@ class Server:
             self._publish,
             max_versions=settings.max_versions,
         )
-        self.metrics.watch(
+        self.metrics.collect_server(
             states=self._repository.states,
-            look_age_s=lambda: self._repository.look_age_s,
+            scan_age_s=lambda: self._repository.scan_age_s,
             serving=lambda: self._health.serving,
             queued_sequences=self._scheduler.queued_sequences,
             queued_tokens=self._scheduler.queued_tokens,
         )
-        self.metrics.watch_log(streams.num_dropped)
+        self.metrics.collect_log(streams.num_dropped)
         if cache is not None:
-            self.metrics.watch_cache(lambda: cache.num_bytes, lambda: len(cache))
+            self.metrics.collect_cache(lambda: cache.num_bytes, lambda: len(cache))
         self._watching: list[asyncio.Task[None]] = []
         self._trouble = ""
         """What is wrong with the workers."""
@@ -125,7 +125,7 @@ class Server:
         return Gate(
             self.metrics,
             RpcMetrics(self.metrics.registry, {SERVICE: METHODS, open_inference.SERVICE: open_inference.METHODS}),
-            tokens=Tokens(settings.tokens_file) if settings.tokens_file else None,
+            tokens=BearerTokens(settings.tokens_file) if settings.tokens_file else None,
             open_health=settings.open_health,
             max_concurrent_per_client=settings.max_concurrent_per_client,
             max_request_bytes=settings.max_request_bytes,
@@ -178,7 +178,7 @@ class Server:
         self._watching.append(asyncio.create_task(self._repository.watch(self.settings.poll_s)))
         self._watching.append(asyncio.create_task(trim_memory()))
 
-    async def look_after_workers(self) -> None:
+    async def monitor_workers(self) -> None:
         """Let health tell of runs that hang and workers that have ended, until one is lost for good.
 
         Raises:
@@ -190,7 +190,7 @@ class Server:
             await asyncio.wait([ended], timeout=WATCH_S)
             if ended.done():
                 raise RuntimeError(f"gRPC takes no more calls: {ended.exception() or 'it has stopped'}")
-            if (trouble := self._scheduler.look_after_workers()) != self._trouble:
+            if (trouble := self._scheduler.check_workers()) != self._trouble:
                 self._trouble = trouble
                 logger.log(logging.ERROR if trouble else logging.INFO, "workers: %s", trouble or "all is well again")
                 self._publish(self._servicer.models)
@@ -202,7 +202,7 @@ class Server:
 
     def reload(self) -> None:
         """Look at once for what changed in the directory of models."""
-        self._repository.wake()
+        self._repository.request_scan()
 
     async def stop(self, grace_s: float) -> None:
         """Refuse new calls, let those in flight finish, and end. Call again with less grace to hasten it.

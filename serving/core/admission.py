@@ -108,7 +108,7 @@ class Intake:
         Raises:
             RefusedError: when it would not be computed in time.
         """
-        expected = self._scheduler.forecast.tokens(model, len(incoming.raw), num_inputs)
+        expected = self._scheduler.latency_model.estimate_tokens(model, len(incoming.raw), num_inputs)
         admitted = Admitted(model, int(min(expected, most_tokens)), max(size, len(incoming.raw)))
         self.check(incoming, admitted)
         return admitted
@@ -167,7 +167,7 @@ class Intake:
             self._metrics.truncated(model, num_cut)
         if examples:
             num_tokens = sum(len(window) for items in windows for window in items)
-            self._scheduler.forecast.encoded(model, num_bytes, len(examples), num_tokens)
+            self._scheduler.latency_model.observe_request(model, num_bytes, len(examples), num_tokens)
         return read, windows
 
     def _watched(self, incoming: Incoming, model: Model, task: AnyTask, *, read_whole: bool) -> AnyTask:

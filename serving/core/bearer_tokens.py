@@ -1,4 +1,4 @@
-"""Bearer tokens: which calls may come in."""
+"""Bearer tokens: authentication of calls."""
 
 from __future__ import annotations
 
@@ -9,59 +9,61 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from serving.core.errors import UnauthenticatedError
-from serving.core.file_watcher import MAX_FILE_BYTES, TOKENS, Watched
+from serving.core.file_watcher import MAX_FILE_BYTES, TOKENS, FileWatcher
 from tasks.regular import read_regular
 from tasks.text_streams import wide_encoding
 
 MAX_CHARS = 4096
-"""Characters of the longest token; a longer one is refused without being compared."""
+"""Maximum length of a token; longer ones are refused without a comparison."""
 
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]+")
-"""What RFC 6750 allows."""
+"""Syntax of a token (RFC 6750, section 2.1)."""
 
 
-class Tokens:
-    """The tokens of a file, one a line, read again when it changes. Tokens appear in no message."""
+class BearerTokens:
+    """BearerTokens of a file, one a line, read again when it changes. No message contains a token."""
 
     def __init__(self, path: Path) -> None:
         """Read the file.
 
         Raises:
-            ValueError: naming the line that is no token, or when there is none.
+            ValueError: when a line is not a token, or there is no token. The message names the line.
             OSError: when the file cannot be read.
         """
-        self._digests = Watched(TOKENS, [path], lambda: read_tokens(path))
+        self._digests = FileWatcher(TOKENS, [path], lambda: read_tokens(path))
 
     def client(self, authorizations: Sequence[str]) -> str:
-        """Return a name of the caller: the same for each call with the same token, another for every other token.
+        """Check the token of a call; return an id of the caller, which is different for each token.
 
-        Every token is compared, and each in constant time, so that the time tells nothing.
+        Compares with every token, each in constant time, so that the duration reveals nothing.
 
         Args:
-            authorizations: all metadata of that name; there must be one, `Bearer TOKEN`.
+            authorizations: all values of the metadata `authorization`; there must be exactly one, `Bearer TOKEN`.
 
         Raises:
-            UnauthenticatedError: when it holds none of the tokens, or when several came: a proxy that checks one of
-                them and passes on all would be deceived.
+            UnauthenticatedError: when the token is missing or unknown, or there are several values: a proxy may have
+                checked another one than the server would.
         """
         if len(authorizations) > 1:
-            raise UnauthenticatedError(f"{len(authorizations)} `authorization` came; send one")
+            raise UnauthenticatedError(
+                f"the call has {len(authorizations)} `authorization` entries in its metadata; send one"
+            )
         scheme, _, token = next(iter(authorizations), "").partition(" ")
         if scheme.lower() != "bearer" or not token:
-            raise UnauthenticatedError("no token came; send the metadata `authorization: Bearer TOKEN`")
+            raise UnauthenticatedError("the call has no token; send the metadata `authorization: Bearer TOKEN`")
         if len(token) > MAX_CHARS:
-            raise UnauthenticatedError(f"a token of {len(token)} characters came; none has more than {MAX_CHARS}")
+            raise UnauthenticatedError(f"the token has {len(token)} characters; the maximum is {MAX_CHARS}")
         digest = _digest(token.strip())
         if not sum([hmac.compare_digest(digest, known) for known in self._digests.current()]):
-            raise UnauthenticatedError("the token that came is none of this server's")
+            raise UnauthenticatedError("this server does not know the token; check it")
         return digest.hex()
 
 
 def read_tokens(path: Path) -> list[bytes]:
-    """SHA-256 of each token of a file; empty lines and those that begin with `#` are left out.
+    """Return the SHA-256 of each token of a file; skips empty lines and lines that begin with `#`.
 
     Raises:
-        ValueError: naming the line that is no token, or when there is none.
+        ValueError: when a line is not a token, or there is no token. The message names the line.
         OSError: when the file cannot be read.
     """
     lines = [line.strip() for line in _text(path).splitlines()]
@@ -70,23 +72,25 @@ def read_tokens(path: Path) -> list[bytes]:
         if not line or line.startswith("#"):
             continue
         if not _TOKEN.fullmatch(line):
-            raise ValueError(f"`{path}`, line {number}: a token is of letters, digits and -._~+/=, without spaces")
+            raise ValueError(
+                f"`{path}`, line {number}: a token consists of letters, digits and -._~+/=, without spaces"
+            )
         if len(line) > MAX_CHARS:
-            raise ValueError(f"`{path}`, line {number}: a token has at most {MAX_CHARS} characters, not {len(line)}")
+            raise ValueError(f"`{path}`, line {number}: the token has {len(line)} characters, at most {MAX_CHARS} fit")
         digests.append(_digest(line))
     if not digests:
-        raise ValueError(f"`{path}` holds no token; write one a line (`openssl rand -hex 32` makes one)")
+        raise ValueError(f"`{path}` holds no token; write one on each line (`openssl rand -hex 32` makes one)")
     return digests
 
 
 def _text(path: Path) -> str:
     data = read_regular(path, MAX_FILE_BYTES)
     if encoding := wide_encoding(data) or ("UTF-16" if b"\0" in data else ""):
-        raise ValueError(f"`{path}` is {encoding}, as some editors of Windows write it; save it as UTF-8")
+        raise ValueError(f"`{path}` is {encoding}, as some Windows editors write it; save it as UTF-8")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise ValueError(f"`{path}` is not UTF-8; it has a token a line") from None
+        raise ValueError(f"`{path}` is not UTF-8 text; write one token on each line") from None
 
 
 def _digest(token: str) -> bytes:

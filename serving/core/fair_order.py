@@ -1,13 +1,13 @@
-"""Order in which waiting jobs are computed. No threads, no clock, no models.
+"""Order in which waiting jobs are computed. Has no threads, no clock and no models.
 
-Three rules share the time of the cores, so that no job and no caller can shut out another:
+Three rules divide the cores' time, so that no job and no caller can block another:
 
-1. Callers take turns: the caller that has had the least of the cores' time goes next (start-time fair queueing: Goyal,
-   Vin and Cheng, SIGCOMM 1996). Its shortest job goes first; of jobs about as short, the one with the nearest deadline.
-2. A job that is much shorter than the one whose turn it is goes before it, for up to SHORT_RATIO of the time.
-3. The oldest job goes first for OLD_RATIO of the time, so that none waits for ever.
+1. Fair queueing: the caller with the least core time so far goes next (start-time fair queueing: Goyal, Vin and Cheng,
+   SIGCOMM 1996). Its shortest job goes first; among jobs of similar size, the one with the earliest deadline.
+2. Short jobs first: a much shorter job goes before the job chosen by rule 1, for up to SHORT_RATIO of the time.
+3. No starvation: the oldest job goes first for OLD_RATIO of the time.
 
-Jobs of the class "bulk" wait while any other job waits, except under rule 3.
+Bulk jobs wait while any interactive job waits, except under rule 3.
 """
 
 from __future__ import annotations
@@ -24,33 +24,33 @@ from typing import Generic, TypeVar
 from serving.core.job import Entry, Job, Origin
 
 SHORT_RATIO = 0.5
-"""Fraction of the cores' time in which short jobs may go before their turn."""
+"""Maximum fraction of the cores' time for short jobs that go before their turn (rule 2)."""
 MUCH_SHORTER = 3
-"""Sizes (powers of two) between a job and one that may go before it: an eighth of the work."""
+"""Difference in size class (powers of two) that makes a job much shorter: at most an eighth of the work."""
 SHORT_BURST_S = 0.25
-"""Core seconds of short jobs that may go before their turn at once, after a time without any. The last half of them is
-only for jobs that are 2 x MUCH_SHORTER sizes below the largest, the last quarter for 3 x MUCH_SHORTER, and so on.
-Otherwise jobs of medium size would use up all that is saved, and the shortest ones would wait."""
+"""Core seconds of short jobs that may go before their turn in one burst, after a time without any. The last half is
+reserved for jobs at least 2 x MUCH_SHORTER size classes below the largest, the last quarter for 3 x MUCH_SHORTER, and
+so on. Otherwise jobs of medium size would use up the budget, and the shortest ones would wait."""
 OLD_RATIO = 0.125
-"""Fraction of the cores' time for the oldest job."""
+"""Fraction of the cores' time for the oldest job (rule 3)."""
 OLD_BURST_S = 0.05
-"""Core seconds that the oldest job may take at once."""
+"""Core seconds that rule 3 may save up."""
 
 NUM_SAMPLED = 256
-"""Callers that a forecast looks at, at most; where there are more, it looks at every second one, every third one..."""
+"""Maximum number of callers that a wait estimate reads; with more callers it reads every second, third, ... one."""
 LARGE = 1 / 64
-"""Fraction of the backlog that makes a caller one that a forecast always looks at."""
-OWED_S = 2.0
-"""Seconds for which a refused caller is expected to ask again."""
+"""A caller with more than this fraction of the waiting work is always part of the wait estimate."""
+REFUSAL_S = 2.0
+"""Seconds for which a refused caller is expected to try again."""
 
 T = TypeVar("T")
-Key = tuple[int, float, int]
-"""Size, deadline and number of a job, compared in this order: the shorter goes first, then the more urgent, then the
-older."""
+JobKey = tuple[int, float, int]
+"""Size class, deadline and number of a job. Jobs with the smallest key go first: shorter, then more urgent, then older
+ones."""
 
 
 class Rule(Enum):
-    """Why a job is next."""
+    """Rule by which a job is next."""
 
     TURN = 1
     SHORT = 2
@@ -58,77 +58,77 @@ class Rule(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Pick:
-    """The job that is next."""
+class NextJob:
+    """Next job and the rule that chose it."""
 
     job: Job
     rule: Rule
 
 
 @dataclass(frozen=True, slots=True)
-class Outlook:
-    """Forecast for a new job."""
+class WaitEstimate:
+    """Estimate of the work ahead of a new job."""
 
-    before_s: float
-    """Core seconds of other jobs that are computed before it is done."""
-    is_ahead: bool
-    """Whether a caller that has had less time waits, or was refused a moment ago."""
+    work_ahead_s: float
+    """Core seconds of other jobs that are computed before the new job is done."""
+    others_served_less: bool
+    """True if a caller with less core time waits or was refused within the last REFUSAL_S seconds."""
 
 
-_NOTHING_WAITS = Outlook(0.0, False)
+_NO_WAIT = WaitEstimate(0.0, False)
 
 
 @dataclass(slots=True)
-class Backlog:
-    """Waiting sequences and their work."""
+class WaitingWork:
+    """Number and core seconds of waiting sequences."""
 
     num_entries: int = 0
     work_s: float = 0.0
 
     def add(self, num_entries: int, work_s: float) -> None:
-        """Count sequences in, or with negative numbers out."""
+        """Add sequences; negative numbers remove them."""
         self.num_entries += num_entries
         self.work_s = self.work_s + work_s if self.num_entries else 0.0  # drops rounding errors
 
 
-class Allowance:
-    """Core seconds that a rule may spend: a fraction of all that are computed, saved up to a limit."""
+class TimeBudget:
+    """Core seconds that a rule may spend: a fraction of all computed core seconds, saved up to a maximum."""
 
-    def __init__(self, ratio: float, most_s: float, *, left_s: float) -> None:
-        self._ratio, self._most_s = ratio, most_s
+    def __init__(self, ratio: float, max_s: float, *, left_s: float) -> None:
+        self._ratio, self._max_s = ratio, max_s
         self.left_s = left_s
-        """Saved up; negative where the last batch took more."""
+        """Core seconds left; negative if the last batch took more."""
 
     @property
     def is_left(self) -> bool:
-        """Whether the rule may take another batch."""
+        """True if the rule may take another batch."""
         return self.left_s > 0
 
     def count(self, work_s: float, *, is_spent: bool) -> None:
-        """Account for a batch, which the rule took or did not take."""
-        self.left_s = min(self._most_s, self.left_s + (self._ratio - is_spent) * work_s)
+        """Earn a fraction of a computed batch, and pay for it if the rule took it (`is_spent`)."""
+        self.left_s = min(self._max_s, self.left_s + (self._ratio - is_spent) * work_s)
 
 
-class _ByKey(Generic[T]):
-    """Items by key, smallest first. A heap of keys; those of discarded items are skipped, and cleared now and then."""
+class _KeyedHeap(Generic[T]):
+    """Items by key, smallest key first. A heap of keys: keys of discarded items stay until they are popped or many."""
 
     def __init__(self) -> None:
-        self._items: dict[Key, T] = {}
-        self._keys: list[Key] = []
+        self._items: dict[JobKey, T] = {}
+        self._keys: list[JobKey] = []
 
-    def add(self, key: Key, item: T) -> None:
-        """Add an item; no other has its key."""
+    def add(self, key: JobKey, item: T) -> None:
+        """Add an item under a new key."""
         self._items[key] = item
         heapq.heappush(self._keys, key)
 
-    def discard(self, key: Key) -> None:
-        """Take out the item of a key."""
+    def discard(self, key: JobKey) -> None:
+        """Remove the item of a key."""
         del self._items[key]
         if len(self._keys) > 64 + 2 * len(self._items):
             self._keys = sorted(self._items)
 
     def first(self) -> T | None:
-        """The item of the smallest key; None where there is none."""
+        """Return the item with the smallest key; None if empty."""
         while self._keys and self._keys[0] not in self._items:
             heapq.heappop(self._keys)
         return self._items[self._keys[0]] if self._keys else None
@@ -136,53 +136,53 @@ class _ByKey(Generic[T]):
 
 @dataclass(eq=False)
 class _Caller:
-    """The jobs of one caller that wait, and how much it has had."""
+    """Waiting jobs of one caller, and the core time that it has received."""
 
     name: Hashable
     served_s: float
-    """Core seconds that it has had, on the virtual clock of its class."""
-    jobs: _ByKey[Job] = field(default_factory=_ByKey)
-    backlog: Backlog = field(default_factory=Backlog)
+    """Core seconds received, on the virtual clock of its class."""
+    jobs: _KeyedHeap[Job] = field(default_factory=_KeyedHeap)
+    waiting: WaitingWork = field(default_factory=WaitingWork)
 
 
-class _Turns:
-    """Callers of one class, least served first."""
+class _FairQueue:
+    """Callers of one class (interactive or bulk); the one with the least core time goes next."""
 
     def __init__(self) -> None:
         self.callers: dict[Hashable, _Caller] = {}
-        """Callers with waiting jobs, and callers that had more than their share and may come back."""
-        self.backlog = Backlog()
+        """Callers with waiting jobs, and callers that are ahead of the virtual clock and may come back."""
+        self.waiting = WaitingWork()
         self.now_s = 0.0
-        """Virtual clock: what the least served of the waiting callers has had. A newcomer starts here."""
-        self._owed: OrderedDict[Hashable, tuple[float, float]] = OrderedDict()
-        """Callers that found no room, in the order of their first refusal since they last had room: the virtual time of
-        that refusal, and the time of their last one."""
-        self._refused: OrderedDict[Hashable, None] = OrderedDict()
+        """Virtual clock: core seconds of the least served waiting caller. A new caller starts here."""
+        self._refusals: OrderedDict[Hashable, tuple[float, float]] = OrderedDict()
+        """Refused callers in the order of their first refusal since they were last admitted -> virtual time of that
+        first refusal, and clock time of the last one."""
+        self._last_refused: OrderedDict[Hashable, None] = OrderedDict()
         """The same callers, in the order of their last refusal."""
         self._large: set[_Caller] = set()
-        """Callers that may have LARGE of the backlog."""
-        self._num_outlooks = 0
+        """Callers that may have more than LARGE of the waiting work."""
+        self._num_estimates = 0
         self._heap: list[tuple[float, int, _Caller]] = []
         self._numbers = itertools.count()
 
-    def add(self, job: Job, key: Key) -> None:
+    def add(self, job: Job, key: JobKey) -> None:
         caller = self.callers.get(job.origin.caller)
         if caller is None:
             caller = self.callers[job.origin.caller] = _Caller(job.origin.caller, self.now_s)
             self._push(caller)
-        elif not caller.backlog.num_entries and caller.served_s < self.now_s:
+        elif not caller.waiting.num_entries and caller.served_s < self.now_s:
             caller.served_s = self.now_s
             self._push(caller)
         caller.jobs.add(key, job)
-        self._forgive(caller.name)
+        self._forget_refusal(caller.name)
 
     def count(self, name: Hashable, num_entries: int, work_s: float) -> None:
         caller = self.callers[name]
-        caller.backlog.add(num_entries, work_s)
-        self.backlog.add(num_entries, work_s)
-        if not caller.backlog.num_entries:
+        caller.waiting.add(num_entries, work_s)
+        self.waiting.add(num_entries, work_s)
+        if not caller.waiting.num_entries:
             self._large.discard(caller)
-        elif caller.backlog.work_s > LARGE * self.backlog.work_s:
+        elif caller.waiting.work_s > LARGE * self.waiting.work_s:
             self._large.add(caller)
 
     def charge(self, name: Hashable, work_s: float) -> None:
@@ -191,92 +191,95 @@ class _Turns:
         self._push(caller)
 
     def _push(self, caller: _Caller) -> None:
-        """Newest first among equals: a newcomer does not wait for all who came at the same virtual time."""
+        """Push a caller; among equals the newest goes first, so that a new caller does not wait for all the others."""
         heapq.heappush(self._heap, (caller.served_s, -next(self._numbers), caller))
 
     def next(self) -> Job | None:
-        """The job whose turn it is."""
+        """Return the next job by rule 1; None if no job waits."""
         while self._heap:
             served_s, _, caller = self._heap[0]
-            if served_s == caller.served_s and caller.backlog.num_entries:
+            if served_s == caller.served_s and caller.waiting.num_entries:
                 self.now_s = max(self.now_s, served_s)
                 return caller.jobs.first()
             heapq.heappop(self._heap)
             if served_s == caller.served_s and self.callers.get(caller.name) is caller:
-                del self.callers[caller.name]  # all others have had as much: nothing needs to be remembered
+                del self.callers[caller.name]  # the virtual clock has caught up with it: a new one would be equal
         return None
 
     def refuse(self, caller: Hashable, now_s: float) -> None:
-        self._owed[caller] = self._owed.get(caller, (self.now_s, now_s))[0], now_s
-        self._refused[caller] = None
-        self._refused.move_to_end(caller)
-        self._forget_refusals(now_s)
+        self._refusals[caller] = self._refusals.get(caller, (self.now_s, now_s))[0], now_s
+        self._last_refused[caller] = None
+        self._last_refused.move_to_end(caller)
+        self._forget_old_refusals(now_s)
 
-    def _forget_refusals(self, now_s: float) -> None:
-        """Forget callers that have not been refused again within OWED_S."""
-        while self._refused and self._owed[first := next(iter(self._refused))][1] < now_s - OWED_S:
-            self._forgive(first)
+    def _forget_old_refusals(self, now_s: float) -> None:
+        """Forget callers that were not refused again within REFUSAL_S."""
+        while self._last_refused and self._refusals[first := next(iter(self._last_refused))][1] < now_s - REFUSAL_S:
+            self._forget_refusal(first)
 
-    def _forgive(self, caller: Hashable) -> None:
-        if self._owed.pop(caller, None):
-            del self._refused[caller]
+    def _forget_refusal(self, caller: Hashable) -> None:
+        if self._refusals.pop(caller, None):
+            del self._last_refused[caller]
 
-    def outlook(self, caller: Hashable, work_s: float, now_s: float) -> Outlook:
+    def estimate_wait(self, caller: Hashable, work_s: float, now_s: float) -> WaitEstimate:
         """Estimate the work of this class that is computed before a new job of a caller is done."""
-        self._forget_refusals(now_s)
-        owed_s = next(iter(self._owed.values()))[0] if self._owed else math.inf
+        self._forget_old_refusals(now_s)
+        first_refused_s = next(iter(self._refusals.values()))[0] if self._refusals else math.inf
         own = self.callers.get(caller) or _Caller(caller, self.now_s)
-        until_s = max(own.served_s, self.now_s) + own.backlog.work_s + work_s
-        before_s, is_ahead = own.backlog.work_s, self._owed.get(caller, (own.served_s, 0.0))[0] > owed_s
-        for other, times in self._others(own):
-            before_s += times * min(other.backlog.work_s, max(0.0, until_s - other.served_s))
-            is_ahead = is_ahead or other.served_s < own.served_s
-        return Outlook(min(before_s, self.backlog.work_s), is_ahead)
+        until_s = max(own.served_s, self.now_s) + own.waiting.work_s + work_s
+        work_ahead_s = own.waiting.work_s
+        others_served_less = self._refusals.get(caller, (own.served_s, 0.0))[0] > first_refused_s
+        for other, weight in self._others(own):
+            work_ahead_s += weight * min(other.waiting.work_s, max(0.0, until_s - other.served_s))
+            others_served_less = others_served_less or other.served_s < own.served_s
+        return WaitEstimate(min(work_ahead_s, self.waiting.work_s), others_served_less)
 
     def _others(self, own: _Caller) -> Iterator[tuple[_Caller, int]]:
-        """Yield the other callers with waiting jobs, and how many each stands for: where there are very many, those
-        with large backlogs and a sample of the rest, a different one each time."""
+        """Yield the other callers with waiting jobs, and the number of callers that each represents.
+
+        With more than NUM_SAMPLED callers, yield those with much work and a sample of the others, a new one each time.
+        """
         step = 1 + len(self.callers) // NUM_SAMPLED
         if step == 1:
-            yield from ((other, 1) for other in self.callers.values() if other.backlog.num_entries and other is not own)
+            yield from ((other, 1) for other in self.callers.values() if other.waiting.num_entries and other is not own)
             return
-        self._large = {item for item in self._large if item.backlog.work_s > LARGE * self.backlog.work_s}
+        self._large = {item for item in self._large if item.waiting.work_s > LARGE * self.waiting.work_s}
         yield from ((other, 1) for other in self._large if other is not own)
-        self._num_outlooks += 1
-        for other in itertools.islice(self.callers.values(), self._num_outlooks % step, None, step):
-            if other.backlog.num_entries and other is not own and other not in self._large:
+        self._num_estimates += 1
+        for other in itertools.islice(self.callers.values(), self._num_estimates % step, None, step):
+            if other.waiting.num_entries and other is not own and other not in self._large:
                 yield other, step
 
 
 @dataclass(slots=True)
-class _Size:
-    """Interactive jobs of one size."""
+class _SizeClass:
+    """Interactive jobs of one size class."""
 
-    backlog: Backlog = field(default_factory=Backlog)
+    waiting: WaitingWork = field(default_factory=WaitingWork)
     callers: OrderedDict[Hashable, int] = field(default_factory=OrderedDict)
-    """Number of waiting jobs by caller; the caller that was last served out of turn is last."""
+    """Caller -> number of its waiting jobs. The caller that rule 2 served last comes last."""
 
 
 class FairOrder:
-    """Waiting jobs, and whose turn it is."""
+    """Waiting jobs in the order of the three rules."""
 
     def __init__(self) -> None:
-        self._classes = (_Turns(), _Turns())
-        """Interactive, bulk."""
-        self._sizes: defaultdict[int, _Size] = defaultdict(_Size)
-        self._keys: OrderedDict[Job, Key] = OrderedDict()
-        """Keys of all jobs, oldest first."""
-        self._short = Allowance(SHORT_RATIO, SHORT_BURST_S, left_s=SHORT_BURST_S)
-        self._old = Allowance(OLD_RATIO, OLD_BURST_S, left_s=0.0)
+        self._classes = (_FairQueue(), _FairQueue())
+        """Interactive jobs, bulk jobs."""
+        self._sizes: defaultdict[int, _SizeClass] = defaultdict(_SizeClass)
+        self._keys: OrderedDict[Job, JobKey] = OrderedDict()
+        """Keys of all waiting jobs, oldest first."""
+        self._short = TimeBudget(SHORT_RATIO, SHORT_BURST_S, left_s=SHORT_BURST_S)
+        self._old = TimeBudget(OLD_RATIO, OLD_BURST_S, left_s=0.0)
         self._numbers = itertools.count()
-        self._picked: Pick | None = None
-        """The last pick, until something changes."""
+        self._next: NextJob | None = None
+        """Cached result of `next_job`; None after a change."""
 
     def add(self, job: Job) -> None:
-        """Add a job, all of whose entries wait from now on."""
-        self._picked = None
+        """Add a job with all its entries."""
+        self._next = None
         deadline_s = math.inf if job.deadline_s is None else job.deadline_s
-        key = self._keys[job] = (size_of(job.work_s), deadline_s, next(self._numbers))
+        key = self._keys[job] = (size_class(job.work_s), deadline_s, next(self._numbers))
         self._classes[job.origin.is_bulk].add(job, key)
         if not job.origin.is_bulk:
             callers = self._sizes[key[0]].callers
@@ -285,8 +288,8 @@ class FairOrder:
         self._count(job, job.num_waiting, job.work_s)
 
     def leave(self, entries: Sequence[Entry]) -> None:
-        """Note that entries no longer wait."""
-        self._picked = None
+        """Remove entries, and jobs without waiting entries."""
+        self._next = None
         by_job: defaultdict[Job, list[float]] = defaultdict(list)
         for entry in entries:
             by_job[entry.job].append(entry.work_s)
@@ -311,24 +314,26 @@ class FairOrder:
         origin = job.origin
         self._classes[origin.is_bulk].count(origin.caller, num_entries, work_s)
         if not origin.is_bulk:
-            self._sizes[self._keys[job][0]].backlog.add(num_entries, work_s)
+            self._sizes[self._keys[job][0]].waiting.add(num_entries, work_s)
 
-    def pick(self) -> Pick | None:
-        """Return the job that is next and why; None where nothing waits."""
-        if not self._picked:
-            self._picked = self._pick()
-        return self._picked
+    def next_job(self) -> NextJob | None:
+        """Return the next job and its rule; None if nothing waits."""
+        if not self._next:
+            self._next = self._choose_next()
+        return self._next
 
-    def _pick(self) -> Pick | None:
+    def _choose_next(self) -> NextJob | None:
         interactive, bulk = self._classes
-        first_bulk = bulk.next()  # called in any case, as it also forgets callers that are done
+        first_bulk = bulk.next()  # always called: it also removes callers without jobs
         in_turn = interactive.next() or first_bulk
         if in_turn is None:
             return None
         if len(self._keys) == 1:
-            return Pick(in_turn, Rule.TURN)
+            return NextJob(in_turn, Rule.TURN)
         oldest = next(iter(self._keys))
-        first = Pick(oldest, Rule.OLD) if self._old.is_left and oldest is not in_turn else Pick(in_turn, Rule.TURN)
+        first = (
+            NextJob(oldest, Rule.OLD) if self._old.is_left and oldest is not in_turn else NextJob(in_turn, Rule.TURN)
+        )
         if not self._short.is_left:
             return first
         shortest = self._shortest() or in_turn
@@ -337,27 +342,27 @@ class FairOrder:
         for job in jobs:
             reserved_s = SHORT_BURST_S * 0.5 ** ((largest - self._keys[job][0]) // MUCH_SHORTER)
             if self._is_much_shorter(job, first.job) and self._short.left_s > reserved_s:
-                return Pick(job, Rule.SHORT)
+                return NextJob(job, Rule.SHORT)
         return first
 
     def _is_much_shorter(self, job: Job, other: Job) -> bool:
         return self._keys[job][0] <= self._keys[other][0] - MUCH_SHORTER
 
     def _shortest(self) -> Job | None:
-        """Return a job of the smallest size; callers with such jobs take turns."""
+        """Return a job of the smallest size class; its callers take turns."""
         if not self._sizes:
             return None
         caller = next(iter(self._sizes[min(self._sizes)].callers))
         return self._classes[False].callers[caller].jobs.first()
 
-    def charge(self, pick: Pick, batch: Sequence[Entry]) -> None:
-        """Charge callers and rules for the batch that a pick led to, while its entries still wait."""
-        self._picked = None
+    def charge(self, next_job: NextJob, batch: Sequence[Entry]) -> None:
+        """Charge callers and rules for a batch. To be called before its entries leave."""
+        self._next = None
         work_s = sum(entry.work_s for entry in batch)
-        self._short.count(work_s, is_spent=pick.rule is Rule.SHORT)
-        self._old.count(work_s, is_spent=pick.rule is Rule.OLD)
-        if pick.rule is Rule.SHORT and not pick.job.origin.is_bulk:
-            self._sizes[self._keys[pick.job][0]].callers.move_to_end(pick.job.origin.caller)
+        self._short.count(work_s, is_spent=next_job.rule is Rule.SHORT)
+        self._old.count(work_s, is_spent=next_job.rule is Rule.OLD)
+        if next_job.rule is Rule.SHORT and not next_job.job.origin.is_bulk:
+            self._sizes[self._keys[next_job.job][0]].callers.move_to_end(next_job.job.origin.caller)
         charges: defaultdict[Origin, float] = defaultdict(float)
         for entry in batch:
             charges[entry.job.origin] += entry.work_s
@@ -365,29 +370,30 @@ class FairOrder:
             self._classes[origin.is_bulk].charge(origin.caller, seconds)
 
     def refuse(self, origin: Origin, now_s: float) -> None:
-        """Note that a caller found no room."""
+        """Record that a caller was refused because the queue was full."""
         self._classes[origin.is_bulk].refuse(origin.caller, now_s)
 
-    def outlook(self, origin: Origin, work_s: float, now_s: float) -> Outlook:
-        """Estimate what is computed before a new job is done.
+    def estimate_wait(self, origin: Origin, work_s: float, now_s: float) -> WaitEstimate:
+        """Estimate the work that is computed before a new job is done.
 
         Args:
-            work_s: core seconds that it takes.
-            now_s: the time, on any clock.
+            origin: caller and class of the job.
+            work_s: core seconds of the job.
+            now_s: current time in seconds, on any clock.
         """
         if not self._keys:
-            return _NOTHING_WAITS
+            return _NO_WAIT
         interactive, bulk = self._classes
         if origin.is_bulk:
-            found = bulk.outlook(origin.caller, work_s, now_s)
-            last_s = interactive.backlog.work_s + found.before_s
-            oldest_s = (found.before_s + work_s) / OLD_RATIO - work_s
-            return Outlook(min(last_s, oldest_s), found.is_ahead)
-        found, largest = interactive.outlook(origin.caller, work_s, now_s), size_of(work_s) + MUCH_SHORTER
-        shorter_s = sum(item.backlog.work_s for size, item in self._sizes.items() if size < largest)
-        return Outlook(min(found.before_s, shorter_s / SHORT_RATIO), found.is_ahead)
+            estimate = bulk.estimate_wait(origin.caller, work_s, now_s)
+            last_s = interactive.waiting.work_s + estimate.work_ahead_s
+            oldest_s = (estimate.work_ahead_s + work_s) / OLD_RATIO - work_s
+            return WaitEstimate(min(last_s, oldest_s), estimate.others_served_less)
+        estimate, largest = interactive.estimate_wait(origin.caller, work_s, now_s), size_class(work_s) + MUCH_SHORTER
+        shorter_s = sum(item.waiting.work_s for size, item in self._sizes.items() if size < largest)
+        return WaitEstimate(min(estimate.work_ahead_s, shorter_s / SHORT_RATIO), estimate.others_served_less)
 
 
-def size_of(work_s: float) -> int:
-    """Size of a job: the power of two above its core seconds."""
+def size_class(work_s: float) -> int:
+    """Return the size class of a job: the exponent of the power of two above its core seconds."""
     return math.frexp(work_s)[1]

@@ -1,4 +1,4 @@
-"""Files that may be replaced while the server runs: certificates and tokens."""
+"""Watcher of files that may be replaced while the server runs: certificates and bearer tokens."""
 
 from __future__ import annotations
 
@@ -22,87 +22,88 @@ KINDS = (TLS, TOKENS)
 _Signature = tuple[int, int, int, int] | None
 
 MAX_FILE_BYTES = 2**20
-"""Largest file of tokens or certificates."""
+"""Maximum size of a file of tokens or certificates."""
 CHECK_S = 1.0
-"""Seconds between looks at the files."""
+"""Seconds between checks of the files."""
 HUNG_S = 10.0
-"""Seconds after which a look that has not ended counts as failing: the storage hangs."""
+"""Seconds after which a check counts as failed: the storage hangs."""
 
 
-class Watched(Generic[T]):
-    """Content of some files, read again when they change, by a thread of its own, as storage may hang."""
+class FileWatcher(Generic[T]):
+    """Value read from files, and read again when they change, in a separate thread since storage may hang."""
 
-    def __init__(self, what: str, paths: Sequence[Path], read: Callable[[], T]) -> None:
-        """Read them.
+    def __init__(self, kind: str, paths: Sequence[Path], read: Callable[[], T]) -> None:
+        """Read the files and start the thread.
 
         Args:
-            what: one of KINDS, for the metrics.
-            read: reads the files, and raises ValueError or OSError where they are no use.
+            kind: one of KINDS; a label of the metrics.
+            paths: the files.
+            read: reads the files; raises ValueError or OSError if they cannot be used.
 
         Raises:
             ValueError, OSError: as `read` does.
         """
-        self.what = what
+        self.kind = kind
         self._paths = paths
         self._read = read
         self._seen: list[_Signature] | None = self._signature()
-        """None where they could not be read: that is tried again at each look."""
-        self._complaint = ""
+        """Signatures of the files that were read last; None after a read error, so that the next check tries again."""
+        self._error = ""
         self._value = read()
         self._checked_s = time.monotonic()
         _all.add(self)
-        threading.Thread(target=_watch, args=(weakref.ref(self),), name="watched", daemon=True).start()
+        threading.Thread(target=_watch, args=(weakref.ref(self),), name="file-watcher", daemon=True).start()
 
     @property
     def is_failing(self) -> bool:
-        """Whether the present content of the files cannot be used, or their storage does not answer."""
-        return bool(self._complaint) or time.monotonic() > self._checked_s + CHECK_S + HUNG_S
+        """True if the present files cannot be used or their storage does not answer."""
+        return bool(self._error) or time.monotonic() > self._checked_s + CHECK_S + HUNG_S
 
     def current(self) -> T:
-        """Return what the files hold, or held before where they cannot be used."""
+        """Return the last value that could be read."""
         return self._value
 
     def check(self) -> None:
-        """Read the files again if they changed. If they cannot be used, log that."""
+        """Read the files again if they changed; log an error if they cannot be used."""
         if (signature := self._signature()) != self._seen:
             self._seen = signature
             try:
                 self._value = self._read()
-                self._complaint = ""
-                logger.info("read again, as it changed: %s", ", ".join(map(str, self._paths)))
+                self._error = ""
+                logger.info("reloaded after a change: %s", ", ".join(map(str, self._paths)))
             except OSError as error:
                 self._seen = None
-                self._complain(error)
+                self._log(error)
             except Exception as error:
-                self._complain(error)
+                self._log(error)
         self._checked_s = time.monotonic()
 
-    def _complain(self, error: Exception) -> None:
-        """Log what is the same at every look once."""
-        if (complaint := error_line(error)) != self._complaint:
-            logger.error("what was read before stays in use: %s", complaint)
-            self._complaint = complaint
+    def _log(self, error: Exception) -> None:
+        """Log an error once, however many checks repeat it."""
+        if (message := error_line(error)) != self._error:
+            logger.error("cannot reload, the content read before stays in use: %s", message)
+            self._error = message
 
     def _signature(self) -> list[_Signature]:
         return [_signature(path) for path in self._paths]
 
 
-_all: WeakSet[Watched[Any]] = WeakSet()
+_all: WeakSet[FileWatcher[Any]] = WeakSet()
 
 
-def _watch(reference: weakref.ref[Watched[Any]]) -> None:
-    """Check files every now and then, as long as somebody uses them."""
+def _watch(reference: weakref.ref[FileWatcher[Any]]) -> None:
+    """Check the files every CHECK_S seconds until the watcher is garbage collected."""
     time.sleep(CHECK_S)
-    while item := reference():
-        item.check()
-        del item
+    while watcher := reference():
+        watcher.check()
+        del watcher
         time.sleep(CHECK_S)
 
 
 def failing() -> dict[str, bool]:
-    """Return for each kind of watched files whether the present content of some of them cannot be used."""
-    found = {item.what for item in list(_all) if item.is_failing}
-    return {what: what in found for what in KINDS}
+    """Return for each kind of watched files whether some of them cannot be used."""
+    kinds = {watcher.kind for watcher in list(_all) if watcher.is_failing}
+    return {kind: kind in kinds for kind in KINDS}
 
 
 def _signature(path: Path) -> _Signature:

@@ -1,4 +1,4 @@
-"""Jobs: groups of sequences that are submitted together. Each group becomes one result."""
+"""Types that the scheduler, its queue and its fair order share: models, runs, jobs and their entries."""
 
 from __future__ import annotations
 
@@ -10,62 +10,63 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 
-class Run(Protocol):
-    """Computation that can be aborted."""
+class AbortableRun(Protocol):
+    """Computation that another thread can abort."""
 
     def abort(self) -> None:
-        """Make it end with an exception as soon as it can, or keep it from starting."""
+        """End the computation with an exception as soon as possible, or prevent its start."""
 
 
-class Model(Hashable, Protocol):
-    """Model as the scheduler sees it: computes the outputs of a batch of sequences."""
+class BatchModel(Hashable, Protocol):
+    """BatchModel that computes batches of sequences."""
 
     @property
     def max_batch_tokens(self) -> int:
-        """Cap of a batch in padded tokens."""
+        """Maximum tokens of a batch, padding included."""
 
     @property
     def num_threads(self) -> int:
-        """Cores that a batch takes."""
+        """Number of cores that a batch uses."""
 
     @property
-    def measured(self) -> Sequence[tuple[int, float]]:
-        """Tokens of some batches, and the seconds of a core that each took when the model was loaded; at least one."""
+    def measured_batches(self) -> Sequence[tuple[int, float]]:
+        """(tokens, core seconds) of the batches measured_batches at load time; at least one."""
 
-    def new_run(self) -> Run:
+    def new_run(self) -> AbortableRun:
         """Return a run for one call of `compute`."""
 
     def compute(self, sequences: Sequence[Any], run: Any) -> Sequence[Any]:
         """Return one output for each sequence.
 
         Args:
-            run: from `new_run`.
+            sequences: the batch.
+            run: result of `new_run`.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Caller and class of a job, by which the cores are shared."""
+    """Caller and class of a job. Fair order divides the core time between origins."""
 
     caller: Hashable = None
-    """Jobs of the same caller share its turns."""
+    """Key of the caller; jobs of one caller share its core time."""
     is_bulk: bool = False
-    """Whether the job gives way to interactive jobs."""
+    """True if the job waits for all interactive jobs."""
 
 
 ANYONE = Origin()
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
-    """Results of a job, and how long it took."""
+class JobResult:
+    """Results and times of a job."""
 
     results: list[Any]
-    """One for each group."""
+    """Results, one a group."""
     queue_s: float = 0.0
-    """From submission until the first sequence was taken."""
+    """Seconds from submission to the start of its first batch."""
     inference_s: float = 0.0
-    """From then until all was computed."""
+    """Seconds from the start of its first batch to the end of its last."""
 
 
 @dataclass(eq=False, slots=True)
@@ -74,26 +75,25 @@ class Entry:
 
     job: Job
     group: int
-    place: int
-    """Position in the group."""
+    index_in_group: int
     sequence: Sized
     work_s: float
-    """Seconds of a core that it will take."""
-    waits: bool = False
-    """Whether it is in the queue."""
+    """Estimated core seconds."""
+    is_waiting: bool = False
+    """True while the entry is in the queue."""
 
     @property
-    def model(self) -> Model:
-        """The model that it waits for."""
+    def model(self) -> BatchModel:
+        """BatchModel of the job."""
         return self.job.model
 
 
 class Job:
-    """Groups of sequences that were submitted together."""
+    """Groups of sequences that were submitted together; each group becomes one result."""
 
     def __init__(
         self,
-        model: Model,
+        model: BatchModel,
         groups: Sequence[Sequence[Any]],
         finish: Callable[[int, list[Any]], Any],
         *,
@@ -105,61 +105,61 @@ class Job:
         self.model, self.deadline_s, self.seconds_per_token = model, deadline_s, seconds_per_token
         self.origin = origin
         self.num_waiting = 0
-        """Entries in the queue."""
-        self.future: Future[Done] = Future()
+        """Number of entries in the queue."""
+        self.future: Future[JobResult] = Future()
         self.entries = [
-            Entry(self, group, place, sequence, len(sequence) * seconds_per_token)
+            Entry(self, group, index, sequence, len(sequence) * seconds_per_token)
             for group, sequences in enumerate(groups)
-            for place, sequence in enumerate(sequences)
+            for index, sequence in enumerate(sequences)
         ]
         self.num_tokens = sum(len(entry.sequence) for entry in self.entries)
         self.work_s = seconds_per_token * self.num_tokens
-        """Seconds of a core that all of it takes."""
+        """Estimated core seconds of all entries."""
         self.submitted_s = now_s
-        self._first = 0
-        """Entries before this one no longer wait."""
+        self._first_waiting = 0
+        """Index of an entry before which none waits."""
         self._started_s: float | None = None
         self._finish = finish
         self._outputs: list[list[Any]] = [[None] * len(sequences) for sequences in groups]
-        self._missing = [len(sequences) for sequences in groups]
+        self._num_missing = [len(sequences) for sequences in groups]
         self._results: list[Any] = [None] * len(groups)
-        self._unfinished = len(groups)
+        self._num_unfinished = len(groups)
         self._lock = threading.Lock()
         if not groups:
-            self.future.set_result(Done([]))
+            self.future.set_result(JobResult([]))
 
     def first_waiting(self) -> Entry:
-        """The first entry that waits; there must be one."""
-        while not self.entries[self._first].waits:
-            self._first += 1
-        return self.entries[self._first]
+        """Return the first waiting entry; there must be one."""
+        while not self.entries[self._first_waiting].is_waiting:
+            self._first_waiting += 1
+        return self.entries[self._first_waiting]
 
     def start(self, now_s: float) -> None:
-        """Note when its first sequences are computed."""
+        """Record the start of a batch; the first one counts."""
         with self._lock:
             self._started_s = self._started_s or now_s
 
     def deliver(self, entry: Entry, output: Any, now_s: float) -> None:
-        """Take the output of one sequence; the last of a group finishes the group, the last group the job."""
+        """Store the output of an entry. The last entry finishes its group, the last group finishes the job."""
         with self._lock:
             outputs = self._outputs[entry.group]
-            outputs[entry.place] = output
-            self._missing[entry.group] -= 1
-            if self._missing[entry.group] or self.future.done():
+            outputs[entry.index_in_group] = output
+            self._num_missing[entry.group] -= 1
+            if self._num_missing[entry.group] or self.future.done():
                 return
             self._outputs[entry.group] = []
         result = self._finish(entry.group, outputs)
         with self._lock:
             self._results[entry.group] = result
-            self._unfinished -= 1
-            if self._unfinished:
+            self._num_unfinished -= 1
+            if self._num_unfinished:
                 return
         started_s = self._started_s or self.submitted_s
-        done = Done(self._results, started_s - self.submitted_s, now_s - started_s)
+        done = JobResult(self._results, started_s - self.submitted_s, now_s - started_s)
         with suppress(InvalidStateError):  # cancelled just now
             self.future.set_result(done)
 
     def fail(self, error: Exception) -> None:
-        """End the job, unless it has ended already."""
+        """Set the error of the job, unless it has ended already."""
         with suppress(InvalidStateError):
             self.future.set_exception(error)

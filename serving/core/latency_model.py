@@ -1,54 +1,56 @@
-"""How long work will take, learnt from what was done: what admission goes by."""
+"""Latency model of admission: estimates of compute time and token counts, updated after each batch and request."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from weakref import WeakKeyDictionary
 
-from serving.core.job import Model
+from serving.core.job import BatchModel
 
 RATE = 0.02
-"""Weight of what was seen last: a forecast that followed each batch would let too much in whenever it is low."""
+"""Weight of the newest observation. A larger one follows each batch: low estimates would then admit too much."""
 
 MIN_TOKENS = 3
-"""Of any sequence: [CLS], a token, [SEP]."""
+"""Minimum tokens of a sequence: [CLS], a token, [SEP]."""
 
-MAX_TIMES = 10.0
-"""What was seen counts as no more than so many times the forecast: one batch after which a huge reply was made, or in
-which the machine stood still, would have the next requests refused. What lasts is learnt all the same."""
+MAX_RATIO = 10.0
+"""An observed time counts as at most this multiple of the estimate. Otherwise one stall of the machine would make the
+server refuse the next requests. A lasting change is still learnt."""
 
 
-class Line:
-    """Seconds of a batch by its tokens: so much a run, and so much a token, by least squares. A batch of a few tokens
-    costs far more a token than a full one, so that a mean would tell little of the one after many of the other."""
+class LinearFit:
+    """Least-squares fit of batch time against batch tokens: seconds a run plus seconds a token.
+
+    A mean time a token would not do: small batches cost far more a token than full ones.
+    """
 
     def __init__(self, points: Sequence[tuple[int, float]]) -> None:
-        """Make it.
+        """Start from measured_batches points.
 
         Args:
-            points: tokens and seconds, measured beforehand: they weigh as much as what is seen last, for ever.
+            points: (tokens, seconds) of batches. They keep their full weight; later observations fade.
         """
-        self._known = [sum(column) for column in zip(*map(_moments, points), strict=True)]
-        self._seen = [0.0] * len(self._known)
+        self._initial = [sum(column) for column in zip(*map(_moments, points), strict=True)]
+        self._observed = [0.0] * len(self._initial)
 
     def add(self, num_tokens: int, seconds: float) -> None:
-        """Learn from a batch; those before it weigh less from now on."""
+        """Add an observed batch; older observations lose weight."""
         new = _moments((num_tokens, seconds))
-        self._seen = [(1 - RATE) * old + value for old, value in zip(self._seen, new, strict=True)]
+        self._observed = [(1 - RATE) * old + value for old, value in zip(self._observed, new, strict=True)]
 
     @property
-    def typical_tokens(self) -> float:
-        """Tokens of the batch that a token is in, of those that were seen last; of those of the start before that."""
-        _, tokens, _, squares, _ = self._seen if self._seen[0] else self._known
+    def mean_batch_tokens(self) -> float:
+        """Token-weighted mean batch size of the observed batches; of the initial points if there are none."""
+        _, tokens, _, squares, _ = self._observed if self._observed[0] else self._initial
         return squares / tokens
 
     def seconds(self, num_tokens: float) -> float:
-        """Of a batch of so many tokens."""
-        weight, tokens, seconds, squares, products = map(sum, zip(self._known, self._seen, strict=True))
+        """Return the estimated seconds of a batch of `num_tokens`."""
+        weight, tokens, seconds, squares, products = map(sum, zip(self._initial, self._observed, strict=True))
         spread = weight * squares - tokens * tokens
         slope = max(0.0, (weight * products - tokens * seconds) / spread) if spread > 0 else 0.0
         run_s = (seconds - slope * tokens) / weight
-        if run_s < 0:  # long sequences cost more a token
+        if run_s < 0:  # long sequences cost more a token: use a line through the origin
             run_s, slope = 0.0, products / squares
         return float(run_s + slope * num_tokens)
 
@@ -58,51 +60,51 @@ def _moments(point: tuple[int, float]) -> tuple[float, ...]:
     return 1.0, num_tokens, seconds, num_tokens * num_tokens, num_tokens * seconds
 
 
-class Forecast:
-    """Speeds of models, and how many tokens a request will have."""
+class LatencyModel:
+    """Core seconds per token of each model, and tokens per request byte."""
 
     def __init__(self) -> None:
-        self._lines: WeakKeyDictionary[Model, Line] = WeakKeyDictionary()
-        self._seconds_per_token: WeakKeyDictionary[Model, float] = WeakKeyDictionary()
-        """As the lines have it: asked twice a request, and changed once a batch."""
-        self._texts: WeakKeyDictionary[Model, tuple[float, float]] = WeakKeyDictionary()
-        """Bytes of requests, and tokens that they had beyond the fewest possible; what was seen last weighs most."""
+        self._fits: WeakKeyDictionary[BatchModel, LinearFit] = WeakKeyDictionary()
+        self._seconds_per_token: WeakKeyDictionary[BatchModel, float] = WeakKeyDictionary()
+        """Cached estimates of the fits: read twice a request, changed once a batch."""
+        self._texts: WeakKeyDictionary[BatchModel, tuple[float, float]] = WeakKeyDictionary()
+        """Bytes of requests, and their tokens beyond MIN_TOKENS an input; both with exponential decay."""
 
-    def seconds_per_token(self, model: Model) -> float:
-        """Seconds of a core in full batches, as they are when there is much to do; padding included."""
+    def seconds_per_token(self, model: BatchModel) -> float:
+        """Return the estimated core seconds per token in full batches, padding included."""
         seconds = self._seconds_per_token.get(model)
-        return self.measured(model) if seconds is None else seconds
+        return self.initial_seconds_per_token(model) if seconds is None else seconds
 
-    def measured(self, model: Model) -> float:
-        """The same, by nothing but what was measured when it was loaded."""
-        return _in_full_batches(Line(model.measured), model)
+    def initial_seconds_per_token(self, model: BatchModel) -> float:
+        """Return the same estimate from the batches that were measured_batches at load time alone."""
+        return _full_batch_seconds_per_token(LinearFit(model.measured_batches), model)
 
-    def tokens(self, model: Model, num_bytes: int, num_inputs: int) -> int:
-        """Of a request that is so large; the fewest that its inputs may have before one was seen."""
+    def estimate_tokens(self, model: BatchModel, num_bytes: int, num_inputs: int) -> int:
+        """Return the estimated tokens of a request; before the first observation the minimum of its inputs."""
         seen_bytes, seen_tokens = self._texts.get(model, (1.0, 0.0))
         return MIN_TOKENS * num_inputs + int(num_bytes * seen_tokens / seen_bytes)
 
-    def forget(self, model: Model) -> None:
-        """Go by what was measured when it was loaded, as if it had done nothing since."""
-        self._lines.pop(model, None)
+    def reset(self, model: BatchModel) -> None:
+        """Drop the observed batches of a model; keep those that were measured_batches at load time."""
+        self._fits.pop(model, None)
         self._seconds_per_token.pop(model, None)
 
-    def batch_done(self, model: Model, num_tokens: int, core_s: float) -> None:
-        """Learn from a batch."""
-        if model not in self._lines:
-            self._lines[model] = Line(model.measured)
-        line = self._lines[model]
-        line.add(num_tokens, min(core_s, MAX_TIMES * line.seconds(num_tokens)))
-        self._seconds_per_token[model] = _in_full_batches(line, model)
+    def observe_batch(self, model: BatchModel, num_tokens: int, core_s: float) -> None:
+        """Update the estimate with a computed batch."""
+        if model not in self._fits:
+            self._fits[model] = LinearFit(model.measured_batches)
+        fit = self._fits[model]
+        fit.add(num_tokens, min(core_s, MAX_RATIO * fit.seconds(num_tokens)))
+        self._seconds_per_token[model] = _full_batch_seconds_per_token(fit, model)
 
-    def encoded(self, model: Model, num_bytes: int, num_inputs: int, num_tokens: int) -> None:
-        """Learn from a request, the more the larger it is: that "a" is 3 bytes and 3 tokens tells nothing of prose."""
+    def observe_request(self, model: BatchModel, num_bytes: int, num_inputs: int, num_tokens: int) -> None:
+        """Update the tokens per byte with an encoded request; large requests weigh more than small ones."""
         seen_bytes, seen_tokens = self._texts.get(model, (0.0, 0.0))
         more_tokens = num_tokens - MIN_TOKENS * num_inputs
         self._texts[model] = (1 - RATE) * seen_bytes + num_bytes, (1 - RATE) * seen_tokens + more_tokens
 
 
-def _in_full_batches(line: Line, model: Model) -> float:
-    """A sequence that is longer than the cap is a batch all the same: with a cap of 1 each is."""
-    num_tokens = max(model.max_batch_tokens, line.typical_tokens)
-    return line.seconds(num_tokens) / num_tokens
+def _full_batch_seconds_per_token(fit: LinearFit, model: BatchModel) -> float:
+    """Evaluate the fit at the batch cap, or at the mean batch size if sequences longer than the cap exceed it."""
+    num_tokens = max(model.max_batch_tokens, fit.mean_batch_tokens)
+    return fit.seconds(num_tokens) / num_tokens

@@ -1,4 +1,4 @@
-"""Prometheus metrics: RPCs by the names that gRPC dashboards know, and what queue, batches and models do."""
+"""Prometheus metrics of calls (with the names that gRPC dashboards use), the queue, batches, models and the cache."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from prometheus_client.registry import Collector
 from serving.core import file_watcher as watched
 from serving.core.errors import REFUSAL_REASONS, DeadlineTooShortError, QueueFullError, TooLargeError
 from serving.core.models import Model, State
-from serving.core.scheduler import Batch
+from serving.core.scheduler import BatchStats
 from tasks.model_directory import MODEL_FILE
 
 MODEL_LABELS = ("model", "version", "task")
@@ -38,8 +38,8 @@ TOKENS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 
 
 @dataclass(frozen=True, slots=True)
-class OfModel:
-    """The series of one version of a model that its calls and batches change."""
+class ModelSeries:
+    """Series of one version of a model that its calls and batches update."""
 
     encode: Histogram
     queue: Histogram
@@ -52,7 +52,7 @@ class OfModel:
 
 
 class Metrics:
-    """All series of one server, in a registry of their own. May be called from any thread."""
+    """All series of one server, in a registry of its own. Thread-safe."""
 
     def __init__(self) -> None:
         disable_created_metrics()
@@ -61,20 +61,20 @@ class Metrics:
         counter, histogram = partial(Counter, registry=self.registry), partial(Histogram, registry=self.registry)
         self._wait = histogram(
             "bertline_wait_seconds",
-            "A request's wait for a thread that reads or answers it.",
+            "Wait of a request for a thread that decodes or encodes it.",
             ("threads",),
             buckets=SECONDS,
         )
         for threads in (CODEC, TOKENIZE):
             self._wait.labels(threads)
         self._encode = histogram(
-            "bertline_encode_seconds", "Turning a request into features.", MODEL_LABELS, buckets=SECONDS
+            "bertline_encode_seconds", "Tokenising a request and making its features.", MODEL_LABELS, buckets=SECONDS
         )
         self._queue = histogram(
-            "bertline_queue_seconds", "A sequence's wait for a worker.", MODEL_LABELS, buckets=SECONDS
+            "bertline_queue_seconds", "Wait of a sequence for a worker.", MODEL_LABELS, buckets=SECONDS
         )
         self._decode = histogram(
-            "bertline_decode_seconds", "Turning a request's outputs into a reply.", MODEL_LABELS, buckets=SECONDS
+            "bertline_decode_seconds", "Turning model outputs into a reply.", MODEL_LABELS, buckets=SECONDS
         )
         self._inference = histogram("bertline_inference_seconds", "Running a batch.", MODEL_LABELS, buckets=SECONDS)
         self._rows = histogram("bertline_batch_rows", "Sequences in a batch.", MODEL_LABELS, buckets=ROWS)
@@ -82,50 +82,52 @@ class Metrics:
             "bertline_batch_tokens", "Tokens of a batch, padding included.", MODEL_LABELS, buckets=TOKENS
         )
         self._tokens = counter("bertline_tokens_total", "Tokens computed, without padding.", MODEL_LABELS)
-        self._padding = counter("bertline_padding_tokens_total", "Padding computed, in tokens.", MODEL_LABELS)
-        self._truncated = counter("bertline_truncated_total", "Inputs cut to what the model reads.", MODEL_LABELS)
+        self._padding = counter("bertline_padding_tokens_total", "Padding tokens computed.", MODEL_LABELS)
+        self._truncated = counter(
+            "bertline_truncated_total", "Inputs truncated to the model's max_seq_length.", MODEL_LABELS
+        )
         self._queue_sequences = Gauge(
-            "bertline_queue_sequences", "Sequences that wait for a worker.", MODEL_LABELS, registry=self.registry
+            "bertline_queue_sequences", "Sequences in the queue.", MODEL_LABELS, registry=self.registry
         )
         self._queue_tokens = Gauge(
-            "bertline_queue_tokens", "Tokens that wait for a worker.", MODEL_LABELS, registry=self.registry
+            "bertline_queue_tokens", "Tokens in the queue.", MODEL_LABELS, registry=self.registry
         )
         self._rejected = counter(
-            "bertline_rejected_total", "Requests refused for want of room in the queue.", (*MODEL_LABELS, "reason")
+            "bertline_rejected_total", "Requests that the queue did not admit, by reason.", (*MODEL_LABELS, "reason")
         )
         self._cancelled = counter(
-            "bertline_cancelled_total", "Sequences that left the queue since nobody waits for them.", MODEL_LABELS
+            "bertline_cancelled_total", "Sequences removed from the queue: cancelled or expired.", MODEL_LABELS
         )
         self._cache_requests = counter(
-            "bertline_cache_requests_total", "Requests by whether their reply was known.", (*MODEL_LABELS, "result")
+            "bertline_cache_requests_total", "Cache lookups, by hit or miss.", (*MODEL_LABELS, "result")
         )
-        self._cache_evicted = counter("bertline_cache_evicted_total", "Replies that had to make room for others.")
+        self._cache_evicted = counter("bertline_cache_evicted_total", "Replies evicted from the cache.")
         self._cache_bytes = Gauge("bertline_cache_bytes", "Memory of cached replies.", registry=self.registry)
         self._cache_replies = Gauge("bertline_cache_replies", "Cached replies.", registry=self.registry)
-        self._info = Info("bertline_model", "What is loaded.", MODEL_LABELS, registry=self.registry)
+        self._info = Info("bertline_model", "Loaded models.", MODEL_LABELS, registry=self.registry)
         self._loads = counter("bertline_model_loads_total", "Attempts to load.", (*VERSION_LABELS, "result"))
         self._load_seconds = Gauge(
             "bertline_model_load_seconds",
-            "How long loading and warming up took, the last time.",
+            "Duration of the last load, warm-up included.",
             VERSION_LABELS,
             registry=self.registry,
         )
-        self._look_age = Gauge(
+        self._scan_age = Gauge(
             "bertline_repository_look_age_seconds",
-            "Seconds since the last look that saw the whole directory of models.",
+            "Seconds since the last complete scan of the directory of models.",
             registry=self.registry,
         )
         self._refused = counter("bertline_refused_total", "Calls refused before they were handled.", ("reason",))
-        self.registry.register(_Reloads())
+        self.registry.register(_ReloadCollector())
         for reason in REFUSALS:
             self._refused.labels(reason)
-        self._of_models: dict[tuple[str, str, str], OfModel] = {}
-        """By labels: looking for eight series takes 1% of a call."""
+        self._model_series: dict[tuple[str, str, str], ModelSeries] = {}
+        """Cache by labels: finding eight series by their labels takes 1% of a call."""
 
-    def _of(self, model: Model) -> OfModel:
+    def _series(self, model: Model) -> ModelSeries:
         labels = _labels(model)
-        if not (found := self._of_models.get(labels)):
-            found = self._of_models[labels] = OfModel(
+        if not (series := self._model_series.get(labels)):
+            series = self._model_series[labels] = ModelSeries(
                 encode=self._encode.labels(*labels),
                 queue=self._queue.labels(*labels),
                 inference=self._inference.labels(*labels),
@@ -135,50 +137,50 @@ class Metrics:
                 tokens=self._tokens.labels(*labels),
                 padding=self._padding.labels(*labels),
             )
-        return found
+        return series
 
-    def watch(
+    def collect_server(
         self,
         states: Callable[[], Mapping[tuple[str, str], State]],
-        look_age_s: Callable[[], float],
+        scan_age_s: Callable[[], float],
         serving: Callable[[], Mapping[str, bool]],
         queued_sequences: Callable[[Model], int],
         queued_tokens: Callable[[Model], int],
     ) -> None:
-        """Ask at each scrape.
+        """Set the functions that give the server's state at each scrape.
 
         Args:
-            states: of all versions, by name and version.
-            look_age_s: seconds since the directory of models was last seen whole.
-            serving: what health checks are told, by service.
-            queued_sequences: sequences that wait for a model.
-            queued_tokens: their tokens.
+            states: (name, version) -> state, of all versions.
+            scan_age_s: seconds since the last complete scan of the directory of models.
+            serving: service -> whether its health status is SERVING.
+            queued_sequences: number of sequences in the queue of a model.
+            queued_tokens: number of tokens in the queue of a model.
         """
-        self._look_age.set_function(look_age_s)
-        self.registry.register(_States(states))
-        self.registry.register(_Health(serving))
+        self._scan_age.set_function(scan_age_s)
+        self.registry.register(_StateCollector(states))
+        self.registry.register(_HealthCollector(serving))
         self._queued_sequences, self._queued_tokens = queued_sequences, queued_tokens
 
-    def watch_log(self, num_dropped: Callable[[], int]) -> None:
-        """Ask at each scrape how many lines of the log were dropped."""
-        self.registry.register(_Dropped(num_dropped))
+    def collect_log(self, num_dropped: Callable[[], int]) -> None:
+        """Set the function that gives the number of dropped log lines at each scrape."""
+        self.registry.register(_DroppedLinesCollector(num_dropped))
 
-    def watch_cache(self, num_bytes: Callable[[], int], num_replies: Callable[[], int]) -> None:
-        """Ask at each scrape."""
+    def collect_cache(self, num_bytes: Callable[[], int], num_replies: Callable[[], int]) -> None:
+        """Set the functions that give the size of the cache at each scrape."""
         self._cache_bytes.set_function(num_bytes)
         self._cache_replies.set_function(num_replies)
 
     def version_seen(self, name: str, version: str) -> None:
-        """A version is about to be loaded."""
+        """Create the load counters of a version that is about to be loaded."""
         for result in (LOADED, FAILED):
             self._loads.labels(name, version, result)
 
     def model_loaded(self, model: Model, seconds: float) -> None:
-        """A model is ready: all its series exist from now on."""
+        """Count a loaded model and create all its series."""
         labels = _labels(model)
         self._loads.labels(*labels[:2], LOADED).inc()
         self._load_seconds.labels(*labels[:2]).set(seconds)
-        self._of(model)
+        self._series(model)
         for counter in (self._truncated, self._cancelled):
             counter.labels(*labels)
         for reason in REJECTIONS.values():
@@ -192,12 +194,12 @@ class Metrics:
         )
 
     def model_failed(self, name: str, version: str) -> None:
-        """A version could not be loaded."""
+        """Count a version that could not be loaded."""
         self._loads.labels(name, version, FAILED).inc()
 
     def model_unloaded(self, model: Model) -> None:
-        """What told of its present goes; counters stay: its last requests are still to be counted, and it may return,
-        which must not look like a restart."""
+        """Remove the gauges of a model. Its counters stay: running requests still count, and a counter that starts at 0
+        again would look like a restart."""
         labels = _labels(model)
         self._queue_sequences.remove(*labels)
         self._queue_tokens.remove(*labels)
@@ -205,40 +207,40 @@ class Metrics:
         self._load_seconds.remove(*labels[:2])
 
     def refused(self, reason: str) -> None:
-        """A call may not come in; `reason` is one of REFUSALS."""
+        """Count a refused call; `reason` is one of REFUSALS."""
         self._refused.labels(reason).inc()
 
     def waited(self, threads: str, seconds: float) -> None:
-        """Work on a request began, for which it needed one of these threads: CODEC or TOKENIZE."""
+        """Observe the wait of a request for a thread of a pool, CODEC or TOKENIZE."""
         self._wait.labels(threads).observe(seconds)
 
     def encoded(self, model: Model, seconds: float) -> None:
-        """A request became features."""
-        self._of(model).encode.observe(seconds)
+        """Observe the time to turn a request into features."""
+        self._series(model).encode.observe(seconds)
 
     def truncated(self, model: Model, count: int) -> None:
-        """Inputs of a request were cut."""
+        """Count truncated inputs."""
         self._truncated.labels(*_labels(model)).inc(count)
 
     def decoded(self, model: Model, seconds: float) -> None:
-        """The outputs for a request became a reply."""
-        self._of(model).decode.observe(seconds)
+        """Observe the time to turn outputs into a reply."""
+        self._series(model).decode.observe(seconds)
 
     def rejected(self, model: Model, reason: str) -> None:
-        """A request found no room; `reason` is one of REJECTIONS' values."""
+        """Count a request that the queue did not admit; `reason` is one of the values of REJECTIONS."""
         self._rejected.labels(*_labels(model), reason).inc()
 
     def cache_asked(self, model: Model, *, hit: bool) -> None:
-        """A reply was looked for in the cache; where none was there, it is computed by now."""
+        """Count a cache lookup; a miss is counted after the reply is computed."""
         self._cache_requests.labels(*_labels(model), HIT if hit else MISS).inc()
 
     def cache_evicted(self, count: int) -> None:
-        """Replies had to make room for another."""
+        """Count evicted replies."""
         self._cache_evicted.inc(count)
 
-    def batch_done(self, model: Model, batch: Batch) -> None:
-        """A batch was computed."""
-        series = self._of(model)
+    def batch_done(self, model: Model, batch: BatchStats) -> None:
+        """Observe a computed batch."""
+        series = self._series(model)
         for wait_s in batch.queue_s:
             series.queue.observe(wait_s)
         series.inference.observe(batch.inference_s)
@@ -248,19 +250,19 @@ class Metrics:
         series.padding.inc(batch.padded_tokens - batch.num_tokens)
 
     def sequences_dropped(self, model: Model, count: int) -> None:
-        """Sequences left the queue without being computed."""
+        """Count sequences that were cancelled or expired in the queue."""
         self._cancelled.labels(*_labels(model)).inc(count)
 
 
-class _States(Collector):
-    """The state of each version, 1 for the one it is in: no version can be forgotten, and none stays behind."""
+class _StateCollector(Collector):
+    """State of each version, read at each scrape: no removed version stays behind."""
 
     def __init__(self, states: Callable[[], Mapping[tuple[str, str], State]]) -> None:
         self._states = states
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         family = GaugeMetricFamily(
-            "bertline_model_state", "1 for the state that a version is in.", labels=(*VERSION_LABELS, "state")
+            "bertline_model_state", "1 for the current state of a version.", labels=(*VERSION_LABELS, "state")
         )
         for key, current in self._states().items():
             for state in State:
@@ -268,43 +270,43 @@ class _States(Collector):
         yield family
 
 
-class _Health(Collector):
-    """What health checks are told, but of the service without a name: to Prometheus an empty label is none."""
+class _HealthCollector(Collector):
+    """Health status of each service except the one without a name: Prometheus treats an empty label as missing."""
 
     def __init__(self, serving: Callable[[], Mapping[str, bool]]) -> None:
         self._serving = serving
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        family = GaugeMetricFamily("bertline_serving", "1 while health checks are told SERVING.", labels=("service",))
+        family = GaugeMetricFamily("bertline_serving", "1 if the health status is SERVING.", labels=("service",))
         for service, serves in self._serving().items():
             if service:
                 family.add_metric((service,), serves)
         yield family
 
 
-class _Reloads(Collector):
-    """Whether files that are read again when they change can be used."""
+class _ReloadCollector(Collector):
+    """Reload errors of watched files, by kind."""
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         family = GaugeMetricFamily(
             "bertline_reload_failed",
-            "1 while changed files cannot be used, and what was read before stays in use.",
+            "1 if changed files cannot be read, so that the content read before stays in use.",
             labels=("what",),
         )
-        for what, is_failing in watched.failing().items():
-            family.add_metric((what,), is_failing)
+        for kind, is_failing in watched.failing().items():
+            family.add_metric((kind,), is_failing)
         yield family
 
 
-class _Dropped(Collector):
-    """Lines of the log that were dropped."""
+class _DroppedLinesCollector(Collector):
+    """Number of dropped log lines."""
 
     def __init__(self, num_dropped: Callable[[], int]) -> None:
         self._num_dropped = num_dropped
 
     def collect(self) -> Iterator[CounterMetricFamily]:
         yield CounterMetricFamily(
-            "bertline_log_lines_dropped", "Lines of the log that could not be written.", self._num_dropped()
+            "bertline_log_lines_dropped", "Log lines that could not be written.", self._num_dropped()
         )
 
 

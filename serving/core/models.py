@@ -1,4 +1,4 @@
-"""The models: which there are, which answers a request, and how each computes."""
+"""Models: loading, warm-up, computing a batch, and finding the model of a request."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from serving.core.errors import InvalidRequestError, ModelNotFoundError, UnavailableError
-from serving.core.session import Arrays, Engine, Run
+from serving.core.session import Arrays, Session, SessionRun
 from tasks.base import AnyTask, Outputs
 from tasks.features import Features, collate, split_outputs
 from tasks.manifest import Execution, Manifest
@@ -23,8 +23,8 @@ from tasks.registry import create_task
 from tasks.tokenizer import Tokenizer
 from tasks.tokenizer_files import TOKENIZER_FILE
 
-MAX_RUNS, ENOUGH_S = 5, 0.1
-"""Of a batch that is measured when a model is loaded: one more, as long as it took no longer."""
+MAX_RUNS, MAX_MEASURE_S = 5, 0.1
+"""Limits of the measurement at load time: a batch is run at most MAX_RUNS times, and not again after MAX_MEASURE_S."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,44 +33,44 @@ class Model:
 
     manifest: Manifest
     task: AnyTask
-    engine: Engine
+    session: Session
     execution: Execution
-    """How its graph is run: what the manifest says, but for what the server was told otherwise."""
-    measured: Sequence[tuple[int, float]] = ()
-    """Tokens, padding included, and seconds of a core of the batches that warmed it up."""
+    """Execution settings: those of the manifest, except where the server's settings replace them."""
+    measured_batches: Sequence[tuple[int, float]] = ()
+    """(tokens, core seconds) of the warm-up batches; tokens include padding."""
     manifest_json: str = ""
-    """Its manifest, as clients see it. A large one takes a second to write: too long for the event loop."""
+    """Manifest as JSON for clients. Made at load time: a large one takes a second, too long for the event loop."""
 
     @property
     def max_batch_tokens(self) -> int:
-        """Cap of a batch in padded tokens."""
+        """Maximum tokens of a batch, padding included."""
         return self.execution.max_batch_tokens
 
     @property
     def num_threads(self) -> int:
-        """Cores that a batch takes."""
+        """Number of cores that a batch uses."""
         return self.execution.num_threads
 
     def __str__(self) -> str:
         return f"{self.manifest.name}/{self.manifest.version} ({self.manifest.task})"
 
-    def new_run(self) -> Run:
-        """For `compute`, once."""
-        return Run()
+    def new_run(self) -> SessionRun:
+        """Return a run for one call of `compute`."""
+        return SessionRun()
 
-    def compute(self, sequences: Sequence[Features], run: Run | None = None) -> list[Outputs]:
-        """Run one batch; the outputs of each sequence, without padding."""
-        outputs = self.engine.run(collate(sequences, pad_id=self.task.tokenizer.pad_id), run)
+    def compute(self, sequences: Sequence[Features], run: SessionRun | None = None) -> list[Outputs]:
+        """SessionRun one batch; return the outputs of each sequence without padding."""
+        outputs = self.session.run(collate(sequences, pad_id=self.task.tokenizer.pad_id), run)
         return split_outputs(outputs, [len(item) for item in sequences], token_outputs=self.task.token_outputs)
 
     def warm_up(self) -> list[tuple[int, float]]:
-        """Run the longest and the smallest sequence, and check the shapes of what comes.
+        """SessionRun sequences of the maximum and the minimum length, check the output shapes, and measure the time.
 
         Returns:
-            Tokens of each batch, padding included, and the seconds of a core that it took.
+            (tokens, core seconds) of each batch; tokens include padding.
 
         Raises:
-            ValueError: when the graph fails or its outputs are not those of the task.
+            ValueError: when the graph fails or an output has the wrong shape for the task.
         """
         tokenizer, measured = self.task.tokenizer, []
         for length in (self.task.settings.max_seq_length, 3):
@@ -78,40 +78,40 @@ class Model:
             batch = [Features(**tokenizer.assemble(ids)), Features(**tokenizer.assemble(ids[:1]))]
             arrays = collate(batch, pad_id=tokenizer.pad_id)
             try:
-                outputs = self.engine.run(arrays)  # the first run takes longer than all after it
-                seconds = self._seconds(arrays)
+                outputs = self.session.run(arrays)  # not measured: the first run is slower than the others
+                seconds = self._measure(arrays)
             except Exception as error:  # ONNX Runtime's own errors share no base class
                 reason = str(error).splitlines()[0]
-                raise ValueError(f"`{self.engine.path}` fails on {length} tokens: {reason}") from error
+                raise ValueError(f"`{self.session.path}` fails on {length} tokens: {reason}") from error
             measured.append((2 * length, seconds * self.num_threads))
             self._check_shapes(outputs, length)
         return measured
 
-    def _seconds(self, arrays: Arrays) -> float:
-        """Of the fastest of a few runs: what else the machine does makes one longer, never shorter."""
-        found, started = list[float](), time.monotonic()
-        while len(found) < MAX_RUNS and (not found or time.monotonic() - started < ENOUGH_S):
-            begun = time.monotonic()
-            self.engine.run(arrays)
-            found.append(time.monotonic() - begun)
-        return min(found)
+    def _measure(self, arrays: Arrays) -> float:
+        """Return the seconds of the fastest of a few runs: other processes make runs slower, never faster."""
+        seconds, started_s = list[float](), time.monotonic()
+        while len(seconds) < MAX_RUNS and (not seconds or time.monotonic() - started_s < MAX_MEASURE_S):
+            run_started_s = time.monotonic()
+            self.session.run(arrays)
+            seconds.append(time.monotonic() - run_started_s)
+        return min(seconds)
 
     def _check_shapes(self, outputs: Arrays, length: int) -> None:
         axes = (2, length) if self.task.token_outputs else (2,)
         for name, array in outputs.items():
             if array.shape != (expected := (*axes, *self.last_axis)):
                 raise ValueError(
-                    f"output `{name}` of `{self.engine.path}` has shape {list(array.shape)} where the manifest "
-                    f"implies {list(expected)}; export the model again"
+                    f"output `{name}` of `{self.session.path}` has shape {list(array.shape)}, but its manifest needs "
+                    f"{list(expected)}; export the model again"
                 )
 
     def num_outputs(self, lengths: Sequence[int]) -> int:
-        """How many numbers each output holds for sequences of so many tokens."""
+        """Return the number of values of each output for sequences of these lengths (in tokens)."""
         return math.prod(self.last_axis) * (sum(lengths) if self.task.token_outputs else len(lengths))
 
     @cached_property
     def last_axis(self) -> tuple[int, ...]:
-        """Size of the last axis of its outputs; empty where they are single numbers."""
+        """Size of the last axis of the outputs; empty for single numbers."""
         labels = (len(getattr(self.task.settings, "labels", ())),)
         sizes: dict[str, tuple[int, ...]] = {
             "embedding": (self.manifest.hidden_size,),
@@ -135,13 +135,13 @@ def load_model(
 
     Args:
         path: `<models>/<name>/<version>`.
-        max_batch_tokens: instead of what the manifest says.
-        num_threads: likewise, of a batch.
-        workers: cores there are: a batch has no more threads.
-        loaded: what was loaded from there before; returned where the directory holds the same still.
+        max_batch_tokens: replaces the value of the manifest.
+        num_threads: threads of a batch; replaces the value of the manifest.
+        workers: number of cores; limits `num_threads`.
+        loaded: model loaded from this path before; returned if the manifest is unchanged.
 
     Raises:
-        ValueError: naming what is wrong with the directory.
+        ValueError: when the directory cannot be served. The message names the file and the problem.
     """
     directory = read_model_directory(path)
     manifest = directory.manifest
@@ -149,13 +149,14 @@ def load_model(
         return loaded
     if parse_model_path(path) != (manifest.name, manifest.version):
         raise ValueError(
-            f"`{path}` holds a manifest of `{manifest.name}/{manifest.version}`; move it there, or change the manifest"
+            f"the manifest of `{path}` is that of `{manifest.name}/{manifest.version}`; rename the folder or correct "
+            "the manifest"
         )
     task = create_task(manifest.task, _tokenizer(directory), manifest.settings)
     if task.tokenizer.vocab_size > manifest.vocab_size:
         raise ValueError(
-            f"`{path / TOKENIZER_FILE}` has token ids up to {task.tokenizer.vocab_size - 1} where the manifest says "
-            f"vocab_size `{manifest.vocab_size}`; export the model again"
+            f"`{path / TOKENIZER_FILE}` has token ids up to {task.tokenizer.vocab_size - 1}, but the manifest's "
+            f"vocab_size is `{manifest.vocab_size}`; export the model again"
         )
     num_threads = num_threads or manifest.execution.num_threads
     execution = replace(
@@ -163,14 +164,14 @@ def load_model(
         max_batch_tokens=max_batch_tokens or manifest.execution.max_batch_tokens,
         num_threads=min(num_threads, workers or num_threads),
     )
-    engine = Engine(directory, task.output_names, execution)
-    model = Model(manifest=manifest, task=task, engine=engine, execution=execution)
-    return replace(model, measured=model.warm_up(), manifest_json=manifest.to_json())
+    session = Session(directory, task.output_names, execution)
+    model = Model(manifest=manifest, task=task, session=session, execution=execution)
+    return replace(model, measured_batches=model.warm_up(), manifest_json=manifest.to_json())
 
 
 _tokenizers: WeakValueDictionary[str, Tokenizer] = WeakValueDictionary()
-"""Tokenizers in use, by digest. Reading one stops all threads, for 45 ms a MB (`tokenizers` holds the interpreter
-lock), and the next version of a model mostly has the same."""
+"""Tokenizers in use, by digest of their file. Versions of a model usually have the same one, and loading one holds the
+interpreter lock for 45 ms a MB."""
 
 
 def _tokenizer(directory: ModelDirectory) -> Tokenizer:
@@ -184,7 +185,7 @@ _PROBES = ("A text, with CAPITALS and 12 numbers.", "naïve cafe\u0301", "中文
 
 
 def _read_tokenizer(directory: ModelDirectory) -> Tokenizer:
-    """Read a tokenizer and try it: some broken files fail only when they are used."""
+    """Load a tokenizer and try it: some broken files load, but fail on the first text."""
     tokenizer = Tokenizer.load(directory.path)
     try:
         tokenizer.tokenize(_PROBES)
@@ -194,32 +195,33 @@ def _read_tokenizer(directory: ModelDirectory) -> Tokenizer:
 
 
 class State(Enum):
-    """What becomes of a version, from when it is seen until it is gone."""
+    """State of a version."""
 
     LOADING = "loading"
     READY = "ready"
     STALE = "stale"
-    """Answers requests as before: what lies in its directory now cannot be loaded."""
+    """Serves the model loaded before; the new content of its directory cannot be loaded."""
     FAILED = "failed"
     """Cannot be loaded; requests for it are refused."""
     UNLOADING = "unloading"
-    """Its directory is gone, and requests that began with it are still computed."""
+    """Its directory is gone; requests that started before are still computed."""
 
 
 @dataclass(frozen=True)
 class Version:
-    """What is known of a version directory."""
+    """One version directory: its loaded model and its load error, if any."""
 
     name: str
     version: str
     model: Model | None = None
-    """What answers requests for it, if anything does."""
+    """Model that answers requests; None if none is loaded."""
     error: str = ""
-    """Why what lies in the directory cannot be served, in one line. The model that was there before goes on serving."""
+    """Why the present content of the directory cannot be loaded, in one line; empty if it can. A model loaded before
+    keeps serving."""
 
     @property
     def state(self) -> State:
-        """Whether it answers requests."""
+        """State that follows from model and error."""
         if self.model:
             return State.STALE if self.error else State.READY
         return State.FAILED if self.error else State.LOADING
@@ -229,55 +231,54 @@ class Version:
 
 
 class Models:
-    """The versions there are at one moment, and the loaded models by name and version."""
+    """Immutable snapshot of all versions, with the loaded models by name and version."""
 
     def __init__(self, versions: Sequence[Version]) -> None:
         self.versions = tuple(sorted(versions, key=lambda item: (item.name, int(item.version))))
-        """By name, then lowest version first."""
+        """Versions sorted by name, then by version number."""
         self._by_name: dict[str, dict[str, Model]] = {}
         for item in self.versions:
             if item.model:
                 self._by_name.setdefault(item.name, {})[item.version] = item.model
 
     def __iter__(self) -> Iterator[Model]:
-        """The loaded ones by name, then lowest version first."""
+        """Iterate over the loaded models, by name and version number."""
         return (model for versions in self._by_name.values() for model in versions.values())
 
     @property
     def names(self) -> list[str]:
-        """Names of loaded models, in order."""
+        """Sorted names of the loaded models."""
         return list(self._by_name)
 
     def find(self, name: str, version: str, task: str | None = None) -> Model:
-        """The model that a request asks for.
+        """Return the model for a request.
 
         Args:
-            name: empty for the only model, of the task where one is given.
-            version: empty for the highest.
-            task: what the request wants done; None for what every model can do.
+            name: name of the model; empty for the only model (of the task).
+            version: version number; empty for the highest loaded one.
+            task: task of the request; None if any model will do.
 
         Raises:
             ModelNotFoundError: when no such model or version is loaded.
-            UnavailableError: when it is being loaded, or may be.
-            InvalidRequestError: when the name is empty and not exactly one model does the task, or the model does
-                another task.
+            UnavailableError: when it is still being loaded.
+            InvalidRequestError: when the name is empty and not exactly one model fits, or the model has another task.
         """
         name = name or self._only(task)
         versions = self._by_name.get(name, {})
         if not versions or (version and version not in versions):
-            self._check_known(name, version)
+            self._raise_load_error(name, version)
         if not versions:
-            hint = "; its version is a field of its own" if "/" in name else ""
+            hint = "; the version belongs in the field `version`" if "/" in name else ""
             raise ModelNotFoundError(f"no model of that name: `{name}`{hint} (loaded: {_listing(self)})")
         if version and version not in versions:
             raise ModelNotFoundError(f"no such version of `{name}`: `{version}` (loaded: {', '.join(versions)})")
         model = versions[version] if version else _highest(versions)
         if task not in (None, model.task.name):
-            raise InvalidRequestError(f"{model} does not do this task: `{task}` (loaded: {_listing(self)})")
+            raise InvalidRequestError(f"{model} does not support the task `{task}` (loaded: {_listing(self)})")
         return model
 
-    def _check_known(self, name: str, version: str) -> None:
-        """Raise what tells more of a version that is not loaded than that it is not."""
+    def _raise_load_error(self, name: str, version: str) -> None:
+        """Raise an error if a requested version is still being loaded or failed to load."""
         found = [item for item in self.versions if item.name == name and version in ("", item.version)]
         _check_loading(found)
         if found:
@@ -289,7 +290,7 @@ class Models:
             _check_loading(self.versions)
             if not self._by_name:
                 raise ModelNotFoundError("no model is loaded")
-            raise InvalidRequestError(f"no model does this task: `{task}` (loaded: {_listing(self)})")
+            raise InvalidRequestError(f"no model supports the task `{task}` (loaded: {_listing(self)})")
         if len(candidates) > 1:
             of_task = f" of task `{task}`" if task else ""
             raise InvalidRequestError(f"name one of the models{of_task}: {_listing(candidates)}")

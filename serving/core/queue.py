@@ -1,4 +1,4 @@
-"""Queue of sequences, and the choice of the next batch. No threads, no clock."""
+"""Queue of sequences, from which batches are formed. Has no threads and no clock."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from bisect import bisect_left
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
-from serving.core.fair_order import FairOrder, Outlook
-from serving.core.job import Entry, Job, Model, Origin
+from serving.core.fair_order import FairOrder, WaitEstimate
+from serving.core.job import BatchModel, Entry, Job, Origin
 
 MAX_PADDING = 0.2
-"""Fraction of a batch that may be padding. A row costs about a tenth more in a run of its own than in a full batch
-(measured), so a row that would add much padding is cheaper alone."""
+"""Maximum fraction of padding in a batch. A row alone costs about a tenth more than in a full batch (measured), so a
+row that adds more padding than that is cheaper alone."""
 
 
 class Queue:
-    """Jobs in fair order, and their entries by model and length."""
+    """Waiting jobs in fair order, with their entries indexed by model and length."""
 
     def __init__(self) -> None:
-        self.tokens: Counter[Model] = Counter()
-        """Waiting tokens of each model."""
-        self.sequences: Counter[Model] = Counter()
-        """Waiting entries of each model."""
+        self.tokens: Counter[BatchModel] = Counter()
+        """BatchModel -> number of waiting tokens."""
+        self.sequences: Counter[BatchModel] = Counter()
+        """BatchModel -> number of waiting sequences."""
         self._order = FairOrder()
-        self._by_length: dict[Model, dict[int, OrderedDict[Entry, None]]] = defaultdict(dict)
+        self._by_length: dict[BatchModel, dict[int, OrderedDict[Entry, None]]] = defaultdict(dict)
 
     def __len__(self) -> int:
         return self.sequences.total()
@@ -35,20 +35,20 @@ class Queue:
         self._order.add(job)
         buckets = self._by_length[job.model]
         for entry in job.entries:
-            entry.waits = True
+            entry.is_waiting = True
             buckets.setdefault(len(entry.sequence), OrderedDict())[entry] = None
         self.tokens[job.model] += job.num_tokens
         self.sequences[job.model] += len(job.entries)
 
     def remove(self, entries: Iterable[Entry]) -> int:
-        """Take entries of one model out, wherever they are; returns how many of them waited."""
-        waiting = [entry for entry in entries if entry.waits]
+        """Remove entries of one model; return how many of them were waiting."""
+        waiting = [entry for entry in entries if entry.is_waiting]
         if not waiting:
             return 0
         model = waiting[0].model
         buckets = self._by_length[model]
         for entry in waiting:
-            entry.waits = False
+            entry.is_waiting = False
             length = len(entry.sequence)
             del buckets[length][entry]
             if not buckets[length]:
@@ -56,41 +56,41 @@ class Queue:
             self.tokens[model] -= length
         self.sequences[model] -= len(waiting)
         self._order.leave(waiting)
-        if not buckets:  # nothing here may keep a model that is being unloaded
+        if not buckets:  # keep no reference to a model that is being unloaded
             del self._by_length[model], self.tokens[model], self.sequences[model]
         return len(waiting)
 
-    def outlook(self, origin: Origin, work_s: float, now_s: float) -> Outlook:
-        """Estimate what is computed before a new job of `work_s` core seconds is done."""
-        return self._order.outlook(origin, work_s, now_s)
+    def estimate_wait(self, origin: Origin, work_s: float, now_s: float) -> WaitEstimate:
+        """Estimate the work that is computed before a new job of `work_s` core seconds is done."""
+        return self._order.estimate_wait(origin, work_s, now_s)
 
     def refuse(self, origin: Origin, now_s: float) -> None:
-        """Note that a caller found no room."""
+        """Record that a caller was refused because the queue was full."""
         self._order.refuse(origin, now_s)
 
     def first(self) -> Entry | None:
-        """The entry that is next."""
-        pick = self._order.pick()
-        return pick.job.first_waiting() if pick else None
+        """Return the next entry; None if nothing waits."""
+        next_job = self._order.next_job()
+        return next_job.job.first_waiting() if next_job else None
 
     def pop_batch(self) -> list[Entry]:
-        """Take out the entry that is next, and with it those of its model that are nearest in length.
+        """Remove and return the next batch: the next entry, and the entries of its model that are nearest in length.
 
         Returns:
-            At most `max_batch_tokens` padded tokens; an entry longer than that makes a batch of its own. Empty where
-            nothing waits.
+            Entries of at most `max_batch_tokens` padded tokens; a longer entry is a batch alone. Empty if nothing
+            waits.
         """
-        if not (pick := self._order.pick()):
+        if not (next_job := self._order.next_job()):
             return []
-        first = pick.job.first_waiting()
+        first = next_job.job.first_waiting()
         batch = [first, *self._neighbours(first)]
-        self._order.charge(pick, batch)
+        self._order.charge(next_job, batch)
         self.remove(batch)
         return batch
 
     def _neighbours(self, first: Entry) -> Iterator[Entry]:
         """Yield the entries that fit into a batch with the first one, nearest in length first."""
-        cap, buckets = first.model.max_batch_tokens, self._by_length[first.model]
+        max_tokens, buckets = first.model.max_batch_tokens, self._by_length[first.model]
         longest = tokens = len(first.sequence)
         rows = 1
         for length in nearest(sorted(buckets), longest):
@@ -98,16 +98,16 @@ class Queue:
                 if entry is first:
                     continue
                 padded = (rows + 1) * max(longest, length)
-                if padded > cap or padded - tokens - length > MAX_PADDING * padded:
+                if padded > max_tokens or padded - tokens - length > MAX_PADDING * padded:
                     break
                 longest, rows, tokens = max(longest, length), rows + 1, tokens + length
                 yield entry
-            if (rows + 1) * longest > cap:
+            if (rows + 1) * longest > max_tokens:
                 return
 
 
 def nearest(values: Sequence[int], target: int) -> Iterator[int]:
-    """Sorted values by distance from a target, nearest first, the smaller of two equally near."""
+    """Yield sorted values by distance from a target, nearest first; of two equally near the smaller first."""
     right = bisect_left(values, target)
     left = right - 1
     while left >= 0 or right < len(values):

@@ -20,7 +20,7 @@ from serving.core.future_bridge import FutureBridge
 from serving.core.limits import Limits
 from serving.core.metrics import CODEC, TOKENIZE, Metrics
 from serving.core.models import Model, Models
-from serving.core.scheduler import Done, Scheduler
+from serving.core.scheduler import JobResult, Scheduler
 from serving.grpc_api.current import current_call
 from tasks.features import Features
 
@@ -53,7 +53,7 @@ class Computable(Protocol):
     def finish(self, index: int, outputs: list[Any]) -> Any:
         """One result, of the outputs for its sequences."""
 
-    def reply(self, done: Done) -> Reply:
+    def reply(self, done: JobResult) -> Reply:
         """The reply, serialised."""
 
 
@@ -96,7 +96,7 @@ class Submitted:
 
     work: Computable
     decoding: Timed
-    future: Future[Done]
+    future: Future[JobResult]
     submitted_s: float
     """When, on the monotonic clock."""
     num_bytes: int

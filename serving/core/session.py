@@ -1,4 +1,4 @@
-"""One graph in ONNX Runtime, run as its manifest says."""
+"""ONNX Runtime session of one model, with the settings of its manifest."""
 
 from __future__ import annotations
 
@@ -16,34 +16,35 @@ from tasks.regular import read_regular
 Arrays = dict[str, np.ndarray]
 
 _FATAL = 4
-"""Severity: what goes wrong in a run comes as an exception and is logged once, by us."""
+"""Log severity of ONNX Runtime. Errors of a run are raised as exceptions, and the scheduler logs them once."""
 
 
-class Run:
-    """A run of a graph, which may be told to end from another thread, even before it begins."""
+class SessionRun:
+    """SessionRun of a graph that another thread can abort, even before it begins."""
 
     def __init__(self) -> None:
         self.options = ort.RunOptions()
         self.options.log_severity_level = _FATAL
 
     def abort(self) -> None:
-        """Let it end with an exception, after the operator that it is at."""
+        """End the run with an exception after its current operator."""
         self.options.terminate = True
 
 
-class Engine:
-    """An ONNX Runtime session; `run` may be called from many threads at once."""
+class Session:
+    """ONNX Runtime session; `run` is thread-safe."""
 
     def __init__(self, directory: ModelDirectory, output_names: tuple[str, ...], execution: Execution) -> None:
         """Load the graph.
 
         Args:
-            output_names: outputs to compute, of those that the manifest names.
-            execution: how to run it: the manifest's, as a rule.
+            directory: the model directory.
+            output_names: outputs of the graph to compute.
+            execution: execution provider, threads and options.
 
         Raises:
-            ValueError: naming the file, when the execution provider is missing, the graph cannot be loaded, or its
-                inputs or outputs are not those of the manifest.
+            ValueError: when the execution provider is missing, the graph cannot be loaded, or its inputs or outputs
+                differ from the manifest. The message names the file.
         """
         self.path = directory.model_path
         self._session = _load(directory, execution)
@@ -52,15 +53,25 @@ class Engine:
         _compare(self.path, "inputs", inputs, directory.manifest.inputs)
         _compare(self.path, "outputs", outputs, directory.manifest.outputs)
         if unknown := sorted(set(inputs) - set(INPUT_NAMES)):
-            raise ValueError(f"unknown input of `{self.path}`: `{unknown[0]}` (known: {', '.join(INPUT_NAMES)})")
+            raise ValueError(f"`{self.path}` has an unknown input `{unknown[0]}`; allowed: {', '.join(INPUT_NAMES)}")
         if missing := sorted(set(output_names) - set(outputs)):
-            raise ValueError(f"`{self.path}` lacks the output `{missing[0]}` of its task; export the model again")
+            raise ValueError(
+                f"`{self.path}` has no output `{missing[0]}`, which its task needs; export the model again"
+            )
         self._input_names, self._output_names = inputs, list(output_names)
 
-    def run(self, arrays: Arrays, run: Run | None = None) -> Arrays:
-        """Padded arrays by name, each [batch, length] int32 -> outputs by name."""
+    def run(self, arrays: Arrays, run: SessionRun | None = None) -> Arrays:
+        """SessionRun the graph on one batch.
+
+        Args:
+            arrays: padded inputs by name, each [batch, length] int32.
+            run: handle to abort the run with.
+
+        Returns:
+            Outputs by name.
+        """
         feed = {name: arrays[name] for name in self._input_names}
-        outputs = self._session.run(self._output_names, feed, (run or Run()).options)
+        outputs = self._session.run(self._output_names, feed, (run or SessionRun()).options)
         return dict(zip(self._output_names, outputs, strict=True))
 
 
@@ -76,7 +87,7 @@ def _load(directory: ModelDirectory, execution: Execution) -> ort.InferenceSessi
                 options,
                 providers=execution.providers,
                 disabled_optimizers=list(execution.disabled_optimizers),
-                enable_fallback=0,  # to another provider, with no more than a line on stdout
+                enable_fallback=0,  # otherwise it falls back to another provider with only a line on stdout
             )
         finally:
             del weights  # ONNX Runtime has copied them
@@ -89,13 +100,15 @@ def _load(directory: ModelDirectory, execution: Execution) -> ort.InferenceSessi
 
 
 def _weights(directory: ModelDirectory, execution: Execution, options: ort.SessionOptions) -> list[bytes]:
-    """Give ONNX Runtime the weights that lie beside the graph. It would map their files into memory: writing to one
-    later would change the outputs, and a file that became shorter would end the process.
+    """Read the external weight files of the graph and pass them to ONNX Runtime.
+
+    ONNX Runtime itself would map the files into memory: a later write would change the outputs, and a truncated file
+    would crash the process.
 
     Returns:
-        The weights that it was given, to be kept until the session is made.
+        The weights, to be kept alive until the session exists.
     """
-    if execution.provider not in (CPU, CUDA):  # others pass the graph on with the names of its files
+    if execution.provider not in (CPU, CUDA):  # other providers read the files by name
         return []
     names = list(directory.weight_files)
     weights = [read_regular(directory.path / name) for name in names]
@@ -117,7 +130,7 @@ def _options(execution: Execution) -> ort.SessionOptions:
 def _compare(path: Path, kind: str, found: tuple[str, ...], expected: tuple[str, ...]) -> None:
     if sorted(found) != sorted(expected):
         raise ValueError(
-            f"{kind} of `{path}` are {', '.join(found)} where the manifest says {', '.join(expected)}; "
+            f"`{path}` has the {kind} {', '.join(found)}, but its manifest names {', '.join(expected)}; "
             "export the model again"
         )
 

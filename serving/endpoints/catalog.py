@@ -1,4 +1,4 @@
-"""What is told of loaded models: which there are, and what their tokenizers make of texts."""
+"""Messages about models (ListModels, GetModel) and about their tokenizers (Tokenize)."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ STATES = {
 
 
 def reference(model: Model) -> pb.ModelRef:
-    """Name and version of a model."""
+    """Return the name and version of a model."""
     return pb.ModelRef(name=model.manifest.name, version=model.manifest.version)
 
 
 def describe(version: Version) -> pb.ModelInfo:
-    """What ListModels and GetModel say of a version, loaded or not."""
-    known = pb.ModelInfo(model=pb.ModelRef(name=version.name, version=version.version))
-    info = _describe_loaded(version.model) if version.model else known
+    """Return the description of a version, loaded or not, for ListModels and GetModel."""
+    unloaded = pb.ModelInfo(model=pb.ModelRef(name=version.name, version=version.version))
+    info = _describe_loaded(version.model) if version.model else unloaded
     info.state, info.error = STATES[version.state], version.error
     return info
 
@@ -50,22 +50,22 @@ def _describe_loaded(model: Model) -> pb.ModelInfo:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Some tokens of an input, serialised: the parts of an input, one after another, are its message."""
+    """Some tokens of an input, serialised. The concatenated parts of an input are one message."""
 
     data: bytes
     num_tokens: int
     is_last: bool
-    """Whether it is the last part of its input."""
+    """True for the last part of its input."""
 
 
 def tokenize(tokenizer: Tokenizer, inputs: Iterable[pb.TextInput]) -> Iterator[Part]:
-    """Yield the results of Tokenize for texts and pairs, some tokens at a time: a large request takes seconds."""
+    """Yield the results of Tokenize for texts and pairs in parts, since a large request takes seconds."""
     for item in inputs:
         pair = pair_of(item)
         rows = _rows(tokenizer, [item.text] if pair is None else [item.text, pair])
         message = next(rows)
         for following in rows:
-            if len(message.ids) >= _ENOUGH:
+            if len(message.ids) >= _PART_TOKENS:
                 yield Part(message.SerializeToString(), len(message.ids), is_last=False)
                 message = following
             else:
@@ -73,12 +73,13 @@ def tokenize(tokenizer: Tokenizer, inputs: Iterable[pb.TextInput]) -> Iterator[P
         yield Part(message.SerializeToString(), len(message.ids), is_last=True)
 
 
-_ENOUGH = 1024
-"""Tokens of a part, or a few thousand more: making a message of a million holds the interpreter lock for a second."""
+_PART_TOKENS = 1024
+"""Minimum tokens of a part that is not the last. A message of a million tokens would hold the interpreter lock for a
+second."""
 
 
 def _rows(tokenizer: Tokenizer, texts: Iterable[str]) -> Iterator[pb.TokenizedInput]:
-    """Yield the result for a text or a pair, in parts."""
+    """Yield the tokens of a text or a pair, block by block."""
     yield _special(tokenizer, tokenizer.cls_id, 0)
     for kind, text in enumerate(texts):
         for block in tokenizer.blocks(text):
@@ -100,10 +101,10 @@ def _special(tokenizer: Tokenizer, token_id: int, kind: int) -> pb.TokenizedInpu
 
 
 def write_results(file: BinaryIO, parts: Iterable[Part]) -> list[int]:
-    """Write the results of a TokenizeReply, serialised; its other fields may follow.
+    """Write the field `results` of a TokenizeReply, serialised; its other fields may follow.
 
     Returns:
-        The tokens of each.
+        Number of tokens of each input.
     """
     blocks, num_tokens = list[bytes](), [0]
     for part in parts:

@@ -9,7 +9,7 @@ from typing import Any
 from bertline.v1 import encoder_pb2 as pb
 from serving.core.finite import check_outputs, check_prediction
 from serving.core.models import Model
-from serving.core.scheduler import Done
+from serving.core.scheduler import JobResult
 from serving.core.service import Reply
 from serving.endpoints import Rpc
 from serving.endpoints.catalog import reference
@@ -38,7 +38,7 @@ class Work:
         check_prediction(self.model, self.task, prediction, place)
         return self.rpc.result(prediction, example, self.task, self.request)
 
-    def reply(self, done: Done) -> Reply:
+    def reply(self, done: JobResult) -> Reply:
         """The reply, serialised."""
         reply = self.rpc.reply(done.results)
         reply.model.CopyFrom(reference(self.model))

@@ -1,4 +1,4 @@
-"""Closing of connections, by the names that gRPC gives their peers: gRPC lets Python end calls, but no connection."""
+"""Closing of connections by the peer names of gRPC, whose Python API can end calls but not connections."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ _FILES = Path("/proc/self/fd")
 
 
 def close_connections(reasons: Mapping[str, str]) -> None:
-    """Shut the connections to some peers, whose calls then end, and log why; on Linux only. The search takes some
-    microseconds for each open file: it is for a thread.
+    """Close the connections to some peers, which ends their calls, and log the reasons. Does nothing except on Linux.
+
+    Takes some microseconds for each open file: call it in a thread.
 
     Args:
-        reasons: by peer, as `ServicerContext.peer` has it: `ipv4:127.0.0.1:12345`, `ipv6:%5B::1%5D:12345`.
+        reasons: peer -> reason. Peers are named as in `ServicerContext.peer`: `ipv4:127.0.0.1:12345`,
+            `ipv6:%5B::1%5D:12345`.
     """
     reasons = {unquote(peer): reason for peer, reason in reasons.items()}
     for number in _sockets():
@@ -32,11 +34,11 @@ def close_connections(reasons: Mapping[str, str]) -> None:
 
 
 def _sockets() -> list[int]:
-    """Return the file descriptors of sockets: `socket.socket` refuses others, and their copies would stay open."""
+    """Return the file descriptors of sockets: `socket.socket` fails for others, and their copies would stay open."""
     found: list[int] = []
-    with suppress(OSError):  # not Linux, or as many files are open as may be
+    with suppress(OSError):  # not Linux, or too many open files
         for item in _FILES.iterdir():
-            with suppress(OSError):  # closed meanwhile
+            with suppress(OSError):  # closed in the meantime
                 if stat.S_ISSOCK(os.fstat(number := int(item.name)).st_mode):
                     found.append(number)
     return found
@@ -46,5 +48,5 @@ def _name(connection: socket.socket) -> str:
     if connection.type != socket.SOCK_STREAM or connection.family not in (socket.AF_INET, socket.AF_INET6):
         return ""
     host, port = connection.getpeername()[:2]
-    host = host.removeprefix("::ffff:") if "." in host else host  # where the socket listens for IPv4 and IPv6
+    host = host.removeprefix("::ffff:") if "." in host else host  # IPv4 connection of a dual-stack socket
     return f"ipv6:[{host}]:{port}" if ":" in host else f"ipv4:{host}:{port}"

@@ -1,7 +1,7 @@
-"""grpc.health.v1: the server as a whole, and each model.
+"""Health service (grpc.health.v1) of the server as a whole and of each model.
 
-grpcio-health-checking's own servicer cannot forget a service, writes to watchers under the lock that a change of status
-needs, and never ends a watch, so that each open one would use up the whole grace of a drain.
+Replaces the servicer of grpcio-health-checking, which cannot remove a service, writes to watchers while it holds the
+lock for status changes, and never ends a watch, so that each open watch delays shutdown by the whole grace period.
 """
 
 from __future__ import annotations
@@ -21,52 +21,52 @@ SERVICE_UNKNOWN: Status = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
 
 
 class HealthServicer(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
-    """Tells what was last published. Lives in one event loop."""
+    """Servicer that answers with the last published statuses. Belongs to one event loop."""
 
     def __init__(self) -> None:
         self._statuses: dict[str, Status] = {}
         self._changed = asyncio.Event()
-        """Set, and replaced, at every change."""
+        """Event that is set and replaced at every change."""
         self._frozen = False
         self._ended = False
 
     @property
     def serving(self) -> dict[str, bool]:
-        """Which services are SERVING. May be read anywhere."""
+        """Service -> whether its status is SERVING. Thread-safe."""
         return {service: status == SERVING for service, status in self._statuses.items()}
 
     def publish(self, statuses: Mapping[str, Status]) -> None:
-        """Replace the statuses of all services; those that are left out become unknown. Nothing once it drains."""
+        """Replace all statuses; other services become unknown. Has no effect after `drain`."""
         if not self._frozen:
             self._statuses = dict(statuses)
             self._notify()
 
     def drain(self) -> None:
-        """NOT_SERVING for every service, for good."""
+        """Set every service to NOT_SERVING and ignore later changes."""
         self.publish(dict.fromkeys(self._statuses, NOT_SERVING))
         self._frozen = True
 
     def end_watches(self) -> None:
-        """End all watches, with OK."""
+        """End all watches with status OK."""
         self._ended = True
         self._notify()
 
     async def Check(self, request: Any, context: Any) -> Any:
-        """The status of one service; NOT_FOUND where there is none of that name."""
+        """Return the status of a service; NOT_FOUND if it is unknown."""
         status = self._statuses.get(request.service)
         if status is None:
-            raise UnknownServiceError(shorten(f"no such service: `{request.service}`"))
+            raise UnknownServiceError(shorten(f"unknown service: `{request.service}`"))
         return health_pb2.HealthCheckResponse(status=status)
 
     async def Watch(self, request: Any, context: Any) -> None:
-        """Tell of every change; SERVICE_UNKNOWN while there is no service of that name."""
-        told = None
+        """Send the status of a service and every change of it; SERVICE_UNKNOWN while it is unknown."""
+        sent = None
         while not self._ended:
             changed = self._changed
             status = self._statuses.get(request.service, SERVICE_UNKNOWN)
-            if status != told:
+            if status != sent:
                 await context.write(health_pb2.HealthCheckResponse(status=status))
-                told = status
+                sent = status
             await changed.wait()
 
     def _notify(self) -> None:

@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError
 from grpc_health.v1 import health
 from grpc_reflection.v1alpha import reflection
 
-from serving.core.bearer_tokens import Tokens
+from serving.core.bearer_tokens import BearerTokens
 from serving.core.budget import Budget
 from serving.core.calls import Call
 from serving.core.errors import (
@@ -87,7 +87,7 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         metrics: Metrics,
         rpc_metrics: RpcMetrics,
         *,
-        tokens: Tokens | None = None,
+        tokens: BearerTokens | None = None,
         open_health: bool = False,
         max_concurrent_per_client: int | None = None,
         max_request_bytes: int,

@@ -1,4 +1,4 @@
-"""How the server listens: address, TLS, and options of its connections."""
+"""Listening: addresses, TLS, and gRPC channel options of the server."""
 
 from __future__ import annotations
 
@@ -18,24 +18,27 @@ from serving.process.descriptors import limit, max_connections
 from serving.settings import Settings
 
 MIN_BURST = 4096
-"""Calls of all connections that may at least wait for the event loop, each with WINDOW_BYTES of its message. Where more
-come, gRPC cancels some, whoever sent them: so a connection must not fill this."""
+"""Minimum number of calls of all connections that may wait for the event loop, each with WINDOW_BYTES of its message.
+Above it gRPC cancels calls of any connection, so a single connection must not reach it."""
 MAX_STREAMS = 512
-"""Calls that a connection may have under way, some 12 KB and up to WINDOW_BYTES each. What comes beyond them waits at
-the client, as HTTP/2 has it. As many more may be left of calls that it has cancelled."""
+"""Maximum number of concurrent calls of a connection, about 12 KB and up to WINDOW_BYTES each. Further calls wait in
+the client (HTTP/2). As many cancelled calls may be left besides."""
 HANDSHAKE_S = 20.0
-"""Seconds within which a connection must have done its TLS handshake, or begun to speak HTTP/2."""
+"""Maximum seconds until a new connection has completed its TLS handshake, or has begun HTTP/2."""
 MIN_PING_S = 25.0
-"""Clients may ping every 30 s, with or without calls; the rest is for pings that come a little early."""
+"""Minimum seconds between pings of a client. Clients may ping every 30 s; the margin allows for early pings."""
 
 logger = logging.getLogger(__name__)
 
 
 def listen(server: grpc.aio.Server, settings: Settings, certificates: Certificates | None) -> int:
-    """Let a server listen, with TLS where there are certificates. Returns the port.
+    """Add the server's port, with TLS if there are certificates.
+
+    Returns:
+        The port.
 
     Raises:
-        OSError: when the address cannot be had.
+        OSError: when the address is not available.
     """
     check_free(settings.host, settings.port)
     address = f"{url_host(settings.host)}:{settings.port}"
@@ -43,25 +46,25 @@ def listen(server: grpc.aio.Server, settings: Settings, certificates: Certificat
         if certificates:
             return server.add_secure_port(address, certificates.credentials())
         return server.add_insecure_port(address)
-    except RuntimeError as error:  # someone took it since the check
+    except RuntimeError as error:  # taken since the check
         raise OSError(f"cannot listen on `{address}`: {error}") from error
 
 
 def warn_of_plain_text(settings: Settings) -> None:
-    """One line in the log where others may read along."""
+    """Log a warning if the server listens without TLS on an address that other machines can reach."""
     if settings.tls_cert or is_loopback(settings.host):
         return
-    what = "texts and tokens" if settings.tokens_file else "texts"
+    exposed = "texts and tokens" if settings.tokens_file else "texts"
     logger.warning(
-        "listening on %s without TLS: %s can be read on the way; set --tls-cert and --tls-key, or keep to a network "
-        "that you trust",
+        "listening on %s without TLS: %s can be read on the network; set --tls-cert and --tls-key, or use a trusted "
+        "network only",
         settings.host,
-        what,
+        exposed,
     )
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches it."""
+    """Return whether only this machine can reach a host."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -69,11 +72,11 @@ def is_loopback(host: str) -> bool:
 
 
 def channel_options(settings: Settings) -> Iterator[tuple[str, int]]:
-    """Options of a gRPC server."""
-    yield "grpc.so_reuseport", 0  # else a second server would share a busy port in silence
-    # What gRPC itself refuses reaches no handler, and so no log and no metric: what is a little too large is our own.
+    """Yield the options of the gRPC server."""
+    yield "grpc.so_reuseport", 0  # otherwise a second server shares a busy port silently
+    # Larger than --max-request-bytes: messages that gRPC itself refuses appear in no log and no metric.
     yield "grpc.max_receive_message_length", max_message_bytes(settings)
-    # Else the windows of connections that send fast grow to megabytes for each stream.
+    # Otherwise the flow-control windows of fast senders grow to megabytes a stream.
     yield "grpc.http2.bdp_probe", 0
     yield "grpc.http2.lookahead_bytes", WINDOW_BYTES
     yield "grpc.server_handshake_timeout_ms", _ms(HANDSHAKE_S)
@@ -82,17 +85,17 @@ def channel_options(settings: Settings) -> Iterator[tuple[str, int]]:
     yield "grpc.server.max_pending_requests", burst
     yield "grpc.server.max_pending_requests_hard_limit", burst
     yield "grpc.max_concurrent_streams", MAX_STREAMS
-    # Else a client that has the reply of a call, and begins another, is refused it where memory of the old one is not
-    # free yet: it sees UNAVAILABLE.
+    # Otherwise a client that starts a call right after a reply may get UNAVAILABLE: the memory of the old call may not
+    # be free yet.
     yield "grpc.http2.max_deallocating_streams", MAX_STREAMS
-    # Further ones are closed: without descriptors nobody could read metrics or models, and clients would wait in vain.
-    most = min(settings.max_connections, max_connections(limit()))
-    yield "grpc.max_allowed_incoming_connections", max(1, most // _num_addresses(settings.host))
+    # Further connections are closed: without free descriptors, metrics and models could not be read.
+    max_open = min(settings.max_connections, max_connections(limit()))
+    yield "grpc.max_allowed_incoming_connections", max(1, max_open // _num_addresses(settings.host))
     yield "grpc.keepalive_permit_without_calls", 1
     yield "grpc.http2.min_ping_interval_without_data_ms", _ms(MIN_PING_S)
     yield "grpc.keepalive_time_ms", _ms(settings.keepalive_time_s)
     yield "grpc.keepalive_timeout_ms", _ms(settings.keepalive_timeout_s)
-    # For the pings that measure the connection, after which none is sent to keep it alive until they are answered.
+    # Timeout of gRPC's measuring pings: no keepalive ping is sent until they are answered.
     yield "grpc.http2.ping_timeout_ms", _ms(settings.keepalive_timeout_s)
     if settings.max_connection_age_s is not None:
         yield "grpc.max_connection_age_ms", _ms(settings.max_connection_age_s)
@@ -100,12 +103,12 @@ def channel_options(settings: Settings) -> Iterator[tuple[str, int]]:
 
 
 def max_message_bytes(settings: Settings) -> int:
-    """gRPC's own limit of a message."""
+    """Return gRPC's own limit of a message in bytes."""
     return min(2 * settings.max_request_bytes, 2**31 - 1)
 
 
 def _num_addresses(host: str) -> int:
-    """How many addresses a host has: gRPC listens on each, and counts the connections of each alone."""
+    """Return the number of addresses of a host: gRPC listens on each, and counts the connections of each separately."""
     try:
         return len(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM))
     except (OSError, UnicodeError):
@@ -113,10 +116,10 @@ def _num_addresses(host: str) -> int:
 
 
 def check_free(host: str, port: int) -> None:
-    """Raise an error when a port is busy: gRPC says so only in the log of its core.
+    """Check that a port is free: gRPC reports a busy port only in the log of its core.
 
     Raises:
-        OSError: naming the address, when it is taken, or when none of what the host resolves to is ours.
+        OSError: when the port is taken, or no address of the host belongs to this machine.
     """
     try:
         targets = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -124,7 +127,7 @@ def check_free(host: str, port: int) -> None:
         if len(errors) == len(targets) or any(error.errno == errno.EADDRINUSE for error in errors):
             raise errors[-1]
     except UnicodeError:
-        raise OSError(f"cannot listen on `{host}`: no name of a host; choose another host") from None
+        raise OSError(f"cannot listen on `{host}`: not a valid host name; choose another host") from None
     except OSError as error:
         address, reason = f"{url_host(host)}:{port}", (error.strerror or str(error)).lower()
         raise OSError(f"cannot listen on `{address}`: {reason}; choose another host or port (0 takes any)") from None
@@ -142,7 +145,7 @@ def _listen_error(family: int, kind: int, protocol: int, _: str, address: Any) -
 
 
 def url_host(host: str) -> str:
-    """A host as it stands in an address: IPv6 in brackets."""
+    """Return a host as part of an address: IPv6 in brackets."""
     return f"[{host}]" if ":" in host else host
 
 

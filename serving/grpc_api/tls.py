@@ -1,4 +1,4 @@
-"""TLS: certificates that are checked before use, and read again when their files change."""
+"""TLS certificates: checked before use, and read again when their files change."""
 
 from __future__ import annotations
 
@@ -12,50 +12,52 @@ from pathlib import Path
 import grpc
 
 from serving.core import file_watcher as watched
-from serving.core.file_watcher import MAX_FILE_BYTES, TLS, Watched
+from serving.core.file_watcher import MAX_FILE_BYTES, TLS, FileWatcher
 from tasks.regular import read_regular
 
 logger = logging.getLogger(__name__)
 
 CONNECT_S = 5.0
 HOLD_S = 2.0
-"""Longer than a thread may take from asking for certificates to using them, on a machine that is very busy."""
+"""Seconds that a handshake is held open: longer than a thread of a busy machine takes to use the certificates that it
+asked for."""
 
 MISMATCHES = {"KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH", "NO_CERTIFICATE_ASSIGNED"}
-"""What OpenSSL says of a key that is not the certificate's, the last two where it is of another kind."""
+"""OpenSSL's reasons if key and certificate do not match; the last two if the key is of another type."""
 
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """Files in PEM."""
+    """PEM files of the server."""
 
     cert: Path
-    """The server's certificate, followed by those that lead to its authority."""
+    """Certificate of the server, followed by its chain."""
     key: Path
     client_ca: Path | None = None
-    """Authorities of clients: each must show a certificate of one of them. None: clients show none."""
+    """Certificate authorities of clients: each client must present a certificate of one of them (mutual TLS). None: no
+    client certificates."""
 
 
 class Certificates:
-    """What a server needs to speak TLS, read again when its files change.
+    """Certificates of a server, read again when their files change.
 
-    gRPC asks at each handshake whether there are new certificates. While one handshake replaces the old ones, another
-    one may be about to use them; gRPC keeps no count of that, and the process crashes. So certificates are handed over
-    only when they are new, and only while a handshake of our own is under way, which keeps the old ones in memory.
+    gRPC asks for new certificates at each handshake. It replaces the old ones without a reference count: another
+    handshake that is about to use them would crash the process. So new certificates are handed over only once, and only
+    while a handshake of our own keeps the old ones in memory.
     """
 
     def __init__(self, files: TlsFiles) -> None:
         """Read the files.
 
         Raises:
-            ValueError: naming the file that is no use.
+            ValueError: when a file cannot be used. The message names it.
             OSError: when a file cannot be read.
         """
         paths = [path for path in (files.cert, files.key, files.client_ca) if path]
-        self._watched = Watched(TLS, paths, lambda: _read(files))
+        self._watched = FileWatcher(TLS, paths, lambda: _read(files))
         self._in_use = self._watched.current()
         self._new: grpc.ServerCertificateConfiguration | None = None
-        """To be handed over at the next handshake."""
+        """New certificates for the next handshake."""
         self._is_mutual = files.client_ca is not None
 
     def credentials(self) -> grpc.ServerCredentials:
@@ -65,17 +67,18 @@ class Certificates:
         )
 
     def _take_new(self) -> grpc.ServerCertificateConfiguration | None:
-        """Return the certificates if they are new since the last handshake; gRPC's threads ask one after the other."""
+        """Return the new certificates once, then None; gRPC's threads call this one after another."""
         new, self._new = self._new, None
         return new
 
     async def watch(self, host: str, port: int) -> None:
-        """Use the new content of the files soon after they change.
+        """Hand changed certificates over to gRPC; runs until cancelled.
 
         Args:
-            host, port: where the server listens.
+            host: address that the server listens on.
+            port: port that the server listens on.
         """
-        complaint = ""
+        last_error = ""
         while True:
             await asyncio.sleep(watched.CHECK_S)
             current = self._watched.current()
@@ -83,31 +86,31 @@ class Certificates:
                 continue
             try:
                 await self._hand_over(current, host, port)
-                complaint = ""
-            except Exception as error:  # it is tried again
-                if str(error) != complaint:
-                    complaint = str(error)
-                    logger.error("renewed certificates are not used, as the server cannot reach itself: %s", error)
+                last_error = ""
+            except Exception as error:  # the next iteration tries again
+                if str(error) != last_error:
+                    last_error = str(error)
+                    logger.error("renewed certificates are not in use: the server cannot connect to itself: %s", error)
 
     async def _hand_over(self, current: grpc.ServerCertificateConfiguration, host: str, port: int) -> None:
-        with await _connected(host, port) as holding:
-            await asyncio.sleep(HOLD_S)  # its handshake has begun by then
+        with await _connect(host, port) as holding:
+            await asyncio.sleep(HOLD_S)  # until its handshake has begun
             if _is_closed(holding):
-                raise ConnectionError("it closes new connections, perhaps as there are --max-connections")
+                raise ConnectionError("it closes new connections; perhaps --max-connections is reached")
             self._new = current
             try:
-                with await _connected(host, port):
-                    await asyncio.sleep(HOLD_S)  # whoever was about to use the old ones does so by then
+                with await _connect(host, port):
+                    await asyncio.sleep(HOLD_S)  # until handshakes that began before have used the old ones
                 if self._new:
-                    raise ConnectionError("no handshake began, perhaps as there are --max-connections")
+                    raise ConnectionError("no handshake began; perhaps --max-connections is reached")
             finally:
-                self._new = None  # `holding` will not keep the old ones in memory much longer
+                self._new = None  # `holding` does not keep the old ones in memory any longer
             self._in_use = current
-        logger.info("renewed certificates are used for new connections")
+        logger.info("renewed certificates are in use for new connections")
 
 
-async def _connected(host: str, port: int) -> socket.socket:
-    """A connection to a server that listens on a host of this machine."""
+async def _connect(host: str, port: int) -> socket.socket:
+    """Connect to a server that listens on an address of this machine."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     return await asyncio.to_thread(socket.create_connection, (host, port), CONNECT_S)
 
@@ -129,23 +132,23 @@ def _read(files: TlsFiles) -> grpc.ServerCertificateConfiguration:
 
 
 def _check(files: TlsFiles) -> None:
-    """Check the files: gRPC's core says what is wrong only in its log."""
+    """Check the files: gRPC reports their errors only in the log of its core."""
     for path in (files.cert, files.key):
-        _content(path)  # its error names the file, that of `load_cert_chain` does not
+        _content(path)  # its error names the file; that of `load_cert_chain` does not
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
         context.load_cert_chain(files.cert, files.key, password=_no_password)
     except ssl.SSLError as error:
         pair = f"the certificate `{files.cert}` and the key `{files.key}`"
-        raise ValueError(f"no TLS with {pair}: {_reason(error)}") from error
+        raise ValueError(f"cannot use {pair}: {_reason(error)}") from error
     except EncryptedKeyError:
-        raise ValueError(f"the key `{files.key}` is encrypted; give one without a password") from None
+        raise ValueError(f"the key `{files.key}` is encrypted; use a key without a password") from None
     if files.client_ca:
         _content(files.client_ca)
         try:
             context.load_verify_locations(files.client_ca)
         except ssl.SSLError as error:
-            raise ValueError(f"no certificates in PEM in `{files.client_ca}`") from error
+            raise ValueError(f"`{files.client_ca}` holds no PEM certificates") from error
 
 
 def _content(path: Path) -> bytes:
@@ -154,14 +157,14 @@ def _content(path: Path) -> bytes:
 
 def _reason(error: ssl.SSLError) -> str:
     if error.reason in MISMATCHES:
-        return "they do not belong together"
+        return "they do not match"
     if error.reason is None or error.library == "PEM":
-        return "one of them is not PEM"
-    return f"OpenSSL refuses them, {error.reason.replace('_', ' ').lower()}"
+        return "one of them is not a PEM file"
+    return f"OpenSSL refuses them: {error.reason.replace('_', ' ').lower()}"
 
 
 class EncryptedKeyError(Exception):
-    """A key asks for a password."""
+    """Private key that needs a password."""
 
 
 def _no_password() -> str:

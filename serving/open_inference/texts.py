@@ -12,7 +12,7 @@ import numpy as np
 from serving.core.errors import InvalidRequestError, Violation
 from serving.core.finite import check_outputs, check_prediction
 from serving.core.models import Model
-from serving.core.scheduler import Done
+from serving.core.scheduler import JobResult
 from serving.core.service import Reply
 from serving.open_inference.forms import FORMS, Form, Row
 from serving.open_inference.options import Options, read_options
@@ -81,7 +81,7 @@ class TextWork:
         check_prediction(self.model, self.task, prediction, place)
         return self.form.result(prediction, self.examples[index], self.options, self.task)
 
-    def reply(self, done: Done) -> Reply:
+    def reply(self, done: JobResult) -> Reply:
         """The response, serialised."""
         arrays = self.form.arrays(done.results, self.form.outputs(self.model))
         num_truncated = sum(window.num_truncated for windows in self.windows for window in windows)

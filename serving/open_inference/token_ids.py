@@ -10,7 +10,7 @@ import numpy as np
 
 from serving.core.finite import check_arrays
 from serving.core.models import Model
-from serving.core.scheduler import Done
+from serving.core.scheduler import JobResult
 from serving.core.service import Reply
 from serving.open_inference.options import read_options
 from serving.open_inference.tensors import TensorSpec, read_inputs, requested, response, wrong
@@ -77,7 +77,7 @@ class TokenIdWork:
         check_arrays(self.model, arrays.values(), f"input_ids[{index}]")
         return arrays
 
-    def reply(self, done: Done) -> Reply:
+    def reply(self, done: JobResult) -> Reply:
         """The response; where outputs are per token, zeros stand for padding."""
         stacked = {spec.name: self._stack([result[spec.name] for result in done.results]) for spec in self.outputs}
         return response(self.request, self.model, self.outputs, stacked)

@@ -1,4 +1,4 @@
-"""Limits of open files: how many the process may have, and how many of those connections may take."""
+"""Limits of open files: of the process, and of its connections."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ import resource
 
 WANTED = 65_536
 ENOUGH = 1024
-"""What most systems allow by default."""
+"""Default limit of most systems."""
 RESERVED = 128
-"""Files that the server itself opens: its libraries, models that are loaded, files that are read again, scrapes."""
+"""Open files of the server itself: libraries, models that are loaded, watched files, scrapes."""
 MAX_SCRAPES = 16
 
 logger = logging.getLogger(__name__)
 
 
 def limit() -> int:
-    """Return how many files the process may have open."""
+    """Return the maximum number of open files of the process."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return WANTED if soft == resource.RLIM_INFINITY else soft
 
 
 def raise_limit() -> None:
-    """Raise the limit of open files as far as the process may, up to `WANTED`; warn where that is not enough."""
+    """Raise the limit of open files up to `WANTED`, as far as the system allows; warn if the result is below ENOUGH."""
     soft, (_, hard) = limit(), resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = WANTED if hard == resource.RLIM_INFINITY else min(WANTED, hard)
     if wanted > soft:
@@ -30,18 +30,18 @@ def raise_limit() -> None:
         logger.info("raised the limit of open files from %d to %d", soft, wanted)
     if (allowed := limit()) < ENOUGH:
         logger.warning(
-            "the process may have %d files open, hence take %d connections; more are closed as they come. Raise the "
-            "limit: `ulimit -n`, LimitNOFILE= of systemd, --ulimit of docker",
+            "the limit of %d open files allows %d connections; more are closed at once. Raise it with `ulimit -n`, "
+            "LimitNOFILE= of systemd or --ulimit of docker",
             allowed,
             max_connections(allowed),
         )
 
 
 def max_connections(allowed: int) -> int:
-    """Return how many connections a server may take; more would leave it no descriptors for itself."""
+    """Return the maximum number of gRPC connections for a limit of open files; the server needs the others."""
     return max(1, allowed - RESERVED, allowed * 3 // 8)
 
 
 def max_scrapes(allowed: int) -> int:
-    """Return how many connections to /metrics a server may take, each of which has a thread."""
+    """Return the maximum number of connections to the metrics port; each has a thread."""
     return max(1, min(MAX_SCRAPES, allowed // 8))

@@ -1,4 +1,4 @@
-"""Log lines: for people, or JSON for collectors. Fields of a line come in `extra={"fields": {...}}`."""
+"""Log formats: text for people, JSON for collectors. Pass the fields of a line as `extra={"fields": {...}}`."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ logger = logging.getLogger(__name__)
 
 
 class TextFormatter(logging.Formatter):
-    """`time LEVEL logger: message key=value ...`, one line but for tracebacks."""
+    """Formatter of `time LEVEL logger: message key=value ...`; one line except for tracebacks."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        """The line, with its fields after the message."""
-        pairs = [f" {name}={_plain(value)}" for name, value in getattr(record, "fields", {}).items()]
+        """Return the line with its fields after the message."""
+        pairs = [f" {name}={_quote(value)}" for name, value in getattr(record, "fields", {}).items()]
         return super().formatMessage(record) + "".join(pairs)
 
 
 class JsonFormatter(logging.Formatter):
-    """One object a line: time (UTC), level, logger, message, the line's fields, and `error` with a traceback."""
+    """Formatter of one JSON object a line: time (UTC), level, logger, message, the fields, `error` (traceback)."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line."""
+        """Return the line."""
         entry: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
@@ -44,15 +44,15 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(entry)
 
 
-def dropped(count: int, formatter: logging.Formatter | None = None) -> str:
-    """The line that says how many lines could not be written."""
-    message, fields = "lines that could not be written were dropped", {"fields": {"dropped": count}}
+def format_dropped(count: int, formatter: logging.Formatter | None = None) -> str:
+    """Return a log line with the number of lines that were dropped."""
+    message, fields = "dropped lines that could not be written", {"fields": {"dropped": count}}
     record = logger.makeRecord(logger.name, logging.WARNING, "", 0, message, (), None, extra=fields)
     return (formatter or TextFormatter()).format(record) + "\n"
 
 
 class LineLimit:
-    """Limit of lines a second; the first line of another second says how many were left out before it."""
+    """Limit of log lines a second; the first line of a new second reports how many were omitted."""
 
     def __init__(self, max_per_s: int) -> None:
         self._max_per_s = max_per_s
@@ -60,7 +60,7 @@ class LineLimit:
         self._num_lines = 0
 
     def omitted(self) -> int | None:
-        """Count a line; returns how many were left out before it, or None where it has to be left out, too."""
+        """Count a line; return the number of lines omitted before it, or None if this line must be omitted too."""
         second, omitted = int(time.monotonic()), 0
         if second != self._second:
             omitted = max(0, self._num_lines - self._max_per_s)
@@ -69,10 +69,10 @@ class LineLimit:
         return omitted if self._num_lines <= self._max_per_s else None
 
 
-class OfGrpc(logging.Filter):
-    """Filter for the log of gRPC's own code, which writes a traceback for each odd call: one line a second at most.
+class GrpcLogFilter(logging.Filter):
+    """Filter for the log of grpcio, which writes a traceback for each malformed call: at most one line a second.
 
-    `ExecuteBatchError` is dropped: it is no error when a client leaves before its reply is sent.
+    Drops `ExecuteBatchError`: it only means that a client left before its reply was sent.
     """
 
     def __init__(self) -> None:
@@ -80,7 +80,7 @@ class OfGrpc(logging.Filter):
         self._limit = LineLimit(1)
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether a record is written."""
+        """Return whether to write a record."""
         if "ExecuteBatchError" in record.getMessage() or (omitted := self._limit.omitted()) is None:
             return False
         if omitted:
@@ -100,11 +100,11 @@ def configure(log_format: str, level: str) -> None:
     """
     handler, formatter = logging.StreamHandler(sys.stderr), FORMATTERS[log_format]()
     handler.setFormatter(formatter)
-    streams.tell_dropped_with(partial(dropped, formatter=formatter))
+    streams.format_dropped_with(partial(format_dropped, formatter=formatter))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
 
 
-def _plain(value: Any) -> str:
-    """As it is where that is unambiguous, else quoted: what a caller sends cannot make up fields or lines."""
+def _quote(value: Any) -> str:
+    """Quote a value unless it is plain: a value that a caller sends must not look like further fields or lines."""
     text = str(value)
     return text if text.isascii() and text.isprintable() and not set(text) & set(' "=') and text else json.dumps(text)

@@ -18,19 +18,24 @@ from serving.process.descriptors import limit, max_scrapes
 
 logger = logging.getLogger(__name__)
 
-BACKLOG = 128
+LISTEN_BACKLOG = 128
 CONNECTION_S = 10.0
-"""Seconds that a connection may last, as each has a thread."""
+"""Maximum seconds of a connection; each has a thread."""
 
 
 class MetricsServer:
-    """The metrics over HTTP, in a thread of its own and one for each connection."""
+    """HTTP server with one thread that accepts connections and one for each connection."""
 
     def __init__(self, registry: CollectorRegistry, host: str, port: int) -> None:
-        """Listen.
+        """Listen and start the thread.
+
+        Args:
+            registry: the metrics.
+            host: address to listen on.
+            port: port to listen on; 0 takes any free one.
 
         Raises:
-            OSError: when the address cannot be had.
+            OSError: when the address is not available.
         """
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         self._server = _Server(family, address, make_wsgi_app(registry))
@@ -39,7 +44,7 @@ class MetricsServer:
         self.port: int = self._server.server_port
 
     def close(self) -> None:
-        """Stop listening; again is fine."""
+        """Stop listening. May be called again."""
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
@@ -47,19 +52,19 @@ class MetricsServer:
 
 class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
-    request_queue_size = BACKLOG
+    request_queue_size = LISTEN_BACKLOG
 
     def __init__(self, family: int, address: tuple[Any, ...], app: Callable[..., Any]) -> None:
         self.address_family = family
         self._open: dict[socket.socket, float] = {}
-        """Connections, the oldest first, and when each came."""
+        """Open connections, oldest first -> monotonic time of their start."""
         self._lock = threading.Lock()
-        self._most = max_scrapes(limit())
+        self._max_open = max_scrapes(limit())
         super().__init__(address, _Handler)
         self.set_app(app)
 
     def server_bind(self) -> None:
-        """Bind without asking the network for the name of this machine, which the library does."""
+        """Bind without a lookup of this machine's name, which the base class does."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
@@ -67,35 +72,35 @@ class _Server(ThreadingMixIn, WSGIServer):
         self.setup_environ()
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Take a connection. Where there are too many, close the oldest: a scrape takes milliseconds, so it is none."""
+        """Handle a connection. Close the oldest if there are too many: a scrape ends within milliseconds."""
         with self._lock:
             self._open[request] = time.monotonic()
-            for connection in list(self._open)[: -self._most]:
+            for connection in list(self._open)[: -self._max_open]:
                 self._end(connection)
         super().process_request(request, client_address)
 
     def service_actions(self) -> None:
-        """Close connections that take too long; called twice a second."""
+        """Close connections older than CONNECTION_S; called twice a second."""
         with self._lock:
-            for connection, came_s in list(self._open.items()):
-                if time.monotonic() - came_s > CONNECTION_S:
+            for connection, started_s in list(self._open.items()):
+                if time.monotonic() - started_s > CONNECTION_S:
                     self._end(connection)
 
     def shutdown_request(self, request: Any) -> None:
-        """Forget a connection that has ended."""
+        """Remove a connection that has ended."""
         with self._lock:
             self._open.pop(request, None)
         super().shutdown_request(request)
 
     def _end(self, connection: socket.socket) -> None:
-        """Shut a connection down, so that its thread ends by itself."""
+        """Shut down a connection; its thread then ends by itself."""
         del self._open[connection]
         with suppress(OSError):
             connection.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Log an error at level debug only: its cause is what the client sent."""
-        logger.debug("a request for metrics failed", exc_info=True)
+        """Log an error at level debug only: the client causes it."""
+        logger.debug("a request to the metrics port failed", exc_info=True)
 
 
 class _Handler(WSGIRequestHandler):

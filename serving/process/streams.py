@@ -1,4 +1,4 @@
-"""Standard output and standard error that keep nobody waiting: what cannot be written is dropped, and counted."""
+"""Non-blocking standard output and standard error: lines that cannot be written are dropped and counted."""
 
 from __future__ import annotations
 
@@ -17,41 +17,42 @@ from typing import TextIO, cast
 logger = logging.getLogger(__name__)
 
 MAX_BYTES = 2**20
-"""Bytes of lines that may wait to be written; further lines are dropped."""
+"""Maximum bytes of lines that wait to be written; further lines are dropped."""
 GATHER_S = 0.02
-"""Lines that come within so many seconds are written together: each write has to wait for the interpreter lock."""
+"""Seconds for which lines are gathered into one write: each write waits for the interpreter lock."""
 CHUNK = 100
-"""Lines of one write; a write that fails loses all of them."""
+"""Maximum lines of one write; a failed write loses all of them."""
 CLOSE_S = 1.0
-"""How long the last lines may take to be written when the process ends."""
+"""Seconds that the last lines may take when the process ends."""
 
 
 class Output:
-    """Lines on their way to a file descriptor. A thread writes them; any thread may add some, and none waits."""
+    """Writer of lines to a file descriptor. A thread writes; `put` may be called from any thread and never blocks."""
 
     def __init__(self, fd: int, *, failed: Callable[[OSError], None] = lambda _: None) -> None:
-        """Make it.
+        """Start the thread.
 
         Args:
-            failed: called with the error of the first write that fails.
+            fd: file descriptor to write to.
+            failed: called with the error of the first failed write.
         """
-        self.tell: Callable[[int], str] = lambda count: ""
-        """Makes the line that says how many lines were dropped."""
+        self.format_dropped: Callable[[int], str] = lambda count: ""
+        """Returns the line that reports a number of dropped lines."""
         self.num_dropped = 0
-        """Lines that were dropped."""
+        """Number of dropped lines."""
         self._fd = fd
         self._failed: Callable[[OSError], None] | None = failed
-        self._num_told = 0
+        self._num_reported = 0
         self._waiting: deque[bytes] = deque()
         self._num_bytes = 0
         """Bytes of lines that wait or are being written."""
-        self._condition = threading.Condition()  # its lock is reentrant: a finalizer may write while a line is put
+        self._condition = threading.Condition()  # with a reentrant lock: a finalizer may write during `put`
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"output-{fd}", daemon=True)
         self._thread.start()
 
     def put(self, text: str) -> None:
-        """Queue text, which is written soon."""
+        """Queue text to be written by the thread."""
         data = text.encode("utf-8", "backslashreplace")
         with self._condition:
             if self._num_bytes + len(data) > MAX_BYTES or self._closing.is_set():
@@ -62,10 +63,10 @@ class Output:
             self._condition.notify()
 
     def close(self, timeout_s: float = CLOSE_S) -> bool:
-        """Write what waits, and take no more; again is fine.
+        """Write the waiting lines and end the thread. May be called again.
 
         Returns:
-            Whether all was written in time.
+            True if everything was written within `timeout_s`.
         """
         self._closing.set()
         with self._condition:
@@ -78,11 +79,11 @@ class Output:
             lines, num_dropped = taken
             for first in range(0, len(lines), CHUNK):
                 self._write(lines[first : first + CHUNK])
-            self._tell_of_dropped(num_dropped)
+            self._report_dropped(num_dropped)
             self._closing.wait(GATHER_S)
 
     def _take(self) -> tuple[Sequence[bytes], int] | None:
-        """All lines that wait, and how many were dropped until now; None when there will be no more."""
+        """Wait for lines; return them and the number of lines dropped so far, or None after `close`."""
         with self._condition:
             self._condition.wait_for(lambda: self._waiting or self._closing.is_set())
             lines = list(self._waiting)
@@ -97,9 +98,10 @@ class Output:
             if not is_written:
                 self.num_dropped += data.count(b"\n")
 
-    def _tell_of_dropped(self, num_dropped: int) -> None:
-        if num_dropped > self._num_told and self._send(self.tell(num_dropped - self._num_told).encode()):
-            self._num_told = num_dropped
+    def _report_dropped(self, num_dropped: int) -> None:
+        new = num_dropped - self._num_reported
+        if new > 0 and self._send(self.format_dropped(new).encode()):
+            self._num_reported = num_dropped
 
     def _send(self, data: bytes) -> bool:
         try:
@@ -122,24 +124,24 @@ class Stream(io.TextIOBase):
         self._fd = fd
 
     def write(self, text: str) -> int:
-        """Queue text, which is written soon; never fails."""
+        """Queue text to be written; never blocks and never fails."""
         self._output.put(text)
         return len(text)
 
     def writable(self) -> bool:
-        """It is."""
+        """Return True."""
         return True
 
     def fileno(self) -> int:
-        """Where the text goes in the end."""
+        """Return the file descriptor that the text is written to."""
         return self._fd
 
 
 def write_all(fd: int, data: bytes) -> None:
-    """Write all data, however long it takes, even if another process that shares the descriptor made it non-blocking.
+    """Write all data; wait for the reader even if another process has made the descriptor non-blocking.
 
     Raises:
-        OSError: when that fails.
+        OSError: when a write fails.
     """
     left = memoryview(data)
     while left:
@@ -152,21 +154,20 @@ def write_all(fd: int, data: bytes) -> None:
 
 
 def open_missing() -> None:
-    """Open /dev/null in the place of standard streams that are closed. Otherwise the next thing to be opened, such as a
-    socket, would get their numbers, and the output of libraries."""
+    """Open /dev/null for closed standard streams. Otherwise the next file or socket gets their number, and with it the
+    output of libraries."""
     for fd in range(3):
         try:
             os.fstat(fd)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number
 
 
 @contextmanager
-def never_waiting() -> Iterator[None]:
-    """Keep printing and logging from ever waiting for a reader; write the last lines at the end of the context.
+def non_blocking() -> Iterator[None]:
+    """Replace `sys.stdout` and `sys.stderr` by streams that never wait for a reader; write the last lines at the end.
 
-    Lines that libraries of C++ and Rust write to standard error themselves are dropped where a pipe or terminal is
-    full.
+    C++ and Rust libraries write to standard error themselves; their lines are dropped while a pipe or terminal is full.
     """
     before = sys.stdout, sys.stderr
     _outputs[:] = [Output(1, failed=_warn), Output(os.dup(2))]
@@ -180,36 +181,39 @@ def never_waiting() -> Iterator[None]:
 
 
 _outputs: list[Output] = []
-"""Standard output and standard error, in `never_waiting`."""
+"""Writers of standard output and standard error inside `non_blocking`."""
 
 
-def tell_dropped_with(tell: Callable[[int], str]) -> None:
-    """Set the function that makes the line that says how many lines of standard error were dropped."""
+def format_dropped_with(format_dropped: Callable[[int], str]) -> None:
+    """Set the function that makes the line about dropped lines of standard error."""
     if _outputs:
-        _outputs[1].tell = tell
+        _outputs[1].format_dropped = format_dropped
 
 
 def num_dropped() -> int:
-    """Lines of standard error that were dropped until now."""
+    """Return the number of dropped lines of standard error."""
     return _outputs[1].num_dropped if _outputs else 0
 
 
 def flush() -> bool:
-    """Write the last lines, and take no more.
+    """Write the waiting lines and end both writers.
 
     Returns:
-        Whether all was written in time.
+        True if everything was written within CLOSE_S.
     """
     return not [output for output in _outputs if not output.close()]
 
 
 def _warn(error: OSError) -> None:
-    logger.warning("standard output cannot be written, and the line for it is lost: %s", error.strerror)
+    logger.warning("cannot write to standard output, its line is lost: %s", error.strerror)
 
 
 def _unblock(fd: int) -> None:
-    """Make writing to a pipe or terminal never wait. It is opened again, which gives it flags of its own, so that other
-    processes that share it are not affected. A socket, or a pipe that nobody reads, cannot be opened again."""
+    """Make a pipe or terminal non-blocking.
+
+    Opens it again to get a file description of its own, so that other processes that share it are not affected. Sockets
+    and pipes without a reader cannot be opened again.
+    """
     mode = os.fstat(fd).st_mode
     if not stat.S_ISFIFO(mode) and not os.isatty(fd):
         return

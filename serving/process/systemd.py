@@ -1,4 +1,4 @@
-"""Tells systemd, or whatever else speaks sd_notify, how far the server is."""
+"""State notifications for systemd and other supervisors that speak sd_notify."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import socket
 logger = logging.getLogger(__name__)
 
 TIMEOUT_S = 1.0
-"""Seconds that systemd may take to make room for a message."""
+"""Maximum seconds to wait while the supervisor's socket is full."""
 
 
 def notify(state: str) -> None:
-    """Send a state such as `READY=1` to the socket that NOTIFY_SOCKET names; nothing where it is unset."""
+    """Send a state such as `READY=1` to the socket in NOTIFY_SOCKET; do nothing if that is unset."""
     if not (address := os.environ.get("NOTIFY_SOCKET")):
         return
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
@@ -21,4 +21,4 @@ def notify(state: str) -> None:
         try:
             sender.sendto(state.encode(), "\0" + address[1:] if address.startswith("@") else address)
         except OSError as error:
-            logger.warning("nobody was told %s at NOTIFY_SOCKET `%s`: %s", state, address, error.strerror or error)
+            logger.warning("cannot send %s to NOTIFY_SOCKET `%s`: %s", state, address, error.strerror or error)

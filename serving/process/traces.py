@@ -1,4 +1,4 @@
-"""OpenTelemetry traces: a span of each call, with spans of its stages, made when it has ended."""
+"""OpenTelemetry traces: a span for each call with child spans for its stages, created when the call has ended."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from serving.core.calls import Call
 logger = logging.getLogger(__name__)
 
 CLOSE_S = 1.0
-"""How long a server that ends waits for a collector that does not answer."""
+"""Maximum seconds that shutdown waits for a collector."""
 SERVICE_NAME = "bertline"
-"""Unless OTEL_SERVICE_NAME or OTEL_RESOURCE_ATTRIBUTES names another."""
+"""Default service name; OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES override it."""
 
 
 class Traces:
-    """Sends spans to a collector, from a thread of its own."""
+    """Sender of spans to a collector, with a thread of its own."""
 
     def __init__(self, endpoint: str, sample: float) -> None:
-        """Begin; whether a collector is there shows in the log, once there is something to send.
+        """Start the sender. If there is no collector, the log says so after the first spans.
 
         Args:
-            endpoint: of OTLP over gRPC; `https://` for TLS.
-            sample: share of calls to trace, 0 to 1; a call that belongs to a trace does as that trace says.
+            endpoint: address of the collector (OTLP over gRPC); `https://` for TLS.
+            sample: fraction of calls to trace, 0 to 1. A call that comes with a trace follows that trace's decision.
 
         Raises:
             ValueError: when OpenTelemetry is not installed.
@@ -42,8 +42,8 @@ class Traces:
             from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
         except ModuleNotFoundError as error:
             raise ValueError(
-                f"traces (--trace-endpoint, OTEL_EXPORTER_OTLP_ENDPOINT) need the package `{error.name}`: "
-                "python -m pip install --group tracing -c constraints.txt"
+                f"--trace-endpoint (or OTEL_EXPORTER_OTLP_ENDPOINT) needs the package `{error.name}`: run "
+                "`python -m pip install --group tracing -c constraints.txt`"
             ) from error
         self._trace = trace
         self._propagator = TraceContextTextMapPropagator()
@@ -52,11 +52,11 @@ class Traces:
             sampler=ParentBasedTraceIdRatio(sample),
             shutdown_on_exit=False,
         )
-        self._sender = _Sender(OTLPSpanExporter(endpoint=endpoint), SpanExportResult.SUCCESS)
+        self._sender = _CountingExporter(OTLPSpanExporter(endpoint=endpoint), SpanExportResult.SUCCESS)
         self._provider.add_span_processor(BatchSpanProcessor(cast(Any, self._sender)))
         self._tracer = self._provider.get_tracer("serving")
         self._num_spans = 0
-        """That ended. Where too many wait, OpenTelemetry drops some before the exporter sees them."""
+        """Number of ended spans. OpenTelemetry drops some before they reach the exporter if too many wait."""
 
     def observer(
         self, attributes: Callable[[Call], Mapping[str, str | int]], faults: Collection[str]
@@ -94,18 +94,18 @@ class Traces:
             self._tracer.start_span(stage.name, context=context, start_time=start_ns).end(end_ns)
 
     def close(self) -> None:
-        """Send what is left, for CLOSE_S at most, and end; again is fine."""
-        giving_up = threading.Timer(CLOSE_S, self._sender.shutdown)
-        giving_up.start()
+        """Send the remaining spans for at most CLOSE_S, then end. May be called again."""
+        timeout = threading.Timer(CLOSE_S, self._sender.shutdown)
+        timeout.start()
         self._provider.shutdown()
-        giving_up.cancel()
+        timeout.cancel()
         num_lost, self._num_spans = self._num_spans - self._sender.num_sent, self._sender.num_sent
         if num_lost:
-            logger.warning("spans that did not reach the collector of traces: %d", num_lost)
+            logger.warning("%d spans did not reach the collector of traces", num_lost)
 
 
-class _Sender:
-    """OpenTelemetry's exporter, with a count of what it sent; its end is the end of what it is at."""
+class _CountingExporter:
+    """OpenTelemetry's exporter with a count of the sent spans; its shutdown interrupts a running export."""
 
     def __init__(self, exporter: Any, success: Any) -> None:
         self.num_sent = 0
@@ -136,5 +136,5 @@ def _attributes(call: Call) -> dict[str, str | int]:
 
 
 def _ns(seconds: float) -> int:
-    """Of seconds since the machine started: those since 1970 have too many digits for a float to tell microseconds."""
+    """Convert monotonic seconds to nanoseconds; a float of seconds since 1970 cannot resolve microseconds."""
     return int(seconds * 1e9)

@@ -20,7 +20,7 @@ class SimulatedModel:
         self.max_batch_tokens, self.num_threads, self.speed = max_batch_tokens, num_threads, speed
 
     @property
-    def measured(self):
+    def measured_batches(self):
         return [(tokens, self.seconds(tokens)) for tokens in (6, 2 * self.max_batch_tokens)]
 
     def seconds(self, padded_tokens):
@@ -49,7 +49,7 @@ class SimulatedScheduler(Scheduler):
     def _start_worker(self):
         pass
 
-    def _under_way(self):
+    def _running_batches(self):
         return self.running
 
     def next_batch(self):
@@ -57,15 +57,15 @@ class SimulatedScheduler(Scheduler):
         while self._has_room():
             batch = self._take()
             if live := self._live(batch):
-                self.running.append(under_way := self._begin(live))
-                return under_way
+                self.running.append(batch_running := self._begin(live))
+                return batch_running
             self._release(batch[0].model)
         return None
 
-    def end(self, under_way):
-        self.running.remove(under_way)
-        self._end(under_way, [None] * len(under_way.batch))
-        self._release(under_way.model)
+    def end(self, batch_running):
+        self.running.remove(batch_running)
+        self._end(batch_running, [None] * len(batch_running.batch))
+        self._release(batch_running.model)
 
 
 @dataclass
@@ -103,13 +103,13 @@ class Simulation:
         while self._events and self._events[0][0] <= until_s:
             self.now_s, _, function, arguments = heapq.heappop(self._events)
             function(*arguments)
-            while under_way := self.scheduler.next_batch():
-                lengths = [len(entry.sequence) for entry in under_way.batch]
-                core_s = under_way.model.seconds(len(lengths) * max(lengths))
-                seconds = core_s / under_way.cores
+            while batch_running := self.scheduler.next_batch():
+                lengths = [len(entry.sequence) for entry in batch_running.batch]
+                core_s = batch_running.model.seconds(len(lengths) * max(lengths))
+                seconds = core_s / batch_running.cores
                 self.busy_s += core_s
                 self.longest_batch_s = max(self.longest_batch_s, seconds)
-                self.at(self.now_s + seconds, self.scheduler.end, under_way)
+                self.at(self.now_s + seconds, self.scheduler.end, batch_running)
         self.now_s = until_s
 
     def ask(self, caller, model, lengths, *, is_bulk=False, timeout_s=None, then=None, again_s=None):

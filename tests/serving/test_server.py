@@ -15,7 +15,7 @@ from bertline.v1 import encoder_pb2 as pb
 from serving.core.admission import Intake
 from serving.core.codec_pool import NUM_THREADS, SEQUENCE_BYTES, SMALL_BYTES
 from serving.core.models import Model
-from serving.core.session import Run
+from serving.core.session import SessionRun
 from serving.grpc_api import encoder
 from serving.grpc_api.interceptor import _code_of_cancellation
 from serving.grpc_api.listening import MAX_STREAMS
@@ -31,7 +31,7 @@ LONG = "the cat " * 15  # 32 tokens
 @pytest.fixture
 def slow(slow_models, monkeypatch):
     """A server with one worker that computes one text at a time; its queue takes what it believes to be 520 tokens."""
-    monkeypatch.setattr("serving.core.latency_model._in_full_batches", lambda line, model: 0.01)
+    monkeypatch.setattr("serving.core.latency_model._full_batch_seconds_per_token", lambda line, model: 0.01)
     with serve(slow_models, workers=1, max_batch_tokens=32, max_queue_s=5.2) as running:
         yield running
 
@@ -295,7 +295,7 @@ def test_deadline_that_cannot_be_met(slow):
 @pytest.fixture
 def patient(slow, monkeypatch):
     """A server that refuses nothing, and a client that is connected; between them may lie some time."""
-    monkeypatch.setattr("serving.core.latency_model._in_full_batches", lambda line, model: 1e-9)
+    monkeypatch.setattr("serving.core.latency_model._full_batch_seconds_per_token", lambda line, model: 1e-9)
     monkeypatch.setattr("serving.grpc_api.interceptor.ROUNDED_S", 0.3)
     grpc.channel_ready_future(slow.channel).result(60)
     return slow
@@ -380,12 +380,12 @@ def test_drain_runs_out_of_grace(slow):
 def test_a_run_that_hangs_is_aborted(slow_models, monkeypatch):
     """Its calls are INTERNAL, health is NOT_SERVING while it lasts, and later calls are answered."""
     aborted = queue.Queue()
-    abort = Run.abort
-    monkeypatch.setattr(Run, "abort", lambda run: aborted.put(run))  # so that it lasts until its health was seen
+    abort = SessionRun.abort
+    monkeypatch.setattr(SessionRun, "abort", lambda run: aborted.put(run))  # so that it lasts until its health was seen
     monkeypatch.setattr("serving.server.WATCH_S", 0.001)
     with serve(slow_models, workers=1, max_batch_tokens=8192, max_queue_s=600) as running:
         running.server._scheduler._max_run_s = 0.01
-        watching = asyncio.run_coroutine_threadsafe(running.server.look_after_workers(), running.loop)
+        watching = asyncio.run_coroutine_threadsafe(running.server.monitor_workers(), running.loop)
         watch = health_pb2_grpc.HealthStub(running.channel).Watch(health_pb2.HealthCheckRequest(service=""), timeout=20)
         states = [next(watch).status]
         hung = embed(running, *[LONG] * 256)

@@ -62,7 +62,7 @@ BROKEN = {
         "is broken: the tokenizer cannot read a text",
     ),
     "a tokenizer nested deeply": (nest, "not a tokenizer file: `"),
-    "a tokenizer with more tokens than the graph": (lengthen_vocabulary, "has token ids up to 28 where the manifest"),
+    "a tokenizer with more tokens than the graph": (lengthen_vocabulary, "has token ids up to 28, but the manifest"),
     "a manifest nested deeply": (
         lambda directory: (directory / MANIFEST_FILE).write_text('{"a":' * 100_000),
         "broken manifest `",
@@ -167,5 +167,5 @@ def test_unforeseen_failures(tmp_path, monkeypatch, caplog, error):
     write_model(tmp_path, "other")
     with serve(tmp_path) as server:
         assert states(server) == {"other/1": "FAILED", "tiny/1": "READY"}
-        assert versions(server)["other/1"][1].startswith("unforeseen ")
+        assert versions(server)["other/1"][1].startswith("unexpected ")
         assert "loading other/1 failed" in caplog.text

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.core.fair_order import OLD_BURST_S, OLD_RATIO, SHORT_RATIO, FairOrder, size_of
+from serving.core.fair_order import OLD_BURST_S, OLD_RATIO, SHORT_RATIO, FairOrder, size_class
 from serving.core.job import Job, Origin
 
 SECONDS_PER_TOKEN = 0.001
@@ -24,22 +24,22 @@ def add(order, length, caller=None, *, count=1, is_bulk=False, deadline_s=None):
         origin=Origin(caller, is_bulk),
     )
     for entry in job.entries:
-        entry.waits = True
+        entry.is_waiting = True
     order.add(job)
     return job
 
 
 def take(order):
     """Compute one sequence of the next job."""
-    pick = order.pick()
-    entry = pick.job.first_waiting()
-    order.charge(pick, [entry])
+    next_job = order.next_job()
+    entry = next_job.job.first_waiting()
+    order.charge(next_job, [entry])
     drop(order, entry)
-    return pick.job
+    return next_job.job
 
 
 def drop(order, entry):
-    entry.waits = False
+    entry.is_waiting = False
     order.leave([entry])
 
 
@@ -58,7 +58,7 @@ def test_short_before_long():
     short = add(order, 2)
 
     assert [take(order) for _ in range(3)] == [short, *long]
-    assert order.pick() is None
+    assert order.next_job() is None
 
 
 def test_nearest_deadline_first():
@@ -176,35 +176,35 @@ def test_counts(jobs):
             drop(order, job.entries[-1])
             taken += 1
         for _ in range(to_take):
-            if order.pick():
+            if order.next_job():
                 take(order)
                 taken += 1
-    while order.pick():
+    while order.next_job():
         take(order)
         taken += 1
 
     assert taken == added
-    assert order.outlook(Origin("new"), 1.0, 0.0).before_s == 0
+    assert order.estimate_wait(Origin("new"), 1.0, 0.0).work_ahead_s == 0
     assert not order._keys
     assert not order._sizes
-    assert not any(turns.callers or turns.backlog.work_s for turns in order._classes)
+    assert not any(turns.callers or turns.waiting.work_s for turns in order._classes)
 
 
 def test_outlook():
     """A new job waits for its caller's, for as much of each other's as its own takes, and never for much longer ones
     while short jobs have their share."""
     order = FairOrder()
-    assert order.outlook(Origin("a"), 0.1, 0.0).before_s == 0
+    assert order.estimate_wait(Origin("a"), 0.1, 0.0).work_ahead_s == 0
     add(order, 100, "a", count=10)
     add(order, 100, "b", count=2)
 
-    assert order.outlook(Origin("a"), 1.0, 0.0).before_s == pytest.approx(1.2)
-    assert order.outlook(Origin("b"), 1.0, 0.0).before_s == pytest.approx(1.2)
-    assert order.outlook(Origin("c"), 0.15, 0.0).before_s == pytest.approx(0.3)
-    assert order.outlook(Origin("c"), 0.01, 0.0).before_s == 0
-    assert order.outlook(Origin("c", is_bulk=True), 0.4, 0.0).before_s == pytest.approx(1.2)
+    assert order.estimate_wait(Origin("a"), 1.0, 0.0).work_ahead_s == pytest.approx(1.2)
+    assert order.estimate_wait(Origin("b"), 1.0, 0.0).work_ahead_s == pytest.approx(1.2)
+    assert order.estimate_wait(Origin("c"), 0.15, 0.0).work_ahead_s == pytest.approx(0.3)
+    assert order.estimate_wait(Origin("c"), 0.01, 0.0).work_ahead_s == 0
+    assert order.estimate_wait(Origin("c", is_bulk=True), 0.4, 0.0).work_ahead_s == pytest.approx(1.2)
     add(order, 100, "d", count=5, is_bulk=True)
-    assert order.outlook(Origin("c"), 0.15, 0.0).before_s == pytest.approx(0.3)
+    assert order.estimate_wait(Origin("c"), 0.15, 0.0).work_ahead_s == pytest.approx(0.3)
 
 
 def test_a_caller_that_had_less_is_behind():
@@ -212,11 +212,11 @@ def test_a_caller_that_had_less_is_behind():
     order = FairOrder()
     add(order, 100, "a", count=2)
     take(order)
-    assert not order.outlook(Origin("a"), 1.0, 0.0).is_ahead
+    assert not order.estimate_wait(Origin("a"), 1.0, 0.0).others_served_less
     add(order, 100, "b", count=2)
 
-    assert order.outlook(Origin("a"), 1.0, 0.0).is_ahead
-    assert not order.outlook(Origin("b"), 1.0, 0.0).is_ahead
+    assert order.estimate_wait(Origin("a"), 1.0, 0.0).others_served_less
+    assert not order.estimate_wait(Origin("b"), 1.0, 0.0).others_served_less
 
 
 def test_a_caller_that_found_no_room_is_behind_those_that_had_more_since():
@@ -228,11 +228,11 @@ def test_a_caller_that_found_no_room_is_behind_those_that_had_more_since():
         take(order)
     order.refuse(Origin("c"), 0.5)
 
-    assert order.outlook(Origin("a"), 1.0, 1.0).is_ahead
-    assert order.outlook(Origin("c"), 1.0, 1.0).is_ahead
-    assert not order.outlook(Origin("b"), 1.0, 1.0).is_ahead
-    assert not order.outlook(Origin("c"), 1.0, 2.1).is_ahead
-    assert not order.outlook(Origin("a"), 1.0, 2.6).is_ahead
+    assert order.estimate_wait(Origin("a"), 1.0, 1.0).others_served_less
+    assert order.estimate_wait(Origin("c"), 1.0, 1.0).others_served_less
+    assert not order.estimate_wait(Origin("b"), 1.0, 1.0).others_served_less
+    assert not order.estimate_wait(Origin("c"), 1.0, 2.1).others_served_less
+    assert not order.estimate_wait(Origin("a"), 1.0, 2.6).others_served_less
 
 
 def test_refused_callers_are_forgotten():
@@ -243,7 +243,7 @@ def test_refused_callers_are_forgotten():
         order.refuse(Origin("again"), number / 10)
         order.refuse(Origin(number), number / 10)
 
-    assert all(len(found) < 50 for found in (order._classes[0]._owed, order._classes[0]._refused))
+    assert all(len(found) < 50 for found in (order._classes[0]._refusals, order._classes[0]._last_refused))
 
 
 def test_bulk_callers_are_forgotten():
@@ -254,7 +254,7 @@ def test_bulk_callers_are_forgotten():
         add(order, 10, number, is_bulk=True)
         take(order)
         take(order)
-    while order.pick():
+    while order.next_job():
         take(order)
 
     assert order._classes[1].callers == {}
@@ -270,9 +270,9 @@ def test_forecasts_where_there_are_many_callers(num_callers):
         add(order, 100 if number % 7 else 300, number, count=2)
     whole_s = sum(0.2 if number % 7 else 0.6 for number in range(num_callers))
 
-    found = order.outlook(Origin("new"), 0.15, 0.0)
-    assert found.before_s == pytest.approx(0.15 * num_callers, rel=0.1)
-    assert order.outlook(Origin("new"), 100.0, 0.0).before_s == pytest.approx(whole_s, rel=0.1)
+    found = order.estimate_wait(Origin("new"), 0.15, 0.0)
+    assert found.work_ahead_s == pytest.approx(0.15 * num_callers, rel=0.1)
+    assert order.estimate_wait(Origin("new"), 100.0, 0.0).work_ahead_s == pytest.approx(whole_s, rel=0.1)
 
 
 def test_forecasts_see_large_callers_among_many():
@@ -282,10 +282,10 @@ def test_forecasts_see_large_callers_among_many():
         for number in range(600):
             add(order, 10_000 if number == place else 1, number)
 
-        found = [order.outlook(Origin("new"), 10.0, 0.0).before_s for _ in range(6)]
+        found = [order.estimate_wait(Origin("new"), 10.0, 0.0).work_ahead_s for _ in range(6)]
         assert all(seconds == pytest.approx(10.6, abs=0.3) for seconds in found)
 
 
 def test_sizes():
     """Powers of two."""
-    assert size_of(0.25) - size_of(0.124) == 2
+    assert size_class(0.25) - size_class(0.124) == 2

@@ -6,7 +6,7 @@ import pytest
 
 from serving.core import file_watcher as watched
 from serving.core.bearer_tokens import read_tokens
-from serving.core.file_watcher import TOKENS, Watched, failing
+from serving.core.file_watcher import TOKENS, FileWatcher, failing
 from tests.serving.reliability import wait_until
 
 
@@ -26,7 +26,7 @@ def test_what_could_not_be_read_is_read_once_it_can_be(path, caplog):
             raise PermissionError(13, "Permission denied", str(path))
         return path.read_text()
 
-    files = Watched(TOKENS, [path], read)
+    files = FileWatcher(TOKENS, [path], read)
     path.write_text("newer")
     denied = True
     for _ in range(3):
@@ -40,12 +40,12 @@ def test_what_could_not_be_read_is_read_once_it_can_be(path, caplog):
     assert files.current() == "newer"
     assert not files.is_failing
     errors = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
-    assert errors == [f"what was read before stays in use: cannot read `{path}`: permission denied"]
+    assert errors == [f"cannot reload, the content read before stays in use: cannot read `{path}`: permission denied"]
 
 
 def test_a_file_of_the_same_size_and_time_is_read_again(path):
     """Tools that copy files keep their times."""
-    files, before = Watched(TOKENS, [path], path.read_text), path.stat()
+    files, before = FileWatcher(TOKENS, [path], path.read_text), path.stat()
     path.write_text("new")
     while path.stat().st_ctime_ns == before.st_ctime_ns:  # the clock of a file system is coarse
         os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
@@ -68,7 +68,7 @@ def test_storage_that_hangs(tmp_path, monkeypatch):
         return path.read_text()
 
     path.write_text("old")
-    files = Watched(TOKENS, [path], read)
+    files = FileWatcher(TOKENS, [path], read)
     hangs.set()
     path.write_text("newer")
     assert not files.is_failing
@@ -84,7 +84,7 @@ def test_no_regular_files(tmp_path, make):
     """A pipe, a device and a file without end are no tokens, at the start and later, and nothing waits for them."""
     path = tmp_path / "tokens"
     path.write_text("token\n")
-    files = Watched(TOKENS, [path], lambda: read_tokens(path))
+    files = FileWatcher(TOKENS, [path], lambda: read_tokens(path))
     path.unlink()
     make(path)
     files.check()
@@ -104,7 +104,7 @@ def test_files_that_nobody_uses_are_not_looked_at(path, monkeypatch):
     """The thread that looks at them ends."""
     monkeypatch.setattr(watched, "CHECK_S", 0.01)
     before = set(threading.enumerate())
-    files = Watched(TOKENS, [path], path.read_text)
+    files = FileWatcher(TOKENS, [path], path.read_text)
     (thread,) = set(threading.enumerate()) - before
     del files
     wait_until(lambda: not thread.is_alive(), "the thread stays", limit_s=5)

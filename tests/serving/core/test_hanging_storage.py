@@ -204,7 +204,7 @@ def test_the_watcher_survives(tmp_path, monkeypatch, caplog):
         monkeypatch.setattr(Repository, "refresh", failing)
         write_model(tmp_path, "other")
         wait_until(lambda: states(server).get("other/1") == "READY", "it has ended")
-    assert caplog.text.count("looking for models failed") == 2
+    assert caplog.text.count("scanning the models failed") == 2
 
 
 HANGING = """

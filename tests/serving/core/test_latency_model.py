@@ -4,58 +4,58 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.core.latency_model import Forecast, Line
+from serving.core.latency_model import LatencyModel, LinearFit
 
 
 class Model:
     """One that takes 1 ms a run and 0.1 ms a token."""
 
     max_batch_tokens = 100
-    measured = ((6, 0.0016), (64, 0.0074))
+    measured_batches = ((6, 0.0016), (64, 0.0074))
 
 
-def run(forecast, model, num_tokens, times, slowness=1.0):
+def run(latency, model, num_tokens, times, slowness=1.0):
     for _ in range(times):
-        forecast.batch_done(model, num_tokens, slowness * (0.001 + 0.0001 * num_tokens))
+        latency.observe_batch(model, num_tokens, slowness * (0.001 + 0.0001 * num_tokens))
 
 
 def test_small_batches_do_not_tell_what_full_ones_cost():
     """After many calls of a few tokens, each as long as the run itself, a large request is not thought to take as much
     a token."""
-    forecast, model = Forecast(), Model()
-    before = forecast.seconds_per_token(model)
+    latency, model = LatencyModel(), Model()
+    before = latency.seconds_per_token(model)
 
-    run(forecast, model, 3, 1000)
+    run(latency, model, 3, 1000)
 
     assert before == pytest.approx(0.00011)
-    assert forecast.seconds_per_token(model) == pytest.approx(0.00011)
+    assert latency.seconds_per_token(model) == pytest.approx(0.00011)
 
 
 def test_a_machine_that_is_slower_than_at_the_start_is_noticed():
     """Others may have come to use its cores."""
-    forecast, model = Forecast(), Model()
+    latency, model = LatencyModel(), Model()
 
-    run(forecast, model, 100, 300, slowness=3)
+    run(latency, model, 100, 300, slowness=3)
 
-    assert forecast.seconds_per_token(model) == pytest.approx(0.00033, rel=0.05)
-    run(forecast, model, 100, 300)
-    assert forecast.seconds_per_token(model) == pytest.approx(0.00011, rel=0.05)
+    assert latency.seconds_per_token(model) == pytest.approx(0.00033, rel=0.05)
+    run(latency, model, 100, 300)
+    assert latency.seconds_per_token(model) == pytest.approx(0.00011, rel=0.05)
 
 
 def test_sequences_that_are_longer_than_the_cap_are_full_batches():
     """Where each sequence is a batch of its own, a token costs its share of such a batch, not a whole run."""
-    forecast, model = Forecast(), Model()
+    latency, model = LatencyModel(), Model()
     model.max_batch_tokens = 1
 
-    assert forecast.seconds_per_token(model) < 0.0002  # by the longest that was measured
-    run(forecast, model, 50, 300)
-    assert forecast.seconds_per_token(model) == pytest.approx(0.006 / 50, rel=0.05)
+    assert latency.seconds_per_token(model) < 0.0002  # by the longest that was measured
+    run(latency, model, 50, 300)
+    assert latency.seconds_per_token(model) == pytest.approx(0.006 / 50, rel=0.05)
 
 
 @given(st.lists(st.tuples(st.integers(1, 600), st.floats(1e-6, 10)), min_size=1, max_size=40), st.integers(1, 600))
 def test_forecasts_are_never_absurd(seen, wanted):
     """Whatever was seen, a batch takes time, and a longer one no less."""
-    line = Line([(6, 0.001), (1024, 0.1)])
+    line = LinearFit([(6, 0.001), (1024, 0.1)])
     for num_tokens, seconds in seen:
         line.add(num_tokens, seconds)
 
@@ -65,32 +65,32 @@ def test_forecasts_are_never_absurd(seen, wanted):
 
 def test_tiny_requests_tell_little_of_large_ones():
     """A few letters are more tokens a byte than prose, most of them special ones."""
-    forecast, model = Forecast(), Model()
-    forecast.encoded(model, num_bytes=3, num_inputs=1, num_tokens=3)
+    latency, model = LatencyModel(), Model()
+    latency.observe_request(model, num_bytes=3, num_inputs=1, num_tokens=3)
 
-    assert forecast.tokens(model, num_bytes=20_000, num_inputs=1) < 5000
-    forecast.encoded(model, num_bytes=20_000, num_inputs=10, num_tokens=5000)
+    assert latency.estimate_tokens(model, num_bytes=20_000, num_inputs=1) < 5000
+    latency.observe_request(model, num_bytes=20_000, num_inputs=10, num_tokens=5000)
     for _ in range(50):
-        forecast.encoded(model, num_bytes=5, num_inputs=1, num_tokens=6)
-    assert forecast.tokens(model, num_bytes=20_000, num_inputs=10) == pytest.approx(5000, rel=0.05)
+        latency.observe_request(model, num_bytes=5, num_inputs=1, num_tokens=6)
+    assert latency.estimate_tokens(model, num_bytes=20_000, num_inputs=10) == pytest.approx(5000, rel=0.05)
 
 
 def test_requests_like_those_before_have_as_many_tokens():
     """Also of inputs so short that the special tokens are half of them, and before any came they have the fewest."""
-    forecast, model = Forecast(), Model()
-    assert forecast.tokens(model, num_bytes=2000, num_inputs=100) == 300
+    latency, model = LatencyModel(), Model()
+    assert latency.estimate_tokens(model, num_bytes=2000, num_inputs=100) == 300
     for _ in range(20):
-        forecast.encoded(model, num_bytes=200, num_inputs=10, num_tokens=50)
+        latency.observe_request(model, num_bytes=200, num_inputs=10, num_tokens=50)
 
-    assert forecast.tokens(model, num_bytes=2000, num_inputs=100) == pytest.approx(500, abs=1)
+    assert latency.estimate_tokens(model, num_bytes=2000, num_inputs=100) == pytest.approx(500, abs=1)
 
 
 def test_one_batch_that_took_very_long_changes_little():
     """A batch that took thousands of times as long, as after it a huge reply was made, does not have others refused."""
-    forecast, model = Forecast(), Model()
-    before = forecast.seconds_per_token(model)
+    latency, model = LatencyModel(), Model()
+    before = latency.seconds_per_token(model)
     for number in range(100):
         core_s = 1000.0 if number == 50 else before * model.max_batch_tokens
-        forecast.batch_done(model, model.max_batch_tokens, core_s)
+        latency.observe_batch(model, model.max_batch_tokens, core_s)
 
-    assert forecast.seconds_per_token(model) < 1.3 * before
+    assert latency.seconds_per_token(model) < 1.3 * before

@@ -6,7 +6,7 @@ import pytest
 
 from serving.core.errors import ModelNotFoundError, UnavailableError
 from serving.core.models import Models, Version, load_model
-from serving.core.session import Engine
+from serving.core.session import Session
 from serving.endpoints import RPCS
 from tasks import TASKS
 from tasks.features import INPUT_NAMES
@@ -66,7 +66,7 @@ def test_execution(tmp_path, settings, max_batch_tokens, num_threads):
 
     assert model.max_batch_tokens == max_batch_tokens
     assert model.num_threads == num_threads
-    assert model.engine._session.get_session_options().intra_op_num_threads == num_threads
+    assert model.session._session.get_session_options().intra_op_num_threads == num_threads
 
 
 @pytest.mark.parametrize(
@@ -97,9 +97,9 @@ def test_what_is_not_loaded(versions, asked, error, message):
     ("changes", "message"),
     [
         ({"execution": Execution(provider="CUDAExecutionProvider")}, "not installed: `CUDAExecutionProvider`"),
-        ({"inputs": INPUT_NAMES[:2]}, "inputs of .* where the manifest says input_ids, attention_mask"),
-        ({"outputs": ("logits",)}, "outputs of .* where the manifest says logits"),
-        ({"hidden_size": 9}, r"has shape \[2, 8\] where the manifest implies \[2, 9\]"),
+        ({"inputs": INPUT_NAMES[:2]}, "has the inputs .*, but its manifest names input_ids, attention_mask"),
+        ({"outputs": ("logits",)}, "has the outputs .*, but its manifest names logits"),
+        ({"hidden_size": 9}, r"has shape \[2, 8\], but its manifest needs \[2, 9\]"),
     ],
 )
 def test_graph_unlike_manifest(tmp_path, changes, message):
@@ -119,7 +119,7 @@ def test_graph_of_another_task(tmp_path):
     write_model(tmp_path, task="classification")
     edit_manifest(tmp_path / "tiny" / "1", task="embedding", settings={})
 
-    with pytest.raises(ValueError, match="lacks the output `sentence_embedding`"):
+    with pytest.raises(ValueError, match="has no output `sentence_embedding`"):
         load_model(tmp_path / "tiny" / "1")
 
 
@@ -134,7 +134,7 @@ def test_other_name(tmp_path):
     write_model(tmp_path)
     (tmp_path / "tiny").rename(tmp_path / "renamed")
 
-    with pytest.raises(ValueError, match="manifest of `tiny/1`"):
+    with pytest.raises(ValueError, match=r"manifest of `.*renamed/1` is that of `tiny/1`"):
         load_model(tmp_path / "renamed" / "1")
 
 
@@ -168,15 +168,15 @@ def test_graph_that_fails(tmp_path):
 def test_speed_is_that_of_the_fastest_run(tmp_path, monkeypatch):
     """When a model is loaded, the machine may have other things to do."""
     write_model(tmp_path)
-    monkeypatch.setattr("serving.core.models.ENOUGH_S", 60)
-    run, pauses = Engine.run, iter([0.6, 0.4])
+    monkeypatch.setattr("serving.core.models.MAX_MEASURE_S", 60)
+    run, pauses = Session.run, iter([0.6, 0.4])
 
     def slow(*arguments):
         time.sleep(next(pauses, 0.0))
         return run(*arguments)
 
-    monkeypatch.setattr(Engine, "run", slow)
+    monkeypatch.setattr(Session, "run", slow)
     model = load_model(tmp_path / "tiny" / "1")
 
-    assert [tokens for tokens, _ in model.measured] == [2 * model.task.settings.max_seq_length, 6]
-    assert max(seconds for _, seconds in model.measured) < 0.4
+    assert [tokens for tokens, _ in model.measured_batches] == [2 * model.task.settings.max_seq_length, 6]
+    assert max(seconds for _, seconds in model.measured_batches) < 0.4

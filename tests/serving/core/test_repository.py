@@ -192,7 +192,7 @@ def test_memory(put, models_dir):
     put("other")
     with watching(models_dir) as server:
         embed(server, name="tiny")
-        before = [weakref.ref(model.engine) for model in server.server._repository.models if "tiny" in str(model)]
+        before = [weakref.ref(model.session) for model in server.server._repository.models if "tiny" in str(model)]
         put(version="2")
         shutil.rmtree(models_dir / "tiny" / "1")
         wait_until(lambda: states(server) == {"other/1": "READY", "tiny/2": "READY"})
@@ -375,7 +375,7 @@ def test_unreadable_folder(put, models_dir, tmp_path, caplog):
     with serve(models_dir) as server:
         assert states(server) == {"third/1": "READY"}
     with (
-        pytest.raises(ValueError, match=r"--strict, and a model cannot be loaded: cannot read"),
+        pytest.raises(ValueError, match=r"a model cannot be loaded, and --strict is set: cannot read"),
         serve(models_dir, strict=True),
     ):
         pass
@@ -484,7 +484,10 @@ def test_start(put, models_dir):
     ):
         pass
     put()
-    with pytest.raises(ValueError, match=r"^--strict, and a model cannot be loaded: "), serve(models_dir, strict=True):
+    with (
+        pytest.raises(ValueError, match=r"^a model cannot be loaded, and --strict is set: "),
+        serve(models_dir, strict=True),
+    ):
         pass
     with serve(models_dir) as server:
         assert states(server) == {"other/1": "FAILED", "tiny/1": "READY"}

@@ -40,7 +40,7 @@ class Echo:
         self.aborted = threading.Event()
 
     @property
-    def measured(self):
+    def measured_batches(self):
         return [(tokens, tokens * self.seconds_per_token) for tokens in (1, 40)]
 
     def new_run(self):
@@ -167,7 +167,7 @@ def test_full_queue(scheduler, model):
     with pytest.raises(QueueFullError, match="queue is full") as caught:
         scheduler.submit(model, [[[1] * 11]], total)
     assert caught.value.retry_s == pytest.approx(0.1, abs=0.02)
-    with pytest.raises(TooLargeError, match=r"takes about 10\.1 s, more than the 10 s .* fewer inputs"):
+    with pytest.raises(TooLargeError, match=r"takes about 10\.1 s, more than the limit of 10 s .* fewer inputs"):
         scheduler.submit(model, [[[1] * 101]], total)
     assert scheduler.queued_tokens(model) == 50
     model.gate.set()
@@ -205,7 +205,7 @@ def test_a_deadline_that_cannot_be_met_is_refused_at_once(scheduler, model):
     with pytest.raises(DeadlineTooShortError, match=r"about 2\.[34]\d? s are needed, 2\.3\d? s are left") as caught:
         scheduler.submit(model, [[[1] * 100]], total, deadline_s=now + 2.3)
     assert caught.value.retry_s == pytest.approx(1.4, abs=0.05)
-    with pytest.raises(DeadlineTooShortError, match=r"2\.[89]\d? s are left, too little for a reserve of 40%"):
+    with pytest.raises(DeadlineTooShortError, match=r"2\.[89]\d? s are left, less than the needed margin of 40%"):
         scheduler.check(model, 100, now + 2.9)
     scheduler.check(model, 100, now + 3.5)
     scheduler.submit(model, [[[1] * 3]], total, deadline_s=now + 0.6)
@@ -259,7 +259,7 @@ def test_speed_is_learnt(scheduler, model):
     for _ in range(100):
         scheduler.submit(model, [[[1] * 40]], total).result(10)
 
-    assert scheduler.forecast.seconds_per_token(model) < 0.0005
+    assert scheduler.latency_model.seconds_per_token(model) < 0.0005
     scheduler.check(model, 2000)
 
 
@@ -404,11 +404,11 @@ def test_a_batch_that_hangs_is_aborted(log, model):
     stuck = model.abort
     model.abort = model.aborted.set
 
-    assert "longer than 0.05 s" in scheduler.look_after_workers()
+    assert "longer than 0.05 s" in scheduler.check_workers()
     with pytest.raises(ComputeError, match="did not end in time"):
         hung.result(0)
     stuck()
-    while scheduler.look_after_workers():
+    while scheduler.check_workers():
         time.sleep(0.005)
     model.aborted.clear()
     assert scheduler.submit(model, [[[1]]], total).result(10).results == [1]
@@ -423,9 +423,9 @@ def test_a_batch_that_cannot_be_aborted_is_reported(log, model, monkeypatch):
     model.abort = lambda: None
     time.sleep(0.05)
 
-    assert "longer than 0.01 s" in scheduler.look_after_workers()
+    assert "longer than 0.01 s" in scheduler.check_workers()
     with pytest.raises(RuntimeError, match="did not end"):
-        scheduler.look_after_workers()
+        scheduler.check_workers()
     with pytest.raises(RuntimeError, match="did not end"):
         scheduler.close()
     model.gate.set()
@@ -435,10 +435,10 @@ def test_a_process_that_stood_still_is_not_given_up(scheduler, model):
     """However long a batch has taken when that is seen first, it may take some time to end once it is aborted."""
     hung = occupy(scheduler, model)
     model.abort = model.aborted.set
-    scheduler._workers[0].under_way.started_s -= 1000
+    scheduler._workers[0].running.started_s -= 1000
 
     for _ in range(2):
-        assert "longer than 60 s" in scheduler.look_after_workers()
+        assert "longer than 60 s" in scheduler.check_workers()
     with pytest.raises(ComputeError, match="did not end in time"):
         hung.result(0)
     model.gate.set()
@@ -448,15 +448,15 @@ def test_what_was_learnt_in_bad_times_is_forgotten_when_idle(scheduler, model):
     """As long as all is refused nothing is computed, and nothing new would be learnt."""
     model.seconds_per_token = 0.001
     for _ in range(200):  # the machine did something else
-        scheduler.forecast.batch_done(model, 40, 0.4)
-    assert 5000 * scheduler.forecast.seconds_per_token(model) > 10
+        scheduler.latency_model.observe_batch(model, 40, 0.4)
+    assert 5000 * scheduler.latency_model.seconds_per_token(model) > 10
 
     running = occupy(scheduler, model)
     with pytest.raises(TooLargeError):
         scheduler.check(model, 5000)
     model.gate.set()
     running.result(10)
-    while scheduler.look_after_workers() or scheduler._busy:
+    while scheduler.check_workers() or scheduler._busy:
         time.sleep(0.001)
     scheduler.check(model, 5000)
     scheduler.check(model, 500, deadline_s=time.monotonic() + 1)
@@ -469,12 +469,12 @@ def test_what_was_learnt_stays_where_forgetting_it_lets_nothing_in(scheduler, mo
     """A call that is hopeless at any speed tells nothing of the model's."""
     model.seconds_per_token = 0.001
     for _ in range(500):
-        scheduler.forecast.batch_done(model, 40, 40 * learnt)
-    before = scheduler.forecast.seconds_per_token(model)
+        scheduler.latency_model.observe_batch(model, 40, 40 * learnt)
+    before = scheduler.latency_model.seconds_per_token(model)
 
     with pytest.raises(DeadlineTooShortError):
         scheduler.check(model, 100, time.monotonic() + 0.001)
-    assert scheduler.forecast.seconds_per_token(model) == before == pytest.approx(learnt, rel=0.1)
+    assert scheduler.latency_model.seconds_per_token(model) == before == pytest.approx(learnt, rel=0.1)
 
 
 def test_closing_aborts_what_is_under_way(log, model):
@@ -512,11 +512,11 @@ def test_a_worker_that_ends_is_replaced(scheduler, model, monkeypatch):
         while scheduler._workers[0].thread.is_alive():
             time.sleep(0.005)
 
-    assert "replaced" in scheduler.look_after_workers()
+    assert "replaced" in scheduler.check_workers()
     with pytest.raises(ComputeError, match="its worker ended"):
         lost.result(0)
     assert scheduler.submit(model, [[[1]]], total).result(10).results == [1]
-    assert scheduler.look_after_workers() == ""
+    assert scheduler.check_workers() == ""
 
 
 @pytest.mark.parametrize("deadline_passes", [False, True])

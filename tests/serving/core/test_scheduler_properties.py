@@ -25,7 +25,7 @@ class NeverEndsEarly:
 class EchoModel:
     """Gives back what it is given, and counts it; fails once when told to."""
 
-    measured = ((64, 1e-5), (6, 1e-6))
+    measured_batches = ((64, 1e-5), (6, 1e-6))
 
     def __init__(self, max_batch_tokens, num_threads):
         self.max_batch_tokens, self.num_threads = max_batch_tokens, num_threads

@@ -9,7 +9,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from bertline.v1 import encoder_pb2 as pb
 from serving.core import file_watcher as watched
-from serving.core.bearer_tokens import Tokens, read_tokens
+from serving.core.bearer_tokens import BearerTokens, read_tokens
 from serving.core.errors import UnauthenticatedError
 from tests.serving.conftest import serve
 from tests.serving.reliability import wait_until
@@ -122,12 +122,12 @@ def test_tokens_are_not_told(guarded, caplog):
     ("content", "message"),
     [
         (b"# none\n\n", "holds no token"),
-        (b"one\ntwo words\n", "line 2: a token is"),
+        (b"one\ntwo words\n", "line 2: a token consists"),
         (b"\xff\n", "not UTF-8"),
-        ("one\nwords\n".encode("utf-16"), "is UTF-16, as some editors of Windows write it; save it as UTF-8"),
+        ("one\nwords\n".encode("utf-16"), "is UTF-16, as some Windows editors write it; save it as UTF-8"),
         ("one\nwords\n".encode("utf-16-le"), "is UTF-16"),
         ("one\nwords\n".encode("utf-32"), "is UTF-32"),
-        (b"one\n" + b"words" * 1000, "line 2: a token has at most 4096 characters, not 5000"),
+        (b"one\n" + b"words" * 1000, "line 2: the token has 5000 characters, at most 4096 fit"),
     ],
 )
 def test_bad_tokens_file(tmp_path, content, message):
@@ -136,7 +136,7 @@ def test_bad_tokens_file(tmp_path, content, message):
     path.write_bytes(content)
 
     with pytest.raises(ValueError, match=re.escape(message)) as caught:
-        Tokens(path)
+        BearerTokens(path)
     assert str(path) in str(caught.value)
     assert "words" not in str(caught.value)
 
@@ -146,7 +146,7 @@ def test_a_tokens_file_with_a_bom(tmp_path):
     path = tmp_path / "tokens"
     path.write_bytes(b"\xef\xbb\xbfone\r\ntwo\r\n")
 
-    assert len({Tokens(path).client([f"Bearer {token}"]) for token in ("one", "two")}) == 2
+    assert len({BearerTokens(path).client([f"Bearer {token}"]) for token in ("one", "two")}) == 2
 
 
 @pytest.mark.parametrize("second", [GOOD, OTHER, "wrong"])
@@ -155,18 +155,18 @@ def test_two_authorizations(guarded, second):
     call = guarded.stub.Embed.future(CAT, metadata=(*bearer(GOOD), *bearer(second)))
 
     assert call.code() is grpc.StatusCode.UNAUTHENTICATED
-    assert call.details() == "2 `authorization` came; send one"
+    assert call.details() == "the call has 2 `authorization` entries in its metadata; send one"
 
 
 def test_a_token_that_is_too_long(tokens_file):
     """It is refused before anything is computed of it."""
-    with pytest.raises(UnauthenticatedError, match="a token of 5000 characters came; none has more than 4096"):
-        Tokens(tokens_file).client(["Bearer " + "a" * 5000])
+    with pytest.raises(UnauthenticatedError, match="the token has 5000 characters; the maximum is 4096"):
+        BearerTokens(tokens_file).client(["Bearer " + "a" * 5000])
 
 
 def test_clients_by_token(tokens_file):
     """A client is the same for each call of a token, whatever stands around it, and no token itself."""
-    tokens = Tokens(tokens_file)
+    tokens = BearerTokens(tokens_file)
 
     assert tokens.client([f"Bearer {GOOD}"]) == tokens.client([f"bearer  {GOOD}"]) != tokens.client([f"Bearer {OTHER}"])
     assert GOOD not in tokens.client([f"Bearer {GOOD}"])

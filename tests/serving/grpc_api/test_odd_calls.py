@@ -119,7 +119,7 @@ def test_odd_calls_do_not_fill_the_log(server, caplog):
 def test_a_server_that_grpc_has_ended(all_tasks):
     """Its process must not stay without it."""
     with serve(all_tasks[0]) as running:
-        watching = asyncio.run_coroutine_threadsafe(running.server.look_after_workers(), running.loop)
+        watching = asyncio.run_coroutine_threadsafe(running.server.monitor_workers(), running.loop)
         asyncio.run_coroutine_threadsafe(running.server._grpc.stop(0), running.loop).result(10)
         with pytest.raises(RuntimeError, match="gRPC takes no more calls"):
             watching.result(10)

@@ -351,7 +351,9 @@ def test_a_name_with_its_version(versions):
     """Who writes the version into the name is told of the other field."""
     error, _ = refused(versions.stub.Embed, pb.EmbedRequest(model=pb.ModelRef(name="many/9"), texts=["cat"]))
 
-    assert error.details().startswith("no model of that name: `many/9`; its version is a field of its own (loaded: ")
+    assert error.details().startswith(
+        "no model of that name: `many/9`; the version belongs in the field `version` (loaded: "
+    )
 
 
 def test_files_that_cannot_be_read():

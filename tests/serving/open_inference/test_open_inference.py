@@ -307,11 +307,11 @@ def test_limits(slow_models, monkeypatch):
     """Rows of ids wait in the queue of all: they are refused where it is full, and dropped at their deadline."""
     rows = np.full((8, 32), 8)
     with serve(slow_models, workers=1, max_batch_tokens=32, max_queue_s=5.12001) as running:
-        monkeypatch.setattr("serving.core.latency_model.Forecast.seconds_per_token", lambda self, model: 1e-9)
+        monkeypatch.setattr("serving.core.latency_model.LatencyModel.seconds_per_token", lambda self, model: 1e-9)
         many = infer_request("slow", input_ids=np.repeat(rows, 8, axis=0))
         late = stub(running, "ModelInfer").future(many, timeout=0.5)
         running.wait_for("bertline_queue_tokens", 1)
-        monkeypatch.setattr("serving.core.latency_model.Forecast.seconds_per_token", lambda self, model: 0.01)
+        monkeypatch.setattr("serving.core.latency_model.LatencyModel.seconds_per_token", lambda self, model: 0.01)
         full = stub(running, "ModelInfer").future(infer_request("slow", input_ids=np.repeat(rows, 3, axis=0)))
 
         assert full.code() is grpc.StatusCode.RESOURCE_EXHAUSTED

@@ -110,9 +110,13 @@ def test_no_models(tmp_path):
         (["--tls-cert", "none.pem"], {}, r"--tls-cert \(BERTLINE_TLS_CERT\): .* not point to a file: `none.pem`"),
         (["--tls-cert", __file__], {}, r"--tls-cert .* and --tls-key .* need each other"),
         ([], {"BERTLINE_TLS_CLIENT_CA": __file__}, r"--tls-client-ca .* needs --tls-cert and --tls-key"),
-        (["--tokens-file", __file__], {}, rf"`{re.escape(__file__)}`, line \d+: a token is of letters"),
+        (["--tokens-file", __file__], {}, rf"`{re.escape(__file__)}`, line \d+: a token consists of letters"),
         (["--num-threads", "3", "--workers", "2"], {}, r"--num-threads .*: a batch cannot take 3 of the 2 cores that"),
-        (["--port", "0", "--metrics-host", "a" * 300], {}, r"metrics: cannot listen on `a{300}`: no name of a host"),
+        (
+            ["--port", "0", "--metrics-host", "a" * 300],
+            {},
+            r"metrics: cannot listen on `a{300}`: not a valid host name",
+        ),
         (["--log-format", "xml"], {}, r"--log-format .* 'text' or 'json': `xml`"),
         (["--host", ""], {}, r"--host \(BERTLINE_HOST\): .* at least 1 character: ``"),
         (["--workers", "10000"], {}, r"--workers \(BERTLINE_WORKERS\): .* 1024: `10000`"),
@@ -288,22 +292,22 @@ def test_nobody_reads_the_notifications(tmp_path, monkeypatch, caplog):
             if caplog.messages:
                 break
 
-    assert re.search("nobody was told READY=1 at NOTIFY_SOCKET .*: timed out", caplog.text)
+    assert re.search("cannot send READY=1 to NOTIFY_SOCKET .*: timed out", caplog.text)
 
 
 HANGING = """
 import sys, time
 import serving.core.scheduler
 serving.core.scheduler.ABORT_S = 0.2
-from serving.core.session import Engine
+from serving.core.session import Session
 from serving.__main__ import main
-run = Engine.run
+run = Session.run
 def hanging(self, arrays, *rest):
     if 10 in arrays["input_ids"]:
         print("hanging", file=sys.stderr, flush=True)
         time.sleep(1000)
     return run(self, arrays, *rest)
-Engine.run = hanging
+Session.run = hanging
 sys.exit(main(sys.argv[1:]))
 """
 
@@ -384,7 +388,7 @@ def test_a_run_that_hangs_does_not_keep_the_process(tmp_path):
 
         assert process.wait(30) == 1
         assert hung.code() is not grpc.StatusCode.OK
-        assert "did not end 0.2 s after it was aborted" in process.stderr.read()
+        assert "did not end within 0.2 s after its abort" in process.stderr.read()
 
 
 @pytest.mark.usefixtures("hanging")
@@ -398,4 +402,4 @@ def test_a_run_that_hangs_for_good(tmp_path):
         assert hung.code() is grpc.StatusCode.INTERNAL
         assert "did not end in time" in hung.details()
         assert process.wait(30) == 1
-        assert "did not end 0.2 s after it was aborted" in process.stderr.read()
+        assert "did not end within 0.2 s after its abort" in process.stderr.read()

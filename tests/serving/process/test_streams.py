@@ -76,7 +76,7 @@ def test_what_nobody_reads_is_dropped():
     count = (MAX_BYTES + 10 * PIPE_BYTES) // len(LINE)
     with pipe() as (read, write):
         output = Output(write.fileno())
-        output.tell = lambda count: f"{count} dropped\n"
+        output.format_dropped = lambda count: f"{count} dropped\n"
         started = time.monotonic()
         for _ in range(count):
             output.put(LINE)
@@ -179,7 +179,7 @@ def test_nobody_reads_the_log_for_long(models):
             found = re.search(r"^bertline_log_lines_dropped_total (\S+)$", reply.read().decode(), re.MULTILINE)
 
         assert 0 < float(found[1]) < 6000
-        assert f"were dropped dropped={int(float(found[1]))}\n".encode() in read_all(read, b" dropped=")
+        assert f"could not be written dropped={int(float(found[1]))}\n".encode() in read_all(read, b" dropped=")
 
 
 @contextmanager
@@ -255,13 +255,13 @@ def test_a_ready_line_that_is_lost(models):
     with serving(models, ">/dev/full", stderr=subprocess.PIPE) as (process, _):
         process.send_signal(signal.SIGTERM)
 
-        assert b"standard output cannot be written, and the line for it is lost: No space left" in process.stderr.read()
+        assert b"cannot write to standard output, its line is lost: No space left" in process.stderr.read()
 
 
 NATIVE = """
 import os, sys
 from serving.process import streams
-with streams.never_waiting():
+with streams.non_blocking():
     for _ in range(100):
         try:
             os.write(2, b"x" * 4096)  # as a library of C++ does

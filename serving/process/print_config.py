@@ -1,4 +1,4 @@
-"""What --print-config and --version print."""
+"""Output of --print-config and --version."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _PASSWORD = re.compile(r"(?<=//)[^/@]+(?=@)")
 
 
 def versions() -> str:
-    """One line: our version, and those of what the answers depend on."""
-    import onnxruntime  # its distribution has one of several names
+    """Return one line with the versions of Bertline and of the packages that its answers depend on."""
+    import onnxruntime  # imported for its version: its distribution has one of several names
 
     others = ", ".join(f"{name} {version(name)}" for name in PACKAGES)
     python = f"Python {platform.python_version()}"
@@ -28,12 +28,12 @@ def versions() -> str:
 
 
 def describe_settings(arguments: Sequence[str]) -> str:
-    """All settings as JSON, name -> value and where it comes from: `flag`, the name of a variable, or `default`.
+    """Return all settings as JSON: name -> value and source (`flag`, the name of a variable, or `default`).
 
-    No setting is a secret (tokens and keys are in files), but for a password in an address, which is masked.
+    Passwords in addresses are masked; tokens and keys are in files, not in settings.
 
     Raises:
-        ValueError: when settings are wrong.
+        ValueError: when a setting is wrong.
     """
     settings = read_settings(arguments)
     flags = CliSettingsSource(Settings, cli_parse_args=list(arguments))()

@@ -1,4 +1,4 @@
-"""Give freed memory back to the system: glibc keeps what threads have freed for itself, for ever."""
+"""Return of freed memory to the system: glibc keeps memory that threads have freed."""
 
 from __future__ import annotations
 
@@ -7,39 +7,39 @@ import ctypes
 import os
 from pathlib import Path
 
-LOOK_S = 2.0
-GROWN_BYTES = 8 * 2**20
-"""Growth of unused memory that is worth a trim, which stops the threads that allocate for some milliseconds."""
+CHECK_S = 2.0
+MIN_GROWTH_BYTES = 8 * 2**20
+"""Minimum growth of unused memory before a trim, which blocks allocating threads for some milliseconds."""
 M_ARENA_MAX = -8
-"""From glibc's malloc.h."""
+"""Constant of glibc's malloc.h."""
 _STATM = Path("/proc/self/statm")
 
 
 def use_one_arena() -> None:
-    """Make all threads share one arena of glibc, unless MALLOC_ARENA_MAX says otherwise: each arena keeps the most
-    memory that it ever had. To be called before there are threads."""
+    """Make all threads share one glibc arena, unless MALLOC_ARENA_MAX is set: each arena keeps its peak memory. To be
+    called before any thread starts."""
     library = ctypes.CDLL(None)
     if "MALLOC_ARENA_MAX" not in os.environ and hasattr(library, "mallopt"):
         library.mallopt(M_ARENA_MAX, 1)
 
 
 async def trim_memory() -> None:
-    """Give back memory that has become free; ends at once where the C library cannot do so.
+    """Return freed memory to the system every few seconds; return at once if the C library does not support it.
 
-    Unused memory in RAM grows when memory is freed, and shrinks when a trim gives it back. How much a trim can give
-    back is known only afterwards, so what it leaves is the baseline for the next one.
+    Unused memory grows when memory is freed and shrinks after a trim. A trim cannot return all of it, and how much is
+    known only afterwards, so the rest is the baseline for the next one.
     """
     library = ctypes.CDLL(None)
     if not hasattr(library, "malloc_trim") or not hasattr(library, "mallinfo2") or not _STATM.is_file():
         return
     library.mallinfo2.restype = _Info
-    least = _unused_bytes(library)
+    baseline = _unused_bytes(library)
     while True:
-        await asyncio.sleep(LOOK_S)
-        least = min(least, unused := _unused_bytes(library))
-        if unused > least + GROWN_BYTES:
+        await asyncio.sleep(CHECK_S)
+        baseline = min(baseline, unused := _unused_bytes(library))
+        if unused > baseline + MIN_GROWTH_BYTES:
             await asyncio.to_thread(library.malloc_trim, 0)
-            least = _unused_bytes(library)
+            baseline = _unused_bytes(library)
 
 
 class _Info(ctypes.Structure):
@@ -63,11 +63,11 @@ class _Info(ctypes.Structure):
 
 
 def _unused_bytes(library: ctypes.CDLL) -> int:
-    """Return the memory in RAM that malloc has not handed out: code, mapped files, and free memory."""
+    """Return the resident memory that malloc has not handed out: code, mapped files and free memory."""
     info = library.mallinfo2()
     return resident_bytes() - int(info.uordblks) - int(info.hblkhd)
 
 
 def resident_bytes() -> int:
-    """Memory of this process that is in RAM."""
+    """Return the resident memory of this process."""
     return int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
