@@ -16,7 +16,8 @@ from bertline import Client
 from demo.served import num_same, plain_values, score_predictions, served_predictions
 from demo.server import one_line_errors
 from training.command import command, parse
-from training.data.labelled import Columns, read_examples
+from training.data.columns import Columns
+from training.data.labelled import read_examples
 from training.evaluate import format_scores, load_for_evaluation, predict_with_progress
 
 

@@ -19,7 +19,10 @@ from export import ort_run
 from tasks.model_directory import read_model_directory
 from training.baselines import baseline
 from training.checkpoint import load_model
-from training.data.labelled import Columns, read_classification, read_cloze, read_spans
+from training.data.cloze import read_cloze
+from training.data.columns import Columns
+from training.data.squad import read_spans
+from training.data.table_examples import read_classification
 from training.evaluate import torch_run
 from training.progress_bar import ProgressBar
 from training.reports.markdown import markdown_table

@@ -28,7 +28,7 @@ from export.source import SettingsChanges, TaskName
 from tasks.model_directory import read_model_directory
 from training.checkpoint import read_task_card
 from training.command import command, parse
-from training.data.labelled import Columns, columns_there, dev_columns
+from training.data.columns import Columns, dev_columns, existing_columns
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +89,7 @@ def arguments_of_command() -> Arguments:
     if not card or not labelled or found.task not in (None, card.task):
         return found
     known = dev_columns(card.provenance.get("recipe", {}))
-    return read(default=replace(found, columns=columns_there(labelled, known)))
+    return read(default=replace(found, columns=existing_columns(labelled, known)))
 
 
 @command

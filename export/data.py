@@ -16,15 +16,10 @@ from tasks.embedding import Embedding
 from tasks.features import Features
 from training.bounds import COUNT, check_numbers
 from training.checkpoint import TaskCard
+from training.data.columns import Columns, dev_columns, existing_columns
 from training.data.examples import Examples
-from training.data.labelled import (
-    Columns,
-    columns_there,
-    dev_columns,
-    read_texts,
-    source_digest,
-    source_names,
-)
+from training.data.sources import source_digest, source_names
+from training.data.table_examples import read_texts
 
 _NUM_TIMED = 400
 """Sequences that graphs are timed on."""
@@ -85,7 +80,7 @@ class Data:
             found = replace(found, train=_those_there(recipe.get("train", ())), train_columns=columns)
         if recipe and not self.dev:
             dev = _those_there(recipe.get("dev", ()))
-            found = replace(found, dev=dev, dev_columns=columns_there(dev, dev_columns(recipe)))
+            found = replace(found, dev=dev, dev_columns=existing_columns(dev, dev_columns(recipe)))
         return found
 
     def not_there(self, card: TaskCard | None, task: AnyTask) -> list[str]:
@@ -148,7 +143,7 @@ class Data:
     def _of_training(self, task: AnyTask) -> list[Features]:
         columns = self.columns
         if self.train_columns:
-            columns = columns_there(self.train, self.train_columns)
+            columns = existing_columns(self.train, self.train_columns)
         if isinstance(task, Embedding):
             there = _texts_of(self.train, columns)
             return plain_texts(task, there, self.train, max_examples=self.num_calibration).features
@@ -182,7 +177,7 @@ class Data:
 
 
 def _texts_of(paths: Sequence[Path], columns: Columns) -> Examples:
-    found = Examples(item for path in paths for item in read_texts(path, columns).placed())
+    found = Examples(item for path in paths for item in read_texts(path, columns).located())
     if not found:
         raise ValueError(f"no texts in {', '.join(f'`{path}`' for path in paths)}")
     return found

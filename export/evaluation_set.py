@@ -14,9 +14,12 @@ from tasks.embedding import Embedding, EmbeddingSettings
 from tasks.features import Features
 from tasks.metrics import is_loss
 from tasks.regression import Regression
-from training.data.examples import Examples, drawn, encode_examples
+from training.data.cloze import MAX_PASSAGE_TOKENS
+from training.data.columns import Columns
+from training.data.examples import Examples, encode_examples, sample_indices
 from training.data.input_warnings import is_cut
-from training.data.labelled import MAX_PASSAGE_TOKENS, Columns, read_examples, read_similarities, source_names
+from training.data.labelled import read_examples, read_similarities
+from training.data.sources import source_names
 from training.evaluate import check_labels
 from training.similarity import vector_scores
 
@@ -72,7 +75,7 @@ class Evidence:
 
     def some(self, count: int) -> Evidence:
         """At most so many of the examples, drawn at random, without their labels."""
-        numbers = drawn(len(self.examples), count)
+        numbers = sample_indices(len(self.examples), count)
         return Evidence(
             name=self.name,
             task=self.task,
@@ -98,12 +101,12 @@ def labelled(
     files = ", ".join(source_names(paths))
     if isinstance(task, Embedding):
         there = read_similarities(paths, columns=columns, tokenizer=task.tokenizer)
-        pairs = there.some(max_examples)
+        pairs = there.sample(max_examples)
         _check_varied(pairs, files)
         return _pairs(f"{_counted(pairs, there)} pairs of {files}", task, pairs, paths)
     passage = min(MAX_PASSAGE_TOKENS, task.settings.max_seq_length - 2)
     there = read_examples(task.name, paths, columns=columns, tokenizer=task.tokenizer, max_passage_tokens=passage)
-    examples = there.some(max_examples)
+    examples = there.sample(max_examples)
     try:
         check_labels(task, examples)
     except ValueError as error:
@@ -115,7 +118,7 @@ def labelled(
         name=f"{_counted(examples, there)} examples of {files}",
         task=task,
         examples=examples,
-        places=[_by_name(place, paths) for place in examples.places],
+        places=[_by_name(place, paths) for place in examples.locations],
         windows=windows,
         score=lambda found: task.score(examples, found),
     )
@@ -138,7 +141,7 @@ def _by_name(place: str, paths: Sequence[Path]) -> str:
 
 
 def _pairs(name: str, task: Embedding, pairs: Examples, paths: Sequence[Path]) -> Evidence:
-    places = {text: place for place, pair in pairs.placed() for text in (pair.text_pair, pair.text)}
+    places = {text: place for place, pair in pairs.located() for text in (pair.text_pair, pair.text)}
     texts = list(places)
 
     def score(vectors: Sequence[np.ndarray]) -> dict[str, float]:
@@ -154,8 +157,8 @@ def plain_texts(task: AnyTask, there: Examples, paths: Sequence[Path], *, max_ex
     Args:
         max_examples: how many to take, drawn at random.
     """
-    texts = there.some(max_examples)
-    places = [_by_name(place, paths) for place in texts.places]
+    texts = there.sample(max_examples)
+    places = [_by_name(place, paths) for place in texts.locations]
     whole = Embedding(task.tokenizer, EmbeddingSettings(max_seq_length=task.settings.max_seq_length))
     return Evidence(f"{_counted(texts, there)} texts", task, texts, places, encode_examples(whole, texts), None)
 
@@ -175,7 +178,7 @@ def random_ids(task: AnyTask) -> Evidence:
 
 def divided(examples: Examples, count: int) -> tuple[Examples, Examples]:
     """So many, drawn at random, and the others."""
-    first, placed = set(drawn(len(examples), count)), list(enumerate(examples.placed()))
+    first, placed = set(sample_indices(len(examples), count)), list(enumerate(examples.located()))
     return (
         Examples(item for number, item in placed if number in first),
         Examples(item for number, item in placed if number not in first),

@@ -29,7 +29,7 @@ from tasks.registry import settings_to_dict
 from tasks.tokenizer_files import TOKENIZER_FILE
 from training.checkpoint import checkpoint_digest
 from training.data.hub import is_hub
-from training.data.labelled import source_names
+from training.data.sources import source_names
 from training.model.encoder import EncoderConfig
 from training.reports.model_card import CARD_FILE, with_notes
 

@@ -29,7 +29,7 @@ import tyro
 from mini.cloze import questions
 from tasks.files import atomic_write
 from training.command import command, parse
-from training.data.labelled import read_spans
+from training.data.squad import read_spans
 from training.data.tables import read_rows
 from training.text.documents import parse_json, read_lines
 from training.text.sentences import split_sentences

@@ -14,7 +14,7 @@ from tasks.files import sha256
 from tasks.json_files import read_json
 from training.ablations.tables import TableName
 from training.checkpoint import checkpoint_digest, read_task_card
-from training.data.labelled import Columns
+from training.data.columns import Columns
 
 VOCAB_SIZE = 8192
 VOCAB_FILES = "wiki-00 wiki-03 books-00"

@@ -30,8 +30,9 @@ from tasks.model_directory import read_model_directory
 from training.baselines import baseline
 from training.checkpoint import TaskCard, checkpoint_digest, load_tokenizer, read_task_card
 from training.command import command, parse
+from training.data.columns import dev_columns, existing_columns
 from training.data.examples import Examples
-from training.data.labelled import columns_there, dev_columns, read_examples, read_similarities
+from training.data.labelled import read_examples, read_similarities
 from training.evaluate import load_for_evaluation
 from training.grid import REPORT_FILE
 from training.loop.run_directory import METRICS_FILE, read_metrics
@@ -182,7 +183,7 @@ def _score_split(line: Line, task: MiniTask, path: Path, ways: Mapping[str, Pred
     tokenizer, recipe = load_tokenizer(line.pretrained), _card(line, task.name).provenance["recipe"]
 
     def read(paths: Sequence[Path]) -> Examples:
-        columns = columns_there(paths, dev_columns(recipe))
+        columns = existing_columns(paths, dev_columns(recipe))
         return read_examples(task.kind, paths, columns=columns, tokenizer=tokenizer)
 
     examples, known = read([path]), read([line.path(name) for name in task.train])

@@ -17,7 +17,9 @@ from tasks.embedding import Embedding, EmbeddingSettings
 from tasks.tokenizer import Tokenizer
 from tests.toy import make_text, write_classification, write_spans
 from training.checkpoint import load_model
-from training.data.labelled import Columns, read_classification, read_spans
+from training.data.columns import Columns
+from training.data.squad import read_spans
+from training.data.table_examples import read_classification
 from training.evaluate import load_for_evaluation, torch_run
 from training.finetune import FinetuneRecipe, finetune
 

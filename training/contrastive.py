@@ -28,10 +28,12 @@ from tasks.regression import RegressionExample
 from training.bounds import COUNT, EPOCHS, LEARNING_RATE, NOT_NEGATIVE, TOKENS, Bounds
 from training.checkpoint import TaskCard, load_model, load_tokenizer, read_shape, read_task_card
 from training.command import command, parse
+from training.data.columns import Columns, existing_columns
 from training.data.examples import Examples, encode_examples
 from training.data.finetuning import FinetuningData
 from training.data.input_warnings import remark
-from training.data.labelled import Columns, columns_there, read_positives, read_similarities, read_texts
+from training.data.labelled import read_similarities
+from training.data.table_examples import read_positives, read_texts
 from training.evaluate import format_scores, torch_run
 from training.finetune import PLACES, digests, extent, provenance
 from training.loop.distributed import World, world
@@ -272,9 +274,9 @@ def read_views(recipe: ContrastiveRecipe) -> Examples:
 def _read_views(path: Path, recipe: ContrastiveRecipe) -> Iterator[tuple[str, Views]]:
     """With where each stands."""
     if recipe.mode == "supervised":
-        yield from read_positives(path, recipe.columns, recipe.min_label).placed()
+        yield from read_positives(path, recipe.columns, recipe.min_label).located()
         return
-    for place, text in read_texts(path, recipe.columns).placed():
+    for place, text in read_texts(path, recipe.columns).located():
         for part in split_sentences(text) if recipe.split_sentences else [text]:
             yield place, (part, part)
 
@@ -292,7 +294,7 @@ def contrastive_items(views: Examples, task: Embedding, recipe: ContrastiveRecip
         ValueError: when there is nothing to tell apart.
     """
     places: dict[str, str] = {}
-    for place, item in views.placed():
+    for place, item in views.located():
         for text in item:
             places.setdefault(text, place)
     texts = Examples((place, text) for text, place in places.items())
@@ -352,7 +354,9 @@ def recipe_from_arguments() -> ContrastiveRecipe:
     read = partial(parse, ContrastiveRecipe, "training.contrastive", __doc__)
     recipe = read()
     return (
-        read(default=replace(recipe, dev_columns=columns_there(recipe.dev, recipe.columns))) if recipe.dev else recipe
+        read(default=replace(recipe, dev_columns=existing_columns(recipe.dev, recipe.columns)))
+        if recipe.dev
+        else recipe
     )
 
 

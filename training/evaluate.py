@@ -29,16 +29,11 @@ from training.ablations.model import direction_of
 from training.baselines import baseline
 from training.checkpoint import load_model, load_tokenizer, read_task_card
 from training.command import command, parse
+from training.data.cloze import MAX_PASSAGE_TOKENS
+from training.data.columns import Columns, dev_columns, existing_columns
 from training.data.examples import Examples, encode_examples
 from training.data.input_warnings import remark
-from training.data.labelled import (
-    MAX_PASSAGE_TOKENS,
-    Columns,
-    columns_there,
-    dev_columns,
-    read_examples,
-    read_similarities,
-)
+from training.data.labelled import read_examples, read_similarities
 from training.model.heads import BertModel
 from training.model.vectors import SentenceEmbedder
 from training.objectives import OBJECTIVES, find_unknown_label
@@ -194,7 +189,7 @@ def recipe_from_arguments() -> EvaluateRecipe:
     recipe = read()
     card = read_task_card(recipe.checkpoint)
     known = dev_columns(card.provenance.get("recipe", {}) if card else {})
-    return read(default=replace(recipe, columns=columns_there(recipe.data, known)))
+    return read(default=replace(recipe, columns=existing_columns(recipe.data, known)))
 
 
 @command

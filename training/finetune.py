@@ -40,10 +40,13 @@ from training.checkpoint import (
     read_weights,
 )
 from training.command import command, parse
+from training.data.cells import to_number
+from training.data.columns import Columns
 from training.data.examples import Examples, encode_examples
 from training.data.finetuning import FinetuningData, label_examples
 from training.data.input_warnings import remark
-from training.data.labelled import Columns, read_examples, source_digest, source_names, to_number
+from training.data.labelled import read_examples
+from training.data.sources import source_digest, source_names
 from training.evaluate import format_scores, predict_with_progress, torch_run
 from training.loop.distributed import World, world
 from training.loop.recipe import RecipeRecord, recipe_fields
@@ -159,7 +162,7 @@ def _finetune(recipe: FinetuneRecipe, run: RunDirectory) -> Path:
     )
     cuts = _remark_on_data(recipe, task, examples, items, left_out, dev, dev_features) if world.is_main else {}
     num_steps = max(1, round(recipe.num_epochs * data.num_batches(0)))
-    some_dev = dev.some(recipe.eval_examples)
+    some_dev = dev.sample(recipe.eval_examples)
     position = train(
         model,
         [Phase(data=data)],

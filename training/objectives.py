@@ -350,7 +350,7 @@ def all_label_names(objective: Objective, examples: Sequence[Any]) -> tuple[str,
 
 def find_unknown_label(objective: Objective, examples: Examples, known: Sequence[str]) -> tuple[str, str] | None:
     """Place and name of the first label that is none of those known; None where there is none such."""
-    names, placed = set(known), examples.placed()
+    names, placed = set(known), examples.located()
     labels = ((place, name) for place, example in placed for name in objective.label_names(example))
     return next((label for label in labels if label[1] not in names), None)
 

@@ -24,7 +24,7 @@ from training.checkpoint import CONFIG_FILE, WEIGHTS_FILE, TaskCard, has_weights
 from training.command import command, parse
 from training.contrastive import ContrastiveRecipe
 from training.corpus import CORPUS_FILE, Corpus
-from training.data.labelled import source_names
+from training.data.sources import source_names
 from training.finetune import FinetuneRecipe
 from training.loop.recipe import RECIPE_FILE, check_types, default_fields, flatten, kind_of_run
 from training.loop.run_directory import read_metrics

@@ -29,7 +29,7 @@ from tasks.model_directory import read_model_directory
 from tests.export.conftest import SETTINGS
 from training.checkpoint import TaskCard, checkpoint_digest, load_model
 from training.checkpoint import save_checkpoint as save_our_checkpoint
-from training.data.labelled import Columns
+from training.data.columns import Columns
 
 UNTUNED = Wishes(tune=False)
 IMPOSSIBLE = Wishes(tune=False, limits=Limits(atol=1e-12))
@@ -532,7 +532,7 @@ def test_columns_are_those_of_training_unless_others_are_named(tmp_path, checkpo
 
     export(1)
     export(2, "--columns.text", "other")
-    with pytest.raises(SystemExit, match="no `text` \\(there: `sentence`, `other`, `label`\\)"):
+    with pytest.raises(SystemExit, match="no column `text` \\(columns: `sentence`, `other`, `label`\\)"):
         export(3, "--columns.text", "text")
 
     worst = [read_model_directory(tmp_path / f"news/{version}").manifest.scores["quality"] for version in (1, 2)]

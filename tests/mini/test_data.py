@@ -22,7 +22,9 @@ from mini.data import (
     with_unanswerable,
 )
 from tests.commands import call
-from training.data.labelled import Columns, read_classification, read_spans
+from training.data.columns import Columns
+from training.data.squad import read_spans
+from training.data.table_examples import read_classification
 
 
 def question(number, text, *answers):

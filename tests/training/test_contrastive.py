@@ -27,9 +27,10 @@ from training.contrastive import (
     recipe_from_arguments,
     train_embedding,
 )
+from training.data.columns import Columns
 from training.data.examples import Examples
 from training.data.finetuning import FinetuningData
-from training.data.labelled import Columns, read_examples
+from training.data.labelled import read_examples
 from training.evaluate import load_for_evaluation
 from training.evaluate import main as evaluate
 from training.loop.distributed import CPU, World
@@ -188,7 +189,10 @@ def test_evaluate_scores_pairs(recipe, alone, monkeypatch, capsys):
     assert f"{100 * scores['word overlap']['spearman']:.2f}" in rows["word overlap"]
 
     for flags, message in (
-        (["--columns.text-pair", "other"], "dev.jsonl`, line 1: no `other` (there: `text`, `text_pair`, `label`)"),
+        (
+            ["--columns.text-pair", "other"],
+            "dev.jsonl`, line 1: no column `other` (columns: `text`, `text_pair`, `label`)",
+        ),
         (["--predictions", "x"], "--train and --predictions are not for embeddings"),
     ):
         monkeypatch.setattr("sys.argv", [*arguments, *flags])
@@ -293,10 +297,13 @@ def test_texts_that_are_the_same_to_the_network_share_a_number(recipe, checkpoin
         ({"min_label": 5}, "no pairs with a `label` of 5 or more in `"),
         (
             {"columns": Columns(text_pair="paraphrase")},
-            r"line 1: no `paraphrase` \(there: `text`, `text_pair`, `label`\)",
+            r"line 1: no column `paraphrase` \(columns: `text`, `text_pair`, `label`\)",
         ),
-        ({"columns": Columns(negative="hard")}, r"line 1: no `hard` \(there: `text`, `text_pair`, `label`\)"),
-        ({"dev_columns": Columns(text_pair="other")}, r"dev\.jsonl`, line 1: no `other` \(there: `text`, `text_pair`,"),
+        ({"columns": Columns(negative="hard")}, r"line 1: no column `hard` \(columns: `text`, `text_pair`, `label`\)"),
+        (
+            {"dev_columns": Columns(text_pair="other")},
+            r"dev\.jsonl`, line 1: no column `other` \(columns: `text`, `text_pair`,",
+        ),
         ({"max_seq_length": 65}, "max_seq_length `65` is above the checkpoint's 64 positions"),
         ({"head": "on", "pooling": "mean"}, "--head on needs --pooling cls"),
         ({"global_batch_size": 1}, "global_batch_size must be at least 2"),

@@ -21,9 +21,11 @@ from tasks.tokenizer_files import TOKENIZER_CONFIG_FILE, TOKENIZER_FILE
 from tests.commands import call
 from tests.toy import write_classification, write_spans
 from training.checkpoint import load_model, load_tokenizer, read_task_card
+from training.data.columns import Columns
 from training.data.examples import Examples
 from training.data.finetuning import FinetuningData, label_examples
-from training.data.labelled import Columns, read_examples, source_names
+from training.data.labelled import read_examples
+from training.data.sources import source_names
 from training.evaluate import load_for_evaluation
 from training.evaluate import main as evaluate
 from training.finetune import FinetuneRecipe, finetune, main
@@ -453,7 +455,7 @@ def test_evaluate_knows_the_columns_of_the_training(checkpoint, tmp_path, alone,
         (
             named,
             ["--columns.text", "text"],
-            f"error: `{named}`, line 2: no `text` (there: `sentence`, `text`, `class`)",
+            f"error: `{named}`, line 2: no column `text` (columns: `sentence`, `text`, `class`)",
         ),
     ):
         monkeypatch.setattr("sys.argv", ["evaluate", str(path), "--data", str(data), *flags])

@@ -18,9 +18,10 @@ from tasks.tagging import TaggingExample
 from tasks.tokenizer import Tokenizer
 from training.baselines import BASELINES
 from training.checkpoint import TaskCard, create_model, read_shape, read_task_card, save_checkpoint
+from training.data.columns import Columns
 from training.data.examples import Examples
 from training.data.finetuning import FinetuningData, label_examples
-from training.data.labelled import READERS, Columns
+from training.data.labelled import READERS
 from training.evaluate import load_for_evaluation
 from training.evaluate import main as evaluate
 from training.finetune import FinetuneRecipe, finetune

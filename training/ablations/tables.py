@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from training.ablations.scales import Scale
-from training.data.labelled import Columns
+from training.data.columns import Columns
 
 TaskName = Literal["SST-2", "MRPC", "RTE", "SQuAD", "NER"]
 TableName = Literal["5", "6", "8", "steps"]

@@ -1,1 +1,1 @@
-"""Labelled data and tables, and the batches that training sees."""
+"""Labelled data, tables, pretraining examples, and batches."""

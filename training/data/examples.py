@@ -1,4 +1,4 @@
-"""Examples that know where they stand in the data, so that a message about one can say so."""
+"""Examples with their locations in the data, for messages."""
 
 from __future__ import annotations
 
@@ -11,48 +11,50 @@ from tasks import AnyTask, InvalidExamplesError
 
 
 class Examples(list[Any]):
-    """Examples of one task, with where each stands in the data.
+    """Examples of one task.
 
     Args:
-        placed: (place, example), the place as messages name it.
+        located: pairs of location and example; the location is written as messages show it: "`a.tsv`, line 3".
     """
 
-    def __init__(self, placed: Iterable[tuple[str, Any]] = ()) -> None:
+    def __init__(self, located: Iterable[tuple[str, Any]] = ()) -> None:
         super().__init__()
-        self.places: list[str] = []
-        for place, example in placed:
-            self.add(place, example)
+        self.locations: list[str] = []
+        for location, example in located:
+            self.add(location, example)
 
-    def add(self, place: str, example: Any) -> None:
+    def add(self, location: str, example: Any) -> None:
         """Append an example."""
         self.append(example)
-        self.places.append(place)
+        self.locations.append(location)
 
-    def placed(self) -> Iterator[tuple[str, Any]]:
-        """(place, example) of each."""
-        return zip(self.places, self, strict=True)
+    def located(self) -> Iterator[tuple[str, Any]]:
+        """Yield the location of each example with the example."""
+        return zip(self.locations, self, strict=True)
 
-    def some(self, count: int) -> Examples:
-        """At most so many, as `drawn` has them."""
-        placed = list(self.placed())
-        return Examples(placed[number] for number in drawn(len(self), count))
+    def sample(self, count: int) -> Examples:
+        """Return a random sample of at most `count` examples, as `sample_indices` draws it."""
+        located = list(self.located())
+        return Examples(located[index] for index in sample_indices(len(self), count))
 
 
-def drawn(size: int, count: int) -> list[int]:
-    """At most so many of the numbers below `size`, in order; always the same ones, and at random: the first lines of a
-    file, or every second one, may be of one kind."""
+def sample_indices(size: int, count: int) -> list[int]:
+    """Return at most `count` random indices below `size`, sorted; the same ones at each call.
+
+    The first lines of a file, or every second one, may all be of one kind.
+    """
     return sorted(np.random.default_rng(0).permutation(size)[:count].tolist())
 
 
 def encode_examples(task: AnyTask, examples: Examples) -> list[list[Any]]:
-    """The features of each example, as `Task.encode`.
+    """Return the features of each example, as `Task.encode`.
 
     Raises:
-        ValueError: naming where the first example stands that cannot be used, and how many more there are.
+        ValueError: naming the location of the first invalid example, and the number of others.
     """
     try:
         return task.encode(examples)
     except InvalidExamplesError as error:
         first, count = error.invalid[0], len({item.index for item in error.invalid})
-        more = f" (and {count - 1:,} more that cannot be used)" if count > 1 else ""
-        raise ValueError(f"{examples.places[first.index]}, {first.field}: {first.reason}{more}") from error
+        more = f" (and {count - 1:,} more invalid examples)" if count > 1 else ""
+        raise ValueError(f"{examples.locations[first.index]}, {first.field}: {first.reason}{more}") from error

@@ -25,7 +25,7 @@ def label_examples(task: AnyTask, examples: Examples) -> tuple[list[LabelledFeat
         ValueError: as `encode_examples`.
     """
     objective = OBJECTIVES[task.name]
-    left_out = [place for place, example in examples.placed() if not objective.is_usable(example)]
+    left_out = [place for place, example in examples.located() if not objective.is_usable(example)]
     items = [
         item
         for example, features in zip(examples, encode_examples(task, examples), strict=True)

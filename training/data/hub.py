@@ -1,8 +1,8 @@
-"""Data sets of the Hugging Face hub, where there is a network and the library `datasets` (dependency group `hub`).
+"""Data sets of the Hugging Face hub. They need a network and the library `datasets` (dependency group `hub`).
 
     python -m training.finetune classification --train hf:nyu-mll/glue,config=sst2,split=train ...
 
-After the id stand `split=NAME`, and where needed `config=NAME` and `revision=NAME`.
+The id is followed by `split=NAME` and, if needed, by `config=NAME` and `revision=NAME`.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ _OPTIONS = ("config", "split", "revision")
 
 
 def is_hub(path: Path) -> bool:
-    """Whether a path names a data set of the hub."""
+    """Return whether a path names a data set of the hub."""
     return str(path).startswith(_PREFIX)
 
 
 def read_hub(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The rows of a data set, with a name of where each stands; numbers of classes become the classes' names.
+    """Yield the location and the values of each row; class numbers become class names.
 
     Raises:
-        ValueError: when the library is absent, or the data set cannot be had.
+        ValueError: if the library is not installed, or the data set cannot be loaded.
     """
     dataset = _load(path)
     for number, row in enumerate(dataset, start=1):
@@ -34,7 +34,7 @@ def read_hub(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def hub_digest(path: Path) -> str:
-    """SHA-256 of the rows as JSON, hexadecimal."""
+    """Return the SHA-256 of the rows as JSON, in hexadecimal."""
     digest = hashlib.sha256()
     for _, row in read_hub(path):
         digest.update(json.dumps(row, default=str).encode())
@@ -42,16 +42,16 @@ def hub_digest(path: Path) -> str:
 
 
 def hub_source(path: Path) -> tuple[str, dict[str, str]]:
-    """Id of a data set, and its options: split, and perhaps config and revision.
+    """Return the id of a data set, and its options by name: split, config and revision.
 
     Raises:
-        ValueError: when the path is malformed.
+        ValueError: if the path is malformed.
     """
     name, *pairs = str(path).removeprefix(_PREFIX).lstrip("/").split(",")
     options = dict(pair.partition("=")[::2] for pair in pairs)
     if not name or "split" not in options or not options.keys() <= set(_OPTIONS) or not all(options.values()):
         raise ValueError(
-            f"cannot read `{path}`; expected hf:ID,split=NAME, and config=NAME, revision=NAME where needed"
+            f"cannot read `{path}`; expected hf:ID,split=NAME and, if needed, config=NAME and revision=NAME"
         )
     return name, options
 
@@ -68,12 +68,12 @@ def _load(path: Path) -> Any:
         return datasets.load_dataset(
             name, options.get("config"), split=options["split"], revision=options.get("revision")
         )
-    except Exception as error:  # of many kinds: no network, no such data set, no such split
+    except Exception as error:  # the library raises many types: no network, no such data set, no such split
         raise ValueError(f"cannot load `{path}`: {error or type(error).__name__}") from error
 
 
 def _named(feature: Any, value: Any) -> Any:
-    """The name of a class, or of each in a list, where that is what the numbers stand for; -1 stands for unknown."""
+    """Replace class numbers, also in lists, by class names; -1 means unknown, None."""
     if hasattr(feature, "int2str") and isinstance(value, int):
         return feature.int2str(value) if value >= 0 else None
     inner = getattr(feature, "feature", None)

@@ -1,4 +1,4 @@
-"""Rows of tables: TSV, CSV, JSONL (packed with gzip or xz or not), Parquet, and data sets of the Hugging Face hub."""
+"""Rows of tables: TSV, CSV, JSONL (also compressed with gzip or xz), Parquet, and data sets of the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -12,17 +12,21 @@ from training.data.hub import is_hub, read_hub
 from training.text.documents import MAX_DOCUMENT_BYTES, parse_json, read_lines, suffix_of
 
 Row = tuple[str, dict[str, Any]]
-"""Where a row stands, for messages, and its values by column."""
+"""Location of a row, for messages, and its values by column."""
 
 HUB = "hub"
 WITH_LISTS = (".jsonl", ".parquet", HUB)
-"""Kinds of tables whose cells may be lists."""
+"""Kinds of tables whose cells can be lists."""
 TABLES = (".tsv", ".csv", *WITH_LISTS)
-"""Kinds of files that are tables."""
+"""Kinds of tables."""
+
+
+MAX_ROW_CHARS = 2**20
+"""Longest first line of a .json file that is parsed to find out if it holds JSON lines."""
 
 
 def kind_of(path: Path) -> str:
-    """Return `suffix_of` a file, `.jsonl` for JSON lines under the name .json; HUB for a data set of the hub."""
+    """Return the kind of a file: its suffix, `.jsonl` for JSON lines in a .json file, HUB for a data set of the hub."""
     if is_hub(path):
         return HUB
     kind = suffix_of(path)
@@ -30,7 +34,7 @@ def kind_of(path: Path) -> str:
 
 
 def _has_json_lines(path: Path) -> bool:
-    """Whether the first line is an object of its own; one with `data` is SQuAD's."""
+    """Return whether the first line is an object; one with `data` is SQuAD's."""
     try:
         first = next((line for line in read_lines(path) if line.strip()), "")
         value = parse_json(first, "") if len(first) < MAX_ROW_CHARS else None
@@ -39,18 +43,14 @@ def _has_json_lines(path: Path) -> bool:
     return isinstance(value, dict) and "data" not in value
 
 
-MAX_ROW_CHARS = 2**20
-"""Longest first line that is taken for one of JSON lines under the name .json."""
-
-
 def read_rows(path: Path, *, header: bool = True) -> Iterator[Row]:
-    """The rows of a table.
+    """Yield the rows of a table.
 
     Args:
-        header: whether the first line of a TSV or CSV names the columns; otherwise they are called 0, 1, 2 and so on.
+        header: True if the first line of a TSV or CSV names the columns; otherwise they are called 0, 1, 2 and so on.
 
     Raises:
-        ValueError: naming the file, and the line or column where that is to blame.
+        ValueError: naming the file, and the line or column that is wrong.
     """
     kind = kind_of(path)
     if kind == HUB:
@@ -60,8 +60,8 @@ def read_rows(path: Path, *, header: bool = True) -> Iterator[Row]:
     elif kind == ".jsonl":
         for number, line in enumerate(read_lines(path), start=1):
             if line.strip():
-                place = f"`{path}`, line {number}"
-                yield place, _json_object(line, place)
+                location = f"`{path}`, line {number}"
+                yield location, _json_object(line, location)
     elif kind in (".tsv", ".csv"):
         lines = read_lines(path)
         cells = _tsv_cells(lines) if kind == ".tsv" else _csv_cells(lines, path)
@@ -69,23 +69,21 @@ def read_rows(path: Path, *, header: bool = True) -> Iterator[Row]:
     elif not path.is_file():
         raise ValueError(f"no such file: `{path}`")
     elif kind == ".json":
-        next(read_lines(path), None)  # may say what is wrong
-        raise ValueError(
-            f"`{path}` is neither JSON lines (an object a line; a list becomes so with: jq -c '.[]') nor another table"
-        )
+        next(read_lines(path), None)  # raises if the file is not text
+        raise ValueError(f"`{path}` does not hold JSON lines, an object a line (convert a list with: jq -c '.[]')")
     else:
-        raise ValueError(
-            f"cannot tell the format of `{path}`; name it .tsv, .csv, .jsonl (packed: .gz, .xz) or .parquet"
-        )
+        raise ValueError(f"unknown format: `{path}`; name it .tsv, .csv, .jsonl (compressed: .gz, .xz) or .parquet")
 
 
 def _named_rows(path: Path, cells: Iterator[tuple[int, list[str]]], *, header: bool) -> Iterator[Row]:
     first = next(cells, None)
     if first is None:
         raise ValueError(f"`{path}` is empty; its first line must name the columns")
+    if header:
+        _check_separator(path, first[1])
     names = first[1] if header else [str(number) for number in range(len(first[1]))]
     num_blank = sum(not name.strip() for name in names)
-    named = [bool(name.strip()) or num_blank == 1 for name in names]  # spreadsheets write more of them at the end
+    named = [bool(name.strip()) or num_blank == 1 for name in names]  # spreadsheets add unnamed columns at the end
     _check_names(list(itertools.compress(names, named)), f"`{path}`, line 1")
     for number, row in cells if header else itertools.chain([first], cells):
         if len(row) != len(names):
@@ -94,9 +92,20 @@ def _named_rows(path: Path, cells: Iterator[tuple[int, list[str]]], *, header: b
         yield f"`{path}`, line {number}", dict(itertools.compress(zip(names, row, strict=True), named))
 
 
-def _check_names(names: list[str], place: str) -> None:
+def _check_separator(path: Path, names: list[str]) -> None:
+    """Raise if the header of a CSV is one cell with semicolons or tabs."""
+    found = next((mark for mark in (";", "\t") if len(names) == 1 and mark in names[0]), None)
+    if suffix_of(path) == ".csv" and found:
+        word, hint = {
+            ";": ("semicolons", "save the file with commas"),
+            "\t": ("tabs", "name the file .tsv"),
+        }[found]
+        raise ValueError(f"`{path}`, line 1: the columns are separated by {word}, not by commas; {hint}")
+
+
+def _check_names(names: list[str], location: str) -> None:
     if twice := next((name for name in names if names.count(name) > 1), None):
-        raise ValueError(f"{place}: two columns are called `{twice}`")
+        raise ValueError(f"{location}: two columns are called `{twice}`")
 
 
 def _tsv_cells(lines: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
@@ -104,7 +113,7 @@ def _tsv_cells(lines: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
 
 
 def _csv_cells(lines: Iterable[str], path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Rows with the number of their first line: a cell in quotes may hold several lines."""
+    """Yield rows with the number of their first line; a quoted cell can hold several lines."""
     csv.field_size_limit(MAX_DOCUMENT_BYTES)
     reader, first_line = csv.reader((line + "\n" for line in lines), strict=True), 1
     try:
@@ -116,10 +125,10 @@ def _csv_cells(lines: Iterable[str], path: Path) -> Iterator[tuple[int, list[str
         raise ValueError(f"`{path}`, line {first_line}: broken CSV ({error})") from error
 
 
-def _json_object(line: str, place: str) -> dict[str, Any]:
-    value = parse_json(line, place)
+def _json_object(line: str, location: str) -> dict[str, Any]:
+    value = parse_json(line, location)
     if not isinstance(value, dict):
-        raise ValueError(f"{place}: expected a JSON object")
+        raise ValueError(f"{location}: expected a JSON object")
     return value
 
 

@@ -18,7 +18,7 @@ import jinja2
 from tasks.machine import summarize_machine
 from tasks.metrics import CHARACTERS
 from training.data.hub import hub_source, is_hub
-from training.data.labelled import source_names
+from training.data.sources import source_names
 
 if TYPE_CHECKING:
     from training.checkpoint import TaskCard

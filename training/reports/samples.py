@@ -23,17 +23,12 @@ from tasks.tagging import TaggingExample, TaggingPrediction
 from tasks.tags import chunks
 from training.checkpoint import has_weights, read_task_card
 from training.corpus import Corpus
+from training.data.cloze import cloze_examples
+from training.data.columns import dev_columns, existing_columns
 from training.data.examples import Examples, encode_examples
 from training.data.hub import is_hub
-from training.data.labelled import (
-    cloze_examples,
-    columns_there,
-    dev_columns,
-    read_examples,
-    read_similarities,
-    source_digest,
-    source_names,
-)
+from training.data.labelled import read_examples, read_similarities
+from training.data.sources import source_digest, source_names
 from training.evaluate import LanguageModelError, load_for_evaluation, predict_with_progress
 from training.similarity import cosines
 
@@ -118,7 +113,7 @@ def _examples(
 
 def _read(task: AnyTask, paths: Sequence[Path], recipe: Mapping[str, Any]) -> Examples:
     """Some random examples."""
-    columns = columns_there(paths, dev_columns(recipe))
+    columns = existing_columns(paths, dev_columns(recipe))
     if isinstance(task, Embedding):
         return _some(task, read_similarities(paths, columns=columns, tokenizer=task.tokenizer))
     passage_tokens = _passage_tokens(task)
@@ -129,7 +124,7 @@ def _read(task: AnyTask, paths: Sequence[Path], recipe: Mapping[str, Any]) -> Ex
 
 
 def _some(task: AnyTask, examples: Examples) -> Examples:
-    return examples.some(NUM_PREDICTED.get(task.name, 20))
+    return examples.sample(NUM_PREDICTED.get(task.name, 20))
 
 
 def _changed(checkpoint: Path, recipe: Mapping[str, Any], paths: Sequence[Path]) -> str:

@@ -16,7 +16,8 @@ from tasks.batching import predict
 from tests.toy import write_classification, write_spans
 from training.ablations.model import AblationConfig, change_config, make_config
 from training.checkpoint import create_model, load_model, read_config, read_task_card, read_weights, to_hugging_face
-from training.data.labelled import Columns, read_examples
+from training.data.columns import Columns
+from training.data.labelled import read_examples
 from training.evaluate import load_for_evaluation
 from training.finetune import FinetuneRecipe, finetune
 from training.loop.optimizer import create_optimizer

@@ -8,8 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.tagging import TaggingExample
+from training.data.columns import Columns, existing_columns
 from training.data.conll import read_conll
-from training.data.labelled import Columns, columns_there, read_examples, read_tagging
+from training.data.labelled import read_examples
+from training.data.tagging import read_tagging
 
 SENTENCES = [
     TaggingExample(("#", "York", "is", "#1"), ("O", "B-LOC", "O", "O")),
@@ -98,7 +100,7 @@ def test_places_are_of_first_words(tmp_path):
 
     found = read_tagging(tmp_path / "a.conll", Columns())
 
-    assert found.places == [f"`{tmp_path}/a.conll`, line {line}" for line in (5, 9)]
+    assert found.locations == [f"`{tmp_path}/a.conll`, line {line}" for line in (5, 9)]
     assert [example.words for example in found] == [("a",), ("b", "#")]
 
 
@@ -118,8 +120,8 @@ def test_columns_of_ud_are_read_by_name(columns, tags, tmp_path):
     path.write_text("1\tcat\tc\tNOUN\tNN\tN=1\t0\troot\t_\t_\n2\tthe\tt\tDET\tDT\t_\t1\tdet\t_\t_\n")
 
     assert read_tagging(path, Columns(**columns)) == [TaggingExample(("cat", "the"), tags)]
-    assert columns_there([path], Columns(**columns)) == Columns(**columns)
-    with pytest.raises(ValueError, match=r"line 1: no `deps` \(another column: --columns\.tags\)"):
+    assert existing_columns([path], Columns(**columns)) == Columns(**columns)
+    with pytest.raises(ValueError, match=r"line 1: no `deps`; name another column with --columns\.tags"):
         read_tagging(path, Columns(tags="deps"))
 
 
@@ -141,10 +143,10 @@ def test_columns_may_be_named_by_the_file(tmp_path):
         ("1-1 0-3 cat O|1-2 4-7 dog O", "line 1: the first column holds numbers, not words"),
         ("bn/1 0 cat O|bn/1 1 dog O||bn/2 0 a O|bn/2 1 b O", "line 1: the first column is the same in a whole sent"),
         ("a O|New York B-LOC", "line 2: 3 columns, but line 1 has 2: `New York B-LOC`"),
-        ("a\tO|#id1\tfoo||#id2\tfoo", "line 4: neither a comment nor a word with a tag of other lines"),
+        ("a\tO|#id1\tfoo||#id2\tfoo", "line 4: a comment, or a word with a tag"),
         ("a O|# a comment in a sentence||b O", "line 2: 6 columns, but line 1 has 2"),
         ("a O|#|b O", "line 2: expected a word and a tag: `#`"),
-        ("word\tner|a\tO", "line 1: names of columns"),
+        ("word\tner|a\tO", "line 1: a header"),
     ],
 )
 def test_other_dress_is_refused(lines, message, tmp_path):
@@ -162,10 +164,10 @@ def test_a_column_may_be_named_by_its_number(tmp_path):
     read = lambda paths, **names: read_examples("tagging", paths, columns=Columns(**names), tokenizer=None)  # noqa: E731
 
     assert list(itertools.chain(*[item.tags for item in read([path], tokens="1", tags="3")])) == ["O"] * 8
-    assert columns_there([path], Columns(tokens="1", tags="2")) == Columns(tokens="1", tags="2")
-    assert columns_there([path], Columns(tags="ner")) == Columns()
-    assert columns_there([tmp_path / "a.jsonl"], Columns(tags="2")) == Columns()
-    with pytest.raises(ValueError, match=r"a\.txt`: no column `7` \(there: `0` to `3`\)"):
+    assert existing_columns([path], Columns(tokens="1", tags="2")) == Columns(tokens="1", tags="2")
+    assert existing_columns([path], Columns(tags="ner")) == Columns()
+    assert existing_columns([tmp_path / "a.jsonl"], Columns(tags="2")) == Columns()
+    with pytest.raises(ValueError, match=r"a\.txt`: no column `7` \(columns: `0` to `3`\)"):
         read([path], tags="7")
-    with pytest.raises(ValueError, match=r"a\.txt` has no columns, of which `ner` could be one"):
+    with pytest.raises(ValueError, match=r"a\.txt` is not a table, so it has no column `ner`"):
         read([path], tags="ner")

@@ -10,7 +10,10 @@ import pytest
 
 from tasks.classification import ClassificationExample
 from tasks.tagging import TaggingExample
-from training.data.labelled import Columns, read_classification, read_tagging, source_digest
+from training.data.columns import Columns
+from training.data.sources import source_digest
+from training.data.table_examples import read_classification
+from training.data.tagging import read_tagging
 
 
 class Classes:
@@ -71,7 +74,7 @@ def test_unknown_labels_are_named(hub):
     """Test splits of GLUE have -1 in their place."""
     hub.rows += [{"text": "a cat", "label": 1}, {"text": "a cat", "label": -1}]
 
-    with pytest.raises(ValueError, match=r"`hf:x,split=test`, row 2: no `label`"):
+    with pytest.raises(ValueError, match=r"`hf:x,split=test`, row 2: `label` is empty"):
         read_classification(Path("hf:x,split=test"), Columns())
 
 

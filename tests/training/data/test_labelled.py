@@ -29,22 +29,19 @@ from training.baselines import (
     unigram,
 )
 from training.checkpoint import create_model
+from training.data.cloze import cloze_examples, read_cloze
+from training.data.columns import Columns, existing_columns
 from training.data.examples import encode_examples
-from training.data.labelled import (
-    READERS,
-    Columns,
-    cloze_examples,
-    columns_there,
+from training.data.labelled import READERS, read_examples
+from training.data.squad import read_spans
+from training.data.table_examples import (
     read_classification,
-    read_cloze,
-    read_examples,
     read_multiple_choice,
     read_positives,
     read_regression,
-    read_spans,
-    read_tagging,
     read_texts,
 )
+from training.data.tagging import read_tagging
 from training.loop.optimizer import create_optimizer, learning_rate
 from training.model.encoder import EncoderConfig
 from training.text.documents import read_documents
@@ -95,7 +92,7 @@ def test_a_json_list_is_refused_where_json_lines_are_taken(tmp_path):
     assert read_texts(tmp_path / "one.json", Columns()) == ["x"]
     assert read_tagging(tmp_path / "tags.json", Columns()) == [TaggingExample(words=("a",), tags=("O",))]
     assert read_spans(tmp_path / "squad.json") == []
-    with pytest.raises(ValueError, match=r"list.json` is neither JSON lines .* jq -c '.\[\]'"):
+    with pytest.raises(ValueError, match=r"list.json` does not hold JSON lines, .* jq -c '.\[\]'"):
         read_classification(tmp_path / "list.json", Columns())
 
 
@@ -121,8 +118,8 @@ def test_tables_of_every_kind_give_the_same_examples(tmp_path):
     [
         ("a.tsv", "text\tlabel\nx\n", "line 2: 1 columns, the header has 2"),
         ("a.tsv", "text\tlabel\ttext\nx\ty\tz\n", "line 1: two columns are called `text`"),
-        ("a.tsv", "txt\tlabel\nx\t1\n", r"line 2: no `text` \(there: `txt`, `label`\)"),
-        ("a.tsv", "text\tlabel\nx\t\n", "line 2: no `label`"),
+        ("a.tsv", "txt\tlabel\nx\t1\n", r"line 2: no column `text` \(columns: `txt`, `label`\)"),
+        ("a.tsv", "text\tlabel\nx\t\n", "line 2: `label` is empty"),
         ("a.tsv", "", "is empty"),
         ("a.jsonl", '{"text": "x", "label": 1}\n[1]\n', "line 2: expected a JSON object"),
         ("a.jsonl", "{\n", "line 1: broken JSON"),
@@ -130,12 +127,14 @@ def test_tables_of_every_kind_give_the_same_examples(tmp_path):
         ("a.jsonl", '{"text": ["x"], "label": 1}\n', r"line 1: `text` must be a string: `\['x'\]`"),
         ("a.jsonl", '{"text": "x", "label": [1]}\n', "line 1: `label` must be a string or a number"),
         ("a.jsonl", '{"text": "x", "label": "\\ud800"}\n', "line 1: half of a surrogate pair"),
-        ("a.tsv", "text\tlabel\n \t1\n", "line 2: no `text`"),
+        ("a.tsv", "text\tlabel\n \t1\n", "line 2: `text` is empty"),
         ("a.csv", 'text,label\n"x,1\n', "line 2: broken CSV"),
         ("a.csv", 'text,label\na,1\n"x\ny,1\nz,0\n', r"line 3: broken CSV \(unexpected end of data\)"),
         ("a.tsv", "text\tlabel\ra\r", "line 2: 1 columns, the header has 2"),
         ("a.tsv", "text\tlabel\nthe\0cat\t1\n", "line 2: a NUL byte; the file is damaged, or UTF-16"),
-        ("a.xls", "x", "cannot tell the format"),
+        ("a.csv", "text;label\nx;1\n", r"line 1: the columns are separated by semicolons, not by commas; save"),
+        ("a.csv", "text\tlabel\nx\t1\n", r"line 1: the columns are separated by tabs, .* name the file \.tsv"),
+        ("a.xls", "x", "unknown format: "),
         ("a.parquet", "x", "cannot read .*a.parquet"),
     ],
 )
@@ -174,7 +173,7 @@ def test_json_lines_may_be_called_json(tmp_path):
     for indent in (None, 1):
         (tmp_path / "a.json").write_text(json.dumps(squad(), indent=indent))
         assert len(read_spans(tmp_path / "a.json")) == 1
-    with pytest.raises(ValueError, match=r"a\.json` is a table; the checkpoint is a masked-lm"):
+    with pytest.raises(ValueError, match=r"a\.json` is a table, but a masked-lm"):
         read_examples("masked-lm", [tmp_path / "a.json"], columns=Columns(), tokenizer=None)
 
 
@@ -228,7 +227,7 @@ def test_columns_that_are_known_count_where_they_are_there(content, known, expec
     """The others are called as usual; a header that is there is seen."""
     (tmp_path / "a.tsv").write_text(content)
 
-    assert columns_there([tmp_path / "a.tsv"], known) == expected
+    assert existing_columns([tmp_path / "a.tsv"], known) == expected
 
 
 PAIRS = [RegressionExample("a cat", "a dog", 2.5), RegressionExample("x", "y", 0.0)]
@@ -264,7 +263,7 @@ def test_columns_that_were_named_must_be_there(read, columns, rows, message, tmp
 
     assert len(read(tmp_path / "a.jsonl", Columns())) == 1
     there = ", ".join(f"`{name}`" for name in rows[0])
-    with pytest.raises(ValueError, match=rf"a\.jsonl`, line 1: no `{message}` \(there: {there}\)"):
+    with pytest.raises(ValueError, match=rf"a\.jsonl`, line 1: no column `{message}` \(columns: {there}\)"):
         read(tmp_path / "a.jsonl", columns)
 
 
@@ -274,15 +273,15 @@ def test_examples_know_where_they_stand(tmp_path):
     (tmp_path / "a.conll").write_text("the O\ncat O\n\n\na O\n")
     (tmp_path / "a.json").write_text(json.dumps(squad()))
 
-    assert read_classification(tmp_path / "a.csv", Columns()).places == [
+    assert read_classification(tmp_path / "a.csv", Columns()).locations == [
         f"`{tmp_path}/a.csv`, line 3",
         f"`{tmp_path}/a.csv`, line 5",
     ]
-    assert read_tagging(tmp_path / "a.conll", Columns()).places == [
+    assert read_tagging(tmp_path / "a.conll", Columns()).locations == [
         f"`{tmp_path}/a.conll`, line 1",
         f"`{tmp_path}/a.conll`, line 5",
     ]
-    assert read_spans(tmp_path / "a.json").places == [f"`{tmp_path}/a.json`, question `q7`"]
+    assert read_spans(tmp_path / "a.json").locations == [f"`{tmp_path}/a.json`, question `q7`"]
 
 
 def test_the_first_example_without_a_token_is_named_and_the_others_counted(tmp_path, tokenizer_dir):
@@ -291,7 +290,7 @@ def test_the_first_example_without_a_token_is_named_and_the_others_counted(tmp_p
     task = create_task("regression", Tokenizer.load(tokenizer_dir), RegressionSettings())
     examples = read_regression(tmp_path / "a.tsv", Columns())
 
-    with pytest.raises(ValueError, match=r"a\.tsv`, line 4, text: empty text; .* \(and 1 more that cannot be used\)"):
+    with pytest.raises(ValueError, match=r"a\.tsv`, line 4, text: empty text; .* \(and 1 more invalid examples\)"):
         encode_examples(task, examples)
 
 
@@ -305,7 +304,7 @@ def test_texts_are_lines_of_text_or_a_column(tmp_path):
 
     assert list(read_texts(tmp_path / "a.txt", Columns())) == ["One, two. Three.", "Four"]
     assert list(read_texts(tmp_path / "a.tsv", Columns(text="body"))) == ["One, two. Three.", "Four"]
-    with pytest.raises(ValueError, match=r"a.tsv`, line 2: no `text` \(there: `id`, `body`\)"):
+    with pytest.raises(ValueError, match=r"a.tsv`, line 2: no column `text` \(columns: `id`, `body`\)"):
         list(read_texts(tmp_path / "a.tsv", Columns()))
 
 
@@ -317,7 +316,7 @@ def test_positives_are_pairs_whose_label_is_high_enough(tmp_path):
     assert list(read_positives(tmp_path / "a.tsv", Columns(), 4)) == [("a", "b"), ("e", "f")]
     assert list(read_positives(tmp_path / "a.tsv", Columns())) == [("a", "b"), ("c", "d"), ("e", "f")]
     assert list(read_positives(tmp_path / "b.tsv", Columns())) == [("a", "b", "c")]
-    with pytest.raises(ValueError, match=r"b\.tsv`, line 2: no `label`"):
+    with pytest.raises(ValueError, match=r"b\.tsv`, line 2: no column `label`"):
         list(read_positives(tmp_path / "b.tsv", Columns(), 4))
 
 
@@ -377,7 +376,7 @@ def test_sentences_are_read_out_of_lists(tmp_path):
         (read_regression, {"text": "x", "label": 10**400}, "line 1: `label` must be a number: `10{59}`$"),
         (read_regression, {"text": "x", "label": "-1e39"}, "line 1: `label` is beyond ±1e[+]12: `-1e39`; scale all"),
         (read_regression, {"text": "x", "label": True}, "must be a number: `True`"),
-        (read_regression, {"text": "x"}, "no `label`"),
+        (read_regression, {"text": "x"}, "no column `label`"),
         (read_multiple_choice, {"choices": ["a", "b"], "label": 2}, "must be the number of a choice, from 0: `2`"),
         (read_multiple_choice, {"choices": ["a", "b"], "label": 0.5}, "must be the number of a choice, from 0: `0.5`"),
         (read_multiple_choice, {"choices": ["a", "b"], "label": "B"}, "must be the number of a choice, from 0: `B`"),
@@ -441,7 +440,7 @@ def test_columns_of_files_without_any_are_refused(task, name, tmp_path):
     (tmp_path / name).write_text(json.dumps(squad()) if task == "spans" else "York\tB-LOC\n\n")
 
     assert len(read_examples(task, [tmp_path / name], columns=Columns(), tokenizer=None)) == 1
-    with pytest.raises(ValueError, match=rf"{name}` has no columns, of which `w` could be one"):
+    with pytest.raises(ValueError, match=rf"{name}` is not a table, so it has no column `w`"):
         read_examples(task, [tmp_path / name], columns=Columns(context="w", tokens="w"), tokenizer=None)
 
 
@@ -493,16 +492,16 @@ def test_impossible_questions_have_no_answer(kind, changes, answers, start, tmp_
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ([], "expected an object with 'data', not"),
-        ({"data": "x"}, "'data' must be a list, not `x`"),
-        ({"data": [5]}, "expected an object with 'paragraphs', not `5`"),
+        ([], "expected an object with 'data': "),
+        ({"data": "x"}, "'data' must be a list: `x`"),
+        ({"data": [5]}, "expected an object with 'paragraphs': `5`"),
         ({"data": [{"paragraphs": [{"qas": [{}]}]}]}, "it lacks 'answers', in question"),
-        (squad(question=None), "'question' must be a string, not `None`, in question `{'id': 'q7'"),
+        (squad(question=None), "'question' must be a string: `None`, in question `{'id': 'q7'"),
         (squad(answers={"text": ["here"], "answer_start": [0]}), "'answers' must be a list"),
-        (squad(answers=["here"]), "expected an object with 'text', not `here`"),
-        (squad(answers=[{"text": 5, "answer_start": 0}]), "'text' must be a string, not `5`"),
+        (squad(answers=["here"]), "expected an object with 'text': `here`"),
+        (squad(answers=[{"text": 5, "answer_start": 0}]), "'text' must be a string: `5`"),
         (squad(answers=[{"text": "here", "answer_start": "0"}]), "'answer_start' must be a whole number"),
-        (squad(is_impossible="no"), "'is_impossible' must be true or false, not `no`, in question"),
+        (squad(is_impossible="no"), "'is_impossible' must be true or false: `no`, in question"),
         (squad(is_impossible=False, answers=[]), "'is_impossible' is false, but there is no answer, in question"),
         (squad(is_impossible=False, answers=NOWHERE), "'is_impossible' is false, but there is no answer"),
         (squad(question="\ud800"), "half of a surrogate pair"),
@@ -638,7 +637,7 @@ def test_unigram_baseline(text_file, tokenizer_dir):
     ("header", "message"),
     [
         ("", "line 2001: 2,000 lines without an empty one; CoNLL has a word"),
-        ("sentence\tlabel\n", "line 1: names of columns, which CoNLL does not have: `sentence\tlabel`"),
+        ("sentence\tlabel\n", "line 1: a header, which CoNLL does not have: `sentence\tlabel`"),
     ],
 )
 def test_a_table_is_not_taken_for_conll(header, message, tmp_path):

@@ -11,7 +11,7 @@ from torch import nn
 
 from training.checkpoint import TaskCard, create_model, save_checkpoint
 from training.contrastive import ContrastiveRecipe
-from training.data.labelled import Columns
+from training.data.columns import Columns
 from training.finetune import PLACES, FinetuneRecipe
 from training.loop.loss_monitor import LossMonitor
 from training.loop.recipe import RecipeRecord, RunMismatchError, check_types, recipe_fields

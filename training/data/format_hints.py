@@ -1,4 +1,4 @@
-"""What a file looks like that a task cannot read, and which task does read such files."""
+"""Hints at the task that reads a file, for messages about a file that another task cannot read."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ _TABLES = {
     ("ending0", "label"): ["multiple-choice"],
     ("text", "label"): ["classification", "regression"],
 }
-"""Columns, by their usual names -> tasks."""
+"""Default names of columns -> tasks."""
 
 
 def other_task(path: Path, task: str) -> str:
-    """The end of a message about a file that a task cannot read.
+    """Return the end of a message: the format of a file and the task that reads it.
 
     Returns:
-        What the file looks like and which task reads it; empty where that is this one, or not known.
+        An empty string if the format is unknown, or `task` itself reads it.
     """
     try:
-        looks, tasks = _look(path)
-    except ValueError:  # there is no such file, or not even its lines can be read
+        name, tasks = _recognize(path)
+    except ValueError:  # missing, or not even lines of text
         return ""
     if task in tasks or not tasks:
         return ""
-    return f"; this looks like {looks}, which the task `{tasks[0]}` reads"
+    return f"; this looks like {name}, which the task `{tasks[0]}` reads"
 
 
-def _look(path: Path) -> tuple[str, list[str]]:
-    """What a file looks like by its start, and the tasks that read it."""
+def _recognize(path: Path) -> tuple[str, list[str]]:
+    """Return the name of a file's format, by its start, and the tasks that read it."""
     if kind_of(path) in TABLES:
-        there = next(read_rows(path), ("", {}))[1].keys()
-        columns = next((columns for columns in _TABLES if there >= {*columns}), ())
+        names = next(read_rows(path), ("", {}))[1].keys()
+        columns = next((columns for columns in _TABLES if names >= {*columns}), ())
         return f"a table of {', '.join(f'`{name}`' for name in columns)}", _TABLES.get(columns, [])
     lines = [line[:1000] for line in itertools.islice(read_lines(path), 100)]
     words = [line for line in lines if line.strip() and not line.startswith(("-DOCSTART-", "#"))]

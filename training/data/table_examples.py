@@ -1,0 +1,108 @@
+"""Examples from tables: classification, regression, multiple choice, texts and pairs of texts."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+from tasks.classification import ClassificationExample
+from tasks.multiple_choice import MultipleChoiceExample
+from tasks.regression import RegressionExample
+from training.data.cells import (
+    filled_cell,
+    number_cell,
+    optional_text,
+    table_rows,
+    text_cell,
+    text_list,
+    to_number,
+)
+from training.data.columns import Columns
+from training.data.examples import Examples
+from training.data.tables import TABLES, Row, kind_of
+from training.text.documents import read_lines
+
+
+def read_classification(path: Path, columns: Columns) -> Examples:
+    """Read texts or pairs with labels."""
+    examples = Examples()
+    for location, row in table_rows(path, columns):
+        text, pair = text_cell(location, row, columns.text), optional_text(location, row, columns.text_pair)
+        label = filled_cell(location, row, columns.label)
+        if not isinstance(label, str | int | float):
+            raise ValueError(f"{location}: `{columns.label}` must be a string or a number: `{label}`")
+        examples.add(location, ClassificationExample(text=text, text_pair=pair, label=str(label).strip()))
+    _check_spelling_of_numbers(examples)
+    return examples
+
+
+def _check_spelling_of_numbers(examples: Examples) -> None:
+    """Raise if the same whole number is written in two ways, such as 1 and 1.0: these would be two labels."""
+    names: dict[float, str] = {}
+    for location, example in examples.located():
+        number = to_number(example.label)
+        if number % 1 == 0 and (name := names.setdefault(number, example.label)) != example.label:
+            raise ValueError(f"{location}: label `{example.label}` is `{name}` in other rows; write it in one way")
+
+
+def read_regression(path: Path, columns: Columns, *, need_pairs: bool = False) -> Examples:
+    """Read texts or pairs with numbers."""
+    examples, read_pair = Examples(), text_cell if need_pairs else optional_text
+    for location, row in table_rows(path, columns):
+        text, pair = text_cell(location, row, columns.text), read_pair(location, row, columns.text_pair)
+        label = number_cell(location, row, columns.label)
+        examples.add(location, RegressionExample(text=text, text_pair=pair, label=label))
+    return examples
+
+
+def read_multiple_choice(path: Path, columns: Columns) -> Examples:
+    """Read choices from a list in column `choices`, or from SWAG's columns (sent1, sent2, ending0, ending1 ...)."""
+    return Examples((location, _choice_example(location, row, columns)) for location, row in table_rows(path, columns))
+
+
+def _choice_example(location: str, row: dict[str, object], columns: Columns) -> MultipleChoiceExample:
+    if "ending0" in row:
+        endings = itertools.takewhile(row.__contains__, (f"ending{number}" for number in itertools.count()))
+        row = row | {columns.choices: [row[name] for name in endings]}
+        row |= {columns.context: row.get("sent1"), columns.question: row.get("sent2")}
+    context, question = (optional_text(location, row, name) for name in (columns.context, columns.question))
+    choices = text_list(location, row, columns.choices)
+    label = to_number(filled_cell(location, row, columns.label))
+    if label not in range(len(choices)):  # pandas writes 1 as 1.0 if other rows have no value
+        raise ValueError(
+            f"{location}: `{columns.label}` must be the number of a choice, from 0: `{row[columns.label]}`"
+        )
+    return MultipleChoiceExample(
+        choices=choices,
+        context=context or "",
+        question=question or "",
+        label=int(label),
+        id=str(row.get("id", "")),
+    )
+
+
+def read_texts(path: Path, columns: Columns) -> Examples:
+    """Read the texts of a table, or the lines of any other file that are not blank."""
+    if kind_of(path) in (*TABLES, ".json"):
+        rows = table_rows(path, columns)
+        return Examples((location, text_cell(location, row, columns.text)) for location, row in rows)
+    lines = enumerate(read_lines(path), start=1)
+    return Examples((f"`{path}`, line {number}", line) for number, line in lines if line.strip())
+
+
+def read_positives(path: Path, columns: Columns, min_label: float | None = None) -> Examples:
+    """Read tuples of a text, its pair, and its negative if the table has such a column.
+
+    Args:
+        min_label: skip pairs with a lower label; None reads all pairs and ignores labels.
+    """
+
+    def texts(location: str, row: dict[str, object]) -> tuple[str, ...]:
+        names = [columns.text, columns.text_pair] + [columns.negative] * (columns.negative in row)
+        return tuple(text_cell(location, row, name) for name in names)
+
+    def is_positive(item: Row) -> bool:
+        return min_label is None or number_cell(*item, columns.label) >= min_label
+
+    rows = filter(is_positive, table_rows(path, columns))
+    return Examples((location, texts(location, row)) for location, row in rows)

@@ -1,0 +1,38 @@
+"""Tagged sentences from tables and CoNLL files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tasks.tagging import TaggingExample
+from tasks.tags import find_odd_tag
+from training.data.cells import table_rows, text_list
+from training.data.columns import Columns
+from training.data.conll import is_conll_column, read_conll
+from training.data.examples import Examples
+from training.data.tables import WITH_LISTS, kind_of
+
+
+def read_tagging(path: Path, columns: Columns) -> Examples:
+    """Read sentences from a table with lists in columns `tokens` and `tags`; any other file is read as CoNLL."""
+    if kind_of(path) in (*WITH_LISTS, ".csv", ".json"):
+        examples = _read_table(path, columns)
+    else:
+        tokens, tags = (name if is_conll_column(name) else None for name in (columns.tokens, columns.tags))
+        examples = read_conll(path, tokens=tokens, tags=tags)
+    if odd := find_odd_tag({tag for example in examples for tag in example.tags}):
+        location = next(location for location, example in examples.located() if odd[0] in example.tags)
+        raise ValueError(f"{location}: tag `{odd[0]}`: {odd[1]}")
+    return examples
+
+
+def _read_table(path: Path, columns: Columns) -> Examples:
+    examples = Examples()
+    for location, row in table_rows(path, columns):
+        words, tags = (text_list(location, row, name) for name in (columns.tokens, columns.tags))
+        if len(words) != len(tags):
+            raise ValueError(f"{location}: {len(words)} `{columns.tokens}`, but {len(tags)} `{columns.tags}`")
+        if not all(map(str.strip, tags)):
+            raise ValueError(f"{location}: one of `{columns.tags}` is empty")
+        examples.add(location, TaggingExample(words=words, tags=tags))
+    return examples
