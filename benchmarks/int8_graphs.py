@@ -37,7 +37,7 @@ from export.session import ort_run
 from export.source import read_source
 from export.variant import Form, Numbers
 from tasks import AnyTask
-from tasks.batching import Run
+from tasks.batching import RunModel
 from tasks.embedding import Embedding, EmbeddingSettings
 from tasks.features import collate
 from tasks.machine import available_cpus
@@ -97,7 +97,7 @@ def with_ranges(model: BertModel, task: AnyTask, texts: Path | None = None) -> N
 
 def engines(
     arguments: Arguments, model: BertModel, task: AnyTask, load: Workload, directory: Path
-) -> Iterator[tuple[str, Run, int]]:
+) -> Iterator[tuple[str, RunModel, int]]:
     """Ways to run the network: name, function, batches at the same time."""
     cores = available_cpus()
     network = with_ranges(model, task, arguments.texts)
@@ -121,11 +121,11 @@ def engines(
         yield f"OpenVINO, our QDQ, {form.attention}", openvino_run(graph.whole().SerializeToString(), cores), cores
 
 
-def _with_int64(run: Run) -> Run:
+def _with_int64(run: RunModel) -> RunModel:
     return lambda arrays: run({name: array.astype(np.int64) for name, array in arrays.items()})
 
 
-def openvino_run(graph: bytes, cores: int, floats: str | None = None) -> Run:
+def openvino_run(graph: bytes, cores: int, floats: str | None = None) -> RunModel:
     """OpenVINO, a stream a core.
 
     Args:

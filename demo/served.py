@@ -13,7 +13,7 @@ import numpy as np
 
 from bertline import Client
 from tasks import AnyTask
-from tasks.batching import Run, predict
+from tasks.batching import RunModel, predict
 from tasks.metrics import accuracy, classification_scores, regression_scores, tagging_scores
 from tasks.spans import answer_scores
 
@@ -27,7 +27,7 @@ def _plain_values(task: AnyTask, example: Any, prediction: Any) -> list[Any]:
     return [getattr(prediction, field) if field else prediction]
 
 
-def local_predictions(task: AnyTask, run: Run, examples: Sequence[Any], *, chunk_size: int) -> list[Any]:
+def local_predictions(task: AnyTask, run: RunModel, examples: Sequence[Any], *, chunk_size: int) -> list[Any]:
     """What a task has predicted for examples, computed in this process."""
     return plain_values(task, examples, predict(task, examples, run, max_batch_tokens=512, chunk_size=chunk_size))
 

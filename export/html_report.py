@@ -12,7 +12,7 @@ from export.targets import target_of
 from export.variant import Numbers
 from tasks.machine import summarize_machine
 from tasks.manifest import Manifest
-from tasks.metrics import headline, is_loss
+from tasks.metrics import is_loss, main_score
 from tasks.model_directory import MODEL_FILE
 from training.reports.page import render_page
 
@@ -67,7 +67,7 @@ def outcome_in_words(manifest: Manifest, num_bytes: int) -> str:
     """
     numbers, qualities = manifest.provenance["graph"]["name"], manifest.scores["quality"]
     own, found = qualities[numbers], [numbers, f"{num_bytes / 1e6:.1f} MB"]
-    if judged := headline(own["scores"]):
+    if judged := main_score(own["scores"]):
         metric, score = judged
         before = qualities["PyTorch"]["scores"][metric]
         found.append(f"{metric} {100 * score:.2f} (PyTorch {100 * before:.2f})")

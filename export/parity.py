@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tasks import AnyTask
-from tasks.batching import Run
+from tasks.batching import RunModel
 from tasks.features import Features, collate
 
 _NUM_ROWS = (1, 2, 7)
@@ -24,7 +24,12 @@ class ParityError(ValueError):
 
 
 def check_parity(
-    task: AnyTask, reference: Run, run: Run, *, atol: float, progress: Callable[[int], object] = lambda count: None
+    task: AnyTask,
+    reference: RunModel,
+    run: RunModel,
+    *,
+    atol: float,
+    progress: Callable[[int], object] = lambda count: None,
 ) -> dict[str, float]:
     """Compare every output on random ids, at unpadded positions.
 
@@ -54,7 +59,7 @@ def check_parity(
     return differences
 
 
-def of_numbers(reference: Run, names: Sequence[str]) -> Run:
+def of_numbers(reference: RunModel, names: Sequence[str]) -> RunModel:
     """PyTorch's network, refused in one line (a ValueError) when one of the outputs is no number."""
 
     def checked(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -28,7 +28,7 @@ from export.storage import save_graph
 from export.targets import TARGETS, TargetName, target_named
 from export.variant import Numbers
 from tasks import AnyTask
-from tasks.batching import Run
+from tasks.batching import RunModel
 from tasks.features import Features
 from tasks.files import atomic_directory
 from tasks.machine import available_cpus
@@ -199,7 +199,7 @@ def _tuned(
     return tune(network, numbers, workload, target=target, num_cores=available_cpus(), beside=beside, stages=stages)
 
 
-def _check_fp32(task: AnyTask, reference: Run, run: Run, limits: Limits, stages: Stages) -> dict[str, float]:
+def _check_fp32(task: AnyTask, reference: RunModel, run: RunModel, limits: Limits, stages: Stages) -> dict[str, float]:
     """The difference of each output of an fp32 graph."""
     with stages.bar("parity", unit="batch", total=len(shapes(task))) as bar:
         differences = check_parity(task, reference, run, atol=limits.atol, progress=bar.update)

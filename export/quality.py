@@ -10,9 +10,9 @@ import numpy as np
 
 from export.evaluation_set import Evidence
 from tasks.base import Outputs
-from tasks.batching import Run, run_features
+from tasks.batching import RunModel, run_features
 from tasks.embedding import Embedding
-from tasks.metrics import headline
+from tasks.metrics import main_score
 
 _CHUNK = 32
 """Examples whose outputs are held at one time; those of masked-lm are large."""
@@ -43,13 +43,13 @@ class Quality:
     @property
     def headline(self) -> tuple[str, float] | None:
         """What the gate goes by."""
-        return headline(self.scores)
+        return main_score(self.scores)
 
 
 class Expected:
     """What PyTorch gives for evidence; remembered where it is small."""
 
-    def __init__(self, evidence: Evidence, reference: Run) -> None:
+    def __init__(self, evidence: Evidence, reference: RunModel) -> None:
         self.evidence = evidence
         self._reference = reference
         self._known: dict[int, Windows] = {}
@@ -68,7 +68,7 @@ class Expected:
 
 def judge(
     expected: Expected,
-    runs: Mapping[str, Run],
+    runs: Mapping[str, RunModel],
     *,
     max_batch_tokens: int = 256,
     progress: Callable[[int], object] = lambda count: None,
@@ -94,7 +94,7 @@ def judge(
     return {name: item.verdict() for name, item in judges.items()}
 
 
-def _outputs(evidence: Evidence, numbers: range, run: Run, max_batch_tokens: int = 4096) -> Windows:
+def _outputs(evidence: Evidence, numbers: range, run: RunModel, max_batch_tokens: int = 4096) -> Windows:
     """Of some examples."""
     windows = [evidence.windows[number] for number in numbers]
     features = [item for items in windows for item in items]

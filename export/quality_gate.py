@@ -20,7 +20,7 @@ from export.reporter import SILENT, Stages
 from export.session import on_all_cores, ort_run
 from export.targets import TARGETS, Target
 from export.variant import Numbers, Products
-from tasks.batching import Run
+from tasks.batching import RunModel
 from tasks.embedding import Embedding
 from tasks.manifest import Precision
 from tasks.masked_lm import MaskedLM
@@ -71,7 +71,7 @@ class Gate:
 
     network: Network
     evidence: Evidence
-    reference: Run
+    reference: RunModel
     """PyTorch's."""
     limits: Limits
     stages: Stages = SILENT
@@ -149,12 +149,12 @@ class Gate:
                 f"{numbers.name}: {self.qualities[numbers.name]}; {self.shortfall(numbers) or 'good enough'}"
             )
 
-    def run(self, numbers: Numbers) -> Run:
+    def run(self, numbers: Numbers) -> RunModel:
         """A graph with these numbers, in whatever form, on all cores."""
         graph = build_graph(self.network, numbers, self.target.form)
         return ort_run(graph, execution=on_all_cores(self.target.execution))
 
-    def check(self, numbers: Numbers, choice: Choice, run: Run) -> None:
+    def check(self, numbers: Numbers, choice: Choice, run: RunModel) -> None:
         """Judge the graph that was written in the end, as it will be run.
 
         Raises:

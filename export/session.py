@@ -14,7 +14,7 @@ import onnxruntime
 from onnx import TensorProto, helper
 
 from export.storage import Graph
-from tasks.batching import Run
+from tasks.batching import RunModel
 from tasks.machine import available_cpus
 from tasks.manifest import Execution
 from tasks.providers import CPU, OPENVINO, TENSORRT, check_installed, check_started
@@ -28,7 +28,7 @@ def on_all_cores(execution: Execution) -> Execution:
     return replace(execution, num_threads=available_cpus())
 
 
-def ort_run(model: str | Path | Graph, *, execution: Execution | None = None) -> Run:
+def ort_run(model: str | Path | Graph, *, execution: Execution | None = None) -> RunModel:
     """A function that runs the graph on padded arrays, as `training.evaluate.torch_run` runs the network.
 
     Args:

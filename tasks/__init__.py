@@ -1,8 +1,8 @@
-"""Text -> features -> arrays -> outputs -> answers: the code that evaluation, export and server share.
+"""Text to features and outputs to predictions: the code that evaluation, export and serving share.
 
-A task turns raw examples into features (`encode`) and a model's outputs into predictions (`decode`). Whatever runs the
-model (PyTorch while training, ONNX Runtime while serving), the same two functions stand before and behind it, so that
-what was evaluated is what is served. Needs numpy and tokenizers only.
+A task turns raw examples into features (`encode`) and model outputs into predictions (`decode`). PyTorch runs the model
+in training and ONNX Runtime in serving, but these two functions are the same, so that the served model gives the
+evaluated scores. Depends on numpy and tokenizers only.
 """
 
 import os
@@ -10,8 +10,8 @@ import os
 from tasks.base import AnyTask, InvalidExample, InvalidExamplesError, Task
 from tasks.registry import TASKS, create_task, settings_from_dict, settings_to_dict
 
-# For whoever runs a model with ONNX Runtime, which else writes a file and calls home when it is imported: export and
-# serving, which import this package first.
+# Export and serving import this package before ONNX Runtime, which otherwise writes a file and sends telemetry when it
+# is imported.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 __all__ = [

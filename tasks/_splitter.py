@@ -1,12 +1,11 @@
-"""Cutting of long texts without any change of their tokens, for BERT's own tokenizers.
+"""Split long texts into pieces that BERT's tokenizers turn into the same tokens.
 
 `BertNormalizer` treats each character by itself, and `BertPreTokenizer` ends a word at every space and punctuation
-mark. So the tokens behind such a character are the same whatever stands before it, unless an added token ("[SEP]")
-reaches over it. The backend itself classifies each character, so there is no table of Unicode here.
+mark. So the tokens after such a character do not depend on the text before it, unless an added token ("[SEP]") spans
+it. The backend itself classifies each character: there is no Unicode table here.
 
-A word of more characters than the model takes is one unknown token. Its middle is left out, and so are long runs of
-characters that the normalizer removes. So pieces stay short, and the offsets of their tokens are still those in the
-text.
+A word with more characters than the model takes becomes one unknown token. Its middle is left out, and so are long runs
+of characters that the normalizer removes. This keeps pieces short; the offsets of their tokens still refer to the text.
 """
 
 from __future__ import annotations
@@ -19,18 +18,18 @@ from dataclasses import dataclass
 import numpy as np
 import tokenizers
 
-PIECE = 4096
-"""Characters of a piece, where there is a place to cut. Tokenising and converting one takes a few milliseconds."""
-_UNKNOWN, _CUT, _GUARDED, _UNCUT, _ODD, _WORD = range(6)
-"""Classes of characters, in this order: not classified yet; a text can be cut behind it; the same, unless an added
-token reaches over it; ends a word, but a text is never cut there; none of these. From _WORD on: part of a word, where
-_WORD + n means that the normalizer makes n characters of it."""
+PIECE_CHARS = 4096
+"""Characters of a piece, where the text can be split. Tokenizing and converting one takes a few milliseconds."""
+_UNKNOWN, _SPLIT, _GUARDED, _NO_SPLIT, _ODD, _WORD = range(6)
+"""Classes of characters, in this order: not classified yet; a text can be split after it; the same, unless an added
+token spans the place; ends a word, but a text is never split there; none of these. _WORD + n: part of a word, which the
+normalizer turns into n characters."""
 _MAX_CONTENTS = 256
-"""Most added tokens with the same character that are searched for; where more have it, a text is never cut there."""
+"""Most added tokens with the same character that are searched for. If more have it, a text is never split there."""
 _MAX_CANDIDATES = 32
-"""Most places in a piece that are checked, last first, where an added token may reach over each."""
+"""Most places of a piece that are checked for an added token that spans them, the last places first."""
 _MAX_MARGIN = 64
-"""Long words are shortened only where the longest added token, plus one, has at most this many characters."""
+"""Long words are shortened only if `_margin` is at most this many characters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,25 +38,25 @@ class Piece:
 
     text: str
     start: int
-    """Where it begins in the text."""
-    places: np.ndarray | None = None
-    """[characters] int64, where each stands behind `start`; None where nothing was left out."""
+    """Position of its first character in the text."""
+    positions: np.ndarray | None = None
+    """Position of each character relative to `start`, [characters] int64; None if nothing was left out."""
 
-    def in_text(self, offsets: np.ndarray) -> np.ndarray:
-        """Offsets in the piece, [tokens, 2], as offsets in the text."""
-        if self.places is not None and len(offsets):
-            offsets = np.stack([self.places[offsets[:, 0]], self.places[offsets[:, 1] - 1] + 1], axis=1)
+    def to_text_offsets(self, offsets: np.ndarray) -> np.ndarray:
+        """Convert offsets in the piece, [tokens, 2], to offsets in the text."""
+        if self.positions is not None and len(offsets):
+            offsets = np.stack([self.positions[offsets[:, 0]], self.positions[offsets[:, 1] - 1] + 1], axis=1)
         return offsets + self.start
 
 
-class Pieces:
-    """Cuts texts for one tokenizer."""
+class TextSplitter:
+    """Splits texts for one tokenizer."""
 
     def __init__(self, backend: tokenizers.Tokenizer) -> None:
-        """Make it.
+        """Prepare the splitter.
 
         Args:
-            backend: `can_cut` it.
+            backend: a tokenizer that `can_split` accepts.
         """
         self._normalizer, self._pre_tokenizer = backend.normalizer, backend.pre_tokenizer
         self._classes = np.zeros(0x110000, np.uint8)
@@ -65,15 +64,15 @@ class Pieces:
         self._longest_word = backend.model.max_input_chars_per_word
         added = list(backend.get_added_tokens_decoder().values())
         self._ascii_only = any(token.single_word for token in added)
-        self._no_space = any(token.lstrip or token.rstrip for token in added)
+        self._not_at_spaces = any(token.lstrip or token.rstrip for token in added)
         self._contents: dict[str, list[str] | None] = {}
-        """Added tokens by each character that is in them and does not end them; None: never cut there."""
+        """Added tokens by each of their characters but the last; None: never split there."""
         for token in added:
-            self._note(token)
+            self._register(token)
         self._margin = 1 + max((len(token.content) for token in added), default=0)
-        self._shortens = self._margin <= _MAX_MARGIN and not any(map(self._is_in_a_word, added))
+        self._shortens = self._margin <= _MAX_MARGIN and not any(map(self._may_be_inside_word, added))
 
-    def _note(self, token: tokenizers.AddedToken) -> None:
+    def _register(self, token: tokenizers.AddedToken) -> None:
         if token.normalized or token.lstrip or token.rstrip or token.single_word:
             normalized = self._normalize(token.content) if token.normalized else ""
             self._contents.update(dict.fromkeys(token.content + normalized))
@@ -85,97 +84,97 @@ class Pieces:
                 if len(known) > _MAX_CONTENTS:
                     self._contents[char] = None
 
-    def _is_in_a_word(self, token: tokenizers.AddedToken) -> bool:
-        """Whether an added token may stand within a word, as nothing in it ends one."""
+    def _may_be_inside_word(self, token: tokenizers.AddedToken) -> bool:
+        """Return whether no character of an added token ends a word."""
         contents = [token.content, self._normalize(token.content)] if token.normalized else [token.content]
-        return any((self._classes_of(content) >= _ODD).all() for content in contents)
+        return any((self._classify(content) >= _ODD).all() for content in contents)
 
     def _normalize(self, text: str) -> str:
         return text if self._normalizer is None else str(self._normalizer.normalize_str(text))
 
-    def cut(self, text: str) -> Iterator[Piece]:
-        """Cut a text; the tokens of the pieces, one after another, are those of the text."""
+    def split(self, text: str) -> Iterator[Piece]:
+        """Split a text; the tokens of the pieces, one after another, are those of the text."""
         start = 0
         while start < len(text):
-            end, classes = self._end(text, start)
-            places = self._kept(classes) if classes is not None else None
-            if places is None:
+            end, classes = self._find_end(text, start)
+            positions = self._kept_positions(classes) if classes is not None else None
+            if positions is None:
                 yield Piece(text[start:end], start)
             else:
-                yield Piece("".join([text[start + place] for place in places]), start, places)
+                yield Piece("".join([text[start + position] for position in positions]), start, positions)
             start = end
 
-    def _end(self, text: str, start: int) -> tuple[int, np.ndarray | None]:
-        """The end of the piece that begins there, and the classes of its characters if it is longer than most."""
-        if len(text) - start <= PIECE:
+    def _find_end(self, text: str, start: int) -> tuple[int, np.ndarray | None]:
+        """Return the end of the piece that begins at `start`, and the classes of its characters if it is long."""
+        if len(text) - start <= PIECE_CHARS:
             return len(text), None
-        classes = self._classes_of(text[start : start + PIECE])
-        for place in reversed(self._candidates(classes)[-_MAX_CANDIDATES:]):
-            if self._is_free(text, end := start + int(place) + 1, classes[place]):
+        classes = self._classify(text[start : start + PIECE_CHARS])
+        for index in reversed(self._candidates(classes)[-_MAX_CANDIDATES:]):
+            if self._is_free(text, end := start + int(index) + 1, classes[index]):
                 return end, None
-        found, end = [classes], start + PIECE
+        blocks, end = [classes], start + PIECE_CHARS
         while end < len(text):
-            classes = self._classes_of(text[end : end + PIECE])
-            for place in self._candidates(classes)[:_MAX_CANDIDATES]:
-                if self._is_free(text, cut := end + int(place) + 1, classes[place]):
-                    return cut, np.concatenate([*found, classes[: place + 1]])
-            found.append(classes)
-            end += PIECE
-        return len(text), np.concatenate(found)
+            classes = self._classify(text[end : end + PIECE_CHARS])
+            for index in self._candidates(classes)[:_MAX_CANDIDATES]:
+                if self._is_free(text, split := end + int(index) + 1, classes[index]):
+                    return split, np.concatenate([*blocks, classes[: index + 1]])
+            blocks.append(classes)
+            end += PIECE_CHARS
+        return len(text), np.concatenate(blocks)
 
     def _candidates(self, classes: np.ndarray) -> np.ndarray:
         return np.flatnonzero(classes <= _GUARDED)
 
-    def _is_free(self, text: str, cut: int, kind: int) -> bool:
-        """Whether no added token reaches over a place."""
-        if kind == _CUT:
+    def _is_free(self, text: str, split: int, kind: int) -> bool:
+        """Return whether no added token spans a position."""
+        if kind == _SPLIT:
             return True
-        contents = self._contents[text[cut - 1]] or []
-        return all(text.find(item, max(0, cut - len(item) + 1), cut + len(item) - 1) < 0 for item in contents)
+        contents = self._contents[text[split - 1]] or []
+        return all(text.find(item, max(0, split - len(item) + 1), split + len(item) - 1) < 0 for item in contents)
 
-    def _classes_of(self, text: str) -> np.ndarray:
+    def _classify(self, text: str) -> np.ndarray:
         codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
         classes = self._classes[codes]
         if not classes.all():
             for code in np.unique(codes[classes == _UNKNOWN]).tolist():
-                self._classes[code] = self._class(chr(code))
+                self._classes[code] = self._class_of(chr(code))
             classes = self._classes[codes]
         return classes
 
-    def _class(self, char: str) -> int:
+    def _class_of(self, char: str) -> int:
         normalized = self._normalize(char)
         words = [word for word, _ in self._pre_tokenizer.pre_tokenize_str(f"a{normalized}a")]
         if words == [f"a{normalized}a"]:
-            # Marks that are not removed may change places, and with them where a word begins.
+            # Marks that are kept may be reordered, and then the word begins elsewhere.
             return _ODD if any(map(unicodedata.combining, normalized)) else _WORD + len(normalized)
         if words[0] != "a" or words[-1] != "a":
             return _ODD
-        if self._no_space and any(map(str.isspace, char + normalized)):
-            return _UNCUT
+        if self._not_at_spaces and any(map(str.isspace, char + normalized)):
+            return _NO_SPLIT
         if self._ascii_only and (not char.isascii() or char == "_"):
-            return _UNCUT
+            return _NO_SPLIT
         if any(self._contents.get(item, ()) is None for item in char + normalized):
-            return _UNCUT
-        return _GUARDED if char in self._contents else _CUT
+            return _NO_SPLIT
+        return _GUARDED if char in self._contents else _SPLIT
 
-    def _kept(self, classes: np.ndarray) -> np.ndarray | None:
-        """Which characters of a piece are kept, in order; None for all."""
+    def _kept_positions(self, classes: np.ndarray) -> np.ndarray | None:
+        """Return the positions of the characters of a piece that are kept, in order; None for all."""
         if not self._shortens:
             return None
         keep = np.ones(len(classes), bool)
         ends = np.flatnonzero(np.concatenate([classes < _ODD, [True]]))
         starts = np.concatenate([[0], ends[:-1] + 1])
-        for place in np.flatnonzero(ends - starts > 4 * self._margin).tolist():
-            word = slice(starts[place], ends[place])
+        for index in np.flatnonzero(ends - starts > 4 * self._margin).tolist():
+            word = slice(starts[index], ends[index])
             if not (classes[word] == _ODD).any():
                 keep[word] = self._kept_of_word(classes[word] - _WORD)
         return None if keep.all() else np.flatnonzero(keep)
 
     def _kept_of_word(self, counts: np.ndarray) -> np.ndarray:
-        """Which characters of a word are kept, [characters] bool.
+        """Return which characters of a word are kept, [characters] bool.
 
         Args:
-            counts: [characters] how many each becomes.
+            counts: [characters] how many characters the normalizer makes of each.
         """
         is_left = counts > 0
         # Added tokens may take characters of the word at both its ends.
@@ -190,7 +189,7 @@ class Pieces:
         return keep
 
     def _near(self, is_left: np.ndarray) -> np.ndarray:
-        """[characters] bool: those that are not removed, those close to them, and those at the ends."""
+        """Return the characters within `_margin` of one that the normalizer keeps, or of an end: [characters] bool."""
         keep = is_left.copy()
         for distance in range(1, min(self._margin, len(keep) - 1) + 1):
             keep[distance:] |= is_left[:-distance]
@@ -199,8 +198,8 @@ class Pieces:
         return keep
 
 
-def can_cut(backend: tokenizers.Tokenizer) -> bool:
-    """Whether a tokenizer is BERT's: normalizer, pre-tokenizer, model, and nothing adds or drops tokens at the end."""
+def can_split(backend: tokenizers.Tokenizer) -> bool:
+    """Return whether a tokenizer has BERT's normalizer, pre-tokenizer and model, and a plain post-processor."""
     return (
         isinstance(backend.normalizer, tokenizers.normalizers.BertNormalizer | None)
         and isinstance(backend.pre_tokenizer, tokenizers.pre_tokenizers.BertPreTokenizer)
@@ -210,6 +209,7 @@ def can_cut(backend: tokenizers.Tokenizer) -> bool:
 
 
 def _keeps_tokens(processor: object) -> bool:
+    """Return whether a post-processor keeps all tokens and adds none but special ones."""
     if processor is None or isinstance(processor, tokenizers.processors.BertProcessing):
         return True
     if not isinstance(processor, tokenizers.processors.TemplateProcessing):

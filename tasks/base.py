@@ -1,4 +1,4 @@
-"""What every task is: settings, `encode`, `decode`; and how an unusable example is reported."""
+"""Base class of the tasks (settings, `encode`, `decode`, `score`), and errors for examples that cannot be encoded."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ FeaturesT = TypeVar("FeaturesT", bound=Features)
 PredictionT = TypeVar("PredictionT")
 
 Outputs = dict[str, np.ndarray]
-"""Outputs of the model by name, for one sequence: [length, ...] or [...], without padding."""
+"""Model outputs for one sequence by name: [length, ...] or [...], without padding."""
 
 
 @dataclass(frozen=True, slots=True)
 class InvalidExample:
-    """Why one example of a list cannot be encoded."""
+    """Reason why one example of a list cannot be encoded."""
 
     index: int
     field: str
@@ -33,7 +33,7 @@ class InvalidExample:
 
 
 class InvalidExamplesError(ValueError):
-    """Some examples cannot be encoded; `invalid` names each of them."""
+    """Raised when examples cannot be encoded; `invalid` lists all of them."""
 
     def __init__(self, invalid: Sequence[InvalidExample]) -> None:
         self.invalid = list(invalid)
@@ -43,23 +43,23 @@ class InvalidExamplesError(ValueError):
 
 @dataclass(frozen=True)
 class TaskSettings:
-    """How a model treats text. Decided when it is trained, carried by checkpoint and manifest, never set at serving."""
+    """How a model treats text: decided in training, stored in checkpoint and manifest, never set at serving."""
 
     max_seq_length: int = 512
-    """Longest sequence, in tokens, [CLS] and [SEP] included; 8 to 65,536."""
+    """Longest sequence in tokens, [CLS] and [SEP] included; 8 to 65,536."""
 
     def __post_init__(self) -> None:
         check_bounds(self, {"max_seq_length": (8, MAX_SEQ_LENGTH)})
 
 
 def check_label_names(task: str, labels: Sequence[str]) -> None:
-    """Check that labels are distinct, and neither too many nor too long.
+    """Check the number, the length and the uniqueness of labels.
 
     Raises:
-        ValueError: naming the task, and all of them or the first that is too long.
+        ValueError: naming the task and the labels that are wrong.
     """
     if len(labels) > MAX_LABELS:
-        raise ValueError(f"labels of {task} must be at most {MAX_LABELS}: there are `{len(labels)}`")
+        raise ValueError(f"{task} can have at most {MAX_LABELS} labels, not `{len(labels)}`")
     if long := next((label for label in labels if len(label) > MAX_LABEL_CHARS), ""):
         raise ValueError(f"a label of {task} must have at most {MAX_LABEL_CHARS} characters: `{long[:50]}...`")
     if len(labels) < 2 or len(set(labels)) != len(labels):
@@ -73,7 +73,7 @@ SettingsT = TypeVar("SettingsT", bound=TaskSettings)
 
 @dataclass(frozen=True)
 class Task(Generic[ExampleT, FeaturesT, PredictionT, SettingsT]):
-    """One kind of question put to an encoder. Subclasses say what their examples and predictions are."""
+    """Text to features and outputs to predictions, for one kind of model. Subclasses define both types."""
 
     tokenizer: Tokenizer
     settings: SettingsT
@@ -81,12 +81,12 @@ class Task(Generic[ExampleT, FeaturesT, PredictionT, SettingsT]):
     name: ClassVar[str]
     settings_type: ClassVar[type[TaskSettings]]
     output_names: ClassVar[tuple[str, ...]]
-    """Outputs that the graph must have."""
+    """Names of the outputs of the network and the graph."""
     token_outputs: ClassVar[bool]
-    """Whether the outputs are per token ([batch, length, ...]) rather than per sequence ([batch, ...])."""
+    """True if outputs are per token ([batch, length, ...]), False if per sequence ([batch, ...])."""
 
     def complete(self, example: ExampleT) -> ExampleT:
-        """An example that came as bare text, with what is to be found in it (words to tag); most are complete."""
+        """Return the example with its words, where the task works on words and the example is bare text."""
         return example
 
     def encode(self, examples: Sequence[ExampleT], *, truncate: bool = True) -> list[list[FeaturesT]]:
@@ -94,10 +94,10 @@ class Task(Generic[ExampleT, FeaturesT, PredictionT, SettingsT]):
 
         Args:
             examples: raw records.
-            truncate: cut what is too long; otherwise it is an error that says how many tokens came and how many fit.
+            truncate: cut texts that are too long; otherwise they are invalid, and the reason has both token counts.
 
         Returns:
-            For each example its features: one sequence, or several windows.
+            The features of each example: one sequence, or several windows.
 
         Raises:
             InvalidExamplesError: naming every example that is empty or, without `truncate`, too long.
@@ -105,25 +105,25 @@ class Task(Generic[ExampleT, FeaturesT, PredictionT, SettingsT]):
         raise NotImplementedError
 
     def decode(self, example: ExampleT, features: Sequence[FeaturesT], outputs: Sequence[Outputs]) -> PredictionT:
-        """Turn the outputs of the model for the features of one example into a prediction."""
+        """Turn the model outputs for the features of one example into a prediction."""
         raise NotImplementedError
 
     def score(self, examples: Sequence[ExampleT], predictions: Sequence[PredictionT]) -> dict[str, float]:
-        """Scores of predictions against the truth that the examples hold, by name, official metrics first."""
+        """Score predictions against the labels of their examples; return scores by name, official metrics first."""
         raise NotImplementedError
 
     def to_dict(self, example: ExampleT, prediction: PredictionT) -> dict[str, Any]:
-        """A prediction as JSON-compatible values, with what of the example tells which one it is.
+        """Return a prediction as JSON-compatible values, with the id or text of its example.
 
         Raises:
-            ValueError: when predictions of this task are too large to write down.
+            ValueError: when predictions of this task are too large to write.
         """
         raise ValueError(f"predictions of task `{self.name}` cannot be written")
 
     def with_settings(self, **changes: Any) -> Self:
-        """The same task with some settings changed (a request that asks for vectors of length 1, say)."""
+        """Return the task with some settings changed, as a request may ask (`normalize=True`)."""
         return replace(self, settings=replace(self.settings, **changes)) if changes else self
 
 
 AnyTask = Task[Any, Any, Any, Any]
-"""A task, whichever it is."""
+"""Any task."""

@@ -1,4 +1,4 @@
-"""Batches capped by padded tokens, and prediction over many examples with whatever runs the model."""
+"""Batches limited by padded tokens, and prediction for many examples with any function that runs the model."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import numpy as np
 from tasks.base import AnyTask, InvalidExamplesError, Outputs
 from tasks.features import Features, collate, split_outputs
 
-Run = Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]
-"""Runs a model: padded arrays by name -> outputs by name."""
+RunModel = Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]
+"""Function that runs a model: padded arrays by name -> outputs by name."""
 
 
 def token_batches(lengths: Sequence[int], max_batch_tokens: int) -> Iterator[list[int]]:
-    """Group sequences of like length so that rows x longest row stays within `max_batch_tokens`.
+    """Group sequences of similar length so that rows x longest row stays within `max_batch_tokens`.
 
     Yields:
-        Indices into `lengths`, longest sequences first. A sequence longer than the cap makes a batch of its own.
+        Indices into `lengths`, longest sequences first. A sequence above the limit is a batch of its own.
     """
     batch: list[int] = []
     for index in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
@@ -34,23 +34,23 @@ def token_batches(lengths: Sequence[int], max_batch_tokens: int) -> Iterator[lis
 def run_features(
     task: AnyTask,
     features: Sequence[Features],
-    run: Run,
+    run_model: RunModel,
     *,
     max_batch_tokens: int = 4096,
     progress: Callable[[int], object] | None = None,
 ) -> list[Outputs]:
-    """Run the model over features in length-sorted batches.
+    """Run the model on features in length-sorted batches.
 
     Args:
         progress: called with the number of sequences of each finished batch.
 
     Returns:
-        The outputs for each sequence, in order, without padding.
+        The outputs of each sequence, in order, without padding.
     """
     outputs: list[Outputs] = [{}] * len(features)
     for batch in token_batches([len(item) for item in features], max_batch_tokens):
         chosen = [features[index] for index in batch]
-        results = run(collate(chosen, pad_id=task.tokenizer.pad_id))
+        results = run_model(collate(chosen, pad_id=task.tokenizer.pad_id))
         split = split_outputs(results, [len(item) for item in chosen], token_outputs=task.token_outputs)
         for index, output in zip(batch, split, strict=True):
             outputs[index] = output
@@ -62,23 +62,23 @@ def run_features(
 def predict(
     task: AnyTask,
     examples: Sequence[Any],
-    run: Run,
+    run_model: RunModel,
     *,
     max_batch_tokens: int = 4096,
     chunk_size: int = 1024,
     progress: Callable[[int], object] | None = None,
 ) -> list[Any]:
-    """Encode examples, run the model, decode.
+    """Encode examples, run the model on them, and decode its outputs.
 
     Args:
-        chunk_size: examples held as features and outputs at one time.
+        chunk_size: examples whose features and outputs are in memory at a time.
         progress: called with the number of examples of each finished chunk.
 
     Returns:
-        One prediction an example, in order.
+        One prediction per example, in order.
 
     Raises:
-        InvalidExamplesError: naming the unusable examples of the first chunk that has any.
+        InvalidExamplesError: naming the invalid examples of the first chunk that has any.
     """
     predictions = []
     for first in range(0, len(examples), chunk_size):
@@ -89,7 +89,7 @@ def predict(
             moved = [replace(item, index=first + item.index) for item in error.invalid]
             raise InvalidExamplesError(moved) from None
         flat = [features for windows in encoded for features in windows]
-        outputs = iter(run_features(task, flat, run, max_batch_tokens=max_batch_tokens))
+        outputs = iter(run_features(task, flat, run_model, max_batch_tokens=max_batch_tokens))
         for example, windows in zip(chunk, encoded, strict=True):
             predictions.append(task.decode(example, windows, [next(outputs) for _ in windows]))
         if progress:

@@ -1,4 +1,4 @@
-"""Sequence classification of a text or a pair of texts."""
+"""Classification of a text or a pair of texts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tasks.metrics import classification_scores
 
 @dataclass(frozen=True, slots=True)
 class ClassificationExample:
-    """A text, or a pair of texts, and its label where known."""
+    """A text or pair of texts, and its label if known."""
 
     text: str
     text_pair: str | None = None
@@ -28,24 +28,24 @@ class ClassificationPrediction:
     """Probabilities over the labels."""
 
     labels: tuple[str, ...]
-    """All labels of the model, in the order of its logits."""
+    """Labels of the model, in the order of its logits."""
     scores: np.ndarray
-    """[labels] float32, sums to 1."""
+    """[labels] float32 probabilities."""
 
     @property
     def label(self) -> str:
-        """The likeliest label."""
+        """Most probable label."""
         return self.labels[int(self.scores.argmax())]
 
     def ranked(self) -> list[tuple[str, float]]:
-        """All labels with their scores, likeliest first."""
+        """Return all labels with their scores, most probable first."""
         order = np.argsort(-self.scores, kind="stable")
         return [(self.labels[index], float(self.scores[index])) for index in order]
 
 
 @dataclass(frozen=True)
 class ClassificationSettings(TaskSettings):
-    """Which labels there are."""
+    """Length and labels."""
 
     max_seq_length: int = 128
     labels: tuple[str, ...] = ()
@@ -58,7 +58,7 @@ class ClassificationSettings(TaskSettings):
 
 @dataclass(frozen=True)
 class Classification(Task[ClassificationExample, Features, ClassificationPrediction, ClassificationSettings]):
-    """Examples are texts or pairs, predictions are probabilities over the labels."""
+    """Predicts probabilities over the labels for texts or pairs."""
 
     name: ClassVar[str] = "classification"
     settings_type: ClassVar[type[TaskSettings]] = ClassificationSettings
@@ -87,6 +87,6 @@ class Classification(Task[ClassificationExample, Features, ClassificationPredict
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
-    """Softmax over the last axis; the maximum is subtracted first, so that large logits do not overflow. float32."""
+    """Return the softmax over the last axis as float32, computed so that large logits do not overflow."""
     exponentials = np.exp(logits.astype(np.float64) - logits.max(axis=-1, keepdims=True))
     return (exponentials / exponentials.sum(axis=-1, keepdims=True)).astype(np.float32)

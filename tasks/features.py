@@ -12,14 +12,14 @@ INPUT_NAMES = ("input_ids", "attention_mask", "token_type_ids")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Features:
-    """One sequence as the model sees it, without padding."""
+    """Inputs of the model for one sequence, without padding."""
 
     input_ids: np.ndarray
     """[length] int64"""
     token_type_ids: np.ndarray
     """[length] int64; 0 for the first text, 1 for the second."""
     num_truncated: int = 0
-    """Tokens of the texts that were cut away here, since they did not fit."""
+    """Tokens of the texts that were cut away."""
 
     def __len__(self) -> int:
         return len(self.input_ids)
@@ -46,7 +46,7 @@ def collate(features: Sequence[Features], *, pad_id: int = 0, length: int = 0) -
 def split_outputs(
     outputs: dict[str, np.ndarray], lengths: Sequence[int], *, token_outputs: bool
 ) -> list[dict[str, np.ndarray]]:
-    """Undo `collate` on the outputs of a model: one entry a sequence, padding removed where outputs are per token."""
+    """Split the outputs of a batch into one entry per sequence, and remove the padding of per-token outputs."""
     return [
         {name: array[row, :length] if token_outputs else array[row] for name, array in outputs.items()}
         for row, length in enumerate(lengths)

@@ -1,4 +1,4 @@
-"""Files and directories that are whole or absent, also after a power cut, and their digests."""
+"""Atomic writing of files and directories: whole or absent, also after a power cut. Locks and digests."""
 
 from __future__ import annotations
 
@@ -24,46 +24,46 @@ MADE_FROM_FILE = "made_from.json"
 
 @contextmanager
 def atomic_directory(path: str | Path, *, replace: bool = False) -> Iterator[Path]:
-    """A temporary directory beside `path` that becomes `path` at the end, or vanishes on any error.
+    """Yield a temporary directory beside `path`; rename it to `path` at the end, or remove it on any error.
 
     Args:
-        path: of a link, what it leads to is written.
-        replace: put it in the place of an existing directory, which stays as it was until then.
+        path: links are followed.
+        replace: replace an existing directory, which stays as it is until the end.
 
     Raises:
         ValueError: when `path` exists already and `replace` is off.
     """
     path = Path(path)
-    check_free(path, replace=replace)
-    place = path.resolve()
-    with _folders_around(place):
-        temporary = _made_beside(place)
+    check_output_path(path, replace=replace)
+    target = path.resolve()
+    with _parent_folders(target):
+        temporary = _make_temporary(target)
         try:
-            with naming(path, instead_of=temporary):
+            with name_in_errors(path, instead_of=temporary):
                 temporary.chmod(0o755)
                 yield temporary
-                _put_in_place(temporary, place, replace=replace)
+                _rename_into_place(temporary, target, replace=replace)
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
 
 
 @contextmanager
-def _folders_around(path: Path) -> Iterator[None]:
-    """Make what is missing; on an error it vanishes again."""
+def _parent_folders(path: Path) -> Iterator[None]:
+    """Make the missing parent folders; remove them on an error."""
     missing = [folder for folder in path.parents if not folder.exists()]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield
     except BaseException:
         for folder in missing:
-            with suppress(OSError):  # another process may have put something there
+            with suppress(OSError):  # another process may have written into it
                 folder.rmdir()
         raise
 
 
-def _made_beside(path: Path) -> Path:
-    """A directory of its own."""
+def _make_temporary(path: Path) -> Path:
+    """Make a temporary directory beside `path`."""
     try:
         return Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
     except OSError as error:
@@ -73,46 +73,46 @@ def _made_beside(path: Path) -> Path:
 
 @contextmanager
 def resumable_directory(path: str | Path, *, made_from: dict[str, Any], replace: bool = False) -> Iterator[Path]:
-    """`<path>.partial`, which becomes `path` at the end and outlives an interruption, to be gone on with.
+    """Yield `<path>.partial`; rename it to `path` at the end. After an interruption, the next call resumes it.
 
-    Only a ValueError removes it: what it was made from is at fault, and has to change.
+    A ValueError removes it, since its inputs are wrong and have to change.
 
     Args:
-        made_from: what the content is a function of, as JSON; a directory begun with anything else is not gone on with.
-        replace: put it in the place of an existing directory, and begin anew where the partial one does not fit.
+        made_from: all inputs of the content, as JSON. A partial directory with other inputs is not resumed.
+        replace: replace an existing directory, and start again if the partial one has other inputs.
 
     Raises:
-        ValueError: when `path` exists already or a partial one was made from something else, and `replace` is off; when
-            another process is at it.
+        ValueError: when `path` exists or a partial directory has other inputs, and `replace` is off; when another
+            process is writing it.
     """
     path = Path(path)
-    check_free(path, replace=replace)
-    place = path.resolve()
-    partial = place.with_name(place.name + PARTIAL_SUFFIX)
+    check_output_path(path, replace=replace)
+    target = path.resolve()
+    partial = target.with_name(target.name + PARTIAL_SUFFIX)
     partial.mkdir(parents=True, exist_ok=True)
     with locked(partial):
-        _begin(partial, made_from, replace=replace)
+        _resume_or_clear(partial, made_from, replace=replace)
         try:
             yield partial
         except ValueError:
             shutil.rmtree(partial, ignore_errors=True)
             raise
-        _put_in_place(partial, place, replace=replace)
-        (place / MADE_FROM_FILE).unlink()
+        _rename_into_place(partial, target, replace=replace)
+        (target / MADE_FROM_FILE).unlink()
 
 
-def _begin(partial: Path, made_from: dict[str, Any], *, replace: bool) -> None:
+def _resume_or_clear(partial: Path, made_from: dict[str, Any], *, replace: bool) -> None:
     record = partial / MADE_FROM_FILE
-    begun_with = read_json(record) if record.is_file() else None
-    if begun_with == made_from:
-        for item in partial.glob(".*"):  # half-written by a process that was killed
+    before = read_json(record) if record.is_file() else None
+    if before == made_from:
+        for item in partial.glob(".*"):  # left half-written by a killed process
             item.unlink()
         return
-    if begun_with is not None and not replace:
-        changed = ", ".join(key for key in begun_with | made_from if begun_with.get(key) != made_from.get(key))
+    if before is not None and not replace:
+        changed = ", ".join(key for key in before | made_from if before.get(key) != made_from.get(key))
         raise ValueError(
-            f"`{partial}` was left unfinished with different {changed}; give what it was begun with, remove it, or "
-            "give --replace to begin anew"
+            f"`{partial}` is unfinished and was started with different {changed}; give the same as before to resume "
+            "it, or --replace to start again"
         )
     for item in partial.iterdir():
         item.unlink()
@@ -121,13 +121,13 @@ def _begin(partial: Path, made_from: dict[str, Any], *, replace: bool) -> None:
 
 @contextmanager
 def locked(directory: Path, lock_file: str = "") -> Iterator[None]:
-    """Keep other processes out of a directory. The kernel lets go of the lock when this one ends, however it ends.
+    """Lock a directory against other processes. The kernel releases the lock when this process ends in any way.
 
     Args:
-        lock_file: in the directory, to be locked in its place: NFS locks no directories.
+        lock_file: file in the directory to lock instead of it, since NFS cannot lock directories.
 
     Raises:
-        ValueError: when another process is at it.
+        ValueError: when another process holds the lock.
     """
     descriptor = os.open(directory / lock_file, os.O_RDWR | os.O_CREAT if lock_file else os.O_RDONLY, 0o644)
     try:
@@ -143,24 +143,27 @@ def _lock(descriptor: int, directory: Path) -> None:
     except BlockingIOError:
         raise ValueError(f"another process is writing `{directory}`; wait for it or end it") from None
     except OSError as error:
-        if error.errno not in _NO_LOCKS:
+        if error.errno not in _LOCKS_UNSUPPORTED:
             raise
-        print(f"warning: no locks where `{directory}` is: start nothing else that writes it", file=sys.stderr)
+        print(
+            f"warning: the file system of `{directory}` has no locks; do not start another process that writes it",
+            file=sys.stderr,
+        )
 
 
-_NO_LOCKS = (errno.EBADF, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
-"""What file systems without them say; NFS the first, of directories."""
+_LOCKS_UNSUPPORTED = (errno.EBADF, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+"""Errors of file systems without locks; EBADF is NFS's for directories."""
 
 
-def _put_in_place(temporary: Path, path: Path, *, replace: bool) -> None:
-    """One after the other, as there is no call for both: what was there comes back if the new one does not come."""
-    check_free(path, replace=replace)
+def _rename_into_place(temporary: Path, path: Path, *, replace: bool) -> None:
+    """Rename the old directory away, then the new one into its place; on an error, rename the old one back."""
+    check_output_path(path, replace=replace)
     for item in (temporary, *temporary.rglob("*")):
         if not item.is_symlink() and (item.is_file() or item.is_dir()):
             _sync(item)
     old = temporary.with_name(temporary.name + ".old")
     if path.exists() and old.exists():
-        shutil.rmtree(old)  # a process was killed while it removed it
+        shutil.rmtree(old)  # left by a process that was killed while removing it
     try:
         if path.exists():
             os.rename(path, old)
@@ -172,22 +175,18 @@ def _put_in_place(temporary: Path, path: Path, *, replace: bool) -> None:
         shutil.rmtree(old, ignore_errors=True)
 
 
-def check_free(path: Path, *, replace: bool) -> None:
-    """Whether a directory can be written, before the work.
-
-    Raises:
-        ValueError: when there is one and it is not to be replaced.
-    """
+def check_output_path(path: Path, *, replace: bool) -> None:
+    """Raise ValueError, before any work, if a directory exists and is not to be replaced."""
     if os.path.lexists(path) and not (replace and path.is_dir()):
-        raise ValueError(f"already exists: `{path}`; remove it, choose another, or give --replace")
+        raise ValueError(f"already exists: `{path}`; remove it, choose another path, or give --replace")
 
 
 @contextmanager
-def naming(path: Path, *, instead_of: str | Path | None = None) -> Iterator[None]:
-    """Let an OSError name the file that is written; that of a full disk names none.
+def name_in_errors(path: Path, *, instead_of: str | Path | None = None) -> Iterator[None]:
+    """Set the file name of an OSError raised inside; a full disk, for example, names no file.
 
     Args:
-        instead_of: a temporary path.
+        instead_of: temporary path to replace by `path`.
     """
     try:
         yield
@@ -198,12 +197,12 @@ def naming(path: Path, *, instead_of: str | Path | None = None) -> Iterator[None
 
 
 def atomic_write(path: str | Path, data: bytes) -> None:
-    """Write a file so that it is whole or as it was before."""
+    """Write a file that is complete or, after an error, as before."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
-        with naming(path, instead_of=temporary):
+        with name_in_errors(path, instead_of=temporary):
             with os.fdopen(descriptor, "wb") as file:
                 file.write(data)
             os.chmod(temporary, 0o644)
@@ -216,23 +215,22 @@ def atomic_write(path: str | Path, data: bytes) -> None:
 
 
 def _sync(path: Path) -> None:
-    """Wait until a file's content, or a folder's names, are on the disk: a new name may get there sooner than what it
-    stands for."""
+    """Wait until the content of a file, or the names in a folder, are on disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     except OSError as error:
-        if error.errno not in _NO_SYNC:
+        if error.errno not in _SYNC_UNSUPPORTED:
             raise
     finally:
         os.close(descriptor)
 
 
-_NO_SYNC = (errno.EINVAL, errno.EBADF, errno.ENOSYS, errno.EOPNOTSUPP)
-"""What file systems say that cannot, some of folders alone."""
+_SYNC_UNSUPPORTED = (errno.EINVAL, errno.EBADF, errno.ENOSYS, errno.EOPNOTSUPP)
+"""Errors of file systems that cannot sync, or cannot sync folders."""
 
 
 def sha256(path: str | Path) -> str:
-    """SHA-256 of a regular file, hexadecimal."""
+    """Return the SHA-256 of a regular file, hexadecimal."""
     with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

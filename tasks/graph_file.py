@@ -1,7 +1,8 @@
-"""Read from a graph's file which other files hold its weights, and how many positions it has, without reading weights
-and without the package `onnx`, which no server has.
+"""Scan an ONNX file for the names of its weight files and its number of positions.
 
-Source: onnx.proto3 of ONNX 1.19 for the numbers of fields; protobuf.dev/programming-guides/encoding for the rest.
+Reads no weights, and does not need the package `onnx`, which a server does not install.
+
+Source: onnx.proto3 of ONNX 1.19 for field numbers, protobuf.dev/programming-guides/encoding for the encoding.
 """
 
 from __future__ import annotations
@@ -23,59 +24,59 @@ _MESSAGES = {
     "sparse tensor": {1: "tensor", 2: "tensor"},
     "tensor": {13: "entry"},
 }
-"""Messages on the way to tensors, by the field that holds them."""
+"""Message -> field number -> message in that field, for all messages that may contain tensors."""
 _DIMS, _NAME = 1, 8
 _KEY, _VALUE = 1, 2
 _READ = {_DIMS, _NAME, _KEY, _VALUE}
-"""Fields that are read. A message has few of these, but may have any number of others, such as weights."""
+"""Fields that are read. A message has few of these, and possibly many others, such as weights."""
 _LOCATION = b"location"
 _POSITIONS = ("embeddings.position.weight", "position_embeddings.weight")
-"""Ends of the names of tables of learnt positions, in our graphs and in those of transformers."""
+"""Last parts of the names of learnt position tables, in our graphs and in those of transformers."""
 _MAX_NAME_BYTES = 4096
 
 
 @dataclass(frozen=True)
 class GraphFile:
-    """Properties of a graph that are needed before it is loaded."""
+    """Properties of a graph that are checked before it is loaded."""
 
     weight_files: frozenset[str] = frozenset()
-    """Other files that hold weights, as the graph names them."""
+    """Names of the files beside the graph that hold weights."""
     num_positions: int | None = None
-    """Longest sequence, where the graph has learnt positions under a known name."""
+    """Longest sequence; None without a table of learnt positions under a known name."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Field:
     number: int
     start: int
-    """Where its bytes begin; of a number, the number."""
+    """Position of its first byte; for a number, the number itself."""
     end: int
 
 
 def read_graph_file(path: Path) -> GraphFile:
-    """Scan a graph as far as it can be read; ONNX Runtime refuses one that cannot.
+    """Scan a graph up to its first broken byte; ONNX Runtime refuses broken graphs later.
 
     Raises:
-        ValueError, OSError: when there is no such file.
+        ValueError, OSError: as `open_regular`.
     """
     names, lengths = set[str](), list[int]()
     with open_regular(path) as file, suppress(EOFError):
         size = path.stat().st_size
-        found = [("model", 0, size)]
-        while found:
-            message, start, end = found.pop()
+        pending = [("model", 0, size)]
+        while pending:
+            message, start, end = pending.pop()
             inner = _MESSAGES.get(message, {})
             fields = [item for item in _fields(file, start, end) if item.number in inner or item.number in _READ]
             if message == "entry":
                 names.update(_locations(file, fields))
             elif message == "tensor":
                 lengths += _num_positions(file, fields)
-            found += [(inner[item.number], item.start, item.end) for item in fields if item.number in inner]
+            pending += [(inner[item.number], item.start, item.end) for item in fields if item.number in inner]
     return GraphFile(frozenset(names), min(lengths, default=None))
 
 
 def _fields(file: BufferedReader, start: int, end: int) -> Iterator[_Field]:
-    """Yield the fields of a message. Fields in a group count as its own: finding too many is better than too few."""
+    """Yield the fields of a message. Fields of a group count as its own: better to find too many than too few."""
     while start < end:
         file.seek(start)
         tag = _number(file)
@@ -121,7 +122,7 @@ def _num_positions(file: BufferedReader, fields: list[_Field]) -> list[int]:
     if not any(name.endswith(_POSITIONS) for name in names):
         return []
     for item in fields:
-        if item.number == _DIMS:  # a number, or several packed into bytes
+        if item.number == _DIMS:  # one number, or several packed into bytes
             if item.start == item.end:
                 return [item.start]
             file.seek(item.start)

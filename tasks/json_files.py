@@ -1,4 +1,4 @@
-"""JSON that users may have edited: whatever is wrong with it gets one line that names the file."""
+"""Read JSON files that users may edit; every mistake becomes one line that names the file."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from pathlib import Path
 from typing import Any
 
 from tasks.regular import read_regular
-from tasks.text_streams import refuse_wide
+from tasks.text_streams import refuse_utf16
 
 
 def read_json_value(path: Path, max_bytes: int | None = None) -> Any:
-    """Return the JSON value in a file, of at most `max_bytes` where that is given.
+    """Return the JSON value in a file.
 
     Raises:
-        ValueError: naming the file, when it is broken.
+        ValueError: naming the file, when it is not JSON or larger than `max_bytes`.
     """
     try:
         data = read_regular(path, max_bytes)
-        refuse_wide(data, "it")
+        refuse_utf16(data, "it")
         return json.loads(data.decode())
     except (ValueError, RecursionError) as error:
         raise ValueError(f"broken JSON in `{path}`: {error}") from error
 
 
 def read_json(path: Path, max_bytes: int | None = None) -> dict[str, Any]:
-    """Return the JSON object in a file, of at most `max_bytes` where that is given.
+    """Return the JSON object in a file.
 
     Raises:
-        ValueError: naming the file, when it holds something else.
+        ValueError: naming the file, when it is not a JSON object or larger than `max_bytes`.
     """
     values = read_json_value(path, max_bytes)
     if not isinstance(values, dict):
@@ -37,10 +37,10 @@ def read_json(path: Path, max_bytes: int | None = None) -> dict[str, Any]:
 
 
 def read_flag(values: dict[str, Any], key: str, path: Path, *, default: bool = False) -> bool:
-    """What one of the keys of an object says, yes or no.
+    """Return the value of a key that must be true or false.
 
     Raises:
-        ValueError: naming the file and the key, when it says something else.
+        ValueError: naming the file and the key.
     """
     value = values.get(key, default)
     if not isinstance(value, bool):

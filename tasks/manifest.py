@@ -20,7 +20,7 @@ from typing import Any, Literal, get_args
 from tasks.base import TaskSettings
 from tasks.bounds import MAX_BATCH_TOKENS, MAX_THREADS, check_bounds
 from tasks.machine import VNNI, available_cpus, cpu_flags
-from tasks.providers import CPU, CUDA, OPENVINO, TENSORRT, with_streams
+from tasks.providers import CPU, CUDA, OPENVINO, TENSORRT, add_openvino_streams
 from tasks.registry import settings_from_dict, settings_to_dict
 
 MANIFEST_FILE = "manifest.json"
@@ -28,33 +28,29 @@ FORMAT = 1
 MAX_MANIFEST_BYTES = 16 * 2**20
 """Largest manifest, far above any real one."""
 MAX_DEPTH = 100
-"""Levels of objects and lists in each other; far more are more than readers and writers of JSON reach down to."""
+"""Deepest nesting of objects and lists, below the limits of readers and writers of JSON."""
 Precision = Literal["fp32", "fp16", "int8"]
 
 
 def check_precision(precision: str) -> None:
-    """Refuse a precision that graphs do not come in.
-
-    Raises:
-        ValueError: naming those that there are.
-    """
+    """Raise ValueError, naming the allowed values, for an unknown precision."""
     if precision not in get_args(Precision):
         raise ValueError(f"unknown precision: `{precision}` (one of: {', '.join(get_args(Precision))})")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Execution:
-    """How to run the graph: chosen by measurement at export, obeyed by the server."""
+    """How to run the graph: chosen by measurement at export, used as is by the server."""
 
     provider: str = CPU
     provider_options: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """What the provider is told, by ONNX Runtime's names."""
+    """Options of the provider, by ONNX Runtime's names."""
     max_batch_tokens: int = 512
-    """Cap of a batch in padded tokens."""
+    """Largest batch in padded tokens."""
     num_threads: int = 1
-    """Cores for one batch; as many batches run at the same time as there are cores for."""
+    """Cores for one batch. As many batches run at the same time as there are cores for."""
     disabled_optimizers: tuple[str, ...] = ()
-    """Load-time optimisers of ONNX Runtime to switch off."""
+    """Graph optimizers of ONNX Runtime to switch off at loading."""
 
     def __post_init__(self) -> None:
         check_bounds(
@@ -63,29 +59,34 @@ class Execution:
 
     @property
     def providers(self) -> list[tuple[str, dict[str, str]]]:
-        """As ONNX Runtime's InferenceSession takes them. OpenVINO has threads of its own: all cores, in as many streams
-        as batches run at the same time; what TensorRT leaves over goes to CUDA."""
+        """Providers and options for ONNX Runtime's InferenceSession.
+
+        OpenVINO gets all cores, and one stream for each batch that runs at the same time. TensorRT leaves nodes that it
+        does not support to CUDA.
+        """
         options = dict(self.provider_options)
         if self.provider == OPENVINO:
             num_cores = available_cpus()
             num_streams = max(1, num_cores // self.num_threads)
-            options = with_streams(options, num_streams=num_streams, num_threads=num_cores)
+            options = add_openvino_streams(options, num_streams=num_streams, num_threads=num_cores)
         return [(self.provider, options), *([(CUDA, {})] if self.provider == TENSORRT else [])]
 
     @property
     def session_options(self) -> dict[str, Any]:
-        """Attributes of ONNX Runtime's SessionOptions: what is measured at export is what is served."""
+        """Attributes of ONNX Runtime's SessionOptions, the same at export and in the server."""
         return {
             "intra_op_num_threads": self.num_threads,
             "inter_op_num_threads": 1,
-            "enable_mem_pattern": False,  # it keeps a plan for every shape, and here every batch has its own
+            "enable_mem_pattern": False,  # it keeps a plan for every shape, and most batches have a new shape
         }
 
     @property
     def session_config(self) -> dict[str, str]:
-        """Entries of ONNX Runtime's session configuration: idle threads leave the cores to others, sums of integers do
-        not overflow where there is no VNNI (with it, the same entry would only be slow), and OpenVINO has to compute
-        all of the graph."""
+        """Entries of ONNX Runtime's session configuration.
+
+        Idle threads do not spin. Without VNNI, int8 products use a mode that cannot overflow (with VNNI it would only
+        be slower). OpenVINO must compute the whole graph.
+        """
         entries = {"session.intra_op.allow_spinning": "0", "session.inter_op.allow_spinning": "0"}
         entries |= {} if VNNI & cpu_flags() else {"session.x64quantprecision": "1"}
         return entries | ({"session.disable_cpu_ep_fallback": "1"} if self.provider == OPENVINO else {})
@@ -93,7 +94,7 @@ class Execution:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """`manifest.json`."""
+    """Content of `manifest.json`."""
 
     name: str
     version: str
@@ -109,34 +110,34 @@ class Manifest:
     """SHA-256 of each file, hexadecimal."""
     execution: Execution = field(default_factory=Execution)
     provenance: Mapping[str, Any] = field(default_factory=dict)
-    """Checkpoint digest, data digests, configuration, versions."""
+    """Digests of checkpoint and data, configuration, versions."""
     scores: Mapping[str, Any] = field(default_factory=dict)
-    """Scores on the dev set, and how far the graph is from PyTorch."""
+    """Scores on the dev set, and differences between the graph and PyTorch."""
     truncate: bool = False
-    """Whether texts that are too long are cut where a request does not say: the scores are of such texts, cut."""
+    """True if texts that are too long are truncated unless a request says otherwise, as in the evaluation."""
 
     def __post_init__(self) -> None:
         check_precision(self.precision)
         check_bounds(self, {"opset": (1, 1000), "hidden_size": (1, 65_536), "vocab_size": (1, 2**24)})
 
     def to_json(self) -> str:
-        """The text of `manifest.json`.
+        """Return the text of `manifest.json`.
 
         Raises:
-            ValueError: naming the key of what `check_json` refuses.
+            ValueError: as `check_json`.
         """
         values = asdict(self) | {"settings": settings_to_dict(self.settings)}
         if not self.truncate:
-            del values["truncate"]  # earlier servers do not know it
+            del values["truncate"]  # unknown to older servers
         check_json(values)
         return json.dumps({"format": FORMAT, **values}, indent=2, ensure_ascii=False) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> Manifest:
-        """Read `manifest.json`.
+        """Parse the text of `manifest.json`.
 
         Raises:
-            ValueError: naming the key that is missing, unknown or wrong, or of what `check_json` refuses.
+            ValueError: naming the key that is missing, unknown or wrong.
         """
         values = json.loads(text)
         if not isinstance(values, dict) or values.get("format") != FORMAT:
@@ -153,33 +154,31 @@ class Manifest:
 
 
 def check_json(value: Any, *path: str) -> None:
-    """Refuse what other readers of JSON would: NaN, infinity, halves of surrogate pairs, which UTF-8 has not, and what
-    lies deeper than `MAX_DEPTH`.
+    """Raise ValueError for JSON that other readers refuse.
+
+    That is NaN, infinity, halves of surrogate pairs (which UTF-8 cannot encode), and nesting beyond `MAX_DEPTH`.
 
     Args:
-        path: keys of the objects that it stands in.
-
-    Raises:
-        ValueError: naming the key.
+        path: keys of the objects around the value, for the message.
     """
     if len(path) > MAX_DEPTH:
         raise ValueError(f"{path[0]} is nested deeper than {MAX_DEPTH} levels")
     if isinstance(value, Mapping):
         for key, item in value.items():
             if not _is_utf8(str(key)):
-                raise ValueError(f"a key{' of ' * bool(path)}{_place(path)} cannot be written as UTF-8: {key!a}")
+                raise ValueError(f"a key{' of ' * bool(path)}{_dotted(path)} cannot be written as UTF-8: {key!a}")
             check_json(item, *path, str(key))
     elif isinstance(value, (list, tuple)):
         for item in value:
             check_json(item, *path, "")
     elif isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"{_place(path)} must be a finite number: `{value}`")
+        raise ValueError(f"{_dotted(path)} must be a finite number: `{value}`")
     elif isinstance(value, str) and not _is_utf8(value):
-        raise ValueError(f"{_place(path)} cannot be written as UTF-8: {value!a}")
+        raise ValueError(f"{_dotted(path)} cannot be written as UTF-8: {value!a}")
 
 
-def _place(path: Sequence[str]) -> str:
-    """Path of a value, without its places in lists."""
+def _dotted(path: Sequence[str]) -> str:
+    """Return the keys of a path, without list positions, joined by dots."""
     return ".".join(filter(None, path))
 
 

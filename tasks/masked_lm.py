@@ -1,4 +1,4 @@
-"""Masked language modelling on text: the tokens that fit at each [MASK]."""
+"""Masked language modelling: the most probable tokens at each [MASK] of a text."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import ClassVar
 
 import numpy as np
 
-from tasks._encode import Reading, check_length, fit_text, raise_if_invalid, tokenize_texts
+from tasks._encode import check_length, fit_text, raise_if_invalid, tokenize_texts
 from tasks.base import InvalidExample, Outputs, Task, TaskSettings
 from tasks.features import Features
 
-ROWS = 16
-"""[MASK]s of a text that are computed at once: hundreds with a large vocabulary would take hundreds of megabytes."""
+MASKS_PER_BLOCK = 16
+"""[MASK]s computed at a time: hundreds of them, with a large vocabulary, would take hundreds of megabytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClozeExample:
-    """A text with [MASK] in it, and the tokens that stood there where known."""
+    """A text with [MASK] in it, and the original tokens if known."""
 
     text: str
     tokens: tuple[str, ...] = ()
@@ -29,13 +29,13 @@ class MaskPrediction:
     """Log-probabilities at each [MASK]."""
 
     log_probs: np.ndarray
-    """[masks, vocabulary] float32; a network may have more ids, for padding, whose share is missing from the sum."""
+    """[masks, vocabulary] float32. A network may have more ids, for padding; their probability is missing here."""
 
     def top(self, mask: int, count: int) -> list[tuple[int, float]]:
-        """The likeliest token ids at one mask with their probabilities, likeliest first."""
+        """Return the `count` most probable token ids at one mask with their probabilities, most probable first."""
         row = self.log_probs[mask]
         count = min(count, len(row))
-        least = np.partition(row, -count)[-count]  # sorting a whole vocabulary takes 50 times as long
+        least = np.partition(row, -count)[-count]  # 50 times as fast as sorting the whole vocabulary
         candidates = np.flatnonzero(~(row < least))
         order = candidates[np.argsort(-row[candidates], kind="stable")][:count]
         return [(int(index), float(np.exp(row[index]))) for index in order]
@@ -43,12 +43,12 @@ class MaskPrediction:
 
 @dataclass(frozen=True)
 class MaskedLMSettings(TaskSettings):
-    """Nothing beyond the length."""
+    """Length."""
 
 
 @dataclass(frozen=True)
 class MaskedLM(Task[ClozeExample, Features, MaskPrediction, MaskedLMSettings]):
-    """Examples are texts with [MASK], predictions are distributions over the vocabulary at each of them."""
+    """Predicts a distribution over the vocabulary at each [MASK] of a text."""
 
     name: ClassVar[str] = "masked-lm"
     settings_type: ClassVar[type[TaskSettings]] = MaskedLMSettings
@@ -58,22 +58,23 @@ class MaskedLM(Task[ClozeExample, Features, MaskPrediction, MaskedLMSettings]):
     def encode(self, examples: Sequence[ClozeExample], *, truncate: bool = True) -> list[list[Features]]:
         invalid: list[InvalidExample] = []
         max_length = self.settings.max_seq_length
-        reading = Reading(keep=max_length, enough=None if truncate else max_length)
-        tokens = tokenize_texts(self.tokenizer, [example.text for example in examples], "text", invalid, reading)
+        texts = [example.text for example in examples]
+        stop_after = None if truncate else max_length
+        tokens = tokenize_texts(self.tokenizer, texts, "text", invalid, max_ids=max_length, stop_after=stop_after)
         for index, item in enumerate(tokens):
             if not truncate:
-                check_length(index, "text", len(item) + 2, max_length, invalid, is_whole=item.is_whole)
+                check_length(index, "text", len(item) + 2, max_length, invalid, is_complete=item.is_complete)
             if len(item) and not (item.ids[: max_length - 2] == self.tokenizer.mask_id).any():
                 invalid.append(InvalidExample(index, "text", "no `[MASK]` among the tokens that fit"))
         raise_if_invalid(invalid)
         return [[fit_text(self.tokenizer, item, max_length)] for item in tokens]
 
     def decode(self, example: ClozeExample, features: Sequence[Features], outputs: Sequence[Outputs]) -> MaskPrediction:
-        logits, places = outputs[0]["logits"], np.flatnonzero(features[0].input_ids == self.tokenizer.mask_id)
-        log_probs = np.empty((len(places), min(self.tokenizer.vocab_size, logits.shape[-1])), np.float32)
-        for first in range(0, len(places), ROWS):
-            part = slice(first, first + ROWS)
-            log_probs[part] = log_softmax(logits[places[part]])[:, : self.tokenizer.vocab_size]
+        logits, positions = outputs[0]["logits"], np.flatnonzero(features[0].input_ids == self.tokenizer.mask_id)
+        log_probs = np.empty((len(positions), min(self.tokenizer.vocab_size, logits.shape[-1])), np.float32)
+        for first in range(0, len(positions), MASKS_PER_BLOCK):
+            rows = slice(first, first + MASKS_PER_BLOCK)
+            log_probs[rows] = log_softmax(logits[positions[rows]])[:, : self.tokenizer.vocab_size]
         return MaskPrediction(log_probs=log_probs)
 
     def score(self, examples: Sequence[ClozeExample], predictions: Sequence[MaskPrediction]) -> dict[str, float]:
@@ -89,6 +90,6 @@ class MaskedLM(Task[ClozeExample, Features, MaskPrediction, MaskedLMSettings]):
 
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:
-    """Log-softmax over the last axis, float32."""
+    """Return the log-softmax over the last axis as float32."""
     shifted = logits.astype(np.float64) - logits.max(axis=-1, keepdims=True)
     return (shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))).astype(np.float32)

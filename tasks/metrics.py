@@ -1,4 +1,4 @@
-"""Scores of predictions against the truth, by their official definitions: fractions of 1, or correlations."""
+"""Scores by their official definitions: fractions between 0 and 1, correlations, losses and errors."""
 
 from __future__ import annotations
 
@@ -13,40 +13,40 @@ import numpy as np
 from tasks.languages import split_characters, written_without_spaces
 from tasks.tags import chunks
 
-CHARACTERS = " (characters)"
-"""Ends the names of scores of answers that were counted by characters."""
+CHARACTERS_SUFFIX = " (characters)"
+"""End of the names of scores that were computed by characters."""
 
 
 def is_loss(name: str) -> bool:
-    """Whether less of a score is better. A label may be called so, too: its F1 is none."""
+    """Return whether a lower score is better. An F1 is never a loss, even of a label called `loss`."""
     return name.endswith(("loss", "error")) and "f1_" not in name
 
 
-def headline(scores: Mapping[str, float]) -> tuple[str, float] | None:
-    """The first of scores that is no loss: what a model is judged by; None where there are none."""
+def main_score(scores: Mapping[str, float]) -> tuple[str, float] | None:
+    """Return the first score that is no loss, by which a model is judged; None if there is none."""
     return next(((name, score) for name, score in scores.items() if not is_loss(name)), None)
 
 
 def accuracy(labels: Sequence[object], predictions: Sequence[object]) -> float:
-    """Share of predictions that equal their label."""
+    """Return the fraction of predictions that equal their label."""
     return float(np.mean([label == prediction for label, prediction in zip(labels, predictions, strict=True)]))
 
 
 def macro_f1(labels: Sequence[str], predictions: Sequence[str]) -> float:
-    """Mean over the labels seen (in truth or prediction) of each label's F1; 0 for a label never found."""
+    """Return the mean F1 of the labels that occur in labels or predictions."""
     true, predicted = Counter(labels), Counter(predictions)
     correct = Counter(label for label, prediction in zip(labels, predictions, strict=True) if label == prediction)
     return float(np.mean([2 * correct[label] / (true[label] + predicted[label]) for label in true | predicted]))
 
 
 def label_f1(labels: Sequence[str], predictions: Sequence[str], label: str) -> float:
-    """F1 of one label; 0 where it is neither true nor predicted."""
+    """Return the F1 of one label; 0 if it occurs neither in labels nor in predictions."""
     hits = sum(true == predicted == label for true, predicted in zip(labels, predictions, strict=True))
     return 2 * hits / max(1, list(labels).count(label) + list(predictions).count(label))
 
 
 def matthews_correlation(labels: Sequence[str], predictions: Sequence[str]) -> float:
-    """Correlation of truth and prediction, for any number of labels; 0 where either is constant.
+    """Return the Matthews correlation for any number of labels; 0 if labels or predictions are constant.
 
     Source: Gorodkin 2004, "Comparing two K-category assignments by a K-category correlation coefficient".
     """
@@ -60,8 +60,8 @@ def matthews_correlation(labels: Sequence[str], predictions: Sequence[str]) -> f
 def classification_scores(
     labels: Sequence[str], predictions: Sequence[str], names: Sequence[str] = ()
 ) -> dict[str, float]:
-    """Accuracy, macro-averaged F1, Matthews correlation (GLUE's score of CoLA) and, of two labels, the F1 of each (that
-    of the positive one is GLUE's score of MRPC and QQP).
+    """Return accuracy, macro F1, Matthews correlation (GLUE's CoLA) and, with two labels, the F1 of each (the F1 of
+    the positive label is GLUE's score of MRPC and QQP).
 
     Args:
         names: all labels of the model.
@@ -75,23 +75,23 @@ def classification_scores(
 
 
 def regression_scores(labels: Sequence[float], predictions: Sequence[float]) -> dict[str, float]:
-    """Pearson's and Spearman's correlation (GLUE's scores of STS-B), between -1 and 1, and the mean absolute error.
+    """Return Pearson's and Spearman's correlation (GLUE's scores of STS-B) and the mean absolute error.
 
     Args:
         labels: true numbers; the error is in their unit.
         predictions: as many numbers.
 
     Returns:
-        Scores by name; correlations are 0 where either side is constant, and all are NaN where a number is none.
+        Scores by name. Correlations are 0 if either list is constant; all scores are NaN if a number is not finite.
     """
     truth, found = np.asarray(labels, dtype=np.float64), np.asarray(predictions, dtype=np.float64)
     return correlations(labels, predictions) | {"mean_absolute_error": float(np.abs(truth - found).mean())}
 
 
 def correlations(labels: Sequence[float], predictions: Sequence[float]) -> dict[str, float]:
-    """Pearson's and Spearman's correlation, as in `regression_scores`."""
+    """Return Pearson's and Spearman's correlation, as in `regression_scores`."""
     if len(labels) != len(predictions):
-        raise ValueError(f"{len(predictions)} predictions for {len(labels)} labels: one list is shorter")
+        raise ValueError(f"need one prediction per label: `{len(predictions)}` predictions, `{len(labels)}` labels")
     truth, found = np.asarray(labels, dtype=np.float64), np.asarray(predictions, dtype=np.float64)
     return {"pearson": _correlation(truth, found), "spearman": _correlation(_ranks(truth), _ranks(found))}
 
@@ -105,7 +105,7 @@ def _correlation(first: np.ndarray, second: np.ndarray) -> float:
 
 
 def _ranks(values: np.ndarray) -> np.ndarray:
-    """Ranks from 0, equal values sharing the mean of theirs; NaN has none."""
+    """Return ranks from 0; equal values get the mean of their ranks, NaN gets NaN."""
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
     return np.where(np.isnan(values), np.nan, (np.cumsum(counts) - (counts + 1) / 2)[inverse])
 
@@ -113,10 +113,10 @@ def _ranks(values: np.ndarray) -> np.ndarray:
 def tagging_scores(
     tags: Sequence[Sequence[str]], predictions: Sequence[Sequence[str]], labels: Collection[str] = ()
 ) -> dict[str, float]:
-    """F1, precision and recall over entities (right when type and both ends are), and accuracy over words.
+    """Return F1, precision and recall of entities (correct if type and both ends are), and accuracy of words.
 
     Args:
-        labels: all tags there are, as `chunks` takes them; by default those of `tags` and `predictions`.
+        labels: all labels of the model, as for `chunks`; by default those of `tags` and `predictions`.
     """
     known = frozenset(labels or {tag for rows in (tags, predictions) for item in rows for tag in item})
     true, found = (
@@ -136,18 +136,20 @@ def tagging_scores(
 def squad_scores(
     predictions: Sequence[str], answers: Sequence[Sequence[str]], *, characters: bool | None = None
 ) -> dict[str, float]:
-    """Exact match and F1 of SQuAD: for each question the best over its accepted answers, averaged over questions; where
-    some questions have answers and some have none, over either kind too (HasAns, NoAns).
+    """Return exact match and F1 of SQuAD: the best over the accepted answers of each question, averaged over questions.
+
+    If some questions have answers and some have none, also the averages over each kind (HasAns, NoAns).
 
     Args:
         predictions: predicted texts, empty for "no answer".
-        answers: accepted texts of each question; none for an unanswerable one, which only an empty prediction meets.
-        characters: score by the rule of CMRC 2018, and say so in the names of the scores (`f1 (characters)`), rather
-            than by SQuAD's; decided by the script of the answers where not given.
+        answers: accepted texts of each question; none for an unanswerable one, for which only an empty prediction is
+            right.
+        characters: score by characters, as CMRC 2018 does, and mark the names of the scores (`f1 (characters)`); None
+            to decide by the script of the answers.
 
-    Source: the official evaluation scripts of SQuAD v1.1 and v2.0 (which agree on answerable questions). As in the
-    v2.0 script, accepted answers that normalise to nothing are left out. By characters, the script of CMRC 2018: texts
-    match when their `split_characters` do, and F1 is that of their longest common run.
+    Source: the official evaluation scripts of SQuAD v1.1 and v2.0, which agree on answerable questions. As in the v2.0
+    script, accepted answers that normalize to nothing are ignored. By characters: the evaluation script of CMRC 2018,
+    where texts match if their `split_characters` do, and F1 is that of their longest common substring.
     """
     if characters is None:
         characters = written_without_spaces([text for accepted in answers for text in accepted])
@@ -157,15 +159,15 @@ def squad_scores(
     if has_answer.any() and not has_answer.all():
         for kind, chosen in (("has_answer", has_answer), ("no_answer", ~has_answer)):
             scores |= {f"{kind}_exact_match": float(exact[chosen].mean()), f"{kind}_f1": float(f1[chosen].mean())}
-    return {name + CHARACTERS: score for name, score in scores.items()} if characters else scores
+    return {name + CHARACTERS_SUFFIX: score for name, score in scores.items()} if characters else scores
 
 
 def squad_example_scores(
     predictions: Sequence[str], answers: Sequence[Sequence[str]], *, characters: bool
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Exact match and F1 of each question, [questions] float64 (see `squad_scores`)."""
+    """Return exact match and F1 of each question, [questions] float64 (see `squad_scores`)."""
     normalize: Callable[[str], Sequence[str]] = split_characters if characters else normalize_answer
-    answer_f1 = run_f1 if characters else token_f1
+    answer_f1 = substring_f1 if characters else token_f1
     exact, f1 = [], []
     for prediction, accepted in zip(predictions, answers, strict=True):
         golds = [answer for answer in accepted if normalize(answer)] or [""]
@@ -175,13 +177,13 @@ def squad_example_scores(
 
 
 def normalize_answer(text: str) -> str:
-    """Lower-case, drop ASCII punctuation and the articles a, an, the, and collapse white space."""
+    """Lower-case a text, drop ASCII punctuation and the articles a, an, the, and collapse white space."""
     text = "".join(char for char in text.lower() if char not in _PUNCTUATION)
     return " ".join(_ARTICLES.sub(" ", text).split())
 
 
 def token_f1(prediction: str, gold: str) -> float:
-    """F1 of the bags of normalised words; 1 when both are empty, 0 when one is."""
+    """Return the F1 of the bags of normalized words; 1 if both are empty, 0 if one is."""
     predicted_words, gold_words = normalize_answer(prediction).split(), normalize_answer(gold).split()
     if not predicted_words or not gold_words:
         return float(predicted_words == gold_words)
@@ -189,8 +191,8 @@ def token_f1(prediction: str, gold: str) -> float:
     return 2 * common / (len(predicted_words) + len(gold_words))
 
 
-def run_f1(prediction: str, gold: str) -> float:
-    """F1 of the longest run of characters (and words of other scripts) in both; 1 when both are empty, 0 when one is.
+def substring_f1(prediction: str, gold: str) -> float:
+    """Return the F1 of the longest common substring, in `split_characters`; 1 if both are empty, 0 if one is.
 
     Source: `calc_f1_score` of the evaluation script of CMRC 2018.
     """

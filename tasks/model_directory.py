@@ -1,8 +1,8 @@
 """The model directory: what export writes and the server reads.
 
     models/<name>/<version>/
-        model.onnx        the graph, self-contained but for
-        model.onnx.data   its weights, where they are too large for one file
+        model.onnx        the graph
+        model.onnx.data   its weights, if they are too large for one file
         tokenizer.json    the tokenizer
         manifest.json     everything the server must know, and where it came from
 
@@ -34,7 +34,7 @@ _VERSION = re.compile(r"[1-9][0-9]*")
 
 @dataclass(frozen=True)
 class ModelDirectory:
-    """A model directory whose digests were checked."""
+    """A model directory with checked digests."""
 
     path: Path
     manifest: Manifest
@@ -43,11 +43,11 @@ class ModelDirectory:
 
     @property
     def model_path(self) -> Path:
-        """The graph."""
+        """Path of the graph."""
         return self.path / MODEL_FILE
 
     def load_task(self) -> AnyTask:
-        """The task with its tokenizer and settings, as evaluated."""
+        """Return the task with its tokenizer and settings, as evaluated."""
         return create_task(self.manifest.task, Tokenizer.load(self.path), self.manifest.settings)
 
 
@@ -86,22 +86,22 @@ def read_model_directory(path: str | Path) -> ModelDirectory:
 
 
 def _check_graph(graph: GraphFile, manifest: Manifest, path: Path) -> None:
-    """Raise ValueError for weights without a digest, and for sequences longer than the graph has positions."""
+    """Raise ValueError for weight files without a digest, and for a max_seq_length above the positions of the graph."""
     if unlisted := sorted(graph.weight_files - manifest.files.keys()):
         raise ValueError(
-            f"`{path / MODEL_FILE}` is not what its manifest says: it reads weights from `{unlisted[0]}`, which is not "
-            "among the `files`; export the model again"
+            f"`{path / MODEL_FILE}` does not match its manifest: it reads weights from `{unlisted[0]}`, which `files` "
+            "lacks; export the model again"
         )
     length, limit = manifest.settings.max_seq_length, graph.num_positions
     if limit is not None and length > limit:
         raise ValueError(
-            f"`{path / MODEL_FILE}` is not what its manifest says: it has {limit} positions, fewer than max_seq_length "
+            f"`{path / MODEL_FILE}` does not match its manifest: it has {limit} positions, fewer than max_seq_length "
             f"`{length}`; export the model again"
         )
 
 
 def holds_manifest(path: Path) -> bool:
-    """Whether a directory has a manifest, of whatever version; what else is called so is none."""
+    """Return whether a directory has a manifest, of any version, and not another file of that name."""
     try:
         values = json.loads(read_regular(path / MANIFEST_FILE, MAX_MANIFEST_BYTES))
     except (OSError, ValueError, RecursionError):
@@ -110,24 +110,24 @@ def holds_manifest(path: Path) -> bool:
 
 
 def model_versions(models: str | Path) -> dict[str, list[Path]]:
-    """The version directories of each model under a directory of models, by name, lowest version first.
+    """Return the version directories of each model in a directory of models, by name, lowest version first.
 
     Raises:
-        ValueError: when there is no such directory, or no model in it.
-        OSError: when it, or a folder in it, cannot be read.
+        ValueError: when the directory is missing or has no model.
+        OSError: when the directory, or a folder in it, cannot be read.
     """
     folders = model_folders(models)
     found = {folder.name: versions for folder in folders if (versions := version_directories(folder))}
     if not found:
-        raise no_models(models)
+        raise no_models_error(models)
     return found
 
 
 def model_folders(models: str | Path) -> list[Path]:
-    """What may hold the versions of a model in a directory of models, by name.
+    """Return the folders with a valid model name in a directory of models, sorted.
 
     Raises:
-        ValueError: when there is no such directory.
+        ValueError: when the directory is missing.
         OSError: when it cannot be read.
     """
     models = Path(models)
@@ -137,7 +137,7 @@ def model_folders(models: str | Path) -> list[Path]:
 
 
 def version_directories(folder: Path) -> list[Path]:
-    """The version directories of a model, lowest version first; none where there is no folder.
+    """Return the version directories of a model, lowest version first; none if the folder is missing.
 
     Raises:
         OSError: when it cannot be read.
@@ -146,7 +146,7 @@ def version_directories(folder: Path) -> list[Path]:
 
 
 def version_paths(folder: Path) -> list[Path]:
-    """Return the same and links that may lead to no folder: following one may have to wait for other storage.
+    """Return the same without following links, which may be broken or wait for other storage.
 
     Raises:
         OSError: when the folder cannot be read.
@@ -164,19 +164,19 @@ def _may_be_folder(item: os.DirEntry[str]) -> bool:
     return item.is_symlink() or item.is_dir(follow_symlinks=False)
 
 
-def no_models(models: str | Path) -> ValueError:
-    """The error of a directory of models without any."""
+def no_models_error(models: str | Path) -> ValueError:
+    """Return the error for a directory of models without models."""
     return ValueError(f"no models in `{models}`; expected `{models}/<name>/<version>/{MANIFEST_FILE}`")
 
 
 def parse_model_path(path: str | Path) -> tuple[str, str]:
-    """Name and version out of `.../<name>/<version>`.
+    """Return name and version of `.../<name>/<version>`.
 
     Raises:
-        ValueError: when the path does not end so.
+        ValueError: when the path has another form.
     """
     path = Path(path)
     name, version = path.parent.name, path.name
     if not _NAME.fullmatch(name) or not _VERSION.fullmatch(version):
-        raise ValueError(f"a model directory is `.../<name>/<version>` with a whole number as version: `{path}`")
+        raise ValueError(f"not a model directory `.../<name>/<version>` with a whole number as version: `{path}`")
     return name, version

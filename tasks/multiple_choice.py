@@ -1,7 +1,7 @@
-"""Multiple choice: which of several continuations or answers fits (SWAG; section 4.4 of the paper).
+"""Multiple choice: select one of several continuations or answers (SWAG; section 4.4 of the BERT paper).
 
-Each choice is a sequence of its own, the given text first and the choice second; the model gives each a logit, and the
-softmax runs over the choices of one example. Examples may differ in their number of choices.
+Each choice is a sequence of its own, the given text first and the choice second. The model gives each sequence a logit;
+the softmax is over the choices of one example. Examples may differ in their number of choices.
 """
 
 from __future__ import annotations
@@ -12,29 +12,29 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tasks._encode import Reading, encode_pairs, raise_if_invalid, tokenize_texts
+from tasks._encode import encode_pairs, raise_if_invalid, tokenize_texts
 from tasks.base import InvalidExample, InvalidExamplesError, Outputs, Task, TaskSettings
 from tasks.classification import softmax
 from tasks.features import Features
 from tasks.metrics import accuracy
 
 MAX_REPEATED_CHARS = 1_000_000
-"""Of a question that stands before each choice: many choices would make far more text of it than came."""
+"""Limit of the question's length times the number of choices, since the question is repeated before each choice."""
 
 
 @dataclass(frozen=True, slots=True)
 class MultipleChoiceExample:
-    """Choices that follow a context, a question (or the start of the sentence to complete), or both."""
+    """Choices after a context, a question (or the beginning of a sentence to complete), or both."""
 
     choices: tuple[str, ...]
     context: str = ""
     question: str = ""
     label: int | None = None
-    """Number of the right choice, from 0."""
+    """Number of the right choice from 0, if known."""
     id: str = ""
 
     def texts(self, choice: str) -> tuple[str, str | None]:
-        """The two texts of a choice's sequence: with a context, the question stands before the choice."""
+        """Return the two texts of a choice's sequence. With a context, the question is put before the choice."""
         if self.context:
             return self.context, f"{self.question} {choice}" if self.question else choice
         return (self.question, choice) if self.question else (choice, None)
@@ -45,24 +45,24 @@ class MultipleChoicePrediction:
     """Probabilities over the choices."""
 
     scores: np.ndarray
-    """[choices] float32, sums to 1."""
+    """[choices] float32 probabilities."""
 
     @property
     def choice(self) -> int:
-        """Number of the likeliest choice."""
+        """Number of the most probable choice."""
         return int(self.scores.argmax())
 
 
 @dataclass(frozen=True)
 class MultipleChoiceSettings(TaskSettings):
-    """Nothing beyond the length."""
+    """Length."""
 
     max_seq_length: int = 128
 
 
 @dataclass(frozen=True)
 class MultipleChoice(Task[MultipleChoiceExample, Features, MultipleChoicePrediction, MultipleChoiceSettings]):
-    """Examples are choices with what they follow, predictions are probabilities over the choices."""
+    """Predicts probabilities over the choices of an example."""
 
     name: ClassVar[str] = "multiple-choice"
     settings_type: ClassVar[type[TaskSettings]] = MultipleChoiceSettings
@@ -71,15 +71,15 @@ class MultipleChoice(Task[MultipleChoiceExample, Features, MultipleChoicePredict
 
     def encode(self, examples: Sequence[MultipleChoiceExample], *, truncate: bool = True) -> list[list[Features]]:
         raise_if_invalid([item for index, example in enumerate(examples) for item in self._invalid(index, example)])
-        places = [(index, number) for index, example in enumerate(examples) for number in range(len(example.choices))]
-        texts = [examples[index].texts(examples[index].choices[number]) for index, number in places]
+        sources = [(index, number) for index, example in enumerate(examples) for number in range(len(example.choices))]
+        texts = [examples[index].texts(examples[index].choices[number]) for index, number in sources]
         firsts, seconds = [first for first, _ in texts], [second for _, second in texts]
         try:
             sequences = iter(
                 encode_pairs(self.tokenizer, firsts, seconds, self.settings.max_seq_length, truncate=truncate)
             )
         except InvalidExamplesError as error:
-            named = [_at_example(examples, places[item.index], item) for item in error.invalid]
+            named = [_name_field(examples, *sources[item.index], item) for item in error.invalid]
             raise InvalidExamplesError(list(dict.fromkeys(named))) from None
         return [[next(sequences) for _ in example.choices] for example in examples]
 
@@ -94,9 +94,9 @@ class MultipleChoice(Task[MultipleChoiceExample, Features, MultipleChoicePredict
                 f"{len(example.question)} characters before each of {count} choices, {MAX_REPEATED_CHARS} fit in all"
             )
             yield InvalidExample(index, "question", reason)
-        else:  # the two become one text, in which neither may be missing
+        else:  # question and choice become one text, in which an empty one would go unnoticed
             found: list[InvalidExample] = []
-            tokenize_texts(self.tokenizer, [example.question, *example.choices], "", found, Reading(keep=0, enough=0))
+            tokenize_texts(self.tokenizer, [example.question, *example.choices], "", found, max_ids=0, stop_after=0)
             for item in found:
                 name = f"choices[{item.index - 1}]" if item.index else "question"
                 yield InvalidExample(index, name, item.reason)
@@ -115,15 +115,10 @@ class MultipleChoice(Task[MultipleChoiceExample, Features, MultipleChoicePredict
         return {"id": example.id, "choice": prediction.choice, "scores": prediction.scores.tolist()}
 
 
-def _at_example(
-    examples: Sequence[MultipleChoiceExample], place: tuple[int, int], item: InvalidExample
+def _name_field(
+    examples: Sequence[MultipleChoiceExample], index: int, number: int, item: InvalidExample
 ) -> InvalidExample:
-    """What is wrong with a sequence, by the field that it comes from.
-
-    Args:
-        place: number of the example, and of the choice.
-    """
-    index, number = place
+    """Convert an invalid sequence, of choice `number` of example `index`, to the field that is invalid."""
     example = examples[index]
     if item.field == "text_pair" or not (example.context or example.question):
         return InvalidExample(index, f"choices[{number}]", item.reason)

@@ -1,6 +1,6 @@
-"""Execution providers of ONNX Runtime: which package has each, and what is said where one is missing.
+"""Execution providers of ONNX Runtime: their packages, and errors for a provider that is missing or does not start.
 
-`tasks` does not load ONNX Runtime; who has loaded it says what it found.
+`tasks` does not load ONNX Runtime; callers pass what it reports.
 """
 
 from __future__ import annotations
@@ -19,50 +19,45 @@ PACKAGES = {
     TENSORRT: "onnxruntime-gpu",
     OPENVINO: "onnxruntime-openvino",
 }
-"""Of each provider, the one that has it; only one of them can be installed at a time."""
+"""Provider -> package that has it; only one of the packages can be installed at a time."""
 
 
 def check_installed(provider: str, installed: Sequence[str]) -> None:
-    """Refuse a provider that the installed ONNX Runtime lacks.
+    """Raise ValueError, naming the package to install, if the installed ONNX Runtime lacks a provider.
 
     Args:
-        installed: what `onnxruntime.get_available_providers()` says.
-
-    Raises:
-        ValueError: naming what there is, and the package that has the provider.
+        installed: result of `onnxruntime.get_available_providers()`.
     """
     if provider not in installed:
         package = PACKAGES.get(provider, "a build of ONNX Runtime that has it")
         raise ValueError(
             f"execution provider is not installed: `{provider}` (available: {', '.join(installed)}); "
-            f"pip install {package}, after pip uninstall of the onnxruntime that is there"
+            f"pip uninstall the installed onnxruntime package, then pip install {package}"
         )
 
 
 def check_started(provider: str, started: Sequence[str]) -> None:
-    """Refuse a session for which ONNX Runtime took another provider.
+    """Raise ValueError if a session runs on another provider than requested.
 
     Args:
-        started: what the session's `get_providers()` says, which lacks those that failed.
-
-    Raises:
-        ValueError: naming the provider.
+        started: result of the session's `get_providers()`, which lacks those that failed.
     """
     if started[0] != provider:
         raise ValueError(
-            f"execution provider does not start: `{provider}` (started: {', '.join(started)}); see what "
-            f"{PACKAGES.get(provider, 'it')} requires of drivers and libraries"
+            f"execution provider does not start: `{provider}` (started: {', '.join(started)}); check "
+            f"the drivers and libraries that {PACKAGES.get(provider, 'it')} requires"
         )
 
 
-def with_streams(options: Mapping[str, str], *, num_streams: int, num_threads: int) -> dict[str, str]:
-    """OpenVINO's options with as many batches at the same time as there are streams; what they set already stays.
+def add_openvino_streams(options: Mapping[str, str], *, num_streams: int, num_threads: int) -> dict[str, str]:
+    """Return OpenVINO's options with a number of parallel streams, unless they set it already.
 
     Args:
+        num_streams: batches computed at the same time.
         num_threads: of all streams together.
 
     Raises:
-        ValueError: when the options hold no JSON where OpenVINO expects it.
+        ValueError: when `load_config` is no JSON object.
     """
     streams = {"NUM_STREAMS": str(num_streams), "INFERENCE_NUM_THREADS": str(num_threads)}
     text = options.get("load_config", "{}")

@@ -1,4 +1,4 @@
-"""The tasks by name, and their settings as plain dictionaries (in `task.json` of a checkpoint, and in the manifest)."""
+"""Tasks by name, and their settings as plain dictionaries for `task.json` and `manifest.json`."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ TASKS: dict[str, type[AnyTask]] = {
 
 
 def create_task(name: str, tokenizer: Tokenizer, settings: TaskSettings) -> AnyTask:
-    """The task of that name over a tokenizer."""
+    """Return the task of a name with a tokenizer and settings."""
     return TASKS[name](tokenizer, settings)
 
 
 def settings_to_dict(settings: TaskSettings) -> dict[str, Any]:
-    """Settings as JSON-compatible values."""
+    """Return settings as JSON-compatible values."""
     return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(settings).items()}
 
 
 def settings_from_dict(name: str, values: Mapping[str, Any]) -> TaskSettings:
-    """Settings of the task of that name.
+    """Return the settings of a task from JSON values.
 
     Raises:
         ValueError: naming the task or the key that is unknown, of the wrong type, or out of range.

@@ -1,4 +1,4 @@
-"""Regression: a number for a text or a pair of texts, as the similarity of two sentences (STS-B)."""
+"""Regression: a number for a text or a pair of texts, such as the similarity of two sentences (STS-B)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tasks.metrics import regression_scores
 
 @dataclass(frozen=True, slots=True)
 class RegressionExample:
-    """A text, or a pair of texts, and its number where known."""
+    """A text or pair of texts, and its number if known."""
 
     text: str
     text_pair: str | None = None
@@ -23,13 +23,13 @@ class RegressionExample:
 
 @dataclass(frozen=True)
 class RegressionSettings(TaskSettings):
-    """Length, and the unit of the labels: the network's answers are in it already."""
+    """Length, and mean and deviation of the labels. The network's outputs are in the unit of the labels."""
 
     max_seq_length: int = 128
     label_mean: float = 0.0
-    """Mean of the labels in training; 0 where not known."""
+    """Mean of the labels in training; 0 if unknown."""
     label_deviation: float = 1.0
-    """Standard deviation of the labels in training, by which errors can be judged; 1 where not known or constant."""
+    """Standard deviation of the labels in training, to judge errors by; 1 if unknown or constant."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -39,7 +39,7 @@ class RegressionSettings(TaskSettings):
 
 @dataclass(frozen=True)
 class Regression(Task[RegressionExample, Features, float, RegressionSettings]):
-    """Examples are texts or pairs, predictions are numbers."""
+    """Predicts a number for texts or pairs."""
 
     name: ClassVar[str] = "regression"
     settings_type: ClassVar[type[TaskSettings]] = RegressionSettings

@@ -1,4 +1,4 @@
-"""Reading of regular files only: opening a pipe waits for its writer, and a device may never end."""
+"""Read regular files only: opening a pipe waits for its writer, and a device may never end."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 
 
 def open_regular(path: str | Path) -> BufferedReader:
-    """Open a file for reading, without waiting for anything but its storage.
+    """Open a regular file for reading.
 
     Raises:
         ValueError: when it is a pipe, socket or device.
         OSError: when it cannot be read; IsADirectoryError for a folder.
     """
-    _check(path, os.stat(path).st_mode)  # before it is opened: opening is what makes some devices act
+    _check(path, os.stat(path).st_mode)  # before opening it, since opening has effects on some devices
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     try:
         _check(path, os.fstat(descriptor).st_mode)
@@ -26,15 +26,15 @@ def open_regular(path: str | Path) -> BufferedReader:
 
 
 def _check(path: str | Path, mode: int) -> None:
-    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # reading a folder raises an error of its own
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # reading a folder raises its own error
         raise ValueError(f"not a regular file: `{path}`; put a file in its place")
 
 
 def read_regular(path: str | Path, max_bytes: int | None = None) -> bytes:
-    """Return the content of a file.
+    """Return the content of a regular file.
 
     Raises:
-        ValueError: when it is a pipe, socket or device, or has more bytes.
+        ValueError: when it is a pipe, socket or device, or larger than `max_bytes`.
         OSError: when it cannot be read.
     """
     with open_regular(path) as file:

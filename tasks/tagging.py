@@ -1,7 +1,7 @@
-"""Tagging of words, as named entity recognition does (section 5.3 of the paper): a word's first token carries its tag.
+"""Tagging of words, as in named entity recognition (section 5.3 of the BERT paper): tags are predicted at first tokens.
 
-A sentence longer than max_seq_length is read in windows of whole words, so that every word gets a tag. They may
-overlap (doc_stride); a word then gets the tag of the window that shows it with the most context, as spans do.
+A sentence longer than max_seq_length is split into windows of whole words, so that every word gets a tag. If windows
+overlap (doc_stride), a word gets the tag of the window in which it has the most context, as with spans.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tasks.base import InvalidExample, Outputs, Task, TaskSettings, check_label_
 from tasks.bounds import MAX_SEQ_LENGTH, MAX_STRICT_LABELS, check_bounds
 from tasks.classification import softmax
 from tasks.features import Features
-from tasks.joined_words import rules_of
+from tasks.joined_words import joining_rules
 from tasks.metrics import tagging_scores
 from tasks.tags import best_tags, chunks
 from tasks.tokenizer import Tokenizer
@@ -26,13 +26,13 @@ from tasks.windows import max_context_owner
 
 
 class Offsets(Sequence[tuple[int, int]]):
-    """Sequence of places (start, end) in a text, in a tenth of the memory of a tuple."""
+    """Sequence of (start, end) in a text, in a tenth of the memory of tuples."""
 
     def __init__(self, bounds: np.ndarray) -> None:
-        """Make it.
+        """Copy the bounds.
 
         Args:
-            bounds: [places, 2] integers.
+            bounds: [spans, 2] integers.
         """
         self._bounds = bounds.astype(np.int32)
 
@@ -50,7 +50,7 @@ class Offsets(Sequence[tuple[int, int]]):
         return start, end
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
-        for first in range(0, len(self), 1024):  # no lists of pairs: many of these make the garbage collector run
+        for first in range(0, len(self), 1024):  # a list of all pairs would trigger the garbage collector
             starts, ends = self._bounds[first : first + 1024].T.tolist()
             yield from zip(starts, ends, strict=True)
 
@@ -63,23 +63,23 @@ class Offsets(Sequence[tuple[int, int]]):
 
 @dataclass(frozen=True, slots=True)
 class TaggingExample:
-    """The words of a sentence, and their tags where known."""
+    """The words of a sentence, and their tags if known."""
 
     words: tuple[str, ...]
     tags: tuple[str, ...] = ()
     source: str | None = None
-    """The text in which the words were found, at `offsets`; without one the words have a space between them."""
+    """Text of which the words are parts, at `offsets`; None if the words are joined by spaces."""
     offsets: Sequence[tuple[int, int]] = ()
-    """For each word, source[start:end] in code points."""
+    """(start, end) of each word in `source`, in code points."""
 
     @property
     def text(self) -> str:
-        """The source, or the words with a space between them."""
+        """The source, or the words joined by spaces."""
         return " ".join(self.words) if self.source is None else self.source
 
     @property
-    def places(self) -> Sequence[tuple[int, int]]:
-        """For each word, text[start:end] in code points."""
+    def word_offsets(self) -> Sequence[tuple[int, int]]:
+        """(start, end) of each word in `text`, in code points."""
         if self.source is not None:
             return self.offsets
         ends = list(accumulate(len(word) + 1 for word in self.words))
@@ -88,24 +88,24 @@ class TaggingExample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WordWindow(Features):
-    """Consecutive words of a sentence."""
+    """One window of consecutive words of a sentence."""
 
     first_word: int
     """Number of the first word in the sentence."""
     positions: np.ndarray
-    """[words] int32, where the first token of each word stands."""
+    """[words] int32 position of the first token of each word."""
     has_max_context: np.ndarray
-    """[words] bool: no other window shows this word with more context around it."""
+    """[words] bool: no other window has more context around this word."""
 
     @property
-    def tagged(self) -> tuple[np.ndarray, np.ndarray]:
-        """The words that get their tags here: numbers in the sentence, and where their first tokens stand."""
+    def tagged_words(self) -> tuple[np.ndarray, np.ndarray]:
+        """Words that are tagged in this window: numbers in the sentence, and positions of their first tokens."""
         return self.first_word + np.flatnonzero(self.has_max_context), self.positions[self.has_max_context]
 
 
 @dataclass(frozen=True, slots=True)
 class Entity:
-    """A run of words with its type: text[start:end] in code points of the example's text."""
+    """Consecutive words of one type: text[start:end] in code points of the example's text."""
 
     type: str
     start: int
@@ -117,17 +117,17 @@ class Entity:
 
 @dataclass(frozen=True, slots=True)
 class TaggingPrediction:
-    """A tag for each word, and the entities that the tags spell."""
+    """A tag for each word, and the entities that the tags encode."""
 
     tags: tuple[str, ...]
     scores: np.ndarray
-    """[words] float32, the probability of each tag."""
+    """[words] float32 probability of each tag."""
     entities: tuple[Entity, ...]
 
 
 @dataclass(frozen=True)
 class TaggingSettings(TaskSettings):
-    """Which tags there are."""
+    """Length, tags and windows, and rules for dividing running text into words."""
 
     max_seq_length: int = 128
     labels: tuple[str, ...] = ()
@@ -135,15 +135,15 @@ class TaggingSettings(TaskSettings):
     doc_stride: int = 0
     """Tokens from the start of one window to the start of the next; 0 for windows that do not overlap."""
     strict: bool = False
-    """Whether `I-` and `E-` only go on with an entity of their type, as in IOB2 and IOBES (`M-` and `L-` likewise). A
-    sentence then gets the likeliest such tags; otherwise each word gets its likeliest."""
+    """True if `I-`, `E-`, `M-` and `L-` only continue an entity of their type, as in IOB2 and IOBES. A sentence then
+    gets the most probable sequence of such tags; otherwise each word gets its most probable tag."""
     strict_ends: bool = False
-    """Whether entities end with `E-` or `S-`, as in IOE2 and IOBES (`L-`, `U-` and `W-` likewise), for which a sentence
-    gets the likeliest tags as well."""
+    """True if entities end with `E-`, `S-`, `L-`, `U-` or `W-`, as in IOE2 and IOBES. Decoded as with `strict`."""
     joined_marks: tuple[str, ...] = ()
-    """Marks that are part of a word of running text, as in the training data: see `JoinedWords`, as for `joined_words`.
-    Without any, each mark is a word of its own."""
+    """Punctuation marks that are part of words, as in the training data (see `JoinedWords`). By default each mark is a
+    word of its own."""
     joined_words: tuple[str, ...] = ()
+    """Words that begin or end with a mark (see `JoinedWords`)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -151,14 +151,14 @@ class TaggingSettings(TaskSettings):
         if self.doc_stride < 0:
             raise ValueError(f"doc_stride must not be negative: `{self.doc_stride}`")
         check_bounds(self, {"doc_stride": (0, MAX_SEQ_LENGTH)})
-        rules_of(self.joined_marks, self.joined_words)
+        joining_rules(self.joined_marks, self.joined_words)
         if (self.strict or self.strict_ends) and len(self.labels) > MAX_STRICT_LABELS:
-            raise ValueError(f"labels of strict tagging must be at most {MAX_STRICT_LABELS}: `{len(self.labels)}`")
+            raise ValueError(f"strict tagging can have at most {MAX_STRICT_LABELS} labels, not `{len(self.labels)}`")
 
 
 @dataclass(frozen=True)
 class Tagging(Task[TaggingExample, WordWindow, TaggingPrediction, TaggingSettings]):
-    """Examples are words, predictions are tags and entities."""
+    """Predicts tags and entities for words."""
 
     name: ClassVar[str] = "tagging"
     settings_type: ClassVar[type[TaskSettings]] = TaggingSettings
@@ -166,24 +166,29 @@ class Tagging(Task[TaggingExample, WordWindow, TaggingPrediction, TaggingSetting
     token_outputs: ClassVar[bool] = True
 
     def complete(self, example: TaggingExample) -> TaggingExample:
-        """Words of a source are those between white space, punctuation marks and Chinese characters each their own,
-        but for marks that are part of a word (`joined_marks`). What the tokenizer drops (control characters) is in no
-        word."""
+        """Divide the source into words.
+
+        White space divides words; each punctuation mark and each Chinese character is a word of its own, except for
+        marks that are part of a word (`joined_marks`). Characters that the tokenizer drops are in no word.
+        """
         text = example.source
         if example.words or text is None:
             return example
-        rules = rules_of(self.settings.joined_marks, self.settings.joined_words)
-        longest = self.settings.max_seq_length - 2  # characters, so that no word that is put together has to be cut
-        offsets = Offsets(rules.join(text, self.tokenizer.words(text), longest, self.tokenizer.check))
-        known: dict[str, str] = {}  # one object for each word, however often it comes
+        rules = joining_rules(self.settings.joined_marks, self.settings.joined_words)
+        max_chars = self.settings.max_seq_length - 2  # so that no joined word is ever cut
+        bounds = self.tokenizer.word_offsets(text)
+        offsets = Offsets(rules.join(text, bounds, max_chars, self.tokenizer.check_cancelled))
+        interned: dict[str, str] = {}  # one object per distinct word
         words = (text[start:end] for start, end in offsets)
-        return replace(example, words=tuple(known.setdefault(word, word) for word in words), offsets=offsets)
+        return replace(example, words=tuple(interned.setdefault(word, word) for word in words), offsets=offsets)
 
     def encode(self, examples: Sequence[TaggingExample], *, truncate: bool = True) -> list[list[WordWindow]]:
-        """As the base class; words that the tokenizer drops are read as [UNK], and only a word is ever cut."""
+        """See `Task.encode`. Words that the tokenizer drops become [UNK]; only single words are ever truncated."""
         invalid: list[InvalidExample] = []
         sentences = [example.words if is_utf8(example.text) else None for example in examples]
-        vocabulary = _Words(self.tokenizer, [words or () for words in sentences], self.settings.max_seq_length - 2)
+        vocabulary = _WordVocabulary(
+            self.tokenizer, [words or () for words in sentences], self.settings.max_seq_length - 2
+        )
         numbers = [vocabulary.numbers(words or ()) for words in sentences]
         longest = [int(vocabulary.lengths[items].max(initial=0)) for items in numbers]
         for index, words in enumerate(sentences):
@@ -198,10 +203,10 @@ class Tagging(Task[TaggingExample, WordWindow, TaggingPrediction, TaggingSetting
         raise_if_invalid(invalid)
         return [self._windows(vocabulary, items) for items in numbers]
 
-    def _windows(self, vocabulary: _Words, numbers: np.ndarray) -> list[WordWindow]:
+    def _windows(self, vocabulary: _WordVocabulary, numbers: np.ndarray) -> list[WordWindow]:
         capacity = self.settings.max_seq_length - 2
         starts = np.concatenate([[0], np.cumsum(vocabulary.num_read[numbers])])
-        bounds = self.tokenizer.planned(word_bounds(starts, capacity, self.settings.doc_stride or capacity))
+        bounds = self.tokenizer.report_sequences(word_bounds(starts, capacity, self.settings.doc_stride or capacity))
         owner = max_context_owner([(int(starts[first]), int(starts[last])) for first, last in bounds], int(starts[-1]))
         windows = []
         for number, (first, last) in enumerate(bounds):
@@ -220,7 +225,7 @@ class Tagging(Task[TaggingExample, WordWindow, TaggingPrediction, TaggingSetting
     ) -> TaggingPrediction:
         logits = np.zeros((len(example.words), len(self.settings.labels)), dtype=np.float32)
         for window, output in zip(features, outputs, strict=True):
-            words, positions = window.tagged
+            words, positions = window.tagged_words
             logits[words] = output["logits"][positions]
         labels = self.settings.labels
         numbers = best_tags(logits, labels, strict=self.settings.strict, strict_ends=self.settings.strict_ends)
@@ -238,17 +243,17 @@ class Tagging(Task[TaggingExample, WordWindow, TaggingPrediction, TaggingSetting
 
 
 _WORDS_AT_A_TIME = 4096
-"""Words that are tokenised at a time: each takes some 300 bytes until its ids are in an array with the others."""
+"""Words tokenized at a time: each takes about 300 bytes until its ids are in the common array."""
 
 
-class _Words:
-    """The different words of some sentences, and their tokens."""
+class _WordVocabulary:
+    """Distinct words of sentences, and their tokens."""
 
     def __init__(self, tokenizer: Tokenizer, sentences: Sequence[Sequence[str]], capacity: int) -> None:
-        """Make it.
+        """Tokenize the words.
 
         Args:
-            capacity: tokens of a word that are read.
+            capacity: most tokens of a word; the rest is truncated.
         """
         self._numbers: dict[str, int] = {}
         for words in sentences:
@@ -257,32 +262,32 @@ class _Words:
         distinct, unknown = list(self._numbers), np.array([tokenizer.unk_id])
         blocks, lengths = [np.zeros(0, np.int64)], list[int]()
         for first in range(0, len(distinct), _WORDS_AT_A_TIME):
-            found = tokenizer.tokenize(distinct[first : first + _WORDS_AT_A_TIME], ids_only=True, keep=capacity)
+            found = tokenizer.tokenize(distinct[first : first + _WORDS_AT_A_TIME], ids_only=True, max_ids=capacity)
             blocks.append(np.concatenate([tokens.ids if len(tokens) else unknown for tokens in found]))
             lengths += map(len, found)
         self._ids = np.concatenate(blocks)
         self.lengths = np.array(lengths, np.int32)
-        """[words] tokens of each."""
+        """[words] number of tokens."""
         self.num_read = np.clip(self.lengths, 1, capacity)
-        """[words] tokens of each that are read: a word without any is read as [UNK]."""
+        """[words] number of tokens after truncation; 1, [UNK], for a word without tokens."""
         self._starts = np.cumsum(self.num_read, dtype=np.int64) - self.num_read
 
     def numbers(self, words: Sequence[str]) -> np.ndarray:
-        """[words] int32, the number of each."""
+        """Return the number of each word, [words] int32."""
         return np.fromiter((self._numbers[word] for word in words), np.int32, len(words))
 
     def ids(self, numbers: np.ndarray) -> np.ndarray:
-        """[tokens] int64 of words, one after another."""
+        """Return the concatenated tokens of words, [tokens] int64."""
         counts = self.num_read[numbers]
         firsts = self._starts[numbers] - (np.cumsum(counts) - counts)
         return self._ids[np.repeat(firsts, counts) + np.arange(counts.sum())]
 
 
 def word_bounds(starts: np.ndarray, capacity: int, doc_stride: int) -> Iterator[tuple[int, int]]:
-    """Windows (first word, word after the last) that cover all words, each of at most `capacity` tokens.
+    """Yield windows (first word, word after the last) of at most `capacity` tokens that cover all words.
 
     Args:
-        starts: [words + 1] the number of tokens before each word, and of all.
+        starts: [words + 1] number of tokens before each word, and the total.
     """
     first, last = 0, 0
     while last < len(starts) - 1:
@@ -294,16 +299,16 @@ def word_bounds(starts: np.ndarray, capacity: int, doc_stride: int) -> Iterator[
 def entities(
     example: TaggingExample, tags: Sequence[str], scores: np.ndarray, labels: Sequence[str] = ()
 ) -> tuple[Entity, ...]:
-    """Return the entities that tags spell, with their places in the text.
+    """Return the entities that tags encode, with their positions in the text.
 
     Args:
         scores: [words] probability of each tag.
-        labels: all tags there are, as `chunks` takes them.
+        labels: all labels of the model, as for `chunks`.
     """
-    text, places = example.text, example.places
+    text, offsets = example.text, example.word_offsets
     found = []
     for kind, first, last in chunks(tags, labels):
-        start, end = places[first][0], places[last][1]
+        start, end = offsets[first][0], offsets[last][1]
         score = float(scores[first : last + 1].mean())
         found.append(Entity(type=kind, start=start, end=end, text=text[start:end], score=score))
     return tuple(found)

@@ -1,4 +1,4 @@
-"""Schemes of tags for runs of words (`B-LOC I-LOC O`): what tags spell, and the likeliest tags that spell something.
+"""Tag schemes of entities (`B-LOC I-LOC O`): the entities that tags encode, and decoding under a scheme.
 
 A tag is `O`, a prefix and a type (`B-LOC`), a prefix alone (`B`, where there is one type), or a type alone (`LOC`).
 Prefixes mean the same in all schemes: IOB1, IOB2, IOE1, IOE2, IOBES, BILOU, BMES and BMEWO.
@@ -13,19 +13,19 @@ from functools import cache, lru_cache
 import numpy as np
 
 PREFIXES = {"B": "B", "I": "I", "M": "I", "E": "E", "L": "E", "S": "S", "U": "S", "W": "S"}
-"""Prefixes -> those of IOBES: begin, inside, end, single. `M` is of BMES, `L` and `U` of BILOU, `W` of BMEWO."""
+"""Prefixes -> prefixes of IOBES (begin, inside, end, single). BMES has `M`, BILOU `L` and `U`, BMEWO `W`."""
 ONE_TYPE = "_"
-"""Type of entities whose tags name none, as in seqeval."""
+"""Type of entities whose tags have no type, as in seqeval."""
 
 
 def chunks(tags: Sequence[str], labels: Collection[str] = ()) -> list[tuple[str, int, int]]:
-    """Return the entities that tags spell, as (type, first word, last word), in order.
+    """Return the entities that tags encode, as (type, first word, last word), in order.
 
-    By the rules of CoNLL, so that every scheme is read: an entity goes on with `I` or `E` of its own type, unless it
-    ended with `E` or `S`; any other tag starts a new one. A tag without a prefix is read as `I` of that type.
+    The rules are those of CoNLL, which fit every scheme: an entity continues with `I` or `E` of its own type, unless it
+    ended with `E` or `S`; any other tag starts a new entity. A tag without a prefix counts as `I` of that type.
 
     Args:
-        labels: all tags there are, which tell whether `B` is a prefix or a type; by default those of `tags`.
+        labels: all labels of the model, which decide whether `B` is a prefix or a type; by default those of `tags`.
 
     Source: conlleval.pl of the CoNLL-2000 shared task, with `E` and `S` as in seqeval.
     """
@@ -51,40 +51,42 @@ def _split_tag(tag: str, bare: bool) -> tuple[str, str]:
 
 @lru_cache(maxsize=256)
 def has_bare_prefixes(labels: frozenset[str]) -> bool:
-    """Whether labels are prefixes without types, as `B I O`: those of one scheme, and no others."""
+    """Return whether labels are the prefixes of one scheme without types, as `B I O`."""
     names = labels - {"O"}
     meanings = [PREFIXES.get(name, "") for name in names]
     return bool(names & {"B", "I"}) and all(meanings) and len(meanings) == len({*meanings})
 
 
-def is_plain(labels: Collection[str]) -> bool:
-    """Whether no label has a prefix and none is `O`, as with parts of speech."""
+def has_no_scheme(labels: Collection[str]) -> bool:
+    """Return whether no label has a prefix and none is `O`, as with parts of speech."""
     bare = has_bare_prefixes(frozenset(labels))
     return not any(label == "O" or bare or _has_prefix(label) for label in labels)
 
 
-def as_iob2(tags: Sequence[str], labels: Collection[str] = ()) -> list[str]:
-    """Return the tags of IOB2 that spell the same entities."""
-    spelt = ["O"] * len(tags)
+def to_iob2(tags: Sequence[str], labels: Collection[str] = ()) -> list[str]:
+    """Return the IOB2 tags of the same entities."""
+    converted = ["O"] * len(tags)
     for kind, first, last in chunks(tags, labels):
-        spelt[first : last + 1] = [f"B-{kind}", *[f"I-{kind}"] * (last - first)]
-    return spelt
+        converted[first : last + 1] = [f"B-{kind}", *[f"I-{kind}"] * (last - first)]
+    return converted
 
 
 def _has_prefix(label: str) -> bool:
     return label[:1] in PREFIXES and label[1:2] == "-"
 
 
-_WORDS = "b|i|e|s|m|l|u|w|beg|begin|beginning|in|inside|mid|middle|end|last|single|singleton|unit|whole"
-_OTHER_SPELLING = re.compile(rf"(?:{_WORDS})[-_:./|].+|.+[-_:./|](?:{_WORDS})|(?:{_WORDS})", re.IGNORECASE)
-"""A prefix in small letters, as a word, with another sign than a dash, or behind the type."""
+_PREFIX_WORDS = "b|i|e|s|m|l|u|w|beg|begin|beginning|in|inside|mid|middle|end|last|single|singleton|unit|whole"
+_OTHER_SPELLING = re.compile(
+    rf"(?:{_PREFIX_WORDS})[-_:./|].+|.+[-_:./|](?:{_PREFIX_WORDS})|(?:{_PREFIX_WORDS})", re.IGNORECASE
+)
+"""A prefix in lower case, written out, followed by another sign than a dash, or after the type."""
 
 
-def find_odd_tag(labels: Collection[str]) -> tuple[str, str] | None:
-    """Find a label that does not fit a scheme, though there is one.
+def find_malformed_tag(labels: Collection[str]) -> tuple[str, str] | None:
+    """Find a label that does not fit the scheme of the others.
 
     Returns:
-        The label and what is wrong with it; None where all labels fit, or none has a prefix.
+        The label and what is wrong with it; None if all labels fit, or none has a prefix.
     """
     names = sorted({*labels} - {"O"})
     if not names or has_bare_prefixes(frozenset(names)):
@@ -98,26 +100,26 @@ def find_odd_tag(labels: Collection[str]) -> tuple[str, str] | None:
     if prefixed:
         return (others[0], f"no prefix, though `{prefixed[0]}` has one ({known})") if others else None
     if {"B", "I"} <= {*names} and ("O" in labels or len(names) == 3):
-        odd = next((name for name in names if name not in PREFIXES), names[-1])
-        return odd, f"no prefix of the same scheme as `B` and `I` ({known})"
-    spelt = [name for name in names if name != "o" and name not in PREFIXES]
-    if {"O", "o"} & {*labels} and spelt and all(map(_OTHER_SPELLING.fullmatch, spelt)):
-        return spelt[0], f"a prefix in another spelling than `B-TYPE` ({known})"
+        malformed = next((name for name in names if name not in PREFIXES), names[-1])
+        return malformed, f"no prefix of the same scheme as `B` and `I` ({known})"
+    others = [name for name in names if name != "o" and name not in PREFIXES]
+    if {"O", "o"} & {*labels} and others and all(map(_OTHER_SPELLING.fullmatch, others)):
+        return others[0], f"a prefix in another spelling than `B-TYPE` ({known})"
     return None
 
 
 def is_strict(sentences: Iterable[Sequence[str]], labels: Collection[str] = ()) -> bool:
-    """Whether no entity of some tagged sentences begins with `I` or `E`: so it is in IOB2, IOBES, BILOU and BMES."""
+    """Return whether no entity of the sentences begins with `I` or `E`, as in IOB2, IOBES, BILOU and BMES."""
     return all(prefixes[0] in "BS" for prefixes in _entity_prefixes(sentences, labels))
 
 
 def is_strict_at_ends(sentences: Iterable[Sequence[str]], labels: Collection[str] = ()) -> bool:
-    """Whether no entity of some tagged sentences ends with `B` or `I`: so it is in IOE2, IOBES, BILOU and BMES."""
+    """Return whether no entity of the sentences ends with `B` or `I`, as in IOE2, IOBES, BILOU and BMES."""
     return all(prefixes[-1] in "ES" for prefixes in _entity_prefixes(sentences, labels))
 
 
 def _entity_prefixes(sentences: Iterable[Sequence[str]], labels: Collection[str]) -> Iterable[list[str]]:
-    """The prefixes of each entity's first and last word, in the letters of IOBES."""
+    """Yield the prefixes, in letters of IOBES, of each entity's first and last word."""
     rows = list(sentences)
     known = frozenset(labels or {tag for tags in rows for tag in tags})
     bare = has_bare_prefixes(known)
@@ -129,17 +131,17 @@ def _entity_prefixes(sentences: Iterable[Sequence[str]], labels: Collection[str]
 def best_tags(
     logits: np.ndarray, labels: Sequence[str], *, strict: bool = True, strict_ends: bool = False
 ) -> np.ndarray:
-    """The likeliest sequence of tags whose entities begin and end as the scheme wants.
+    """Return the most probable sequence of tags whose entities begin and end as the scheme requires.
 
     Args:
-        logits: [words, labels]; what is added to all of a word's makes no difference.
+        logits: [words, labels].
         strict: no entity begins with `I` or `E`.
         strict_ends: no entity ends with `B` or `I`.
 
     Returns:
-        [words] int64, numbers of labels; each word's likeliest where no sequence is allowed.
+        [words] int64 label numbers; each word's most probable label if no sequence is allowed.
 
-    Source: Viterbi 1967, with all steps that are allowed equally likely.
+    Source: Viterbi 1967, with equal probabilities for all allowed transitions.
     """
     best = logits.argmax(axis=-1)
     if not (len(best) and (strict or strict_ends)):
@@ -164,12 +166,12 @@ def best_tags(
 
 @cache
 def _forbidden(labels: tuple[str, ...], strict: bool, strict_ends: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Which labels begin no sentence [labels], which do not follow which [before, after], which end none; bool."""
+    """Return the labels that cannot begin a sentence [labels], follow another [before, after], or end one: bool."""
     bare = has_bare_prefixes(frozenset(labels))
     split = [_split_tag(label, bare) for label in labels]
-    goes_on = np.array([prefix in "IE" for prefix, _ in split])
+    continues = np.array([prefix in "IE" for prefix, _ in split])
     is_open = np.array([prefix in "BI" for prefix, _ in split])
     same = np.array([[one[1] == other[1] for other in split] for one in split])
-    joined = is_open[:, None] & goes_on & same
-    starts, ends = goes_on & strict, is_open & strict_ends
+    joined = is_open[:, None] & continues & same
+    starts, ends = continues & strict, is_open & strict_ends
     return starts, (starts | ends[:, None]) & ~joined, ends

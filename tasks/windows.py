@@ -1,4 +1,4 @@
-"""Windows over texts that are longer than a model reads; shared by the tasks that lose nothing of a text."""
+"""Overlapping windows over texts longer than max_seq_length."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 
 def window_bounds(num_tokens: int, capacity: int, doc_stride: int) -> Iterator[tuple[int, int]]:
-    """Windows (start, end) that cover `num_tokens` tokens, each of at most `capacity`."""
+    """Yield windows (start, end) of at most `capacity` tokens that cover `num_tokens` tokens."""
     start = 0
     while True:
         end = min(start + capacity, num_tokens)
@@ -19,7 +19,7 @@ def window_bounds(num_tokens: int, capacity: int, doc_stride: int) -> Iterator[t
 
 
 def max_context_owner(spans: Sequence[tuple[int, int]], num_tokens: int) -> np.ndarray:
-    """For each token of a text, the window in which it has the most context: [tokens] int64.
+    """Return, for each token of a text, the number of the window in which it has the most context: [tokens] int64.
 
     Args:
         spans: the windows, (start, end) in tokens.

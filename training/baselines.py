@@ -16,9 +16,9 @@ from tasks.masked_lm import ClozeExample
 from tasks.metrics import accuracy, classification_scores, regression_scores, tagging_scores
 from tasks.multiple_choice import MultipleChoiceExample
 from tasks.regression import RegressionExample
-from tasks.spans import SpanExample, answer_scores, counts_characters
+from tasks.spans import SpanExample, answer_scores, scored_by_characters
 from tasks.tagging import TaggingExample
-from tasks.tags import as_iob2, is_plain
+from tasks.tags import has_no_scheme, to_iob2
 from tasks.tokenizer import Tokenizer
 from training.data.pretraining import Masking
 from training.similarity import word_overlap
@@ -60,9 +60,9 @@ def majority_tag(train: Sequence[TaggingExample], dev: Sequence[TaggingExample])
     """
     labels = {tag for example in train for tag in example.tags}
     scores = _majority_tag_scores(train, dev, labels)
-    if is_plain(labels):
+    if has_no_scheme(labels):
         return scores
-    train, dev = ([replace(item, tags=tuple(as_iob2(item.tags, labels))) for item in items] for items in (train, dev))
+    train, dev = ([replace(item, tags=tuple(to_iob2(item.tags, labels))) for item in items] for items in (train, dev))
     return _majority_tag_scores(train, dev) | {"accuracy": scores["accuracy"]}
 
 
@@ -82,7 +82,7 @@ def _majority_tag_scores(
 def first_words(train: Sequence[SpanExample], dev: Sequence[SpanExample]) -> dict[str, float]:
     """Always the first words (or characters, where answers are scored by them) of the context, as many as an answer in
     train has in the median."""
-    split: Callable[[str], list[str]] = split_characters if counts_characters(dev) else str.split
+    split: Callable[[str], list[str]] = split_characters if scored_by_characters(dev) else str.split
     count = int(median([len(split(example.answers[0])) for example in train if example.answers] or [0]))
     return answer_scores(dev, [" ".join(split(example.context)[:count]) for example in dev])
 

@@ -24,7 +24,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from tasks.files import atomic_write, check_free, resumable_directory, sha256
+from tasks.files import atomic_write, check_output_path, resumable_directory, sha256
 from tasks.tokenizer import Tokenizer
 from tasks.tokenizer_files import TOKENIZER_FILE, TOKENIZER_FILES
 from training.bounds import Bounds, check_numbers
@@ -92,7 +92,7 @@ def prepare_corpus(recipe: CorpusRecipe) -> dict[str, Any]:
         ValueError: for data or a tokenizer that cannot be read, or a directory that may not be written.
         ChildProcessError: when a segmenter or Ray is not there.
     """
-    check_free(recipe.out, replace=recipe.replace)
+    check_output_path(recipe.out, replace=recipe.replace)
     words = {"words": name_with_version(recipe.words)} if recipe.words else {}
     files = find_files(recipe.data)
     tokenizer = Tokenizer.load(recipe.tokenizer)

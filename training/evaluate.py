@@ -21,7 +21,7 @@ import torch
 import tyro
 
 from tasks import AnyTask, create_task
-from tasks.batching import Run, predict
+from tasks.batching import RunModel, predict
 from tasks.embedding import Embedding
 from tasks.files import atomic_write
 from tasks.metrics import is_loss
@@ -58,7 +58,7 @@ class EvaluateRecipe:
     """Write predictions here, one JSON object a line."""
 
 
-def torch_run(model: BertModel, task: AnyTask, device: torch.device | str = "cpu") -> Run:
+def torch_run(model: BertModel, task: AnyTask, device: torch.device | str = "cpu") -> RunModel:
     """A function that runs the network on padded arrays, as ONNX Runtime runs its graph for the task."""
     network = SentenceEmbedder(model, task.settings) if isinstance(task, Embedding) else model
     network.eval().to(device)
@@ -75,7 +75,7 @@ class LanguageModelError(ValueError):
     """A checkpoint that was pretrained for comparison with BERT, and cannot be asked anything before fine-tuning."""
 
 
-def load_for_evaluation(checkpoint: Path) -> tuple[AnyTask, Run]:
+def load_for_evaluation(checkpoint: Path) -> tuple[AnyTask, RunModel]:
     """The task of a checkpoint, and its network ready to run.
 
     Raises:
@@ -111,7 +111,7 @@ def check_labels(task: AnyTask, examples: Examples) -> None:
         raise ValueError(f"{place}: label `{label}` is none of the checkpoint's: {', '.join(labels)}")
 
 
-def predict_with_progress(task: AnyTask, examples: Sequence[Any], run: Run) -> list[Any]:
+def predict_with_progress(task: AnyTask, examples: Sequence[Any], run: RunModel) -> list[Any]:
     """`tasks.batching.predict` with a progress bar."""
     with ProgressBar("evaluate", unit="example", total=len(examples)) as bar:
         chunk_size = 32 if task.name == "masked-lm" else 256
@@ -138,7 +138,9 @@ def _cell(name: str, scores: Mapping[str, float]) -> str:
     return f"{scores[name]:.3f}" if is_loss(name) else f"{100 * scores[name]:.2f}"
 
 
-def evaluate_predictions(recipe: EvaluateRecipe, task: AnyTask, run: Run) -> tuple[int, dict[str, dict[str, float]]]:
+def evaluate_predictions(
+    recipe: EvaluateRecipe, task: AnyTask, run: RunModel
+) -> tuple[int, dict[str, dict[str, float]]]:
     """Score predictions, and write them down where that is asked for.
 
     Returns:
@@ -169,7 +171,7 @@ def evaluate_predictions(recipe: EvaluateRecipe, task: AnyTask, run: Run) -> tup
     return len(examples), rows
 
 
-def evaluate_vectors(recipe: EvaluateRecipe, task: Embedding, run: Run) -> tuple[int, dict[str, dict[str, float]]]:
+def evaluate_vectors(recipe: EvaluateRecipe, task: Embedding, run: RunModel) -> tuple[int, dict[str, dict[str, float]]]:
     """Score the cosines of pairs of texts by the numbers that say how alike they are.
 
     Returns:

@@ -22,12 +22,12 @@ from tasks import AnyTask
 from tasks.base import TaskSettings
 from tasks.classification import ClassificationExample, ClassificationSettings
 from tasks.features import Features
-from tasks.joined_words import is_mark, learn, word_around
+from tasks.joined_words import is_mark, learn_joined_words, word_around
 from tasks.multiple_choice import MultipleChoiceExample, MultipleChoiceSettings
 from tasks.regression import RegressionExample, RegressionSettings
 from tasks.spans import SpanExample, SpanSettings, Window
 from tasks.tagging import TaggingExample, TaggingSettings, WordWindow
-from tasks.tags import find_odd_tag, is_strict, is_strict_at_ends
+from tasks.tags import find_malformed_tag, is_strict, is_strict_at_ends
 from training.data.examples import Examples
 from training.loop.train import Batch
 from training.model.heads import BertForSequenceRegression, BertModel
@@ -201,9 +201,9 @@ class TaggingObjective(Objective):
 
     def settings(self, recipe: FinetuneRecipe, examples: Sequence[Any], max_seq_length: int) -> TaskSettings:
         labels, sentences = all_label_names(self, examples), [example.tags for example in examples]
-        if odd := find_odd_tag(labels):
+        if odd := find_malformed_tag(labels):
             raise ValueError(f"tag `{odd[0]}`: {odd[1]}")
-        joined = learn([example.words for example in examples])
+        joined = learn_joined_words([example.words for example in examples])
         return TaggingSettings(
             max_seq_length=max_seq_length,
             labels=labels,
@@ -234,7 +234,7 @@ class TaggingObjective(Objective):
         items = []
         for window in features:
             labels = np.full(len(window), IGNORED)
-            words, positions = window.tagged
+            words, positions = window.tagged_words
             labels[positions] = [task.settings.labels.index(example.tags[word]) for word in words]
             if len(words):
                 items.append(LabelledFeatures((window,), tuple(labels.tolist())))

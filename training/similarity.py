@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from tasks.batching import Run, predict
+from tasks.batching import RunModel, predict
 from tasks.embedding import Embedding
 from tasks.metrics import correlations
 from tasks.regression import RegressionExample
@@ -21,7 +21,7 @@ BLOCK = 1024
 """Rows of a product of all vectors with all."""
 
 
-def similarity_scores(task: Embedding, pairs: Sequence[RegressionExample], run: Run) -> dict[str, float]:
+def similarity_scores(task: Embedding, pairs: Sequence[RegressionExample], run: RunModel) -> dict[str, float]:
     """`vector_scores` of a model, with the vectors as they are served."""
     return vector_scores(pairs, lambda texts: predict(task, texts, run))
 

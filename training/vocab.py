@@ -18,7 +18,7 @@ from typing import Annotated
 import numpy as np
 import tokenizers
 
-from tasks.files import atomic_directory, check_free
+from tasks.files import atomic_directory, check_output_path
 from tasks.tokenizer_files import TOKENIZER_FILE, build_tokenizer
 from training.bounds import NOT_NEGATIVE, Bounds, check_numbers
 from training.command import command, parse
@@ -78,7 +78,7 @@ def train_vocab(recipe: VocabRecipe) -> tokenizers.Tokenizer:
     Raises:
         ValueError: for data that cannot be read or is too little.
     """
-    check_free(recipe.out, replace=recipe.replace)
+    check_output_path(recipe.out, replace=recipe.replace)
     files = find_files(recipe.data)
     backend = _build(SPECIAL_TOKENS, recipe)
     alphabet = _alphabet(files, backend, recipe)

@@ -24,7 +24,7 @@ from export.storage import save_graph
 from export.targets import PROVIDER_OPTIONS, target_of
 from export.variant import Numbers
 from tasks import AnyTask
-from tasks.batching import Run
+from tasks.batching import RunModel
 from tasks.files import atomic_directory
 from tasks.machine import available_cpus, describe_machine
 from tasks.manifest import Execution, Manifest, Precision
@@ -110,7 +110,7 @@ def _rehearsed(directory: ModelDirectory) -> tuple[Network, Numbers]:
         raise
     except Exception as error:  # whatever edited values lead to; ONNX Runtime's exceptions have no common base
         raise ValueError(
-            f"`{directory.model_path}` is not what its manifest says: one of them was edited, or was exported by "
+            f"`{directory.model_path}` does not match its manifest: one of them was edited, or was exported by "
             "another version; export the model again"
         ) from error
     return network, numbers
@@ -153,7 +153,7 @@ def _factors(network: Network) -> dict[str, np.ndarray]:
     return {name: values for name, values in found.items() if values is not None}
 
 
-def check_same(task: AnyTask, before: Run, after: Run, max_change: float) -> None:
+def check_same(task: AnyTask, before: RunModel, after: RunModel, max_change: float) -> None:
     """Compare the outputs of two graphs in each batch, a single number of one text, too.
 
     Raises:

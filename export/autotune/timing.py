@@ -13,7 +13,7 @@ from export.network import Network
 from export.session import ort_run
 from export.targets import Target
 from export.variant import Numbers
-from tasks.batching import Run
+from tasks.batching import RunModel
 
 PASS_S = 0.1
 """Seconds of one measurement, at least."""
@@ -27,7 +27,7 @@ class Stopwatch:
     def __init__(self, network: Network, numbers: Numbers, workload: Workload, target: Target, num_cores: int) -> None:
         self.network, self.numbers, self.num_cores = network, numbers, num_cores
         self.workload = workload
-        self._runs: dict[tuple[Numbers, Choice], Run] = {}
+        self._runs: dict[tuple[Numbers, Choice], RunModel] = {}
         self._batches: dict[int, list[Arrays]] = {}
         wanted = PASS_S / self.seconds(default_choice(target))
         num_callers = 1 if target.one_batch else num_cores

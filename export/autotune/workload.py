@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from tasks.batching import Run, token_batches
+from tasks.batching import RunModel, token_batches
 from tasks.features import Features, collate
 
 Arrays = dict[str, np.ndarray]
@@ -65,7 +65,7 @@ def typical_lengths(num_sequences: int, max_length: int) -> tuple[int, ...]:
     return tuple(int(length) for length in np.clip(np.rint(drawn), min(3, max_length), max_length))
 
 
-def run_all(run: Run, batches: Sequence[Arrays], num_callers: int) -> float:
+def run_all(run: RunModel, batches: Sequence[Arrays], num_callers: int) -> float:
     """Run batches by several threads at once, each taking the next one when it is free.
 
     Returns:

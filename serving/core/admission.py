@@ -172,7 +172,7 @@ class Intake:
 
     def _watched(self, incoming: Incoming, model: Model, task: AnyTask, *, read_whole: bool) -> AnyTask:
         watch = self.watch(incoming, model, read_whole=read_whole)
-        return replace(task, tokenizer=task.tokenizer.watched(watch, _watch_windows(incoming)))
+        return replace(task, tokenizer=task.tokenizer.with_progress(watch, _watch_windows(incoming)))
 
     def watch(self, incoming: Incoming, model: Model, *, read_whole: bool = False) -> Callable[[int], None]:
         """Make a function that is called now and then, while texts are tokenised, with the number of tokens read.

@@ -13,7 +13,7 @@ from pathlib import Path
 from serving.core.errors import error_line
 from serving.core.storage_threads import StorageThreads
 from tasks.manifest import MANIFEST_FILE, MAX_MANIFEST_BYTES
-from tasks.model_directory import model_folders, no_models, version_paths
+from tasks.model_directory import model_folders, no_models_error, version_paths
 from tasks.regular import read_regular
 
 VersionKey = tuple[str, str]
@@ -71,7 +71,7 @@ async def scan_directory(directory: Path, threads: StorageThreads) -> DirectoryS
         scan = DirectoryScan(directory)
         await asyncio.gather(*(_scan_model(folder, scan, threads) for folder in folders))
     if not scan.models and not scan.unreadable:
-        raise no_models(directory)
+        raise no_models_error(directory)
     return scan
 
 

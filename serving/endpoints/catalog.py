@@ -82,7 +82,7 @@ def _rows(tokenizer: Tokenizer, texts: Iterable[str]) -> Iterator[pb.TokenizedIn
     """Yield the tokens of a text or a pair, block by block."""
     yield _special(tokenizer, tokenizer.cls_id, 0)
     for kind, text in enumerate(texts):
-        for block in tokenizer.blocks(text):
+        for block in tokenizer.tokenize_blocks(text):
             ids = block.ids.tolist()
             yield pb.TokenizedInput(
                 ids=ids,

@@ -92,7 +92,9 @@ class Tag(Rpc):
         for item in prediction.entities:
             result.entities.add(start=item.start, end=item.end, text=item.text, label=item.type, score=item.score)
         words = (
-            zip(example.places, prediction.tags, prediction.scores, strict=True) if request.return_words else iter(())
+            zip(example.word_offsets, prediction.tags, prediction.scores, strict=True)
+            if request.return_words
+            else iter(())
         )
         return joined([result, *map(_tagged, iter(lambda: list(islice(words, WORDS)), []))])
 

@@ -86,7 +86,7 @@ class Encoder:
         pairs = {f"inputs[{index}].text_pair": item.text_pair for index, item in enumerate(inputs)}
         self._servicer.intake.limits.check_chars(texts | pairs)
         started_s = time.monotonic()
-        tokenizer = model.task.tokenizer.watched(self._servicer.intake.watch(incoming, model))
+        tokenizer = model.task.tokenizer.with_progress(self._servicer.intake.watch(incoming, model))
         data = BytesIO()  # gives what it holds without a copy of it
         num_tokens = write_results(data, incoming.wanted(tokenize(tokenizer, inputs)))
         seconds = self._servicer.intake.encoded(incoming, model, started_s)

@@ -253,7 +253,7 @@ class TaggingForm(Form):
         tags = (
             {"word": word, "start": start, "end": end, "tag": tag, "score": float(score)}
             for word, (start, end), tag, score in zip(
-                example.words, example.places, prediction.tags, prediction.scores, strict=True
+                example.words, example.word_offsets, prediction.tags, prediction.scores, strict=True
             )
         )
         return [_json(_entity(item, example.text) for item in prediction.entities), _json(tags)]

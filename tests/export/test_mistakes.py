@@ -131,7 +131,7 @@ CHECKPOINTS = {
         of_tokenizer(model_max_length=float("nan")),
         "model_max_length must be a number: `nan`",
     ),
-    "another case": (of_tokenizer(do_lower_case=False), r"says do_lower_case `false` where `.*json` does otherwise"),
+    "another case": (of_tokenizer(do_lower_case=False), r"has do_lower_case `false`, and `.*json` the opposite"),
     "one label twice": (config(id2label={"0": "a", "1": "a", "2": "b"}), "each once"),
     "too large a vocabulary": (
         lambda directory: only_vocabulary(directory, lambda text: text + "more\n"),
@@ -431,7 +431,7 @@ def test_edited_model_directories_are_not_tuned(mistake, exported, tmp_path, mon
 
     line = refusal(monkeypatch, "tune", directory)
 
-    assert re.search(message or r"`.*model\.onnx` is not what its manifest says: .* export the model again", line), line
+    assert re.search(message or r"`.*model\.onnx` does not match its manifest: .* export the model again", line), line
     assert {path.name: path.read_bytes() for path in directory.iterdir() if path.is_file()} == before
     assert [path.name for path in directory.parent.iterdir()] == ["1"]
 
@@ -450,7 +450,7 @@ def test_graphs_of_other_directories_are_not_tuned(
     directory = shutil.copytree(paths[directory_of], tmp_path / "news/1")
     signed(lambda there: shutil.copy(paths[graph_of] / "model.onnx", there))(directory)
 
-    assert "model.onnx` is not what its manifest says" in refusal(monkeypatch, "tune", directory)
+    assert "model.onnx` does not match its manifest" in refusal(monkeypatch, "tune", directory)
 
 
 def test_the_current_directory_is_tuned(exported, tmp_path, monkeypatch):

@@ -228,7 +228,7 @@ def test_what_was_begun_of_something_else(tmp_path):
     with pytest.raises(Interrupted):
         make(path, "1", made_from="other", act=lambda: fail(Interrupted))
 
-    with pytest.raises(ValueError, match=r"`.*there.partial` was left unfinished with different data"):
+    with pytest.raises(ValueError, match=r"`.*there.partial` is unfinished and was started with different data"):
         make(path, replace=False)
     assert "1" not in make(path, "2")
     assert names(path) == ["2"]
@@ -240,7 +240,7 @@ def test_what_was_begun_with_more_settings(tmp_path):
     with pytest.raises(Interrupted), resumable_directory(path, made_from={"data": "text", "words": "jieba"}):
         raise Interrupted
 
-    with pytest.raises(ValueError, match=r"was left unfinished with different words;"):
+    with pytest.raises(ValueError, match=r"was started with different words;"):
         make(path, replace=False)
 
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks import settings_from_dict, settings_to_dict
-from tasks.joined_words import JoinedWords, learn
+from tasks.joined_words import JoinedWords, learn_joined_words
 from tasks.tagging import Tagging, TaggingExample, TaggingSettings
 
 NAMES = [
@@ -22,7 +22,7 @@ CHINESE = [["中", "国", "-", "香", "港"], ["Jean-Luc", "在", "中", "国"]]
 
 
 def words_of(tokenizer, sentences, text, max_seq_length=128):
-    rules = learn(sentences)
+    rules = learn_joined_words(sentences)
     settings = TaggingSettings(
         max_seq_length=max_seq_length, labels=("O", "B-A"), joined_marks=rules.marks, joined_words=rules.words
     )
@@ -74,7 +74,7 @@ def test_words_with_a_mark_inside_are_found_again(tokenizer, data, mark):
 )
 def test_words_are_whole_parts_in_order(tokenizer, text, marks, words):
     """Nothing is lost, cut or moved, and what is put together stood side by side."""
-    parts = tokenizer.words(text)
+    parts = tokenizer.word_offsets(text)
     joined = JoinedWords(tuple(marks), tuple(words)).join(text, parts, 10)
     starts, ends = parts[:, 0].tolist(), parts[:, 1].tolist()
 
@@ -102,7 +102,7 @@ def test_who_watches_ends_the_work(tokenizer):
 
     text = "a-" * 10_000
     with pytest.raises(TimeoutError):
-        JoinedWords(("a-a",)).join(text, tokenizer.words(text), 10, check)
+        JoinedWords(("a-a",)).join(text, tokenizer.word_offsets(text), 10, check)
 
 
 @pytest.mark.parametrize("mark", ["", "-", "a", "aa", "a--a", "0-a", "a.a,", "ab"])
@@ -114,11 +114,11 @@ def test_odd_marks_are_refused(mark):
 
 def test_settings_come_back():
     """Marks and words go through files."""
-    rules = learn(NAMES)
+    rules = learn_joined_words(NAMES)
     settings = TaggingSettings(labels=("O", "B"), joined_marks=rules.marks, joined_words=rules.words)
 
     assert {"a-a", "a&a", "a'a", "0,0", "0:0"} <= set(rules.marks)
     assert rules.words == ("'s", "st.")
     assert settings_from_dict("tagging", settings_to_dict(settings)) == settings
-    assert learn([]) == JoinedWords()
+    assert learn_joined_words([]) == JoinedWords()
     assert np.array_equal(JoinedWords().join("a-b", np.array([[0, 1], [1, 2], [2, 3]]), 9), [[0, 1], [1, 2], [2, 3]])

@@ -344,5 +344,5 @@ def test_parse_model_path(path):
 )
 def test_paths_that_are_no_model_path(path):
     """A version is a whole number from 1, a name has no spaces and no leading dot."""
-    with pytest.raises(ValueError, match=r"a model directory is `\.\.\./<name>/<version>`"):
+    with pytest.raises(ValueError, match=r"not a model directory `\.\.\./<name>/<version>`"):
         parse_model_path(path)

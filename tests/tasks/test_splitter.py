@@ -142,12 +142,12 @@ def assert_equal_to_whole(tokenizer, text):
     """Ids, offsets and words are those of the whole text, and so are ids alone and counts."""
     whole = tokenizer.backend.encode_batch([text], add_special_tokens=False)[0]
     (tokens,), (ids_only,) = tokenizer.tokenize([text]), tokenizer.tokenize([text], ids_only=True)
-    (kept,) = tokenizer.tokenize([text], keep=3)
+    (kept,) = tokenizer.tokenize([text], max_ids=3)
 
     assert tokens.ids.tolist() == ids_only.ids.tolist() == whole.ids
     assert [tuple(pair) for pair in tokens.offsets.tolist()] == whole.offsets
-    assert list(map(tuple, tokenizer.words(text).tolist())) == words_of(text, whole)
-    assert (kept.ids.tolist(), len(kept), kept.is_whole) == (whole.ids[:3], len(whole.ids), True)
+    assert list(map(tuple, tokenizer.word_offsets(text).tolist())) == words_of(text, whole)
+    assert (kept.ids.tolist(), len(kept), kept.is_complete) == (whole.ids[:3], len(whole.ids), True)
     assert kept.offsets.tolist() == [list(pair) for pair in whole.offsets[:3]]
 
 
@@ -155,9 +155,9 @@ def assert_equal_to_whole(tokenizer, text):
 def short_pieces(monkeypatch):
     """Pieces of a few characters, so that short texts have many."""
     for module in (_splitter, tokenizer_module):
-        monkeypatch.setattr(module, "PIECE", 7)
-    monkeypatch.setattr(tokenizer_module, "SMALL", 3)
-    monkeypatch.setattr(tokenizer_module, "BATCH", 25)
+        monkeypatch.setattr(module, "PIECE_CHARS", 7)
+    monkeypatch.setattr(tokenizer_module, "SMALL_TEXT_CHARS", 3)
+    monkeypatch.setattr(tokenizer_module, "BATCH_CHARS", 25)
 
 
 HARD = [
@@ -211,15 +211,15 @@ def test_any_text_in_pieces_equals_the_whole(short_pieces, added, text, flags, m
 
 
 @settings(max_examples=100, suppress_health_check=list(HealthCheck))
-@given(texts=st.lists(TEXTS, max_size=6), keep=st.integers(0, 9), enough=st.integers(0, 9))
-def test_texts_beside_each_other(short_pieces, texts, keep, enough):
-    """Each is read until it has enough tokens; the first ones are kept."""
+@given(texts=st.lists(TEXTS, max_size=6), max_ids=st.integers(0, 9), stop_after=st.integers(0, 9))
+def test_texts_beside_each_other(short_pieces, texts, max_ids, stop_after):
+    """Each is read until it has stop_after tokens; the first ones are kept."""
     tokenizer = make()
 
-    for text, tokens in zip(texts, tokenizer.tokenize(texts, keep=keep, enough=enough), strict=True):
+    for text, tokens in zip(texts, tokenizer.tokenize(texts, max_ids=max_ids, stop_after=stop_after), strict=True):
         whole = tokenizer.backend.encode(text, add_special_tokens=False)
-        assert tokens.ids.tolist() == whole.ids[: min(keep, len(tokens))]
-        assert enough < len(tokens) <= len(whole.ids) if not tokens.is_whole else len(tokens) == len(whole.ids)
+        assert tokens.ids.tolist() == whole.ids[: min(max_ids, len(tokens))]
+        assert stop_after < len(tokens) <= len(whole.ids) if not tokens.is_complete else len(tokens) == len(whole.ids)
 
 
 @pytest.mark.parametrize(
@@ -244,7 +244,7 @@ def test_other_tokenizers_are_not_cut(short_pieces, change):
     change(backend)
     tokenizer = Tokenizer(backend)
 
-    assert not _splitter.can_cut(backend)
+    assert not _splitter.can_split(backend)
     for text in ("the cats, a b. " * 9, "..,, " * 20, "\u2460 \ufb01 " * 9):
         assert_equal_to_whole(tokenizer, text)
 
@@ -269,23 +269,23 @@ def test_no_piece_is_long(monkeypatch, text):
     longest = 0
     tokenizer, encode = make(), Tokenizer._encode
 
-    def noted(self, texts, *, fast):
+    def noted(self, texts, *, ids_only):
         nonlocal longest
         longest = max(longest, sum(map(len, texts)))
-        return encode(self, texts, fast=fast)
+        return encode(self, texts, ids_only=ids_only)
 
     monkeypatch.setattr(Tokenizer, "_encode", noted)
     tokens = tokenizer.tokenize([text])[0]
 
-    assert 0 < longest <= tokenizer_module.BATCH + _splitter.PIECE
+    assert 0 < longest <= tokenizer_module.BATCH_CHARS + _splitter.PIECE_CHARS
     assert tokens.ids.tolist() == tokenizer.backend.encode_batch([text], add_special_tokens=False)[0].ids
 
 
 def test_no_more_is_read_than_is_needed():
     """A text that has enough tokens is not read to its end, and who watches is told of those that are kept."""
     told = []
-    (tokens,) = make().watched(told.append).tokenize(["a. " * 300_000], keep=8, enough=8)
+    (tokens,) = make().with_progress(told.append).tokenize(["a. " * 300_000], max_ids=8, stop_after=8)
 
-    assert not tokens.is_whole
+    assert not tokens.is_complete
     assert sum(told) == len(tokens.ids) == 8
     assert 8 < len(tokens) < 20_000

@@ -25,7 +25,7 @@ def outputs_of(features, tags):
     outputs = []
     for window in features:
         logits = np.tile(np.float32([0, 0, 0]), (len(window), 1))
-        for word, position in zip(*window.tagged, strict=True):
+        for word, position in zip(*window.tagged_words, strict=True):
             logits[position, LABELS.index(tags[word])] = 5
         outputs.append({"logits": logits})
     return outputs
@@ -43,7 +43,7 @@ def test_every_word_gets_its_tag(tokenizer, data, words, doc_stride):
     prediction = task.decode(example, features, outputs_of(features, tags))
 
     assert all(len(window) <= 8 for window in features)
-    assert [word for window in features for word in window.tagged[0]] == list(range(len(words)))
+    assert [word for window in features for word in window.tagged_words[0]] == list(range(len(words)))
     assert prediction.tags == tuple(tags)
     assert len(prediction.scores) == len(words)
     assert task.score([example], [prediction])["accuracy"] == 1.0
@@ -119,7 +119,7 @@ def test_words_near_the_edge_of_a_window_are_tagged_where_they_have_context(doc_
     context = [
         min(position - 1, len(window) - 2 - position)
         for window in features
-        for word, position in zip(*window.tagged, strict=True)
+        for word, position in zip(*window.tagged_words, strict=True)
         if 16 <= word < 84
     ]
 

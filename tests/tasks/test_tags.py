@@ -13,7 +13,7 @@ from seqeval.scheme import BILOU, IOB1, IOB2, IOBES, IOE2, Entities
 
 from tasks.metrics import tagging_scores
 from tasks.tagging import TaggingExample
-from tasks.tags import as_iob2, best_tags, chunks, find_odd_tag, is_strict, is_strict_at_ends
+from tasks.tags import best_tags, chunks, find_malformed_tag, is_strict, is_strict_at_ends, to_iob2
 from training.baselines import majority_tag
 
 SCHEMES = {
@@ -70,8 +70,8 @@ def test_every_scheme_gives_an_entity_for_each(scheme, sentence):
     tags = spell(entities, num_words, scheme)
 
     assert chunks(tags) == entities
-    assert as_iob2(tags) == spell(entities, num_words, "IOB2")
-    assert find_odd_tag(tags) is None
+    assert to_iob2(tags) == spell(entities, num_words, "IOB2")
+    assert find_malformed_tag(tags) is None
     if scheme in REFERENCES:
         letters = str.maketrans("MW", "IS")
         translated = [tag[0].translate(letters) + tag[1:] for tag in tags]
@@ -179,7 +179,7 @@ def test_tags_by_hand(tags, entities):
 )
 def test_tags_of_no_scheme_are_named(labels, odd, message):
     """Tags that read as types are refused: each would spell an entity of one word."""
-    found, reason = find_odd_tag(labels.split())
+    found, reason = find_malformed_tag(labels.split())
 
     assert found == odd
     assert re.match(message, reason)
@@ -200,7 +200,7 @@ def test_tags_of_no_scheme_are_named(labels, odd, message):
 )
 def test_tags_without_prefixes_are_no_fault(labels):
     """Parts of speech, also such as look like a prefix, and types alone."""
-    assert find_odd_tag(labels.split() if isinstance(labels, str) else labels) is None
+    assert find_malformed_tag(labels.split() if isinstance(labels, str) else labels) is None
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)

@@ -7,7 +7,7 @@ import pytest
 
 import bertline.jobs.text_streams
 import tasks.text_streams
-from tasks.text_streams import text_stream, wide_encoding
+from tasks.text_streams import detect_utf16, text_stream
 
 TEXTS = [
     "hello world\nthis\n",
@@ -41,11 +41,11 @@ OTHERS = "utf-8 utf-8-sig latin-1 cp1251 cp1252 gb18030 big5 shift-jis euc-kr is
 @pytest.mark.parametrize("text", TEXTS, ids=lambda text: ascii(text[:8]))
 def test_encodings_are_told_apart(text):
     """With and without a byte order mark, in any script, also where the beginning ends within a character."""
-    assert {name: wide_encoding(text.encode(name)) for name in WIDE} == WIDE
-    assert not any(wide_encoding(text.encode(name, "ignore")) for name in OTHERS)
+    assert {name: detect_utf16(text.encode(name)) for name in WIDE} == WIDE
+    assert not any(detect_utf16(text.encode(name, "ignore")) for name in OTHERS)
     for size in range(8, 30):
-        assert wide_encoding(text.encode("utf-16-le")[:size]) in ("UTF-16LE", "")
-        assert wide_encoding(text.encode()[:size]) == ""
+        assert detect_utf16(text.encode("utf-16-le")[:size]) in ("UTF-16LE", "")
+        assert detect_utf16(text.encode()[:size]) == ""
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_encodings_are_told_apart(text):
 )
 def test_a_stray_control_character_is_no_encoding(content):
     """Another fault of the file is not taken for that."""
-    assert wide_encoding(content) == ""
+    assert detect_utf16(content) == ""
 
 
 def test_a_wide_file_is_refused_in_one_line():

@@ -212,9 +212,12 @@ def test_tokens_that_were_added_beside_vocab_txt(vocab, tmp_path):
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"tokenizer_class": "BertJapaneseTokenizer"}, "names `BertJapaneseTokenizer`, which divides words otherwise"),
-        ({"tokenizer_class": "XLNetTokenizerFast"}, "names `XLNetTokenizerFast`, which divides words otherwise"),
-        ({"auto_map": {"AutoTokenizer": ["tokenization_kobert.KoBertTokenizer", None]}}, "from code of its own"),
+        ({"tokenizer_class": "BertJapaneseTokenizer"}, "names `BertJapaneseTokenizer`, which is not BERT's"),
+        ({"tokenizer_class": "XLNetTokenizerFast"}, "names `XLNetTokenizerFast`, which is not BERT's"),
+        (
+            {"auto_map": {"AutoTokenizer": ["tokenization_kobert.KoBertTokenizer", None]}},
+            "needs tokenizer code of its own",
+        ),
         ({"tokenizer_class": "BertTokenizer"}, None),
         ({"tokenizer_class": "DistilBertTokenizerFast"}, None),
         ({"tokenizer_class": None, "auto_map": {"AutoModel": "modeling_own.Model"}}, None),
@@ -267,7 +270,7 @@ def test_a_configuration_that_transformers_obeys_must_agree(reference, config, t
     if ours == theirs:
         Tokenizer.load(tmp_path)
     else:
-        with pytest.raises(ValueError, match=rf"says {[*config][-1]} `\w+` where `.*tokenizer\.json` does otherwise"):
+        with pytest.raises(ValueError, match=rf"has {[*config][-1]} `\w+`, and `.*tokenizer\.json` the opposite"):
             Tokenizer.load(tmp_path)
 
 
@@ -373,7 +376,7 @@ def test_words_stand_in_order(text, lowercase):
     """Within the text, without overlap, each of at least one letter; marks belong to the letter before them."""
     tokenizer = Tokenizer(build_tokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"], lowercase=lowercase))
 
-    words = tokenizer.words(text)
+    words = tokenizer.word_offsets(text)
 
     assert all(0 <= start < end <= len(text) for start, end in words)
     assert all(end <= start for (_, end), (start, _) in pairwise(words))
@@ -384,7 +387,13 @@ def test_marks_stay_with_their_word():
     tokenizer = Tokenizer(build_tokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]))
     text = "cafe\u0301, 中国 x\u0327\u0301"
 
-    assert [text[start:end] for start, end in tokenizer.words(text)] == ["cafe\u0301", ",", "中", "国", "x\u0327\u0301"]
+    assert [text[start:end] for start, end in tokenizer.word_offsets(text)] == [
+        "cafe\u0301",
+        ",",
+        "中",
+        "国",
+        "x\u0327\u0301",
+    ]
 
 
 @pytest.mark.parametrize("name", ["vocab.txt", "tokenizer_config.json"])

@@ -80,7 +80,7 @@ def test_same_command_goes_on_after_an_interruption(text_file, tokenizer_dir, tm
 
     assert process.returncode == -signal.SIGKILL
     assert not out.exists()
-    with pytest.raises(ValueError, match=r"`.*out.partial` was left unfinished with different chunk_bytes"):
+    with pytest.raises(ValueError, match=r"`.*out.partial` is unfinished and was started with different chunk_bytes"):
         prepare_corpus(CorpusRecipe(**fields | {"chunk_bytes": 5000}, out=out))
     prepare_corpus(CorpusRecipe(**fields, out=out, num_workers=1))
     prepare_corpus(CorpusRecipe(**fields, out=tmp_path / "whole", num_workers=1))
@@ -282,7 +282,7 @@ def test_a_corpus_begun_with_other_words_is_refused(chinese, tmp_path, monkeypat
         out = tmp_path / f"{begun}"
         with pytest.raises(KeyboardInterrupt):
             prepared(chinese, out, words=begun)
-        with pytest.raises(ValueError, match="was left unfinished with different words;"):
+        with pytest.raises(ValueError, match="was started with different words;"):
             prepared(chinese, out, words=then)
     monkeypatch.undo()
     for words in ("spaces", None):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tasks.tagging import TaggingExample
-from tasks.tags import find_odd_tag
+from tasks.tags import find_malformed_tag
 from training.data.cells import table_rows, text_list
 from training.data.columns import Columns
 from training.data.conll import is_conll_column, read_conll
@@ -20,7 +20,7 @@ def read_tagging(path: Path, columns: Columns) -> Examples:
     else:
         tokens, tags = (name if is_conll_column(name) else None for name in (columns.tokens, columns.tags))
         examples = read_conll(path, tokens=tokens, tags=tags)
-    if odd := find_odd_tag({tag for example in examples for tag in example.tags}):
+    if odd := find_malformed_tag({tag for example in examples for tag in example.tags}):
         location = next(location for location, example in examples.located() if odd[0] in example.tags)
         raise ValueError(f"{location}: tag `{odd[0]}`: {odd[1]}")
     return examples

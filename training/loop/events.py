@@ -11,7 +11,7 @@ from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-from tasks.files import naming
+from tasks.files import name_in_errors
 
 
 class Events:
@@ -36,11 +36,11 @@ class Events:
         self._write(step=step, summary=Summary(value=values))
 
     def _write(self, **fields: Any) -> None:
-        with naming(self._path):
+        with name_in_errors(self._path):
             self._records.write(Event(wall_time=time.time(), **fields).SerializeToString())
             self._records.flush()
 
     def close(self) -> None:
         """Close the file."""
-        with naming(self._path):
+        with name_in_errors(self._path):
             self._file.close()

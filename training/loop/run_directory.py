@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import nn
 
-from tasks.files import atomic_directory, atomic_write, locked, naming
+from tasks.files import atomic_directory, atomic_write, locked, name_in_errors
 from training.checkpoint import has_weights
 from training.loop.distributed import World
 from training.loop.recipe import RECIPE_FILE, RecipeRecord, RunMismatchError
@@ -251,7 +251,7 @@ class RunDirectory:
         if self.world.is_main:
             path = self.path / METRICS_FILE
             self._note_if_gone(values["step"])
-            with naming(path), open(path, "a", encoding="utf-8") as file:
+            with name_in_errors(path), open(path, "a", encoding="utf-8") as file:
                 file.write(json.dumps(values) + "\n")
             assert self._events
             numbers = {name: value for name, value in values.items() if _is_number(value) and name != "step"}
@@ -344,7 +344,7 @@ def _broken_state(directory: Path, reason: object) -> ValueError:
 
 def _save(state: Mapping[str, Any], path: Path) -> None:
     """Write a state through a file of ours: torch's own error does not say why."""
-    with naming(path), open(path, "wb") as file:
+    with name_in_errors(path), open(path, "wb") as file:
         try:
             torch.save(state, file)
         except RuntimeError as error:

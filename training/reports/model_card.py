@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import jinja2
 
 from tasks.machine import summarize_machine
-from tasks.metrics import CHARACTERS
+from tasks.metrics import CHARACTERS_SUFFIX
 from training.data.hub import hub_source, is_hub
 from training.data.sources import source_names
 
@@ -280,7 +280,7 @@ def _result(card: TaskCard, pipeline_tag: str, dev: Mapping[str, float]) -> dict
 
 
 def _hub_metric(name: str) -> str:
-    return HUB_METRICS.get(name, name.removesuffix(CHARACTERS))
+    return HUB_METRICS.get(name, name.removesuffix(CHARACTERS_SUFFIX))
 
 
 def _dataset(paths: Sequence[Path]) -> dict[str, str]:

@@ -26,7 +26,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import Formatter, MaxNLocator
 
 from tasks.files import atomic_write
-from tasks.metrics import CHARACTERS, is_loss
+from tasks.metrics import CHARACTERS_SUFFIX, is_loss
 from training.command import command
 from training.loop.run_directory import read_metrics
 
@@ -107,8 +107,8 @@ def shows_loss(key: str) -> bool:
 
 def curve_name(key: str) -> str:
     """The words for a key of metrics or scores."""
-    if key.endswith(CHARACTERS):
-        return curve_name(key.removesuffix(CHARACTERS)) + CHARACTERS
+    if key.endswith(CHARACTERS_SUFFIX):
+        return curve_name(key.removesuffix(CHARACTERS_SUFFIX)) + CHARACTERS_SUFFIX
     key = key.removeprefix("eval_")
     label = key.removeprefix("f1_")
     return NAMES.get(key, key.replace("_", " ") if label == key else f"F1 of {label}")

@@ -18,7 +18,7 @@ from tasks.masked_lm import ClozeExample, MaskPrediction
 from tasks.metrics import squad_example_scores
 from tasks.multiple_choice import MultipleChoiceExample, MultipleChoicePrediction
 from tasks.regression import RegressionExample
-from tasks.spans import SpanExample, SpanPrediction, counts_characters
+from tasks.spans import SpanExample, SpanPrediction, scored_by_characters
 from tasks.tagging import TaggingExample, TaggingPrediction
 from tasks.tags import chunks
 from training.checkpoint import has_weights, read_task_card
@@ -273,7 +273,7 @@ def _answers(
     task: AnyTask, examples: Sequence[SpanExample], predictions: Sequence[SpanPrediction]
 ) -> tuple[list[dict[str, Any]], str]:
     """Wrong ones first, then those that are partly right; of each the surest first."""
-    characters = counts_characters(examples)
+    characters = scored_by_characters(examples)
     items = [_answer(*pair, characters=characters) for pair in zip(examples, predictions, strict=True)]
     items.sort(key=lambda item: -item["score"])
     wrong, near, right = ([item for item in items if item["verdict"] == kind] for kind in ("wrong", "near", "right"))

@@ -1,6 +1,6 @@
-"""Text files as other programs write them: UTF-16 and UTF-32 are refused, carriage returns alone end lines.
+"""Text files of other programs: refuse UTF-16 and UTF-32, read lone carriage returns as line ends.
 
-The client has the same file, as neither package may import the other; a test compares them.
+The client has a copy of this file, since neither package may import the other; a test compares them.
 """
 
 from __future__ import annotations
@@ -11,24 +11,24 @@ import unicodedata
 from typing import BinaryIO, cast
 
 START_BYTES = 8192
-"""Size of the beginning that decides on the encoding."""
+"""Bytes at the beginning of a file from which its encoding is detected."""
 MAX_LINE_BYTES = 2**24
-"""Size of a first line without a line feed, after which carriage returns are the ends of lines."""
+"""Longest first line without a line feed; after it, carriage returns are taken for line ends."""
 _BOMS = {
     codecs.BOM_UTF32_LE: "UTF-32",  # before UTF-16, whose mark it begins with
     codecs.BOM_UTF32_BE: "UTF-32",
     codecs.BOM_UTF16_LE: "UTF-16",
     codecs.BOM_UTF16_BE: "UTF-16",
 }
-_BLANK = "\t\n\v\f\r\x1a"
-"""Control characters that text files have; the last one ends files of DOS."""
+_TEXT_CONTROLS = "\t\n\v\f\r\x1a"
+"""Control characters of text files; the last one ends files of DOS."""
 
 
 def text_stream(stream: BinaryIO, name: str) -> BinaryIO:
     """Return a stream of UTF-8 lines that end with a line feed.
 
     Args:
-        stream: at its beginning; whoever opened it closes it.
+        stream: at its beginning; the caller closes it.
         name: for the message.
 
     Raises:
@@ -36,62 +36,59 @@ def text_stream(stream: BinaryIO, name: str) -> BinaryIO:
     """
     reader = stream if hasattr(stream, "peek") else io.BufferedReader(cast(io.RawIOBase, stream))
     start = reader.peek(START_BYTES)[:START_BYTES]
-    refuse_wide(start, name)
+    refuse_utf16(start, name)
     if b"\r" not in start.rstrip(b"\r") or b"\n" in start:
         return cast(BinaryIO, reader)
     first = reader.readline(MAX_LINE_BYTES)
-    lines = _FromFirstLine(first, cast(BinaryIO, reader), old_mac=not first.endswith(b"\n"))
+    lines = _PrependedStream(first, cast(BinaryIO, reader), old_mac=not first.endswith(b"\n"))
     return cast(BinaryIO, io.BufferedReader(lines))
 
 
-def refuse_wide(start: bytes, name: str) -> None:
-    """Check that a text is neither UTF-16 nor UTF-32.
+def refuse_utf16(start: bytes, name: str) -> None:
+    """Raise ValueError, with the command that converts the text, if it is UTF-16 or UTF-32.
 
     Args:
         start: the first bytes of the text, or all of them.
         name: for the message.
-
-    Raises:
-        ValueError: saying how to convert it.
     """
-    if encoding := wide_encoding(start[:START_BYTES]):
+    if encoding := detect_utf16(start[:START_BYTES]):
         raise ValueError(f"{name} is {encoding}, not UTF-8; convert it: iconv -f {encoding} -t UTF-8 old.txt > new.txt")
 
 
-def wide_encoding(start: bytes) -> str:
-    """Return the UTF-16 or UTF-32 encoding that a text begins in, as iconv calls it; empty for all others.
+def detect_utf16(start: bytes) -> str:
+    """Return the name that iconv has for the UTF-16 or UTF-32 encoding of a text; empty for any other encoding.
 
-    Without a byte order mark, the bytes that stand for the upper half of each character give it away: few different
-    ones, which are control characters to UTF-8.
+    Without a byte order mark, the upper bytes of the characters are the sign: they take few different values, which are
+    control characters in UTF-8.
     """
     for bom, encoding in _BOMS.items():
         if start.startswith(bom):
             return encoding
-    if len(start) < 4:  # a single character tells nothing
+    if len(start) < 4:  # one character is not enough to decide
         return ""
-    found = [encoding for encoding in ("UTF-32LE", "UTF-32BE") if _decoded(start, encoding)]
+    found = [encoding for encoding in ("UTF-32LE", "UTF-32BE") if _decode(start, encoding)]
     if found or not _looks_binary(start):
         return "".join(found)
-    texts = {encoding: _decoded(start, encoding) for encoding in ("UTF-16LE", "UTF-16BE")}
-    found = [encoding for encoding, text in texts.items() if text and (not _is_utf8(start) or _is_narrow(text))]
+    texts = {encoding: _decode(start, encoding) for encoding in ("UTF-16LE", "UTF-16BE")}
+    found = [encoding for encoding, text in texts.items() if text and (not _is_utf8(start) or _is_alphabetic(text))]
     return min(found, key=lambda encoding: len({ord(char) >> 8 for char in texts[encoding]}), default="")
 
 
-def _decoded(start: bytes, encoding: str) -> str:
-    """The text in an encoding; empty where it would hold what no text holds."""
+def _decode(start: bytes, encoding: str) -> str:
+    """Return the text in an encoding; empty if it has characters that no text has."""
     try:
-        text = codecs.getincrementaldecoder(encoding)().decode(start)  # leaves out half a character at the end
+        text = codecs.getincrementaldecoder(encoding)().decode(start)  # drops half a character at the end
     except UnicodeDecodeError:
         return ""
-    return "" if any(map(_is_odd, text)) else text
+    return "" if any(map(_is_no_text, text)) else text
 
 
-def _is_odd(char: str) -> bool:
-    return char not in _BLANK and unicodedata.category(char) in ("Cc", "Cn", "Co")
+def _is_no_text(char: str) -> bool:
+    return char not in _TEXT_CONTROLS and unicodedata.category(char) in ("Cc", "Cn", "Co")
 
 
 def _looks_binary(start: bytes) -> bool:
-    return any(_is_odd(chr(byte)) for byte in set(start) if byte < 128)
+    return any(_is_no_text(chr(byte)) for byte in set(start) if byte < 128)
 
 
 def _is_utf8(start: bytes) -> bool:
@@ -102,13 +99,13 @@ def _is_utf8(start: bytes) -> bool:
     return True
 
 
-def _is_narrow(text: str) -> bool:
-    """Whether the upper bytes of most characters are control characters: those of all alphabets, not of ideographs."""
+def _is_alphabetic(text: str) -> bool:
+    """Return whether most characters lie below U+2000, as those of all alphabets do and ideographs do not."""
     return sum(ord(char) < 0x2000 for char in text) > len(text) / 2
 
 
-class _FromFirstLine(io.RawIOBase):
-    """A first line that was read, and the stream after it; with `old_mac`, line feeds stand for carriage returns."""
+class _PrependedStream(io.RawIOBase):
+    """The first line, already read, and the rest of the stream. With `old_mac`, carriage returns become line feeds."""
 
     def __init__(self, first: bytes, rest: BinaryIO, *, old_mac: bool) -> None:
         self._first, self._rest, self._old_mac = io.BytesIO(first), rest, old_mac

@@ -144,8 +144,8 @@ def test_weights_without_a_digest(tmp_path, location):
     with serve(tmp_path) as server:
         assert states(server) == {"other/1": "FAILED", "tiny/1": "READY"}
         assert versions(server)["other/1"][1] == (
-            f"`{tmp_path / 'other' / '1' / MODEL_FILE}` is not what its manifest says: it reads weights from "
-            f"`{location}`, which is not among the `files`; export the model again"
+            f"`{tmp_path / 'other' / '1' / MODEL_FILE}` does not match its manifest: it reads weights from "
+            f"`{location}`, which `files` lacks; export the model again"
         )
 
 

@@ -189,9 +189,9 @@ def test_a_question_before_many_choices(server):
 
 def test_a_text_that_is_far_too_long_is_read_no_further(server, monkeypatch):
     """Its error says how many tokens were seen; one that is a little too long is counted."""
-    monkeypatch.setattr(tokenizer_module, "BATCH", 200)
-    monkeypatch.setattr(tokenizer_module, "PIECE", 100)
-    monkeypatch.setattr(_splitter, "PIECE", 100)
+    monkeypatch.setattr(tokenizer_module, "BATCH_CHARS", 200)
+    monkeypatch.setattr(tokenizer_module, "PIECE_CHARS", 100)
+    monkeypatch.setattr(_splitter, "PIECE_CHARS", 100)
     _, fields = refused(server.stub.Embed, pb.EmbedRequest(texts=["a " * 1000, "a " * 40]))
 
     assert fields.keys() == {"texts[0]", "texts[1]"}
@@ -211,12 +211,12 @@ def test_too_much_to_compute_is_refused_while_it_is_read(all_tasks, method, requ
     """As soon as it is clear that it would wait too long: what is behind that is not read."""
     with serve(all_tasks[0], max_queue_s=0.002) as running:
         read = []
-        watched = Tokenizer.watched
+        with_progress = Tokenizer.with_progress
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(
                 Tokenizer,
-                "watched",
-                lambda self, watch, *more: watched(self, lambda n: read.append(n) or watch(n), *more),
+                "with_progress",
+                lambda self, watch, *more: with_progress(self, lambda n: read.append(n) or watch(n), *more),
             )
             error, _ = refused(getattr(running.stub, method), request_)
         rejected = running.total("bertline_rejected_total", reason="request_too_large")

@@ -103,7 +103,7 @@ def test_what_is_not_loaded(versions, asked, error, message):
     ],
 )
 def test_graph_unlike_manifest(tmp_path, changes, message):
-    """A graph that is not what its manifest says is an error that names the difference."""
+    """A graph that does not match its manifest is an error that names the difference."""
     if "hidden_size" in changes:
         write_model(tmp_path)
         edit_manifest(tmp_path / "tiny" / "1", **changes)
