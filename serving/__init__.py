@@ -1,9 +1,10 @@
-"""Model directories -> gRPC: vectors, labels, numbers, choices, answers, entities and masked tokens, on ONNX Runtime.
+"""gRPC server of model directories on ONNX Runtime: vectors, labels, scores, choices, answers, entities, masked tokens.
 
 python -m serving models --port 50051 --metrics-port 9090
 
-A request becomes features (`tasks`), waits in one bounded queue for all models (`queue`), is batched with its
-neighbours in length (`scheduler`), runs in ONNX Runtime (`engine`), and is decoded by the code that evaluated it.
+A request becomes features (`tasks`), waits in one bounded queue for all models (`core.queue`), is batched with requests
+of similar length (`core.scheduler`), runs in ONNX Runtime (`core.session`), and is decoded by the same code as in
+evaluation (`tasks`).
 """
 
-import tasks  # noqa: F401  # first: it switches ONNX Runtime's telemetry off
+import tasks  # noqa: F401  # imported first: it switches off ONNX Runtime's telemetry

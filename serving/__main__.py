@@ -16,21 +16,21 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-signal.signal(signal.SIGINT, signal.SIG_DFL)  # while the imports below take their time, Ctrl-C just ends it
-signal.signal(signal.SIGHUP, signal.SIG_IGN)  # asks to look for new models, which the first load does anyway
-os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # the workers need the cores that it would take
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends the process during the imports below, which are slow
+signal.signal(signal.SIGHUP, signal.SIG_IGN)  # means "look for new models", which the first load does anyway
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # the workers need these cores
 
-os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # strangers' failed handshakes fill the log, in a format of their own
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # failed handshakes of port scanners would fill the log
 
 from serving.process import memory_trim, streams  # noqa: E402
 
-streams.open_missing()  # before anything is opened that stays open
-memory_trim.use_one_arena()  # before there are threads
+streams.open_missing()  # before any file is opened that stays open
+memory_trim.use_one_arena()  # before any thread starts
 
 import uvloop  # noqa: E402
 
 from serving.core.errors import error_line  # noqa: E402
-from serving.process import descriptors, logs  # noqa: E402
+from serving.process import descriptors, logs, ready  # noqa: E402
 from serving.process.print_config import describe_settings, versions  # noqa: E402
 from serving.process.systemd import notify  # noqa: E402
 from serving.server import Server  # noqa: E402
@@ -39,16 +39,15 @@ from serving.settings import Settings, read_settings, unknown_variables  # noqa:
 logger = logging.getLogger("serving")
 
 SWITCH_S = 0.001
-"""What a thread of Python may run while others wait, not 5 ms: workers that come back from a run go on sooner."""
+"""Interval for switching between Python threads, instead of 5 ms: workers that return from a run go on sooner."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Serve until a signal comes; or print what --print-config or --version asks for.
+    """Serve until a signal comes; with --print-config or --version, print and return.
 
     Returns:
-        The exit code: 0 after a drain, 2 for a mistake in settings or models (one line on stderr says which), 1 for
-        models whose storage hangs. A run that hangs for good ends the process with 1, too, as does gRPC that ends by
-        itself.
+        Exit code: 0 after a drain; 2 for a wrong setting or model, named in one line on stderr; 1 if the storage of the
+        models hangs. The process also ends with 1 if a run cannot be aborted or gRPC stops by itself.
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     if "--version" in arguments:
@@ -56,18 +55,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     if "--print-config" in arguments:
         arguments.remove("--print-config")
-        return _told(lambda: _print_config(arguments))
+        return _exit_code(lambda: _print_config(arguments))
     with streams.non_blocking():
-        return _told(lambda: _serve(arguments))
+        return _exit_code(lambda: _serve(arguments))
 
 
-def _told(act: Callable[[], None]) -> int:
-    """Act; a mistake of the user is one line and exit code 2."""
+def _exit_code(run: Callable[[], None]) -> int:
+    """Run a command; print a mistake of the user as one line and return its exit code."""
     try:
-        act()
+        run()
     except (ValueError, OSError) as error:
         print(f"error: {error_line(error)}", file=sys.stderr)
-        return 1 if isinstance(error, TimeoutError) else 2  # storage that hangs is no mistake: another try may help
+        return 1 if isinstance(error, TimeoutError) else 2  # hanging storage: a restart may help
     return 0
 
 
@@ -90,12 +89,13 @@ def _serve(arguments: Sequence[str]) -> None:
 
 
 async def run(settings: Settings) -> None:
-    """Start, load, print one line when ready, and drain on the first signal; the second ends it at once. SIGHUP looks
-    for new models.
+    """Start, load, announce that the server is ready, and drain on SIGTERM or SIGINT; a second signal ends it at once.
+
+    SIGHUP scans the directory of models.
 
     Raises:
         ValueError: when no model can be served.
-        OSError: when a port cannot be had.
+        OSError: when a port is not available.
     """
     signals = _signals()
     first, second = (asyncio.create_task(signals.get()) for _ in range(2))
@@ -107,19 +107,19 @@ async def run(settings: Settings) -> None:
         await asyncio.wait((loading, first), return_when=asyncio.FIRST_COMPLETED)
         if loading.done():
             await loading
-            print(server.summary(), flush=True)
+            ready.announce(server.ready(), settings.log_format, settings.ready_fd)
             notify("READY=1")
-            watching = asyncio.create_task(server.monitor_workers())
-            await asyncio.wait((watching, first), return_when=asyncio.FIRST_COMPLETED)
-            if watching.done():
-                await watching
-            watching.cancel()
+            monitoring = asyncio.create_task(server.monitor_workers())
+            await asyncio.wait((monitoring, first), return_when=asyncio.FIRST_COMPLETED)
+            if monitoring.done():
+                await monitoring
+            monitoring.cancel()
         loading.cancel()
     finally:
         notify("STOPPING=1")
         if first.done():
             name = signal.Signals(first.result()).name
-            logger.info("%s came: draining, for at most %g s", name, settings.grace_s)
+            logger.info("received %s: draining for at most %g s", name, settings.grace_s)
         draining = asyncio.create_task(server.stop(settings.grace_s))
         await asyncio.wait((draining, second), return_when=asyncio.FIRST_COMPLETED)
         await server.stop(0)
@@ -131,7 +131,7 @@ async def run(settings: Settings) -> None:
 
 
 def _exit(code: int) -> NoReturn:
-    """At once: a thread that computes, loads or reads would be waited for, perhaps for ever."""
+    """End the process at once, without waiting for threads that compute, load or read."""
     logging.shutdown()
     streams.flush()
     os._exit(code)
@@ -139,7 +139,7 @@ def _exit(code: int) -> NoReturn:
 
 def _warn_of_unknown_variables() -> None:
     for name in unknown_variables():
-        logger.warning("the variable %s is no setting, and has no effect; see --help", name)
+        logger.warning("unknown environment variable %s has no effect; see --help for the settings", name)
 
 
 def _signals() -> asyncio.Queue[int]:

@@ -1,4 +1,4 @@
-"""The gRPC server around the service: ports, health, reflection, start and drain."""
+"""Server: builds the parts, and starts, monitors and stops them."""
 
 from __future__ import annotations
 
@@ -44,38 +44,44 @@ from serving.process.call_log import CallLog
 from serving.process.logs import GrpcLogFilter
 from serving.process.memory_trim import trim_memory
 from serving.process.metrics_server import MetricsServer
+from serving.process.ready import Ready
 from serving.process.traces import Traces
 from serving.settings import Settings
 
 HEALTH_SERVICE = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
-WATCH_S = 1.0
-"""How often workers are looked after."""
+MONITOR_S = 1.0
+"""Seconds between checks of the workers."""
 QUIET_S = 0.1
 MAX_SETTLE_S = 1.0
-"""A draining server still takes calls, to refuse them, until none has come for QUIET_S: once gRPC stops, it cancels
-those that have come but were not yet handled, and CANCELLED does not tell a client to try elsewhere."""
+"""A draining server accepts calls, to refuse them with UNAVAILABLE, until none has come for QUIET_S, at most for
+MAX_SETTLE_S. gRPC itself cancels calls that it has not handled yet, and clients do not retry CANCELLED."""
 MAX_LINGER_S = 0.5
-"""gRPC waits for connections of clients that read no more until the system gives them up, long after the grace."""
+"""Maximum seconds to wait for gRPC after the grace period: it waits for connections that read no more until the system
+closes them, which takes minutes."""
 
 logger = logging.getLogger(__name__)
 logging.getLogger("grpc._cython.cygrpc").addFilter(GrpcLogFilter())
 
 
 class Server:
-    """Serves a directory of models. `start`, then `load`, then `stop`, in one event loop."""
+    """Server of a directory of models. Call `start`, `load` and `stop` in one event loop."""
 
     def __init__(self, settings: Settings) -> None:
-        """Make it.
+        """Build the parts.
+
+        Args:
+            settings: all settings.
 
         Raises:
-            ValueError: when the file of tokens is no use, or OpenTelemetry is wanted and not installed.
-            OSError: when the file of tokens cannot be read.
+            ValueError: when the tokens file cannot be used, or --trace-endpoint is set without OpenTelemetry.
+            OSError: when the tokens file cannot be read.
         """
         self.settings = settings
         self.metrics = Metrics()
         self.port = 0
-        """Where it listens, once started."""
+        """gRPC port; 0 before `start`."""
         self.metrics_port = 0
+        """Port of /metrics and /healthz; 0 before `start`."""
         self._metrics_host = settings.metrics_host or settings.host
         self._health = HealthServicer()
         self._traces = Traces(settings.trace_endpoint, settings.trace_sample) if settings.trace_endpoint else None
@@ -111,9 +117,9 @@ class Server:
         self.metrics.collect_log(streams.num_dropped)
         if cache is not None:
             self.metrics.collect_cache(lambda: cache.num_bytes, lambda: len(cache))
-        self._watching: list[asyncio.Task[None]] = []
-        self._trouble = ""
-        """What is wrong with the workers."""
+        self._tasks: list[asyncio.Task[None]] = []
+        self._worker_problem = ""
+        """Problem of the workers; empty if there is none."""
         self._metrics_server: MetricsServer | None = None
 
     def _gate(self) -> Gate:
@@ -138,11 +144,11 @@ class Server:
         )
 
     async def start(self) -> None:
-        """Listen. Health says NOT_SERVING, and calls are refused, until `load` is done.
+        """Listen. Until `load` has ended, the health status is NOT_SERVING and calls are refused.
 
         Raises:
-            OSError: when a port cannot be had.
-            ValueError: when a file of TLS is no use.
+            OSError: when a port is not available.
+            ValueError: when a TLS file cannot be used.
         """
         warn_of_plain_text(self.settings)
         self._publish(self._repository.models)
@@ -157,7 +163,7 @@ class Server:
         self.metrics_port = self._serve_metrics(self.settings.metrics_port)
         await self._grpc.start()
         if certificates:
-            self._watching.append(asyncio.create_task(certificates.watch(self.settings.host, self.port)))
+            self._tasks.append(asyncio.create_task(certificates.watch(self.settings.host, self.port)))
 
     def _certificates(self) -> Certificates | None:
         settings = self.settings
@@ -166,53 +172,62 @@ class Server:
         return Certificates(TlsFiles(settings.tls_cert, settings.tls_key, settings.tls_client_ca))
 
     async def load(self) -> None:
-        """Load and warm up the models, then accept calls, and watch the directory from now on.
+        """Load and warm up the models, then accept calls and start to poll the directory.
 
         Raises:
-            ValueError: when nothing can be served, or in strict mode not all, telling why.
+            ValueError: when no model can be served, or with --strict when one cannot. The message names the errors.
             OSError: when the directory cannot be read.
         """
         await self._repository.load(parallel=self.settings.workers, strict=self.settings.strict)
         self._servicer.unavailable = None
         self._publish(self._repository.models)
-        self._watching.append(asyncio.create_task(self._repository.watch(self.settings.poll_s)))
-        self._watching.append(asyncio.create_task(trim_memory()))
+        self._tasks.append(asyncio.create_task(self._repository.watch(self.settings.poll_s)))
+        self._tasks.append(asyncio.create_task(trim_memory()))
 
     async def monitor_workers(self) -> None:
-        """Let health tell of runs that hang and workers that have ended, until one is lost for good.
+        """Monitor workers and update health; raise when one is stuck.
 
         Raises:
-            RuntimeError: when a run does not end even when aborted; only a new process has all cores again. Also when
-                gRPC no longer takes calls.
+            RuntimeError: when a run does not end after its abort, so that only a new process has all cores again; or
+                when gRPC has stopped by itself.
         """
         ended = asyncio.ensure_future(self._grpc.wait_for_termination())
         while True:
-            await asyncio.wait([ended], timeout=WATCH_S)
+            await asyncio.wait([ended], timeout=MONITOR_S)
             if ended.done():
-                raise RuntimeError(f"gRPC takes no more calls: {ended.exception() or 'it has stopped'}")
-            if (trouble := self._scheduler.check_workers()) != self._trouble:
-                self._trouble = trouble
-                logger.log(logging.ERROR if trouble else logging.INFO, "workers: %s", trouble or "all is well again")
+                raise RuntimeError(f"gRPC accepts no more calls: {ended.exception() or 'it has stopped'}")
+            if (problem := self._scheduler.check_workers()) != self._worker_problem:
+                self._worker_problem = problem
+                logger.log(logging.ERROR if problem else logging.INFO, "workers: %s", problem or "recovered")
                 self._publish(self._servicer.models)
 
     @property
     def is_busy(self) -> bool:
-        """Whether a thread looks at storage, loads a model or reads a request: nothing can end that early."""
+        """True while a thread reads storage, loads a model or decodes a request: these cannot be interrupted."""
         return self._repository.is_busy or self._servicer.is_busy
 
+    @property
+    def health_problem(self) -> str:
+        """Reason why the health status of the server is NOT_SERVING; empty if it is SERVING. Thread-safe."""
+        if self._health.serving.get("", False):
+            return ""
+        if self._servicer.unavailable or self._worker_problem:
+            return self._servicer.unavailable or self._worker_problem
+        return "no model is loaded"
+
     def reload(self) -> None:
-        """Look at once for what changed in the directory of models."""
+        """Scan the directory of models at once."""
         self._repository.request_scan()
 
     async def stop(self, grace_s: float) -> None:
-        """Refuse new calls, let those in flight finish, and end. Call again with less grace to hasten it.
+        """Refuse new calls, wait for running calls, and end. A second call with a shorter grace period is allowed.
 
         Args:
-            grace_s: seconds until those that have not finished are cancelled.
+            grace_s: seconds after which running calls are cancelled.
         """
         self._servicer.unavailable = "the server is draining"
         self._health.drain()
-        for task in self._watching:
+        for task in self._tasks:
             task.cancel()
         settled_s = await self._settle(min(MAX_SETTLE_S, grace_s))
         self._health.end_watches()
@@ -221,19 +236,22 @@ class Server:
         await asyncio.to_thread(self._close)
 
     async def _settle(self, limit_s: float) -> float:
-        """Wait until no calls come any more; returns how long that took, in seconds."""
-        started, seen = time.monotonic(), -1
-        while seen != self._servicer.num_calls and time.monotonic() - started < limit_s:
-            seen = self._servicer.num_calls
+        """Wait until no new calls come, at most `limit_s` seconds; return the seconds waited."""
+        started_s, num_calls = time.monotonic(), -1
+        while num_calls != self._servicer.num_calls and time.monotonic() - started_s < limit_s:
+            num_calls = self._servicer.num_calls
             await asyncio.sleep(min(QUIET_S, limit_s))
-        return time.monotonic() - started
+        return time.monotonic() - started_s
 
-    def summary(self) -> str:
-        """One line: how many models, and where."""
-        count = len(self._servicer.models.names)
-        return (
-            f"serving {count} model{'s' * (count != 1)} on {url_host(self.settings.host)}:{self.port}, "
-            f"metrics on http://{url_host(self._metrics_host)}:{self.metrics_port}/metrics"
+    def ready(self) -> Ready:
+        """Return addresses and models, to be announced after `load`."""
+        return Ready(
+            target=f"{url_host(self.settings.host)}:{self.port}",
+            port=self.port,
+            metrics_url=f"http://{url_host(self._metrics_host)}:{self.metrics_port}/metrics",
+            metrics_port=self.metrics_port,
+            tls=self.settings.tls_cert is not None,
+            models=self._servicer.models.names,
         )
 
     def _serve_metrics(self, port: int) -> int:
@@ -241,15 +259,17 @@ class Server:
             check_free(self._metrics_host, port)
         except OSError as error:
             raise OSError(f"metrics: {error}, with --metrics-port") from error
-        self._metrics_server = MetricsServer(self.metrics.registry, self._metrics_host, port)
+        self._metrics_server = MetricsServer(
+            self.metrics.registry, self._metrics_host, port, health_problem=lambda: self.health_problem
+        )
         return self._metrics_server.port
 
     def _publish(self, models: Models) -> None:
-        """Answer with these from now on. A model is healthy when one of its versions is; so is the server."""
+        """Serve these models and publish their health. A model is healthy if one version is; so is the server."""
         self._servicer.publish(models)
         healthy = {"": False, SERVICE: False, open_inference.SERVICE: False}
         for item in models.versions:
-            serves = bool(item.model) and not self._servicer.unavailable and not self._trouble
+            serves = bool(item.model) and not self._servicer.unavailable and not self._worker_problem
             for service in ("", SERVICE, open_inference.SERVICE, f"{SERVICE}/{item.name}", f"{SERVICE}/{item}"):
                 healthy[service] = healthy.get(service, False) or serves
         self._health.publish({service: SERVING if serves else NOT_SERVING for service, serves in healthy.items()})

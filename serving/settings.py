@@ -1,4 +1,4 @@
-"""Settings of the server: flags, or environment variables of the same names with BERTLINE_ before them."""
+"""Settings of the server: flags, or environment variables with the same names and the prefix BERTLINE_."""
 
 from __future__ import annotations
 
@@ -17,20 +17,21 @@ from tasks.bounds import MAX_BATCH_TOKENS
 from tasks.machine import available_cpus
 
 TRACE_VARIABLE = "OTEL_EXPORTER_OTLP_ENDPOINT"
-"""As all programs with OpenTelemetry know it."""
+"""Standard variable of OpenTelemetry for the collector's address."""
 
 CLIENT_VARIABLES = {"BERTLINE_TARGET", "BERTLINE_TOKEN", "BERTLINE_TLS_CA"}
-"""Of the command `bertline`, which may run beside the server."""
-_OF_KUBERNETES = re.compile(r"BERTLINE_(\w+_)?(SERVICE|PORT)_")
-"""It sets such of each Service that is called bertline or bertline-..."""
+"""Variables of the command `bertline`, which may run beside the server."""
+_KUBERNETES_VARIABLE = re.compile(r"BERTLINE_(\w+_)?(SERVICE|PORT)_")
+"""Variables that Kubernetes sets for each Service whose name begins with bertline."""
 
 
 class Settings(BaseSettings):
     """Serve a directory of models over gRPC, with Prometheus metrics over HTTP.
 
-    Each flag is an environment variable too: --metrics-port is BERTLINE_METRICS_PORT; the flag wins. How a model treats
-    text is not set here: its manifest says it. One line is printed when everything is loaded. SIGTERM drains.
-    --print-config prints all settings and where each comes from, --version the versions; both then end.
+    Each flag is also an environment variable: --metrics-port is BERTLINE_METRICS_PORT; the flag wins. A model's own
+    settings, such as its sequence length, are in its manifest. When all models are loaded, the server prints one line
+    with its addresses. SIGTERM and SIGINT drain it. --print-config prints all settings with their sources, --version
+    the versions; both then exit.
     """
 
     model_config = SettingsConfigDict(
@@ -45,106 +46,123 @@ class Settings(BaseSettings):
     )
 
     models_dir: CliPositionalArg[Path] = Path("models")
-    """Directory of models: <models-dir>/<name>/<version>/manifest.json."""
+    """Directory of models, with the files <models-dir>/<name>/<version>/manifest.json."""
     poll_s: float = Field(2.0, ge=0, allow_inf_nan=False)
-    """Seconds between looks for models that are new, replaced or gone; 0 for none. SIGHUP looks at once. Larger where
-    the directory lies on slow or metered storage."""
+    """Seconds between scans of the directory for new, replaced and removed models; 0 turns polling off. SIGHUP scans at
+    once. Raise it for slow or metered storage."""
     max_versions: int | None = Field(None, ge=1)
-    """Versions of each model to serve, the highest that can be loaded. Unset: all. Fewer save memory; 1 swaps each
-    model for its next version, for which both are in memory for a moment."""
+    """Maximum number of versions to serve of each model; the highest ones that can be loaded. Unset: all. Lower it to
+    save memory; with 1, a new version replaces the old one, and both are in memory for a moment."""
     strict: bool = False
-    """Do not start unless every version can be loaded. Otherwise those that can be are served, and the log, ListModels
-    and the metrics tell of the others; only a server without any model ends."""
+    """Exit at start if any version cannot be loaded. Without it, the others are served; the log, ListModels and the
+    metrics report the errors, and the server exits only if no model can be loaded."""
     host: str = Field("127.0.0.1", min_length=1)
-    """Address to listen on; 0.0.0.0 for all. Without --tls-cert whoever listens on the way reads texts and tokens."""
+    """Address to listen on; 0.0.0.0 for all. Use --tls-cert on other than loopback addresses: without it, texts and
+    tokens can be read on the network."""
     port: int = Field(50051, ge=0, le=65535)
     """gRPC port; 0 takes any free one, which the ready line names."""
     metrics_port: int = Field(9090, ge=0, le=65535)
-    """HTTP port of /metrics; 0 takes any free one."""
+    """HTTP port of /metrics (Prometheus) and /healthz (200 `ok` while the server can answer requests, otherwise 503
+    and the reason); 0 takes any free one."""
     metrics_host: str | None = None
-    """Address of /metrics, which asks for no token and speaks no TLS. Unset: that of --host."""
+    """Address of the metrics port, which has neither tokens nor TLS. Unset: that of --host."""
+    ready_fd: int | None = Field(None, ge=3)
+    """File descriptor inherited from the process that starts the server, for use with --port 0. When ready, the server
+    writes a JSON line with `target`, `port`, `metrics_url`, `metrics_port`, `tls` and `models` to it and closes it."""
 
     tls_cert: FilePath | None = None
-    """Certificate of the server in PEM, followed by those that lead to its authority: speaks TLS. Read again when the
-    file changes, so that a renewal needs no restart; so are --tls-key, --tls-client-ca and --tokens-file."""
+    """PEM file of the server's certificate and its chain; turns TLS on. Read again when it changes, so that a renewal
+    needs no restart; likewise --tls-key, --tls-client-ca and --tokens-file."""
     tls_key: FilePath | None = None
-    """Its private key in PEM, without a password."""
+    """PEM file of the private key of --tls-cert, without a password."""
     tls_client_ca: FilePath | None = None
-    """Certificates of authorities in PEM: clients then must show a certificate of one of them (mutual TLS)."""
+    """PEM file of certificate authorities. Each client must present a certificate of one of them (mutual TLS)."""
     tokens_file: FilePath | None = None
-    """File of bearer tokens, one a line (lines that begin with # are left out): every call must carry one of them as
-    metadata `authorization: Bearer TOKEN`. Give each client one of its own: tokens can be replaced one by one."""
+    """File of bearer tokens, one on each line (lines that begin with # are comments). Each call must carry one of them
+    as metadata `authorization: Bearer TOKEN`. Give each client its own token, so that it can be replaced alone."""
     open_health: bool = False
-    """Let the health service be called without a token, as Kubernetes' probes do."""
+    """Allow calls of the health service without a token, as Kubernetes' gRPC probes make them."""
 
     workers: int = Field(default_factory=available_cpus, ge=1, le=1024)
-    """Cores to compute with, by default all that this process may use: as many batches at the same time, or fewer, of
-    models whose manifest wants several threads a batch. More than there are only adds memory."""
+    """Number of cores for inference, which is also the maximum number of batches at the same time (fewer for models
+    that use several threads a batch). Default: all cores of this process. More than that only costs memory."""
     max_batch_tokens: int | None = Field(None, ge=1, le=MAX_BATCH_TOKENS)
-    """Cap of a batch in padded tokens, for all models. Unset: what each manifest says, measured at export. Larger
-    batches may raise throughput on a GPU; on a CPU they mostly raise latency."""
+    """Maximum tokens of a batch, padding included, for all models. Unset: the value of each manifest, measured at
+    export. Larger batches may raise throughput on a GPU; on a CPU they mostly raise latency."""
     num_threads: int | None = Field(None, ge=1)
-    """Cores of one batch, for all models. Unset: what each manifest says, measured at export for the most throughput.
-    More may make a single long text on an otherwise idle machine quicker, at the cost of throughput."""
+    """Number of cores that one batch uses, for all models. Unset: the value of each manifest, measured at export for
+    throughput. Raise it to answer single long texts faster on an idle machine, at the cost of throughput."""
     max_queue_s: float = Field(10.0, gt=0, allow_inf_nan=False)
-    """What would wait and compute longer, by what was learnt of the models' speed, is refused with RESOURCE_EXHAUSTED.
-    Larger absorbs longer bursts, and makes the last in the queue wait longer."""
+    """Reject requests whose estimated wait plus compute time exceeds these seconds, with RESOURCE_EXHAUSTED. Larger
+    values absorb longer bursts, but the last requests in the queue wait longer."""
     max_run_s: float = Field(60.0, gt=0, allow_inf_nan=False)
-    """A batch that computes longer hangs: it is aborted, its calls fail, and health says NOT_SERVING until it ends;
-    if it does not end within 5 s, the server exits. More for long sequences on a slow machine."""
+    """Maximum seconds of one batch. A longer one is aborted: its calls fail, and the health status is NOT_SERVING until
+    it ends; if it does not end within 5 s, the server exits. Raise it for long sequences on a slow machine."""
     cache_bytes: int = Field(0, ge=0)
-    """Memory for replies that are sent again to who asks exactly the same, those not asked for longest dropped first; a
-    change of the models empties it. 0: no cache. Worth it where queries repeat; the metrics tell how often they do."""
+    """Memory in bytes for a cache of replies to identical requests, least recently used ones evicted first; a change of
+    the models empties it. 0: no cache. Useful if queries repeat; the metrics show the hit rate."""
     max_request_bytes: int = Field(4 * 2**20, ge=1, le=2**31 - 1)
-    """Bytes of the largest request message. A text that is read in windows takes up to 60 bytes of memory a byte (Tag,
-    Embed; 150 for Answer), most where each character is a token; other texts take a few. Lower it where memory is
-    short."""
+    """Maximum bytes of a request message. A text that is split into windows takes up to 60 bytes of memory a byte (Tag,
+    Embed; Answer up to 150); other texts take a few. Lower it to save memory."""
     max_texts: int = Field(8192, ge=1)
-    """Most inputs of a request, and most choices, contexts or targets in all of them; beyond it INVALID_ARGUMENT."""
+    """Maximum number of inputs of a request, and of choices, contexts or targets in all its inputs; more are refused
+    with INVALID_ARGUMENT."""
     max_chars: int = Field(1_000_000, ge=1)
-    """Most characters of a text, checked before it is tokenised. What is not read in windows may have no more than 250
-    for each token of the model's max_seq_length. Lower it to bound what one call may cost."""
+    """Maximum characters of a text, checked before tokenisation. Texts that are not split into windows are also limited
+    to 250 characters for each token of the model's max_seq_length. Lower it to limit the cost of a call."""
     max_concurrent_per_client: int | None = Field(None, ge=1)
-    """Calls that a client may have under way; beyond it RESOURCE_EXHAUSTED. A client is a token, or without tokens an
-    address: set it where one of several clients must not take all of the queue. Unset: no limit."""
+    """Maximum number of concurrent calls of a client; more are refused with RESOURCE_EXHAUSTED. A client is a token, or
+    an address if there are no tokens. Set it so that one client cannot fill the queue. Unset: no limit."""
     buffer_bytes: int = Field(default_factory=default_budget, ge=2**20)
-    """Memory for messages: half for those on their way, half for requests that have come and for replies that wait to
-    be read. What finds no room is refused with RESOURCE_EXHAUSTED. By default an eighth of the memory that this process
-    may use, from 32 to 256 MiB. At least four times --max-request-bytes; more for many large requests at one time."""
+    """Memory in bytes for messages: half for messages that are being received, half for received requests and unread
+    replies. Beyond it, requests are refused with RESOURCE_EXHAUSTED. Default: an eighth of the available memory, 32 to
+    256 MiB. At least four times --max-request-bytes; raise it for many large requests at the same time."""
     receive_s: float = Field(60.0, gt=0, le=86_400)
-    """Seconds within which a message must have come; later ones are refused. Raise it for clients on slow networks."""
+    """Maximum seconds to receive a request message; slower ones are refused. Raise it for clients on slow networks."""
     max_connections: int = Field(4096, ge=1, le=2**31 - 1)
-    """Connections at one time; further ones are closed at once."""
+    """Maximum number of open connections; more are closed at once."""
     keepalive_time_s: float = Field(60.0, gt=0, le=86_400)
-    """A connection that was silent for so long is pinged. Lower it where a proxy closes silent connections earlier."""
+    """Seconds without traffic after which a connection is pinged. Lower it if a proxy closes idle ones sooner."""
     keepalive_timeout_s: float = Field(20.0, gt=0, le=86_400)
-    """A ping without reply for so long ends its connection, and the calls of a client that vanished leave the queue."""
+    """Seconds to wait for the reply to a ping; then the connection is closed and its calls leave the queue."""
     max_connection_age_s: float | None = Field(None, gt=0, le=86_400 * 365)
-    """Connections older than that are closed once their calls have ended, so that clients spread anew over replicas.
+    """Seconds after which a connection is closed, once its calls have ended, so that clients spread over new replicas.
     Unset: never."""
     max_connection_grace_s: float = Field(60.0, gt=0, le=86_400)
-    """Calls of a connection that is too old are cancelled after so long."""
+    """Seconds that calls of a connection older than --max-connection-age-s may take before they are cancelled."""
 
     log_format: Literal["text", "json"] = "text"
-    """Of the log on stderr: for people, or one JSON object a line."""
+    """Format of the log on stderr and of the ready line on stdout: text for people, or one JSON object a line."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
-    """Least severe lines to log."""
+    """Minimum severity of log lines."""
     log_calls: Literal["none", "failed", "all"] = "failed"
-    """Calls that get a line of their own, with request id, status, sizes and durations. `all` costs some 15 us a call.
-    Of failed ones, the first 50 a second. At level info."""
+    """Calls that get a log line (level info) with request id, status, sizes and durations. `all` costs about 15 us a
+    call; `failed` logs at most 50 lines a second."""
     trace_endpoint: str | None = Field(default_factory=lambda: os.environ.get(TRACE_VARIABLE))
-    """OpenTelemetry collector (OTLP over gRPC), such as http://127.0.0.1:4317, to send a trace of each call to. Unset:
-    OTEL_EXPORTER_OTLP_ENDPOINT, and without that no traces."""
+    """Address of an OpenTelemetry collector (OTLP over gRPC), such as http://127.0.0.1:4317, to which traces of calls
+    are sent. Unset: OTEL_EXPORTER_OTLP_ENDPOINT; if that is unset, too, no traces."""
     trace_sample: float = Field(1.0, ge=0, le=1)
-    """Share of calls that are traced, of those that come without a trace of their own to belong to."""
+    """Fraction of calls to trace, 0 to 1. A call that comes with a trace follows the decision of that trace."""
 
     grace_s: float = Field(10.0, ge=0, allow_inf_nan=False)
-    """Seconds that calls in flight may take to finish after SIGTERM."""
+    """Seconds that running calls may take after SIGTERM before they are cancelled."""
+
+    @model_validator(mode="after")
+    def _check_ready_fd(self) -> Settings:
+        if self.ready_fd is not None:
+            try:
+                os.fstat(self.ready_fd)
+            except OSError:
+                raise ValueError(
+                    f"--ready-fd (BERTLINE_READY_FD): file descriptor `{self.ready_fd}` is not open; the process that "
+                    "starts the server must pass it on (`pass_fds` in Python)"
+                ) from None
+        return self
 
     @model_validator(mode="after")
     def _check_tls(self) -> Settings:
         if (self.tls_cert is None) != (self.tls_key is None):
-            raise ValueError("--tls-cert (BERTLINE_TLS_CERT) and --tls-key (BERTLINE_TLS_KEY) need each other")
+            raise ValueError("--tls-cert (BERTLINE_TLS_CERT) and --tls-key (BERTLINE_TLS_KEY) must be set together")
         if self.tls_client_ca and not self.tls_cert:
             raise ValueError("--tls-client-ca (BERTLINE_TLS_CLIENT_CA) needs --tls-cert and --tls-key")
         return self
@@ -153,8 +171,8 @@ class Settings(BaseSettings):
     def _check_buffer(self) -> Settings:
         if self.buffer_bytes < 4 * self.max_request_bytes:
             raise ValueError(
-                f"--buffer-bytes (BERTLINE_BUFFER_BYTES): {self.buffer_bytes} do not hold four requests of "
-                f"--max-request-bytes, {self.max_request_bytes}; raise the one or lower the other"
+                f"--buffer-bytes (BERTLINE_BUFFER_BYTES): `{self.buffer_bytes}` is less than four times "
+                f"--max-request-bytes, `{self.max_request_bytes}`; raise the former or lower the latter"
             )
         return self
 
@@ -162,20 +180,20 @@ class Settings(BaseSettings):
     def _check_threads(self) -> Settings:
         if self.num_threads is not None and self.num_threads > self.workers:
             raise ValueError(
-                f"--num-threads (BERTLINE_NUM_THREADS): a batch cannot take {self.num_threads} of the {self.workers} "
-                "cores that --workers says"
+                f"--num-threads (BERTLINE_NUM_THREADS): `{self.num_threads}` is more than the cores of --workers, "
+                f"`{self.workers}`; lower the former or raise the latter"
             )
         return self
 
 
-Settings.__doc__ = cleandoc(Settings.__doc__ or "")  # as --help shows it
+Settings.__doc__ = cleandoc(Settings.__doc__ or "")  # without indentation, for --help
 
 
 def read_settings(arguments: Sequence[str] | None = None) -> Settings:
-    """Settings from flags and environment.
+    """Read the settings from flags and environment.
 
     Raises:
-        ValueError: naming every setting that is wrong, in one line.
+        ValueError: when settings are wrong. The message names each of them in one line.
     """
     try:
         return CliApp.run(Settings, cli_args=None if arguments is None else list(arguments))
@@ -186,10 +204,10 @@ def read_settings(arguments: Sequence[str] | None = None) -> Settings:
 
 
 def unknown_variables() -> list[str]:
-    """Variables of the environment that begin as settings do and are none: mistyped ones would have no effect."""
+    """Return the environment variables with the prefix of settings that are not settings, such as mistyped ones."""
     known = {f"BERTLINE_{name.upper()}" for name in Settings.model_fields} | CLIENT_VARIABLES
     names = (name for name in os.environ if name.upper().startswith("BERTLINE_") and name.upper() not in known)
-    return sorted(name for name in names if not _OF_KUBERNETES.match(name))
+    return sorted(name for name in names if not _KUBERNETES_VARIABLE.match(name))
 
 
 def _problem(error: object) -> str:

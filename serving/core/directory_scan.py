@@ -13,7 +13,7 @@ from pathlib import Path
 from serving.core.errors import error_line
 from serving.core.storage_threads import StorageThreads
 from tasks.manifest import MANIFEST_FILE, MAX_MANIFEST_BYTES
-from tasks.model_directory import model_folders, no_models_error, version_paths
+from tasks.model_directory import holds_manifest, model_folders, no_models_error, version_paths
 from tasks.regular import read_regular
 
 VersionKey = tuple[str, str]
@@ -71,8 +71,20 @@ async def scan_directory(directory: Path, threads: StorageThreads) -> DirectoryS
         scan = DirectoryScan(directory)
         await asyncio.gather(*(_scan_model(folder, scan, threads) for folder in folders))
     if not scan.models and not scan.unreadable:
-        raise no_models_error(directory)
+        raise await threads.call(("why none in", directory), partial(_scan_error, directory))
     return scan
+
+
+def _scan_error(directory: Path) -> ValueError:
+    """Return the error for a directory without models, which may be a model itself."""
+    path = directory if directory.name else directory.resolve()
+    if holds_manifest(path):
+        return ValueError(
+            f"`{directory}` is one version of a model; serve the folder of its model: `{path.parent.parent}`"
+        )
+    if any(map(holds_manifest, version_paths(path))):
+        return ValueError(f"`{directory}` is one model; serve its parent: `{path.parent}`")
+    return no_models_error(directory)
 
 
 def _scan_all(directory: Path) -> DirectoryScan:

@@ -14,7 +14,7 @@ import grpc
 
 from serving.grpc_api.receiving import WINDOW_BYTES
 from serving.grpc_api.tls import Certificates
-from serving.process.descriptors import limit, max_connections
+from serving.process.descriptors import max_connections, open_file_limit
 from serving.settings import Settings
 
 MIN_BURST = 4096
@@ -89,7 +89,7 @@ def channel_options(settings: Settings) -> Iterator[tuple[str, int]]:
     # be free yet.
     yield "grpc.http2.max_deallocating_streams", MAX_STREAMS
     # Further connections are closed: without free descriptors, metrics and models could not be read.
-    max_open = min(settings.max_connections, max_connections(limit()))
+    max_open = min(settings.max_connections, max_connections(open_file_limit()))
     yield "grpc.max_allowed_incoming_connections", max(1, max_open // _num_addresses(settings.host))
     yield "grpc.keepalive_permit_without_calls", 1
     yield "grpc.http2.min_ping_interval_without_data_ms", _ms(MIN_PING_S)

@@ -15,7 +15,7 @@ MAX_SCRAPES = 16
 logger = logging.getLogger(__name__)
 
 
-def limit() -> int:
+def open_file_limit() -> int:
     """Return the maximum number of open files of the process."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return WANTED if soft == resource.RLIM_INFINITY else soft
@@ -23,12 +23,12 @@ def limit() -> int:
 
 def raise_limit() -> None:
     """Raise the limit of open files up to `WANTED`, as far as the system allows; warn if the result is below ENOUGH."""
-    soft, (_, hard) = limit(), resource.getrlimit(resource.RLIMIT_NOFILE)
+    soft, (_, hard) = open_file_limit(), resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = WANTED if hard == resource.RLIM_INFINITY else min(WANTED, hard)
     if wanted > soft:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
         logger.info("raised the limit of open files from %d to %d", soft, wanted)
-    if (allowed := limit()) < ENOUGH:
+    if (allowed := open_file_limit()) < ENOUGH:
         logger.warning(
             "the limit of %d open files allows %d connections; more are closed at once. Raise it with `ulimit -n`, "
             "LimitNOFILE= of systemd or --ulimit of docker",

@@ -1,4 +1,4 @@
-"""Prometheus metrics over HTTP."""
+"""HTTP server of `/healthz` and of Prometheus metrics at every other path."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
-from serving.process.descriptors import limit, max_scrapes
+from serving.process.descriptors import max_scrapes, open_file_limit
 
 logger = logging.getLogger(__name__)
 
@@ -26,19 +26,22 @@ CONNECTION_S = 10.0
 class MetricsServer:
     """HTTP server with one thread that accepts connections and one for each connection."""
 
-    def __init__(self, registry: CollectorRegistry, host: str, port: int) -> None:
+    def __init__(
+        self, registry: CollectorRegistry, host: str, port: int, *, health_problem: Callable[[], str] = lambda: ""
+    ) -> None:
         """Listen and start the thread.
 
         Args:
             registry: the metrics.
             host: address to listen on.
             port: port to listen on; 0 takes any free one.
+            health_problem: returns why the server cannot serve; empty if it can. Called for each `/healthz`.
 
         Raises:
             OSError: when the address is not available.
         """
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        self._server = _Server(family, address, make_wsgi_app(registry))
+        self._server = _Server(family, address, _routes(make_wsgi_app(registry), health_problem))
         self._thread = threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True)
         self._thread.start()
         self.port: int = self._server.server_port
@@ -50,6 +53,21 @@ class MetricsServer:
         self._server.server_close()
 
 
+def _routes(metrics: Callable[..., Any], health_problem: Callable[[], str]) -> Callable[..., Any]:
+    """Return a WSGI application that answers `/healthz` itself and passes other paths on."""
+
+    def app(environ: dict[str, Any], start_response: Callable[..., Any]) -> Any:
+        if environ["PATH_INFO"] != "/healthz":
+            return metrics(environ, start_response)
+        problem = health_problem()
+        start_response(
+            "503 Service Unavailable" if problem else "200 OK", [("Content-Type", "text/plain; charset=utf-8")]
+        )
+        return [f"{problem or 'ok'}\n".encode()]
+
+    return app
+
+
 class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
     request_queue_size = LISTEN_BACKLOG
@@ -59,7 +77,7 @@ class _Server(ThreadingMixIn, WSGIServer):
         self._open: dict[socket.socket, float] = {}
         """Open connections, oldest first -> monotonic time of their start."""
         self._lock = threading.Lock()
-        self._max_open = max_scrapes(limit())
+        self._max_open = max_scrapes(open_file_limit())
         super().__init__(address, _Handler)
         self.set_app(app)
 

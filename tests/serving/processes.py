@@ -1,7 +1,7 @@
-"""Servers in processes of their own, as users start them."""
+"""Servers in processes of their own."""
 
+import json
 import os
-import re
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -10,8 +10,6 @@ import grpc
 
 from bertline.v1 import encoder_pb2_grpc
 
-READY = re.compile(r"serving (\d+) models? on (\S+), metrics on http://(\S+)/metrics\n")
-
 
 def command(*arguments):
     return [sys.executable, "-m", "serving", *map(str, arguments)]
@@ -19,25 +17,30 @@ def command(*arguments):
 
 @contextmanager
 def listening(*arguments, port=0, log=subprocess.PIPE, **environment):
-    """A server process that is ready, its address, and that of its metrics."""
-    process = subprocess.Popen(
-        command(*arguments, "--port", port, "--metrics-port", 0),
-        stdout=subprocess.PIPE,
-        stderr=log,
-        text=True,
-        env=os.environ | environment,
-    )
-    try:
-        ready = READY.fullmatch(process.stdout.readline())
-        assert ready, process.stderr and process.stderr.read()
-        yield process, ready[2], f"http://{ready[3]}/metrics"
-    finally:
-        process.kill()
-        process.communicate()
+    """Run a server process until it is ready; yield it, its address and the URL of its metrics."""
+    ready_fd, write_fd = os.pipe()
+    with open(ready_fd) as ready:
+        process = subprocess.Popen(
+            command(*arguments, "--port", port, "--metrics-port", 0, "--ready-fd", write_fd),
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            env=os.environ | environment,
+            pass_fds=[write_fd],
+        )
+        os.close(write_fd)
+        try:
+            line = ready.readline()
+            assert line, process.stderr and process.stderr.read()
+            fields = json.loads(line)
+            yield process, fields["target"], fields["metrics_url"]
+        finally:
+            process.kill()
+            process.communicate()
 
 
 @contextmanager
 def started(*arguments, **environment):
-    """The same with a stub instead of the address."""
+    """Run a server process; yield it, a stub, and the URL of its metrics."""
     with listening(*arguments, **environment) as (process, target, metrics), grpc.insecure_channel(target) as channel:
         yield process, encoder_pb2_grpc.EncoderStub(channel), metrics

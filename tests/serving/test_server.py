@@ -382,7 +382,7 @@ def test_a_run_that_hangs_is_aborted(slow_models, monkeypatch):
     aborted = queue.Queue()
     abort = SessionRun.abort
     monkeypatch.setattr(SessionRun, "abort", lambda run: aborted.put(run))  # so that it lasts until its health was seen
-    monkeypatch.setattr("serving.server.WATCH_S", 0.001)
+    monkeypatch.setattr("serving.server.MONITOR_S", 0.001)
     with serve(slow_models, workers=1, max_batch_tokens=8192, max_queue_s=600) as running:
         running.server._scheduler._max_run_s = 0.01
         watching = asyncio.run_coroutine_threadsafe(running.server.monitor_workers(), running.loop)

@@ -334,9 +334,7 @@ def test_budget():
 
 def test_buffer_that_does_not_hold_requests():
     """It is a mistake in the settings, told with both numbers."""
-    with pytest.raises(
-        ValueError, match=r"--buffer-bytes.*1048576 do not hold four requests of --max-request-bytes, 4"
-    ):
+    with pytest.raises(ValueError, match=r"--buffer-bytes.*`1048576` is less than four times --max-request-bytes, `4"):
         read_settings(["--buffer-bytes", str(MIB)])
 
 

@@ -13,7 +13,7 @@ import pytest
 from bertline.v1 import encoder_pb2 as pb
 from bertline.v1 import encoder_pb2_grpc
 from serving.grpc_api.listening import channel_options
-from serving.process.descriptors import MAX_SCRAPES, limit, max_connections, max_scrapes
+from serving.process.descriptors import MAX_SCRAPES, max_connections, max_scrapes, open_file_limit
 from serving.settings import Settings
 from tests.deploy.files import DEPLOY
 from tests.serving.models import write_model
@@ -72,7 +72,7 @@ def test_connections_of_all_addresses(monkeypatch, host, addresses):
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
     options = dict(channel_options(Settings(host=host, max_connections=10**6)))
 
-    assert options["grpc.max_allowed_incoming_connections"] == max_connections(limit()) // max(1, addresses)
+    assert options["grpc.max_allowed_incoming_connections"] == max_connections(open_file_limit()) // max(1, addresses)
     assert dict(channel_options(Settings(host=host, max_connections=10)))[
         "grpc.max_allowed_incoming_connections"
     ] == 10 // max(1, addresses)

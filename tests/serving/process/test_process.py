@@ -51,7 +51,7 @@ def test_sigterm(slow_models):
         assert process.wait(60) == 0
         log = process.stderr.read()
         assert not re.search("WARNING|ERROR|Traceback", log)
-        assert re.search(r"SIGTERM came: draining, for at most 10 s\n(.*\n)*.* ended\n\Z", log)
+        assert re.search(r"received SIGTERM: draining for at most 10 s\n(.*\n)*.* ended\n\Z", log)
 
 
 def test_second_signal(slow_models):
@@ -108,10 +108,14 @@ def test_no_models(tmp_path):
         (["--port", "70000"], {}, r"--port \(BERTLINE_PORT\): .* 65535: `70000`"),
         ([], {"BERTLINE_WORKERS": "many"}, r"--workers \(BERTLINE_WORKERS\): .*: `many`"),
         (["--tls-cert", "none.pem"], {}, r"--tls-cert \(BERTLINE_TLS_CERT\): .* not point to a file: `none.pem`"),
-        (["--tls-cert", __file__], {}, r"--tls-cert .* and --tls-key .* need each other"),
+        (["--tls-cert", __file__], {}, r"--tls-cert .* and --tls-key .* must be set together"),
         ([], {"BERTLINE_TLS_CLIENT_CA": __file__}, r"--tls-client-ca .* needs --tls-cert and --tls-key"),
         (["--tokens-file", __file__], {}, rf"`{re.escape(__file__)}`, line \d+: a token consists of letters"),
-        (["--num-threads", "3", "--workers", "2"], {}, r"--num-threads .*: a batch cannot take 3 of the 2 cores that"),
+        (
+            ["--num-threads", "3", "--workers", "2"],
+            {},
+            r"--num-threads .*: `3` is more than .* --workers, `2`",
+        ),
         (
             ["--port", "0", "--metrics-host", "a" * 300],
             {},
@@ -121,6 +125,11 @@ def test_no_models(tmp_path):
         (["--host", ""], {}, r"--host \(BERTLINE_HOST\): .* at least 1 character: ``"),
         (["--workers", "10000"], {}, r"--workers \(BERTLINE_WORKERS\): .* 1024: `10000`"),
         (["--prot", "1"], {}, r"unrecognized arguments: --prot; see --help"),
+        (
+            ["--ready-fd", "99"],
+            {},
+            r"--ready-fd \(BERTLINE_READY_FD\): file descriptor `99` is not open; .* must pass it",
+        ),
     ],
 )
 def test_bad_settings(arguments, environment, message):
@@ -129,6 +138,72 @@ def test_bad_settings(arguments, environment, message):
 
     assert code == 2
     assert re.fullmatch(rf"error: {message}.*\n", stderr)
+
+
+@pytest.mark.parametrize(("folder", "message"), [("tiny", "one model; serve its parent"), ("tiny/1", "one version of")])
+def test_a_folder_of_one_model(tmp_path, folder, message):
+    """The folder of a model instead of its parent is one line that names the parent, and exit code 2."""
+    write_model(tmp_path)
+
+    code, stderr = failure(tmp_path / folder, "--port", 0, "--metrics-port", 0)
+
+    assert code == 2
+    assert re.fullmatch(rf"error: `{tmp_path / folder}` is {message}.*: `{tmp_path}`\n", stderr)
+
+
+def ready_lines(*arguments):
+    """Start a server; return its ready line on stdout, and that of its --ready-fd."""
+    ready_fd, write_fd = os.pipe()
+    flags = ("--port", 0, "--metrics-port", 0, "--ready-fd", write_fd)
+    with subprocess.Popen(
+        command(*arguments, *flags), stdout=subprocess.PIPE, text=True, pass_fds=[write_fd]
+    ) as process:
+        os.close(write_fd)
+        try:
+            with open(ready_fd) as ready:
+                return process.stdout.readline(), ready.read()  # to its end: the server has closed it
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_ready_line(tmp_path, log_format):
+    """The ready line has the format of the log; the one at --ready-fd is always JSON, with addresses and models."""
+    write_model(tmp_path)
+
+    line, at_fd = ready_lines(tmp_path, "--log-format", log_format)
+
+    fields = json.loads(at_fd)
+    assert at_fd.endswith("}\n")
+    assert (fields["event"], fields["tls"], fields["models"]) == ("ready", False, ["tiny"])
+    assert fields["target"] == f"127.0.0.1:{fields['port']}"
+    assert fields["metrics_url"] == f"http://127.0.0.1:{fields['metrics_port']}/metrics"
+    text = f"serving 1 model on {fields['target']}, metrics on {fields['metrics_url']}"
+    assert (fields["logger"], fields["level"], fields["message"]) == ("serving", "info", text)
+    assert (line, json.loads(line) if log_format == "json" else fields) == (
+        at_fd if log_format == "json" else f"{text}\n",
+        fields,
+    )
+
+
+def test_nobody_reads_at_the_ready_fd(tmp_path):
+    """A parent that has closed its end gets a warning in the log, and the server goes on."""
+    write_model(tmp_path)
+    ready_fd, write_fd = os.pipe()
+    os.close(ready_fd)
+    flags = ("--port", 0, "--metrics-port", 0, "--ready-fd", write_fd)
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        command(tmp_path, *flags), stdout=pipe, stderr=pipe, text=True, pass_fds=[write_fd]
+    ) as process:
+        os.close(write_fd)
+        try:
+            assert process.stdout.readline().startswith("serving 1 model")
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(60) == 0
+            assert f"cannot write to --ready-fd `{write_fd}`: Broken pipe" in process.stderr.read()
+        finally:
+            process.kill()
 
 
 def test_help():
