@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bertline.jobs.engine import HERE, READY, environment
+from bertline.jobs.engine import HERE, server_process
 from tasks.model_directory import model_versions, read_model_directory
 
 
@@ -20,7 +20,7 @@ class Served:
     """A server in a process of its own."""
 
     target: str
-    process: subprocess.Popen[str]
+    process: subprocess.Popen[bytes]
     ready_s: float
     metrics: str
     """Where its metrics are."""
@@ -51,15 +51,8 @@ def served(models: Path, flags: Sequence[str] = (), *, module: str = "serving") 
         module: what is started; another one than `serving` takes the same arguments.
     """
     command = [sys.executable, "-m", module, str(models), *HERE, *flags]
-    started = time.perf_counter()
-    process = subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout
-        line = process.stdout.readline()
-        found, metrics = READY.search(line), re.search(r"http://\S+/metrics", line)
-        if not found or not metrics:
-            raise ValueError("the server did not start; what it says stands above")
-        yield Served(found[1], process, time.perf_counter() - started, metrics[0])
-    finally:
-        process.terminate()
-        process.communicate()
+    started_s = time.perf_counter()
+    with server_process(command) as (process, ready):
+        if ready is None:
+            raise ValueError("the server did not start; its error is above")
+        yield Served(ready["target"], process, time.perf_counter() - started_s, ready["metrics_url"])

@@ -1,20 +1,19 @@
-"""A server of the demo's models in a process of its own, and what is told of one that does not answer."""
+"""Server of the demo's models in a process of its own, and one-line errors if it does not answer."""
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from bertline import BertlineError
-from bertline.jobs.engine import HERE, READY, environment
+from bertline.jobs.engine import HERE, server_process
 
 
 @contextmanager
 def one_line_errors() -> Iterator[None]:
-    """Make what keeps a server from answering the client a mistake of the user, who gets one line."""
+    """Turn errors of the client into a ValueError, which the user sees as one line."""
     try:
         yield
     except BertlineError as error:
@@ -22,7 +21,7 @@ def one_line_errors() -> Iterator[None]:
 
 
 class Server:
-    """`python -m serving` on free ports of this machine, whatever variables say of other servers; stopped at the end.
+    """`python -m serving` on free ports of this machine, without settings from the environment; ends with the context.
 
     Attributes:
         target: `host:port` for the client.
@@ -30,28 +29,18 @@ class Server:
 
     def __init__(self, models: Path) -> None:
         self._command = [sys.executable, "-m", "serving", str(models), *HERE]
+        self._context = ExitStack()
 
     def __enter__(self) -> Server:
         print(f"$ python {' '.join(self._command[1:])}", flush=True)
-        self._process = subprocess.Popen(self._command, env=environment(), stdout=subprocess.PIPE, text=True)
-        try:
-            self.target = self._read_target()
-        except BaseException:
-            self.__exit__()
-            raise
+        with self._context:
+            self._process, ready = self._context.enter_context(server_process(self._command))
+            if ready is None:
+                raise ValueError("the server did not start; its error is above")
+            self._context = self._context.pop_all()
+        print(ready["message"], flush=True)
+        self.target = str(ready["target"])
         return self
 
-    def _read_target(self) -> str:
-        assert self._process.stdout
-        line = self._process.stdout.readline()
-        match = READY.search(line)
-        if not match:
-            raise ValueError("the server did not start; what it says stands above")
-        print(line, end="", flush=True)
-        return match[1]
-
     def __exit__(self, *_: object) -> None:
-        self._process.terminate()
-        self._process.wait(timeout=30)
-        assert self._process.stdout
-        self._process.stdout.close()
+        self._context.close()

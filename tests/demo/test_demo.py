@@ -5,17 +5,18 @@ import pytest
 from demo.__main__ import begin
 from demo.server import Server
 
-NO_ADDRESS = """
-import signal
-print("no address", flush=True)
+NEVER_READY = """
+import os, signal, sys
+os.close(int(sys.argv[sys.argv.index("--ready-fd") + 1]))
 signal.pause()
 """
 
 PRIVATE = """
-import os, signal, sys
+import json, os, signal, sys
 names = [name for name in os.environ if name.startswith("BERTLINE_")]
 host = sys.argv[sys.argv.index("--host") + 1]
-print(names or f"serving 1 model on {host}:1, metrics on http://{host}:2/metrics", flush=True)
+with open(int(sys.argv[sys.argv.index("--ready-fd") + 1]), "w") as ready:
+    json.dump({"target": names or f"{host}:1", "message": "serving 1 model"}, ready)
 signal.pause()
 """
 
@@ -44,9 +45,9 @@ def test_the_demo_leaves_a_directory_alone_that_it_did_not_make(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["models"]
 
 
-def test_a_server_that_says_no_address_is_ended(tmp_path, monkeypatch):
+def test_a_server_that_is_never_ready_is_ended(tmp_path, monkeypatch):
     """It does not stay behind when the demo ends with an error."""
-    (tmp_path / "serving.py").write_text(NO_ADDRESS)
+    (tmp_path / "serving.py").write_text(NEVER_READY)
     monkeypatch.chdir(tmp_path)
     server = Server(tmp_path)
 

@@ -1,35 +1,33 @@
-"""A server that is started for a job, on this machine, and ends with it."""
+"""Server that a job starts on this machine, and that ends with the job."""
 
 from __future__ import annotations
 
+import json
 import os
-import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TextIO
+from typing import Any, TextIO
 
 from bertline.jobs.storage import FileError
 
-READY = re.compile(r" on (\S+:\d+), metrics ")
-"""Finds the target in the line that a server prints when it takes calls."""
 HERE = ("--host", "127.0.0.1", "--port", "0", "--metrics-port", "0")
-"""Flags of a server that this machine alone can reach."""
+"""Flags of a server that only this machine can reach."""
 _START = """
 import ctypes, os, runpy, signal, sys
 if sys.platform == "linux":
-    ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG: end with the job, also where that is killed
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG: end with the job, also when that is killed
     if os.getppid() != {job}:
-        sys.exit()  # it was killed before that
+        sys.exit()  # the job was killed before that
 runpy.run_module("serving", run_name="__main__", alter_sys=True)
 """
 
 
 @contextmanager
 def engine(models: str) -> Iterator[str]:
-    """Serve a folder of models.
+    """Serve a directory of models.
 
     Yields:
         The target.
@@ -38,27 +36,54 @@ def engine(models: str) -> Iterator[str]:
         FileError: when it cannot be served.
     """
     command = [sys.executable, "-c", _START.format(job=os.getpid()), models, *HERE, "--log-level", "error"]
-    with tempfile.TemporaryFile("w+") as log:
-        process = subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=log, text=True)
+    with tempfile.TemporaryFile("w+") as log, server_process(command, stderr=log) as (_, ready):
+        if ready is None:
+            raise FileError(f"cannot serve `{models}`: {_reason(log)}")
+        yield str(ready["target"])
+
+
+@contextmanager
+def server_process(
+    command: Sequence[str], *, stderr: TextIO | None = None
+) -> Iterator[tuple[subprocess.Popen[bytes], dict[str, Any] | None]]:
+    """Run a server, wait until it is ready, and end it with the context.
+
+    Args:
+        command: command of the server; `--ready-fd` is appended.
+        stderr: file for its log; None for that of this process.
+
+    Yields:
+        The process, and the fields of its ready line (`target`, `metrics_url`, `message`, ...); None if it ended before
+        it was ready.
+    """
+    ready_fd, write_fd = os.pipe()
+    with open(ready_fd, encoding="utf-8") as ready:
         try:
-            yield _target(process, models, log)
+            process = subprocess.Popen(
+                [*command, "--ready-fd", str(write_fd)],
+                pass_fds=(write_fd,),
+                env=environment(),
+                stdout=subprocess.DEVNULL,
+                stderr=stderr,
+            )
+        finally:
+            os.close(write_fd)
+        try:
+            line = ready.readline()
+            yield process, json.loads(line) if line else None
         finally:
             process.terminate()
-            process.communicate()
+            process.wait()
 
 
 def environment() -> dict[str, str]:
-    """That of a server which is started beside others: their settings, such as tokens, are not for this one."""
+    """Return the environment without settings of other servers, such as their tokens."""
     return {name: value for name, value in os.environ.items() if not name.upper().startswith("BERTLINE_")}
 
 
-def _target(process: subprocess.Popen[str], models: str, log: TextIO) -> str:
-    assert process.stdout
-    if found := READY.search(process.stdout.readline()):
-        return found[1]
-    process.wait()
+def _reason(log: TextIO) -> str:
     log.seek(0)
     last = (log.read().strip().splitlines() or ["it ended"])[-1]
     if "No module named" in last:
-        last = "Bertline's `serving` is not here; run this in its repository, or put that on PYTHONPATH"
-    raise FileError(f"cannot serve `{models}`: {last.removeprefix('error: ')}")
+        return "Bertline's `serving` is not here; run this in its repository, or put that on PYTHONPATH"
+    return last.removeprefix("error: ")
