@@ -1,4 +1,4 @@
-"""Where a client connects to and how it sends; shared by Client and AsyncClient."""
+"""Channels, and how requests are sent over them. Shared by Client and AsyncClient."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from typing import Any, Literal, get_args
 
 import grpc
@@ -14,16 +15,16 @@ import grpc.aio
 
 from bertline._convert import Request
 from bertline._inputs import read_flag, read_number, read_timeout
-from bertline._protos import HEALTH, HealthReply, HealthRequest
-from bertline._status import client_error
+from bertline._protos import HEALTH, SERVING, HealthReply, HealthRequest
+from bertline._status import FailedCall, client_error
 from bertline._target import check_target
 from bertline.errors import BertlineError, ServerError
 from bertline.v1.encoder_pb2_grpc import EncoderStub
 
 _RETRY_POLICY = {
-    # A server that starts or drains (UNAVAILABLE), or whose queue is full (RESOURCE_EXHAUSTED), has computed nothing:
-    # the next attempt goes to another replica, or waits a little. `grpc-retry-pushback-ms` of the server goes before
-    # the backoff: a full queue says when there will be room, and -1 stands for what it will never take.
+    # A server that starts or drains (UNAVAILABLE), or has a full queue (RESOURCE_EXHAUSTED), has computed nothing. The
+    # next attempt goes to another replica, or waits a little. `grpc-retry-pushback-ms` of the server overrides the
+    # backoff: a full queue says when it will have room, and -1 means never.
     "maxAttempts": 3,
     "initialBackoff": "0.05s",
     "maxBackoff": "0.2s",
@@ -31,25 +32,30 @@ _RETRY_POLICY = {
     "retryableStatusCodes": ["UNAVAILABLE", "RESOURCE_EXHAUSTED"],
 }
 _SERVICE_CONFIG = {
-    # All replicas that a name stands for are used, not the first that answers.
+    # Use all replicas that a name resolves to, not only the first that answers.
     "loadBalancingConfig": [{"round_robin": {}}],
     "methodConfig": [{"name": [{}], "retryPolicy": _RETRY_POLICY}],
-    # Nothing is sent again while fewer than one attempt in three succeeds, of 50 or more: an overloaded server would
-    # only get more to refuse. Two replicas of three that drain are not enough for that. A ratio without a decimal point
-    # is read as next to nothing by gRPC.
+    # Stop retrying while fewer than one attempt in three succeeds, of 50 or more: retries only burden an overloaded
+    # server. Two draining replicas of three do not stop it. gRPC reads a ratio without a decimal point as almost 0.
     "retryThrottling": {"maxTokens": 100, "tokenRatio": 2.0},
 }
 _HEALTH_CONFIG = {"healthCheckConfig": {"serviceName": ""}}
 KEEPALIVE_S = 30.0
-"""A connection that is silent for so long is pinged. Servers must allow it: those of Bertline do, down to 25 s."""
+"""Seconds of silence after which a connection is pinged. Servers must allow this: Bertline's do, down to 25 s."""
 KEEPALIVE_TIMEOUT_S = 10.0
-"""A connection on which nothing comes back for so long is given up, and its calls fail."""
+"""Seconds without any answer to a ping after which a connection is closed and its calls fail."""
 PLAIN_S = 30.0
-"""A server that answered a call but did not tell of its health is asked for it again after so long."""
+"""Seconds for which calls are sent without health checks to a server that refuses them."""
+HEALTH_TIMEOUT_S, FIRST_HEALTH_TIMEOUT_S = 5.0, 0.5
+"""Most seconds to ask a server for its health after a call failed, and before it has ever replied."""
 
 
 def channel_options(*, check_health: bool) -> dict[str, Any]:
-    """Options of a channel. With `check_health`, a server that says it does not serve gets no calls."""
+    """Return the options of a channel.
+
+    Args:
+        check_health: send no calls to a server that reports that it does not serve.
+    """
     config = _SERVICE_CONFIG | (_HEALTH_CONFIG if check_health else {})
     return {
         "grpc.max_receive_message_length": -1,
@@ -60,27 +66,28 @@ def channel_options(*, check_health: bool) -> dict[str, Any]:
         "grpc.min_reconnect_backoff_ms": 1000,
         "grpc.initial_reconnect_backoff_ms": 100,
         "grpc.max_reconnect_backoff_ms": 1000,
-        # Above the time to connect: a name resolved anew just when an address was given up has it tried a second time.
+        # Longer than the time to connect. Else a name that is resolved again just after an address was given up would
+        # have that address tried a second time.
         "grpc.dns_min_time_between_resolutions_ms": 2000,
         "grpc.dns_ares_query_timeout": 1500,
         "grpc.keepalive_time_ms": round(1000 * KEEPALIVE_S),
         "grpc.keepalive_timeout_ms": round(1000 * KEEPALIVE_TIMEOUT_S),
         "grpc.keepalive_permit_without_calls": 1,
         "grpc.http2.max_pings_without_data": 0,
-        # For the pings that measure the connection, after which none is sent to keep it alive until they are answered.
+        # Timeout of the pings that measure bandwidth. Keepalive pings wait until those are answered.
         "grpc.http2.ping_timeout_ms": round(1000 * KEEPALIVE_TIMEOUT_S),
     }
 
 
 CLOSED = "the client was closed before the reply came"
-"""Of calls that were under way then; one that begins later is a mistake of the caller."""
+"""Error message of calls that were under way when the client was closed."""
 Priority = Literal["interactive", "bulk"]
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]+")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Connection:
-    """A target and the limits of what is sent to it. See `Client` for the fields."""
+    """Target, credentials and limits of a client. See `Client` for the fields."""
 
     target: str
     timeout: float
@@ -104,7 +111,7 @@ class Connection:
 
     @property
     def checks_health(self) -> bool:
-        """Whether servers that say they do not serve get no calls. gRPC asks them without the token."""
+        """True if servers that report that they do not serve get no calls. gRPC sends health checks without token."""
         return self.token is None if self.check_health is None else self.check_health
 
     def open(self, library: Any, *, check_health: bool, more_options: Mapping[str, Any] | None = None) -> Any:
@@ -112,7 +119,8 @@ class Connection:
 
         Args:
             library: `grpc` or `grpc.aio`.
-            more_options: of the channel, instead of or beside those that all have.
+            check_health: send no calls to a server that reports that it does not serve.
+            more_options: channel options, which override the common ones.
         """
         options = tuple({**channel_options(check_health=check_health), **(more_options or {})}.items())
         if self.credentials is None:
@@ -121,57 +129,115 @@ class Connection:
 
     @property
     def metadata(self) -> tuple[tuple[str, str], ...]:
-        """What goes with every request."""
+        """Metadata of every request."""
         token = () if self.token is None else (("authorization", f"Bearer {self.token}"),)
         return token if self.priority == "interactive" else (*token, ("priority", self.priority))
 
     def send(self, rpc: Any, request: Request, timeout: float) -> Any:
-        """Begin the RPC of a request.
+        """Start the RPC of a request.
 
         Raises:
-            ServerError: when the channel was closed.
+            ServerError: if the channel was closed.
         """
         try:
             return rpc(request.message, timeout=timeout, metadata=self.metadata)
         except (ValueError, grpc.aio.UsageError) as error:
             raise ServerError(CLOSED) from error
 
-    def error(self, error: grpc.RpcError, request: Request, timeout: float) -> BertlineError:
-        """The error of ours for a request that failed."""
-        return client_error(
-            error, target=self.target, timeout=timeout, first=request.first, num_inputs=request.num_inputs
-        )
-
 
 class Stub(EncoderStub):
-    """The methods of a server, by their names; `Check` is that of the health service."""
+    """RPCs of a server by name; `Check` and `Watch` are those of the health service."""
 
     def __init__(self, channel: Any) -> None:
         super().__init__(channel)
-        self.Check = channel.unary_unary(
-            f"{HEALTH}Check",
-            request_serializer=HealthRequest.SerializeToString,
-            response_deserializer=HealthReply.FromString,
-        )
+        codec = {"request_serializer": HealthRequest.SerializeToString, "response_deserializer": HealthReply.FromString}
+        self.Check = channel.unary_unary(f"{HEALTH}Check", **codec)
+        self.Watch = channel.unary_stream(f"{HEALTH}Watch", **codec)
+
+
+class Health(Enum):
+    """Answer of a server to a health check."""
+
+    SERVING = auto()
+    NOT_SERVING = auto()
+    REFUSED = auto()
+    """The server is there, and refuses health checks: most often because they carry no token."""
+    UNREACHABLE = auto()
+
+
+def health_of_reply(reply: Any) -> Health:
+    """Return what a HealthReply says; None stands for no reply."""
+    if reply is None:
+        return Health.UNREACHABLE
+    return Health.SERVING if reply.status == SERVING else Health.NOT_SERVING
+
+
+def health_of_error(error: grpc.RpcError) -> Health:
+    """Return what the error of a health check says."""
+    is_absent = error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+    return Health.UNREACHABLE if is_absent else Health.REFUSED
 
 
 class Stubs:
-    """The channels of a client, and what is sent through which."""
+    """The channels of a client: one that checks the server's health, and a plain one.
+
+    gRPC checks health by a stream of its own. If the server refuses that stream, gRPC fails all calls with UNAVAILABLE,
+    as if the server was not there. `watch_health` tells the two apart.
+    """
 
     def __init__(self, connection: Connection, library: Any) -> None:
+        self._connection = connection
         self.channels = [connection.open(library, check_health=False)]
         self._plain = self._checking = Stub(self.channels[0])
-        """`_plain` asks servers whatever they say of their health; `_checking` does not, where that is wanted."""
         if connection.checks_health:
             self.channels.append(connection.open(library, check_health=True))
             self._checking = Stub(self.channels[1])
         self._plain_until = 0.0
+        self.was_connected = False
+        """True if a reply came."""
 
-    def method(self, name: str, *, plain: bool = False) -> Any:
-        """An RPC. The health service is always asked plainly, as a server that does not serve answers it, too."""
-        plain = plain or name == "Check" or time.monotonic() < self._plain_until
-        return getattr(self._plain if plain else self._checking, name)
+    def is_checked(self, name: str) -> bool:
+        """Return whether an RPC is sent with health checks now. The health service itself never is."""
+        return self._checking is not self._plain and name != "Check" and time.monotonic() >= self._plain_until
+
+    def method(self, name: str, *, is_checked: bool = False) -> Any:
+        """Return an RPC, with health checks or without."""
+        return getattr(self._checking if is_checked else self._plain, name)
+
+    def watch_health(self, timeout: float) -> Any:
+        """Ask for the server's health as gRPC does: by a stream, and without token.
+
+        Raises:
+            ServerError: if the channel was closed.
+        """
+        try:
+            limit = HEALTH_TIMEOUT_S if self.was_connected else FIRST_HEALTH_TIMEOUT_S
+            return self._plain.Watch(HealthRequest(), timeout=min(timeout, limit))
+        except (ValueError, grpc.aio.UsageError) as error:
+            raise ServerError(CLOSED) from error
 
     def give_up_health(self) -> None:
-        """Send everything plainly for a while: the server answers calls, but does not tell of its health."""
+        """Send all calls without health checks for a while."""
         self._plain_until = time.monotonic() + PLAIN_S
+
+    def error(
+        self, error: grpc.RpcError, request: Request, timeout: float, health: Health | None = None
+    ) -> BertlineError:
+        """Return the client's error for a request that failed.
+
+        Args:
+            error: of the RPC.
+            request: that failed.
+            timeout: seconds that it was given.
+            health: answer to a health check after the failure; None for no check.
+        """
+        call = FailedCall(
+            target=self._connection.target,
+            timeout=timeout,
+            first=request.first,
+            num_inputs=request.num_inputs,
+            has_credentials=self._connection.credentials is not None,
+            was_connected=self.was_connected or health is Health.SERVING,
+            is_not_serving=health is Health.NOT_SERVING,
+        )
+        return client_error(error, call)

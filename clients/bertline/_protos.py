@@ -1,6 +1,6 @@
-"""Messages of other protocols, without a dependency on their distributions.
+"""Messages of other protocols, built here so that their packages are not needed.
 
-The pool is private, so that an application may load the originals.
+They live in a private descriptor pool, so that an application may load the original packages beside them.
 """
 
 from __future__ import annotations
@@ -10,13 +10,19 @@ from typing import Any
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 HEALTH = "/grpc.health.v1.Health/"
-"""Where the methods of the health service are."""
+"""Path prefix of the methods of the health service."""
 SERVING, NOT_SERVING, SERVICE_UNKNOWN = 1, 2, 3
-"""What a HealthResponse may say."""
+"""Values of HealthCheckResponse.ServingStatus."""
 
 
 def _message(name: str, **fields: tuple[int, str]) -> descriptor_pb2.DescriptorProto:
-    """A message from field name -> (number, type); the name of a message as type means a repeated one."""
+    """Return a message type.
+
+    Args:
+        name: of the message.
+        **fields: field name -> (number, type). The type is a scalar type, or the name of a message, which makes the
+            field repeated.
+    """
     message = descriptor_pb2.DescriptorProto(name=name)
     for field, (number, kind) in fields.items():
         if kind in ("string", "bytes", "int32"):
@@ -27,18 +33,21 @@ def _message(name: str, **fields: tuple[int, str]) -> descriptor_pb2.DescriptorP
 
 
 def _classes() -> dict[str, Any]:
-    """What is needed of google.rpc.Status, google.rpc.BadRequest and grpc.health.v1.
+    """Return the message classes that the client needs of google.rpc and grpc.health.v1, by name.
 
     Sources: google/rpc/status.proto and google/rpc/error_details.proto of googleapis, grpc/health/v1/health.proto of
-    grpc-proto, whose enum is an int32 on the wire.
+    grpc-proto. An enum is an int32 on the wire, a map is a repeated message of key and value.
     """
-    file = descriptor_pb2.FileDescriptorProto(name="bertline/others.proto", package="bertline.others", syntax="proto3")
+    package = "bertline.external"
+    file = descriptor_pb2.FileDescriptorProto(name="bertline/external.proto", package=package, syntax="proto3")
     file.message_type.extend(
         [
             _message("Any", type_url=(1, "string"), value=(2, "bytes")),
             _message("Status", code=(1, "int32"), message=(2, "string"), details=(3, "Any")),
             _message("FieldViolation", field=(1, "string"), description=(2, "string")),
             _message("BadRequest", field_violations=(1, "FieldViolation")),
+            _message("Entry", key=(1, "string"), value=(2, "string")),
+            _message("ErrorInfo", reason=(1, "string"), domain=(2, "string"), metadata=(3, "Entry")),
             _message("HealthRequest", service=(1, "string")),
             _message("HealthReply", status=(1, "int32")),
         ]
@@ -46,9 +55,10 @@ def _classes() -> dict[str, Any]:
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     names = [message.name for message in file.message_type]
-    return {n: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"bertline.others.{n}")) for n in names}
+    return {n: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{package}.{n}")) for n in names}
 
 
-_found = _classes()
-Any_, Status, BadRequest = _found["Any"], _found["Status"], _found["BadRequest"]
-HealthRequest, HealthReply = _found["HealthRequest"], _found["HealthReply"]
+_messages = _classes()
+Any_, Status = _messages["Any"], _messages["Status"]
+BadRequest, ErrorInfo = _messages["BadRequest"], _messages["ErrorInfo"]
+HealthRequest, HealthReply = _messages["HealthRequest"], _messages["HealthReply"]

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
 from google.protobuf.message import DecodeError
 
-from bertline._protos import BadRequest, Status
+from bertline._protos import BadRequest, ErrorInfo, Status
 from bertline.errors import (
     BertlineError,
     ConnectionFailed,
@@ -24,10 +26,7 @@ from bertline.errors import (
 )
 
 ERRORS: dict[grpc.StatusCode, tuple[type[BertlineError], str]] = {
-    grpc.StatusCode.UNAVAILABLE: (
-        ConnectionFailed,
-        "no server is available at `{target}` ({details}); {hint}",
-    ),
+    grpc.StatusCode.UNAVAILABLE: (ConnectionFailed, "no server is available at `{target}` ({details}); {hint}"),
     grpc.StatusCode.DEADLINE_EXCEEDED: (
         TimedOut,
         "no reply from `{target}` within {timeout:g} s ({details}); raise the timeout or send less at once",
@@ -37,111 +36,171 @@ ERRORS: dict[grpc.StatusCode, tuple[type[BertlineError], str]] = {
     grpc.StatusCode.RESOURCE_EXHAUSTED: (Overloaded, "`{target}` is overloaded ({details}); try again later"),
     grpc.StatusCode.UNAUTHENTICATED: (
         Unauthenticated,
-        "`{target}` asks for credentials ({details}); give it as `token`, or in BERTLINE_TOKEN to the command",
+        "`{target}` asks for credentials ({details}); give them as `token` (the command: BERTLINE_TOKEN)",
     ),
     grpc.StatusCode.PERMISSION_DENIED: (PermissionDenied, "`{target}` does not allow this ({details})"),
 }
-"""Which error stands for a status, and what it says. Every other status is a ServerError."""
-
-_HEALTH_REFUSED = "health check call failed"
-"""What gRPC says of a server that it cannot ask about its health, whatever the reason."""
-
-_HINTS = (
-    (r"server is (starting|draining)|is being loaded", "try again"),
-    (r"backend unhealthy", "it says that it does not serve, as one that starts, drains or hangs does; try again"),
-    (r"Stream removed|[Kk]eepalive|[Pp]ing timeout", "the connection was lost; try again"),
-    (r"HTTP proxy", "a proxy of the environment (`http_proxy` or the like) is in between: name the host in `no_proxy`"),
-    (r"Hostname Verification", "its certificate does not name this host: name the server as its certificate does"),
-    (r"CERTIFICATE_VERIFY_FAILED", "trust who signed its certificate: `credentials`, or --tls-ca of the command"),
-    (r"WRONG_VERSION_NUMBER", "it speaks no TLS: leave `credentials`, or --tls-ca of the command, out"),
-    (
-        r"security handshaker",
-        "`credentials`, or the files of --tls-ca, --tls-cert and --tls-key, are no use: they are PEM",
-    ),
-    (
-        r"Socket closed",
-        "if it speaks TLS, give `credentials`, or --tls-ca to the command (--tls-cert, too, if it asks for one)",
-    ),
-    (
-        r"Failed parsing HTTP/2|[Hh]ttp1|HTTP/1",
-        "what answers there speaks no gRPC: name the server's port, not that of its metrics",
-    ),
-    (r"", "start one with `python -m serving`, or name its `host:port`"),
-)
-"""What to do about UNAVAILABLE: that of the first pattern in the details; gRPC tells of TLS in its own words."""
-
-_TOO_LARGE = "larger than max"
-"""What gRPC says of a message that it never takes, as servers do of smaller ones that they never take."""
-_TOO_MUCH = "`{target}` does not take so much at once ({details}); lower `batch_size`, or shorten the inputs"
-"""Of an Overloaded that is final."""
+"""Error type and message template of each status. Every other status is a ServerError."""
 _SERVER_ERROR = (ServerError, "`{target}` failed with {code} ({details})")
+_TOO_MUCH = "`{target}` does not take so much at once ({details}); lower `batch_size`, or shorten the inputs"
+"""Message of an Overloaded that is final."""
+
+REQUEST_ID = "x-request-id"
+"""Trailing metadata of every call that reaches a Bertline server."""
+_DETAILS = "grpc-status-details-bin"
 _PUSHBACK = "grpc-retry-pushback-ms"
-"""When the server wants to be asked again; negative for never (gRFC A6)."""
-_MORE = re.compile(r"\(and (?:at least )?(\d+) more\)$")
-"""How many fields are wrong beside the three that a message tells: what comes with it may hold fewer."""
+"""Milliseconds after which the client may try again; negative for never (gRFC A6)."""
+DOMAIN = "bertline"
+"""Domain of the google.rpc.ErrorInfo that a server sends with an error."""
+MESSAGE_TOO_LARGE = "MESSAGE_TOO_LARGE"
+"""ErrorInfo reason of a message above the server's limit."""
+NUM_VIOLATIONS = "num_violations"
+"""ErrorInfo metadata: number of invalid fields. The details name only as many as fit."""
 ALL_INPUTS = ("inputs", "texts")
-"""Fields that hold all inputs of a request: what is wrong with one is that there is too much in it."""
+"""Fields that hold all inputs of a request. A violation of such a field means that the request holds too much."""
 _INPUT_FIELD = re.compile(r"(?:inputs|(text)s)\[(\d+)\](?:\.([\w\[\]]+))?")
+_PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
+"""Environment variables that gRPC reads a proxy from, the first that is set."""
 
 
-def client_error(
-    error: grpc.RpcError, *, target: str, timeout: float, first: int = 0, num_inputs: int = 0
-) -> BertlineError:
-    """The error of ours that says what a gRPC error means.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedCall:
+    """What the client knows about a call that failed."""
 
-    Args:
-        timeout: seconds that the request was given.
-        first: position of the request's first input in the list of the caller.
-        num_inputs: inputs of the request.
-    """
-    code, details = error.code(), " ".join((error.details() or "no details").split())
-    if code is grpc.StatusCode.RESOURCE_EXHAUSTED and _TOO_LARGE in details and num_inputs == 1:
-        return InvalidInput.of([InvalidItem(first, "text", f"too large for the server ({details}); shorten it")])
-    items = list(_invalid_items(error, first, num_inputs))
+    target: str
+    timeout: float
+    """Seconds that the request was given."""
+    first: int = 0
+    """Position of the request's first input in the caller's list."""
+    num_inputs: int = 0
+    """Inputs in the request."""
+    has_credentials: bool = False
+    """True if the channel speaks TLS."""
+    was_connected: bool = False
+    """True if this client got a reply from the target before."""
+    is_not_serving: bool = False
+    """True if the server's health service reports that it does not serve."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Details:
+    """The typed part of a status: google.rpc messages and metadata."""
+
+    reason: str
+    """Reason of the ErrorInfo; empty for statuses of older servers, proxies and gRPC itself."""
+    num_violations: int
+    violations: Sequence[Any]
+    """google.rpc.BadRequest.FieldViolation messages, the first of `num_violations`."""
+    is_from_server: bool
+    """True if a Bertline server sent the status."""
+    is_from_grpc: bool
+    """True if gRPC itself made the status, see `_details`."""
+    is_permanent: bool
+    """True if the server says that trying again does not help."""
+
+
+def client_error(error: grpc.RpcError, call: FailedCall) -> BertlineError:
+    """Return the client's error for a gRPC error."""
+    code, details = error.code(), _details(error)
+    if _is_too_large(code, details) and call.num_inputs == 1:
+        reason = f"too large for the server ({_message(error)}); shorten it"
+        return InvalidInput.of([InvalidItem(call.first, "text", reason)])
+    items = list(_invalid_items(details.violations, call))
     if code is grpc.StatusCode.INVALID_ARGUMENT and items:
-        more = _MORE.search(details)
-        return InvalidInput.of(items, 3 + int(more[1]) if more else 0)
+        return InvalidInput.of(items, details.num_violations)
     if code is grpc.StatusCode.INTERNAL and items:
         return ServerError.of(items)
-    error_type, message = ERRORS.get(code, _SERVER_ERROR)
-    is_final = error_type is Overloaded and _is_final(error)
-    if is_final:
-        message = _TOO_MUCH
-    if ":" not in target:
-        details += "; no port was given, which stands for 443"
-    hint = next(hint for pattern, hint in _HINTS if re.search(pattern, details))
-    found = error_type(message.format(target=target, timeout=timeout, code=code.name, details=details, hint=hint))
+    error_type, template = ERRORS.get(code, _SERVER_ERROR)
+    is_final = error_type is Overloaded and (details.is_permanent or _is_too_large(code, details))
+    told = _message(error) + ("" if ":" in call.target else "; no port was given, which stands for 443")
+    message = (_TOO_MUCH if is_final else template).format(
+        target=call.target, timeout=call.timeout, code=code.name, details=told, hint=_hint(details, call)
+    )
+    found = error_type(message)
     if isinstance(found, Overloaded):
         found.is_final = is_final
     return found
 
 
-def _is_final(error: grpc.RpcError) -> bool:
-    """Whether what was refused would always be. gRPC itself sends no pushback."""
-    says_never = any(key == _PUSHBACK and value == "-1" for key, value in error.trailing_metadata() or ())
-    return says_never or _TOO_LARGE in (error.details() or "")
+def may_be_unhealthy(error: grpc.RpcError) -> bool:
+    """Return whether gRPC may have failed a call because of the server's health.
+
+    gRPC reports a server that does not serve, one that refuses health checks and one that is not there as the same
+    status. Only a server that answered the call itself is certain to be healthy.
+    """
+    return error.code() is grpc.StatusCode.UNAVAILABLE and not _details(error).is_from_server
 
 
-def is_health_refused(error: grpc.RpcError) -> bool:
-    """Whether a call was not sent since the server does not tell of its health: most often for want of a token."""
-    return error.code() is grpc.StatusCode.UNAVAILABLE and _HEALTH_REFUSED in (error.details() or "")
+def _message(error: grpc.RpcError) -> str:
+    return " ".join((error.details() or "no details").split())
 
 
-def _invalid_items(error: grpc.RpcError, first: int, num_inputs: int) -> Iterator[InvalidItem]:
-    """The field violations of the status details, positions counted in the list of the caller."""
-    for violation in _field_violations(error):
+def _is_too_large(code: grpc.StatusCode, details: _Details) -> bool:
+    """Return whether the server's limit for the size of a message was exceeded.
+
+    A message slightly above the limit is refused by the server, with an ErrorInfo. A message far above it is refused by
+    gRPC on the server's side, and that is the only RESOURCE_EXHAUSTED that gRPC makes here: clients receive and send
+    messages of any size, and the server sets no other limit of gRPC's.
+    """
+    is_exhausted = code is grpc.StatusCode.RESOURCE_EXHAUSTED
+    return is_exhausted and (details.reason == MESSAGE_TOO_LARGE or details.is_from_grpc)
+
+
+def _hint(details: _Details, call: FailedCall) -> str:
+    """Return what to do about UNAVAILABLE, by what the client knows."""
+    if details.is_from_server:
+        return "try again"
+    if call.is_not_serving:
+        return "it says that it does not serve, as a server does that starts, drains or hangs; try again"
+    if call.was_connected:
+        return "the connection was lost; try again, or check that the server still runs"
+    if call.has_credentials:
+        hint = (
+            "check that a server runs there and speaks TLS, that `credentials` (the command: --tls-ca, --tls-cert, "
+            "--tls-key) are PEM and trust who signed its certificate, and that the certificate names this host"
+        )
+    else:
+        hint = (
+            "start one with `python -m serving`, or check its `host:port` (not the port of its metrics); "
+            "if it speaks TLS, give `credentials` (the command: --tls-ca)"
+        )
+    proxy = next((name for name in _PROXIES if os.environ.get(name)), "")
+    return hint + (f"; gRPC connects through the proxy of `{proxy}`: name the host in `no_proxy`" if proxy else "")
+
+
+def _invalid_items(violations: Sequence[Any], call: FailedCall) -> Iterator[InvalidItem]:
+    """Yield the violations with positions in the caller's list."""
+    for violation in violations:
         if match := _INPUT_FIELD.fullmatch(violation.field):
-            yield InvalidItem(first + int(match[2]), match[3] or match[1] or "input", violation.description)
+            yield InvalidItem(call.first + int(match[2]), match[3] or match[1] or "input", violation.description)
         else:
-            hint = "; lower `batch_size`" if num_inputs > 1 and violation.field in ALL_INPUTS else ""
+            hint = "; lower `batch_size`" if call.num_inputs > 1 and violation.field in ALL_INPUTS else ""
             yield InvalidItem(None, violation.field, violation.description + hint)
 
 
-def _field_violations(error: grpc.RpcError) -> list[Any]:
-    packed = [value for key, value in error.trailing_metadata() or () if key == "grpc-status-details-bin"]
+def _details(error: grpc.RpcError) -> _Details:
+    """Read the status details and metadata of an error.
+
+    A status without any metadata comes from gRPC itself: Bertline servers send a request id with every status, and
+    proxies send headers of their own.
+    """
+    metadata = list(error.trailing_metadata() or ())
+    info, violations = ErrorInfo(), []
     try:
-        details = [detail for value in packed for detail in Status.FromString(value).details]
-        requests = [item.value for item in details if item.type_url.endswith("/google.rpc.BadRequest")]
-        return [violation for value in requests for violation in BadRequest.FromString(value).field_violations]
+        packed = [value for key, value in metadata if key == _DETAILS]
+        for detail in (detail for value in packed for detail in Status.FromString(value).details):
+            if detail.type_url.endswith("/google.rpc.BadRequest"):
+                violations += BadRequest.FromString(detail.value).field_violations
+            elif detail.type_url.endswith("/google.rpc.ErrorInfo"):
+                info = ErrorInfo.FromString(detail.value)
     except DecodeError:
-        return []  # the message of the status still tells what is wrong
+        pass  # the message of the status still says what is wrong
+    count = next((entry.value for entry in info.metadata if entry.key == NUM_VIOLATIONS), "")
+    return _Details(
+        reason=info.reason if info.domain == DOMAIN else "",
+        num_violations=max(len(violations), int(count) if count.isdecimal() else 0),
+        violations=violations,
+        is_from_server=info.domain == DOMAIN or any(key == REQUEST_ID for key, _ in metadata),
+        is_from_grpc=not metadata and not error.initial_metadata(),
+        is_permanent=any(key == _PUSHBACK and value.startswith("-") for key, value in metadata),
+    )

@@ -31,10 +31,10 @@ from bertline._calls import (
     tag_call,
     tokenize_call,
 )
-from bertline._connection import CLOSED, Connection, Priority, Stubs
+from bertline._connection import CLOSED, Connection, Health, Priority, Stubs, health_of_error, health_of_reply
 from bertline._convert import Answered, Call, Replies, Request
 from bertline._inputs import read_timeout
-from bertline._status import is_health_refused
+from bertline._status import may_be_unhealthy
 from bertline.errors import ModelNotFound, ServerError
 from bertline.results import Answer, Choice, Classification, MaskFill, Model, Tagging, Tokenized, Usage
 
@@ -237,17 +237,20 @@ class AsyncClient:
         return replies.result()
 
     async def _send(self, call: Call[ResultT], replies: Replies[ResultT], timeout: float) -> None:
-        in_flight: deque[tuple[Request, Any]] = deque()
+        """Send the requests of a call, and add their replies in order."""
+        in_flight: deque[tuple[Request, Any, bool]] = deque()
         try:
             for request in call.requests(self._connection.batch_size):
                 if len(in_flight) == self._connection.num_in_flight:
                     replies.add(*await self._first(call.method, in_flight, timeout))
-                rpc = self._open().method(call.method)
-                in_flight.append((request, self._connection.send(rpc, request, timeout)))
+                stubs = self._open()
+                is_checked = stubs.is_checked(call.method)
+                rpc = stubs.method(call.method, is_checked=is_checked)
+                in_flight.append((request, self._connection.send(rpc, request, timeout), is_checked))
             while in_flight:
                 replies.add(*await self._first(call.method, in_flight, timeout))
         finally:
-            for _, sent in in_flight:
+            for _, sent, _ in in_flight:
                 sent.cancel()
 
     def _open(self) -> Stubs:
@@ -258,15 +261,17 @@ class AsyncClient:
             raise ValueError("an AsyncClient belongs to the event loop of its first call; make one for each loop")
         return self._stubs
 
-    async def _first(self, method: str, in_flight: deque[tuple[Request, Any]], timeout: float) -> Answered:
-        request, sent = in_flight[0]
-        answered = await self._wait(method, request, timeout, sent)
+    async def _first(self, method: str, in_flight: deque[tuple[Request, Any, bool]], timeout: float) -> Answered:
+        request, sent, is_checked = in_flight[0]
+        answered = await self._wait(method, request, timeout, sent, is_checked=is_checked)
         in_flight.popleft()
         return answered
 
     async def _wait(
-        self, method: str, request: Request, timeout: float, sent: Awaitable[Any], *, plain: bool = False
+        self, method: str, request: Request, timeout: float, sent: Awaitable[Any], *, is_checked: bool
     ) -> Answered:
+        """Wait for a reply. Send the request again if it failed only because the server refuses health checks."""
+        stubs = self._open()
         try:
             reply = await sent
         except asyncio.CancelledError as error:
@@ -274,20 +279,31 @@ class AsyncClient:
                 raise ServerError(CLOSED) from error
             raise
         except grpc.RpcError as error:
-            if plain or not is_health_refused(error):
-                raise self._connection.error(error, request, timeout) from error
+            health = await self._health(timeout) if is_checked and may_be_unhealthy(error) else None
+            if health is not Health.REFUSED:
+                raise stubs.error(error, request, timeout, health) from error
         else:
-            if reply is None:  # which gRPC's library for asyncio gives for bytes that are no such message
+            if reply is None:  # grpc.aio returns None for bytes that it cannot parse
                 raise ServerError("the server sent a reply that cannot be read")
+            stubs.was_connected = True
             return request, reply
-        stubs = self._open()
-        again = self._connection.send(stubs.method(method, plain=True), request, timeout)
-        answered = await self._wait(method, request, timeout, again, plain=True)
+        again = self._connection.send(stubs.method(method), request, timeout)
+        answered = await self._wait(method, request, timeout, again, is_checked=False)
         stubs.give_up_health()
         return answered
 
+    async def _health(self, timeout: float) -> Health:
+        watch = self._open().watch_health(timeout)
+        try:
+            reply = await watch.read()
+            return health_of_reply(None if reply is grpc.aio.EOF else reply)
+        except grpc.RpcError as error:
+            return health_of_error(error)
+        finally:
+            watch.cancel()
+
 
 def _is_cancelled() -> bool:
-    """Whether the task that runs was cancelled; a call is, without that, when its channel is closed."""
+    """Return whether the running task was cancelled. A call is cancelled without that when its channel is closed."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

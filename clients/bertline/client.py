@@ -32,10 +32,10 @@ from bertline._calls import (
     tag_call,
     tokenize_call,
 )
-from bertline._connection import Connection, Priority, Stubs
+from bertline._connection import Connection, Health, Priority, Stubs, health_of_error, health_of_reply
 from bertline._convert import Answered, Call, Replies, Request
 from bertline._inputs import read_timeout
-from bertline._status import is_health_refused
+from bertline._status import may_be_unhealthy
 from bertline.errors import ModelNotFound
 from bertline.results import Answer, Choice, Classification, MaskFill, Model, Tagging, Tokenized, Usage
 
@@ -375,46 +375,63 @@ class Client:
         return replies.result()
 
     def _answered(self, call: Call[Any], timeout: float) -> Generator[Answered, None, None]:
+        """Send the requests of a call, and yield each with its reply, in order."""
         requests = iter(call.requests(self._connection.batch_size))
-        begin = list(islice(requests, 2))
-        if len(begin) < 2:  # waiting here takes half the CPU time of a future, which another thread completes
-            for request in begin:
-                yield self._ask(call.method, request, timeout)
-        else:
-            yield from self._send(call.method, chain(begin, requests), timeout)
+        first_two = list(islice(requests, 2))
+        if len(first_two) > 1:
+            yield from self._pipelined(call.method, chain(first_two, requests), timeout)
+        for request in first_two[: 2 - len(first_two)]:  # blocking takes half the CPU time of a future
+            yield self._blocking(call.method, request, timeout)
 
-    def _ask(self, method: str, request: Request, timeout: float, *, plain: bool = False) -> Answered:
-        rpc = self._stubs.method(method, plain=plain)
-        return self._wait(method, request, timeout, partial(self._connection.send, rpc, request, timeout), plain=plain)
-
-    def _send(self, method: str, requests: Iterable[Request], timeout: float) -> Generator[Answered, None, None]:
-        in_flight: deque[tuple[Request, Any]] = deque()
+    def _pipelined(self, method: str, requests: Iterable[Request], timeout: float) -> Generator[Answered, None, None]:
+        in_flight: deque[tuple[Request, Any, bool]] = deque()
         try:
             for request in requests:
                 if len(in_flight) == self._connection.num_in_flight:
                     yield self._first(method, in_flight, timeout)
-                rpc = self._stubs.method(method).future
-                in_flight.append((request, self._connection.send(rpc, request, timeout)))
+                is_checked = self._stubs.is_checked(method)
+                rpc = self._stubs.method(method, is_checked=is_checked).future
+                in_flight.append((request, self._connection.send(rpc, request, timeout), is_checked))
             while in_flight:
                 yield self._first(method, in_flight, timeout)
         finally:
-            for _, call in in_flight:
+            for _, call, _ in in_flight:
                 call.cancel()
 
-    def _first(self, method: str, in_flight: deque[tuple[Request, Any]], timeout: float) -> Answered:
-        request, call = in_flight[0]
-        answered = self._wait(method, request, timeout, call.result)
+    def _first(self, method: str, in_flight: deque[tuple[Request, Any, bool]], timeout: float) -> Answered:
+        request, call, is_checked = in_flight[0]
+        answered = self._wait(method, request, timeout, call.result, is_checked=is_checked)
         in_flight.popleft()
         return answered
 
+    def _blocking(self, method: str, request: Request, timeout: float, *, plain: bool = False) -> Answered:
+        is_checked = not plain and self._stubs.is_checked(method)
+        rpc = self._stubs.method(method, is_checked=is_checked)
+        reply = partial(self._connection.send, rpc, request, timeout)
+        return self._wait(method, request, timeout, reply, is_checked=is_checked)
+
     def _wait(
-        self, method: str, request: Request, timeout: float, reply: Callable[[], Any], *, plain: bool = False
+        self, method: str, request: Request, timeout: float, reply: Callable[[], Any], *, is_checked: bool
     ) -> Answered:
+        """Wait for a reply. Send the request again if it failed only because the server refuses health checks."""
         try:
-            return request, reply()
+            answered = request, reply()
         except grpc.RpcError as error:
-            if plain or not is_health_refused(error):
-                raise self._connection.error(error, request, timeout) from error
-        answered = self._ask(method, request, timeout, plain=True)
+            health = self._health(timeout) if is_checked and may_be_unhealthy(error) else None
+            if health is not Health.REFUSED:
+                raise self._stubs.error(error, request, timeout, health) from error
+        else:
+            self._stubs.was_connected = True
+            return answered
+        answered = self._blocking(method, request, timeout, plain=True)
         self._stubs.give_up_health()
         return answered
+
+    def _health(self, timeout: float) -> Health:
+        watch = self._stubs.watch_health(timeout)
+        try:
+            return health_of_reply(next(watch, None))
+        except grpc.RpcError as error:
+            return health_of_error(error)
+        finally:
+            watch.cancel()

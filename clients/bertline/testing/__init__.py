@@ -1,4 +1,4 @@
-"""A server in the process of a test: no model, but real gRPC, the same answers every time, and faults on demand.
+"""Fake server for tests, in their process: real gRPC, no model, the same answers every time, and faults on demand.
 
 from bertline import Client
 from bertline.testing import FakeServer

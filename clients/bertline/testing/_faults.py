@@ -1,27 +1,40 @@
-"""What a fake server does instead of answering."""
+"""Statuses and faults of a fake server."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import grpc
 
-from bertline._protos import Any_, BadRequest, Status
+from bertline._protos import Any_, BadRequest, ErrorInfo, Status
+from bertline._status import DOMAIN, NUM_VIOLATIONS
 
 _MAX_DETAILS_BYTES = 4096
-"""A server, too, names only as many violations as the trailing metadata have room for."""
+"""Most bytes of status details, as in a real server: trailing metadata are bounded."""
+_REASONS = {
+    "INVALID_ARGUMENT": "INVALID_REQUEST",
+    "NOT_FOUND": "MODEL_NOT_FOUND",
+    "RESOURCE_EXHAUSTED": "QUEUE_FULL",
+    "DEADLINE_EXCEEDED": "DEADLINE_EXCEEDED",
+    "UNAVAILABLE": "NOT_READY",
+    "UNAUTHENTICATED": "UNAUTHENTICATED",
+    "INTERNAL": "INTERNAL",
+}
+"""ErrorInfo reason of each status, unless a refusal gives another one. Other statuses have none."""
 
 
 class Refusal(Exception):
-    """A status that a call ends with.
+    """Status that a call ends with.
 
     Args:
-        status: its name.
-        violations: of an INVALID_ARGUMENT: field of the request, and what is wrong with it.
-        pushback_ms: when the client may try again; negative for never.
+        status: name of the gRPC status.
+        details: message of the status.
+        violations: (field, reason) of each invalid field of the request.
+        pushback_ms: milliseconds after which the client may try again; negative for never.
+        reason: of the ErrorInfo; empty for the usual one of the status.
     """
 
     def __init__(
@@ -30,51 +43,60 @@ class Refusal(Exception):
         details: str,
         violations: Sequence[tuple[str, str]] = (),
         pushback_ms: int | None = None,
+        reason: str = "",
     ) -> None:
         super().__init__(status, details)
         self.code = grpc.StatusCode[status]
         self.details = details
         self.violations = violations
         self.pushback_ms = pushback_ms
+        self.reason = reason or _REASONS.get(status, "")
 
     def abort(self, context: grpc.ServicerContext) -> NoReturn:
-        """End a call with it."""
-        metadata: list[tuple[str, str | bytes]] = []
-        if self.violations:
-            metadata.append(("grpc-status-details-bin", self._packed()))
+        """End a call with this status, beside the trailing metadata that it already has."""
+        metadata: list[tuple[str, str | bytes]] = list(context.trailing_metadata() or ())
+        if details := self._packed_details():
+            status = Status(code=self.code.value[0], message=self.details, details=details)
+            metadata.append(("grpc-status-details-bin", status.SerializeToString()))
         if self.pushback_ms is not None:
             metadata.append(("grpc-retry-pushback-ms", str(self.pushback_ms)))
         context.set_trailing_metadata(tuple(metadata))
         context.abort(self.code, self.details)
         raise AssertionError  # abort never returns
 
-    def _packed(self) -> bytes:
-        request = BadRequest()
+    def _packed_details(self) -> list[Any]:
+        info, request = ErrorInfo(reason=self.reason, domain=DOMAIN), BadRequest()
+        if self.violations:
+            info.metadata.add(key=NUM_VIOLATIONS, value=str(len(self.violations)))
         for place, reason in self.violations:
             violation = request.field_violations.add(field=place, description=reason)
-            if request.ByteSize() > _MAX_DETAILS_BYTES:
+            if info.ByteSize() + request.ByteSize() > _MAX_DETAILS_BYTES:
                 request.field_violations.remove(violation)
                 break
-        detail = Any_(type_url="type.googleapis.com/google.rpc.BadRequest", value=request.SerializeToString())
-        return Status(code=self.code.value[0], message=self.details, details=[detail]).SerializeToString()
+        messages = {"ErrorInfo": info if self.reason else None, "BadRequest": request if self.violations else None}
+        return [
+            Any_(type_url=f"type.googleapis.com/google.rpc.{name}", value=message.SerializeToString())
+            for name, message in messages.items()
+            if message is not None
+        ]
 
 
 @dataclass
 class Fault:
-    """What happens to calls of a method before they are answered."""
+    """Fault that calls of a method meet before they are answered: a refusal, a delay or a lost connection."""
 
     method: str
-    """Empty for every method."""
+    """Name of the RPC; empty for every one."""
     times: int | None
-    """For so many calls; None until `reset`."""
+    """Calls that meet it; None for all until `reset`."""
     after: int = 0
-    """Calls that pass before it happens."""
+    """Calls that pass first."""
     refusal: Refusal | None = None
     delay_s: float = 0.0
     drops: bool = False
 
     def happens(self) -> bool:
-        """Count a call, and tell whether it happens to it."""
+        """Count a call, and return whether it meets this fault."""
         if self.after:
             self.after -= 1
             return False
@@ -84,23 +106,23 @@ class Fault:
 
 @dataclass
 class Faults:
-    """Those that are still to come. Threads may share them."""
+    """Faults that are still to come. Thread-safe."""
 
     _waiting: list[Fault] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def add(self, fault: Fault) -> None:
-        """One more, after those of the same kind."""
+        """Add a fault after those of the same kind."""
         with self._lock:
             self._waiting.append(fault)
 
     def clear(self) -> None:
-        """None any more."""
+        """Remove all faults."""
         with self._lock:
             self._waiting.clear()
 
     def take(self, method: str) -> list[Fault]:
-        """What happens to one call: a delay, and then a failure."""
+        """Return the faults of one call: at most a delay, and then a failure."""
         with self._lock:
             fitting = [fault for fault in self._waiting if fault.method in ("", method)]
             delays = [fault for fault in fitting if fault.delay_s]

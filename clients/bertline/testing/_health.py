@@ -1,4 +1,4 @@
-"""The health service of a fake server."""
+"""Health service of a fake server."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from typing import Any
 import grpc
 
 from bertline._protos import HEALTH, NOT_SERVING, SERVICE_UNKNOWN, SERVING, HealthReply, HealthRequest
+from bertline.testing._faults import Refusal
 
 
 class FakeHealth:
-    """Tells whether the services serve, of which there may be others at any time.
+    """The service grpc.health.v1.Health.
 
     Args:
-        services: the names of all, when it is asked.
-        admit: aborts the calls that may not ask.
+        services: returns the names of the services that exist now.
+        admit: aborts a call that is not allowed.
     """
 
     def __init__(
@@ -31,7 +32,7 @@ class FakeHealth:
 
     @property
     def serving(self) -> bool:
-        """What is told of all services."""
+        """Health that is reported of all services."""
         return self._serving
 
     @serving.setter
@@ -40,7 +41,7 @@ class FakeHealth:
         self._wake()
 
     def handler(self) -> grpc.GenericRpcHandler:
-        """What a server needs to route calls here."""
+        """Return the handler that routes calls here."""
         codec = {"request_deserializer": HealthRequest.FromString, "response_serializer": HealthReply.SerializeToString}
         handlers = {
             "Check": grpc.unary_unary_rpc_method_handler(self._check, **codec),
@@ -51,19 +52,19 @@ class FakeHealth:
     def _check(self, request: Any, context: grpc.ServicerContext) -> Any:
         self._admit(context)
         if (status := self._status(request.service)) == SERVICE_UNKNOWN:
-            context.abort(grpc.StatusCode.NOT_FOUND, f"no such service: `{request.service}`")
+            Refusal("NOT_FOUND", f"no such service: `{request.service}`", reason="SERVICE_NOT_FOUND").abort(context)
         return HealthReply(status=status)
 
     def _watch(self, request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
         self._admit(context)
         context.add_callback(self._wake)
-        told = None
+        sent = None
         while context.is_active():
-            if (status := self._status(request.service)) != told:
+            if (status := self._status(request.service)) != sent:
                 yield HealthReply(status=status)
-                told = status
+                sent = status
             with self._changed:
-                while context.is_active() and self._status(request.service) == told:
+                while context.is_active() and self._status(request.service) == sent:
                     self._changed.wait()
 
     def _status(self, service: str) -> int:

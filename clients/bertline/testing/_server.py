@@ -1,7 +1,8 @@
-"""The fake server."""
+"""Fake server: real gRPC, made-up answers."""
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +14,7 @@ from typing import Any
 import grpc
 from google.protobuf import message_factory
 
+from bertline._status import REQUEST_ID
 from bertline.testing._answers import ANSWERS, TIMINGS
 from bertline.testing._checks import check
 from bertline.testing._faults import Fault, Faults, Refusal
@@ -25,43 +27,43 @@ SERVICE = pb.DESCRIPTOR.services_by_name["Encoder"]
 METHODS = tuple(SERVICE.methods_by_name)
 _OPTIONS = (
     ("grpc.so_reuseport", 0),
-    ("grpc.http2.min_ping_interval_without_data_ms", 25_000),  # as a server of Bertline allows
+    ("grpc.http2.min_ping_interval_without_data_ms", 25_000),  # as a real server allows
     ("grpc.keepalive_permit_without_calls", 1),
 )
 _MAX_THREADS = 1000
-"""Each call, and each client that watches the health, has one."""
+"""Each call and each health watch holds one."""
 
 
 @dataclass(frozen=True)
 class FakeCall:
-    """A call that came, refused and repeated ones included."""
+    """Call that the server received. Refused and repeated calls count too."""
 
     method: str
-    """Name of the RPC, as `Embed`."""
+    """Name of the RPC, such as `Embed`."""
     request: Any
-    """The message, of `bertline.v1.encoder_pb2`."""
+    """Message of `bertline.v1.encoder_pb2`."""
     metadata: dict[str, str]
     timeout: float | None
-    """Seconds that the client would wait; None for ever."""
+    """Seconds until the client gives up; None for never."""
     peer: str
-    """The connection that it came over: the same for all its calls, another for each other one."""
+    """Address of the client's connection: equal for calls of one connection, different for others."""
 
 
 class FakeServer:
-    """A server on a free port of 127.0.0.1, from when it is made until it is closed.
+    """Server on a port of 127.0.0.1, from construction until `close`.
 
-    Every RPC answers, with what follows from the request alone: the vector of a text is `vector(text, dim)`, an answer
-    is the last word of the question where it stands in the context, an entity is a word with a capital. Empty texts,
-    texts that are too long and unknown models are refused as a server does.
+    Every RPC answers, and the answer follows from the request alone: the vector of a text is `vector(text, dim)`, an
+    answer is the question's last word where it stands in the context, an entity is a word with a capital. Empty texts,
+    texts that are too long and unknown models are refused with the statuses of a real server.
 
     Args:
-        models: what it has; one that answers everything, where none are given.
-        token: which calls must carry; None for none.
-        open_health: whether health checks need no token.
+        models: that the server has; by default one that answers every RPC.
+        token: that calls must carry; None for none.
+        open_health: answer health checks without token.
         port: 0 for a free one.
 
     Raises:
-        OSError: when the port is taken.
+        OSError: if the port is taken.
     """
 
     def __init__(
@@ -73,11 +75,11 @@ class FakeServer:
         port: int = 0,
     ) -> None:
         self.models = list(models)
-        """May be changed at any time."""
+        """Models of the server. May be changed at any time."""
         self.calls: list[FakeCall] = []
-        """What came, in order; health checks left out."""
+        """Calls in the order they came, without health checks."""
         self.max_in_flight = 0
-        """Most calls that were under way at one time."""
+        """Most calls that were under way at once."""
         self._token = token
         self._open_health = open_health
         self._in_flight = 0
@@ -90,7 +92,7 @@ class FakeServer:
         self._server = grpc.server(self._pool, options=_OPTIONS)
         self._server.add_generic_rpc_handlers((self._encoder(), self._health.handler()))
         upstream_port = self._server.add_insecure_port("127.0.0.1:0")
-        self._server.start()  # or stopping it would leave its port open
+        self._server.start()  # a server that never started would leave its port open
         try:
             self._relay = Relay(upstream_port, port)
         except OSError:
@@ -98,16 +100,16 @@ class FakeServer:
             self._pool.shutdown()
             raise
         self.target = f"127.0.0.1:{self._relay.port}"
-        """What a client connects to."""
+        """`host:port` for clients."""
 
     @property
     def requests(self) -> list[Any]:
-        """The messages of `calls`."""
+        """Messages of `calls`."""
         return [call.request for call in self.calls]
 
     @property
     def serving(self) -> bool:
-        """What health checks are told, of the server and its models; calls are answered all the same."""
+        """Health that is reported of the server and its models. Calls are answered anyway."""
         return self._health.serving
 
     @serving.setter
@@ -124,54 +126,58 @@ class FakeServer:
         after: int = 0,
         pushback_ms: int | None = None,
     ) -> None:
-        """Let the next calls end with a status.
+        """Make the next calls fail with a status.
 
         Args:
-            method: name of an RPC, as `Embed`; empty for all.
-            times: how many; None for all until `reset`. Clients send a call again after UNAVAILABLE and
+            status: gRPC status, or its name.
+            details: message of the status.
+            method: name of an RPC, such as `Embed`; empty for all.
+            times: calls that fail; None for all until `reset`. Clients send a call again after UNAVAILABLE and
                 RESOURCE_EXHAUSTED, twice.
-            after: how many calls are answered before; those that fail by an earlier fault do not count.
-            pushback_ms: when the client may try again; negative for never. 0, which lets gRPC's client wait for ever,
-                is refused.
+            after: calls that are answered first. Calls that fail by an earlier fault do not count.
+            pushback_ms: milliseconds after which the client may try again; negative for never.
+
+        Raises:
+            ValueError: for OK or an unknown status, and for a `pushback_ms` of 0, on which gRPC's client waits forever.
         """
         if pushback_ms == 0:
             raise ValueError("`pushback_ms` must not be 0; use 1")
         name = status if isinstance(status, str) else status.name
         if name == "OK" or name not in grpc.StatusCode.__members__:
-            raise ValueError(f"no status that a call can fail with: `{name}`; one of gRPC's, as UNAVAILABLE")
+            raise ValueError(f"a call cannot fail with status `{name}`; give a gRPC status other than OK, such as UNAVAILABLE")
         self._add(Fault(method, times, after, refusal=Refusal(name, details, pushback_ms=pushback_ms)))
 
     def overload(
         self, *, method: str = "", times: int | None = 1, after: int = 0, pushback_ms: int | None = 100
     ) -> None:
-        """Let the next calls be refused since the queue is full, see `fail`."""
+        """Make the next calls fail because the queue is full. See `fail` for the arguments."""
         details, name = "the queue is full", "RESOURCE_EXHAUSTED"
         self.fail(name, details, method=method, times=times, after=after, pushback_ms=pushback_ms)
 
     def delay(self, seconds: float, *, method: str = "", times: int | None = None, after: int = 0) -> None:
-        """Let the next calls wait before they are answered, or fail."""
+        """Delay the next calls by some seconds before they are answered or fail. See `fail` for the other arguments."""
         if seconds <= 0:
             raise ValueError(f"`seconds` must be above 0: `{seconds}`")
         self._add(Fault(method, times, after, delay_s=seconds))
 
     def drop(self, *, method: str = "", times: int | None = 1, after: int = 0) -> None:
-        """Let the next calls lose their connection, and with it all other calls that are under way."""
+        """Cut all connections when the next calls come, so that these and all calls under way are lost."""
         self._add(Fault(method, times, after, drops=True))
 
     def silence(self) -> None:
-        """Let nothing pass in either direction any more, until `reset`, as where a machine vanished."""
+        """Pass nothing in either direction until `reset`, as if the machine had vanished."""
         self._relay.silence(True)
 
     def refuse(self, text: str, reason: str = "made to be refused") -> None:
-        """Refuse an input, or a text in it, as one that cannot be used: the client raises InvalidInput."""
+        """Refuse an input that is, or contains, this text: the client raises InvalidInput."""
         self._refused[text] = reason
 
     def reply(self, method: str, make: Callable[[Any], Any]) -> None:
-        """Answer an RPC with what a function makes of the request; messages are those of `bertline.v1.encoder_pb2`."""
+        """Answer an RPC with a function of the request. Messages are those of `bertline.v1.encoder_pb2`."""
         self._replies[_known(method)] = make
 
     def reset(self) -> None:
-        """Forget all calls, faults and answers of its own; serve again."""
+        """Remove all recorded calls, faults, refusals and replies, and serve again."""
         self._faults.clear()
         self._refused.clear()
         self._replies.clear()
@@ -181,7 +187,7 @@ class FakeServer:
         self.serving = True
 
     def close(self) -> None:
-        """End; calls under way fail. Again is fine."""
+        """Stop the server; calls under way fail. May be called again."""
         self._server.stop(None).wait()
         self._relay.close()
         self._pool.shutdown()
@@ -216,13 +222,14 @@ class FakeServer:
 
     def _call(self, method: str, request: Any, context: grpc.ServicerContext) -> Any:
         call = FakeCall(method, request, dict(context.invocation_metadata()), context.time_remaining(), context.peer())
+        context.set_trailing_metadata(((REQUEST_ID, call.metadata.get(REQUEST_ID) or os.urandom(8).hex()),))
         with self._lock:
             self.calls.append(call)
             self._in_flight += 1
             self.max_in_flight = max(self.max_in_flight, self._in_flight)
         try:
             self._admit(context)
-            self._meet_faults(method, context)
+            self._apply_faults(method, context)
             return self._answer(method, request)
         except Refusal as refusal:
             refusal.abort(context)
@@ -231,20 +238,20 @@ class FakeServer:
                 self._in_flight -= 1
 
     def _admit(self, context: grpc.ServicerContext) -> None:
-        came = dict(context.invocation_metadata()).get("authorization")
-        if self._token and came != f"Bearer {self._token}":
-            context.abort(grpc.StatusCode.UNAUTHENTICATED, "no valid token came" if came else "no token came")
+        sent = dict(context.invocation_metadata()).get("authorization")
+        if self._token and sent != f"Bearer {self._token}":
+            raise Refusal("UNAUTHENTICATED", "no valid token came" if sent else "no token came")
 
-    def _meet_faults(self, method: str, context: grpc.ServicerContext) -> None:
-        gone = threading.Event()
-        if not context.add_callback(gone.set):  # the call has ended
-            gone.set()
+    def _apply_faults(self, method: str, context: grpc.ServicerContext) -> None:
+        has_ended = threading.Event()
+        if not context.add_callback(has_ended.set):  # it has ended already
+            has_ended.set()
         for fault in self._faults.take(method):
             if fault.refusal:
                 raise fault.refusal
             if fault.drops:
                 self._relay.drop()
-            gone.wait(fault.delay_s or None)
+            has_ended.wait(fault.delay_s or None)
 
     def _answer(self, method: str, request: Any) -> Any:
         if method in self._replies:
@@ -263,17 +270,21 @@ class FakeServer:
         return reply
 
     def _services(self) -> list[str]:
-        """Whose health can be asked, named as a server names them."""
+        """Return the names of the services whose health can be asked, as a real server names them."""
         serving = [model for model in self.models if model.serves]
         names = {f"{SERVICE.full_name}/{name}" for model in serving for name in (model.name, model)}
         return ["", SERVICE.full_name, *sorted(names)]
 
     def _admit_health(self, context: grpc.ServicerContext) -> None:
-        if not self._open_health:
-            self._admit(context)
+        try:
+            if not self._open_health:
+                self._admit(context)
+        except Refusal as refusal:
+            refusal.abort(context)
 
 
 def _known(method: str) -> str:
+    """Return the name of an RPC. Raise ValueError if there is none of that name."""
     if method not in METHODS:
         raise ValueError(f"no RPC of that name: `{method}` (one of: {', '.join(METHODS)})")
     return method
