@@ -7,16 +7,33 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import grpc
-from google.protobuf import any_pb2
 from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
 from serving.core.calls import Call
 from serving.core.errors import (
+    ComputeError,
+    DeadlineTooShortError,
     ErrorKind,
+    ExpiredError,
     InvalidRequestError,
+    MessageTooLargeError,
+    ModelNotFoundError,
+    NoMessageError,
+    NoRoomError,
+    NoThreadError,
+    QueueFullError,
+    ReceivingError,
     RefusedError,
     ServingError,
+    TooLargeError,
+    TooManyCallsError,
+    TooManyWatchesError,
+    UnauthenticatedError,
+    UnavailableError,
+    UnknownMethodError,
+    UnknownServiceError,
+    UnreadRepliesError,
     UnusableOutputError,
     Violation,
     drop_tracebacks,
@@ -35,6 +52,33 @@ CODES: dict[ErrorKind, grpc.StatusCode] = {
     ErrorKind.UNAVAILABLE: grpc.StatusCode.UNAVAILABLE,
     ErrorKind.INTERNAL: grpc.StatusCode.INTERNAL,
 }
+REASONS: dict[type[Exception], str] = {
+    InvalidRequestError: "INVALID_REQUEST",
+    ModelNotFoundError: "MODEL_NOT_FOUND",
+    UnknownServiceError: "SERVICE_NOT_FOUND",
+    UnknownMethodError: "METHOD_NOT_FOUND",
+    NoMessageError: "NO_MESSAGE",
+    UnauthenticatedError: "UNAUTHENTICATED",
+    UnavailableError: "NOT_READY",
+    TooManyCallsError: "TOO_MANY_CALLS",
+    TooManyWatchesError: "TOO_MANY_WATCHES",
+    UnreadRepliesError: "UNREAD_REPLIES",
+    QueueFullError: "QUEUE_FULL",
+    TooLargeError: "REQUEST_TOO_LARGE",
+    DeadlineTooShortError: "DEADLINE_TOO_SHORT",
+    MessageTooLargeError: "MESSAGE_TOO_LARGE",
+    ReceivingError: "MESSAGE_NOT_RECEIVED",
+    NoThreadError: "NO_THREAD",
+    NoRoomError: "NO_MEMORY",
+    ExpiredError: "DEADLINE_EXCEEDED",
+    ComputeError: "COMPUTE_FAILED",
+    UnusableOutputError: "UNUSABLE_OUTPUT",
+}
+"""Reason of the google.rpc.ErrorInfo of each error, for clients. Part of the API: only add to it."""
+INTERNAL = "INTERNAL"
+"""Reason of an unexpected error."""
+DOMAIN = "bertline"
+"""Domain of every ErrorInfo."""
 PUSHBACK = "grpc-retry-pushback-ms"
 MAX_DETAILS_BYTES = 4096
 """Maximum size of the error details. Statuses travel in trailing metadata, of which clients accept 8 KiB; encoding adds
@@ -48,8 +92,9 @@ SERVER_FAULTS = frozenset(
 def status_of(error: Exception) -> grpc.Status:
     """Return the status for an error. An error of another class than ServingError is logged and becomes INTERNAL.
 
-    If fields are wrong, the details hold a google.rpc.BadRequest that names them. If there are too many of them for the
-    trailing metadata, the details name the first ones, and the message gives their number.
+    The details hold a google.rpc.ErrorInfo with one of REASONS. If fields are wrong, they also hold a
+    google.rpc.BadRequest that names them, or only the first ones if there are too many for the trailing metadata.
+    `num_violations` in the metadata of the ErrorInfo is their number, at most MAX_VIOLATIONS.
     """
     is_expected = isinstance(error, ServingError)
     code = CODES[error.kind] if isinstance(error, ServingError) else grpc.StatusCode.INTERNAL
@@ -57,10 +102,12 @@ def status_of(error: Exception) -> grpc.Status:
         logger.error("unexpected error", exc_info=error)
     message = str(error) if is_expected else "internal error; see the log of the server"
     status = status_pb2.Status(code=code.value[0], message=shorten(message))
-    if isinstance(error, InvalidRequestError | UnusableOutputError) and error.violations:
-        details = any_pb2.Any()
-        details.Pack(_bad_request(error.violations))
-        status.details.append(details)
+    violations = error.violations if isinstance(error, InvalidRequestError | UnusableOutputError) else []
+    info = error_details_pb2.ErrorInfo(reason=REASONS.get(type(error), INTERNAL), domain=DOMAIN)
+    if violations:
+        info.metadata["num_violations"] = str(len(violations))
+        status.details.add().Pack(_bad_request(violations, MAX_DETAILS_BYTES - info.ByteSize()))
+    status.details.add().Pack(info)
     found = rpc_status.to_status(status)
     if isinstance(error, RefusedError):
         return found._replace(trailing_metadata=(*found.trailing_metadata, _pushback(error)))
@@ -92,11 +139,12 @@ def _pushback(error: RefusedError) -> tuple[str, str]:
     return PUSHBACK, "-1" if error.retry_s is None else str(max(1, round(1e3 * error.retry_s)))
 
 
-def _bad_request(violations: Sequence[Violation]) -> error_details_pb2.BadRequest:
+def _bad_request(violations: Sequence[Violation], max_bytes: int) -> error_details_pb2.BadRequest:
+    """Return a message of at most `max_bytes`, with the first of the violations."""
     details = error_details_pb2.BadRequest()
     for violation in violations:
         entry = details.field_violations.add(field=violation.field, description=shorten(violation.reason))
-        if details.ByteSize() > MAX_DETAILS_BYTES:
+        if details.ByteSize() > max_bytes:
             details.field_violations.remove(entry)
             break
     return details

@@ -4,10 +4,11 @@ import asyncio
 import http.server
 import itertools
 import pickle
+import re
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
@@ -15,9 +16,10 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
+from google.rpc import error_details_pb2, status_pb2
 
 from bertline import AsyncClient, Client, errors
-from bertline._status import ERRORS
+from bertline._status import ERRORS, FailedCall, client_error
 from bertline.testing import FakeServer
 from bertline.testing._faults import Refusal
 from bertline.v1 import encoder_pb2 as pb
@@ -102,7 +104,7 @@ def test_a_port_of_another_protocol(embed: Embed) -> None:
     """A port over HTTP, as that of the metrics, is no server that could be started."""
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), QuietHandler) as other:
         threading.Thread(target=other.serve_forever, daemon=True).start()
-        with pytest.raises(errors.ConnectionFailed, match="speaks no gRPC: name the server's port"):
+        with pytest.raises(errors.ConnectionFailed, match=r"`host:port` \(not the port of its metrics\)"):
             embed(f"127.0.0.1:{other.server_port}", ["text"])
         other.shutdown()
 
@@ -215,6 +217,91 @@ def test_a_text_that_is_too_large_for_the_server_is_named(client: Client) -> Non
         client.embed(["text", "x" * 5_000_000])
 
     assert caught.value.items[0].index == 1
+
+
+REQUEST_ID, NEVER = ("x-request-id", "1"), ("grpc-retry-pushback-ms", "-1")
+
+
+def packed(
+    reason: str = "", domain: str = "bertline", fields: Sequence[str] = (), **metadata: str
+) -> tuple[str, bytes]:
+    """Status details as a server sends them, made with Google's own messages."""
+    status = status_pb2.Status()
+    if fields:
+        violations = [{"field": field, "description": "bad"} for field in fields]
+        status.details.add().Pack(error_details_pb2.BadRequest(field_violations=violations))
+    status.details.add().Pack(error_details_pb2.ErrorInfo(reason=reason, domain=domain, metadata=metadata))
+    return "grpc-status-details-bin", status.SerializeToString()
+
+
+def error_of(code: str, *metadata: tuple[str, Any], **call: Any) -> errors.BertlineError:
+    """Error of the client for a status with trailing metadata, whatever its message."""
+    trailing = grpc.aio.Metadata(*metadata)
+    error = grpc.aio.AioRpcError(grpc.StatusCode[code], grpc.aio.Metadata(), trailing, details="larger than max")
+    return client_error(error, FailedCall(**{"target": "localhost:1", "timeout": 1.0, "num_inputs": 1} | call))
+
+
+@pytest.mark.parametrize(
+    ("metadata", "num_inputs", "kind", "is_final"),
+    [
+        ([REQUEST_ID, NEVER, packed("MESSAGE_TOO_LARGE")], 1, errors.InvalidInput, None),
+        ([REQUEST_ID, NEVER, packed("MESSAGE_TOO_LARGE")], 2, errors.Overloaded, True),
+        ([REQUEST_ID, NEVER, packed("REQUEST_TOO_LARGE")], 1, errors.Overloaded, True),
+        ([REQUEST_ID, packed("QUEUE_FULL")], 1, errors.Overloaded, False),
+        ([REQUEST_ID, packed("MESSAGE_TOO_LARGE", domain="example.com")], 1, errors.Overloaded, False),
+        ([REQUEST_ID, ("grpc-status-details-bin", b"\xff")], 1, errors.Overloaded, False),
+        # An older server, without ErrorInfo.
+        ([REQUEST_ID, NEVER], 1, errors.Overloaded, True),
+        ([REQUEST_ID], 1, errors.Overloaded, False),
+        # gRPC itself sends no metadata. A proxy, which may limit the rate, sends its headers.
+        ([], 1, errors.InvalidInput, None),
+        ([], 2, errors.Overloaded, True),
+        ([("server", "envoy")], 1, errors.Overloaded, False),
+    ],
+)
+def test_what_is_too_large_is_known_by_typed_fields(
+    metadata: list[tuple[str, Any]], num_inputs: int, kind: type[errors.BertlineError], is_final: bool | None
+) -> None:
+    """The text of the message makes no difference. Without the fields, the error is the general one."""
+    error = error_of("RESOURCE_EXHAUSTED", *metadata, num_inputs=num_inputs)
+
+    assert type(error) is kind
+    assert getattr(error, "is_final", None) is is_final
+
+
+@pytest.mark.parametrize(
+    ("details", "more"),
+    [
+        (packed("INVALID_REQUEST", fields=["texts[0]"], num_violations="9"), r" \(and 8 more\)$"),
+        (packed("INVALID_REQUEST", fields=["texts[0]"], num_violations="many"), r"bad$"),
+        (packed("INVALID_REQUEST", domain="example.com", fields=["texts[0]"]), r"bad$"),
+    ],
+)
+def test_the_number_of_bad_fields_is_read_from_the_details(details: tuple[str, bytes], more: str) -> None:
+    """Older servers do not send it: then the fields that are named are counted."""
+    error = error_of("INVALID_ARGUMENT", REQUEST_ID, details)
+
+    assert isinstance(error, errors.InvalidInput)
+    assert [item.index for item in error.items] == [0]
+    assert re.search(more, str(error))
+
+
+@pytest.mark.parametrize(
+    ("metadata", "call", "hint"),
+    [
+        ([REQUEST_ID], {}, r"\); try again$"),
+        ([packed("NOT_READY")], {}, r"\); try again$"),
+        ([], {"is_not_serving": True}, "it says that it does not serve"),
+        ([], {"was_connected": True}, "the connection was lost; try again"),
+        ([], {"has_credentials": True}, "speaks TLS, that `credentials`"),
+        ([], {}, "start one with `python -m serving`"),
+    ],
+)
+def test_hints_follow_from_what_the_client_knows(
+    metadata: list[tuple[str, Any]], call: dict[str, Any], hint: str
+) -> None:
+    """Not from gRPC's message."""
+    assert re.search(hint, str(error_of("UNAVAILABLE", *metadata, **call)))
 
 
 @both_clients

@@ -14,12 +14,22 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
+from google.rpc import error_details_pb2
+from grpc_status import rpc_status
 
 from bertline import AsyncClient, Client, Usage, errors, testing
 from bertline.testing import FakeModel, FakeServer, vector
 from bertline.testing._answers import ANSWERS
 from bertline.testing._models import TASKS
 from bertline.v1 import encoder_pb2 as pb
+from serving.core.errors import (
+    ExpiredError,
+    InvalidRequestError,
+    ModelNotFoundError,
+    QueueFullError,
+    UnavailableError,
+)
+from serving.grpc_api.status import status_of
 from tests.serving.conftest import serve
 from tests.serving.models import write_model
 
@@ -109,15 +119,79 @@ def targets(tmp_path_factory: pytest.TempPathFactory):
     ],
 )
 def test_refusals_are_those_of_a_real_server(targets: tuple[str, str], use: Callable[[Client], Any]) -> None:
-    """Same error, same inputs, same fields."""
+    """Same error, same inputs, same fields, and the same reason and fields in the status details."""
     found = []
     for target in targets:
         with Client(target, batch_size=1000) as client, pytest.raises(errors.BertlineError) as caught:
             use(client)
         items = [(item.index, item.field) for item in getattr(caught.value, "items", [])]
-        found.append((type(caught.value), items))
+        found.append((type(caught.value), items, *typed_fields(caught.value.__cause__)))
 
     assert found[0] == found[1]
+
+
+def typed_fields(error: Any) -> tuple[Any, ...]:
+    """Everything in a status that is for programs: code, details without sentences, names of the metadata."""
+    info, bad = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest()
+    for detail in rpc_status.from_call(error).details:
+        assert detail.Unpack(info) or detail.Unpack(bad)
+    fields = [violation.field for violation in bad.field_violations]
+    names = {key for key, _ in error.trailing_metadata()}
+    return error.code(), info.reason, info.domain, dict(info.metadata), fields, names
+
+
+@pytest.mark.parametrize("token", ["", "wrong"])
+def test_a_refused_token_is_that_of_a_real_server(tmp_path: Path, token: str) -> None:
+    """Of calls and of health checks."""
+    write_model(tmp_path / "models")
+    (tmp_path / "tokens").write_text("a-secret-token")
+    found = []
+    with (
+        serve(tmp_path / "models", tokens_file=tmp_path / "tokens") as real,
+        FakeServer(token="a-secret-token") as fake,
+    ):
+        for target in (real.target, fake.target):
+            with Client(target, token=token or None, check_health=False) as client:
+                for use in (client.models, client.health):
+                    with pytest.raises(errors.Unauthenticated) as caught:
+                        use()
+                    found.append(typed_fields(caught.value.__cause__))
+
+    assert found[0] == found[1] == found[2] == found[3]
+
+
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [
+        ("INVALID_ARGUMENT", InvalidRequestError("bad")),
+        ("NOT_FOUND", ModelNotFoundError("none")),
+        ("UNAVAILABLE", UnavailableError("draining")),
+        ("DEADLINE_EXCEEDED", ExpiredError("late")),
+        ("INTERNAL", ZeroDivisionError()),
+    ],
+)
+def test_faults_are_those_of_a_real_server(server: FakeServer, status: str, error: Exception) -> None:
+    """A status that is asked for carries the details that a real server sends with it."""
+    server.fail(status, "a fault", times=None)
+    with Client(server.target) as client, pytest.raises(errors.BertlineError) as caught:
+        client.models()
+    code, reason, *_ = typed_fields(caught.value.__cause__)
+
+    real = status_of(error)
+    assert code is real.code
+    assert f"{reason}".encode() in dict(real.trailing_metadata)["grpc-status-details-bin"]
+
+
+def test_an_overload_is_that_of_a_real_server(server: FakeServer) -> None:
+    """With the time after which to try again."""
+    server.overload(times=None)
+    with Client(server.target) as client, pytest.raises(errors.Overloaded) as caught:
+        client.models()
+    code, reason, *_, names = typed_fields(caught.value.__cause__)
+
+    real = status_of(QueueFullError("full", retry_s=0.1))
+    assert (code, names - {"x-request-id"}) == (real.code, {key for key, _ in real.trailing_metadata})
+    assert reason.encode() in dict(real.trailing_metadata)["grpc-status-details-bin"]
 
 
 @pytest.mark.parametrize(
@@ -289,9 +363,9 @@ def test_a_server_may_come_back(server: FakeServer) -> None:
 @pytest.mark.parametrize(
     ("use", "message"),
     [
-        (lambda server: server.fail("OK"), "no status that a call can fail with: `OK`"),
-        (lambda server: server.fail("FULL"), "no status that a call can fail with: `FULL`"),
-        (lambda server: server.fail(grpc.StatusCode.OK), "no status"),
+        (lambda server: server.fail("OK"), "a call cannot fail with status `OK`"),
+        (lambda server: server.fail("FULL"), "a call cannot fail with status `FULL`"),
+        (lambda server: server.fail(grpc.StatusCode.OK), "a call cannot fail"),
         (lambda server: server.fail(method="embed"), "no RPC of that name: `embed`"),
         (lambda server: server.fail(times=0), "`times` must be at least 1: `0`"),
         (lambda server: server.overload(pushback_ms=0), "`pushback_ms` must not be 0"),

@@ -73,7 +73,7 @@ class Refusal(Exception):
             if info.ByteSize() + request.ByteSize() > _MAX_DETAILS_BYTES:
                 request.field_violations.remove(violation)
                 break
-        messages = {"ErrorInfo": info if self.reason else None, "BadRequest": request if self.violations else None}
+        messages = {"BadRequest": request if self.violations else None, "ErrorInfo": info if self.reason else None}
         return [
             Any_(type_url=f"type.googleapis.com/google.rpc.{name}", value=message.SerializeToString())
             for name, message in messages.items()

@@ -144,7 +144,9 @@ class FakeServer:
             raise ValueError("`pushback_ms` must not be 0; use 1")
         name = status if isinstance(status, str) else status.name
         if name == "OK" or name not in grpc.StatusCode.__members__:
-            raise ValueError(f"a call cannot fail with status `{name}`; give a gRPC status other than OK, such as UNAVAILABLE")
+            raise ValueError(
+                f"a call cannot fail with status `{name}`; give a gRPC status other than OK, such as UNAVAILABLE"
+            )
         self._add(Fault(method, times, after, refusal=Refusal(name, details, pushback_ms=pushback_ms)))
 
     def overload(
@@ -222,7 +224,7 @@ class FakeServer:
 
     def _call(self, method: str, request: Any, context: grpc.ServicerContext) -> Any:
         call = FakeCall(method, request, dict(context.invocation_metadata()), context.time_remaining(), context.peer())
-        context.set_trailing_metadata(((REQUEST_ID, call.metadata.get(REQUEST_ID) or os.urandom(8).hex()),))
+        _set_request_id(context)
         with self._lock:
             self.calls.append(call)
             self._in_flight += 1
@@ -276,11 +278,18 @@ class FakeServer:
         return ["", SERVICE.full_name, *sorted(names)]
 
     def _admit_health(self, context: grpc.ServicerContext) -> None:
+        _set_request_id(context)
         try:
             if not self._open_health:
                 self._admit(context)
         except Refusal as refusal:
             refusal.abort(context)
+
+
+def _set_request_id(context: grpc.ServicerContext) -> None:
+    """Send back the request id of the client, or a new one."""
+    request_id = dict(context.invocation_metadata()).get(REQUEST_ID) or os.urandom(8).hex()
+    context.set_trailing_metadata(((REQUEST_ID, request_id),))
 
 
 def _known(method: str) -> str:

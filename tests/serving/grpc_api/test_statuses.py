@@ -7,9 +7,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_status import rpc_status
 
 from bertline.v1 import encoder_pb2 as pb
-from serving.core.errors import ErrorKind, error_line
+from serving.core.errors import MAX_MESSAGE_BYTES, ErrorKind, RefusedError, ServingError, error_line
 from serving.grpc_api.encoder import METHODS
-from serving.grpc_api.status import CODES
+from serving.grpc_api.status import CODES, INTERNAL, MAX_DETAILS_BYTES, REASONS
 from tests.serving.conftest import serve
 from tests.serving.models import write_model
 
@@ -30,13 +30,19 @@ def refused(call, request, **options):
     with pytest.raises(grpc.RpcError) as caught:
         call(request, **options)
     error = caught.value
-    fields = {}
-    if status := rpc_status.from_call(error):
-        for detail in status.details:
-            bad = error_details_pb2.BadRequest()
-            assert detail.Unpack(bad)
-            fields |= {item.field: item.description for item in bad.field_violations}
-    return error, fields
+    status = rpc_status.from_call(error)
+    bad = error_details_pb2.BadRequest()
+    if status and len(status.details) > 1:
+        assert status.details[0].Unpack(bad)
+    return error, {item.field: item.description for item in bad.field_violations}
+
+
+def error_info(error):
+    """Return the google.rpc.ErrorInfo of an error, which is the last of its details."""
+    info = error_details_pb2.ErrorInfo()
+    assert rpc_status.from_call(error).details[-1].Unpack(info)
+    assert info.domain == "bertline"
+    return info
 
 
 @pytest.mark.parametrize(
@@ -148,6 +154,8 @@ def test_bad_fields(server, method, request_, expected):
     assert fields.keys() == expected.keys()
     assert all(part in fields[field] for field, part in expected.items())
     assert all(field in error.details() for field in list(fields)[:3])
+    assert error_info(error).reason == "INVALID_REQUEST"
+    assert error_info(error).metadata == {"num_violations": str(len(expected))}
 
 
 def test_very_many_bad_fields(server):
@@ -158,6 +166,9 @@ def test_very_many_bad_fields(server):
     assert list(fields)[:2] == ["texts[0]", "texts[1]"]
     assert len(fields) > 20
     assert "997 more" in error.details()
+    assert error_info(error).metadata == {"num_violations": "1000"}
+    details = [value for key, value in error.trailing_metadata() if key == "grpc-status-details-bin"]
+    assert sum(map(len, details)) < MAX_DETAILS_BYTES + 2 * MAX_MESSAGE_BYTES
 
 
 def test_long_names(server):
@@ -295,7 +306,9 @@ def test_too_large_message(all_tasks, count, message, counted):
 
         assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert message in error.details()
+        assert bool(error.trailing_metadata()) == bool(counted)  # by which clients know what gRPC itself refused
         assert not counted or dict(error.trailing_metadata())["grpc-retry-pushback-ms"] == "-1"
+        assert not counted or error_info(error).reason == "MESSAGE_TOO_LARGE"
         assert running.stub.Embed(pb.EmbedRequest(texts=["cat"])).num_tokens == [3]
         running.wait_for("grpc_server_handled_total", 1 + counted)
         assert running.total("grpc_server_handled_total", grpc_code="ResourceExhausted") == counted
@@ -328,8 +341,15 @@ def test_a_limit_of_replies_that_is_no_number_is_refused(server, value):
 
 
 def test_all_errors_have_a_status():
-    """Every kind of error has a code."""
+    """Every kind of error has a code, and every class that is raised has a reason of its own."""
     assert set(CODES) == set(ErrorKind)
+    assert set(REASONS) == set(subclasses(ServingError)) - {RefusedError}
+    assert len({*REASONS.values(), INTERNAL}) == len(REASONS) + 1
+
+
+def subclasses(kind):
+    """Return the subclasses of a class, at any depth."""
+    return {found for child in kind.__subclasses__() for found in (child, *subclasses(child))}
 
 
 def test_an_error_that_nobody_foresaw(versions, monkeypatch, caplog):
@@ -342,6 +362,7 @@ def test_an_error_that_nobody_foresaw(versions, monkeypatch, caplog):
     error, _ = refused(versions.stub.ListModels, pb.ListModelsRequest())
 
     assert error.code() is grpc.StatusCode.INTERNAL
+    assert error_info(error).reason == "INTERNAL"
     assert "secret" not in error.details()
     (record,) = [record for record in caplog.records if record.exc_info]
     assert record.exc_info[2].tb_frame
