@@ -1,4 +1,4 @@
-"""The command `bertline`: ask a Bertline server from a shell, about a text or files of them.
+"""Command `bertline`: send texts or files of them to a Bertline server from a shell.
 
 bertline models
 bertline classify "A delightful film."
@@ -18,31 +18,36 @@ from importlib.metadata import version
 from typing import Annotated, Any, NoReturn
 
 try:
+    import fsspec  # noqa: F401
     import rich.box
     import rich.console
     import rich.table
     import typer
 except ModuleNotFoundError as missing:
-    raise SystemExit(f"bertline: the command needs `{missing.name}`: pip install 'bertline[cli]'") from None
+    _package = str(missing.name).partition(".")[0]
+    raise SystemExit(
+        f"bertline: the command needs `{_package}`; install the extra `cli`: pip install 'bertline[cli]', "
+        "or './clients[cli]' in a checkout"
+    ) from None
 
-os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # read when grpc is imported; errors are told in one line of our own
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # gRPC reads it on import; the command prints errors itself
 
 from bertline.client import Client
 from bertline.commands import rows
-from bertline.commands.access import connect, set_access
 from bertline.commands.bench import bench
-from bertline.commands.options import TARGET, ModelName, Target, Timeout, asks
+from bertline.commands.credentials import connect, set_credentials
+from bertline.commands.options import TARGET, JobCommand, ModelName, Target, Timeout, job_command
 from bertline.errors import BertlineError
 from bertline.jobs.ray_pool import RayFailed
 from bertline.jobs.storage import FileError
 from bertline.jobs.write import json_line, standard_output
 from bertline.results import Model
 
-_UsageError: Any = typer.BadParameter.__base__  # click's or typer's own, as the version of typer has it
+_UsageError: Any = typer.BadParameter.__base__  # click's or typer's own, depending on the version of typer
 
 app = typer.Typer(
-    help="Ask a Bertline server. Results are JSON, a line for each input. The options below stand before the command, "
-    "all others after it: bertline models --target HOST:PORT",
+    help="Send texts to a Bertline server. Results are JSON, one line for each input. The options below come before "
+    "the command, all others after it: bertline models --target HOST:PORT",
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -50,12 +55,15 @@ app = typer.Typer(
 
 
 Token = Annotated[
-    str | None, typer.Option(envvar="BERTLINE_TOKEN", help="Of a server that asks for one; better in the environment.")
+    str | None,
+    typer.Option(envvar="BERTLINE_TOKEN", help="Token, if the server asks for one. Prefer the environment variable."),
 ]
 PemPath = partial(typer.Option, metavar="FILE")
-TlsCa = Annotated[str | None, PemPath(envvar="BERTLINE_TLS_CA", help="Speak TLS; PEM of whom to trust for it.")]
-TlsCert = Annotated[str | None, PemPath(help="Your certificate, of a server that asks for one (mutual TLS).")]
-TlsKey = Annotated[str | None, PemPath(help="Its private key.")]
+TlsCa = Annotated[
+    str | None, PemPath(envvar="BERTLINE_TLS_CA", help="Use TLS; PEM file of the trusted certificate authority.")
+]
+TlsCert = Annotated[str | None, PemPath(help="Client certificate, if the server asks for one (mutual TLS).")]
+TlsKey = Annotated[str | None, PemPath(help="Private key of the client certificate.")]
 
 
 def _print(line: str) -> None:
@@ -69,23 +77,25 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-Version = Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print it and exit.")]
+Version = Annotated[
+    bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+]
 
 
 @app.callback()
-def access(
+def set_options(
     token: Token = None,
     tls_ca: TlsCa = None,
     tls_cert: TlsCert = None,
     tls_key: TlsKey = None,
     version: Version = False,
 ) -> None:
-    """What all commands need to know."""
-    set_access(token, tls_ca, tls_cert, tls_key)
+    """Set the options that stand before the command."""
+    set_credentials(token, tls_ca, tls_cert, tls_key)
 
 
 for command in (rows.embed, rows.classify, rows.regress, rows.answer, rows.tag, rows.choose, rows.fill_mask):
-    app.command()(asks(command))
+    app.command(cls=JobCommand)(job_command(command))
 app.command()(bench)
 
 
@@ -93,29 +103,22 @@ app.command()(bench)
 def models(
     target: Target = TARGET,
     timeout: Timeout = 30.0,
-    as_json: Annotated[bool, typer.Option("--json", help="JSONL with the manifests, as when piped.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSONL with the manifests.")] = False,
 ) -> None:
-    """What the server has, and why it cannot load what it has not; --json says all of it."""
+    """List models with state and load errors; --json adds manifests."""
     with connect(target, timeout) as client:
         found = client.models()
     if sys.stdout and sys.stdout.isatty() and not as_json:
-        console = rich.console.Console(markup=False, emoji=False)
-        table = _table(found, console.width)
-        console.width = 1000  # no name is cut: the terminal wraps what is wider than it
-        console.print(table)
-        for model in found:
-            if model.error:
-                told = f"{model.name}/{model.version} is {model.state}: {model.error}"
-                console.print(told, highlight=False, soft_wrap=True)
+        _print_table(found)
         return
     with standard_output() as stream:
         for model in found:
-            stream.write(json_line(_model_row(model)))
+            stream.write(json_line(_model_row(model)) if as_json else f"{_model_line(model)}\n".encode())
 
 
 @app.command()
 def health(target: Target = TARGET, model: ModelName = "", timeout: Timeout = 5.0) -> None:
-    """Whether a server, or a model of it, can be asked now: exit code 0 if so, 1 if not."""
+    """Check a server or model; exit code 1 if it is not ready."""
     name, _, version = model.partition("/")
     if version and not name:
         raise typer.BadParameter(f"a version needs the name of its model, NAME/{version}: `{model}`")
@@ -126,7 +129,7 @@ def health(target: Target = TARGET, model: ModelName = "", timeout: Timeout = 5.
 
 
 def _reason(client: Client, name: str, version: str) -> str:
-    """Why a model cannot be asked, where the server knows it."""
+    """Return why a model does not answer, if the server says so."""
     if not name:
         return ""
     try:
@@ -142,8 +145,27 @@ def _model_row(model: Model) -> dict[str, Any]:
     return values | {"manifest": model.manifest}
 
 
+def _model_line(model: Model) -> str:
+    """Return name, version, task, precision, state, and dimension or labels or load error, separated by tabs."""
+    labels = textwrap.shorten(", ".join(model.labels), 80, placeholder="...")
+    details = model.error or labels or str(model.dim or "")
+    return "\t".join((model.name, model.version, model.task, model.precision, model.state, " ".join(details.split())))
+
+
+def _print_table(found: Iterable[Model]) -> None:
+    """Print a table that is never cut: the terminal wraps lines that are too wide."""
+    console = rich.console.Console(markup=False, emoji=False)
+    table = _table(found, console.width)
+    console.width = 1000
+    console.print(table)
+    for model in found:
+        if model.error:
+            message = f"{model.name}/{model.version} is {model.state}: {model.error}"
+            console.print(message, highlight=False, soft_wrap=True)
+
+
 def _table(found: Iterable[Model], width: int) -> rich.table.Table:
-    """A row each, as wide as names are; labels are written into what width is left."""
+    """Return one row a model; labels get the width that the other columns leave."""
     table = rich.table.Table(box=rich.box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for title in ("model", "state", "task", "precision", "tokens", "dim"):
         table.add_column(title, no_wrap=True)
@@ -156,13 +178,13 @@ def _table(found: Iterable[Model], width: int) -> rich.table.Table:
 
 
 def main() -> None:
-    """Run the command: exit code 0, 1 with one line on stderr, or 2 when it was called wrongly."""
-    _fill_closed_streams()
+    """Run the command. An error is one line on stderr and exit code 1; wrong usage is exit code 2."""
+    _open_closed_streams()
     try:
         sys.exit(app(standalone_mode=False))
     except _UsageError as error:
         command = error.ctx.command_path if error.ctx else "bertline"
-        message = error.format_message().replace("Value error, ", "").rstrip(".")  # pydantic's, in newer typer
+        message = error.format_message().replace("Value error, ", "").rstrip(".")  # pydantic's prefix, in newer typer
         _fail(f"{message}{_place(error)}; see `{command} --help`", 2)
     except (BertlineError, FileError, RayFailed) as error:
         _fail(str(error), 1)
@@ -173,8 +195,8 @@ def main() -> None:
         _fail(f"{error.strerror or error}{place}", 1)
 
 
-def _fill_closed_streams() -> None:
-    """Nobody reads standard error that is closed; a file must not get its number, and its messages."""
+def _open_closed_streams() -> None:
+    """Open /dev/null for closed standard streams: else the next file that opens gets their number, and their text."""
     for number in range(3):
         try:
             os.fstat(number)
@@ -185,7 +207,7 @@ def _fill_closed_streams() -> None:
 
 
 def _place(error: Any) -> str:
-    """Where an option that is not known here stands."""
+    """Return a hint where an unknown option belongs: before or after the command."""
     option, context = getattr(error, "option_name", None), error.ctx
     if not option or not context:
         return ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -70,6 +71,12 @@ def command(*arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[
     return subprocess.run(
         [sys.executable, "-m", "bertline.cli", *arguments], input=stdin, capture_output=True, check=False
     )
+
+
+def succeeds(result: Result, code: int = 0) -> bool:
+    """Return True if there is nothing on stdout, and the summary of a job on stderr."""
+    is_summary = re.match(r"bertline: [\d,]+ rows?( \(.* in earlier runs\))?, [\d,]+ rejected.* in \d+:", result.err)
+    return result.code == code and not result.out and bool(is_summary)
 
 
 def fails(result: Result, message: str, code: int = 1) -> bool:

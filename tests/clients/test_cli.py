@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from bertline import Client
-from bertline.jobs.progress import Progress
+from bertline.jobs.progress import Progress, ProgressBar
 from bertline.testing import FakeModel, FakeServer
 from tests.clients.command import Result, Run, asked, command, fails, label_as, numbers
 
@@ -185,7 +185,7 @@ def test_no_lines_give_no_rows(run: Run) -> None:
     ("content", "messages"),
     [
         (b"fine\n\xff\n", ["line 2: not UTF-8 (byte 0xff); convert the file"]),
-        (b"\xef\xbb\xbf \nfine\n", ["line 1: the line is empty; mend it, or leave such lines out with --skip-empty"]),
+        (b"\xef\xbb\xbf \nfine\n", ["line 1: the line is empty; correct it, or skip such lines with --skip-empty"]),
         (b"fine\nrefuse this\nrefuse that\n", ["line 2: text: refused", "line 3: text: refused"]),
         (b"fine\n" * 2000 + b"refuse\n", ["line 2001: text: refused"]),
     ],
@@ -209,7 +209,7 @@ def test_bad_lines_of_text_are_named(
     ("line", "message"),
     [
         ("{", "not JSON (Expecting property name enclosed in double quotes at column 2)"),
-        ("[1]", "a JSON object is needed, a list came"),
+        ("[1]", "not a JSON object but a list"),
         ('{"question": "q"}', "missing key `context`"),
         ('{"question": "q", "context": 3}', "`context` must be a string or a list of strings"),
         ('{"question": "q", "context": "\\ud800"}', "context: contains a lone surrogate"),
@@ -235,10 +235,10 @@ def test_many_bad_lines_are_counted(run: Run, tmp_path: Path) -> None:
     path.write_text("refuse\n" * 30)
 
     assert run("embed", "-i", str(path)).err.splitlines()[20:] == [
-        "bertline: 10 more rows were rejected; name a file with --rejects"
+        "bertline: 10 more rows were rejected; save all of them with --rejects FILE"
     ]
     result = run("embed", "-i", str(path), "--rejects", str(rejects))
-    assert result == Result(3, "", f"bertline: 30 rows were rejected; `{rejects}` tells why\n")
+    assert result == Result(3, "", f"bertline: 30 rows were rejected; see `{rejects}` for the reasons\n")
     assert len(rejects.read_text().splitlines()) == 30
 
 
@@ -303,15 +303,15 @@ def test_files_that_cannot_be_used_are_named(run: Run, tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         ((), "Missing command"),
-        (("embed",), "give either the input itself or --input FILE"),
-        (("embed", "text", "-i", "file"), "give either the input itself or --input FILE"),
-        (("answer", "question"), "a question needs its context"),
+        (("embed",), "give either texts or --input FILE"),
+        (("embed", "text", "-i", "file"), "give either texts or --input FILE"),
+        (("answer", "question"), "a question needs a context"),
         (("embed", "text", "--pooling", "max"), "'max' is not one of"),
         (("embed", "text", "--timeout", "0"), "`timeout` must be above 0"),
         (("embed", "text", "-t", "http://localhost:1"), "without `http://`"),
         (("fill-mask", "text", "--top-k", "0"), "--top-k"),
         (("embed", "text", "--nonsense"), "--nonsense"),
-        (("embed", "-i", "a.csv", "b.csv"), "a pattern stands in quotes"),
+        (("embed", "-i", "a.csv", "b.csv"), "put a pattern in quotes"),
         (("embed", "text", "--pooling", "max"), "'--pooling': 'max' is not one of"),
         (("nonsense",), "nonsense"),
         (("fill-mask", "text", "--top-k", "99999999999"), "--top-k"),
@@ -367,10 +367,21 @@ MODELS = [
 ]
 
 
-def test_models_are_jsonl_when_piped(run: Run, server: FakeServer) -> None:
-    """Rows carry the manifest, or why there is none."""
+def test_models_are_one_short_line_each_when_piped(run: Run, server: FakeServer) -> None:
+    """Name, version, task, precision, state, and labels, dimension or load error, separated by tabs."""
+    server.models = [*MODELS, FakeModel(name="vectors")]
+
+    assert [line.split("\t") for line in run("models").out.splitlines()] == [
+        ["fake", "1", "classification", "fp32", "ready", "negative, neutral, [positive]"],
+        ["fake", "2", "", "", "failed", "`models/fake/2` holds no manifest"],
+        ["vectors", "1", "embedding", "fp32", "ready", "8"],
+    ]
+
+
+def test_models_with_manifests_are_jsonl(run: Run, server: FakeServer) -> None:
+    """Rows of --json carry the manifest, or why there is none."""
     server.models = MODELS
-    row, broken = run("models").rows
+    row, broken = run("models", "--json").rows
 
     assert (row["name"], row["version"], row["manifest"]) == ("fake", "1", {"opset": 18})
     assert (broken["state"], broken["error"]) == ("failed", "`models/fake/2` holds no manifest")
@@ -448,14 +459,14 @@ def test_progress_is_shown_to_a_person_only(run: Run, tmp_path: Path, monkeypatc
 
 def test_progress_is_that_of_the_rows_that_came_back(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that were read and not answered yet are not counted."""
-    path, shares = tmp_path / "texts.txt", list[float]()
+    path, fractions = tmp_path / "texts.txt", list[float]()
     path.write_text("text\n" * 2000)
-    monkeypatch.setattr(Progress, "add", lambda self, *counts: shares.append(counts[-1]))
+    monkeypatch.setattr(Progress, "add", lambda self, *counts: fractions.append(counts[-1]))
     run("embed", "-i", str(path), "-i", str(path), "-o", str(tmp_path / "out.jsonl"))
 
-    assert shares == sorted(shares)
-    assert shares[0] < 0.1
-    assert (shares[len(shares) // 2 - 1], shares[-1]) == (0.5, 1.0)
+    assert fractions == sorted(fractions)
+    assert fractions[0] < 0.1
+    assert (fractions[len(fractions) // 2 - 1], fractions[-1]) == (0.5, 1.0)
 
 
 def test_progress_fits_into_narrow_terminals(
@@ -465,8 +476,8 @@ def test_progress_fits_into_narrow_terminals(
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "60")
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    with Progress(shown=True) as progress:
-        progress.add(12_000, 500_000, 0, 0.5)
+    with ProgressBar() as progress:
+        progress.add(12_000, 500_000, 0.5)
         progress.wait("the server is away")
 
     told = capfd.readouterr().err

@@ -22,11 +22,11 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from bertline.jobs import run as jobs_run
-from bertline.jobs.spec import Order
+from bertline.jobs.spec import JobSpec
 from bertline.jobs.storage import File, file_of
 from bertline.testing import FakeModel, FakeServer, vector
 from bertline.v1 import encoder_pb2 as pb
-from tests.clients.command import Result, Run, asked, fails, numbers, parsed
+from tests.clients.command import Run, asked, fails, numbers, parsed, succeeds
 from tests.ray_cluster import NODE, kill_a_node, two_nodes
 from tests.serving.models import write_model
 
@@ -38,7 +38,7 @@ HAS_RAY = importlib.util.find_spec("ray") is not None
 )
 def test_what_a_cluster_cannot_do(run: Run, tmp_path: Path, arguments: list[str]) -> None:
     """Workers elsewhere need files."""
-    assert fails(run("embed", *arguments, "--ray", "local"), "--ray takes files, and writes to --output", code=2)
+    assert fails(run("embed", *arguments, "--ray", "local"), "--ray needs --input with files, and --output", code=2)
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ def test_parts_that_others_wrote_are_found(run: Run, tmp_path: Path, pool: None,
     write_files(tmp_path, [f'{{"text": "text {number}"}}\n' * 300 for number in range(3)])
     result = run("embed", "-i", f"{tmp_path}/in*.jsonl", "-o", "memory://cluster/out.jsonl", "--ray", "local")
 
-    assert result == Result(0, "", "")
+    assert succeeds(result)
     lines = file_of("memory://cluster/out.jsonl").read().splitlines()
     assert [parsed(line)["vector"] for line in lines] == [
         numbers(f"text {number}") for number in range(3) for _ in range(300)
@@ -154,7 +154,7 @@ def test_parts_that_are_lost(run: Run, tmp_path: Path, pool: None, monkeypatch: 
         lost = run(*arguments)
 
     assert lost.code == 1
-    assert f"parts that were written are not in `{tmp_path}/out.jsonl.job`" in lost.err
+    assert f"parts are missing in `{tmp_path}/out.jsonl.job`" in lost.err
     assert run(*arguments).code == 0
     assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 2
 
@@ -165,11 +165,11 @@ def test_a_worker_with_another_model(
     """What a worker finds that asks a server of its own has to be what the job began with."""
     write_files(tmp_path, ['{"text": "a"}\n', '{"text": "b"}\n'])
     arguments = ("embed", "-i", f"{tmp_path}/in*.jsonl", "-o", f"{tmp_path}/out.jsonl", "--ray", "local")
-    message = "the model `fake/1` was replaced while the job ran; begin anew with --restart"
+    message = "the model `fake/1` was replaced while the job ran; start again with --restart"
     with FakeServer([FakeModel(manifest={"pooling": "mean"})]) as other:
-        connected = Order.connected
+        connected = JobSpec.connected
         targets = iter([server.target, other.target])
-        monkeypatch.setattr(Order, "connected", lambda self: connected(replace(self, target=next(targets))))
+        monkeypatch.setattr(JobSpec, "connected", lambda self: connected(replace(self, target=next(targets))))
 
         assert fails(run(*arguments), message)
         assert asked(other) == []
@@ -187,7 +187,7 @@ def test_a_model_that_is_replaced_meanwhile(run: Run, server: FakeServer, tmp_pa
     server.reply("Embed", embed)
     result = run("embed", "-i", f"{tmp_path}/in*.jsonl", "-o", f"{tmp_path}/out.jsonl", "--ray", "local")
 
-    assert fails(result, "the model `fake/1` was replaced while the job ran; begin anew with --restart")
+    assert fails(result, "the model `fake/1` was replaced while the job ran; start again with --restart")
     assert not (tmp_path / "out.jsonl").exists()
 
 
@@ -197,10 +197,10 @@ def test_workers_stand_elsewhere(run: Run, tmp_path: Path, pool: None, monkeypat
     (tmp_path / "ca.pem").write_text("mine")
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path)
-    in_turn, orders = jobs_run.map_partitions, []
+    in_turn, specs = jobs_run.map_partitions, []
 
     def elsewhere(files: Any, make_worker: Any, **options: Any) -> None:
-        orders.extend(make_worker.args)
+        specs.extend(make_worker.args)
         with monkeypatch.context() as patch:
             patch.chdir("elsewhere")
             in_turn(files, make_worker, **options)
@@ -213,8 +213,8 @@ def test_workers_stand_elsewhere(run: Run, tmp_path: Path, pool: None, monkeypat
         assert list(tmp_path.glob(found))
 
     assert [path.name for path in (tmp_path / "elsewhere").iterdir()] == []
-    assert {order.engine for order in orders} == {str(tmp_path / "models")}
-    assert {order.access.tls_ca for order in orders} == {str(tmp_path / "ca.pem")}
+    assert {spec.engine for spec in specs} == {str(tmp_path / "models")}
+    assert {spec.credentials.tls_ca for spec in specs} == {str(tmp_path / "ca.pem")}
 
 
 def write_shards(folder: Path, count: int, num_rows: int) -> None:

@@ -23,7 +23,7 @@ from bertline.jobs.storage import file_of
 from bertline.testing import FakeModel, FakeServer, vector
 from bertline.testing._faults import Refusal
 from bertline.v1 import encoder_pb2 as pb
-from tests.clients.command import Result, Run, asked, fails, label_as, numbers, parsed
+from tests.clients.command import Run, asked, fails, label_as, numbers, parsed, succeeds
 
 DIM = FakeModel().dim
 WORDS = ["red", "green", "blue", "owl", "oak"]
@@ -71,7 +71,7 @@ def test_parquet_keeps_columns_and_their_types(run: Run, tmp_path: Path) -> None
     pq.write_table(table, tmp_path / "in.parquet", row_group_size=700)
     output = tmp_path / "out.parquet"
 
-    assert run("embed", "-i", f"{tmp_path}/in.parquet", "--column", "text=body", "-o", str(output)) == Result(0, "", "")
+    assert succeeds(run("embed", "-i", f"{tmp_path}/in.parquet", "--column", "text=body", "-o", str(output)))
     found = pq.read_table(output)
     assert found.select(table.column_names).equals(table)
     assert found.column_names == ["row_number", *table.column_names, "vector"]
@@ -197,12 +197,15 @@ def test_bad_rows_are_told_with_their_reasons(run: Run, tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "in.jsonl", rows)
     result = run("embed", "-i", path, "-o", str(output))
 
-    assert result == Result(3, "", f"bertline: 4 rows were rejected; `{output}.rejects.jsonl` tells why\n")
+    assert succeeds(result, code=3)
+    assert result.err.splitlines()[1:] == [
+        f"bertline: 4 rows were rejected; see `{output}.rejects.jsonl` for the reasons"
+    ]
     assert [row["id"] for row in read_jsonl(output)] == [0, 5]
     told = read_jsonl(tmp_path / "out.jsonl.rejects.jsonl")
     assert [item["place"] for item in told] == [f"`{path}`, line {number}" for number in (2, 3, 4, 5)]
     assert [item["reason"] for item in told] == [
-        "missing key `text`; name another one with --column",
+        "missing key `text`; name another column with --column",
         "not JSON (Expecting property name enclosed in double quotes at column 2)",
         "text: refused",
         "`text` must be a string",
@@ -263,7 +266,7 @@ def test_rows_of_other_types_do_not_spoil_parquet(run: Run, tmp_path: Path) -> N
         {"row_number": 1, "text": "a", "n": 1, "new": None},
         {"row_number": 2, "text": "b", "n": None, "new": None},
     ]
-    assert "`n` is not a int64" in (tmp_path / "out.parquet.rejects.jsonl").read_text()
+    assert "`n` is not of type int64" in (tmp_path / "out.parquet.rejects.jsonl").read_text()
 
 
 def test_a_folder_of_parts(run: Run, tmp_path: Path, small_chunks: None) -> None:
@@ -291,7 +294,7 @@ def test_object_stores(run: Run, tmp_path: Path) -> None:
         system.pipe_file(f"/jobs/in{number}.jsonl", f'{{"text": "text {number}"}}\n'.encode())
     result = run("embed", "-i", "memory://jobs/in*.jsonl", "-o", "memory://jobs/out.jsonl")
 
-    assert result == Result(0, "", "")
+    assert succeeds(result)
     rows = [json.loads(line) for line in system.cat_file("/jobs/out.jsonl").splitlines()]
     assert [row["vector"] for row in rows] == [numbers("text 0"), numbers("text 1")]
     assert sorted(path.rpartition("/")[2] for path in system.ls("/jobs", detail=False)) == [
@@ -333,10 +336,10 @@ def test_rows_with_the_wrong_number_of_values(run: Run, tmp_path: Path) -> None:
     assert result.code == 3
     assert [row["id"] for row in result.rows] == ["1", "5"]
     assert [line.rpartition("`, ")[2] for line in result.err.splitlines()] == [
-        "line 3: 1 values came, the header has 2",
-        "line 4: 3 values came, the header has 2",
+        "line 3: 1 values, but the header has 2 columns",
+        "line 4: 3 values, but the header has 2 columns",
         "line 5: not UTF-8; convert the file",
-        "line 6: the line is empty; mend it, or leave such lines out with --skip-empty",
+        "line 6: the line is empty; correct it, or skip such lines with --skip-empty",
     ]
 
 
@@ -358,7 +361,7 @@ def test_an_interrupted_job_goes_on(run: Run, server: FakeServer, tmp_path: Path
     server.refuse("refuse", "refused")
 
     assert (failed.code, output.exists()) == (1, False)
-    assert "run the same again to go on" in failed.err
+    assert "run the same command again to resume" in failed.err
     assert 0 < num_parts < 8
     assert run("embed", "-i", path, "-o", str(output), "--in-flight", "1").code == 3
     again = {text for request in asked(server) for text in request.texts}
@@ -373,10 +376,10 @@ def test_an_interrupted_job_goes_on(run: Run, server: FakeServer, tmp_path: Path
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (["--truncate"], "is of another job (options differ)"),
-        (["-i", "more.txt"], "is of another job (inputs differ)"),
-        ([], "`in.txt` has changed since `out.jsonl.job` was begun; begin anew with --restart"),
-        (None, "is of another job (manifest differ)"),
+        (["--truncate"], "belongs to another job (options differ)"),
+        (["-i", "more.txt"], "belongs to another job (inputs differ)"),
+        ([], "`in.txt` has changed since `out.jsonl.job` was started; start again with --restart"),
+        (None, "belongs to another job (manifest differ)"),
     ],
     ids=["options", "inputs", "rows", "model"],
 )
@@ -470,21 +473,21 @@ def test_a_model_that_is_replaced_meanwhile(
     arguments = ("embed", "-i", f"{tmp_path}/in.txt", "-o", f"{tmp_path}/{output}")
     parts = tmp_path / ("out" if output == "out/" else "out.jsonl.job")
 
-    assert fails(run(*arguments), "the model `fake/1` was replaced while the job ran; begin anew with --restart")
+    assert fails(run(*arguments), "the model `fake/1` was replaced while the job ran; start again with --restart")
     assert len(list(parts.glob("part-*"))) == 4
     assert not (tmp_path / "out.jsonl").exists()
     assert not (parts / "_SUCCESS").exists()
-    assert "is of another job" in run(*arguments).err
+    assert "belongs to another job" in run(*arguments).err
     assert run(*arguments, "--restart").code == 0
 
 
 def test_a_model_that_is_replaced_while_rows_are_printed(run: Run, server: FakeServer) -> None:
     """They are told to be of two models in the end."""
     server.reply("Embed", replacing(server, ReplacedModel()))
-    result = run("embed", "text")
+    result = run("embed", "-i", "-", stdin=b"text\n")
 
     assert (result.code, len(result.rows)) == (1, 1)
-    assert "the model `fake/1` was replaced while the job ran; run the same again" in result.err
+    assert "the model `fake/1` was replaced while the job ran; run the same command again" in result.err
 
 
 def test_a_server_that_is_busy_in_the_end_is_waited_for(run: Run, server: FakeServer, tmp_path: Path) -> None:

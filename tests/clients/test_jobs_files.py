@@ -108,24 +108,30 @@ def test_archives_are_refused(run: Run, folder: Path, name: str) -> None:
     """Of an archive nothing is read, rather than its first file, or its bytes as text."""
     (folder / name).write_bytes(b"PK\n")
 
-    assert fails(run("embed", "-i", name), f"cannot read `{name}`: unpack it")
+    assert fails(run("embed", "-i", name), f"cannot read `{name}`: unpack the archive")
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["-o", "in.jsonl", "--force"], "is read and would be replaced: `in.jsonl`"),
-        (["-o", "link.jsonl", "--force"], "is read and would be replaced: `in.jsonl`"),
+        (["-o", "in.jsonl", "--force"], "the output would replace an input: `in.jsonl`"),
+        (["-o", "link.jsonl", "--force"], "the output would replace an input: `in.jsonl`"),
         (
             ["-o", "mine/", "-i", "mine/part-0.parquet", "--force"],
-            "would be replaced: `mine/part",
+            "the output would replace an input: `mine/part",
         ),
         (["-o", "out.jsonl", "--rejects", "notes.jsonl"], "already exists: `notes.jsonl`"),
-        (["-o", "out.jsonl", "--rejects", "in.jsonl"], "is read and would be replaced by rejected rows: `in.jsonl`"),
-        (["--rejects", "in.jsonl"], "is read and would be replaced by rejected rows: `in.jsonl`"),
+        (["-o", "out.jsonl", "--rejects", "in.jsonl"], "the rejected rows would replace an input: `in.jsonl`"),
+        (["--rejects", "in.jsonl"], "the rejected rows would replace an input: `in.jsonl`"),
         (["--rejects", "notes.jsonl"], "already exists: `notes.jsonl`"),
-        (["-o", "out.jsonl", "--rejects", "out.jsonl.job/r.jsonl"], "lies among the parts of `out.jsonl`: "),
-        (["-o", "out/", "--rejects", "out/rejects.jsonl"], "lies among the parts of `out/`: `out/rejects.jsonl`"),
+        (
+            ["-o", "out.jsonl", "--rejects", "out.jsonl.job/r.jsonl"],
+            "--rejects lies in the job directory of `out.jsonl`: ",
+        ),
+        (
+            ["-o", "out/", "--rejects", "out/rejects.jsonl"],
+            "--rejects lies in the job directory of `out/`: `out/rejects.jsonl`",
+        ),
         (["-o", "out.jsonl", "--rejects", "./out.jsonl"], "--rejects and --output are the same"),
         (["-o", "out.jsonl", "--rejects", "mine"], "not a regular file: `mine`"),
         (["-o", "out.jsonl", "--rejects", "/dev/null"], "not a regular file: `/dev/null`"),
@@ -156,11 +162,11 @@ def test_files_in_the_way(run: Run, folder: Path, arguments: list[str], message:
     ("arguments", "message"),
     [
         (["-o", ""], "--output is empty"),
-        (["--column", "text="], "--column names one column for `text`, once: `text=`"),
-        (["--column", "text=a", "--column", "text=b"], "--column names one column for `text`, once: `text=b`"),
-        (["-i", "-", "-i", "-"], "standard input can be read once only"),
+        (["--column", "text="], "--column needs exactly one column for `text`: `text=`"),
+        (["--column", "text=a", "--column", "text=b"], "--column needs exactly one column for `text`: `text=b`"),
+        (["-i", "-", "-i", "-"], "standard input can be read only once"),
         (["--in-flight", "1000000"], "--in-flight"),
-        (["-o", "out.txt"], "unknown format: `out.txt`; its name ends in .parquet, .jsonl or .npy"),
+        (["-o", "out.txt"], "unknown output format: `out.txt`; use a name that ends in .parquet, .jsonl or .npy"),
         (["-o", "out/", "--output-format", "xml"], "'--output-format': 'xml' is not one of"),
         (
             ["-o", "out.jsonl", "--output-format", "npy"],
@@ -201,7 +207,7 @@ def test_parquet_needs_a_plain_file(run: Run, folder: Path) -> None:
     (folder / "in.parquet.gz").write_bytes(gzip.compress(b"PAR1"))
 
     assert fails(run("embed", "-i", "-", "--format", "parquet"), "cannot read Parquet from standard input")
-    assert fails(run("embed", "-i", "in.parquet.gz"), "Parquet is compressed inside; unpack it")
+    assert fails(run("embed", "-i", "in.parquet.gz"), "Parquet is compressed inside; decompress the file")
 
 
 @pytest.mark.parametrize("output", ["out.jsonl", "out.parquet", "out.npy"])
@@ -336,7 +342,9 @@ def test_json_that_may_be_no_jsonl(run: Run, folder: Path) -> None:
         data = b'{"text": "one"}\n'
         (folder / name).write_bytes(gzip.compress(data) if name.endswith("gz") else data)
 
-        assert fails(run("embed", "-i", name), f"cannot read `{name}`: an object a line is read with --format jsonl")
+        assert fails(
+            run("embed", "-i", name), f"cannot read `{name}`: add --format jsonl if it has one JSON object a line"
+        )
         assert [row["vector"] for row in run("embed", "-i", name, "--format", "jsonl").rows] == [numbers("one")]
 
 

@@ -13,7 +13,7 @@ import pytest
 from bertline.jobs import layout
 from bertline.jobs.storage import File
 from bertline.testing import FakeServer
-from tests.clients.command import Result, Run, fails
+from tests.clients.command import Run, fails, succeeds
 
 
 class Killed(BaseException):
@@ -34,9 +34,9 @@ def test_a_folder_of_other_files_stays(run: Run, folder: Path) -> None:
     for name in ("mine", "out.jsonl.job"):
         (folder / name).mkdir()
         (folder / name / "precious").write_text("text")
-    message = "(`precious`, for one); choose another output"
+    message = "(`precious`, for example); choose another output"
 
-    assert fails(run("embed", "-i", "in.txt", "-o", "mine/"), "already exists")
+    assert fails(run("embed", "-i", "in.txt", "-o", "mine/"), message)
     for options in ([], ["--force"], ["--force", "--restart"]):
         assert fails(run("embed", "-i", "in.txt", "-o", "out.jsonl", *options), message)
         if options:
@@ -50,7 +50,7 @@ def test_a_finished_folder_with_other_files_stays(run: Run, folder: Path) -> Non
     (folder / "out" / "notes").write_text("text")
     before = sorted(path.name for path in (folder / "out").iterdir())
 
-    assert fails(run("embed", "-i", "in.txt", "-o", "out/", "--force"), "(`notes`, for one); choose another output")
+    assert fails(run("embed", "-i", "in.txt", "-o", "out/", "--force"), "(`notes`, for example); choose another output")
     assert sorted(path.name for path in (folder / "out").iterdir()) == before
     (folder / "out" / "notes").unlink()
     assert run("embed", "-i", "in.txt", "-o", "out/", "--force").code == 0
@@ -65,7 +65,7 @@ def test_a_mistake_costs_nothing_that_is_done(run: Run, server: FakeServer, fold
     refused = run("embed", "-i", "in.txt", "-o", "out.jsonl", "--truncate")
 
     assert before
-    assert fails(refused, "is of another job (options differ)")
+    assert fails(refused, "belongs to another job (options differ)")
     assert sorted((folder / "out.jsonl.job").glob("part-*")) == before
 
 
@@ -266,9 +266,11 @@ def test_without_locks(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch, 
     """A file system that has none is no other run that is at work."""
     monkeypatch.setattr("bertline.jobs.directory.fcntl.flock", failing(code))
 
-    assert run("embed", "-i", "in.txt", "-o", "out.jsonl") == Result(
-        0, "", "bertline: no file can be locked in `out.jsonl.job`: begin no second run there\n"
-    )
+    result = run("embed", "-i", "in.txt", "-o", "out.jsonl")
+    warning, summary = result.err.splitlines()
+
+    assert warning == ("bertline: the file system of `out.jsonl.job` has no locks: do not start a second run there")
+    assert succeeds(result._replace(err=summary))
     assert {path.name for path in folder.iterdir()} == {"in.txt", "out.jsonl"}
 
 

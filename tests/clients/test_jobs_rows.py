@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from bertline._convert import MAX_REQUEST_BYTES
 from bertline.errors import InvalidInput, InvalidItem, Overloaded
 from bertline.jobs.read.rows import text_bytes
-from bertline.jobs.send import Asker, Rejected
+from bertline.jobs.send import BatchSender, Rejection
 from bertline.jobs.storage import FileError
-from bertline.jobs.write import Parquet, length_of_vectors
+from bertline.jobs.write import ParquetWriter, vector_dim
 from bertline.results import Usage
 from bertline.testing import FakeModel, FakeServer
 from tests.clients.command import Run, asked, fails, numbers, parsed
@@ -142,7 +142,7 @@ def test_columns_are_the_same_after_an_interruption(run: Run, tmp_path: Path, mo
     monkeypatch.setattr("bertline.jobs.read.rows.CHUNK_ROWS", 256)
     (tmp_path / "in.jsonl").write_text("{\n" * 600 + '{"text": "a", "id": 1}\n' * 300)
     arguments = ("classify", "-i", f"{tmp_path}/in.jsonl", "-o", f"{tmp_path}/out/")
-    joins = [Parquet.join]
+    joins = [ParquetWriter.join]
 
     def once(*given: Any) -> None:
         if not joins:
@@ -150,7 +150,7 @@ def test_columns_are_the_same_after_an_interruption(run: Run, tmp_path: Path, mo
         joins.pop()(*given)
 
     with monkeypatch.context() as full:
-        full.setattr(Parquet, "join", once)
+        full.setattr(ParquetWriter, "join", once)
         assert run(*arguments).code == 1
     assert run(*arguments).code == 3
     columns = [pq.read_schema(path).names for path in (tmp_path / "out").glob("part-*")]
@@ -173,7 +173,7 @@ def test_a_quote_that_is_not_closed(run: Run, tmp_path: Path, content: str, line
 
     assert fails(
         run("embed", "-i", f"{tmp_path}/in.csv", "-o", f"{tmp_path}/out.jsonl"),
-        f"`{tmp_path}/in.csv`, line {line}: a quote opens a value here, and none closes it",
+        f"`{tmp_path}/in.csv`, line {line}: a quote is opened here and never closed",
     )
     assert len(run("embed", "-i", f"{tmp_path}/good.csv").rows) == 2
 
@@ -203,15 +203,17 @@ def test_columns_that_were_named_have_to_be_there(run: Run, server: FakeServer, 
     result = run("classify", "-i", str(path), "--column", "text_pair=premise")
 
     assert (result.code, len(result.rows)) == (3, 2)
-    assert "line 3: missing key `premise`; name another one with --column" in result.err
+    assert "line 3: missing key `premise`; name another column with --column" in result.err
     assert [item.text_pair for item in asked(server, "Classify")[0].inputs] == ["b", ""]
 
 
 @pytest.mark.parametrize(("known", "lengths"), [(0, [4, 2]), (8, [4, 4])])
 def test_vectors_of_several_lengths(known: int, lengths: list[int]) -> None:
     """Vectors that cannot stand in one column are told as such."""
-    with pytest.raises(FileError, match=r"and [24] numbers came, of several models; name one with --model"):
-        length_of_vectors(known, [np.zeros(length) for length in lengths])
+    with pytest.raises(
+        FileError, match=r"have different lengths \([48] and [24]\): several models answered; name one with --model"
+    ):
+        vector_dim(known, [np.zeros(length) for length in lengths])
 
 
 def lines_of(path: Path) -> list[str]:
@@ -225,7 +227,7 @@ def test_rows_that_are_cut_are_told(run: Run, server: FakeServer, tmp_path: Path
     server.models = [FakeModel(max_seq_length=8, manifest={"truncate": True})]
     (tmp_path / "in.txt").write_text("short\n" + "a text of more words than eight\n" * 2)
     result = run("embed", "-i", f"{tmp_path}/in.txt", "-o", f"{tmp_path}/out.jsonl", *options)
-    told = "2 of the 3 rows of this run cut to what the model reads, as when it was evaluated" in result.err
+    told = "2 of 3 rows were truncated to the model's maximum length, as in its evaluation" in result.err
 
     assert (result.code, told) == (3 if options == ("--no-truncate",) else 0, not options)
     assert len(lines_of(tmp_path / "out.jsonl")) == (1 if result.code else 3)
@@ -241,11 +243,11 @@ def test_too_much_for_one_request() -> None:
             raise InvalidInput.of([InvalidItem(None, "top_k", "must be less")])
         return inputs
 
-    asker = Asker(ask, batch_size=64, num_in_flight=1, patience_s=0)
+    sender = BatchSender(ask, batch_size=64, num_in_flight=1, patience_s=0)
 
-    assert asker._results([1, 2, 9, 3, 1], Usage()) == [1, 2, Rejected("inputs: 9 contexts came"), 3, 1]
+    assert sender._send([1, 2, 9, 3, 1], Usage()) == [1, 2, Rejection("inputs: 9 contexts came"), 3, 1]
     with pytest.raises(InvalidInput, match="top_k: must be less"):
-        asker._results([1, 0], Usage())
+        sender._send([1, 0], Usage())
 
 
 def test_a_row_is_asked_about_again_before_it_is_rejected() -> None:
@@ -260,10 +262,10 @@ def test_a_row_is_asked_about_again_before_it_is_rejected() -> None:
             raise error
         return inputs
 
-    asker = Asker(ask, batch_size=64, num_in_flight=1, patience_s=0)
+    sender = BatchSender(ask, batch_size=64, num_in_flight=1, patience_s=0)
 
-    found = asker._results(["slow", "huge", "text"], Usage())
-    assert found == ["slow", Rejected("the request takes about 11 s"), "text"]
+    found = sender._send(["slow", "huge", "text"], Usage())
+    assert found == ["slow", Rejection("the request takes about 11 s"), "text"]
 
 
 def test_requests_are_counted_in_bytes(run: Run, server: FakeServer, tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 HEAVY = {"torch", "onnxruntime", "tokenizers", "transformers", "typer", "rich"}
 
 _REPORT = """
@@ -48,10 +50,18 @@ def test_importing_the_stubs_does_not_load_the_client() -> None:
     assert not {"bertline.client", "numpy", "grpc"} & modules
 
 
-def test_the_command_without_its_libraries_says_what_to_install() -> None:
-    """Without the extra `cli` the command is one line of advice."""
-    code = "import sys; sys.modules['typer'] = None; import bertline.cli"
+@pytest.mark.parametrize(
+    ("missing", "named"),
+    [(["typer"], "typer"), (["rich"], "rich"), (["fsspec"], "fsspec"), (["typer", "rich", "fsspec"], "fsspec")],
+)
+def test_the_command_without_the_extra_names_it(missing: list[str], named: str) -> None:
+    """`pip install ./clients` alone leaves the command with one line that says what to install."""
+    block = f"import sys; sys.modules.update(dict.fromkeys({missing}))"
+    code = f"{block}; from bertline.cli import main; main()"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
-    assert result.returncode == 1
-    assert result.stderr == "bertline: the command needs `typer`: pip install 'bertline[cli]'\n"
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr == (
+        f"bertline: the command needs `{named}`; install the extra `cli`: pip install 'bertline[cli]', "
+        "or './clients[cli]' in a checkout\n"
+    )

@@ -59,7 +59,7 @@ def test_partitions_of_a_dead_node_are_done_by_others(cluster, tmp_path):
         (
             None,
             ["killer"],
-            ["RayFailed", f"workers died {MAX_ATTEMPTS} times at partition 0; have they enough memory?"],
+            ["RayFailed", f"workers died {MAX_ATTEMPTS} times at partition 0; give them more memory"],
         ),
     ],
 )
@@ -77,7 +77,7 @@ def test_what_cannot_be_mended_is_one_line(cluster, tmp_path, folder, partitions
     ("address", "message"),
     [
         ("127.0.0.1:1", r"no Ray cluster at `127.0.0.1:1` \(.*refused\); start one with `ray start --head`"),
-        ("ray://a:1", "not `auto`, `local` or host:port of a Ray cluster: `ray://a:1`"),
+        ("ray://a:1", "address of a Ray cluster must be `auto`, `local` or host:port: `ray://a:1`"),
     ],
 )
 def test_no_cluster_is_one_line(address, message):

@@ -1,1 +1,1 @@
-"""What the command `bertline` can do, one function for each of its commands."""
+"""Commands of `bertline`, and their options."""

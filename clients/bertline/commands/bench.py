@@ -1,4 +1,4 @@
-"""The command `bertline bench`."""
+"""Command `bertline bench`."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ import typer
 from bertline.bench import run
 from bertline.bench.settings import BenchSettings, read_numbers
 from bertline.bench.view import BenchProgress, print_report
-from bertline.commands.access import access
+from bertline.commands.credentials import credentials
 from bertline.commands.options import TARGET, ModelName, Target, Timeout
 from bertline.jobs.read.sources import Format
 from bertline.jobs.write import json_line, standard_output
 
 
 class PriorityName(StrEnum):
-    """`Priority` as typer wants it."""
+    """Values of `Priority`, as an enum for typer."""
 
     interactive = "interactive"
     bulk = "bulk"
 
 
 class ArrivalsName(StrEnum):
-    """`Arrivals` as typer wants it."""
+    """Values of `Arrivals`, as an enum for typer."""
 
     poisson = "poisson"
     constant = "constant"
@@ -35,41 +35,54 @@ def bench(
     target: Target = TARGET,
     model: ModelName = "",
     concurrency: Annotated[
-        str | None, typer.Option(metavar="N[,N...]", help="Calls in flight, a run for each number. Default: 8.")
+        str | None,
+        typer.Option(metavar="N[,N...]", help="Number of concurrent calls; one run for each number. Default: 8."),
     ] = None,
     rate: Annotated[
-        str | None, typer.Option(metavar="R[,R...]", help="Calls due a second, instead of --concurrency.")
+        str | None,
+        typer.Option(metavar="R[,R...]", help="Calls a second; one run for each number. Replaces --concurrency."),
     ] = None,
-    arrivals: Annotated[ArrivalsName, typer.Option(help="With --rate: random or even gaps.")] = ArrivalsName.poisson,
-    max_in_flight: Annotated[int, typer.Option(help="With --rate: what is due beyond it waits, and counts.")] = 1000,
-    duration: Annotated[float | None, typer.Option(help="Seconds of each run. Default: 10.")] = None,
-    requests: Annotated[int | None, typer.Option(help="Calls of each run, instead of --duration.")] = None,
-    warm_up: Annotated[float, typer.Option(help="Seconds before each run that are left out.")] = 1.0,
-    batch_size: Annotated[int, typer.Option(help="Texts in each call.")] = 1,
+    arrivals: Annotated[
+        ArrivalsName, typer.Option(help="Gaps between calls, with --rate: random (poisson) or even (constant).")
+    ] = ArrivalsName.poisson,
+    max_in_flight: Annotated[
+        int,
+        typer.Option(help="Maximum number of concurrent calls, with --rate. Later calls wait; their wait counts."),
+    ] = 1000,
+    duration: Annotated[float | None, typer.Option(help="Length of each run, in seconds. Default: 10.")] = None,
+    requests: Annotated[int | None, typer.Option(help="Number of calls of each run. Replaces --duration.")] = None,
+    warm_up: Annotated[float, typer.Option(help="Time before each run that is not measured, in seconds.")] = 1.0,
+    batch_size: Annotated[int, typer.Option(help="Number of texts in each call.")] = 1,
     input_path: Annotated[
         str | None,
         typer.Option(
-            "--input", "-i", help="A file of texts or rows, a pattern in quotes, or `-`. Default: built-in texts."
+            "--input", "-i", help="File of texts or rows, pattern in quotes, or `-`. Default: built-in sentences."
         ),
     ] = None,
-    input_format: Annotated[Format | None, typer.Option("--format", help="Of the input. Default: as named.")] = None,
+    input_format: Annotated[
+        Format | None, typer.Option("--format", help="Format of the input. Default: by the suffix of the file.")
+    ] = None,
     timeout: Timeout = 30.0,
-    channels: Annotated[int, typer.Option(help="Connections, used in turn.")] = 1,
+    channels: Annotated[int, typer.Option(help="Number of connections, used in turn.")] = 1,
     priority: Annotated[
-        PriorityName, typer.Option(help="Class of the calls: a busy server computes interactive ones first.")
+        PriorityName, typer.Option(help="Priority of the calls: a busy server computes interactive calls first.")
     ] = PriorityName.bulk,
-    truncate: Annotated[bool, typer.Option(help="Cut what is too long, instead of having it refused.")] = True,
-    seed: Annotated[int, typer.Option(help="Of random gaps.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="All figures as one JSON object.")] = False,
-    allow_failures: Annotated[bool, typer.Option("--allow-failures", help="Exit code 0 though calls failed.")] = False,
+    truncate: Annotated[
+        bool, typer.Option(help="Truncate inputs that are too long, or let the server refuse them.")
+    ] = True,
+    seed: Annotated[int, typer.Option(help="Seed of the random gaps.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print all figures as one JSON object.")] = False,
+    allow_failures: Annotated[
+        bool, typer.Option("--allow-failures", help="Exit with code 0 even if calls failed.")
+    ] = False,
 ) -> None:
-    """Load a server: how much it takes, and how soon it replies."""
+    """Measure throughput and latency of a server under load."""
     name, _, version = model.partition("/")
     try:
         settings = BenchSettings(
             target=target,
-            credentials=access().credentials(),
-            token=access().token,
+            credentials=credentials().for_channel(),
+            token=credentials().token,
             model=name,
             version=version,
             concurrency=read_numbers("--concurrency", concurrency, int) if concurrency else (),

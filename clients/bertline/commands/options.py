@@ -1,8 +1,10 @@
-"""Options that the commands have in common, and what they mean: which rows, which server, which output."""
+"""Options of the commands that process rows, and the job that they describe."""
 
 from __future__ import annotations
 
 import inspect
+import os
+import shlex
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
@@ -11,32 +13,44 @@ from functools import wraps
 from typing import Annotated, Any, get_type_hints
 
 import typer
+import typer.core
 
 from bertline._inputs import MAX_COUNT
-from bertline.commands.access import access, connect
+from bertline.commands.credentials import connect, credentials
+from bertline.jobs.directory import Totals
 from bertline.jobs.operations import Operation
-from bertline.jobs.progress import Progress
+from bertline.jobs.progress import Progress, ProgressBar, ProgressLines, duration
 from bertline.jobs.read.rows import Selection
-from bertline.jobs.read.sources import STANDARD_INPUT, Format, Given, Source, source_of
+from bertline.jobs.read.sources import STANDARD_INPUT, CommandLineRows, Format, Source, source_of
 from bertline.jobs.run import run, run_on_ray
-from bertline.jobs.spec import Order
+from bertline.jobs.spec import JobSpec
 from bertline.jobs.storage import find_files
 
-REJECTED = 3
-"""Exit code when some rows could not be used."""
+EXIT_REJECTED = 3
+"""Exit code when some rows were rejected."""
+SUMMARY_AFTER_S = 60.0
+"""Run time after which a job without --output prints a summary, too."""
 
 TARGET = "127.0.0.1:50051"
-"""The server that is asked unless another is named."""
-Target = Annotated[str, typer.Option("--target", "-t", envvar="BERTLINE_TARGET", help="The server, host:port.")]
-Timeout = Annotated[float, typer.Option("--timeout", help="Seconds that each request may take.")]
-ModelName = Annotated[
-    str, typer.Option("--model", "-m", help="NAME or NAME/VERSION. Default: the only one loaded.", show_default=False)
+"""Default server."""
+Target = Annotated[
+    str, typer.Option("--target", "-t", envvar="BERTLINE_TARGET", help="Address of the server, host:port.")
 ]
-TopK = Annotated[int, typer.Option(min=1, max=MAX_COUNT, help="Most of them for each input.")]
+Timeout = Annotated[float, typer.Option("--timeout", help="Time limit of one request, in seconds.")]
+ModelName = Annotated[
+    str,
+    typer.Option(
+        "--model",
+        "-m",
+        help="Model to use, NAME or NAME/VERSION. Default: the only loaded model of the task.",
+        show_default=False,
+    ),
+]
+TopK = Annotated[int, typer.Option(min=1, max=MAX_COUNT, help="Maximum number of results for each input.")]
 
 
 class OutputFormat(StrEnum):
-    """Of parts."""
+    """Format of the parts in an output folder."""
 
     parquet = "parquet"
     jsonl = "jsonl"
@@ -45,110 +59,132 @@ class OutputFormat(StrEnum):
 
 @dataclass(frozen=True)
 class JobOptions:
-    """The options of every command that asks about rows."""
+    """Options of every command that processes rows."""
 
     inputs: Annotated[
         list[str] | None,
-        typer.Option("--input", "-i", help="A file or URL, or a pattern of them in quotes; `-` is standard input."),
+        typer.Option(
+            "--input",
+            "-i",
+            help="File, URL, or pattern in quotes; `-` is standard input. Give it several times for several files.",
+        ),
     ] = None
-    format: Annotated[Format | None, typer.Option(help="Of the input. Default: what its name says, else text.")] = None
+    format: Annotated[
+        Format | None, typer.Option(help="Format of the input. Default: by the suffix of the file, else text.")
+    ] = None
     skip_empty: Annotated[
-        bool, typer.Option("--skip-empty", help="Leave empty lines out instead of rejecting them.")
+        bool, typer.Option("--skip-empty", help="Skip empty lines. Without it, they are rejected.")
     ] = False
     column: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=COLUMN", help="Read what the command calls NAME from that column.")
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=COLUMN",
+            help="Read NAME from the input column COLUMN, such as text=body. Also as --columns.NAME COLUMN.",
+        ),
     ] = None
-    keep: Annotated[list[str] | None, typer.Option(help="A column to keep beside the results. Default: all.")] = None
+    keep: Annotated[
+        list[str] | None, typer.Option(help="Input column to copy into the output; repeatable. Default: all.")
+    ] = None
     drop: Annotated[
-        list[str] | None, typer.Option(help="A column to leave out, as a long text that is not needed again.")
+        list[str] | None,
+        typer.Option(help="Input column to leave out of the output, such as a long text; repeatable."),
     ] = None
     output: Annotated[
         str | None,
         typer.Option(
-            "--output", "-o", help="File or URL: .parquet, .jsonl or .npy; with / at its end a folder of parts."
+            "--output",
+            "-o",
+            help="File or URL that ends in .parquet, .jsonl or .npy, or in / for a folder of parts. Default: JSONL on "
+            "standard output.",
         ),
     ] = None
     output_format: Annotated[
-        OutputFormat | None, typer.Option(help="Of the parts, where the output is a folder. Default: parquet.")
+        OutputFormat | None, typer.Option(help="Format of the parts in an output folder. Default: parquet.")
     ] = None
     rejects: Annotated[
         str | None,
         typer.Option(
-            help="Where to tell of rows that cannot be used. Default: OUTPUT.rejects.jsonl, of a folder "
-            "_rejects.jsonl in it."
+            help="File for rejected rows, with reasons. Default: OUTPUT.rejects.jsonl, or _rejects.jsonl in an output "
+            "folder."
         ),
     ] = None
     force: Annotated[
-        bool, typer.Option("--force", help="Replace an output, or a file that --rejects names, that exists.")
+        bool, typer.Option("--force", help="Replace the output, and the file of --rejects, if they exist.")
     ] = False
-    restart: Annotated[bool, typer.Option("--restart", help="Do not go on with an unfinished run, but begin anew.")] = (
-        False
-    )
+    restart: Annotated[
+        bool, typer.Option("--restart", help="Start again, and discard what an interrupted run has done.")
+    ] = False
     target: Target = TARGET
     engine: Annotated[
         str | None,
-        typer.Option(metavar="FOLDER", help="Serve this folder of models for the job, instead of asking a server."),
+        typer.Option(metavar="FOLDER", help="Serve this folder of models for the job. Replaces --target."),
     ] = None
     model: ModelName = ""
     timeout: Timeout = 30.0
     truncate: Annotated[
         bool | None,
-        typer.Option(help="Cut what is too long, or reject it. Default: as the model was evaluated."),
+        typer.Option(help="Truncate inputs that are too long, or reject them. Default: as the model was evaluated."),
     ] = None
-    batch_size: Annotated[int, typer.Option(min=1, help="Most rows in one request.")] = 64
-    in_flight: Annotated[int, typer.Option(min=1, max=1024, help="Requests that are under way at one time.")] = 8
-    patience: Annotated[float, typer.Option(min=0, help="Seconds that a server may be out of reach, or too busy.")] = (
-        60.0
-    )
+    batch_size: Annotated[int, typer.Option(min=1, help="Maximum number of rows in one request.")] = 64
+    in_flight: Annotated[
+        int, typer.Option(min=1, max=1024, help="Number of concurrent requests. Raise it for several servers.")
+    ] = 8
+    patience: Annotated[
+        float,
+        typer.Option(min=0, help="How long to retry while the server is unreachable or overloaded, in seconds."),
+    ] = 60.0
     ray: Annotated[
         str | None,
-        typer.Option(metavar="ADDRESS", help="Do it on a Ray cluster, a file at a time: `auto`, `local` or host:port."),
+        typer.Option(metavar="ADDRESS", help="Run on a Ray cluster, one file a task: `auto`, `local` or host:port."),
     ] = None
-    ray_workers: Annotated[int, typer.Option(min=1, help="With --ray: files that are under way at one time.")] = 2
+    ray_workers: Annotated[int, typer.Option(min=1, help="Number of files at the same time, with --ray.")] = 2
 
     def run(
         self,
         operation: Operation,
-        given: list[dict[str, Any]] | None,
+        rows: list[dict[str, Any]] | None,
         options: Mapping[str, Any],
         *,
         dtype: str = "float32",
     ) -> None:
-        """Ask about every row, and write the results.
+        """Process all rows, and write the results.
 
         Args:
-            given: rows of the command line, instead of files.
-            options: of the client's method.
-            dtype: of vectors in Parquet and .npy.
+            rows: rows of the command line; None if the input are files.
+            options: keyword arguments of the client's method.
+            dtype: data type of vectors in Parquet and .npy.
+
+        Raises:
+            typer.Exit: when rows were rejected.
         """
         try:
-            order = self._order(operation, given, options, dtype)
+            spec = self._spec(operation, rows, options, dtype)
         except ValueError as error:
             raise typer.BadParameter(str(error)) from error
-        begin: dict[str, Any] = {"force": self.force, "restart": self.restart}
+        start: dict[str, Any] = {"force": self.force, "restart": self.restart}
         with self._progress() as progress:
             if self.ray:
                 cluster: dict[str, Any] = {"address": self.ray, "num_workers": self.ray_workers}
-                num_rejected = run_on_ray(order, progress, **cluster, **begin)
+                totals = run_on_ray(spec, progress, **cluster, **start)
             else:
-                num_rejected = run(order, progress, **begin)
-        self._tell(order, progress, num_rejected)
+                totals = run(spec, progress, **start)
+        self._report(spec, progress, totals)
 
-    def _order(
-        self, operation: Operation, given: list[dict[str, Any]] | None, options: Mapping[str, Any], dtype: str
-    ) -> Order:
+    def _spec(
+        self, operation: Operation, rows: list[dict[str, Any]] | None, options: Mapping[str, Any], dtype: str
+    ) -> JobSpec:
         name, _, version = self.model.partition("/")
         if self.output == "":
-            raise typer.BadParameter("--output is empty; name a file, or leave it out to write to standard output")
+            raise typer.BadParameter("--output is empty; name a file, or leave the option out for standard output")
         if self.ray and not (self.output and self.inputs and "-" not in self.inputs):
-            raise typer.BadParameter("--ray takes files, and writes to --output")
+            raise typer.BadParameter("--ray needs --input with files, and --output")
         with connect(TARGET if self.engine else self.target, self.timeout):
-            pass  # what is wrong with these options is told before files are read
-        return Order(
+            pass  # check these options before files are read
+        return JobSpec(
             method=operation.method,
             options={**options, "truncate": self.truncate},
-            sources=self._sources(operation, given),
-            names=self._names(operation),
+            sources=self._sources(operation, rows),
+            column_names=self._column_names(operation),
             selection=Selection(self.keep or (), self.drop or ()),
             output=self.output,
             output_format=self.output_format,
@@ -156,7 +192,7 @@ class JobOptions:
             dtype=dtype,
             target=self.target,
             engine=self.engine,
-            access=access(),
+            credentials=credentials(),
             model_name=name,
             model_version=version,
             timeout_s=self.timeout,
@@ -165,57 +201,116 @@ class JobOptions:
             patience_s=self.patience,
         )
 
-    def _tell(self, order: Order, progress: Progress, num_rejected: int) -> None:
-        if order.output and sys.stderr.isatty():
-            print(f"bertline: {progress.rates()}", file=sys.stderr)
-        if progress.num_cut and self.truncate is None:
-            print(
-                f"bertline: {progress.num_cut:,} of the {progress.num_rows:,} rows of this run cut to what the model "
-                "reads, as when it was evaluated; --truncate takes that, --no-truncate rejects such rows",
-                file=sys.stderr,
-            )
-        if num_rejected:
-            if told := order.rejects_file():
-                rows = "rows were" if num_rejected > 1 else "row was"
-                print(f"bertline: {num_rejected:,} {rows} rejected; `{told.url}` tells why", file=sys.stderr)
-            raise typer.Exit(REJECTED)
-
-    def _sources(self, operation: Operation, given: list[dict[str, Any]] | None) -> list[Source | Given]:
-        if bool(given) == bool(self.inputs):
+    def _sources(self, operation: Operation, rows: list[dict[str, Any]] | None) -> list[Source | CommandLineRows]:
+        if bool(rows) == bool(self.inputs):
             raise typer.BadParameter(
-                "give either the input itself or --input FILE (`-` is standard input; a pattern stands in quotes)"
+                "give either texts or --input FILE (`-` is standard input; put a pattern in quotes)"
             )
-        if given:
-            return [Given(given)]
+        if rows:
+            return [CommandLineRows(rows)]
         if (self.inputs or ()).count("-") > 1:
-            raise typer.BadParameter("standard input can be read once only: `-i -`")
-        plain = Format.jsonl if operation.needed.keys() != {"text"} else None  # a text a line would not do
-        sources: list[Source | Given] = []
+            raise typer.BadParameter("standard input can be read only once: `-i -`")
+        default = Format.jsonl if operation.needed.keys() != {"text"} else None  # plain text has one column only
+        sources: list[Source | CommandLineRows] = []
         for pattern in self.inputs or ():
             files = [STANDARD_INPUT] if pattern == "-" else find_files([pattern])
-            sources += [source_of(file, self.format, self.skip_empty, plain) for file in files]
+            sources += [source_of(file, self.format, self.skip_empty, default) for file in files]
         return sources
 
-    def _names(self, operation: Operation) -> dict[str, str]:
+    def _column_names(self, operation: Operation) -> dict[str, str]:
         names = {}
+        known = {**operation.needed, **operation.optional}
         for item in self.column or ():
             name, sign, column = item.partition("=")
-            if not sign or name not in {**operation.needed, **operation.optional}:
-                known = ", ".join({**operation.needed, **operation.optional})
-                raise typer.BadParameter(f"--column is NAME=COLUMN, where NAME is one of {known}: `{item}`")
+            if not sign or name not in known:
+                raise typer.BadParameter(f"--column is NAME=COLUMN, with NAME one of {', '.join(known)}: `{item}`")
             if not column or name in names:
-                raise typer.BadParameter(f"--column names one column for `{name}`, once: `{item}`")
+                raise typer.BadParameter(f"--column needs exactly one column for `{name}`: `{item}`")
             names[name] = column
         return names
 
     def _progress(self) -> Progress:
-        """Shown where a person sees it, and no results stand in between."""
+        """Show a bar on a terminal that no results are printed to, and lines in logs."""
+        if not self.inputs:
+            return Progress()
+        if not sys.stderr.isatty():
+            return ProgressLines()
         is_clear = bool(self.output or not sys.stdout or not sys.stdout.isatty())
-        return Progress(shown=bool(self.inputs) and sys.stderr.isatty() and is_clear)
+        return ProgressBar() if is_clear else Progress()
+
+    def _report(self, spec: JobSpec, progress: Progress, totals: Totals) -> None:
+        """Print the summary, and what the user should know about truncated and rejected rows."""
+        if self.inputs and (self.output or progress.seconds >= SUMMARY_AFTER_S):
+            _print_error(summary(progress, totals))
+        if totals.num_truncated and self.truncate is None:
+            _print_error(
+                f"{totals.num_truncated:,} of {totals.num_rows:,} rows were truncated to the model's maximum length, "
+                "as in its evaluation; --truncate confirms this, --no-truncate rejects such rows"
+            )
+        if not totals.num_rejected:
+            return
+        if file := spec.rejects_file:
+            rows = "rows were" if totals.num_rejected > 1 else "row was"
+            _print_error(f"{totals.num_rejected:,} {rows} rejected; see `{file.url}` for the reasons")
+        raise typer.Exit(EXIT_REJECTED)
 
 
-def asks(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of JobOptions beside its own; its first parameter gets them."""
+def summary(progress: Progress, totals: Totals) -> str:
+    """Return the closing line of a job: counts of the whole job, time and speed of this run."""
+    earlier = f" ({progress.num_skipped:,} in earlier runs)" if progress.num_skipped else ""
+    rows = "row" if totals.num_rows == 1 else "rows"
+    counts = [f"{totals.num_rows:,} {rows}{earlier}", f"{totals.num_rejected:,} rejected"]
+    if totals.num_truncated:
+        counts.append(f"{totals.num_truncated:,} truncated")
+    rates = f" ({', '.join(progress.rates())})" if progress.num_rows else ""
+    return f"{', '.join(counts)} in {duration(progress.seconds)}{rates}"
+
+
+def _print_error(message: str) -> None:
+    print(f"bertline: {message}", file=sys.stderr)
+
+
+class JobCommand(typer.core.TyperCommand):
+    """Command that processes rows: accepts `--columns.NAME COLUMN`, and asks about texts that name a file."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments of the command."""
+        end = args.index("--") if "--" in args else len(args)
+        num_literal = len(args[end + 1 :])
+        rest: list[str] = super().parse_args(ctx, [*_with_column_options(args[:end]), *args[end:]])
+        texts = [] if ctx.params.get("inputs") else _positional_values(ctx)
+        for text in texts[: len(texts) - num_literal]:
+            if os.path.isfile(text):
+                name = shlex.quote(text)
+                raise typer.BadParameter(
+                    f"`{text}` is a file: did you mean -i {name}? To send the name as a text, write "
+                    f"`{ctx.command_path} -- {name}`",
+                    ctx=ctx,
+                )
+        return rest
+
+
+def _positional_values(ctx: Any) -> list[str]:
+    values = [ctx.params.get(item.name) for item in ctx.command.params if item.param_type_name == "argument"]
+    return [text for value in values if value for text in ([value] if isinstance(value, str) else value)]
+
+
+def _with_column_options(args: list[str]) -> list[str]:
+    """Replace `--columns.NAME COLUMN`, the spelling of training's commands, by `--column NAME=COLUMN`."""
+    replaced, rest = list[str](), iter(args)
+    for arg in rest:
+        if not arg.startswith("--columns."):
+            replaced.append(arg)
+            continue
+        name, sign, column = arg.removeprefix("--columns.").partition("=")
+        value = column if sign else next(rest, None)
+        name = name.replace("-", "_")
+        replaced += ["--column"] if value is None else ["--column", f"{name}={value}"]
+    return replaced
+
+
+def job_command(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options of JobOptions to a command, whose first parameter gets them."""
     hints, own = get_type_hints(JobOptions, include_extras=True), inspect.signature(command)
     own_hints = get_type_hints(command, include_extras=True)
     shared = [

@@ -1,4 +1,4 @@
-"""The commands that ask about rows, of the command line or of files."""
+"""Commands that process rows, from the command line or from files."""
 
 from __future__ import annotations
 
@@ -13,94 +13,104 @@ from bertline.jobs.operations import OPERATIONS
 
 
 class PoolingName(StrEnum):
-    """`Pooling` as typer wants it."""
+    """Values of `Pooling`, as an enum for typer."""
 
     cls = "cls"
     mean = "mean"
 
 
 class Dtype(StrEnum):
-    """Numbers of vectors in Parquet and .npy."""
+    """Data type of vectors in Parquet and .npy."""
 
     float32 = "float32"
     float16 = "float16"
 
 
-Texts = Annotated[list[str] | None, typer.Argument(help="Texts; or give files with --input.", show_default=False)]
+Texts = Annotated[list[str] | None, typer.Argument(help="Texts. Give files with --input.", show_default=False)]
+Question = Annotated[str | None, typer.Argument(help="Question. Give files with --input.", show_default=False)]
 
 
 def embed(
     job: JobOptions,
     texts: Texts = None,
-    pooling: Annotated[PoolingName | None, typer.Option(help="Default: what the model was made for.")] = None,
-    normalize: Annotated[bool | None, typer.Option(help="Vectors of length 1. Default: as the model was made.")] = None,
-    dimensions: Annotated[
-        int | None, typer.Option(min=1, max=MAX_COUNT, help="Keep so many numbers, of models trained so.")
+    pooling: Annotated[
+        PoolingName | None, typer.Option(help="Check that the model uses this pooling. Default: the model's.")
     ] = None,
-    windows: Annotated[bool, typer.Option("--windows", help="Read long texts in windows, and average.")] = False,
-    dtype: Annotated[Dtype, typer.Option(help="Of the vectors in Parquet and .npy.")] = Dtype.float32,
+    normalize: Annotated[
+        bool | None, typer.Option(help="Scale vectors to length 1, or leave them. Default: the model's setting.")
+    ] = None,
+    dimensions: Annotated[
+        int | None,
+        typer.Option(min=1, max=MAX_COUNT, help="Length of the vectors, for models trained for it (Matryoshka)."),
+    ] = None,
+    windows: Annotated[
+        bool, typer.Option("--windows", help="Split long texts into windows, and average their vectors.")
+    ] = False,
+    dtype: Annotated[Dtype, typer.Option(help="Data type of the vectors in Parquet and .npy.")] = Dtype.float32,
 ) -> None:
-    """Vectors of texts. A row needs `text`."""
+    """Embed texts as vectors. Rows need `text`."""
     options = {
         "pooling": pooling and pooling.value,
         "normalize": normalize,
         "dimensions": dimensions,
         "windows": windows,
     }
-    job.run(OPERATIONS["embed"], _texts(texts), options, dtype=dtype.value)
+    job.run(OPERATIONS["embed"], _rows(texts), options, dtype=dtype.value)
 
 
 def classify(
     job: JobOptions,
     texts: Texts = None,
-    top_k: Annotated[int | None, typer.Option(min=1, max=MAX_COUNT, help="Most labels for each. Default: all.")] = None,
+    top_k: Annotated[
+        int | None, typer.Option(min=1, max=MAX_COUNT, help="Maximum number of labels for each input. Default: all.")
+    ] = None,
 ) -> None:
-    """Labels of texts or pairs of texts. A row needs `text`, and `text_pair` for a pair."""
-    job.run(OPERATIONS["classify"], _texts(texts), {"top_k": top_k})
+    """Label texts or pairs of texts. Rows need `text`, and `text_pair` for pairs."""
+    job.run(OPERATIONS["classify"], _rows(texts), {"top_k": top_k})
 
 
 def regress(job: JobOptions, texts: Texts = None) -> None:
-    """A number for each text or pair of texts. A row needs `text`, and `text_pair` for a pair."""
-    job.run(OPERATIONS["regress"], _texts(texts), {})
+    """Score texts or pairs of texts with a number. Rows need `text`, and `text_pair` for pairs."""
+    job.run(OPERATIONS["regress"], _rows(texts), {})
 
 
 def answer(
     job: JobOptions,
-    question: Annotated[str | None, typer.Argument(help="A question; or give files with --input.")] = None,
-    context: Annotated[str | None, typer.Argument(help="The text that answers it.")] = None,
+    question: Question = None,
+    context: Annotated[str | None, typer.Argument(help="Text that holds the answer.", show_default=False)] = None,
     top_k: TopK = 1,
 ) -> None:
-    """Answers to questions, out of a context. A row needs `question` and `context`: a text, or a list of texts."""
+    """Answer questions from a context. Rows need `question` and `context`, a text or a list of texts."""
     if (question is None) != (context is None):
-        raise typer.BadParameter("a question needs its context: bertline answer QUESTION CONTEXT")
-    given = [{"question": question, "context": context}] if question is not None else None
-    job.run(OPERATIONS["answer"], given, {"top_k": top_k})
+        raise typer.BadParameter("a question needs a context: bertline answer QUESTION CONTEXT")
+    rows = [{"question": question, "context": context}] if question is not None else None
+    job.run(OPERATIONS["answer"], rows, {"top_k": top_k})
 
 
 def tag(
     job: JobOptions,
     texts: Texts = None,
-    return_words: Annotated[bool, typer.Option("--words", help="Every word with its tag, too.")] = False,
+    return_words: Annotated[bool, typer.Option("--words", help="Also return every word with its tag.")] = False,
 ) -> None:
-    """Entities of texts. A row needs `text`: a text, or the list of its words."""
-    job.run(OPERATIONS["tag"], _texts(texts), {"return_words": return_words})
+    """Find entities in texts. Rows need `text`, a text or the list of its words."""
+    job.run(OPERATIONS["tag"], _rows(texts), {"return_words": return_words})
 
 
 def choose(
     job: JobOptions,
-    question: Annotated[str | None, typer.Argument(help="A question; or give files with --input.")] = None,
-    choices: Annotated[list[str] | None, typer.Argument(help="What may answer it.", show_default=False)] = None,
+    question: Question = None,
+    choices: Annotated[list[str] | None, typer.Argument(help="Choices.", show_default=False)] = None,
 ) -> None:
-    """Which of several choices fits a question. A row needs `question` and `choices`, and may have a `context`."""
+    """Choose the best of several answers. Rows need `question` and `choices`, and may have `context`."""
     if question is not None and not choices:
-        raise typer.BadParameter("a question needs its choices: bertline choose QUESTION CHOICE CHOICE")
+        raise typer.BadParameter("a question needs choices: bertline choose QUESTION CHOICE CHOICE")
     job.run(OPERATIONS["choose"], [{"question": question, "choices": choices}] if question is not None else None, {})
 
 
 def fill_mask(job: JobOptions, texts: Texts = None, top_k: TopK = 5) -> None:
-    """The likeliest tokens at each [MASK]. A row needs `text`."""
-    job.run(OPERATIONS["fill_mask"], _texts(texts), {"top_k": top_k})
+    """Predict the most likely tokens at each [MASK]. Rows need `text`."""
+    job.run(OPERATIONS["fill_mask"], _rows(texts), {"top_k": top_k})
 
 
-def _texts(texts: list[str] | None) -> list[dict[str, Any]] | None:
+def _rows(texts: list[str] | None) -> list[dict[str, Any]] | None:
     return [{"text": text} for text in texts] if texts else None

@@ -1,4 +1,9 @@
-"""Batch jobs of the command: files in, results out, each row exactly once.
+"""Batch jobs of the command: input files -> result files, each row exactly once, resumable after an interruption.
 
-text, JSONL, CSV, Parquet -> rows -> chunks -> requests -> results -> parts -> one file, or a folder of parts
+read/       text, JSONL, CSV, Parquet -> rows -> chunks
+send        chunks -> requests -> results
+write       results -> one part file a chunk -> the output
+directory   what is done, and whether a run starts, resumes or refuses
+spec        the job as the user gave it
+run         all of the above, in one process or on a Ray cluster
 """

@@ -1,12 +1,11 @@
-"""A folder of what is done of a job: one file for each chunk, whole or absent. What is there is not done again.
+"""Job directory: one part file a chunk, whole or absent. A chunk that has its part is not sent again.
 
-    vectors.parquet.job/
-        _job.json                              what the job does, and in the end where it tells rejected rows
-        _schema                                kept columns and their types, of Parquet
-        part-00000-00000-1f2e3d4c5b6a.parquet  file, chunk, digest of what was read
-        _rejects-00000-00000.jsonl             rows of that chunk that have no result
+On disk a job goes through these states; a run may be killed between any two steps:
 
-An output that is a folder is that folder itself. Otherwise the parts become one file in the end, and the folder goes.
+    new -> unfinished -> joined -> moved -> new          the output is a file
+    new -> unfinished -> complete                        the output is a folder
+
+What a run does with the state that it finds is the table ACTIONS.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from enum import Enum
 from functools import cached_property
 from itertools import takewhile
 from typing import Any, BinaryIO
@@ -32,328 +32,359 @@ from bertline.jobs.layout import (
     WHOLE,
     is_ours,
     is_unfinished,
+    job_directory_of,
     part_name,
     parts_in,
-    parts_of,
     rejects_in,
     rejects_name,
     rejects_of,
+    truncated_in,
+    truncated_name,
 )
-from bertline.jobs.pass_through import FILE, ROW_NUMBER
 from bertline.jobs.read.rows import Chunk
-from bertline.jobs.send import Asked, Rejected
-from bertline.jobs.storage import File, FileError, absolute, already_exists, make_folder, open_write, told
-from bertline.jobs.write import Parquet, Sink, copy, json_line
+from bertline.jobs.send import ChunkResults
+from bertline.jobs.storage import File, FileError, absolute, already_exists, file_errors, make_folder, open_write
+from bertline.jobs.write import ParquetWriter, Writer, copy, json_line
 
 _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
-"""What file systems say that have none, as some of clusters. A job does without, as in an object store."""
+"""Errors of file systems without locks, such as some cluster file systems."""
 
 
-class Changed(FileError):
-    """The input, or the model, is another than that of the parts that are there."""
+class StaleParts(FileError):
+    """The input or the model has changed since the parts were written."""
+
+
+class State(Enum):
+    """State of a job directory, seen from one job."""
+
+    NEW = "no job"
+    UNFINISHED = "parts of this job; a run is at work or was interrupted"
+    OTHER_JOB = "parts or joined results of another job"
+    JOINED = "all results joined in one file, not moved to the output yet"
+    MOVED = "output written; only the clean-up is missing"
+    OTHER_MOVED = "the same, left by another job"
+    COMPLETE = "output folder with all parts"
+    FOREIGN = "files that no job wrote"
+
+
+class Action(Enum):
+    """What a run does first."""
+
+    START = "remove what earlier runs left, and do all chunks"
+    RESUME = "do the chunks that have no part"
+    FINISH = "move the joined file to the output and clean up; send nothing"
+    REFUSE_EXISTING = "fail: the output exists"
+    REFUSE_OTHER = "fail: another job would lose its parts"
+    REFUSE_FOREIGN = "fail: files would be lost that no job wrote"
+
+
+ACTIONS: Mapping[State, tuple[Action, Action, Action, Action]] = {
+    # option:            none                   none                    --restart              --restart
+    # output exists*:    no                     yes                     no                     yes
+    State.NEW: (Action.START, Action.REFUSE_EXISTING, Action.START, Action.REFUSE_EXISTING),
+    State.UNFINISHED: (Action.RESUME, Action.RESUME, Action.START, Action.START),
+    State.OTHER_JOB: (Action.REFUSE_OTHER, Action.REFUSE_OTHER, Action.START, Action.START),
+    State.JOINED: (Action.FINISH, Action.FINISH, Action.START, Action.START),
+    State.MOVED: (Action.START, Action.FINISH, Action.START, Action.REFUSE_EXISTING),
+    State.OTHER_MOVED: (Action.START, Action.REFUSE_EXISTING, Action.START, Action.REFUSE_EXISTING),
+    State.COMPLETE: (Action.START, Action.REFUSE_EXISTING, Action.START, Action.REFUSE_EXISTING),
+    State.FOREIGN: (Action.REFUSE_FOREIGN,) * 4,
+}
+"""First action of a run for each state. (*) With --force, an output that exists counts as absent."""
+
+
+def action_for(state: State, *, output_exists: bool, force: bool, restart: bool) -> Action:
+    """Look up the first action of a run."""
+    return ACTIONS[state][2 * restart + (output_exists and not force)]
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Counts of a whole job, earlier runs included."""
+
+    num_rows: int
+    """Rows of the input, rejected ones included."""
+    num_rejected: int
+    num_truncated: int
+
+    def to_json(self) -> dict[str, int]:
+        """Return the fields of `_SUCCESS`."""
+        return {"rows": self.num_rows, "rejected": self.num_rejected, "truncated": self.num_truncated}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Totals:
+        """Read the fields of `_SUCCESS`; version 0.1.0 wrote `rejected` only."""
+        return cls(values.get("rows", 0), values["rejected"], values.get("truncated", 0))
 
 
 @dataclass
-class Parts:
-    """The job folder of an output."""
+class JobDirectory:
+    """Parts of one output."""
 
     output: File
-    is_folder: bool
-    """Whether the output is to be a folder of parts."""
-    sink: Sink
-    about: Mapping[str, Any]
-    """What the job does; only a run that does the same may go on with it."""
+    writer: Writer
+    identity: Mapping[str, Any]
+    """Everything that the output depends on. Only runs with the same identity resume the job."""
     rejects: File
-    """Where to tell of rejected rows in the end."""
-    num_rejected: int = 0
-    """Rows without a result, in all runs; known in the end."""
-    seen: set[tuple[int, int]] = field(default_factory=set)
-    """Chunks that this run has come across, by file and number; of a cluster, those of all workers, in the end."""
-    _known: dict[tuple[int, int], str] = field(default_factory=dict)
-    """Digests by file and chunk, of those that are done."""
+    """Where the rejected rows of all chunks go at the end."""
+    seen: dict[tuple[int, int], int] = field(default_factory=dict)
+    """Rows of each (file, chunk) that this run has come across; with a cluster, those of all workers at the end."""
+    _digests: dict[tuple[int, int], str] = field(default_factory=dict)
+    """Digests of the chunks that have parts, by (file, chunk)."""
+    _leftovers: frozenset[str] = frozenset()
+    """Names in the directory when it was listed last."""
+    _totals: Totals | None = None
     _lock: BinaryIO | None = None
     _is_made: bool = False
-    """Whether this run made the folder."""
-    _is_begun: bool = False
-    """Whether the folder is of this job."""
+    """True if this run made the directory."""
+    _is_started: bool = False
+    """True if the directory belongs to this job."""
 
     @property
     def folder(self) -> File:
-        """Where the parts lie."""
-        return parts_of(self.output)
+        """Folder of the parts."""
+        return job_directory_of(self.output)
 
-    @cached_property
-    def _label(self) -> dict[str, Any]:
-        """What a file tells of the job: not the names of all inputs, which may be thousands."""
-        label = dict(self.about)
-        inputs = label.pop("inputs")
-        digest = hashlib.sha256(json.dumps(inputs).encode()).hexdigest()
-        return {**label, "num_inputs": len(inputs), "inputs_digest": digest}
+    @property
+    def is_folder(self) -> bool:
+        """True if the output is a folder of parts."""
+        return self.output.url.endswith("/")
+
+    @property
+    def totals(self) -> Totals:
+        """Counts of the whole job; known at the end."""
+        assert self._totals
+        return self._totals
 
     @property
     def has_columns(self) -> bool:
-        """Whether the columns are settled, where the format has any."""
-        return not isinstance(self.sink, Parquet) or self.sink.schema is not None
+        """True if the columns of the output are known, or its format has none."""
+        return not isinstance(self.writer, ParquetWriter) or self.writer.schema is not None
+
+    @cached_property
+    def _metadata(self) -> dict[str, Any]:
+        """Identity for the metadata of files; a digest stands for the names of the inputs, which may be thousands."""
+        metadata = dict(self.identity)
+        inputs = metadata.pop("inputs")
+        digest = hashlib.sha256(json.dumps(inputs).encode()).hexdigest()
+        return {**metadata, "num_inputs": len(inputs), "inputs_digest": digest}
+
+    # ---- states
+
+    def state(self) -> State:
+        """Read the state from the files in the directory."""
+        names = set(self.folder.names())
+        if not all(map(is_ours, names)):
+            return State.FOREIGN
+        if SUCCESS in names:
+            return self._finished_state(names)
+        if JOB not in names:
+            return State.NEW
+        return State.OTHER_JOB if self._differing(self._read(JOB)) else State.UNFINISHED
+
+    def _finished_state(self, names: set[str]) -> State:
+        if self.is_folder:
+            return State.COMPLETE
+        is_same = not self._differing(self._read(SUCCESS).get("job", {}))
+        if WHOLE in names:
+            return State.JOINED if is_same else State.OTHER_JOB
+        return State.MOVED if is_same else State.OTHER_MOVED
 
     @contextmanager
     def opened(self, *, force: bool, restart: bool) -> Iterator[bool]:
-        """Begin, or go on with what is there.
+        """Lock the directory, and start or resume the job.
 
         Args:
             force: replace an output, or a file of rejected rows, that exists.
-            restart: forget what is there of an unfinished job.
+            restart: discard the parts of an unfinished job.
 
         Yields:
-            Whether there is anything to do: a run may have been interrupted in its last steps.
+            False if an earlier run did all but its last steps, which are done then.
 
         Raises:
-            FileError: when one of these is there, or the folder is of another job or in use.
+            FileError: when something that exists would be lost, or another run is at work.
         """
         try:
             yield self._open(force=force, restart=restart)
         except BaseException as error:
-            self._leave(may_go_on=not isinstance(error, Changed))
+            self._leave(can_resume=not isinstance(error, StaleParts))
             raise
         finally:
             if self._lock:
                 self._lock.close()
 
-    def _leave(self, *, may_go_on: bool) -> None:
-        """Tell of what is done; without any there is nothing to go on with."""
-        with suppress(FileError):  # what ended the job is told, and not that a store fails here, too
-            if self._is_begun and not parts_in(self.folder.names()):
-                self._clear()
-            elif self._is_begun and may_go_on:
-                print(
-                    f"bertline: what is done lies in `{self.folder.url}`: run the same again to go on", file=sys.stderr
-                )
-            if self._is_made and not set(self.folder.names()) - {LOCK}:
-                self._remove()
-
     def _open(self, *, force: bool, restart: bool) -> bool:
-        self._refuse_odd_outputs()
-        is_new = not set(self.folder.names()) & {JOB, SUCCESS}
-        if not force and is_new and self._output_exists():
-            raise already_exists(self.output)
-        self._refuse_other_files()
-        self._take()
-        is_finished = self.folder.within(SUCCESS).exists()
-        if is_finished and self._finished(force=force, restart=restart):
+        self._refuse_special_output()
+        options = {"force": force, "restart": restart}
+        action = self._action(**options)
+        if action in (Action.REFUSE_FOREIGN, Action.REFUSE_OTHER):
+            self._refuse(action)
+        if action is Action.REFUSE_EXISTING and not self.folder.within(SUCCESS).exists():
+            self._refuse(action)  # before the directory is made
+        self._acquire()
+        action = self._action(**options)  # another run may have ended meanwhile
+        if action is Action.FINISH:
+            self._totals = Totals.from_json(self._read(SUCCESS))
+            self._move()
             return False
+        if action not in (Action.START, Action.RESUME):
+            self._refuse(action)
         if not force:
-            self._refuse_rejects()
-        if is_finished or restart:
+            self._refuse_existing_rejects()
+        if action is Action.START:
             self._clear()
-        self._check()
-        self._is_begun = True
-        self._know()
+            self._write_job()
+        self._is_started = True
+        self._remove_unfinished()
+        self.refresh()
         return True
 
-    def _finished(self, *, force: bool, restart: bool) -> bool:
-        """Whether a run did all of this very job, but for its last steps, which are made up for here."""
-        is_moved = self.is_folder or not self.folder.within(WHOLE).exists()
-        if not self.is_folder and not restart:
-            done = json.loads(self.folder.within(SUCCESS).read())
-            is_same = not self._differing(done.get("job", {}))
-            if not is_moved and not is_same:
-                raise self._of_another(self._differing(done.get("job", {})))
-            if is_same and (not is_moved or (self.output.exists() and not force)):
-                self.num_rejected = done["rejected"]
-                self._move()
-                return True
-        if is_moved and not force and self._output_exists():
-            if not self.is_folder:
-                self._remove()
-            raise already_exists(self.output)
-        return False
+    def _action(self, *, force: bool, restart: bool) -> Action:
+        return action_for(self.state(), output_exists=self._output_exists(), force=force, restart=restart)
 
-    def _refuse_rejects(self) -> None:
-        """A file that was named for rejected rows, and is there, has to be one that this job wrote."""
-        if self.rejects.url == rejects_of(self.output).url or not self.rejects.exists():
-            return
-        if self._job().get("rejects") != absolute(self.rejects.url):
-            raise already_exists(self.rejects)
+    def _refuse(self, action: Action) -> None:
+        if action is Action.REFUSE_OTHER:
+            name = SUCCESS if self.folder.within(SUCCESS).exists() else JOB
+            found = self._read(name)
+            raise FileError(
+                f"`{self.folder.url}` belongs to another job "
+                f"({', '.join(self._differing(found.get('job', {}) if name == SUCCESS else found))} differ); "
+                "run that job again to resume it, or start this one with --restart"
+            )
+        if action is Action.REFUSE_FOREIGN:
+            foreign = min(name for name in self.folder.names() if not is_ours(name))
+            raise FileError(
+                f"`{self.folder.url}` holds files that no job wrote (`{foreign}`, for example); choose another output"
+            )
+        if not self.is_folder and self._lock:
+            self._remove()  # left by a job that was killed during its clean-up
+        raise already_exists(self.output)
 
-    def _clear(self) -> None:
-        """Remove what a job made, but for what says that a run is at work."""
-        for name in self.folder.names():
-            if is_ours(name) and name != LOCK:
-                self.folder.within(name).remove()
-
-    def _remove(self) -> None:
-        """Remove the folder. NFS would keep the lock in it, under another name, as long as it is open."""
-        if self._lock:
-            self.folder.within(LOCK).remove()
-            self._lock.close()
-        self.folder.remove()
-
-    def has(self, chunk: Chunk) -> bool:
-        """Whether a chunk is done.
-
-        Raises:
-            Changed: when other rows stood there when it was done.
-        """
-        self.seen.add((chunk.file, chunk.number))
-        digest = self._known.get((chunk.file, chunk.number))
-        if digest not in (None, chunk.digest):
-            raise self._changed(chunk.source.name)
-        return digest is not None
-
-    def join_in(self) -> None:
-        """Know what others have done that work at the same job."""
-        names = self.folder.names()
-        self._known |= {key: digest for key, (_, digest) in parts_in(names).items()}
-        if isinstance(self.sink, Parquet) and SCHEMA in names:
-            self.sink.schema = read_schema(self.folder.within(SCHEMA).read())
-
-    def write(self, asked: Asked) -> None:
-        """Write a chunk: first what was rejected, so that a part that is there has all that belongs to it."""
-        self.settle(asked)
-        chunk, rejected = asked.chunk, rejected_rows(asked)
-        name = rejects_name(chunk.file, chunk.number)
-        if rejected:
-            with self._write(name) as stream:
-                stream.writelines(map(json_line, rejected))
-        else:
-            self.folder.within(name).remove()  # of a run that was killed before it wrote the part
-        with self._write(part_name(chunk.file, chunk.number, chunk.digest, self.sink.suffix)) as stream:
-            self.sink.write(asked, stream, self._label)
-        self._known[chunk.file, chunk.number] = chunk.digest
-
-    def settle(self, asked: Asked) -> None:
-        """Reject rows that the format cannot hold; the first ones settle the columns, for all runs and workers."""
-        had_columns = self.has_columns
-        self.sink.settle(asked)
-        if isinstance(self.sink, Parquet) and self.has_columns and not had_columns:
-            with self._write(SCHEMA) as stream:
-                stream.write(self.sink.schema.serialize().to_pybytes())
-
-    def finish(self) -> None:
-        """Make the output of the parts.
-
-        Raises:
-            Changed: when there are parts of rows that are gone.
-            FileError: when parts are gone.
-        """
-        names = self.folder.names()
-        found = parts_in(names)
-        if found.keys() - self.seen:
-            raise self._changed("the input")
-        if self.seen - found.keys():
-            raise FileError(f"parts that were written are not in `{self.folder.url}`; run the same again to write them")
-        parts = [self.folder.within(name) for name, _ in found.values()]
-        self.num_rejected = self._tell_of_rejects([self.folder.within(name) for name in rejects_in(names)])
-        if self.is_folder:
-            self._complete(parts)
-        else:
-            with self._write(WHOLE) as stream:
-                self.sink.join(parts, stream, self._label)
-        job = {} if self.is_folder else {"job": self.about}
-        with self._write(SUCCESS) as stream:
-            stream.write(json_line({"rejected": self.num_rejected, **job}))
-        if not self.is_folder:
-            self._move()
-
-    def _complete(self, parts: list[File]) -> None:
-        """Give the same columns to all parts. Those that lack some come before all with rows."""
-        if isinstance(self.sink, Parquet):
-            for part in takewhile(self.sink.is_empty, parts):
-                if self.sink.lacks_columns(part):
-                    with self._write(part.name) as stream:
-                        self.sink.join([], stream, self._label)
-
-    def _changed(self, what: str) -> Changed:
-        return Changed(f"{what} has changed since `{self.folder.url}` was begun; begin anew with --restart")
-
-    def _refuse_odd_outputs(self) -> None:
+    def _refuse_special_output(self) -> None:
         if self.is_folder or not self.output.exists():
             return
         if self.output.is_local and not os.path.isfile(self.output.path):
-            raise FileError(f"not a regular file: `{self.output.url}`; with / at its end it is a folder of parts")
+            raise FileError(f"not a regular file: `{self.output.url}`; end --output with / to write a folder of parts")
 
-    def _refuse_other_files(self) -> None:
-        if others := sorted(name for name in self.folder.names() if not is_ours(name)):
-            raise FileError(
-                f"holds files that are of no job: `{self.folder.url}` (`{others[0]}`, for one); choose another output"
-            )
+    def _refuse_existing_rejects(self) -> None:
+        """Refuse a file given with --rejects that exists, unless this job wrote it."""
+        if self.rejects.url == rejects_of(self.output).url or not self.rejects.exists():
+            return
+        job = self._read(JOB) if self.folder.within(JOB).exists() else {}
+        if job.get("rejects") != absolute(self.rejects.url):
+            raise already_exists(self.rejects)
 
     def _output_exists(self) -> bool:
         if self.is_folder:
             return any(name not in (JOB, LOCK) and not is_unfinished(name) for name in self.output.names())
         return self.output.exists()
 
+    def _differing(self, before: Mapping[str, Any]) -> list[str]:
+        return [name for name, value in self.identity.items() if before.get(name) != json.loads(json.dumps(value))]
+
+    # ---- parts
+
+    def has(self, chunk: Chunk) -> bool:
+        """Return True if a chunk has its part.
+
+        Raises:
+            StaleParts: when the part was written for other rows.
+        """
+        key = (chunk.file, chunk.number)
+        self.seen[key] = len(chunk.rows)
+        if key in self._digests and self._digests[key] != chunk.digest:
+            raise self._stale(chunk.source.name)
+        return key in self._digests
+
+    def refresh(self) -> None:
+        """List the parts again, and read the columns: other workers of the job may have written some."""
+        self._leftovers = frozenset(self.folder.names())
+        self._digests |= {key: digest for key, (_, digest) in parts_in(self._leftovers).items()}
+        if isinstance(self.writer, ParquetWriter) and SCHEMA in self._leftovers:
+            self.writer.schema = _read_schema(self.folder.within(SCHEMA).read())
+
+    def write(self, results: ChunkResults) -> None:
+        """Write the part of a chunk. Its rejected rows come first, so that a part is never there without them."""
+        self.prepare(results)
+        key = results.chunk.file, results.chunk.number
+        self._write_or_remove(rejects_name(*key), b"".join(map(json_line, results.rejected_rows())))
+        truncated = json_line({"truncated": results.num_truncated}) if results.num_truncated else b""
+        self._write_or_remove(truncated_name(*key), truncated)
+        with self._open_write(part_name(*key, results.chunk.digest, self.writer.suffix)) as stream:
+            self.writer.write(results, stream, self._metadata)
+        self._digests[key] = results.chunk.digest
+
+    def prepare(self, results: ChunkResults) -> None:
+        """Reject rows that the format cannot hold. The first results decide on the columns of all parts."""
+        had_columns = self.has_columns
+        self.writer.prepare(results)
+        if isinstance(self.writer, ParquetWriter) and self.has_columns and not had_columns:
+            with self._open_write(SCHEMA) as stream:
+                stream.write(self.writer.schema.serialize().to_pybytes())
+
+    def _write_or_remove(self, name: str, data: bytes) -> None:
+        """Write a file; without data, remove what a run left that was killed before it wrote the part."""
+        if data:
+            with self._open_write(name) as stream:
+                stream.write(data)
+        elif name in self._leftovers:
+            self.folder.within(name).remove()
+
+    # ---- the end
+
+    def finish(self) -> None:
+        """Make the output from the parts.
+
+        Raises:
+            StaleParts: when there are parts of rows that no longer exist.
+            FileError: when parts are missing.
+        """
+        names = self.folder.names()
+        found = parts_in(names)
+        if found.keys() - self.seen.keys():
+            raise self._stale("the input")
+        if self.seen.keys() - found.keys():
+            raise FileError(f"parts are missing in `{self.folder.url}`; run the same command again to write them")
+        parts = [self.folder.within(name) for name, _ in found.values()]
+        truncated = sum(self._read(name)["truncated"] for name in truncated_in(names))
+        rejected = self._write_rejects([self.folder.within(name) for name in rejects_in(names)])
+        self._totals = Totals(sum(self.seen.values()), rejected, truncated)
+        if self.is_folder:
+            self._complete_columns(parts)
+        else:
+            with self._open_write(WHOLE) as stream:
+                self.writer.join(parts, stream, self._metadata)
+        self._write_success()
+        if not self.is_folder:
+            self._move()
+
+    def _write_success(self) -> None:
+        job = {} if self.is_folder else {"job": self.identity}
+        with self._open_write(SUCCESS) as stream:
+            stream.write(json_line({**self.totals.to_json(), **job}))
+
+    def _complete_columns(self, parts: list[File]) -> None:
+        """Give all parts the same columns. Parts that lack some come before the first part with rows."""
+        if isinstance(self.writer, ParquetWriter):
+            for part in takewhile(self.writer.is_empty, parts):
+                if self.writer.lacks_columns(part):
+                    with self._open_write(part.name) as stream:
+                        self.writer.join([], stream, self._metadata)
+
     def _move(self) -> None:
+        """Move the joined file to the output, and remove the directory: _SUCCESS and the lock go last."""
         if (whole := self.folder.within(WHOLE)).exists():
             whole.move(self.output)
         for name in self.folder.names():
-            if name not in (SUCCESS, LOCK):  # which tell until the end what is the matter, and that a run is at work
+            if name not in (SUCCESS, LOCK):
                 self.folder.within(name).remove()
         self._remove()
 
-    def _take(self) -> None:
-        """Make the folder, and let no second run write into it."""
-        with told(f"cannot write `{self.output.url}`", self.output):
-            self._is_made = not self.folder.exists()
-            make_folder(self.folder)
-            if not self.folder.is_local:
-                return
-            self._lock = open(os.path.join(self.folder.path, LOCK), "wb")  # noqa: SIM115
-            is_taken = self._is_taken(self._lock)
-        if is_taken:
-            self._is_made = False
-            raise FileError(f"another run is at work in `{self.folder.url}`; let it end")
-
-    def _is_taken(self, lock: BinaryIO) -> bool:
-        """Whether another run has the lock; it is this one's otherwise, where the file system has any."""
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        except OSError as error:
-            if error.errno not in _NO_LOCKS:
-                raise
-            print(f"bertline: no file can be locked in `{self.folder.url}`: begin no second run there", file=sys.stderr)
-            return False
-        return not os.fstat(lock.fileno()).st_nlink  # the other run has just ended, and removed its folder
-
-    def _check(self) -> None:
-        """The folder has to be of this very job; only where rejected rows are told may be another place by now."""
-        job = self._job()
-        if not job:
-            self._write_job()
-        elif differing := self._differing(job):
-            raise self._of_another(differing)
-
-    def _job(self) -> dict[str, Any]:
-        """What the job of this folder does; empty before it began."""
-        job = self.folder.within(JOB)
-        return dict(json.loads(job.read())) if job.exists() else {}
-
-    def _write_job(self, **more: str) -> None:
-        with self._write(JOB) as stream:
-            stream.write(json.dumps({**self.about, **more}, indent=1).encode())
-
-    def _differing(self, before: Mapping[str, Any]) -> list[str]:
-        return [name for name, value in self.about.items() if before.get(name) != json.loads(json.dumps(value))]
-
-    def _of_another(self, differing: list[str]) -> FileError:
-        return FileError(
-            f"`{self.folder.url}` is of another job ({', '.join(differing)} differ); "
-            "run that again to go on with it, or begin anew with --restart"
-        )
-
-    def _know(self) -> None:
-        for name in filter(is_unfinished, self.folder.names()):
-            self.folder.within(name).remove()
-        self.join_in()
-
-    def _write(self, name: str) -> Any:
-        return open_write(self.folder.within(name), self.folder.within(f".{name}.{os.getpid()}"))
-
-    def _tell_of_rejects(self, files: list[File]) -> int:
-        mine = hashlib.sha256(self.folder.path.encode(errors="surrogateescape")).hexdigest()[:8]
-        unfinished = self.rejects.beside(f".{mine}.tmp")  # the next run finds it again, if this one is killed
-        self._write_job(rejects=absolute(self.rejects.url))  # from now on what lies there is of this job
+    def _write_rejects(self, files: list[File]) -> int:
+        """Join the rejected rows of all chunks; return their number."""
+        mark = hashlib.sha256(self.folder.path.encode(errors="surrogateescape")).hexdigest()[:8]
+        unfinished = self.rejects.beside(f".{mark}.tmp")  # the next run finds and replaces it if this one is killed
+        self._write_job(rejects=absolute(self.rejects.url))  # from now on the file there belongs to this job
         if not files:
             self.rejects.remove()
             unfinished.remove()
@@ -361,24 +392,84 @@ class Parts:
         with open_write(self.rejects, unfinished) as stream:
             return copy(files, stream)
 
+    def _leave(self, *, can_resume: bool) -> None:
+        """Print how to resume; without any part, remove the directory."""
+        with suppress(FileError):  # the error that ended the run is reported, not that clean-up fails as well
+            if self._is_started and not parts_in(self.folder.names()):
+                self._clear()
+            elif self._is_started and can_resume:
+                print(
+                    f"bertline: finished parts are in `{self.folder.url}`: run the same command again to resume",
+                    file=sys.stderr,
+                )
+            if self._is_made and not set(self.folder.names()) - {LOCK}:
+                self._remove()
 
-def rejected_rows(asked: Asked) -> list[dict[str, Any]]:
-    """What is told of the rows of a chunk that have no result."""
-    return [
-        {
-            "place": asked.chunk.place(row),
-            ROW_NUMBER: asked.chunk.row_number(index),
-            FILE: asked.chunk.source.path,
-            "reason": result.reason,
-            "row": row.fields,
-        }
-        for index, (row, result) in enumerate(zip(asked.chunk.rows, asked.results, strict=True))
-        if isinstance(result, Rejected)
-    ]
+    def _clear(self) -> None:
+        """Remove all files of jobs but the lock. _SUCCESS goes first: it never stands beside a part of the results.
+        _job.json goes last: parts never stand there without the identity of their job."""
+        last = {SUCCESS: -1, JOB: 1}
+        for name in sorted(self.folder.names(), key=lambda name: last.get(name, 0)):
+            if is_ours(name) and name != LOCK:
+                self.folder.within(name).remove()
+
+    def _remove(self) -> None:
+        """Remove the directory. The lock is closed first: NFS keeps open files under another name."""
+        if self._lock:
+            self.folder.within(LOCK).remove()
+            self._lock.close()
+        self.folder.remove()
+
+    def _remove_unfinished(self) -> None:
+        for name in filter(is_unfinished, self.folder.names()):
+            self.folder.within(name).remove()
+
+    # ---- files and the lock
+
+    def _stale(self, what: str) -> StaleParts:
+        return StaleParts(f"{what} has changed since `{self.folder.url}` was started; start again with --restart")
+
+    def _read(self, name: str) -> dict[str, Any]:
+        return dict(json.loads(self.folder.within(name).read()))
+
+    def _write_job(self, **more: str) -> None:
+        with self._open_write(JOB) as stream:
+            stream.write(json.dumps({**self.identity, **more}, indent=1).encode())
+
+    def _open_write(self, name: str) -> Any:
+        return open_write(self.folder.within(name), self.folder.within(f".{name}.{os.getpid()}"))
+
+    def _acquire(self) -> None:
+        """Make the directory, and lock it against a second run."""
+        with file_errors(f"cannot write `{self.output.url}`", self.output):
+            self._is_made = not self.folder.exists()
+            make_folder(self.folder)
+            if not self.folder.is_local:
+                return
+            self._lock = open(os.path.join(self.folder.path, LOCK), "wb")  # noqa: SIM115
+            is_locked = self._is_locked(self._lock)
+        if is_locked:
+            self._is_made = False
+            raise FileError(f"another run is at work in `{self.folder.url}`; wait until it ends")
+
+    def _is_locked(self, lock: BinaryIO) -> bool:
+        """Lock the file; return True if another run holds the lock."""
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise
+            print(
+                f"bertline: the file system of `{self.folder.url}` has no locks: do not start a second run there",
+                file=sys.stderr,
+            )
+            return False
+        return not os.fstat(lock.fileno()).st_nlink  # the other run has just ended, and removed its directory
 
 
-def read_schema(data: bytes) -> Any:
-    """An Arrow schema out of its bytes."""
+def _read_schema(data: bytes) -> Any:
     import pyarrow
 
     return pyarrow.ipc.read_schema(pyarrow.py_buffer(data))

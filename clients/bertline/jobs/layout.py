@@ -1,11 +1,26 @@
-"""Names of what lies in the folder of a job, and where its files lie."""
+"""Names and places of a job's files.
+
+    vectors.parquet                            output
+    vectors.parquet.rejects.jsonl              rejected rows
+    vectors.parquet.job/                       job directory, removed at the end
+        _job.json                              identity of the job; at the end also the file of rejected rows
+        _schema                                pass-through columns and their types, for Parquet
+        _lock                                  locked while a run works here
+        part-00000-00000-1f2e3d4c5b6a.parquet  results of a chunk: file, chunk, digest of the rows
+        _rejects-00000-00000.jsonl             rejected rows of that chunk, if any
+        _truncated-00000-00000.json            number of its truncated rows, if any
+        _whole                                 all parts joined
+        _SUCCESS                               the job is complete, with its totals
+
+An output that is a folder (`vectors/`) is its own job directory, and stays.
+"""
 
 from __future__ import annotations
 
 import errno
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from bertline.jobs.storage import File, FileError
 
@@ -13,85 +28,109 @@ JOB, SCHEMA, SUCCESS, WHOLE, LOCK, REJECTS = "_job.json", "_schema", "_SUCCESS",
 
 _PART = re.compile(r"part-(\d{5,})-(\d{5,})-([0-9a-f]{12})\.\w+")
 _REJECTS = re.compile(r"_rejects-(\d{5,})-(\d{5,})\.jsonl")
+_TRUNCATED = re.compile(r"_truncated-(\d{5,})-(\d{5,})\.json")
 _UNFINISHED = re.compile(r"\.(part-|_).*\.\d+|_rejects\.jsonl(\.[0-9a-f]{8})?\.tmp")
-_OTHERS = {JOB, SCHEMA, SUCCESS, WHOLE, LOCK, REJECTS}
+_SINGLE = {JOB, SCHEMA, SUCCESS, WHOLE, LOCK, REJECTS}
 
 
 def part_name(file: int, chunk: int, digest: str, suffix: str) -> str:
-    """Of the results of a chunk."""
+    """Return the name of a chunk's results."""
     return f"part-{file:05}-{chunk:05}-{digest}{suffix}"
 
 
 def rejects_name(file: int, chunk: int) -> str:
-    """Of its rows that have none."""
+    """Return the name of a chunk's rejected rows."""
     return f"_rejects-{file:05}-{chunk:05}.jsonl"
 
 
+def truncated_name(file: int, chunk: int) -> str:
+    """Return the name of the count of a chunk's truncated rows."""
+    return f"_truncated-{file:05}-{chunk:05}.json"
+
+
 def parts_in(names: Iterable[str]) -> dict[tuple[int, int], tuple[str, str]]:
-    """Name and digest of the parts, by file and chunk, in the order of the rows: names alone would have 100000 before
-    99999."""
+    """Return name and digest of the parts by (file, chunk), in the order of the rows."""
     found = [(match, name) for name in names if (match := _PART.fullmatch(name))]
     return dict(sorted(((int(match[1]), int(match[2])), (name, match[3])) for match, name in found))
 
 
 def rejects_in(names: Iterable[str]) -> list[str]:
-    """Those of the rejected rows of chunks, in the order of the rows."""
-    found = [(int(match[1]), int(match[2]), name) for name in names if (match := _REJECTS.fullmatch(name))]
+    """Return the files of chunks' rejected rows, in the order of the rows."""
+    return _in_order(names, _REJECTS)
+
+
+def truncated_in(names: Iterable[str]) -> list[str]:
+    """Return the files that count chunks' truncated rows, in the order of the rows."""
+    return _in_order(names, _TRUNCATED)
+
+
+def _in_order(names: Iterable[str], pattern: re.Pattern[str]) -> list[str]:
+    """Sort by numbers: as text, 100000 comes before 99999."""
+    found = [(int(match[1]), int(match[2]), name) for name in names if (match := pattern.fullmatch(name))]
     return [name for _, _, name in sorted(found)]
 
 
 def is_unfinished(name: str) -> bool:
-    """Whether a run wrote it that was killed before it was whole."""
+    """Return True if a run was killed while it wrote this file."""
     return bool(_UNFINISHED.fullmatch(name))
 
 
 def is_ours(name: str) -> bool:
-    """Whether a job made it."""
-    return name in _OTHERS or is_unfinished(name) or bool(_PART.fullmatch(name) or _REJECTS.fullmatch(name))
+    """Return True if a job wrote this file."""
+    patterns = (_PART, _REJECTS, _TRUNCATED, _UNFINISHED)
+    return name in _SINGLE or any(pattern.fullmatch(name) for pattern in patterns)
 
 
-def parts_of(output: File) -> File:
-    """The folder where the parts of an output lie: the output itself, if it is one."""
+def job_directory_of(output: File) -> File:
+    """Return the job directory of an output."""
     return output if output.url.endswith("/") else output.beside(".job")
 
 
 def rejects_of(output: File) -> File:
-    """Where the rejected rows of an output are told, unless another file is named."""
+    """Return the default file of an output's rejected rows."""
     return output.within(REJECTS) if output.url.endswith("/") else output.beside(".rejects.jsonl")
 
 
-def refuse_clashes(inputs: Iterable[File], output: File | None, rejects: File | None) -> None:
-    """Let neither the output nor the rejected rows replace a file that is read, each other, or what is no file. Rows
-    that are told elsewhere need a folder there from the start, not in the end.
+def refuse_conflicts(inputs: Sequence[File], output: File | None, rejects: File | None) -> None:
+    """Check that neither the output nor the rejected rows would replace an input, each other, or a special file.
 
     Raises:
-        FileError: when they would.
+        FileError: when they would, or the folder of a file given with --rejects does not exist.
     """
-    places = {_place(file): file for file in inputs}
-    replaced = [_place(output), _place(parts_of(output))] if output else []
-    for place, file in places.items():
-        if any(_is_in(place, other) for other in replaced):
-            raise FileError(f"is read and would be replaced: `{file.url}`; choose another output")
-    if not rejects:
-        return
-    if _place(rejects) in places:
-        raise FileError(f"is read and would be replaced by rejected rows: `{rejects.url}`; name another with --rejects")
-    if output and _place(output) == _place(rejects):
+    _refuse_replaced_inputs(inputs, output)
+    if rejects:
+        _refuse_rejects(inputs, output, rejects)
+
+
+def _refuse_replaced_inputs(inputs: Iterable[File], output: File | None) -> None:
+    replaced = [_place(output), _place(job_directory_of(output))] if output else []
+    for file in inputs:
+        if any(_is_in(_place(file), place) for place in replaced):
+            raise FileError(f"the output would replace an input: `{file.url}`; choose another output")
+
+
+def _refuse_rejects(inputs: Iterable[File], output: File | None, rejects: File) -> None:
+    hint = f"`{rejects.url}`; name another file with --rejects"
+    place = _place(rejects)
+    if place in map(_place, inputs):
+        raise FileError(f"the rejected rows would replace an input: {hint}")
+    if output and place == _place(output):
         raise FileError(f"--rejects and --output are the same: `{rejects.url}`; name two files")
-    is_named = not output or _place(rejects) != _place(rejects_of(output))
-    if output and is_named and _is_in(_place(rejects), replaced[1]):
-        raise FileError(f"lies among the parts of `{output.url}`: `{rejects.url}`; name another with --rejects")
+    is_named = not output or place != _place(rejects_of(output))
+    if output and is_named and _is_in(place, _place(job_directory_of(output))):
+        raise FileError(f"--rejects lies in the job directory of `{output.url}`: {hint}")
     if is_named and rejects.is_local and not os.path.isdir(os.path.dirname(rejects.path)):
         raise FileError(f"cannot write `{rejects.url}`: {os.strerror(errno.ENOENT)}")
     if rejects.url.endswith("/") or (rejects.exists() and not rejects.system.isfile(rejects.path)):
-        raise FileError(f"not a regular file: `{rejects.url}`; name another with --rejects")
+        raise FileError(f"not a regular file: {hint}")
 
 
 def _is_in(place: tuple[str, str], folder: tuple[str, str]) -> bool:
-    """Whether it is a folder, or lies in it."""
+    """Return True if a place is the folder, or lies in it."""
     return place[0] == folder[0] and f"{place[1]}/".startswith(f"{folder[1]}/")
 
 
 def _place(file: File) -> tuple[str, str]:
+    """Return file system and path without links, to compare files."""
     path = os.path.realpath(file.path) if file.is_local else file.path.rstrip("/")
     return str(file.system.protocol), path

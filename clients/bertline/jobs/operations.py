@@ -1,4 +1,4 @@
-"""What the command can ask about rows: the columns that are read, the method of the client, the columns that come."""
+"""Operations of the command: input columns, method of the client, and output columns."""
 
 from __future__ import annotations
 
@@ -11,60 +11,66 @@ import numpy as np
 from bertline.results import Answer, Choice, Classification, LabelScore, MaskFill, Span, TaggedWord, Tagging, TokenScore
 
 STRING, LIST, STRINGS = "a string", "a list of strings", "a string or a list of strings"
-"""What a column may hold."""
+"""Types of columns, as messages name them."""
 
 
-class Missing(ValueError):
-    """A row lacks what cannot be done without."""
+class MissingColumn(ValueError):
+    """A row lacks a column that the operation needs."""
 
 
 @dataclass(frozen=True)
 class Operation:
-    """One thing to ask about each row."""
+    """Operation on each row."""
 
     method: str
-    """Of the client."""
+    """Name of the client's method."""
     task: str
-    """Of the models that can do it."""
+    """Task of the models that do it."""
     needed: Mapping[str, str]
-    """Columns that a row must have, and what they hold."""
+    """Required columns and their types."""
     optional: Mapping[str, str]
-    """Columns that it may have, and has to where a name was given for one."""
+    """Optional columns and their types; required if the user maps one with --column."""
     input: Callable[[Mapping[str, Any]], Any]
-    """Makes an input of the method out of those columns."""
+    """Convert these columns to an input of the method."""
     result: Callable[[Any], dict[str, Any]]
-    """Makes the columns of JSONL out of one result."""
+    """Convert a result to the columns of JSONL."""
     types: Mapping[str, Any] = field(default_factory=dict)
-    """Types of those columns for Parquet, as `tables.typed` understands them."""
+    """Types of these columns in Parquet, see `tables.arrow_type`."""
 
     def columns(self, names: Mapping[str, str]) -> list[str]:
-        """All that it reads, under the names that rows have them by."""
+        """Return the input columns that the operation reads.
+
+        Args:
+            names: operation column -> input column, where the names differ.
+        """
         return [names.get(name, name) for name in (*self.needed, *self.optional)]
 
     def read(self, row: Mapping[str, Any], names: Mapping[str, str]) -> Any:
-        """The input of a row.
+        """Convert a row to an input of the method.
 
         Args:
-            names: under which name a row has a column, where it is another.
+            row: the columns of the row.
+            names: operation column -> input column, where the names differ.
 
         Raises:
-            ValueError: when a column is missing (Missing) or holds something else.
+            MissingColumn: when a column is missing.
+            ValueError: when a column has another type.
         """
         columns = {}
         for column, kind in {**self.needed, **self.optional}.items():
             name = names.get(column, column)
             if name not in row and (column in self.needed or column in names):
-                raise Missing(f"missing key `{name}`")
+                raise MissingColumn(f"missing key `{name}`")
             value = row.get(name)
             if value is None and column in self.optional:
                 continue
-            if not _is(value, kind):
+            if not _has_type(value, kind):
                 raise ValueError(f"`{name}` must be {kind}")
             columns[column] = value
         return self.input(columns)
 
 
-def _is(value: Any, kind: str) -> bool:
+def _has_type(value: Any, kind: str) -> bool:
     if isinstance(value, str):
         return kind != LIST
     return kind != STRING and isinstance(value, list) and all(isinstance(item, str) for item in value)
@@ -114,7 +120,7 @@ def _scored(items: Iterable[LabelScore | Span | TokenScore | TaggedWord | Any]) 
 
 
 def _short(score: float) -> float:
-    """A float32 with as few digits as tell it from its neighbours."""
+    """Round a float32 to the fewest digits that identify it."""
     return float(str(np.float32(score)))
 
 

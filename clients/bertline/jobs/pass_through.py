@@ -1,4 +1,4 @@
-"""Row number, file and columns of the input, which stand in the output beside the results."""
+"""Pass-through columns: row number, file, and input columns that stand beside the results in the output."""
 
 from __future__ import annotations
 
@@ -9,24 +9,23 @@ from typing import Any
 from bertline.jobs.read.rows import Chunk, Selection
 
 ROW_NUMBER, FILE = "row_number", "file"
-"""Columns that say which row of the input a row of the output is: its number in its file, from 1; where there are
-several files, the file."""
+"""Output columns that identify the input row: its number in its file, from 1, and the file if there are several."""
 
 
 @dataclass(frozen=True)
-class Kept:
-    """The columns beside the results."""
+class PassThrough:
+    """Pass-through columns of an output."""
 
     selection: Selection
-    results: Collection[str]
-    """Names that the results take: a column of such a name is kept with `input_` before it."""
-    places: Sequence[str] = ()
-    """ROW_NUMBER and FILE, or those of them that are written. Their names are taken as those of the results are."""
+    result_names: Collection[str]
+    """Columns of the results. An input column of the same name is renamed to `input_...`."""
+    position_names: Sequence[str] = ()
+    """ROW_NUMBER and FILE, as far as they are written. They take their names like the results."""
 
     def names(self, there: Iterable[str]) -> dict[str, str]:
-        """The columns that are kept of those that are there, and the names that they get."""
-        kept = self.selection.of(there)
-        return {name: self._free(name, kept) if self._is_taken(name) else name for name in kept}
+        """Map selected input columns to their names in the output."""
+        selected = self.selection.of(there)
+        return {name: self._free(name, selected) if self._is_taken(name) else name for name in selected}
 
     def _free(self, name: str, taken: Collection[str]) -> str:
         while name in taken or self._is_taken(name):
@@ -34,30 +33,30 @@ class Kept:
         return name
 
     def _is_taken(self, name: str) -> bool:
-        return name in self.results or name in self.places
+        return name in self.result_names or name in self.position_names
 
     def rows(self, chunk: Chunk, indices: Sequence[int]) -> list[dict[str, Any]]:
-        """These columns of some rows of a chunk, as objects of JSONL."""
+        """Return these columns of some rows of a chunk, as JSON objects."""
         if chunk.blocks[0].table is not None:
             from bertline.jobs import tables
 
-            table = self.table(chunk, indices)  # which without columns has no rows
+            table = self.table(chunk, indices)  # a table without columns has no rows
             return tables.to_rows(table, chunk.source.name) if table.column_names else [{} for _ in indices]
         rows, known = chunk.rows, dict[tuple[str, ...], dict[str, str]]()
-        return [self._place(chunk, index) | self._row(rows[index].fields, known) for index in indices]
+        return [self._position(chunk, index) | self._row(rows[index].fields, known) for index in indices]
 
-    def _place(self, chunk: Chunk, index: int) -> dict[str, Any]:
-        place = {ROW_NUMBER: chunk.row_number(index), FILE: chunk.source.path}
-        return {name: place[name] for name in self.places}
+    def _position(self, chunk: Chunk, index: int) -> dict[str, Any]:
+        position = {ROW_NUMBER: chunk.row_number(index), FILE: chunk.source.path}
+        return {name: position[name] for name in self.position_names}
 
     def _row(self, fields: dict[str, Any], known: dict[tuple[str, ...], dict[str, str]]) -> dict[str, Any]:
         there = tuple(fields)
         if there not in known:
             known[there] = self.names(there)
-        return {name: fields[of] for of, name in known[there].items()}
+        return {output_name: fields[name] for name, output_name in known[there].items()}
 
     def table(self, chunk: Chunk, indices: Sequence[int]) -> Any:
-        """The same of a chunk of Parquet, as a pyarrow.Table, of the types they have there."""
+        """Return these columns of some rows of a Parquet chunk, as a pyarrow.Table with the types of the file."""
         import pyarrow
 
         from bertline.jobs import tables
@@ -65,9 +64,9 @@ class Kept:
         table = pyarrow.Table.from_batches([block.table for block in chunk.blocks])
         names = self.names(table.column_names)
         table = tables.without_views(table.select(list(names)).rename_columns(list(names.values())))
-        kinds = {ROW_NUMBER: pyarrow.int64(), FILE: pyarrow.string()}
-        places = pyarrow.Table.from_pylist(
-            [self._place(chunk, index) for index in indices],
-            schema=pyarrow.schema([(name, kinds[name]) for name in self.places]),
+        types = {ROW_NUMBER: pyarrow.int64(), FILE: pyarrow.string()}
+        positions = pyarrow.Table.from_pylist(
+            [self._position(chunk, index) for index in indices],
+            schema=pyarrow.schema([(name, types[name]) for name in self.position_names]),
         )
-        return tables.beside(places, table.take(pyarrow.array(indices, pyarrow.int64())))
+        return tables.side_by_side(positions, table.take(pyarrow.array(indices, pyarrow.int64())))

@@ -1,9 +1,11 @@
-"""A pool of actors on a Ray cluster that outlives its nodes: what a dead one was at is done again by the others.
+"""Pool of actors on a Ray cluster: partitions of a node that dies are done again on the others.
 
-Knows nothing of what is done. Ray Data gives an actor a partition at a time, starts the actors of a dead node
-elsewhere and submits their partitions again, without end. That this ends after `MAX_ATTEMPTS`, and that an error ends
-it at once, is ours: retries that Ray counts are deprecated, and used up by a dead node before it is known to be dead.
+Ray Data gives each actor one partition at a time, and restarts actors and partitions of a dead node elsewhere, without
+limit. This module adds the limit MAX_ATTEMPTS, and stops at the first error of a worker. Ray's own retry counts are
+deprecated, and a dead node uses them up before Ray knows that it is dead.
 """
+
+# training/text/ray_pool.py is separate: training must not import bertline, nor bertline training, and tasks has no Ray.
 
 from __future__ import annotations
 
@@ -26,18 +28,18 @@ PartitionT = TypeVar("PartitionT")
 StatsT = TypeVar("StatsT")
 
 MAX_ATTEMPTS = 4
-"""How often a partition is begun. Without end it would be one that ends its worker each time, for want of memory."""
+"""Maximum number of times that a partition is started; one that needs too much memory kills its worker each time."""
 _CONNECT_S = 5.0
 _SETTINGS = {
-    "RAY_USAGE_STATS_ENABLED": "0",  # nobody is told of it
+    "RAY_USAGE_STATS_ENABLED": "0",  # send no usage statistics
     "RAY_DATA_LOG_LEVEL": "CRITICAL",
-    "RAY_DEDUP_LOGS": "0",  # else what was held back is printed in the end
+    "RAY_DEDUP_LOGS": "0",  # else Ray prints repeated lines at the end
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
 
 
 class RayFailed(Exception):
-    """The cluster failed, or a partition time and again; the message is one line. What was written stays."""
+    """The cluster failed, or a partition failed MAX_ATTEMPTS times; the message is one line. Finished work stays."""
 
 
 def map_partitions(
@@ -50,24 +52,24 @@ def map_partitions(
     num_cpus: float = 1,
     num_gpus: float = 0,
 ) -> None:
-    """Do each partition on an actor of a Ray cluster.
+    """Process each partition on an actor of a Ray cluster.
 
-    A partition may be begun more than once, and be done twice where a node dies with the answer: let it write
-    atomically, and always the same.
+    A partition may run more than once, also after it was done if its node dies: it must write atomically, and the same
+    each time.
 
     Args:
-        partitions: what can be pickled.
-        make_worker: called once an actor, on its node; of a module that every node has.
+        partitions: picklable descriptions of the work.
+        make_worker: called once an actor, on its node; every node must have its module.
         address: `host:port` of a cluster, `auto` for the one that this machine belongs to, `local` to start one here.
-        num_workers: actors; those for which there is no room wait for it.
-        progress: called with a partition's index and what came of it, once each, as they end.
+        num_workers: number of actors; they start as the cluster has room.
+        progress: called with index and result of each partition, once, as it ends.
         num_cpus: cores of an actor.
         num_gpus: GPUs of an actor.
 
     Raises:
-        RayFailed: when Ray is not installed, there is no cluster, it failed, or workers died time and again at the same
-            partition.
-        Exception: the first that a worker raised; a note tells its traceback. Nothing new is begun then.
+        RayFailed: when Ray is not installed, no cluster is there, the cluster fails, or workers die MAX_ATTEMPTS times
+            at the same partition.
+        Exception: the first error of a worker, with its traceback as a note. No further partition is started.
     """
     with _connected(address) as ray:
         if not partitions:
@@ -87,7 +89,7 @@ def map_partitions(
 
 
 class _Attempts:
-    """Counts them on the node of the driver, without which all ends anyway."""
+    """Counter of attempts, on the node of the driver."""
 
     def __init__(self) -> None:
         self._counts: Counter[int] = Counter()
@@ -98,7 +100,7 @@ class _Attempts:
 
 
 class _Actor:
-    """Errors are outcomes, too: those that are raised come back in pages of Ray's."""
+    """Actor that returns errors as values: Ray would wrap an error that it raises in its own traceback."""
 
     def __init__(self, make_worker: Callable[[], Callable[[Any], Any]], attempts: Any) -> None:
         self._attempts = attempts
@@ -117,8 +119,8 @@ class _Actor:
         if self._worker is None:
             return False, self._failure
         if ray.get(self._attempts.begin.remote(row["index"])) > MAX_ATTEMPTS:
-            why = f"workers died {MAX_ATTEMPTS} times at partition {row['index']}; have they enough memory?"
-            return False, RayFailed(why)
+            reason = f"workers died {MAX_ATTEMPTS} times at partition {row['index']}; give them more memory"
+            return False, RayFailed(reason)
         try:
             return True, self._worker(pickle.loads(row["partition"]))
         except Exception as error:
@@ -126,7 +128,7 @@ class _Actor:
 
 
 def _portable(error: Exception) -> Exception:
-    """With its traceback as a note; an error that cannot be pickled is told in words."""
+    """Add the traceback as a note, and replace an error that cannot be pickled by its text."""
     error.add_note(f"on node {socket.gethostname()}:\n{''.join(traceback.format_exception(error))}")
     try:
         pickle.loads(pickle.dumps(error))
@@ -178,14 +180,14 @@ def _connect(ray: Any, address: str) -> None:
         raise RayFailed(f"cannot join the Ray cluster `{address}`: {_one_line(error)}") from error
     finally:
         if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, on_signal)  # Ray sets one of its own
+            signal.signal(signal.SIGTERM, on_signal)  # Ray sets its own
 
 
 def _check_reachable(address: str) -> None:
-    """Ray tries for minutes."""
+    """Connect once, as Ray tries for minutes."""
     host, _, port = address.rpartition(":")
     if not host or "/" in host or not port.isdecimal():
-        raise RayFailed(f"not `auto`, `local` or host:port of a Ray cluster: `{address}`")
+        raise RayFailed(f"address of a Ray cluster must be `auto`, `local` or host:port: `{address}`")
     try:
         socket.create_connection((host, int(port)), _CONNECT_S).close()
     except (OSError, OverflowError) as error:
@@ -194,12 +196,12 @@ def _check_reachable(address: str) -> None:
 
 def _one_line(error: BaseException) -> str:
     if module := re.search(r"No module named '([\w.]+)'", str(error)):
-        return f"a node of the Ray cluster has no module `{module[1]}`; install there what is installed here"
+        return f"a node of the Ray cluster lacks the module `{module[1]}`; install the same packages on all nodes"
     return next(line for line in reversed(f"the Ray cluster failed\n{error}".splitlines()) if line.strip()).strip()
 
 
 class _WithoutRay(TextIOBase):
-    """Standard output without Ray's threads, which print the end of a node's log for each node that dies."""
+    """Standard output that ignores Ray's threads: they print the log of each node that dies."""
 
     def __init__(self) -> None:
         self._file: TextIO = sys.stdout

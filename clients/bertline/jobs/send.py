@@ -1,4 +1,4 @@
-"""Chunks -> results, with several requests under way at one time, in order. What the server cannot use is set apart."""
+"""Chunks -> requests -> results, with several requests in flight. Rows that the server cannot use are set apart."""
 
 from __future__ import annotations
 
@@ -15,185 +15,204 @@ from bertline._batches import batches
 from bertline._convert import MAX_REQUEST_BYTES
 from bertline._status import ALL_INPUTS
 from bertline.errors import BertlineError, ConnectionFailed, InvalidInput, Overloaded, ServerError, TimedOut
-from bertline.jobs.operations import Missing, Operation
+from bertline.jobs.operations import MissingColumn, Operation
 from bertline.jobs.pass_through import FILE, ROW_NUMBER
 from bertline.jobs.progress import Progress
 from bertline.jobs.read.rows import ALL_COLUMNS, Chunk, Row, Selection, chunks_of, text_bytes
-from bertline.jobs.read.sources import Given, Source
+from bertline.jobs.read.sources import CommandLineRows, Source
 from bertline.results import Usage
 
 PAUSES_S = (0.2, 0.5, 1.0, 2.0)
-"""Before each further attempt; the last one for all that follow."""
+"""Pause before each retry; the last one repeats."""
 
-Ask = Callable[[list[Any], Usage], Sequence[Any]]
-"""Inputs -> results. Adds what it took."""
+Send = Callable[[list[Any], Usage], Sequence[Any]]
+"""Send one request: inputs -> results, in the same order. Tokens and truncation are added to the usage."""
 
 ReplyT = TypeVar("ReplyT")
 
 
 @dataclass(frozen=True, slots=True)
-class Rejected:
-    """Why there is no result."""
+class Rejection:
+    """Reason why a row has no result."""
 
     reason: str
 
 
 @dataclass(slots=True)
-class Asked:
-    """A chunk, and what became of each of its rows."""
+class ChunkResults:
+    """A chunk with the results of its rows."""
 
     chunk: Chunk
     results: list[Any]
-    """A result or Rejected for each row."""
+    """For each row a result, a Rejection, or None while neither is known."""
     num_settled: int = 0
-    """Rows, from the first on, of which is known what became of them."""
+    """Number of rows, from the first on, that have a result or a Rejection."""
+    num_truncated: int = 0
+    """Number of rows that the server truncated."""
+
+    def rejected_rows(self) -> list[dict[str, Any]]:
+        """Return place, reason and content of each rejected row, as the file of rejected rows holds them."""
+        return [
+            {
+                "place": self.chunk.place(row),
+                ROW_NUMBER: self.chunk.row_number(index),
+                FILE: self.chunk.source.path,
+                "reason": result.reason,
+                "row": row.fields,
+            }
+            for index, (row, result) in enumerate(zip(self.chunk.rows, self.results, strict=True))
+            if isinstance(result, Rejection)
+        ]
 
 
 @dataclass(frozen=True)
-class Part:
-    """Rows of a chunk that are sent together."""
+class Batch:
+    """Rows of a chunk that are sent in one request."""
 
-    asked: Asked
+    results: ChunkResults
     indices: Sequence[int]
-    """Of its rows."""
+    """Indices of the rows in the chunk."""
     inputs: list[Any]
     is_last: bool
+    """True for the last batch of its chunk."""
     usage: Usage = field(default_factory=Usage)
-    """Tokens and cuts of the rows that have results."""
+    """Tokens and truncation of the rows that have results."""
+
+
+OnBatch = Callable[[int, Usage, ChunkResults], None]
+"""Called after each batch with the number of rows, their usage, and their chunk."""
 
 
 @dataclass(frozen=True)
-class Asker:
-    """Sends requests.
+class BatchSender:
+    """Sends requests, and retries while the server is overloaded or unreachable, up to `patience_s`."""
 
-    A server that is overloaded, or that cannot be reached, is asked again until it was out of reach for `patience_s`.
-    """
-
-    ask: Ask
+    send: Send
     batch_size: int
+    """Maximum number of rows in one request."""
     num_in_flight: int
+    """Maximum number of concurrent requests."""
     patience_s: float
-    waiting: Callable[[str], None] = lambda message: None
-    """Is told why the job waits, and with nothing when it goes on."""
-    abandoned: Event = field(default_factory=Event)
+    on_wait: Callable[[str], None] = lambda message: None
+    """Called with the reason when the sender starts to wait, and with "" when it goes on."""
+    cancelled: Event = field(default_factory=Event)
 
-    def answered(
-        self,
-        asked: Iterable[Asked],
-        inputs: Callable[[Asked], Sequence[Any]],
-        progress: Callable[[int, Usage, Asked], None],
-    ) -> Iterator[Asked]:
-        """Ask about chunks, taking the next one when there is nothing left to send of those before.
+    def results(
+        self, chunks: Iterable[ChunkResults], inputs: Callable[[ChunkResults], Sequence[Any]], on_batch: OnBatch
+    ) -> Iterator[ChunkResults]:
+        """Send the rows of chunks. A chunk is read when all rows of the chunks before it are sent.
 
         Args:
-            asked: chunks, some of whose rows may be rejected already.
-            inputs: the inputs of a chunk, in order; None for a row that is rejected.
-            progress: is told how many rows came back, what they took, and the chunk they are of.
+            chunks: chunks, some of whose rows may be rejected already.
+            inputs: returns the inputs of a chunk's rows, in order; None for a row that is rejected.
+            on_batch: called after each batch.
 
         Yields:
             The same chunks, in order, with their results.
 
         Raises:
-            BertlineError: when the server fails, or is out of reach for too long.
+            BertlineError: when the server fails, or is unreachable for too long.
         """
-        under_way: deque[tuple[Part, Future[list[Any]]]] = deque()
-        threads = ThreadPoolExecutor(self.num_in_flight, thread_name_prefix="ask")
+        in_flight: deque[tuple[Batch, Future[list[Any]]]] = deque()
+        threads = ThreadPoolExecutor(self.num_in_flight, thread_name_prefix="send")
         try:
-            for part in self._parts(asked, inputs):
-                under_way.append((part, threads.submit(self._results, part.inputs, part.usage)))
-                if len(under_way) > 2 * self.num_in_flight:
-                    yield from _settle(*under_way.popleft(), progress)
-            while under_way:
-                yield from _settle(*under_way.popleft(), progress)
+            for batch in self._batches(chunks, inputs):
+                in_flight.append((batch, threads.submit(self._send, batch.inputs, batch.usage)))
+                if len(in_flight) > 2 * self.num_in_flight:
+                    yield from _settle(*in_flight.popleft(), on_batch)
+            while in_flight:
+                yield from _settle(*in_flight.popleft(), on_batch)
         finally:
-            self.abandoned.set()
+            self.cancelled.set()
             threads.shutdown(wait=False, cancel_futures=True)
 
-    def _parts(self, asked: Iterable[Asked], inputs: Callable[[Asked], Sequence[Any]]) -> Iterator[Part]:
-        for item in asked:
-            given = list(enumerate(inputs(item)))
-            good = [pair for index, pair in enumerate(given) if item.results[index] is None]
-            cut = batches(
-                good, lambda pair: text_bytes(pair[1]), max_items=self.batch_size, max_bytes=MAX_REQUEST_BYTES
-            )
-            previous: list[tuple[int, Any]] = []
-            for batch in cut:
-                if previous:
-                    yield _part(item, previous, is_last=False)
-                previous = batch
-            yield _part(item, previous, is_last=True)
+    def retry(self, call: Callable[[], ReplyT]) -> ReplyT:
+        """Call until the server replies.
 
-    def _results(self, inputs: list[Any], took: Usage, *, is_second: bool = False) -> list[Any]:
-        """The results of one request, Rejected where the server cannot use an input, or its model gives no finite
-        numbers for it.
+        Raises:
+            BertlineError: when the server fails, or is unreachable for too long.
+        """
+        started_s, num_retries = time.monotonic(), 0
+        while True:
+            try:
+                reply = call()
+            except (Overloaded, ConnectionFailed, TimedOut) as error:
+                pause_s = PAUSES_S[min(num_retries, len(PAUSES_S) - 1)]
+                if _is_final(error) or time.monotonic() + pause_s > started_s + self.patience_s:
+                    raise
+                num_retries += 1
+                self.on_wait(str(error))
+                if self.cancelled.wait(pause_s):
+                    raise
+            else:
+                if num_retries:
+                    self.on_wait("")
+                return reply
+
+    def _batches(
+        self, chunks: Iterable[ChunkResults], inputs: Callable[[ChunkResults], Sequence[Any]]
+    ) -> Iterator[Batch]:
+        for results in chunks:
+            pairs = [pair for pair in enumerate(inputs(results)) if results.results[pair[0]] is None]
+            cut = list(
+                batches(pairs, lambda pair: text_bytes(pair[1]), max_items=self.batch_size, max_bytes=MAX_REQUEST_BYTES)
+            )
+            for number, batch in enumerate(cut or [[]], start=1):
+                indices, values = [index for index, _ in batch], [value for _, value in batch]
+                yield Batch(results, indices, values, is_last=number >= len(cut))
+
+    def _send(self, inputs: list[Any], usage: Usage, *, is_retry: bool = False) -> list[Any]:
+        """Send one request, and smaller ones where the server refuses a part of it.
 
         Args:
-            took: gets what it took added to it.
-            is_second: whether they were refused as too much before.
+            usage: gets the usage of the rows that have results added to it.
+            is_retry: True if the server has refused these inputs as too large once.
+
+        Returns:
+            A result for each input; a Rejection where the server cannot use it, or the model gives no finite numbers.
         """
         if not inputs:
             return []
-        usage = Usage()
+        request_usage = Usage()
         try:
-            results = list(self.patiently(lambda: self.ask(inputs, usage)))
+            results = list(self.retry(lambda: self.send(inputs, request_usage)))
         except InvalidInput as error:
             if reasons := _reasons(error, len(inputs)):
-                return self._without(inputs, reasons, took)
+                return self._send_without(inputs, reasons, usage)
             if not any(item.field in ALL_INPUTS for item in error.items):
                 raise
-            return self._divided(inputs, took, error)
+            return self._send_halves(inputs, usage, error)
         except ServerError as error:
             if not (reasons := _reasons(error, len(inputs))):
                 raise
-            return self._without(inputs, reasons, took, 2)
+            return self._send_without(inputs, reasons, usage, num_requests=2)
         except Overloaded as error:
             if not error.is_final:
                 raise
-            if len(inputs) == 1 and not is_second:  # the server may have been slow for a moment only
-                self.abandoned.wait(min(PAUSES_S[-1], self.patience_s))
-                return self._results(inputs, took, is_second=True)
-            return self._divided(inputs, took, error)
-        took.num_tokens += usage.num_tokens
-        took.num_truncated += usage.num_truncated
+            if len(inputs) == 1 and not is_retry:  # the server may have been slow for a moment only
+                self.cancelled.wait(min(PAUSES_S[-1], self.patience_s))
+                return self._send(inputs, usage, is_retry=True)
+            return self._send_halves(inputs, usage, error)
+        usage.num_tokens += request_usage.num_tokens
+        usage.num_truncated += request_usage.num_truncated
         return results
 
-    def _without(self, inputs: list[Any], reasons: dict[int, str], took: Usage, num_requests: int = 1) -> list[Any]:
-        """Reject some inputs, and ask about the others, in several requests where not all bad ones are known."""
+    def _send_without(
+        self, inputs: list[Any], reasons: Mapping[int, str], usage: Usage, num_requests: int = 1
+    ) -> list[Any]:
+        """Reject some inputs and send the others; in several requests where more bad inputs may be among them."""
         rest = [item for index, item in enumerate(inputs) if index not in reasons]
         size = max(1, -(-len(rest) // num_requests))
-        parts = [self._results(rest[first : first + size], took) for first in range(0, len(rest), size)]
-        found = chain.from_iterable(parts)
-        return [Rejected(reasons[index]) if index in reasons else next(found) for index in range(len(inputs))]
+        requests = [self._send(rest[first : first + size], usage) for first in range(0, len(rest), size)]
+        found = chain.from_iterable(requests)
+        return [Rejection(reasons[index]) if index in reasons else next(found) for index in range(len(inputs))]
 
-    def _divided(self, inputs: list[Any], took: Usage, error: BertlineError) -> list[Any]:
-        """What the server will never take at once, in two halves."""
+    def _send_halves(self, inputs: list[Any], usage: Usage, error: BertlineError) -> list[Any]:
+        """Send a request that is too large for the server as two."""
         if len(inputs) == 1:
-            return [Rejected(str(error))]
+            return [Rejection(str(error))]
         middle = len(inputs) // 2
-        return self._results(inputs[:middle], took) + self._results(inputs[middle:], took)
-
-    def patiently(self, ask: Callable[[], ReplyT]) -> ReplyT:
-        """What the server replies, as soon as it can.
-
-        Raises:
-            BertlineError: when it fails, or is out of reach for too long.
-        """
-        began_s, attempt = time.monotonic(), 0
-        while True:
-            try:
-                reply = ask()
-            except (Overloaded, ConnectionFailed, TimedOut) as error:
-                pause_s = PAUSES_S[min(attempt, len(PAUSES_S) - 1)]
-                if _is_final(error) or time.monotonic() + pause_s > began_s + self.patience_s:
-                    raise
-                attempt += 1
-                self.waiting(str(error))
-                if self.abandoned.wait(pause_s):
-                    raise
-            else:
-                if attempt:
-                    self.waiting("")
-                return reply
+        return self._send(inputs[:middle], usage) + self._send(inputs[middle:], usage)
 
 
 def _is_final(error: BertlineError) -> bool:
@@ -201,7 +220,7 @@ def _is_final(error: BertlineError) -> bool:
 
 
 def _reasons(error: InvalidInput | ServerError, num_inputs: int) -> dict[int, str]:
-    """Return what an error says of inputs, by their index, without inputs that were never sent."""
+    """Return what an error says about each input, by index. Inputs that were not sent are left out."""
     return {
         item.index: f"{item.field}: {item.reason}"
         for item in error.items
@@ -209,105 +228,109 @@ def _reasons(error: InvalidInput | ServerError, num_inputs: int) -> dict[int, st
     }
 
 
-def _part(asked: Asked, pairs: Sequence[tuple[int, Any]], *, is_last: bool) -> Part:
-    return Part(asked, [index for index, _ in pairs], [item for _, item in pairs], is_last)
-
-
-def _settle(part: Part, future: Future[list[Any]], progress: Callable[[int, Usage, Asked], None]) -> Iterator[Asked]:
-    results = future.result()
-    for index, result in zip(part.indices, results, strict=True):
-        part.asked.results[index] = result
-    part.asked.num_settled = len(part.asked.results) if part.is_last else part.indices[-1] + 1
-    progress(len(results), part.usage, part.asked)
-    if part.is_last:
-        yield part.asked
+def _settle(batch: Batch, future: Future[list[Any]], on_batch: OnBatch) -> Iterator[ChunkResults]:
+    """Put the results of a batch into its chunk; yield the chunk after its last batch."""
+    found, chunk = future.result(), batch.results
+    for index, result in zip(batch.indices, found, strict=True):
+        chunk.results[index] = result
+    chunk.num_settled = len(chunk.results) if batch.is_last else batch.indices[-1] + 1
+    chunk.num_truncated += len(batch.usage.truncated)
+    on_batch(len(found), batch.usage, chunk)
+    if batch.is_last:
+        yield chunk
 
 
 @dataclass(frozen=True)
-class Job:
-    """What is asked about which rows."""
+class Pipeline:
+    """Rows of the sources -> chunks -> inputs -> requests -> results."""
 
     operation: Operation
-    names: Mapping[str, str]
-    """Under which name a row has a column of the operation, where it is another."""
-    sources: Sequence[Source | Given]
-    asker: Asker
+    column_names: Mapping[str, str]
+    """Operation column -> input column, where the names differ."""
+    sources: Sequence[Source | CommandLineRows]
+    sender: BatchSender
     progress: Progress
     selection: Selection = ALL_COLUMNS
-    """The columns of the input that stand in the output."""
+    """Input columns to copy into the output."""
 
     @property
     def wanted(self) -> list[str]:
-        """Columns that are read."""
-        return self.operation.columns(self.names)
+        """Input columns that the operation reads."""
+        return self.operation.columns(self.column_names)
 
     @property
     def needed(self) -> list[str]:
-        """Those that have to be there: what the operation cannot do without, and what was named."""
-        read = [self.names.get(name, name) for name in self.operation.needed]
-        named = [self.names[name] for name in self.operation.optional if name in self.names]
+        """Input columns that must exist: those that the operation requires, and all that the user named."""
+        required = [self.column_names.get(name, name) for name in self.operation.needed]
+        named = [self.column_names[name] for name in self.operation.optional if name in self.column_names]
         selected = [*self.selection.keep, *self.selection.drop]
-        return [*read, *named, *(name for name in selected if name not in (ROW_NUMBER, FILE))]
+        return [*required, *named, *(name for name in selected if name not in (ROW_NUMBER, FILE))]
 
-    def answered(
+    def results(
         self,
-        numbers: Sequence[int],
+        numbers: Iterable[int],
         is_done: Callable[[Chunk], bool] = lambda chunk: False,
         max_rows: int | None = None,
-    ) -> Iterator[Asked]:
-        """Ask about files.
+    ) -> Iterator[ChunkResults]:
+        """Send the rows of some sources.
 
         Args:
-            numbers: of the files.
-            is_done: which chunks to pass over.
-            max_rows: of a chunk, as for `chunks_of`.
+            numbers: indices into `sources`.
+            is_done: returns True for chunks to skip.
+            max_rows: maximum rows of a chunk, see `chunks_of`.
 
         Yields:
-            The others with their results, in order.
+            The chunks that were not skipped, in order, with their results.
         """
 
-        def waiting() -> Iterator[Asked]:
+        def to_send() -> Iterator[ChunkResults]:
             for number in numbers:
                 for chunk in self.chunks(number, max_rows):
                     if is_done(chunk):
-                        self.progress.passed(self._share(chunk, len(chunk.rows)))
+                        self.progress.skip(len(chunk.rows), self._fraction(chunk, len(chunk.rows)))
                     else:
-                        yield Asked(chunk, [Rejected(row.reason) if row.reason else None for row in chunk.rows])
+                        yield ChunkResults(chunk, [Rejection(row.reason) if row.reason else None for row in chunk.rows])
 
-        yield from self.asker.answered(waiting(), self._inputs, self._told)
+        yield from self.sender.results(to_send(), self._inputs, self._on_batch)
 
     def chunks(self, number: int, max_rows: int | None = None) -> Iterator[Chunk]:
-        """Those of a file."""
+        """Read the chunks of one source."""
         return chunks_of(
             self.sources[number], number, self.wanted, self.needed, self._num_bytes, max_rows, self.selection
         )
 
-    def refuse_unreadable(self) -> None:
-        """Raise a FileError where the first file cannot be read, before anything is removed in favour of it."""
+    def check_readable(self) -> None:
+        """Read the start of the first file, before a run removes anything.
+
+        Raises:
+            FileError: when it cannot be read.
+        """
         first = self.sources[0]
         if isinstance(first, Source) and first.is_file:
             next(self.chunks(0, max_rows=1), None)
 
-    def _inputs(self, asked: Asked) -> list[Any]:
-        """The inputs of a chunk's rows; rows that make none are rejected."""
+    def _inputs(self, results: ChunkResults) -> list[Any]:
+        """Return the inputs of a chunk's rows. Rows without a valid input are rejected, and have None here."""
         inputs = []
-        for index, row in enumerate(asked.chunk.rows):
+        for index, row in enumerate(results.chunk.rows):
             value = None
             if not row.reason:
                 try:
-                    value = self.operation.read(row.fields, self.names)
+                    value = self.operation.read(row.fields, self.column_names)
+                except MissingColumn as error:
+                    results.results[index] = Rejection(f"{error}; name another column with --column")
                 except ValueError as error:
-                    hint = "; name another one with --column" if isinstance(error, Missing) else ""
-                    asked.results[index] = Rejected(f"{error}{hint}")
+                    results.results[index] = Rejection(str(error))
             inputs.append(value)
         return inputs
 
     def _num_bytes(self, row: Row) -> int:
         return sum(text_bytes(row.fields.get(name)) for name in self.wanted)
 
-    def _told(self, num_rows: int, usage: Usage, asked: Asked) -> None:
-        share = self._share(asked.chunk, asked.num_settled)
-        self.progress.add(num_rows, sum(usage.num_tokens), len(usage.truncated), share)
+    def _on_batch(self, num_rows: int, usage: Usage, results: ChunkResults) -> None:
+        fraction = self._fraction(results.chunk, results.num_settled)
+        self.progress.add(num_rows, sum(usage.num_tokens), fraction)
 
-    def _share(self, chunk: Chunk, num_rows: int) -> float:
-        return (chunk.file + chunk.share(num_rows)) / len(self.sources)
+    def _fraction(self, chunk: Chunk, num_rows: int) -> float:
+        """Return the fraction of all input up to a row of a chunk."""
+        return (chunk.file + chunk.fraction(num_rows)) / len(self.sources)

@@ -1,4 +1,4 @@
-"""Files wherever they are: on this machine, or in an object store through fsspec."""
+"""Files on this machine, or in an object store through fsspec."""
 
 from __future__ import annotations
 
@@ -24,80 +24,80 @@ _MAGIC = set("*?[")
 
 
 class FileError(Exception):
-    """A file cannot be used; the message names the file, and the line where one is to blame."""
+    """Error of a file; the message is one line that names the file, and the line in it if there is one."""
 
 
 def already_exists(file: File) -> FileError:
-    """What is told of a file that nobody said may be replaced."""
+    """Return the error for an output that exists."""
     return FileError(f"already exists: `{file.url}`; choose another file, or replace it with --force")
 
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file or folder, there or not."""
+    """Path of a file or folder, which may not exist."""
 
     system: Any
-    """fsspec's file system; None for standard input."""
+    """File system of fsspec; None for standard input."""
     path: str
-    """In it."""
+    """Path in the file system."""
     url: str
-    """As it was given, for messages."""
+    """Path or URL as the user gave it, for messages."""
 
     @property
     def is_local(self) -> bool:
-        """Whether it lies on this machine."""
+        """True if it is on this machine."""
         return self.system is None or isinstance(self.system, LocalFileSystem)
 
     @property
     def name(self) -> str:
-        """The last part of its path."""
+        """Last part of the path."""
         return self.path.rstrip("/").rpartition("/")[2]
 
     @property
     def suffixes(self) -> tuple[str, str]:
-        """That of its content and that of its compression, in lower case: (`.jsonl`, `.gz`) of `a.jsonl.gz`."""
+        """Suffixes of content and compression in lower case: (`.jsonl`, `.gz`) for `a.jsonl.gz`."""
         stem, suffix = os.path.splitext(self.name.lower())
         return (os.path.splitext(stem)[1], suffix) if suffix in COMPRESSIONS else (suffix, "")
 
     def beside(self, suffix: str) -> File:
-        """The file whose path has something more at its end."""
+        """Return the file whose path ends with one more suffix."""
         return File(self.system, self.path.rstrip("/") + suffix, self.url.rstrip("/") + suffix)
 
     def within(self, name: str) -> File:
-        """A file in this folder."""
+        """Return a file in this folder."""
         return self.beside(f"/{name}")
 
     def exists(self) -> bool:
-        """Whether it is there."""
-        with told(f"cannot read `{self.url}`", self):
+        """Return True if it exists."""
+        with file_errors(f"cannot read `{self.url}`", self):
             return bool(self.system.exists(self.path))
 
     def is_folder(self) -> bool:
-        """Whether it is there, and a folder."""
-        with told(f"cannot read `{self.url}`", self):
+        """Return True if it exists and is a folder."""
+        with file_errors(f"cannot read `{self.url}`", self):
             return bool(self.system.isdir(self.path))
 
     def names(self) -> list[str]:
-        """Names of what is in this folder by now, whoever wrote it; none if there is no folder."""
-        self.system.invalidate_cache()  # stores go by listings of before
+        """List the names in this folder, without cached listings; empty if it does not exist."""
+        self.system.invalidate_cache()  # object stores cache listings
         if not self.is_folder():
             return []
-        with told(f"cannot read `{self.url}`", self):
+        with file_errors(f"cannot read `{self.url}`", self):
             return [str(path).rstrip("/").rpartition("/")[2] for path in self.system.ls(self.path, detail=False)]
 
     def remove(self) -> None:
-        """Remove it with all that is in it; gone already is fine."""
-        with told(f"cannot remove `{self.url}`", self), suppress(FileNotFoundError):
+        """Remove it with its content, if it exists."""
+        with file_errors(f"cannot remove `{self.url}`", self), suppress(FileNotFoundError):
             self.system.rm(self.path, recursive=True)
 
     def read(self) -> bytes:
-        """All of it."""
-        with told(f"cannot read `{self.url}`", self):
+        """Return the content."""
+        with file_errors(f"cannot read `{self.url}`", self):
             return bytes(self.system.cat_file(self.path))
 
     def move(self, target: File) -> None:
-        """Give it another path, of which nothing else is left."""
-        with told(f"cannot write `{target.url}`", self):
+        """Rename it; replaces the target."""
+        with file_errors(f"cannot write `{target.url}`", self):
             if self.is_local:
                 os.replace(self.path, target.path)
             else:
@@ -105,47 +105,47 @@ class File:
 
 
 def file_of(url: str) -> File:
-    """A path, or the URL of an object store: `s3://bucket/path`.
+    """Parse a path, or the URL of an object store: `s3://bucket/path`.
 
     Raises:
-        FileError: when fsspec does not know that kind of URL, the library for it is missing, or the store refuses.
+        FileError: when fsspec does not know this kind of URL, its library is missing, or the store refuses.
     """
     system, path = _placed(url)
     if isinstance(system, LocalFileSystem):
-        path = os.path.realpath(path)  # a link stays, the file that it names is replaced
+        path = os.path.realpath(path)  # a write replaces the file that a link points to, not the link
     return File(system, path, url)
 
 
 def absolute(url: str) -> str:
-    """The same for a process in another folder, or on another machine, where links may lead elsewhere: a whole path; a
-    URL as it is."""
+    """Return an absolute path, for a process in another folder. Links stay, as they may differ on another machine; URLs
+    stay as they are."""
     system, path = _placed(url)
     return path.rstrip("/") + "/" * url.endswith("/") if isinstance(system, LocalFileSystem) else url
 
 
 def _placed(url: str) -> tuple[Any, str]:
-    """The file system of a URL or path, and the place in it."""
+    """Return file system and path of a URL."""
     try:
         system, path = fsspec.core.url_to_fs(url)
-    except Exception as error:  # of the library: some stores are connected to here
+    except Exception as error:  # of any library: some stores connect here
         raise FileError(f"cannot use `{url}`: {_why(error)}") from error
     return system, path
 
 
 def find_files(patterns: Sequence[str]) -> list[File]:
-    """The files that patterns stand for, each pattern's in the order of their names.
+    """Return the files that match patterns; those of one pattern sorted by name.
 
     Raises:
-        FileError: when a pattern stands for none, or the file that is named is not there.
+        FileError: when nothing matches a pattern, or a file does not exist.
     """
     return [file for pattern in patterns for file in _matching(pattern)]
 
 
 def _matching(pattern: str) -> list[File]:
     file = file_of(pattern)
-    with told(f"cannot read `{pattern}`", file):
+    with file_errors(f"cannot read `{pattern}`", file):
         if not _MAGIC & set(pattern) or file.exists():
-            file.system.info(file.path)  # says why, where it is not there
+            file.system.info(file.path)  # raises with the reason if it does not exist
             return [file]
         paths = [path for path in sorted(file.system.glob(pattern.rpartition("://")[2])) if file.system.isfile(path)]
     if not paths:
@@ -154,7 +154,7 @@ def _matching(pattern: str) -> list[File]:
 
 
 def _url(path: str, pattern: str) -> str:
-    """How a user would have written a path that was found."""
+    """Return a path that was found as the user would write it."""
     protocol, mark, _ = pattern.rpartition("://")
     if mark:
         return f"{protocol}{mark}{path.lstrip('/')}"
@@ -162,12 +162,18 @@ def _url(path: str, pattern: str) -> str:
 
 
 @contextmanager
-def told(what: str, file: File) -> Iterator[None]:
-    """Turn errors of the system, and those about damaged files, into one that says what could not be done. Libraries
-    for object stores raise any."""
+def file_errors(what: str, file: File) -> Iterator[None]:
+    """Turn errors of the system, and errors about damaged files, into a FileError.
+
+    Libraries for object stores raise errors of any class.
+
+    Args:
+        what: what could not be done, such as "cannot read `in.txt`".
+        file: the file.
+    """
     try:
         yield
-    except (FileError, BertlineError):  # which say it already
+    except (FileError, BertlineError):  # complete messages already
         raise
     except Exception as error:
         if file.is_local and not isinstance(error, (OSError, EOFError, zlib.error, lzma.LZMAError)):
@@ -176,36 +182,41 @@ def told(what: str, file: File) -> Iterator[None]:
 
 
 def _why(error: Exception) -> str:
-    missing = os.strerror(errno.ENOENT) if isinstance(error, FileNotFoundError) else ""  # stores say its path alone
+    missing = (
+        os.strerror(errno.ENOENT) if isinstance(error, FileNotFoundError) else ""
+    )  # some stores give only the path
     return getattr(error, "strerror", None) or missing or " ".join(str(error).split()) or type(error).__name__
 
 
 @contextmanager
 def open_read(file: File) -> Iterator[tuple[BinaryIO, Callable[[], float]]]:
-    """Open a file, decompressed where its name says that it is compressed.
+    """Open a file, and decompress it if its suffix is that of a compression.
 
     Yields:
-        The stream, and a function that tells which share of the file was read.
+        The stream, and a function that returns the fraction of the file that was read.
 
     Raises:
-        FileError: when it cannot be opened, or is a kind of archive that is not known here.
+        FileError: when it cannot be opened, or is an archive.
     """
-    with told(f"cannot read `{file.url}`", file):
+    with file_errors(f"cannot read `{file.url}`", file):
         _refuse_unreadable(file)
         raw = file.system.open(file.path, "rb")
         size = file.system.size(file.path) or 1
     with raw:
         compression = file.suffixes[1]
-        with told(f"cannot read `{file.url}`", file):
+        with file_errors(f"cannot read `{file.url}`", file):
             stream = COMPRESSIONS[compression](raw) if compression else raw
-        # What is local is buffered as it is.
+        # Local files are buffered already.
         plain = stream if compression or file.is_local else io.BufferedReader(stream, 1 << 20)
         yield plain, lambda: min(1.0, raw.tell() / size)
 
 
 def _zstd(raw: BinaryIO) -> BinaryIO:
-    """Arrow's reader: it goes on after the end of a frame, and tells of one that is cut off."""
-    import pyarrow
+    """Use Arrow's reader: it reads several frames, and fails when one is cut off."""
+    try:
+        import pyarrow
+    except ModuleNotFoundError as error:
+        raise FileError("cannot decompress .zst without `pyarrow`: pip install 'bertline[cli]'") from error
 
     return io.BufferedReader(pyarrow.CompressedInputStream(raw, "zstd"), 1 << 20)  # type: ignore[return-value]
 
@@ -216,42 +227,42 @@ COMPRESSIONS: dict[str, Callable[[BinaryIO], Any]] = {
     ".xz": lzma.LZMAFile,
     ".zst": _zstd,
 }
-"""How a file is decompressed, by the end of its name."""
+"""Decompression by suffix."""
 _ARCHIVES = (".zip", ".tar", ".tgz", ".7z", ".rar", ".lz4", ".br", ".lzma", ".z", ".sz", ".snappy")
 
 
 def _refuse_unreadable(file: File) -> None:
     if set(file.suffixes) & set(_ARCHIVES):
-        raise FileError(f"cannot read `{file.url}`: unpack it, or compress it as .gz, .bz2, .xz or .zst")
+        raise FileError(f"cannot read `{file.url}`: unpack the archive, or compress the file as .gz, .bz2, .xz or .zst")
     if file.is_local and file.is_folder():
         raise FileError(f"cannot read `{file.url}`: Is a directory; name the files in it with a pattern in quotes")
     if file.is_local and os.path.exists(file.path) and not os.path.isfile(file.path):
-        raise FileError(f"cannot read `{file.url}`: not a regular file; give what is in it as standard input, `-i -`")
+        raise FileError(f"cannot read `{file.url}`: not a regular file; pipe its content to standard input, `-i -`")
 
 
 @contextmanager
 def open_write(file: File, temporary: File | None = None) -> Iterator[BinaryIO]:
-    """Write a file that is whole, or as it was before.
+    """Write a file atomically: after an error it is unchanged.
 
     Args:
-        temporary: what is written first, in the same file system; beside the file if not given.
+        temporary: file to write first, in the same file system; None for one beside the file.
     """
     unfinished = temporary or file.beside(f".{uuid.uuid4().hex[:8]}.tmp")
     try:
-        with told(f"cannot write `{file.url}`", file), unfinished.system.open(unfinished.path, "wb") as stream:
+        with file_errors(f"cannot write `{file.url}`", file), unfinished.system.open(unfinished.path, "wb") as stream:
             yield stream
             stream.flush()
             if file.is_local:
                 os.fsync(stream.fileno())
         unfinished.move(file)
     except BaseException:
-        with suppress(FileError):  # a store that fails does so here, too
+        with suppress(FileError):  # a store that failed may fail here, too
             unfinished.remove()
         raise
 
 
 def make_folder(folder: File) -> None:
-    """Make a folder, not those above it; there already is fine."""
+    """Make a folder, but not its parents, if it does not exist."""
     if not folder.is_local:
         folder.system.makedirs(folder.path, exist_ok=True)
         return

@@ -1,4 +1,4 @@
-"""Results and kept columns as Arrow tables, which all parts of a job hold in the same columns and types."""
+"""Arrow tables: results and pass-through columns as tables, and table values as JSON."""
 
 from __future__ import annotations
 
@@ -16,97 +16,105 @@ from bertline.jobs.operations import VECTOR, Operation
 from bertline.jobs.storage import FileError
 
 _SCALARS = {str: pa.string(), int: pa.int64(), float: pa.float32(), bool: pa.bool_()}
+_CONVERSION_ERRORS = (
+    pa.ArrowInvalid,
+    pa.ArrowTypeError,
+    pa.ArrowNotImplementedError,
+    OverflowError,
+    ValueError,
+    RecursionError,
+)
+"""Errors of pyarrow for a value that a type cannot hold."""
+_MAX_DEPTH = 30
+"""Maximum nesting of inferred lists and structs; Parquet readers fail at about 100."""
 
 
-def typed(kind: Any) -> pa.DataType:
-    """The Arrow type of `str`, `int`, `float` (float32), `bool`, [kind] or {name: kind}."""
+def arrow_type(kind: Any) -> pa.DataType:
+    """Return the Arrow type of `str`, `int`, `float` (float32), `bool`, [kind] or {name: kind}."""
     if isinstance(kind, list):
-        return pa.list_(typed(kind[0]))
+        return pa.list_(arrow_type(kind[0]))
     if isinstance(kind, Mapping):
-        return pa.struct([(name, typed(item)) for name, item in kind.items()])
+        return pa.struct([(name, arrow_type(item)) for name, item in kind.items()])
     return _SCALARS[kind]
 
 
 def results_table(operation: Operation, results: Sequence[Any], dim: int, dtype: str) -> pa.Table:
-    """The results of some rows.
+    """Convert the results of some rows to a table.
 
     Args:
-        dim: length of the vectors, of `embed`.
-        dtype: `float32` or `float16`, of the vectors.
+        dim: length of the vectors, for `embed`.
+        dtype: `float32` or `float16`, for `embed`.
     """
     if operation.method == "embed":
         vectors = np.stack(results) if results else np.empty((0, dim), dtype=np.float32)
         flat = pa.array(vectors.astype(dtype, copy=False).reshape(-1))
         return pa.table({VECTOR: pa.FixedSizeListArray.from_arrays(flat, dim)})
-    schema = pa.schema([(name, typed(kind)) for name, kind in operation.types.items()])
+    schema = pa.schema([(name, arrow_type(kind)) for name, kind in operation.types.items()])
     return pa.Table.from_pylist([operation.result(result) for result in results], schema=schema)
 
 
-_MISFITS = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError, ValueError, RecursionError)
-"""What pyarrow raises about a value that a type cannot hold."""
-_MAX_DEPTH = 30
-"""Of lists and objects in each other; Parquet ends at about 100."""
-
-
 def infer(rows: Sequence[Mapping[str, Any]]) -> pa.Schema:
-    """Columns and types of rows; strings where nothing is known."""
+    """Infer columns and types of rows; string where nothing is known."""
     names = [name for name in dict.fromkeys(name for row in rows for name in row) if _is_unicode(name)]
-    return pa.schema([(name, _type([row.get(name) for row in rows])) for name in names])
+    return pa.schema([(name, _infer_type([row.get(name) for row in rows])) for name in names])
 
 
 def _is_unicode(name: str) -> bool:
     return not any("\ud800" <= char <= "\udfff" for char in name)
 
 
-def _type(values: Sequence[Any]) -> pa.DataType:
-    """That of all values, or of the first ones, where they are of several: what most rows have is what those have."""
-    for some in ([values], ([value] for value in values if value is not None)):
-        for tried in some:
+def _infer_type(values: Sequence[Any]) -> pa.DataType:
+    """Return the type of all values, or of the first value if types are mixed."""
+    for candidates in ([values], ([value] for value in values if value is not None)):
+        for candidate in candidates:
             try:
-                return _known(pa.array(tried).type)
-            except _MISFITS:
+                return _storable(pa.array(candidate).type)
+            except _CONVERSION_ERRORS:
                 continue
     return pa.string()
 
 
-def _known(kind: pa.DataType, depth: int = 0) -> pa.DataType:
-    """A type without what is not known in it, nor what Parquet does not have: objects without keys, and any depth."""
+def _storable(kind: pa.DataType, depth: int = 0) -> pa.DataType:
+    """Replace parts of a type that are unknown (null), or that Parquet cannot store (empty structs), by string."""
     if depth > _MAX_DEPTH:
         return pa.string()
     if pa.types.is_list(kind):
-        return pa.list_(_known(kind.value_type, depth + 1))
+        return pa.list_(_storable(kind.value_type, depth + 1))
     if pa.types.is_struct(kind) and kind.num_fields:
-        return pa.struct([(field.name, _known(field.type, depth + 1)) for field in kind])
+        return pa.struct([(field.name, _storable(field.type, depth + 1)) for field in kind])
     return pa.string() if pa.types.is_null(kind) or pa.types.is_struct(kind) else kind
 
 
-def misfit(row: Mapping[str, Any], schema: pa.Schema) -> str:
-    """Why a row does not fit into the columns; empty if it does."""
+def mismatch(row: Mapping[str, Any], schema: pa.Schema) -> str:
+    """Return why a row does not fit the columns; empty if it does."""
     for name, value in row.items():
         if name not in schema.names:
-            return f"`{name}` is a column that the first rows have not; leave it out with --drop, or write JSONL"
+            return f"`{name}` is not a column of the first rows; leave it out with --drop, or write JSONL"
         kind = schema.field(name).type
         try:
             pa.array([value], kind)
-            fits = _holds(kind, value)
-        except _MISFITS:
+            fits = _is_lossless(kind, value)
+        except _CONVERSION_ERRORS:
             fits = False
         if not fits:
-            return f"`{name}` is not a {kind}, as in the first rows; mend it, leave it out with --drop, or write JSONL"
+            return (
+                f"`{name}` is not of type {kind}, as in the first rows; correct it, leave it out with --drop, or write "
+                "JSONL"
+            )
     return ""
 
 
-def _holds(kind: pa.DataType, value: Any) -> bool:
-    """Whether pyarrow, that takes it, does so without a loss: it leaves keys out that are not known, makes a list of a
-    string's letters, 1.0 of true and 9 of 9.99."""
+def _is_lossless(kind: pa.DataType, value: Any) -> bool:
+    """Return True if pyarrow converts a value without loss. It drops unknown keys, makes a list of a string's letters,
+    1.0 of true and 9 of 9.99."""
     if value is None:
         return True
     if pa.types.is_list(kind):
-        return isinstance(value, list) and all(_holds(kind.value_type, item) for item in value)
+        return isinstance(value, list) and all(_is_lossless(kind.value_type, item) for item in value)
     if pa.types.is_struct(kind):
         known = {field.name: field.type for field in kind}
         return isinstance(value, Mapping) and all(
-            name in known and _holds(known[name], item) for name, item in value.items()
+            name in known and _is_lossless(known[name], item) for name, item in value.items()
         )
     if pa.types.is_integer(kind):
         return not isinstance(value, float) or value.is_integer()
@@ -114,63 +122,69 @@ def _holds(kind: pa.DataType, value: Any) -> bool:
 
 
 def rows_table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table | None:
-    """Rows as a table; None where one of them is a misfit."""
+    """Convert rows to a table; None if one of them does not fit."""
     kinds = {field.name: field.type for field in schema}
     if any(name not in kinds for row in rows for name in row):
         return None
     lossy = (pa.types.is_nested, pa.types.is_integer, pa.types.is_floating)
-    careful = [name for name, kind in kinds.items() if any(is_kind(kind) for is_kind in lossy)]
-    if not all(_holds(kinds[name], row.get(name)) for name in careful for row in rows):
+    to_check = [name for name, kind in kinds.items() if any(is_kind(kind) for is_kind in lossy)]
+    if not all(_is_lossless(kinds[name], row.get(name)) for name in to_check for row in rows):
         return None
     try:
         return pa.Table.from_pylist(list(rows), schema=schema)
-    except _MISFITS:
+    except _CONVERSION_ERRORS:
         return None
 
 
-def fitted(table: pa.Table, schema: pa.Schema, place: str) -> pa.Table:
-    """The columns of a table in the order and types of others.
+def with_schema(table: pa.Table, schema: pa.Schema, name: str) -> pa.Table:
+    """Return the columns of a table in the order and types of a schema.
+
+    Args:
+        name: name of the file in messages.
 
     Raises:
-        FileError: when they are not the same columns.
+        FileError: when the columns differ.
     """
     if set(table.column_names) != set(schema.names):
-        there, wanted = (", ".join(names) for names in (table.column_names, schema.names))
+        found, expected = (", ".join(names) for names in (table.column_names, schema.names))
         raise FileError(
-            f"{place} has other columns than the files before it ({there}; before: {wanted}); "
-            "choose some that all have with --keep"
+            f"{name} has other columns than the files before it ({found}; before: {expected}); "
+            "select common columns with --keep"
         )
     try:
         return table.select(schema.names).cast(schema)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise FileError(f"{place} has other types than the files before it: {error}") from error
+        raise FileError(f"{name} has other types than the files before it: {error}") from error
 
 
-def beside(kept: pa.Table, found: pa.Table) -> pa.Table:
-    """One table of the columns of two. One that has no column knows no rows."""
-    schema = pa.schema([*kept.schema, *found.schema])
-    return pa.Table.from_arrays([*kept.columns, *found.columns], schema=schema)
+def side_by_side(left: pa.Table, right: pa.Table) -> pa.Table:
+    """Return one table with the columns of two. A table without columns does not know its number of rows."""
+    schema = pa.schema([*left.schema, *right.schema])
+    return pa.Table.from_arrays([*left.columns, *right.columns], schema=schema)
 
 
-def writer(stream: BinaryIO, table: pa.Table) -> pq.ParquetWriter:
-    """A writer of tables like this one. Vectors are neither compressed nor counted: they hardly become smaller, and it
-    takes four times as long."""
-    others = [path for path in _paths(table.schema) if not path.startswith(f"{VECTOR}.")]
+def parquet_writer(stream: BinaryIO, table: pa.Table) -> pq.ParquetWriter:
+    """Open a writer for tables like this one. Vectors are stored without compression and statistics: these hardly save
+    space, and take four times as long."""
+    others = [path for path in _leaf_paths(table.schema) if not path.startswith(f"{VECTOR}.")]
     return pq.ParquetWriter(
         stream, table.schema, compression=dict.fromkeys(others, "zstd"), use_dictionary=others, write_statistics=others
     )
 
 
-def _paths(schema: pa.Schema) -> list[str]:
-    """The columns of numbers, strings and so on that Parquet makes of a schema."""
+def _leaf_paths(schema: pa.Schema) -> list[str]:
+    """Return the paths of the leaf columns that Parquet makes of a schema."""
     sample = io.BytesIO()
     pq.write_table(schema.empty_table(), sample)
     found = pq.ParquetFile(sample).schema
     return [found.column(index).path for index in range(len(found))]
 
 
+# ---- values of tables in Python and JSON
+
+
 def plain_json(value: Any) -> Any:
-    """A string or number of JSON for a value that it has none for, as `default` of `json.dumps`."""
+    """Return a string or number for a value that JSON has no type for, as `default` of `json.dumps`."""
     known: tuple[tuple[Any, Callable[[Any], Any]], ...] = (
         (bytes, lambda data: base64.b64encode(data).decode("ascii")),
         ((datetime.date, datetime.time), lambda moment: moment.isoformat()),
@@ -180,30 +194,33 @@ def plain_json(value: Any) -> Any:
 
 
 def without_views(table: pa.Table) -> pa.Table:
-    """Views of strings as strings, which functions of pyarrow understand."""
-    return _retyped(table, lambda kind: _OF_VIEWS.get(kind, kind))
+    """Convert string views to strings, which all functions of pyarrow accept."""
+    return _convert(table, lambda kind: _OF_VIEWS.get(kind, kind))
 
 
-def to_rows(table: pa.Table, where: str) -> list[dict[str, Any]]:
-    """Rows of Python's own types; moments that those cannot hold, of nanoseconds or of far years, as strings.
+def to_rows(table: pa.Table, name: str) -> list[dict[str, Any]]:
+    """Convert a table to Python objects. Times that Python cannot hold (nanoseconds, far years) become strings.
+
+    Args:
+        name: name of the file in messages.
 
     Raises:
-        FileError: when a column can be neither.
+        FileError: when a column cannot be converted.
     """
-    table = _retyped(table, _without_nanoseconds, where)
+    table = _convert(table, _without_nanoseconds, name)
     try:
         return table.to_pylist()
     except (ValueError, OverflowError):
-        return _retyped(table, lambda kind: pa.string() if pa.types.is_temporal(kind) else kind, where).to_pylist()
+        return _convert(table, lambda kind: pa.string() if pa.types.is_temporal(kind) else kind, name).to_pylist()
 
 
-def to_inputs(table: pa.Table, where: str) -> list[dict[str, Any]]:
-    """The same, with moments as numbers, so that nobody takes them for texts."""
-    return to_rows(_retyped(without_views(table), _number_of_moment), where)
+def to_inputs(table: pa.Table, name: str) -> list[dict[str, Any]]:
+    """Convert a table like `to_rows`, but times to numbers, so that they are not taken for texts."""
+    return to_rows(_convert(without_views(table), _time_as_number), name)
 
 
 def is_valid(table: pa.Table) -> bool:
-    """Whether all values are what their types say, as strings that are not UTF-8 are not."""
+    """Return True if all values match their types. Strings may hold bytes that are not UTF-8."""
     try:
         table.validate(full=True)
     except pa.ArrowInvalid:
@@ -211,9 +228,9 @@ def is_valid(table: pa.Table) -> bool:
     return True
 
 
-def escaped(table: pa.Table, where: str) -> dict[str, Any]:
-    """The only row of a table, to be told: strings with escapes for what is not UTF-8, those in lists as bytes."""
-    (row,) = to_inputs(_retyped(without_views(table), lambda kind: _BYTES.get(kind, kind)), where)
+def escaped(table: pa.Table, name: str) -> dict[str, Any]:
+    """Convert a table of one row, with escapes for bytes that are not UTF-8; strings in lists become bytes."""
+    (row,) = to_inputs(_convert(without_views(table), lambda kind: _BYTES.get(kind, kind)), name)
     return {
         name: value.decode(errors="backslashreplace") if isinstance(value, bytes) else value
         for name, value in row.items()
@@ -225,17 +242,18 @@ _OF_VIEWS: Mapping[pa.DataType, pa.DataType] = {pa.string_view(): pa.string(), p
 
 
 def _without_nanoseconds(kind: pa.DataType) -> pa.DataType:
-    """Of these pyarrow makes what depends on other libraries that are there."""
+    """Nanoseconds become strings: pyarrow would return pandas types where pandas is installed."""
     return pa.string() if pa.types.is_temporal(kind) and getattr(kind, "unit", "") == "ns" else kind
 
 
-def _number_of_moment(kind: pa.DataType) -> pa.DataType:
+def _time_as_number(kind: pa.DataType) -> pa.DataType:
     if not pa.types.is_temporal(kind) or pa.types.is_interval(kind):
         return kind
     return pa.int64() if kind.bit_width == 64 else pa.int32()
 
 
-def _retyped(table: pa.Table, change: Callable[[pa.DataType], pa.DataType], where: str = "") -> pa.Table:
+def _convert(table: pa.Table, change: Callable[[pa.DataType], pa.DataType], name: str = "") -> pa.Table:
+    """Cast the columns whose type, or a type within it, `change` replaces."""
     for index, field in enumerate(table.schema):
         kind = _changed(field.type, change)
         if kind == field.type:
@@ -244,19 +262,19 @@ def _retyped(table: pa.Table, change: Callable[[pa.DataType], pa.DataType], wher
             table = table.set_column(index, field.with_type(kind), _cast(table.column(index), kind))
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise FileError(
-                f"cannot read column `{field.name}` of {where} ({field.type}); leave it out with --drop"
+                f"cannot read column `{field.name}` of {name} ({field.type}); leave it out with --drop"
             ) from error
     return table
 
 
 def _cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-    if pa.types.is_duration(column.type):  # which is a number to pyarrow's strings
+    if pa.types.is_duration(column.type):  # pyarrow cannot cast durations to strings directly
         column = column.cast(pa.int64())
     return column.cast(kind)
 
 
 def _changed(kind: pa.DataType, change: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
-    """A type with the types in it changed."""
+    """Apply `change` to a type and to all types nested in it."""
     if pa.types.is_struct(kind):
         return pa.struct([field.with_type(_changed(field.type, change)) for field in kind])
     if pa.types.is_map(kind):

@@ -1,4 +1,4 @@
-"""How the results of a chunk are written, and how what was written of all chunks becomes one file."""
+"""Writers of results: one part file a chunk, and all parts joined to one file."""
 
 from __future__ import annotations
 
@@ -14,91 +14,91 @@ from typing import Any, BinaryIO, Protocol
 import numpy as np
 
 from bertline.jobs.operations import Operation
-from bertline.jobs.pass_through import Kept
-from bertline.jobs.read.formats import parquet_library, readable
-from bertline.jobs.send import Asked, Rejected
+from bertline.jobs.pass_through import PassThrough
+from bertline.jobs.read.formats import parquet_errors, parquet_library
+from bertline.jobs.send import ChunkResults, Rejection
 from bertline.jobs.storage import File, FileError, open_read
 
 
-class Sink(Protocol):
-    """One format."""
+class Writer(Protocol):
+    """Writer of one output format."""
 
     suffix: str
-    """Of its files."""
+    """Suffix of its files."""
 
-    def settle(self, asked: Asked) -> None:
+    def prepare(self, results: ChunkResults) -> None:
         """Reject rows that the format cannot hold."""
 
-    def write(self, asked: Asked, stream: BinaryIO, about: Mapping[str, Any]) -> None:
+    def write(self, results: ChunkResults, stream: BinaryIO, metadata: Mapping[str, Any]) -> None:
         """Write the rows of a chunk that have results.
 
         Args:
-            about: as for `join`.
+            metadata: see `join`.
         """
 
-    def join(self, parts: Sequence[File], stream: BinaryIO, about: Mapping[str, Any]) -> None:
-        """Write one file out of those of the chunks.
+    def join(self, parts: Sequence[File], stream: BinaryIO, metadata: Mapping[str, Any]) -> None:
+        """Write the rows of all parts as one file.
 
         Args:
-            about: what is told in the file of where it comes from, where the format has a place for it.
+            metadata: description of the job, for formats that have a place for it.
         """
 
 
-def good(asked: Asked) -> list[int]:
-    """Rows that have results."""
-    return [index for index, result in enumerate(asked.results) if not isinstance(result, Rejected)]
+def _answered(results: ChunkResults) -> list[int]:
+    """Return the indices of the rows that have results."""
+    return [index for index, result in enumerate(results.results) if not isinstance(result, Rejection)]
 
 
 @dataclass
-class Jsonl:
-    """An object of JSON for each row."""
+class JsonlWriter:
+    """One JSON object a row."""
 
     operation: Operation
-    kept: Kept
+    pass_through: PassThrough
     suffix: str = ".jsonl"
 
-    def settle(self, asked: Asked) -> None:
-        """It holds everything."""
+    def prepare(self, results: ChunkResults) -> None:
+        """Do nothing: JSON holds rows of any kind."""
 
-    def write(self, asked: Asked, stream: BinaryIO, about: Mapping[str, Any]) -> None:
-        """See Sink."""
-        indices = good(asked)
-        for row, index in zip(self.kept.rows(asked.chunk, indices), indices, strict=True):
-            stream.write(json_line({**row, **self.operation.result(asked.results[index])}))
+    def write(self, results: ChunkResults, stream: BinaryIO, metadata: Mapping[str, Any]) -> None:
+        """See Writer."""
+        indices = _answered(results)
+        for row, index in zip(self.pass_through.rows(results.chunk, indices), indices, strict=True):
+            stream.write(json_line({**row, **self.operation.result(results.results[index])}))
 
-    def join(self, parts: Sequence[File], stream: BinaryIO, about: Mapping[str, Any]) -> None:
-        """See Sink."""
+    def join(self, parts: Sequence[File], stream: BinaryIO, metadata: Mapping[str, Any]) -> None:
+        """See Writer."""
         copy(parts, stream)
 
 
 @dataclass
-class Npy:
-    """The vectors as one array: that of row i in row i, of NaN where it was rejected."""
+class NpyWriter:
+    """One array of all vectors [rows, dim]; NaN in rows that were rejected."""
 
     dim: int
-    """Length of the vectors; 0 for that of the first one."""
+    """Length of the vectors; 0 until the first one is known."""
     dtype: str
     suffix: str = ".npy"
 
-    def settle(self, asked: Asked) -> None:
-        """It has a row for each row."""
+    def prepare(self, results: ChunkResults) -> None:
+        """Do nothing: every row has a place in the array."""
 
-    def write(self, asked: Asked, stream: BinaryIO, about: Mapping[str, Any]) -> None:
-        """See Sink."""
-        indices = good(asked)
-        self.dim = length_of_vectors(self.dim, [asked.results[index] for index in indices])
-        array = np.full((len(asked.results), self.dim), np.nan, dtype=self.dtype)
+    def write(self, results: ChunkResults, stream: BinaryIO, metadata: Mapping[str, Any]) -> None:
+        """See Writer."""
+        indices = _answered(results)
+        self.dim = vector_dim(self.dim, [results.results[index] for index in indices])
+        array = np.full((len(results.results), self.dim), np.nan, dtype=self.dtype)
         if indices:
-            array[indices] = np.stack([asked.results[index] for index in indices])
+            array[indices] = np.stack([results.results[index] for index in indices])
         np.lib.format.write_array(stream, array)
 
-    def join(self, parts: Sequence[File], stream: BinaryIO, about: Mapping[str, Any]) -> None:
-        """See Sink."""
+    def join(self, parts: Sequence[File], stream: BinaryIO, metadata: Mapping[str, Any]) -> None:
+        """See Writer."""
         shapes = []
         for part in parts:
             with open_read(part) as (read, _):
                 shapes.append(_npy_shape(read))
-        dim = shapes[0][1] if shapes else self.dim  # also where no part is of this run
+        dim = shapes[0][1] if shapes else self.dim  # this run may have written no part
         shape = (sum(num_rows for num_rows, _ in shapes), dim)
         header = {"descr": np.dtype(self.dtype).str, "fortran_order": False, "shape": shape}
         np.lib.format.write_array_header_1_0(stream, header)  # type: ignore[arg-type]
@@ -108,110 +108,110 @@ class Npy:
                 stream.write(read.read())
 
 
-class Parquet:
-    """A table, vectors as lists of a fixed size."""
+class ParquetWriter:
+    """Table with the pass-through columns and the results; vectors are lists of a fixed size."""
 
     suffix = ".parquet"
 
-    def __init__(self, operation: Operation, kept: Kept, dim: int, dtype: str, schema: Any = None) -> None:
-        """Make it.
-
-        Args:
-            schema: kept columns and their types; None for those of the first chunk.
-        """
-        self._operation, self._kept, self._dim, self._dtype = operation, kept, dim, dtype
-        self.schema = schema
+    def __init__(self, operation: Operation, pass_through: PassThrough, dim: int, dtype: str) -> None:
+        self._operation, self._pass_through, self._dim, self._dtype = operation, pass_through, dim, dtype
+        self.schema: Any = None
+        """Pass-through columns and their types; None until rows with results are known."""
         parquet_library()
 
-    def settle(self, asked: Asked) -> None:
-        """Reject rows whose kept columns do not fit into those of the first rows."""
+    def prepare(self, results: ChunkResults) -> None:
+        """Reject rows whose pass-through columns do not have the types of the first rows."""
         from bertline.jobs import tables
 
-        indices, chunk = good(asked), asked.chunk
+        indices, chunk = _answered(results), results.chunk
         if chunk.blocks[0].table is not None:
             if self.schema is None:
-                self.schema = self._kept.table(chunk, []).schema
+                self.schema = self._pass_through.table(chunk, []).schema
             return
-        rows = self._kept.rows(chunk, indices)
+        rows = self._pass_through.rows(chunk, indices)
         if self.schema is None:
             if not rows:
-                return  # those of the next chunk tell what columns there are
+                return  # the next chunk decides on the columns
             self.schema = tables.infer(rows)
         if tables.rows_table(rows, self.schema) is None:
             for index, row in zip(indices, rows, strict=True):
-                if reason := tables.misfit(row, self.schema):
-                    asked.results[index] = Rejected(reason)
+                if reason := tables.mismatch(row, self.schema):
+                    results.results[index] = Rejection(reason)
 
-    def write(self, asked: Asked, stream: BinaryIO, about: Mapping[str, Any]) -> None:
-        """See Sink."""
+    def write(self, results: ChunkResults, stream: BinaryIO, metadata: Mapping[str, Any]) -> None:
+        """See Writer."""
         from bertline.jobs import tables
 
-        indices, chunk = good(asked), asked.chunk
+        indices, chunk = _answered(results), results.chunk
         if chunk.blocks[0].table is not None:
-            kept = tables.fitted(self._kept.table(chunk, indices), self.schema, chunk.source.name)
+            passed = tables.with_schema(self._pass_through.table(chunk, indices), self.schema, chunk.source.name)
         else:
-            kept = tables.rows_table(self._kept.rows(chunk, indices), self.schema or tables.infer([]))
-        results = [asked.results[index] for index in indices]
+            passed = tables.rows_table(self._pass_through.rows(chunk, indices), self.schema or tables.infer([]))
+        found = [results.results[index] for index in indices]
         if self._operation.method == "embed":
-            self._dim = length_of_vectors(self._dim, results)
-        found = tables.results_table(self._operation, results, self._dim, self._dtype)
-        table = tables.beside(kept, found).replace_schema_metadata(_metadata(about))
-        with tables.writer(stream, table) as writer:
+            self._dim = vector_dim(self._dim, found)
+        table = tables.side_by_side(passed, tables.results_table(self._operation, found, self._dim, self._dtype))
+        table = table.replace_schema_metadata(_metadata(metadata))
+        with tables.parquet_writer(stream, table) as writer:
             writer.write_table(table)
 
-    def join(self, parts: Sequence[File], stream: BinaryIO, about: Mapping[str, Any]) -> None:
-        """See Sink."""
+    def join(self, parts: Sequence[File], stream: BinaryIO, metadata: Mapping[str, Any]) -> None:
+        """See Writer."""
         from bertline.jobs import tables
 
         filled = (table for part in parts if (table := _read_table(part)).num_rows)
-        if (first := next(filled, None)) is None:
+        first = next(filled, None)
+        if first is None:
             first = self._empty()
-        metadata = _metadata(about)
-        with tables.writer(stream, first.replace_schema_metadata(metadata)) as writer:
+        encoded = _metadata(metadata)
+        with tables.parquet_writer(stream, first.replace_schema_metadata(encoded)) as writer:
             for table in chain([first], filled):
-                writer.write_table(table.replace_schema_metadata(metadata))
+                writer.write_table(table.replace_schema_metadata(encoded))
 
     def is_empty(self, part: File) -> bool:
-        """Whether it is of rows without results."""
-        with open_read(part) as (read, _), readable(f"`{part.url}`"):
+        """Return True if a part has no rows."""
+        with open_read(part) as (read, _), parquet_errors(f"`{part.url}`"):
             return not parquet_library().ParquetFile(read).metadata.num_rows
 
     def lacks_columns(self, part: File) -> bool:
-        """Whether it was written when nobody knew which columns rows with results have."""
-        with open_read(part) as (read, _), readable(f"`{part.url}`"):
+        """Return True if a part was written before the columns were known."""
+        with open_read(part) as (read, _), parquet_errors(f"`{part.url}`"):
             return parquet_library().ParquetFile(read).schema_arrow.names != self._empty().column_names
 
     def _empty(self) -> Any:
-        """A table without rows."""
+        """Return a table without rows."""
         from bertline.jobs import tables
 
         if self._operation.method == "embed":
-            self._dim = length_of_vectors(self._dim, [])
+            self._dim = vector_dim(self._dim, [])
         found = tables.results_table(self._operation, [], self._dim, self._dtype)
-        return tables.beside((self.schema or tables.infer([])).empty_table(), found)
+        return tables.side_by_side((self.schema or tables.infer([])).empty_table(), found)
 
 
-def _metadata(about: Mapping[str, Any]) -> dict[str, str]:
-    return {"bertline": json.dumps(about, sort_keys=True)}
+def _metadata(values: Mapping[str, Any]) -> dict[str, str]:
+    return {"bertline": json.dumps(values, sort_keys=True)}
 
 
-def length_of_vectors(known: int, vectors: Sequence[np.ndarray]) -> int:
-    """Of the first vector, where it is not known.
+def vector_dim(known: int, vectors: Sequence[np.ndarray]) -> int:
+    """Return the length of vectors.
+
+    Args:
+        known: their length if it is known; else 0.
 
     Raises:
-        FileError: when there is none, or they are of several lengths.
+        FileError: when there are no vectors and the length is unknown, or when lengths differ.
     """
     if not known and not vectors:
-        raise FileError("the length of the vectors is not known, as none came; name the model with --model")
+        raise FileError("the length of the vectors is unknown, as no row has a result; name the model with --model")
     lengths = dict.fromkeys([*([known] if known else []), *map(len, vectors)])
     if len(lengths) > 1:
-        told = " and ".join(map(str, lengths))
-        raise FileError(f"vectors of {told} numbers came, of several models; name one with --model NAME/VERSION")
+        found = " and ".join(map(str, lengths))
+        raise FileError(f"vectors have different lengths ({found}): several models answered; name one with --model")
     return next(iter(lengths))
 
 
 def _read_table(part: File) -> Any:
-    with open_read(part) as (read, _), readable(f"`{part.url}`"):
+    with open_read(part) as (read, _), parquet_errors(f"`{part.url}`"):
         return parquet_library().read_table(read)
 
 
@@ -222,10 +222,10 @@ def _npy_shape(stream: BinaryIO) -> tuple[int, int]:
 
 
 def copy(parts: Iterable[File], stream: BinaryIO) -> int:
-    """Write the bytes of files one after the other.
+    """Concatenate files.
 
     Returns:
-        How many lines they have.
+        Number of lines.
     """
     num_lines = 0
     for part in parts:
@@ -240,12 +240,15 @@ _LINE_ENDS = {"\x85": "\\u0085", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 
 
 def json_line(row: Mapping[str, Any]) -> bytes:
-    """A lone surrogate, possible in what is kept, is written as the JSON escape that it came as, as are the line ends
-    of Unicode, at which some readers divide lines; NaN and infinities, which JSON has not, as null."""
+    """Encode an object as one line of JSON.
+
+    Lone surrogates become escapes, as do Unicode line ends, at which some readers split lines. NaN and infinities,
+    which JSON does not have, become null.
+    """
     try:
         text = _json(row)
     except ValueError:
-        text = _json(json.loads(json.dumps(row, default=_of_parquet), parse_constant=lambda name: None))
+        text = _json(json.loads(json.dumps(row, default=_from_parquet), parse_constant=lambda name: None))
     if not text.isascii():
         for char, escape in _LINE_ENDS.items():
             text = text.replace(char, escape)
@@ -253,38 +256,42 @@ def json_line(row: Mapping[str, Any]) -> bytes:
 
 
 def _json(row: Mapping[str, Any]) -> str:
-    return json.dumps(row, ensure_ascii=False, allow_nan=False, default=_of_parquet)
+    return json.dumps(row, ensure_ascii=False, allow_nan=False, default=_from_parquet)
 
 
-def _of_parquet(value: Any) -> Any:
+def _from_parquet(value: Any) -> Any:
     from bertline.jobs.tables import plain_json
 
     return plain_json(value)
 
 
-def sink_suffix(name: str) -> str:
-    """The format that an output's name says: `.parquet`, `.npy`, or `.jsonl`, which is that of a name without a suffix.
+def format_of(name: str) -> str:
+    """Return the output format for a file name: `.parquet`, `.npy` or `.jsonl`, also for a name without a suffix.
 
     Raises:
-        ValueError: when it is none of these.
+        ValueError: when the suffix is another one.
     """
     suffix = os.path.splitext(name.lower())[1]
     known = {"": ".jsonl", ".ndjson": ".jsonl", ".jsonl": ".jsonl", ".parquet": ".parquet", ".npy": ".npy"}
     if suffix not in known:
-        raise ValueError(f"unknown format: `{name}`; its name ends in .parquet, .jsonl or .npy")
+        raise ValueError(f"unknown output format: `{name}`; use a name that ends in .parquet, .jsonl or .npy")
     return known[suffix]
 
 
 @contextmanager
 def standard_output() -> Iterator[BinaryIO]:
-    """Standard output, of a reader that may leave early."""
+    """Open standard output, whose reader may close it early.
+
+    Raises:
+        FileError: when it cannot be written.
+    """
     if sys.stdout is None:
-        raise FileError("cannot write standard output: it is closed; give a file with --output")
+        raise FileError("cannot write standard output: it is closed; name a file with --output")
     try:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
     except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still buffered goes nowhere
-        if isinstance(error, BrokenPipeError):  # the reader has seen enough, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # discard what is still buffered
+        if isinstance(error, BrokenPipeError):  # the reader has read enough, like `head`
             sys.exit(1)
         raise FileError(f"{error.strerror}: `standard output`") from error

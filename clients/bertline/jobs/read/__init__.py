@@ -1,1 +1,1 @@
-"""Input files -> rows -> blocks -> chunks."""
+"""Input files -> blocks of rows -> chunks."""

@@ -1,4 +1,4 @@
-"""Files -> blocks of rows. What is wrong with a row is noted on it; the rows around it are read all the same."""
+"""Sources of rows: files, standard input, and the command line. A row that cannot be used carries the reason."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, BinaryIO
 
-from bertline.jobs.read.formats import Tsv, json_columns, read_csv, read_lines, read_parquet, text_columns
+from bertline.jobs.read.formats import Tsv, parse_json, parse_text, read_csv, read_lines, read_parquet
 from bertline.jobs.read.rows import ALL_COLUMNS, Block, Row, Selection, blocks_of, digest_of
-from bertline.jobs.storage import File, FileError, open_read, told
+from bertline.jobs.storage import File, FileError, file_errors, open_read
 from bertline.jobs.text_streams import text_stream
 
 
 class Format(StrEnum):
-    """How an input file is read."""
+    """Format of an input file."""
 
     text = "text"
     jsonl = "jsonl"
@@ -34,71 +34,66 @@ SUFFIXES = {
     ".parquet": Format.parquet,
     ".pq": Format.parquet,
 }
-"""Formats by the end of a file's name; anything else is text, a text a line."""
+"""Formats by suffix; files with another suffix are read as text, one text a line."""
+
+STANDARD_INPUT = File(None, "-", "-")
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A file to read."""
+    """Input file, or standard input."""
 
     file: File
     format: Format
     skip_empty: bool = False
-    """Pass over lines without text."""
+    """Skip lines of white space."""
 
     @property
     def name(self) -> str:
-        """For messages."""
+        """Name of the file in messages."""
         return "standard input" if self.file is STANDARD_INPUT else f"`{self.file.url}`"
 
     @property
     def path(self) -> str:
-        """Path or URL, as it was given, with escapes for what is not UTF-8; `-` for standard input."""
+        """Path or URL as the user gave it, with escapes for bytes that are not UTF-8; `-` for standard input."""
         return self.file.url.encode("utf-8", "backslashreplace").decode()
 
     @property
     def how(self) -> str:
-        """In which way it is read."""
+        """How the file is read, for the identity of a job."""
         return f"{self.format} without empty lines" if self.skip_empty else str(self.format)
 
     @property
     def is_file(self) -> bool:
-        """Whether another process can read it as well."""
+        """True if another process can read the source again."""
         return self.file is not STANDARD_INPUT
 
-    def blocks(self, wanted: Sequence[str], needed: Sequence[str], kept: Selection = ALL_COLUMNS) -> Iterator[Block]:
-        """Read it.
+    def blocks(
+        self, wanted: Sequence[str], needed: Sequence[str], selection: Selection = ALL_COLUMNS
+    ) -> Iterator[Block]:
+        """See RowSource."""
 
-        Args:
-            wanted: columns that rows should have.
-            needed: those of them without which no row can be used.
-            kept: which columns are kept.
-
-        Raises:
-            FileError: when the file cannot be read, or is of a kind where all rows lack what one lacks.
-        """
-
-        def check(names: Sequence[str]) -> None:
-            self._check(names, needed)
+        def check(columns: Sequence[str]) -> None:
+            self._check(columns, needed)
 
         if self.format is Format.parquet:
             self._refuse_parquet()
-        with told(f"cannot read {self.name}", self.file), self._open() as (stream, share):
+        with file_errors(f"cannot read {self.name}", self.file), self._open() as (stream, fraction):
             if self.format is Format.parquet:
-                yield from read_parquet(stream, self.name, check, wanted, kept)
+                yield from read_parquet(stream, self.name, check, wanted, selection)
                 return
             text = self._text(stream)
             if self.format in (Format.csv, Format.tsv):
                 read = read_csv(text, self.name, check, self._dialect, skip_empty=self.skip_empty)
-                with closing(read) as rows:  # before the stream is
-                    yield from blocks_of(rows, share)
+                with closing(read) as rows:  # before the stream is closed
+                    yield from blocks_of(rows, fraction)
             else:
-                columns = text_columns if self.format is Format.text else json_columns
-                yield from blocks_of(read_lines(text, columns, skip_empty=self.skip_empty), share)
+                parse = parse_text if self.format is Format.text else parse_json
+                yield from blocks_of(read_lines(text, parse, skip_empty=self.skip_empty), fraction)
 
     @property
     def _dialect(self) -> type[csv.Dialect]:
-        """Of a table as text; a `.tsv` that is read as CSV has quotes."""
+        """Dialect of CSV and TSV. With --format csv, a `.tsv` file has quotes."""
         if self.format is Format.tsv:
             return Tsv
         return csv.excel_tab if self.file.suffixes[0] == ".tsv" else csv.excel
@@ -116,51 +111,55 @@ class Source:
         if not self.is_file:
             raise FileError("cannot read Parquet from standard input, as its end is read first; name the file")
         if self.file.suffixes[1]:
-            raise FileError(f"cannot read {self.name}: Parquet is compressed inside; unpack it")
+            raise FileError(f"cannot read {self.name}: Parquet is compressed inside; decompress the file")
 
-    def _check(self, names: Sequence[str], needed: Sequence[str]) -> None:
+    def _check(self, columns: Sequence[str], needed: Sequence[str]) -> None:
         for column in needed:
-            if column not in names:
-                there = ", ".join(f"`{name}`" for name in names) or "none"
+            if column not in columns:
+                found = ", ".join(f"`{name}`" for name in columns) or "none"
                 raise FileError(
-                    f"{self.name} has no column `{column}` (it has: {there}); name one of these with --column, --keep "
+                    f"{self.name} has no column `{column}` (it has: {found}); name one of these with --column, --keep "
                     "or --drop"
                 )
-        for name in names:
-            if list(names).count(name) > 1:
-                raise FileError(f"{self.name} has more than one column `{name}`")
+        for column in columns:
+            if list(columns).count(column) > 1:
+                raise FileError(f"{self.name} has more than one column `{column}`; rename one of them")
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
-    """Rows of the command line."""
+class CommandLineRows:
+    """Rows from the arguments of the command."""
 
     rows: Sequence[dict[str, Any]]
     name: str = "command line"
     path: str = ""
     how: str = "as it is"
 
-    def blocks(self, wanted: Sequence[str], needed: Sequence[str], kept: Selection = ALL_COLUMNS) -> Iterator[Block]:
-        """All of them, as `Source.blocks`."""
+    def blocks(
+        self, wanted: Sequence[str], needed: Sequence[str], selection: Selection = ALL_COLUMNS
+    ) -> Iterator[Block]:
+        """See RowSource."""
         rows = [Row(f"input {number}", fields) for number, fields in enumerate(self.rows, start=1)]
         yield Block(rows, digest_of(repr(fields).encode("utf-8", "backslashreplace") for fields in self.rows), 1.0)
 
 
-STANDARD_INPUT = File(None, "-", "-")
-
-
-def source_of(file: File, chosen: Format | None, skip_empty: bool, plain: Format | None = None) -> Source:
-    """A file, read as asked for, or as its name says.
+def source_of(file: File, chosen: Format | None, skip_empty: bool, default: Format | None = None) -> Source:
+    """Choose the format of a file.
 
     Args:
-        plain: how to read what has no telling name; None for as text.
+        chosen: format that the user gave; None to go by the name.
+        skip_empty: skip lines of white space.
+        default: format for names without a known suffix; None for text.
 
     Raises:
-        FileError: when the name says what cannot be read unless it was asked for.
+        FileError: when the file is `.json`, which may not have one object a line.
     """
     if not chosen and file.suffixes[0] == ".json":
-        raise FileError(f"cannot read `{file.url}`: an object a line is read with --format jsonl, other JSON is not")
-    return Source(file, chosen or SUFFIXES.get(file.suffixes[0]) or plain or Format.text, skip_empty)
+        raise FileError(
+            f"cannot read `{file.url}`: add --format jsonl if it has one JSON object a line; other JSON is not "
+            "supported"
+        )
+    return Source(file, chosen or SUFFIXES.get(file.suffixes[0]) or default or Format.text, skip_empty)
 
 
 @contextmanager
