@@ -27,8 +27,8 @@ from urllib.request import urlopen
 import grpc
 import tyro
 
-from benchmarks.load import percentile
-from benchmarks.server import Served, served
+from benchmarks.embed_load import percentile
+from benchmarks.server_process import Served, served
 from benchmarks.worker import Worker
 from bertline.v1 import encoder_pb2 as pb
 from bertline.v1.encoder_pb2_grpc import EncoderStub

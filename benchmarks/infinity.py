@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-from benchmarks.load import Load
+from benchmarks.embed_load import Load
 
 
 class Infinity:

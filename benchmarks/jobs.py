@@ -24,8 +24,8 @@ from typing import Annotated, Literal
 
 import tyro
 
-from benchmarks.load import read_texts
-from benchmarks.server import served
+from benchmarks.embed_load import read_texts
+from benchmarks.server_process import served
 from benchmarks.serving import engine_texts_per_s
 from training.bounds import COUNT, POSITIVE, Bounds, check_numbers
 from training.command import command, parse

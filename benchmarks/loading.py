@@ -19,8 +19,8 @@ from typing import Annotated
 import grpc
 import tyro
 
-from benchmarks.load import Client, Load, percentile
-from benchmarks.server import Served, embedding_model, served
+from benchmarks.embed_load import Client, Load, percentile
+from benchmarks.server_process import Served, embedding_model, served
 from bertline.v1 import encoder_pb2 as pb
 from bertline.v1.encoder_pb2_grpc import EncoderStub
 from tasks.manifest import MANIFEST_FILE

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.load import Client, Load
-from benchmarks.server import Served, embedding_model, served
+from benchmarks.embed_load import Client, Load
+from benchmarks.server_process import Served, embedding_model, served
 from tasks.model_directory import read_model_directory
 from tasks.tokenizer import Tokenizer
 

@@ -21,9 +21,9 @@ from typing import Annotated, Literal
 
 import tyro
 
-from benchmarks.load import Client, Found, Load, percentile, read_texts
+from benchmarks.embed_load import Client, Found, Load, percentile, read_texts
 from benchmarks.memory import Watch, plot
-from benchmarks.server import embedding_model, served
+from benchmarks.server_process import embedding_model, served
 from serving.core.session import Session
 from tasks.batching import predict
 from tasks.machine import available_cpus

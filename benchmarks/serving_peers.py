@@ -25,9 +25,9 @@ import torch
 import tyro
 
 import bertline
+from benchmarks.embed_load import Client, Load, read_texts
 from benchmarks.infinity import Infinity
-from benchmarks.load import Client, Load, read_texts
-from benchmarks.server import served
+from benchmarks.server_process import served
 from demo.server import one_line_errors
 from tasks.machine import available_cpus
 from training.bounds import COUNT, POSITIVE, check_numbers

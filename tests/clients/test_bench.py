@@ -22,7 +22,7 @@ import typer
 from rich.console import Console
 
 from bertline._connection import Priority
-from bertline.bench.load import Load, Samples, Usage, due_times
+from bertline.bench.load_generator import Load, Samples, Usage, due_times
 from bertline.bench.report import Bar, Latency, Medians, Report, Run, Status, histogram
 from bertline.bench.run import bench
 from bertline.bench.settings import BenchSettings, read_numbers
@@ -289,7 +289,7 @@ def test_an_open_loop_does_not_wait_for_replies(server: FakeServer) -> None:
 
 def test_an_open_loop_keeps_its_rate(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Calls due in the duration are all sent, and the run lasts as long."""
-    monkeypatch.setattr("bertline.bench.load._MAX_LATE_S", 30.0)  # whatever else the machine does
+    monkeypatch.setattr("bertline.bench.load_generator._MAX_LATE_S", 30.0)  # whatever else the machine does
     run = only(bench(settings_for(server, rate=(50.0,), arrivals="constant", duration_s=0.99)))
 
     assert (run.num_calls, run.num_ok, len(asked(server)), run.num_unsent) == (50, 50, 50, 0)

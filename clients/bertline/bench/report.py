@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from bertline._connection import Priority
-from bertline.bench.load import Arrivals, Load, Samples, Usage, measured_s
+from bertline.bench.load_generator import Arrivals, Load, Samples, Usage, measured_s
 
 FORMAT = 1
 """Of the JSON; another number when a key changes its meaning or goes."""

@@ -22,7 +22,7 @@ import grpc.aio
 
 from bertline._connection import Connection
 from bertline.bench.inputs import Payloads, make_payloads, read_inputs
-from bertline.bench.load import Load, Loader, Samples, WatchedSelector
+from bertline.bench.load_generator import Load, Loader, Samples, WatchedSelector
 from bertline.bench.report import Report, Run
 from bertline.bench.settings import BenchSettings
 from bertline.client import Client

@@ -9,7 +9,7 @@ from typing import Any, TypeVar, get_args
 import grpc
 
 from bertline._connection import Priority
-from bertline.bench.load import Arrivals, Load
+from bertline.bench.load_generator import Arrivals, Load
 from bertline.jobs.read.sources import Format
 
 NumberT = TypeVar("NumberT", int, float)

@@ -12,7 +12,7 @@ from rich.progress import Progress as Bars
 from rich.table import Table
 from rich.text import Text
 
-from bertline.bench.load import Load, Samples
+from bertline.bench.load_generator import Load, Samples
 from bertline.bench.report import Bar, Latency, Report, Run
 
 _BAR_WIDTH, _MESSAGE_WIDTH = 40, 300
