@@ -12,8 +12,8 @@ from onnx import TensorProto
 from onnxruntime.quantization import QuantType, quantize_dynamic
 
 from export._quiet import quiet
-from training.checkpoint import to_hugging_face
 from training.model.heads import BertForSequenceClassification, BertForTokenClassification, BertModel
+from training.weights import to_hugging_face
 
 _CLASSES = {
     "embedding": ("BertModel", "ORTModelForFeatureExtraction"),

@@ -25,7 +25,7 @@ from training.bounds import COUNT, Bounds, check_numbers
 from training.checkpoint import create_model
 from training.command import command, parse
 from training.loop.optimizer import create_optimizer
-from training.loop.train import Batch
+from training.loop.types import Batch
 from training.model import cpu
 from training.model.encoder import EncoderConfig
 from training.model.flops import flops_per_token, measured_peak

@@ -26,9 +26,9 @@ from export.reporter import Stages
 from export.sentence_transformers import checkpoint_directory
 from export.source import SettingsChanges, TaskName
 from tasks.model_directory import read_model_directory
-from training.checkpoint import read_task_card
 from training.command import command, parse
 from training.data.columns import Columns, dev_columns, existing_columns
+from training.task_card import read_task_card
 
 
 @dataclass(frozen=True, kw_only=True)

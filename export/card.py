@@ -13,13 +13,7 @@ from typing import Any
 from export.html_report import MAX_METRICS, speed_in_words
 from tasks.machine import summarize_machine
 from tasks.manifest import Manifest
-from training.reports.model_card import (
-    HUB_METRICS,
-    render_card,
-    score_rows,
-    training_record,
-    usage_of,
-)
+from training.reports.model_card import HUB_METRICS, render_card, score_rows, training_record, usage_of
 
 TEMPLATE = "model_card.md.j2"
 _CLIENT = {

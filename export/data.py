@@ -15,11 +15,11 @@ from tasks import AnyTask
 from tasks.embedding import Embedding
 from tasks.features import Features
 from training.bounds import COUNT, check_numbers
-from training.checkpoint import TaskCard
 from training.data.columns import Columns, dev_columns, existing_columns
 from training.data.examples import Examples
 from training.data.sources import source_digest, source_names
 from training.data.table_examples import read_texts
+from training.task_card import TaskCard
 
 _NUM_TIMED = 400
 """Sequences that graphs are timed on."""

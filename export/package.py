@@ -27,11 +27,11 @@ from tasks.model_directory import DATA_FILE, MODEL_FILE, holds_manifest
 from tasks.providers import PACKAGES
 from tasks.registry import settings_to_dict
 from tasks.tokenizer_files import TOKENIZER_FILE
-from training.checkpoint import checkpoint_digest
 from training.data.hub import is_hub
 from training.data.sources import source_names
 from training.model.encoder import EncoderConfig
 from training.reports.model_card import CARD_FILE, with_notes
+from training.weights import checkpoint_digest
 
 _LIBRARIES = ("torch", "onnx", "tokenizers")
 _NUM_NAMED = 3

@@ -18,19 +18,10 @@ from tasks import TASKS, AnyTask, create_task, settings_from_dict, settings_to_d
 from tasks.json_files import read_json
 from tasks.spans import SpanSettings
 from training.ablations.model import AblationConfig, direction_of
-from training.checkpoint import (
-    MODELS,
-    TASK_FILE,
-    TaskCard,
-    labels_of,
-    load_model,
-    load_tokenizer,
-    read_config,
-    read_shape,
-    read_task_card,
-)
+from training.checkpoint import MODELS, labels_of, load_model, load_tokenizer, read_config, read_shape
 from training.model.heads import BertModel
-from training.reports.model_card import checkpoint_name
+from training.provenance import checkpoint_name
+from training.task_card import TASK_FILE, TaskCard, read_task_card
 
 TaskName = Literal["embedding", "classification", "regression", "multiple-choice", "tagging", "spans", "masked-lm"]
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from demo.stage import run_stage
 from mini.line import DATA, NAME, Arguments, Line, Stage
 from mini.ship import MODELS
-from training.checkpoint import checkpoint_digest
 from training.command import command, parse
+from training.weights import checkpoint_digest
 
 
 @command

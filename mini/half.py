@@ -13,8 +13,10 @@ from typing import Annotated
 
 import tyro
 
-from training.checkpoint import load_model, read_task_card, save_checkpoint
+from training.checkpoint import load_model
+from training.checkpoint_writer import save_checkpoint
 from training.command import command, parse
+from training.task_card import read_task_card
 
 
 def halve(checkpoint: Path, out: Path) -> None:

@@ -13,8 +13,9 @@ from mini.tasks import CLOZE, TASKS, WINDOWS, MiniTask
 from tasks.files import sha256
 from tasks.json_files import read_json
 from training.ablations.tables import TableName
-from training.checkpoint import checkpoint_digest, read_task_card
 from training.data.columns import Columns
+from training.task_card import read_task_card
+from training.weights import checkpoint_digest
 
 VOCAB_SIZE = 8192
 VOCAB_FILES = "wiki-00 wiki-03 books-00"

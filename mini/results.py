@@ -29,11 +29,11 @@ from tasks.machine import summarize_machine
 from tasks.model_directory import read_model_directory
 from training.ablations.results import files as ablation_files
 from training.ablations.tables import paper_name
-from training.checkpoint import checkpoint_digest
 from training.command import command, parse
 from training.loop.run_directory import METRICS_FILE, read_metrics
 from training.reports.markdown import markdown_table
 from training.reports.plot import plot_runs
+from training.weights import checkpoint_digest
 
 PAGE, FOLDER = Path("docs/results.md"), Path("docs/results")
 CURVES = "pretraining.png"

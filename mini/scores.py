@@ -28,7 +28,7 @@ from tasks.files import atomic_write
 from tasks.json_files import read_json
 from tasks.model_directory import read_model_directory
 from training.baselines import baseline
-from training.checkpoint import TaskCard, checkpoint_digest, load_tokenizer, read_task_card
+from training.checkpoint import load_tokenizer
 from training.command import command, parse
 from training.data.columns import dev_columns, existing_columns
 from training.data.examples import Examples
@@ -38,6 +38,8 @@ from training.grid import REPORT_FILE
 from training.loop.run_directory import METRICS_FILE, read_metrics
 from training.progress_bar import ProgressBar
 from training.similarity import vector_scores
+from training.task_card import TaskCard, read_task_card
+from training.weights import checkpoint_digest
 
 Predict = Callable[[Sequence[Any]], list[Any]]
 """Values of examples, as `demo.served` has them."""

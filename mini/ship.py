@@ -17,9 +17,9 @@ from mini.cards import PRETRAINED, notes
 from mini.line import NAME, Arguments, Line, is_kept, kept_models, served_as
 from tasks.files import atomic_directory
 from tasks.model_directory import read_model_directory
-from training.checkpoint import checkpoint_digest
 from training.command import command, parse
 from training.reports.model_card import CARD_FILE, with_notes
+from training.weights import checkpoint_digest
 
 MODELS = Path("models")
 MAX_BYTES = 40_000_000

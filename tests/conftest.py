@@ -68,4 +68,4 @@ def checkpoint(corpus_dir, tmp_path_factory, alone):
 @pytest.fixture
 def any_number(monkeypatch):
     """Recipes may hold any numbers, such as a learning rate at which training diverges."""
-    monkeypatch.setattr("training.loop.train.check_numbers", lambda recipe: None)
+    monkeypatch.setattr("training.loop.types.check_numbers", lambda recipe: None)

@@ -119,11 +119,11 @@ def no_context(train: np.ndarray, dev: np.ndarray, masking: Masking) -> dict[str
         train: [vocabulary] how often each token occurs.
         dev: the same, of what is to be predicted.
     """
-    kept, random = 1 - masking.mask_share - masking.random_share, masking.random_share
+    kept, random = 1 - masking.mask_fraction - masking.random_fraction, masking.random_fraction
     q_V, p_V = (train + 1.0) / (train + 1.0).sum(), dev / dev.sum()
     log_q_V, top = np.log(q_V), q_V.argmax()
     entropy, best = -(p_V * log_q_V).sum(), p_V[top]
-    loss, accuracy = masking.mask_share * entropy, masking.mask_share * best
+    loss, accuracy = masking.mask_fraction * entropy, masking.mask_fraction * best
     if kept + random > EPSILON:
         stayed_V = kept * q_V / (kept * q_V + random / len(q_V))  # probability that what stands there is the true one
         same_V = stayed_V + (1 - stayed_V) * q_V

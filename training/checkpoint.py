@@ -1,34 +1,24 @@
-"""Checkpoints in Hugging Face's layout: any BERT there loads here, ours load there.
+"""Read checkpoints in Hugging Face's layout: config, network and tokenizer.
 
-A checkpoint directory holds `config.json`, `model.safetensors`, `tokenizer.json`, `tokenizer_config.json` and
-`vocab.txt`; ours also `task.json`, which says how the model treats text (see `TaskCard`), and a model card, README.md.
+Any BERT in this layout loads here, and our checkpoints load in transformers. A directory holds `config.json`,
+`model.safetensors`, `tokenizer.json`, `tokenizer_config.json` and `vocab.txt`; ours also hold `task.json`
+(`training.task_card`) and a model card, README.md (`training.checkpoint_writer`).
 """
 
 from __future__ import annotations
 
-import errno
 import functools
-import json
-import pickle
-import re
-import shutil
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
-from torch import Tensor
 
-from tasks import settings_from_dict, settings_to_dict
-from tasks.base import TaskSettings
-from tasks.files import atomic_directory, sha256
 from tasks.json_files import read_json
 from tasks.tokenizer import Tokenizer
-from tasks.tokenizer_files import TOKENIZER_CONFIG_FILE, TOKENIZER_FILE, TOKENIZER_FILES
+from tasks.tokenizer_files import TOKENIZER_CONFIG_FILE, TOKENIZER_FILE
 from training.ablations.model import AblationConfig, change_config, make_config, without_combination
 from training.model.encoder import EncoderConfig
 from training.model.heads import (
@@ -40,13 +30,11 @@ from training.model.heads import (
     BertForTokenClassification,
     BertModel,
 )
-from training.reports.model_card import CARD_FILE, model_card
+from training.weights import from_hugging_face, read_weights
 
 CONFIG_FILE = "config.json"
-WEIGHTS_FILE = "model.safetensors"
-TASK_FILE = "task.json"
 ABLATION = "bert-ablation"
-"""Model type of networks that are no BERT, but for what is left out or changed for comparison."""
+"""`model_type` of networks that differ from BERT for an ablation, so that transformers does not load them as BERT."""
 
 MODELS: dict[str, type[BertModel]] = {
     "embedding": BertModel,
@@ -57,96 +45,23 @@ MODELS: dict[str, type[BertModel]] = {
     "multiple-choice": BertForMultipleChoice,
     "tagging": BertForTokenClassification,
 }
-"""The network of each task."""
+"""Network of each task."""
 _LABELLED: dict[str, Callable[[EncoderConfig, int], BertModel]] = {
     "classification": BertForSequenceClassification,
     "tagging": BertForTokenClassification,
 }
-"""Those whose size depends on the number of labels."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class TaskCard:
-    """`task.json`: what the checkpoint was trained to do, how it treats text, and what it scored."""
-
-    task: str
-    settings: TaskSettings
-    scores: Mapping[str, Any] = field(default_factory=dict)
-    provenance: Mapping[str, Any] = field(default_factory=dict)
-    """Recipe, data digests, checkpoint it started from, versions; `pretraining`, the same of that. Where a stage goes
-    on from one of its kind, `before` is that one's record."""
-
-    def to_json(self) -> str:
-        """The text of `task.json`."""
-        values = asdict(self) | {"settings": settings_to_dict(self.settings)}
-        return json.dumps(values, indent=2, ensure_ascii=False) + "\n"
-
-
-def read_task_card(directory: str | Path) -> TaskCard | None:
-    """The task card of a checkpoint; None where there is none (a foreign checkpoint).
-
-    Raises:
-        ValueError: naming the file and the key that is wrong.
-    """
-    path = Path(directory) / TASK_FILE
-    if not path.is_file():
-        return None
-    values = read_json(path)
-    try:
-        settings = settings_from_dict(values["task"], values["settings"])
-        card = TaskCard(**values | {"settings": settings})
-        _check_records(values)
-        return card
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"broken task card `{path}`: {error}") from error
-
-
-_RECORDS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    **dict.fromkeys(
-        (
-            *("scores", "provenance", "provenance.data", "provenance.recipe", "provenance.pretraining"),
-            *("provenance.pretraining.recipe", "provenance.recipe.columns", "provenance.recipe.dev_columns"),
-            *("provenance.before", "provenance.pretraining.before"),
-        ),
-        (lambda value: isinstance(value, dict), "an object"),
-    ),
-    **dict.fromkeys(
-        ("provenance.recipe.dev", "provenance.recipe.train"),
-        (lambda value: isinstance(value, list) and all(isinstance(item, str) for item in value), "a list of strings"),
-    ),
-    **dict.fromkeys(
-        ("provenance.recipe.checkpoint", "provenance.recipe.run_dir", "provenance.pretraining.recipe.run_dir"),
-        (lambda value: isinstance(value, str), "a string"),
-    ),
-    **dict.fromkeys(
-        ("provenance.machine", "provenance.pretraining.machine"),
-        (lambda value: isinstance(value, dict) and {"cpu", "cores", "features"} <= value.keys(), "a machine's record"),
-    ),
-    "provenance.text_pairs": (lambda value: isinstance(value, bool), "true or false"),
-}
-"""What of a task card's records is read again, and what must be there if anything is."""
-
-
-def _check_records(values: Mapping[str, Any]) -> None:
-    for path, (fits, kind) in _RECORDS.items():
-        *parents, last = path.split(".")
-        record = functools.reduce(lambda found, key: found.get(key, {}), parents, values)
-        if last in record and not fits(record[last]):
-            raise ValueError(f"{path} must be {kind}: `{str(record[last])[:60]}`")
+"""Networks whose size depends on the number of labels."""
 
 
 def read_config(directory: str | Path) -> dict[str, Any]:
-    """`config.json` of a BERT checkpoint.
+    """Read `config.json` of a BERT checkpoint.
 
     Raises:
-        ValueError: when it is missing, broken, or not of a BERT that this code computes.
+        ValueError: if it is missing, broken, or describes a network that this code does not compute.
     """
     path = Path(directory) / CONFIG_FILE
     if not path.is_file():
-        inner = path.parent / "checkpoint"
-        hint = f"; `{inner}` is one" if (inner / CONFIG_FILE).is_file() else ""
-        hint = hint if path.parent.is_dir() else "; there is no such directory (models of a hub: download them first)"
-        raise ValueError(f"not a checkpoint: `{directory}` has no {CONFIG_FILE}{hint}")
+        raise ValueError(_not_a_checkpoint(Path(directory)))
     values = read_json(path)
     if values.get("model_type", "bert") not in ("bert", ABLATION):
         raise ValueError(f"not a BERT checkpoint: `{path}` has model_type `{values['model_type']}`")
@@ -159,11 +74,27 @@ def read_config(directory: str | Path) -> dict[str, Any]:
     return values
 
 
+def _not_a_checkpoint(directory: Path) -> str:
+    """Describe what is wrong with a path that should be a checkpoint."""
+    if not directory.exists():
+        return (
+            f"no checkpoint at `{directory}`: there is no such directory; give one with {CONFIG_FILE} and weights, "
+            "such as `models/bertline-mini` or the `checkpoint` of a run (models of a hub: download them first)"
+        )
+    if not directory.is_dir():
+        return f"not a checkpoint: `{directory}` is a file; give the directory with {CONFIG_FILE} and weights"
+    inner = directory / "checkpoint"
+    hint = (
+        f"`{inner}` is one" if (inner / CONFIG_FILE).is_file() else f"give a directory with {CONFIG_FILE} and weights"
+    )
+    return f"not a checkpoint: `{directory}` has no {CONFIG_FILE}; {hint}"
+
+
 def bert_config(values: Mapping[str, Any]) -> EncoderConfig:
-    """The shape of the network out of `config.json`.
+    """Return the shape of the network in `config.json`.
 
     Raises:
-        ValueError: naming the key that is wrong.
+        ValueError: names the wrong key.
     """
     given = {item.name: values.get(item.name) for item in fields(AblationConfig)}
     if isinstance(given["state_layers"], list):
@@ -172,10 +103,10 @@ def bert_config(values: Mapping[str, Any]) -> EncoderConfig:
 
 
 def read_shape(directory: str | Path) -> EncoderConfig:
-    """The shape of a checkpoint's network.
+    """Read the shape of a checkpoint's network.
 
     Raises:
-        ValueError: as `read_config`, or naming the file and the key that is wrong.
+        ValueError: as `read_config`, or names the file and the wrong key.
     """
     values = read_config(directory)
     try:
@@ -185,10 +116,10 @@ def read_shape(directory: str | Path) -> EncoderConfig:
 
 
 def labels_of(config_values: Mapping[str, Any]) -> tuple[str, ...]:
-    """The labels of a classifier in the order of its logits, out of `config.json`.
+    """Return the labels of a classifier in `config.json`, in the order of its logits.
 
     Raises:
-        ValueError: when they are not numbered from 0 on, or are no strings.
+        ValueError: if they are not strings numbered from 0.
     """
     id2label = config_values.get("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}
     by_number = id2label if isinstance(id2label, dict) else {}
@@ -201,10 +132,12 @@ def labels_of(config_values: Mapping[str, Any]) -> tuple[str, ...]:
 def create_model(
     task: str, config: EncoderConfig, *, num_labels: int | None = None, dropout: float | None = None
 ) -> BertModel:
-    """A freshly initialised network for a task.
+    """Create a freshly initialised network for a task.
 
     Args:
-        num_labels: for classification and tagging.
+        task: key of `MODELS`.
+        config: shape of the network.
+        num_labels: for classification and tagging; 2 if None.
         dropout: of hidden states and attention; None for the config's own.
     """
     return _without_weights(task, config, num_labels, dropout).initialize()
@@ -213,7 +146,7 @@ def create_model(
 def _without_weights(task: str, config: EncoderConfig, num_labels: int | None, dropout: float | None) -> BertModel:
     if dropout is not None:
         config = replace(config, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
-    if task == "masked-lm":  # predicts from the last layer, whatever the checkpoint's heads took
+    if task == "masked-lm":  # predicts from the last layer, whatever the checkpoint's heads read
         config = without_combination(config)
     with torch.device("meta"):
         if task in _LABELLED:
@@ -234,14 +167,16 @@ def load_model(
     """Load the network of a task from a checkpoint.
 
     Args:
-        num_labels: for classification and tagging; None for as many as the checkpoint's config names.
-        new_head: initialise a head that the checkpoint lacks (to fine-tune it) instead of refusing.
-        without: what its names begin with is not taken from the checkpoint.
+        directory: the checkpoint.
+        task: key of `MODELS`.
+        num_labels: for classification and tagging; None for the number in the checkpoint's config.
+        new_head: initialise a head that the checkpoint lacks (to fine-tune it) instead of raising.
+        without: prefixes of names; these weights are not read from the checkpoint.
         dropout: of hidden states and attention; None for the checkpoint's own.
-        changes: fields of the shape that are not to be as in the checkpoint.
+        changes: fields of the shape that replace the checkpoint's.
 
     Raises:
-        ValueError: naming what the checkpoint lacks, or what of it is no numbers.
+        ValueError: names what the checkpoint lacks, or a weight that is NaN or infinite.
     """
     values = read_config(directory)
     if task == "masked-lm" and not values.get("tie_word_embeddings", True):
@@ -261,9 +196,9 @@ def load_model(
         for name, shape in wanted.items()
         if name in weights and weights[name].shape == shape and not name.startswith(without)
     }
-    dispensable = _HEADS if new_head else _UNUSED_HEADS.get(task, ())
+    optional = _HEADS if new_head else _UNUSED_HEADS.get(task, ())
     for name in [name for name in wanted if name not in fitting]:
-        if name.startswith(dispensable):
+        if name.startswith(optional):
             continue
         if name in weights:
             shapes = f"{list(weights[name].shape)} where its config makes it {list(wanted[name])}"
@@ -272,15 +207,13 @@ def load_model(
             raise ValueError(f"checkpoint `{directory}` does not fit `{task}`: `{name}` is {shapes}")
         raise ValueError(f"checkpoint `{directory}` cannot do `{task}`: it lacks `{name}`; fine-tune it for that first")
     if broken := next((name for name, value in fitting.items() if not value.isfinite().all()), None):
-        raise ValueError(
-            f"checkpoint `{directory}` is broken: `{broken}` has values that are no numbers; train it again"
-        )
+        raise ValueError(f"checkpoint `{directory}` is broken: `{broken}` has NaN or infinite values; train it again")
     model.load_state_dict(fitting, strict=False, assign=True)
     return model.initialize()
 
 
 def _label_counts(task: str, num_outputs: int, num_labels: int | None, config: Mapping[str, Any]) -> str:
-    """How many outputs a classifier has, and how many its files speak of."""
+    """Describe the outputs of a classifier and the labels that its files name."""
     said = ", ".join(
         f"{key} `{str(config[key])[:60]}`" for key in ("problem_type", "id2label", "num_labels") if config.get(key)
     )
@@ -293,14 +226,14 @@ def _label_counts(task: str, num_outputs: int, num_labels: int | None, config: M
 
 _HEADS = ("bert.pooler.", "bert.states.", "mlm.", "nsp.", "classifier.", "qa_outputs.")
 _UNUSED_HEADS = {"embedding": ("bert.pooler.",), "masked-lm": ("bert.pooler.", "nsp.")}
-"""Parts that a task's outputs do not depend on, so that a checkpoint may lack them."""
+"""Parts that do not change a task's outputs, so that a checkpoint may lack them."""
 
 
 def load_tokenizer(directory: str | Path) -> Tokenizer:
-    """The tokenizer of a checkpoint.
+    """Load the tokenizer of a checkpoint.
 
     Raises:
-        ValueError: when it is missing or broken, or has tokens that the network lacks.
+        ValueError: if it is missing or broken, or has more tokens than the network.
     """
     num_tokens = read_shape(directory).vocab_size
     tokenizer = Tokenizer.load(directory)
@@ -314,224 +247,21 @@ def load_tokenizer(directory: str | Path) -> Tokenizer:
     return tokenizer
 
 
-MOST_CAPITALS = 0.01
-"""Fraction of tokens with capitals above which a vocabulary is a cased one."""
+MAX_CAPITALS = 0.01
+"""Fraction of tokens with capitals above which a vocabulary counts as cased."""
 
 
 def _note_capitals(directory: str | Path, tokenizer: Tokenizer) -> None:
-    """Say that a vocabulary which looks cased is read in lower case, as nothing says otherwise."""
+    """Print a note if a vocabulary looks cased but is read in lower case, because no configuration says otherwise."""
     tokens = [token for token in tokenizer.backend.get_vocab() if not token.startswith("[")]
     num_capitals = sum(token != token.lower() for token in tokens)
-    if tokenizer.lowercases and num_capitals > MOST_CAPITALS * len(tokens):
-        _say_once(
+    if tokenizer.lowercases and num_capitals > MAX_CAPITALS * len(tokens):
+        _print_once(
             f"note: `{directory}` has no {TOKENIZER_CONFIG_FILE}, so all text is lower-cased, though {num_capitals:,} "
             f'of its tokens have capitals; if it is a cased model, write {{"do_lower_case": false}} there'
         )
 
 
 @functools.cache
-def _say_once(line: str) -> None:
+def _print_once(line: str) -> None:
     print(line, file=sys.stderr)
-
-
-def read_weights(directory: str | Path) -> dict[str, Tensor]:
-    """Weights of a checkpoint under Hugging Face's names, float32.
-
-    Raises:
-        ValueError: when there are none, or the file is broken or not plain tensors.
-    """
-    path = _weights_path(Path(directory))
-    weights = _read_parts(path) if path.suffix == ".json" else _read_file(path)
-    floats = {name: value for name, value in weights.items() if value.is_floating_point()}
-    if narrow := next((name for name, value in floats.items() if value.dtype.itemsize < 2), None):
-        raise ValueError(
-            f"cannot read weights `{path}`: `{narrow}` is quantized; take the checkpoint in 16 bits or more"
-        )
-    return {name: value.float() for name, value in floats.items()}
-
-
-def _read_parts(path: Path) -> dict[str, Tensor]:
-    """Read weights that are divided into several files.
-
-    Args:
-        path: the index, which names the file of each tensor.
-    """
-    files = read_json(path).get("weight_map")
-    if not isinstance(files, dict) or not all(isinstance(name, str) for name in files.values()):
-        raise ValueError(f"broken `{path}`: expected `weight_map`, the file of each tensor by its name")
-    weights: dict[str, Tensor] = {}
-    for name in sorted(set(files.values())):
-        part = path.parent / name
-        if Path(name).name != name or not part.is_file():
-            raise ValueError(f"`{path}` names `{name}`, which is no file beside it; copy all parts of the checkpoint")
-        weights |= {key: value for key, value in _read_file(part).items() if files.get(key) == name}
-    if missing := sorted(files.keys() - weights.keys()):
-        raise ValueError(f"`{path}` names `{missing[0]}`, which `{files[missing[0]]}` lacks; copy the checkpoint again")
-    return weights
-
-
-def _read_file(path: Path) -> Mapping[str, Tensor]:
-    try:
-        weights = (
-            load_file(path)
-            if path.suffix == ".safetensors"
-            else torch.load(path, map_location="cpu", weights_only=True)
-        )
-    except Exception as error:  # safetensors and pickle raise errors of many kinds
-        reason = str(error).splitlines()[0]
-        if isinstance(error, pickle.UnpicklingError):
-            reason = f"it holds more than plain tensors, which could run code; save them as {WEIGHTS_FILE}"
-        raise ValueError(f"cannot read weights `{path}`: {reason}") from error
-    if not isinstance(weights, Mapping) or not all(map(_is_weight, weights, weights.values())):
-        raise ValueError(
-            f"cannot read weights `{path}`: expected tensors by name (a state dictionary), none of them sparse or meta"
-        )
-    return weights
-
-
-def _is_weight(name: object, value: object) -> bool:
-    """Not so of sparse tensors, nor of those that are no more than a shape."""
-    return isinstance(name, str) and isinstance(value, Tensor) and not value.is_meta and value.layout == torch.strided
-
-
-def has_weights(directory: Path) -> bool:
-    """Whether a checkpoint is there with its weights."""
-    return any((directory / name).is_file() for name in _WEIGHTS_FILES)
-
-
-_WEIGHTS_FILES = (
-    WEIGHTS_FILE,
-    f"{WEIGHTS_FILE}.index.json",
-    "pytorch_model.bin",
-    "pytorch_model.bin.index.json",
-)
-"""Each alone holds the weights, or names the files that do; the first that is there is read."""
-
-
-def _weights_path(directory: Path) -> Path:
-    for name in _WEIGHTS_FILES:
-        if (directory / name).is_file():
-            return directory / name
-    raise ValueError(f"no weights in `{directory}`: expected `{WEIGHTS_FILE}` or `pytorch_model.bin`")
-
-
-def save_checkpoint(
-    directory: str | Path, model: BertModel, *, tokenizer_from: str | Path, card: TaskCard, overwrite: bool = False
-) -> None:
-    """Write a checkpoint directory, atomically, with weights as they are: of a `model.half()` in 16 bits.
-
-    Args:
-        tokenizer_from: directory whose tokenizer files are copied.
-        overwrite: put it in the place of what is there.
-
-    Raises:
-        ValueError: when the directory exists and `overwrite` is off.
-    """
-    directory = Path(directory)
-    with atomic_directory(directory, replace=overwrite) as temporary:
-        write_checkpoint(temporary, model, tokenizer_from=tokenizer_from, card=card)
-
-
-def write_checkpoint(directory: Path, model: BertModel, *, tokenizer_from: str | Path, card: TaskCard) -> None:
-    """Write the files of a checkpoint into an existing directory."""
-    labels = getattr(card.settings, "labels", ())
-    config = {"architectures": [model.architecture], "model_type": "bert", **asdict(model.config)}
-    dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
-    config |= {"position_embedding_type": "absolute", "torch_dtype": dtype}
-    if isinstance(model.config, AblationConfig):  # transformers would compute something else: it must not load it
-        config["model_type"] = ABLATION
-    if isinstance(model, BertForSequenceRegression):
-        config["problem_type"] = "regression"
-        labels = ("LABEL_0",)  # transformers counts these
-    if labels:
-        config["id2label"] = {str(index): label for index, label in enumerate(labels)}
-        config["label2id"] = {label: index for index, label in enumerate(labels)}
-    (directory / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-    _save_weights(to_hugging_face(model.state_dict()), directory / WEIGHTS_FILE)
-    for name in TOKENIZER_FILES:
-        if (Path(tokenizer_from) / name).is_file():
-            shutil.copyfile(Path(tokenizer_from) / name, directory / name)
-    (directory / TASK_FILE).write_text(card.to_json(), encoding="utf-8")
-    text = model_card(card, config, num_parameters=sum(parameter.numel() for parameter in model.parameters()))
-    (directory / CARD_FILE).write_text(text, encoding="utf-8")
-
-
-def _save_weights(weights: dict[str, Tensor], path: Path) -> None:
-    try:
-        save_file(weights, path, metadata={"format": "pt"})
-    except SafetensorError as error:  # the file system's own, in words
-        raise OSError(errno.EIO, str(error).rpartition("I/O error: ")[2], str(path)) from error
-
-
-def checkpoint_digest(directory: str | Path) -> str:
-    """SHA-256 of the weights, hexadecimal.
-
-    Raises:
-        ValueError: when there are none.
-    """
-    return sha256(_weights_path(Path(directory)))
-
-
-_LAYER = "bert.encoder.layer."
-_NAMES = {
-    "bert.embeddings.word": "bert.embeddings.word_embeddings",
-    "bert.embeddings.position": "bert.embeddings.position_embeddings",
-    "bert.embeddings.token_type": "bert.embeddings.token_type_embeddings",
-    "bert.embeddings.norm": "bert.embeddings.LayerNorm",
-    "bert.pooler": "bert.pooler.dense",
-    "mlm.dense": "cls.predictions.transform.dense",
-    "mlm.norm": "cls.predictions.transform.LayerNorm",
-    "mlm.bias": "cls.predictions.bias",
-    "nsp": "cls.seq_relationship",
-}
-"""Our names -> Hugging Face's, outside of the layers; the names of the other heads are the same."""
-_LAYER_NAMES = {
-    "attention_output": "attention.output.dense",
-    "attention_norm": "attention.output.LayerNorm",
-    "intermediate": "intermediate.dense",
-    "output": "output.dense",
-    "output_norm": "output.LayerNorm",
-}
-
-
-def to_hugging_face(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Weights under Hugging Face's names; query, key and value split."""
-    renamed: dict[str, Tensor] = {}
-    for name, value in weights.items():
-        if match := re.fullmatch(r"bert\.layers\.(\d+)\.(\w+)\.(\w+)", name):
-            number, module, kind = match.groups()
-            if module == "qkv":
-                for part, piece in zip(("query", "key", "value"), value.chunk(3), strict=True):
-                    renamed[f"{_LAYER}{number}.attention.self.{part}.{kind}"] = piece.contiguous()
-            else:
-                renamed[f"{_LAYER}{number}.{_LAYER_NAMES[module]}.{kind}"] = value.contiguous()
-        else:
-            prefix = next((item for item in _NAMES if name == item or name.startswith(item + ".")), "")
-            renamed[_NAMES.get(prefix, prefix) + name[len(prefix) :]] = value.contiguous()
-    return renamed
-
-
-def from_hugging_face(weights: Mapping[str, Tensor], num_layers: int) -> dict[str, Tensor]:
-    """Weights under our names; query, key and value joined. Reads checkpoints without the `bert.` prefix, too."""
-    named = {_modern_name(name): value for name, value in weights.items()}
-    back = {theirs: ours for ours, theirs in _NAMES.items()}
-    renamed = {}
-    for name, value in named.items():
-        prefix = next((item for item in back if name == item or name.startswith(item + ".")), "")
-        renamed[back.get(prefix, prefix) + name[len(prefix) :]] = value
-    for number in range(num_layers):
-        source, target = f"{_LAYER}{number}.", f"bert.layers.{number}."
-        for kind in ("weight", "bias"):
-            parts = [named.get(f"{source}attention.self.{part}.{kind}") for part in ("query", "key", "value")]
-            if all(part is not None for part in parts):
-                renamed[f"{target}qkv.{kind}"] = torch.cat([part for part in parts if part is not None])
-            for ours, theirs in _LAYER_NAMES.items():
-                if f"{source}{theirs}.{kind}" in named:
-                    renamed[f"{target}{ours}.{kind}"] = named[f"{source}{theirs}.{kind}"]
-    return renamed
-
-
-def _modern_name(name: str) -> str:
-    """Old TensorFlow names of LayerNorm, and the prefix that bare encoders lack."""
-    name = name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
-    return f"bert.{name}" if name.startswith(("embeddings.", "encoder.", "pooler.")) else name

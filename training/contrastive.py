@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from tasks.embedding import Embedding, EmbeddingSettings, Pooling
 from tasks.regression import RegressionExample
 from training.bounds import COUNT, EPOCHS, LEARNING_RATE, NOT_NEGATIVE, TOKENS, Bounds
-from training.checkpoint import TaskCard, load_model, load_tokenizer, read_shape, read_task_card
+from training.checkpoint import load_model, load_tokenizer, read_shape
 from training.command import command, parse
 from training.data.columns import Columns, existing_columns
 from training.data.examples import Examples, encode_examples
@@ -35,16 +35,18 @@ from training.data.input_warnings import remark
 from training.data.labelled import read_similarities
 from training.data.table_examples import read_positives, read_texts
 from training.evaluate import format_scores, torch_run
-from training.finetune import PLACES, digests, extent, provenance
 from training.loop.distributed import World, world
 from training.loop.recipe import RecipeRecord
-from training.loop.result import made_with, write_result
+from training.loop.result import write_result
 from training.loop.run_directory import RunDirectory
-from training.loop.train import Batch, Evaluation, LoopSettings, Phase, train
+from training.loop.train import train
+from training.loop.types import Batch, Evaluation, LoopSettings, Phase, Stage
 from training.model.heads import BertModel
 from training.model.vectors import pool
 from training.objectives import LabelledFeatures, Objective
+from training.provenance import PATH_FIELDS, input_digests, provenance, training_extent, training_machine
 from training.similarity import mean_of_words, similarity_scores, texts_of, vector_scores, word_overlap
+from training.task_card import TaskCard, read_task_card
 from training.text.sentences import split_sentences
 
 Views = tuple[str, ...]
@@ -54,6 +56,8 @@ Views = tuple[str, ...]
 @dataclass(frozen=True, kw_only=True)
 class ContrastiveRecipe(LoopSettings):
     """Train the vectors of texts on positives and in-batch negatives."""
+
+    stage: ClassVar[Stage] = "contrastive training"
 
     mode: Annotated[Literal["unsupervised", "supervised"], tyro.conf.Positional, tyro.conf.arg(metavar="MODE")]
     """unsupervised: a text's positive is the text itself, through other dropout; supervised: its pair."""
@@ -181,9 +185,9 @@ def _train_embedding(recipe: ContrastiveRecipe, run: RunDirectory) -> Path:
     views = read_views(recipe)
     items = contrastive_items(views, task, recipe)
     dev = read_similarities(recipe.dev, columns=recipe.dev_columns, tokenizer=tokenizer) if recipe.dev else []
-    found = digests(recipe.checkpoint, recipe.train, recipe.dev)
+    found = input_digests(recipe.checkpoint, recipe.train, recipe.dev)
     origin = provenance(recipe.checkpoint, (*recipe.train, *recipe.dev), recipe, found)
-    if not run.begin(RecipeRecord(recipe, found, places=PLACES)):
+    if not run.begin(RecipeRecord(recipe, found, paths=PATH_FIELDS)):
         return run.checkpoint_path
     torch.manual_seed(recipe.seed)
     model = load_model(recipe.checkpoint, "embedding", new_head=True, dropout=recipe.dropout)
@@ -218,7 +222,15 @@ def _train_embedding(recipe: ContrastiveRecipe, run: RunDirectory) -> Path:
         label="contrastive",
     )
     if world.is_main:
-        _finish(recipe, run, model, task, dev, rows, origin | extent(position, data) | made_with(world))
+        _finish(
+            recipe,
+            run,
+            model,
+            task,
+            dev,
+            rows,
+            origin | training_extent(position, data.num_batches(0)) | training_machine(world),
+        )
     world.barrier()
     return run.checkpoint_path
 

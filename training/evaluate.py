@@ -27,7 +27,7 @@ from tasks.files import atomic_write
 from tasks.metrics import is_loss
 from training.ablations.model import direction_of
 from training.baselines import baseline
-from training.checkpoint import load_model, load_tokenizer, read_task_card
+from training.checkpoint import load_model, load_tokenizer
 from training.command import command, parse
 from training.data.cloze import MAX_PASSAGE_TOKENS
 from training.data.columns import Columns, dev_columns, existing_columns
@@ -39,6 +39,7 @@ from training.model.vectors import SentenceEmbedder
 from training.objectives import OBJECTIVES, find_unknown_label
 from training.progress_bar import ProgressBar
 from training.similarity import texts_of, vector_scores, word_overlap
+from training.task_card import read_task_card
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 import tyro
@@ -27,18 +27,7 @@ from tasks.spans import Spans, best_null_threshold
 from training.ablations.model import Combination, change_config, num_combined_layers
 from training.baselines import baseline
 from training.bounds import COUNT, EPOCHS, LEARNING_RATE, NOT_NEGATIVE, TOKENS, refuse_unused
-from training.checkpoint import (
-    TaskCard,
-    checkpoint_digest,
-    create_model,
-    labels_of,
-    load_model,
-    load_tokenizer,
-    read_config,
-    read_shape,
-    read_task_card,
-    read_weights,
-)
+from training.checkpoint import create_model, labels_of, load_model, load_tokenizer, read_config, read_shape
 from training.command import command, parse
 from training.data.cells import to_number
 from training.data.columns import Columns
@@ -46,18 +35,20 @@ from training.data.examples import Examples, encode_examples
 from training.data.finetuning import FinetuningData, label_examples
 from training.data.input_warnings import remark
 from training.data.labelled import read_examples
-from training.data.sources import source_digest, source_names
 from training.evaluate import format_scores, predict_with_progress, torch_run
 from training.loop.distributed import World, world
-from training.loop.recipe import RecipeRecord, recipe_fields
-from training.loop.result import made_with, write_result
-from training.loop.run_directory import Progress, RunDirectory
-from training.loop.train import Evaluation, LoopSettings, Phase, train
+from training.loop.recipe import RecipeRecord
+from training.loop.result import write_result
+from training.loop.run_directory import RunDirectory
+from training.loop.train import train
+from training.loop.types import Evaluation, LoopSettings, Phase, Stage
 from training.model.encoder import EncoderConfig
 from training.model.heads import BertForSequenceRegression, BertModel
 from training.objectives import OBJECTIVES, LabelledFeatures, all_label_names, find_unknown_label, standardise_head
+from training.provenance import PATH_FIELDS, input_digests, provenance, training_extent, training_machine
 from training.reports.grid_report import Outcome, Setting, metric_of
-from training.reports.model_card import checkpoint_name
+from training.task_card import TaskCard, read_task_card
+from training.weights import read_weights
 
 _OF_SPANS = ("max_query_length", "max_answer_length", "null_threshold")
 _OF_TASKS = {"doc_stride": ("spans", "tagging"), **dict.fromkeys(_OF_SPANS, ("spans",))}
@@ -67,6 +58,8 @@ _OF_TASKS = {"doc_stride": ("spans", "tagging"), **dict.fromkeys(_OF_SPANS, ("sp
 @dataclass(frozen=True, kw_only=True)
 class FinetuneRecipe(LoopSettings):
     """Fine-tune a checkpoint on labelled data."""
+
+    stage: ClassVar[Stage] = "fine-tuning"
 
     task: Annotated[
         Literal["classification", "spans", "regression", "multiple-choice", "tagging"],
@@ -148,8 +141,8 @@ def _finetune(recipe: FinetuneRecipe, run: RunDirectory) -> Path:
     read_files = lambda paths: read_examples(recipe.task, paths, columns=recipe.columns, tokenizer=tokenizer)  # noqa: E731
     examples, dev = read_files(recipe.train), read_files(recipe.dev) if recipe.dev else Examples()
     task = create_task(recipe.task, tokenizer, task_settings(recipe, examples, dev))
-    found = digests(recipe.checkpoint, recipe.train, recipe.dev)
-    if not run.begin(RecipeRecord(recipe, found, places=PLACES)):
+    found = input_digests(recipe.checkpoint, recipe.train, recipe.dev)
+    if not run.begin(RecipeRecord(recipe, found, paths=PATH_FIELDS)):
         return run.checkpoint_path
     torch.manual_seed(recipe.seed)
     model = _create(recipe, task)
@@ -183,7 +176,7 @@ def _finetune(recipe: FinetuneRecipe, run: RunDirectory) -> Path:
             task, scores = _final_scores(recipe, task, model, examples, dev, world) if dev else (task, {})
             data_paths, pairs = (*recipe.train, *recipe.dev), _pairs(examples)
             origin = provenance(recipe.checkpoint, data_paths, recipe, found, text_pairs=bool(pairs) and all(pairs))
-            origin |= extent(position, data) | made_with(world) | {"cuts": cuts}
+            origin |= training_extent(position, data.num_batches(0)) | training_machine(world) | {"cuts": cuts}
             card = TaskCard(task=task.name, settings=task.settings, scores=scores, provenance=origin)
             write_result(run, model, tokenizer_from=recipe.checkpoint, card=card)
         if scores:
@@ -266,10 +259,6 @@ def _warn_of_failure(recipe: FinetuneRecipe, scores: Mapping[str, Any]) -> None:
     outcome = Outcome(name=recipe.run_dir.name, setting=setting, seed=recipe.seed, scores=scores)
     if failure := outcome.failure(metric_of(outcome.scores["dev"], None)):
         print(f"warning: {failure}: train longer, or try other learning rates and seeds (make grid)", file=sys.stderr)
-
-
-PLACES = ("checkpoint", "train", "dev")
-"""Fields of a recipe that may change when a run is resumed, as the digests of the data tell."""
 
 
 def task_settings(recipe: FinetuneRecipe, examples: Examples, dev: Examples) -> TaskSettings:
@@ -376,43 +365,6 @@ def _states(recipe: FinetuneRecipe) -> dict[str, Any]:
     """What is not to be as in the checkpoint."""
     given = {"state_layers": recipe.layers, "state_combination": recipe.combine, "bilstm_size": recipe.bilstm}
     return {name: value for name, value in given.items() if value is not None}
-
-
-def digests(checkpoint: Path, train: Sequence[Path], dev: Sequence[Path]) -> dict[str, Any]:
-    """What a run was started with, whatever the files are called: it is written beside its recipe."""
-    data = {"train": [source_digest(path) for path in train], "dev": [source_digest(path) for path in dev]}
-    weights, tokenizer = checkpoint_digest(checkpoint), load_tokenizer(checkpoint).digest
-    return {"data": data, "checkpoint_sha256": weights, "tokenizer_sha256": tokenizer}
-
-
-def provenance(
-    checkpoint: Path, data: Sequence[Path], recipe: LoopSettings, found: Mapping[str, Any], *, text_pairs: bool = False
-) -> dict[str, Any]:
-    """Where the weights of a run come from, for its task card: what it starts from, digests of its data, its recipe.
-
-    Args:
-        data: of training, then of dev.
-        found: the `digests` of all of it.
-        text_pairs: whether each example is a pair of texts.
-    """
-    card = read_task_card(checkpoint)
-    before = dict(card.provenance) if card else {}
-    pretraining = before.pop("pretraining", None)
-    return {
-        **({"pretraining": pretraining} if pretraining else {}),
-        **({"before": before} if before else {}),
-        "checkpoint": {"name": checkpoint_name(checkpoint.resolve()), "sha256": found["checkpoint_sha256"]},
-        "data": dict(zip(source_names(data), [*found["data"]["train"], *found["data"]["dev"]], strict=True)),
-        "text_pairs": text_pairs,
-        "recipe": recipe_fields(recipe),
-    }
-
-
-def extent(position: Progress, data: FinetuningData) -> dict[str, Any]:
-    """How long the weights of a run were trained, for its task card: less than was asked for where time was up, or
-    others were better on dev."""
-    epochs = position.step / data.num_batches(0)
-    return {"num_steps": position.step, "num_epochs": epochs, "num_tokens": position.num_tokens}
 
 
 def _final_scores(

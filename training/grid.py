@@ -28,13 +28,14 @@ import tyro
 from tasks.files import atomic_directory, atomic_write
 from tasks.json_files import read_json
 from training.baselines import baseline
-from training.checkpoint import TASK_FILE, WEIGHTS_FILE, load_tokenizer, read_task_card
+from training.checkpoint import load_tokenizer
 from training.command import command, parse
 from training.data.labelled import read_examples
-from training.finetune import PLACES, FinetuneRecipe, digests, finetune
+from training.finetune import FinetuneRecipe, finetune
 from training.loop.distributed import World, world
 from training.loop.loss_monitor import DivergedError
 from training.loop.recipe import RECIPE_FILE, RecipeRecord, check_no_run
+from training.provenance import PATH_FIELDS, input_digests
 from training.reports.grid_report import (
     Outcome,
     Report,
@@ -45,6 +46,8 @@ from training.reports.grid_report import (
     plot_report,
     report,
 )
+from training.task_card import TASK_FILE, read_task_card
+from training.weights import WEIGHTS_FILE
 
 REPORT_FILE = "grid.json"
 PICTURE_FILE = "grid.png"
@@ -151,7 +154,7 @@ class _Progress:
     def __init__(self, recipe: GridRecipe, cells: Sequence[FinetuneRecipe], *, enabled: bool) -> None:
         num_baselines = len(recipe.seeds) if recipe.from_scratch else 0
         self._enabled = enabled
-        self._digests = functools.cache(digests)
+        self._digests = functools.cache(input_digests)
         self._epochs_left = [cell.num_epochs for cell in cells] + [max(recipe.epochs)] * num_baselines
         self._num_runs = len(self._epochs_left)
         self._epochs_done, self._seconds = 0.0, 0.0
@@ -188,10 +191,10 @@ class _Progress:
 
 
 Digests = Callable[[Path, tuple[Path, ...], tuple[Path, ...]], dict[str, Any]]
-"""`training.finetune.digests`, or one that remembers them."""
+"""`training.provenance.input_digests`, or one that remembers them."""
 
 
-def run_cell(cell: FinetuneRecipe, world: World, digests: Digests = digests) -> Outcome:
+def run_cell(cell: FinetuneRecipe, world: World, digests: Digests = input_digests) -> Outcome:
     """Run a cell, go on with it, or look up how it ended.
 
     Raises:
@@ -210,7 +213,7 @@ def run_cell(cell: FinetuneRecipe, world: World, digests: Digests = digests) -> 
     return _outcome(cell, scores=_read_scores(cell))
 
 
-def look_up(cell: FinetuneRecipe, digests: Digests = digests) -> Outcome | None:
+def look_up(cell: FinetuneRecipe, digests: Digests = input_digests) -> Outcome | None:
     """How a cell ended; None when it did not, or failed with another recipe or other data. Its weights may be gone.
 
     Raises:
@@ -227,7 +230,7 @@ def look_up(cell: FinetuneRecipe, digests: Digests = digests) -> Outcome | None:
 
 
 def _asked(cell: FinetuneRecipe, digests: Digests) -> RecipeRecord:
-    return RecipeRecord(cell, digests(cell.checkpoint, cell.train, cell.dev), places=PLACES)
+    return RecipeRecord(cell, digests(cell.checkpoint, cell.train, cell.dev), paths=PATH_FIELDS)
 
 
 def _outcome(cell: FinetuneRecipe, *, scores: Mapping[str, Any] | None = None, error: str | None = None) -> Outcome:

@@ -29,7 +29,7 @@ from tasks.spans import SpanExample, SpanSettings, Window
 from tasks.tagging import TaggingExample, TaggingSettings, WordWindow
 from tasks.tags import find_malformed_tag, is_strict, is_strict_at_ends
 from training.data.examples import Examples
-from training.loop.train import Batch
+from training.loop.types import Batch
 from training.model.heads import BertForSequenceRegression, BertModel
 
 if TYPE_CHECKING:

@@ -25,15 +25,7 @@ from tasks.masked_lm import MaskedLMSettings
 from training.ablations.model import Direction, direction_of, make_config
 from training.baselines import no_context
 from training.bounds import COUNT, FRACTION, NOT_NEGATIVE, POSITIVE, TOKENS, refuse_unused
-from training.checkpoint import (
-    TaskCard,
-    checkpoint_digest,
-    create_model,
-    load_model,
-    load_tokenizer,
-    read_config,
-    read_task_card,
-)
+from training.checkpoint import create_model, load_model, load_tokenizer, read_config
 from training.command import command, parse
 from training.corpus import Corpus
 from training.data.pretraining import Masking, PretrainingExamples
@@ -44,14 +36,18 @@ from training.evaluate import format_scores
 from training.loop.distributed import World, world
 from training.loop.loss_monitor import LossMonitor, Plateau
 from training.loop.recipe import RecipeRecord, recipe_fields
-from training.loop.result import made_with, write_result
+from training.loop.result import write_result
 from training.loop.run_directory import RunDirectory
-from training.loop.train import Evaluation, LoopSettings, Phase, train
+from training.loop.train import train
+from training.loop.types import Evaluation, LoopSettings, Phase
 from training.model.encoder import EncoderConfig
 from training.model.heads import BertForPreTraining, BertModel
 from training.model.initialization import initialize_local
 from training.pretraining_objectives import MaskedLM, ReplacedTokens, evaluate_pretraining, without_context
-from training.reports.model_card import checkpoint_name, score_rows
+from training.provenance import checkpoint_name, training_machine
+from training.reports.model_card import score_rows
+from training.task_card import TaskCard, read_task_card
+from training.weights import checkpoint_digest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,13 +79,13 @@ class PretrainRecipe(LoopSettings):
     """Tokens of an example, specials included."""
     long_seq_length: Annotated[int, TOKENS] | None = None
     """Tokens of an example in the last part of the run (the paper: 512); None for the same length throughout."""
-    long_share: Annotated[float, FRACTION] = 0.1
+    long_fraction: Annotated[float, FRACTION] = 0.1
     """Share of the steps with long examples."""
     masking_rate: float = 0.15
     """Share of tokens to predict."""
-    mask_share: float = 0.8
+    mask_fraction: float = 0.8
     """Share of those that become [MASK]."""
-    random_share: float = 0.1
+    random_fraction: float = 0.1
     """Share of those that become a random token; the rest stay as they are."""
     whole_words: bool = False
     """Predict all tokens of a word together; of Chinese text, whose tokens are characters, where the corpus was
@@ -102,7 +98,7 @@ class PretrainRecipe(LoopSettings):
     """What is learnt: the masked tokens; or which tokens a smaller masked LM, the generator, has put in their place."""
     generator_layers: Annotated[int, COUNT] = 1
     """replaced-tokens: layers of the generator."""
-    detector_weight: Annotated[float, POSITIVE] = 50.0
+    discriminator_weight: Annotated[float, POSITIVE] = 50.0
     """replaced-tokens: of the loss of telling the replaced tokens, beside the generator's."""
     corrector_weight: Annotated[float, POSITIVE] = 1.0
     """replaced-tokens: of the loss of telling what stood in their place, which keeps the network a masked LM."""
@@ -123,10 +119,10 @@ class PretrainRecipe(LoopSettings):
         if self.direction != "both":
             refuse_unused(self, "whole_words", f"masks, and direction `{self.direction}` predicts the next token")
         if self.objective == "masked-lm":
-            for name in ("generator_layers", "detector_weight", "corrector_weight"):
+            for name in ("generator_layers", "discriminator_weight", "corrector_weight"):
                 refuse_unused(self, name, "is of --objective replaced-tokens")
         if not self.long_seq_length:
-            refuse_unused(self, "long_share", "needs --long-seq-length")
+            refuse_unused(self, "long_fraction", "needs --long-seq-length")
         if self.init and self.initialization != "bert":
             raise ValueError(
                 f"initialization `{self.initialization}` is of new weights, and init has some: leave out one of them "
@@ -145,7 +141,7 @@ class PretrainRecipe(LoopSettings):
             return MaskedLM()
         return ReplacedTokens(
             generator_layers=self.generator_layers,
-            detector_weight=self.detector_weight,
+            discriminator_weight=self.discriminator_weight,
             corrector_weight=self.corrector_weight,
         )
 
@@ -154,8 +150,8 @@ class PretrainRecipe(LoopSettings):
         """Which tokens are to be predicted."""
         return Masking(
             rate=self.masking_rate,
-            mask_share=self.mask_share,
-            random_share=self.random_share,
+            mask_fraction=self.mask_fraction,
+            random_fraction=self.random_fraction,
             whole_words=self.whole_words,
         )
 
@@ -230,7 +226,7 @@ def _pretrain(recipe: PretrainRecipe, run: RunDirectory) -> Path:
     )
     if world.is_main:
         provenance = before | {"recipe": recipe_fields(recipe), "corpus": corpus.digest}
-        provenance |= {"num_steps": position.step, "num_tokens": position.num_tokens} | made_with(world)
+        provenance |= {"num_steps": position.step, "num_tokens": position.num_tokens} | training_machine(world)
         card = TaskCard(
             task="masked-lm",
             settings=MaskedLMSettings(max_seq_length=recipe.long_seq_length or recipe.max_seq_length),
@@ -270,7 +266,7 @@ def no_context_scores(corpus: Corpus, dev: Corpus, direction: Direction) -> dict
 
 def _shown(direction: Direction, masking: Masking) -> Masking:
     """What stands in the place of a token to predict: nothing, for a language model."""
-    return masking if direction == "both" else Masking(mask_share=1.0, random_share=0.0)
+    return masking if direction == "both" else Masking(mask_fraction=1.0, random_fraction=0.0)
 
 
 def corpora(recipe: PretrainRecipe) -> tuple[Corpus, Corpus | None]:
@@ -291,7 +287,7 @@ def asked(recipe: PretrainRecipe, corpus: Corpus, dev: Corpus | None) -> RecipeR
     if recipe.init:
         read_config(recipe.init)  # or it says what is wrong
         found["init_sha256"] = checkpoint_digest(recipe.init)
-    return RecipeRecord(recipe, found, places=("corpus", "dev_corpus", "init"))
+    return RecipeRecord(recipe, found, paths=("corpus", "dev_corpus", "init"))
 
 
 def _create(recipe: PretrainRecipe, corpus: Corpus) -> BertForPreTraining:
@@ -347,7 +343,7 @@ def _phases(corpus: Corpus, recipe: PretrainRecipe, objective: MaskedLM) -> list
         return [Phase(data=short)]
     long = PretrainingData(_examples(corpus, recipe, recipe.long_seq_length), size, counts)
     fewer = max(1, recipe.micro_batch_size * recipe.max_seq_length // recipe.long_seq_length)
-    return [Phase(data=short, end=1 - recipe.long_share), Phase(data=long, micro_batch_size=fewer)]
+    return [Phase(data=short, end=1 - recipe.long_fraction), Phase(data=long, micro_batch_size=fewer)]
 
 
 def _remark_on_pairs(phases: Sequence[Phase], recipe: PretrainRecipe, dev: PretrainingExamples | None) -> None:

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 from training.data.pretraining import PretrainingExamples
 from training.data.pretraining_batches import IGNORED, PretrainingData
-from training.loop.train import Batch, Dtype, autocast
+from training.loop.train import autocast
+from training.loop.types import Batch, Dtype
 from training.model.heads import BertForPreTraining
 from training.model.replaced_token_detection import BertForReplacedTokenDetection
 
@@ -65,15 +66,15 @@ class ReplacedTokens(MaskedLM):
 
     Args:
         generator_layers: layers of the generator.
-        detector_weight: of the loss of telling replaced tokens, beside that of the generator.
+        discriminator_weight: of the loss of telling replaced tokens, beside that of the generator.
         corrector_weight: of the loss of telling what stood in the masked places, which keeps the network a masked LM.
     """
 
     context_loss = "generator"
 
-    def __init__(self, *, generator_layers: int, detector_weight: float, corrector_weight: float) -> None:
+    def __init__(self, *, generator_layers: int, discriminator_weight: float, corrector_weight: float) -> None:
         self.generator_layers = generator_layers
-        self.weights = {"detector": detector_weight, "corrector": corrector_weight}
+        self.weights = {"detector": discriminator_weight, "corrector": corrector_weight}
 
     def network(self, model: BertForPreTraining) -> BertForPreTraining:
         """With a generator and a detector."""

@@ -20,19 +20,22 @@ from safetensors import SafetensorError, safe_open
 
 from tasks.files import atomic_write, sha256
 from tasks.json_files import read_json
-from training.checkpoint import CONFIG_FILE, WEIGHTS_FILE, TaskCard, has_weights, read_task_card
+from training.checkpoint import CONFIG_FILE
 from training.command import command, parse
 from training.contrastive import ContrastiveRecipe
 from training.corpus import CORPUS_FILE, Corpus
 from training.data.sources import source_names
 from training.finetune import FinetuneRecipe
-from training.loop.recipe import RECIPE_FILE, check_types, default_fields, flatten, kind_of_run
+from training.loop.recipe import RECIPE_FILE, check_types, default_fields, flatten, stage_of
 from training.loop.run_directory import read_metrics
 from training.pretrain import NO_CONTEXT, PretrainRecipe, no_context_scores
+from training.renamed_fields import with_new_names
 from training.reports.model_card import base_model, format_number, score_rows
 from training.reports.page import render_page
 from training.reports.plot import curve_name, legend, panels, shows_loss, svg
 from training.reports.samples import format_percent, sample_predictions
+from training.task_card import TaskCard, read_task_card
+from training.weights import WEIGHTS_FILE, has_weights
 
 REPORT_FILE = "report.html"
 TEMPLATE = "report.html.j2"
@@ -73,7 +76,7 @@ def write_report(recipe: ReportRecipe) -> Path:
 
 def render(run: Path, data: Sequence[Path] = ()) -> str:
     """The page of a run as HTML; `data` as in `ReportRecipe`."""
-    settings = read_json(run / RECIPE_FILE)
+    settings = with_new_names(read_json(run / RECIPE_FILE))
     check_types(recipe_type(settings), settings, run / RECIPE_FILE)
     lines = read_metrics(run)
     checkpoint = run / "checkpoint"
@@ -101,7 +104,7 @@ def render(run: Path, data: Sequence[Path] = ()) -> str:
 def recipe_type(settings: Mapping[str, Any]) -> type:
     """The recipe that a run was started with."""
     types = {"pretraining": PretrainRecipe, "fine-tuning": FinetuneRecipe, "contrastive training": ContrastiveRecipe}
-    return types[kind_of_run(settings)]
+    return types[stage_of(settings)]
 
 
 def facts(
@@ -244,7 +247,7 @@ def compare_with_defaults(settings: Mapping[str, Any]) -> list[Setting]:
     return [
         Setting(name, _shown(value), _shown(defaults.get(name, "")), value != defaults.get(name, ...))
         for name, value in flatten(settings).items()
-        if name.partition(".")[0] not in RECORDED
+        if name.partition(".")[0] not in (*RECORDED, "stage")
     ]
 
 

@@ -27,9 +27,11 @@ from tasks.classification import ClassificationSettings
 from tasks.files import sha256
 from tasks.model_directory import read_model_directory
 from tests.export.conftest import SETTINGS
-from training.checkpoint import TaskCard, checkpoint_digest, load_model
-from training.checkpoint import save_checkpoint as save_our_checkpoint
+from training.checkpoint import load_model
+from training.checkpoint_writer import save_checkpoint as save_our_checkpoint
 from training.data.columns import Columns
+from training.task_card import TaskCard
+from training.weights import checkpoint_digest
 
 UNTUNED = Wishes(tune=False)
 IMPOSSIBLE = Wishes(tune=False, limits=Limits(atol=1e-12))

@@ -98,7 +98,7 @@ CHECKPOINTS = {
     "no text": (content("config.json", b"\xff{}"), r"broken JSON in `.*config\.json`"),
     "truncated": (truncated, r"cannot read weights `.*model\.safetensors`"),
     "empty": (content("model.safetensors", b""), r"cannot read weights `.*model\.safetensors`"),
-    "no numbers": (without_numbers, "`classifier.bias` has values that are no numbers"),
+    "no numbers": (without_numbers, "`classifier.bias` has NaN or infinite values"),
     "pickled code": (pickled, "it holds more than plain tensors, which could run code"),
     "raw pickle": (raw_pickle, "cannot read weights"),
     "another shape": (config(hidden_size=64), r"is \[.*\] where its config makes it \[.*64\]"),

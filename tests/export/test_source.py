@@ -10,8 +10,9 @@ from export.source import read_source
 from tasks import settings_to_dict
 from tasks.masked_lm import MaskedLMSettings
 from training.ablations.model import make_config
-from training.checkpoint import TaskCard, create_model, load_model
-from training.checkpoint import save_checkpoint as save_our_checkpoint
+from training.checkpoint import create_model, load_model
+from training.checkpoint_writer import save_checkpoint as save_our_checkpoint
+from training.task_card import TaskCard
 
 
 @pytest.mark.parametrize(

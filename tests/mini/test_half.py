@@ -3,7 +3,7 @@
 import pytest
 
 from mini.half import halve
-from training.checkpoint import read_task_card
+from training.task_card import read_task_card
 
 
 def test_weights_are_halved_once(checkpoint, tmp_path):

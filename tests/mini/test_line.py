@@ -29,8 +29,8 @@ from tasks.files import atomic_write, sha256
 from tasks.model_directory import read_model_directory
 from tests.commands import call
 from tests.serving.models import write_model
-from training.checkpoint import checkpoint_digest
 from training.command import parse
+from training.weights import checkpoint_digest
 
 STAGES = list(Line(Arguments(data=Path("the data"), out=Path("an out"))).stages())
 

@@ -15,8 +15,8 @@ from training.data.pretraining import PretrainingExamples
 from training.data.pretraining_batches import PretrainingData
 from training.loop.distributed import world
 from training.loop.prefetcher import Prefetcher
-from training.loop.run_directory import Progress
-from training.loop.train import LoopSettings, Phase, StepTotals, backward
+from training.loop.train import StepTotals, backward
+from training.loop.types import LoopSettings, Phase, Progress
 from training.model.encoder import EncoderConfig
 from training.pretraining_objectives import MaskedLM
 

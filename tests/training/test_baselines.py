@@ -19,7 +19,7 @@ MASK = 12
 def test_no_context_is_bayes_rule(train, dev, shares):
     """Written out over all pairs of the true token and what stands in its place."""
     train, dev = np.array(train), np.array(dev)
-    masking = Masking(mask_share=shares[0], random_share=shares[1])
+    masking = Masking(mask_fraction=shares[0], random_fraction=shares[1])
 
     def joint(frequencies):
         size = len(frequencies)

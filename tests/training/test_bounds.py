@@ -9,7 +9,7 @@ import pytest
 
 from training.contrastive import ContrastiveRecipe
 from training.finetune import FinetuneRecipe
-from training.loop.train import LoopSettings
+from training.loop.types import LoopSettings
 from training.pretrain import PretrainRecipe
 
 RECIPES = [

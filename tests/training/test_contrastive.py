@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from tasks.batching import predict
 from tasks.json_files import read_json
 from tests.toy import WORDS
-from training.checkpoint import load_model, read_task_card
+from training.checkpoint import load_model
 from training.contrastive import (
     ContrastiveObjective,
     ContrastiveRecipe,
@@ -37,6 +37,7 @@ from training.loop.distributed import CPU, World
 from training.loop.run_directory import RunDirectory, read_metrics
 from training.reports.samples import sample_predictions
 from training.similarity import similarity_scores
+from training.task_card import read_task_card
 
 TOPICS = [WORDS[2:5], WORDS[5:8], WORDS[14:18], WORDS[8:11]]
 SETTINGS = {"learning_rate": 3e-3, "global_batch_size": 16, "dtype": "fp32", "log_every": 1, "eval_every": 0}

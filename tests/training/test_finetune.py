@@ -20,7 +20,7 @@ from tasks.tokenizer import Tokenizer
 from tasks.tokenizer_files import TOKENIZER_CONFIG_FILE, TOKENIZER_FILE
 from tests.commands import call
 from tests.toy import write_classification, write_spans
-from training.checkpoint import load_model, load_tokenizer, read_task_card
+from training.checkpoint import load_model, load_tokenizer
 from training.data.columns import Columns
 from training.data.examples import Examples
 from training.data.finetuning import FinetuningData, label_examples
@@ -31,6 +31,7 @@ from training.evaluate import main as evaluate
 from training.finetune import FinetuneRecipe, finetune, main
 from training.loop.run_directory import read_metrics
 from training.objectives import OBJECTIVES, LabelledFeatures, answer_positions
+from training.task_card import read_task_card
 
 SETTINGS = {"learning_rate": 3e-3, "global_batch_size": 16, "micro_batch_size": 16, "dtype": "fp32", "dropout": 0.0}
 

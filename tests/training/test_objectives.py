@@ -17,7 +17,8 @@ from tasks.spans import SpanExample
 from tasks.tagging import TaggingExample
 from tasks.tokenizer import Tokenizer
 from training.baselines import BASELINES
-from training.checkpoint import TaskCard, create_model, read_shape, read_task_card, save_checkpoint
+from training.checkpoint import create_model, read_shape
+from training.checkpoint_writer import save_checkpoint
 from training.data.columns import Columns
 from training.data.examples import Examples
 from training.data.finetuning import FinetuningData, label_examples
@@ -27,6 +28,7 @@ from training.evaluate import main as evaluate
 from training.finetune import FinetuneRecipe, finetune
 from training.loop.run_directory import read_metrics
 from training.objectives import IGNORED, OBJECTIVES
+from training.task_card import TaskCard, read_task_card
 
 LEARN = {"learning_rate": 3e-3, "global_batch_size": 16, "micro_batch_size": 16, "dtype": "fp32", "dropout": 0.0}
 EXAMPLES = {

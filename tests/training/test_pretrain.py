@@ -20,7 +20,7 @@ import transformers
 from tests.commands import call
 from tests.toy import TINY, make_text
 from tests.training.gradients import write_gradients
-from training.checkpoint import checkpoint_digest, load_model, read_task_card
+from training.checkpoint import load_model
 from training.corpus import CorpusRecipe, prepare_corpus
 from training.data.pretraining import PretrainingExamples
 from training.data.pretraining_batches import IGNORED, pretraining_batch
@@ -29,6 +29,8 @@ from training.loop.recipe import RunMismatchError
 from training.loop.run_directory import read_metrics
 from training.model.heads import BertForPreTraining
 from training.pretrain import PretrainRecipe, main, pretrain, recipe_from_arguments
+from training.task_card import read_task_card
+from training.weights import checkpoint_digest
 
 
 def losses(run):
@@ -175,7 +177,7 @@ def test_a_run_that_learns_from_such_a_corpus_already_goes_on(corpora, tmp_path,
 
 def test_few_next_sentences_are_warned_of(corpora, tmp_path, alone, capfd):
     """Beside what is said of every corpus, at each length."""
-    pretrain(recipe(corpora / "few", tmp_path / "run", num_steps=2, long_seq_length=64, long_share=0.5), alone)
+    pretrain(recipe(corpora / "few", tmp_path / "run", num_steps=2, long_seq_length=64, long_fraction=0.5), alone)
     said = capfd.readouterr()
 
     stated = re.findall(r"^an epoch at (\d+) tokens: ([0-9.]+)% of the pairs can be next \(", said.out, re.MULTILINE)
@@ -253,7 +255,10 @@ def test_the_checkpoint_to_go_on_from_stays_the_same(further, tmp_path, alone):
         ({"direction": "left-to-right", "next_sentences": False}, "looks in direction `both`, not `left-to-right`"),
         ({"max_position_embeddings": 128, "max_seq_length": 96}, "has 64 positions, too few for 96 tokens"),
         ({"init": "other words"}, "the vocabulary of `.*` is not that of corpus"),
-        ({"init": "nowhere"}, "not a checkpoint: `nowhere` .* there is no such directory"),
+        (
+            {"init": "nowhere"},
+            "no checkpoint at `nowhere`: there is no such directory; give one with config.json",
+        ),
     ],
 )
 def test_a_checkpoint_that_does_not_fit_is_refused(changes, message, further, alone):
@@ -306,7 +311,7 @@ def test_nothing_is_selected_where_no_score_is_a_number(corpus_dir, tmp_path, al
             "--whole-words `True` has no effect here: it masks",
         ),
         ({"generator_layers": 3}, "--generator-layers `3` has no effect here: it is of --objective replaced-tokens"),
-        ({"long_share": 0.5}, "--long-share `0.5` has no effect here: it needs --long-seq-length"),
+        ({"long_fraction": 0.5}, "--long-fraction `0.5` has no effect here: it needs --long-seq-length"),
     ],
 )
 def test_settings_without_effect_are_refused(changes, message, corpus_dir, tmp_path):

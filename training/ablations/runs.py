@@ -20,14 +20,16 @@ from tasks.json_files import read_json
 from training.ablations.prepare import Prepared
 from training.ablations.scales import Scale
 from training.ablations.tables import LABELLED_DATA, Column, Pretraining, Row, Table
-from training.checkpoint import TASK_FILE, WEIGHTS_FILE, has_weights, read_task_card
-from training.finetune import FinetuneRecipe, digests
+from training.finetune import FinetuneRecipe
 from training.grid import Digests, look_up, run_cell
 from training.loop.distributed import World
 from training.loop.loss_monitor import DivergedError
 from training.loop.recipe import RECIPE_FILE, RunMismatchError
 from training.pretrain import PretrainRecipe, asked, corpora, pretrain
+from training.provenance import input_digests
 from training.reports.grid_report import Outcome, Setting
+from training.task_card import TASK_FILE, read_task_card
+from training.weights import WEIGHTS_FILE, has_weights
 
 Recipe = PretrainRecipe | FinetuneRecipe
 NUM_FEATURE_LAYERS = 4
@@ -108,7 +110,7 @@ def run_all(
             if world.is_main:
                 print(f"left out: {error}", flush=True)
 
-    known = cache(digests)
+    known = cache(input_digests)
     for recipe in runs:
         attempt(recipe, partial(_look_up, recipe, known))
     left, clock = [recipe for recipe in runs if recipe.run_dir not in {*outcomes, *left_out}], _Clock()

@@ -176,7 +176,7 @@ def _maskings(scale: Scale) -> tuple[str, list[Row]]:
     """Table 8: of the tokens to predict, how many become [MASK], stay the same, become a random token."""
     rows = []
     for mask, same, random in ((80, 10, 10), (100, 0, 0), (80, 0, 20), (80, 20, 0), (0, 20, 80), (0, 0, 100)):
-        changes = {"mask_share": mask / 100, "random_share": random / 100}
+        changes = {"mask_fraction": mask / 100, "random_fraction": random / 100}
         name = f"mask{mask}-same{same}-random{random}"
         pretraining = BERT if (mask, random) == (80, 10) else Pretraining(name=name, changes=changes)
         rows.append(Row(label=f"{mask}/{same}/{random}", pretraining=pretraining))

@@ -11,7 +11,7 @@ from tasks import AnyTask
 from tasks.features import collate
 from training.data.examples import Examples, encode_examples
 from training.data.pretraining import random_generator
-from training.loop.train import Batch
+from training.loop.types import Batch
 from training.objectives import OBJECTIVES, LabelledFeatures, Objective
 
 LENGTH_STEP = 16

@@ -34,19 +34,21 @@ class Masking:
 
     rate: float = 0.15
     """Share of the tokens (specials counted) to predict."""
-    mask_share: float = 0.8
-    """Share of those that become [MASK]."""
-    random_share: float = 0.1
-    """Share of those that become a random token; the rest stay as they are."""
+    mask_fraction: float = 0.8
+    """Fraction of the predicted tokens that become [MASK]."""
+    random_fraction: float = 0.1
+    """Fraction of the predicted tokens that become a random token; the rest stay as they are."""
     whole_words: bool = False
     """Choose all tokens of a word together: its pieces, or its characters where the corpus has words."""
 
     def __post_init__(self) -> None:
         if not 0 < self.rate <= 1:
             raise ValueError(f"masking_rate lies above 0 and up to 1: `{self.rate}`")
-        if not (self.mask_share >= 0 <= self.random_share and self.mask_share + self.random_share <= 1 + 1e-9):
+        fractions = (self.mask_fraction, self.random_fraction)
+        if min(fractions) < 0 or not sum(fractions) <= 1 + 1e-9:
             raise ValueError(
-                f"mask_share `{self.mask_share}` and random_share `{self.random_share}` are shares of one whole"
+                f"mask_fraction `{self.mask_fraction}` and random_fraction `{self.random_fraction}` must be at least 0 "
+                "and add up to at most 1"
             )
 
 
@@ -212,8 +214,8 @@ def mask_tokens(
         positions = _choose_words(candidates, continues_word[candidates], count, rng)
     labels = input_ids[positions]
     fate, random_ids = rng.random(len(positions)), rng.integers(vocab_size, size=len(positions))
-    is_random = fate < masking.mask_share + masking.random_share
-    hidden = np.where(fate < masking.mask_share, mask_id, np.where(is_random, random_ids, labels))
+    is_random = fate < masking.mask_fraction + masking.random_fraction
+    hidden = np.where(fate < masking.mask_fraction, mask_id, np.where(is_random, random_ids, labels))
     masked = input_ids.copy()
     masked[positions] = hidden
     return masked, positions, labels

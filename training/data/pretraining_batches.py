@@ -11,7 +11,7 @@ import torch
 
 from tasks.features import Features, collate
 from training.data.pretraining import PretrainingExample, PretrainingExamples
-from training.loop.train import Batch
+from training.loop.types import Batch
 
 IGNORED = -100
 """Label of positions that are not to be predicted."""

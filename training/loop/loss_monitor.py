@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from training.loop.run_directory import Progress
+from training.loop.types import Progress
 
 
 class DivergedError(ValueError):

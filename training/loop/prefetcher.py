@@ -8,10 +8,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from training.loop.distributed import World
-from training.loop.run_directory import Progress
+from training.loop.types import Progress
 
 if TYPE_CHECKING:
-    from training.loop.train import Batch, LoopSettings, Phase
+    from training.loop.types import Batch, LoopSettings, Phase
 
 Place = tuple[int, int, int]
 """Phase, epoch, and index of a global batch."""

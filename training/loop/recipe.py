@@ -1,4 +1,4 @@
-"""What a run was asked for, as `recipe.json` and the states keep it."""
+"""Recipe of a run, as `recipe.json` and the states store it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from tasks.json_files import read_json
+from training.renamed_fields import with_new_names
 
 RECIPE_FILE = "recipe.json"
-PLACES_AND_PACE = (
+FREE_FIELDS = (
     "run_dir",
     "micro_batch_size",
     "log_every",
@@ -21,81 +22,84 @@ PLACES_AND_PACE = (
     "keep_last",
     "compile",
 )
-"""Fields of a recipe that may change when a run is resumed."""
-UNTIL_THE_END = ("select",)
-"""Fields that may change, too, until the run is finished: they say what is made of its states."""
+"""Recipe fields that may change when a run resumes."""
+FREE_UNTIL_FINISHED = ("select",)
+"""Recipe fields that may change until the run is finished: they decide what happens after the last step."""
 
 
 class RunMismatchError(ValueError):
-    """A run directory holds something else than what is asked for."""
+    """A run directory was started with another recipe, other data or another command."""
 
 
 class RecipeRecord:
-    """A recipe and the digests of its data, to be compared with what a run was started with.
+    """Recipe and digests of a run, compared with the ones that it was started with.
 
     Args:
-        recipe: a dataclass.
-        found: digests and the like, written beside the recipe's fields.
-        places: fields that say where data lie; what they hold is compared by `found`, and whether there are any.
+        recipe: a dataclass; `stage` of its class is recorded, too.
+        found: digests of data and weights, written beside the recipe's fields.
+        paths: fields with paths. Digests stand for their contents, so only whether they are empty is compared.
     """
 
-    def __init__(self, recipe: Any, found: Mapping[str, Any], *, places: tuple[str, ...]) -> None:
-        self.values = recipe_fields(recipe) | dict(found)
-        self._unrecorded = flatten(default_fields(type(recipe)) | dict(found))
-        self._places = places
+    def __init__(self, recipe: Any, found: Mapping[str, Any], *, paths: tuple[str, ...]) -> None:
+        stage = {"stage": recipe.stage}
+        self.values = stage | recipe_fields(recipe) | dict(found)
+        self._defaults = flatten(stage | default_fields(type(recipe)) | dict(found))
+        self._paths = paths
 
     def difference(self, before: Mapping[str, Any], *, is_finished: bool = True) -> str:
-        """The first field in which a record of `values` differs, in words that follow "with"; empty if none does.
+        """Describe the first field that differs from an earlier record, as "field `old`, not `new`"; "" if none does.
 
-        A field that there was not yet had what is its default now, and a digest what it is now.
+        A field that the earlier record lacks had its present default; a digest that it lacks was the present one.
         """
-        free = PLACES_AND_PACE if is_finished else PLACES_AND_PACE + UNTIL_THE_END
-        was, now = self._unrecorded | flatten(before), flatten(self.values)
+        free = FREE_FIELDS if is_finished else FREE_FIELDS + FREE_UNTIL_FINISHED
+        was, now = self._defaults | flatten(with_new_names(before)), flatten(self.values)
         for key in dict.fromkeys([*now, *was]):
             if key.partition(".")[0] not in free and self._differs(key, was.get(key), now.get(key)):
-                return _say_difference(key, was.get(key), now.get(key))
+                return _describe_difference(key, was.get(key), now.get(key))
         return ""
 
     def _differs(self, key: str, was: Any, now: Any) -> bool:
-        is_place = key.partition(".")[0] in self._places
-        return bool(was) != bool(now) if is_place else bool(was != now)
+        is_path = key.partition(".")[0] in self._paths
+        return bool(was) != bool(now) if is_path else bool(was != now)
 
     def check(self, before: Mapping[str, Any], run: Path, *, is_finished: bool = True) -> None:
-        """Compare with what a run was started with.
+        """Compare with the record that a run was started with.
 
         Raises:
-            RunMismatchError: naming the field that differs, or the other command that the run is of.
+            RunMismatchError: names the field that differs, or the run's stage if that is another one.
         """
-        if (other := kind_of_run(before)) != kind_of_run(self.values):
-            raise RunMismatchError(_another_command(run, other))
+        if (other := stage_of(before)) != self.values["stage"]:
+            raise RunMismatchError(_other_stage(run, other))
         if difference := self.difference(before, is_finished=is_finished):
             raise RunMismatchError(
-                f"run `{run}` was started with {difference}; choose another run directory, or remove it to begin anew"
+                f"run `{run}` was started with {difference}; choose another run directory, or remove it to start again"
             )
 
 
-def kind_of_run(values: Mapping[str, Any]) -> str:
-    """What a run does, as its recipe shows."""
+def stage_of(values: Mapping[str, Any]) -> str:
+    """Return the stage in a `recipe.json`. Records of early versions lack it; their fields show it."""
+    if "stage" in values:
+        return str(values["stage"])
     return "contrastive training" if "mode" in values else "fine-tuning" if "train" in values else "pretraining"
 
 
 def check_no_run(directory: Path) -> None:
-    """Whether a directory that is to hold many runs is not itself one.
+    """Check that a directory for several runs is not itself a run.
 
     Raises:
-        RunMismatchError: naming the command that the run is of.
+        RunMismatchError: names the run's stage.
     """
     path = directory / RECIPE_FILE
     if path.is_file():
-        raise RunMismatchError(_another_command(directory, kind_of_run(read_json(path))))
+        raise RunMismatchError(_other_stage(directory, stage_of(read_json(path))))
 
 
-def _another_command(run: Path, kind: str) -> str:
-    return f"`{run}` is a run of {kind}; choose another run directory"
+def _other_stage(run: Path, stage: str) -> str:
+    return f"`{run}` is a run of {stage}; choose another run directory"
 
 
-def _say_difference(key: str, was: Any, now: Any) -> str:
-    """Digests tell people nothing but that they differ."""
+def _describe_difference(key: str, was: Any, now: Any) -> str:
+    """Describe a difference; digests are not shown, as people cannot read them."""
     if not (_is_digest(was) or _is_digest(now)):
         return f"{key} `{was}`, not `{now}`"
     which = "other contents of" if was and now else "a" if was else "no"
@@ -109,12 +113,12 @@ def _is_digest(value: Any) -> bool:
 
 
 def recipe_fields(recipe: Any) -> dict[str, Any]:
-    """The fields of a recipe that can be set, as JSON-compatible values."""
+    """Return the fields of a recipe that a user can set, as JSON-compatible values."""
     return _jsonable({item.name: getattr(recipe, item.name) for item in dataclasses.fields(recipe) if item.init})
 
 
 def default_fields(recipe_type: type) -> dict[str, Any]:
-    """The defaults of a recipe, where it has any, as `recipe_fields` writes them down."""
+    """Return the defaults of a recipe's fields, in the format of `recipe_fields`."""
     found = {}
     for item in dataclasses.fields(recipe_type):
         if item.init and item.default is not dataclasses.MISSING:
@@ -134,7 +138,7 @@ def _plain(value: Any) -> Any:
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested values by their dotted names."""
+    """Return nested values by their dotted names."""
     found: dict[str, Any] = {}
     for key, value in values.items():
         found |= flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
@@ -142,18 +146,19 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def check_types(recipe_type: type, values: Mapping[str, Any], path: Path) -> None:
-    """Whether each value that a file has of a recipe's fields is of their kind.
+    """Check the types of a recipe's fields in a file.
 
     Raises:
-        ValueError: naming the file and the field.
+        ValueError: names the file and the field.
     """
-    for name, kind in get_type_hints(recipe_type).items():
-        if name in values and not _fits(values[name], kind):
-            raise ValueError(f"broken `{path}`: `{name}` cannot be `{values[name]}`; mend it, or give another run")
+    hints = get_type_hints(recipe_type)
+    for name in (item.name for item in dataclasses.fields(recipe_type)):
+        if name in values and not _fits(values[name], hints[name]):
+            raise ValueError(f"broken `{path}`: `{name}` cannot be `{values[name]}`; correct it, or give another run")
 
 
 def _fits(value: Any, kind: Any) -> bool:
-    """Whether a JSON value may be that of a field of some type."""
+    """Return whether a JSON value can be that of a field of some type."""
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
         return any(_fits(value, item) for item in arguments)

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, nullcontext, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -24,9 +24,10 @@ import torch
 from torch import nn
 
 from tasks.files import atomic_directory, atomic_write, locked, name_in_errors
-from training.checkpoint import has_weights
 from training.loop.distributed import World
 from training.loop.recipe import RECIPE_FILE, RecipeRecord, RunMismatchError
+from training.loop.types import Progress
+from training.weights import has_weights
 
 if TYPE_CHECKING:
     from training.loop.events import Events
@@ -38,24 +39,6 @@ LOCK_FILE = ".lock"
 TENSORBOARD_DIR = "tensorboard"
 
 StateKind = Literal["step", "best"]
-
-
-@dataclass
-class Progress:
-    """How far a run has come."""
-
-    step: int = 0
-    phase: int = 0
-    epoch: int = 0
-    """Of the phase."""
-    index: int = 0
-    """Global batch within the epoch."""
-    num_tokens: int = 0
-    """Tokens seen, over all processes, without padding."""
-    elapsed_s: float = 0.0
-    """Seconds of training, interruptions left out."""
-    best_score: float | None = None
-    """Of the evaluations so far, higher being better."""
 
 
 class RunDirectory:
@@ -183,7 +166,7 @@ class RunDirectory:
         """Go on from the last state, if there is one; later lines of the metrics and best states are dropped.
 
         Raises:
-            ValueError: naming a state that cannot be read.
+            ValueError: name_in_errors a state that cannot be read.
         """
         states = self.states()
         position = self._restore(states[-1], model, optimizer, watch) if states else Progress()
@@ -292,7 +275,7 @@ def read_metrics(run: Path) -> list[dict[str, Any]]:
     """The lines of a run's metrics; a last line that was cut short by a kill is left out.
 
     Raises:
-        ValueError: naming a line that is damaged.
+        ValueError: name_in_errors a line that is damaged.
     """
     path = run / METRICS_FILE
     lines = path.read_bytes().split(b"\n")[:-1] if path.is_file() else []

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from training.loop.optimizer import learning_rate
-from training.loop.run_directory import Progress
+from training.loop.types import Progress
 
 if TYPE_CHECKING:
-    from training.loop.train import LoopSettings
+    from training.loop.types import LoopSettings
 
 
 class LearningRateSchedule:

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 import torch
 
 from training.loop.distributed import World
-from training.loop.run_directory import Progress
 from training.loop.schedule import LearningRateSchedule
+from training.loop.types import Progress
 from training.model.flops import flops_per_token, peak_flops
 from training.model.heads import BertModel
 from training.model.replaced_token_detection import BertForReplacedTokenDetection
 from training.progress_bar import ProgressBar
 
 if TYPE_CHECKING:
-    from training.loop.train import Batch
+    from training.loop.types import Batch
 
 
 class ThroughputMeter:

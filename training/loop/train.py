@@ -12,130 +12,31 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NoReturn, Protocol
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from tasks.metrics import is_loss
-from training.bounds import BELOW_ONE, COUNT, FRACTION, LEARNING_RATE, NOT_NEGATIVE, POSITIVE, Bounds, check_numbers
 from training.loop.distributed import World
 from training.loop.interrupt import Interrupt
 from training.loop.loss_monitor import LossMonitor
 from training.loop.optimizer import create_optimizer, drop_frozen, set_rates
 from training.loop.prefetcher import Prefetcher
-from training.loop.run_directory import Progress, RunDirectory, StateKind
+from training.loop.run_directory import RunDirectory, StateKind
 from training.loop.schedule import LearningRateSchedule
 from training.loop.throughput_meter import ThroughputMeter
+from training.loop.types import Batch, Dtype, Evaluation, LoopSettings, Phase, Progress
 from training.model import cpu
 from training.model.heads import BertModel
 
-Dtype = Literal["auto", "fp32", "bf16"]
 MAX_SHAPES = 64
 """Shapes of batches that torch.compile compiles; fine-tuning on up to 512 tokens has some 32."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class LoopSettings:
-    """How to train, whatever is trained."""
-
-    global_batch_size: Annotated[int, COUNT] = 32
-    """Sequences in a step, over all processes and micro-batches; in multiple choice questions, each with all its
-    choices."""
-    micro_batch_size: Annotated[int, COUNT] = 32
-    """As many of these go through the network at one time in one process; more are accumulated."""
-    learning_rate: Annotated[float, LEARNING_RATE] = 1e-4
-    """Peak of the learning rate."""
-    warmup_ratio: Annotated[float, FRACTION] = 0.1
-    """Share of the steps in which the learning rate rises."""
-    max_minutes: Annotated[float, POSITIVE] | None = None
-    """Time budget: the learning rate falls with the time that is left, and training ends when it is up."""
-    weight_decay: Annotated[float, Bounds(least=0, most=1000)] = 0.01
-    """AdamW's, of all weights but biases and layer norms."""
-    betas: tuple[Annotated[float, BELOW_ONE], Annotated[float, BELOW_ONE]] = (0.9, 0.999)
-    """AdamW's decay rates of the moments."""
-    layer_decay: Annotated[float, Bounds(above=0, most=1)] = 1.0
-    """Learning rate of a layer over that of the layer above it (ULMFiT uses 1 / 2.6); 1 for the same everywhere."""
-    unfreeze_every: Annotated[int, NOT_NEGATIVE] = 0
-    """Steps after which the next lower layer joins training, from the head down (ULMFiT); 0 for all from the start."""
-    clip_norm: Annotated[float, POSITIVE] = 1.0
-    """Gradients are scaled down to this global norm."""
-    dropout: Annotated[float, BELOW_ONE] | None = None
-    """Dropout of hidden states and attention; None for the shape's or checkpoint's own."""
-    dtype: Dtype = "auto"
-    """Arithmetic of matrix products: bf16 autocast, fp32, or auto (bf16 where the hardware has it)."""
-    compile: Literal["auto", "on", "off"] = "auto"
-    """torch.compile; auto is on for pretraining on GPUs, where it pays: shapes are few, and runs long."""
-    seed: Annotated[int, Bounds(least=0, most=2**31 - 1)] = 0
-    """Of all that is drawn: new weights, the order of the data, masks, dropout."""
-    log_every: Annotated[int, COUNT] = 10
-    """Steps between lines in metrics.jsonl."""
-    checkpoint_every: Annotated[int, NOT_NEGATIVE] = 500
-    """Steps between resumable states; 0 for none."""
-    keep_last: Annotated[int, COUNT] = 2
-    """Resumable states to keep, beside the best one on dev."""
-    select: Literal["last", "best"] = "last"
-    """Weights of the checkpoint: the last, or those that scored best on dev on the way (which flatters the score)."""
-
-    def __post_init__(self) -> None:
-        check_numbers(self)
-        if self.select == "best" and not (getattr(self, "dev", None) or getattr(self, "dev_corpus", None)):
-            raise ValueError("--select best needs held-out data: dev data, or a dev corpus")
-        if self.select == "best" and not self.checkpoint_every:
-            raise ValueError("--select best needs states: --checkpoint-every above 0")
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """Part of a global batch on its way through the network."""
-
-    inputs: dict[str, Tensor]
-    targets: dict[str, Tensor]
-    counts: dict[str, int]
-    """Number of targets of each loss, by which its sum over the global batch is divided."""
-    num_tokens: int
-    """Tokens without padding."""
-
-    def to(self, device: torch.device) -> Batch:
-        """The same on a device."""
-        move = lambda items: {k: v.to(device, non_blocking=True) for k, v in items.items()}  # noqa: E731
-        return Batch(move(self.inputs), move(self.targets), self.counts, self.num_tokens)
-
-
-class Data(Protocol):
-    """Global batches as a pure function of (epoch, index)."""
-
-    def num_batches(self, epoch: int) -> int:
-        """Global batches in an epoch."""
-
-    def batch(self, epoch: int, index: int, part: slice) -> Batch:
-        """The sequences `part` of a global batch."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Phase:
-    """Part of a run with data of its own."""
-
-    data: Data
-    end: float = 1.0
-    """Share of the run after which it is over."""
-    micro_batch_size: int | None = None
-    """Instead of the settings' (longer sequences need more memory)."""
-
-
 Objective = Callable[[nn.Module, Batch], dict[str, Tensor]]
 """The losses of a batch by name, each summed over its targets."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Evaluation:
-    """Scores on the way."""
-
-    scores: Callable[[], dict[str, float]]
-    """Of the model as it is; the first decides which state is the best (lower is better if its name ends in `loss`)."""
-    every: int = 0
-    """Steps in between; 0 for at the end only."""
 
 
 def train(

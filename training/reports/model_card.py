@@ -1,6 +1,6 @@
 """The model card of a checkpoint: `README.md`, with the metadata that Hugging Face's hub reads.
 
-`training.checkpoint.write_checkpoint` puts it beside the weights. It tells what is known, and what is not.
+`training.checkpoint_writer.write_checkpoint` puts it beside the weights. It tells what is known, and what is not.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jinja2
 
@@ -19,9 +19,9 @@ from tasks.machine import summarize_machine
 from tasks.metrics import CHARACTERS_SUFFIX
 from training.data.hub import hub_source, is_hub
 from training.data.sources import source_names
-
-if TYPE_CHECKING:
-    from training.checkpoint import TaskCard
+from training.provenance import checkpoint_name
+from training.renamed_fields import with_new_names
+from training.task_card import TaskCard
 
 CARD_FILE = "README.md"
 NOTES_BEGIN = "<!-- Notes on data, licences and limits go below; `export` keeps those of a model directory. -->"
@@ -93,11 +93,11 @@ MAIN_SETTINGS = {
     "global_batch_size": "global batch, sequences",
     "max_seq_length": "longest sequence, tokens",
     "long_seq_length": "longest sequence in the end, tokens",
-    "long_share": "share of the steps that is the end",
+    "long_fraction": "fraction of the steps that is the end",
     "train_seq_length": "longest sequence in training, tokens",
     "temperature": "temperature",
     "learning_rate": "learning rate, peak",
-    "warmup_ratio": "warm-up, share of the steps",
+    "warmup_ratio": "warm-up, fraction of the steps",
     "weight_decay": "weight decay",
     "betas": "AdamW betas",
     "clip_norm": "gradients clipped to norm",
@@ -230,11 +230,6 @@ def base_model(provenance: Mapping[str, Any]) -> str:
     return checkpoint_name(Path(recipe["checkpoint"]))
 
 
-def checkpoint_name(path: Path) -> str:
-    """What a checkpoint is called: by its folder, or where that is the `checkpoint` of a run, by the run's."""
-    return path.parent.name if path.name == "checkpoint" else path.name
-
-
 def format_number(value: Any) -> str:
     """A setting or count as people write it: 12,000, 0.0005, `a, b` for lists."""
     if isinstance(value, list | tuple):
@@ -321,10 +316,10 @@ def _chain(record: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:
 
 
 def _stage(title: str, record: Mapping[str, Any]) -> dict[str, Any]:
-    recipe = record.get("recipe", {})
+    recipe = with_new_names(record.get("recipe", {}))
     values = recipe | {key: record[key] for key in ("num_steps", "num_epochs") if key in record}
     if not values.get("long_seq_length"):
-        values.pop("long_share", None)
+        values.pop("long_fraction", None)
     data = record.get("data", {})
     if "corpus" in record:
         data = {"corpus (its corpus.json)": record["corpus"]}

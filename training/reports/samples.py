@@ -21,7 +21,6 @@ from tasks.regression import RegressionExample
 from tasks.spans import SpanExample, SpanPrediction, scored_by_characters
 from tasks.tagging import TaggingExample, TaggingPrediction
 from tasks.tags import chunks
-from training.checkpoint import has_weights, read_task_card
 from training.corpus import Corpus
 from training.data.cloze import cloze_examples
 from training.data.columns import dev_columns, existing_columns
@@ -31,6 +30,8 @@ from training.data.labelled import read_examples, read_similarities
 from training.data.sources import source_digest, source_names
 from training.evaluate import LanguageModelError, load_for_evaluation, predict_with_progress
 from training.similarity import cosines
+from training.task_card import read_task_card
+from training.weights import has_weights
 
 NUM_PREDICTED = {"masked-lm": 8, "classification": 500, "regression": 500, "spans": 40}
 """Examples to predict, drawn at random; for other tasks 20."""

@@ -19,9 +19,10 @@ from training.ablations.results import Cell, Result, collect, format_cell
 from training.ablations.runs import Runs
 from training.ablations.scales import SCALES
 from training.ablations.tables import LABELLED_DATA, make_table
-from training.checkpoint import read_config, read_task_card
+from training.checkpoint import read_config
 from training.grid import run_cell
 from training.pretrain import PretrainRecipe
+from training.task_card import read_task_card
 
 
 def write_pairs(path, seed):
@@ -141,8 +142,8 @@ def test_maskings_are_the_papers(tmp_path):
     assert list(recipes) == ["80/10/10", "100/0/0", "80/0/20", "80/20/0", "0/20/80", "0/0/100"]
     for label, recipe in recipes.items():
         mask, same, random = (int(number) / 100 for number in label.split("/"))
-        assert (recipe.mask_share, recipe.random_share) == (mask, random)
-        assert 1 - recipe.mask_share - recipe.random_share == pytest.approx(same)
+        assert (recipe.mask_fraction, recipe.random_fraction) == (mask, random)
+        assert 1 - recipe.mask_fraction - recipe.random_fraction == pytest.approx(same)
     features = runs.finetunings(table.rows[0], table.columns[-1])[0]
     assert (features.frozen, features.layers, features.bilstm) == (True, (-1, -2), 128)
     assert features.num_epochs == 3 * runs.finetunings(table.rows[0], table.columns[0])[0].num_epochs

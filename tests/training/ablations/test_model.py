@@ -15,7 +15,7 @@ from export.source import read_source
 from tasks.batching import predict
 from tests.toy import write_classification, write_spans
 from training.ablations.model import AblationConfig, change_config, make_config
-from training.checkpoint import create_model, load_model, read_config, read_task_card, read_weights, to_hugging_face
+from training.checkpoint import create_model, load_model, read_config
 from training.data.columns import Columns
 from training.data.labelled import read_examples
 from training.evaluate import load_for_evaluation
@@ -23,6 +23,8 @@ from training.finetune import FinetuneRecipe, finetune
 from training.loop.optimizer import create_optimizer
 from training.loop.run_directory import read_metrics
 from training.model.encoder import Encoder, EncoderConfig
+from training.task_card import read_task_card
+from training.weights import read_weights, to_hugging_face
 
 SIZES = {"vocab_size": 50, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32}
 FAST = {"learning_rate": 1e-2, "global_batch_size": 16, "micro_batch_size": 16, "dtype": "fp32", "dropout": 0.0}

@@ -129,7 +129,7 @@ def test_fates_of_masked_tokens():
 @pytest.mark.parametrize("shares", [(1.0, 0.0), (0.8, 0.0), (0.8, 0.2), (0.0, 0.2), (0.0, 1.0)])
 def test_shares_of_fates_are_settings(shares):
     """[MASK], random, and unchanged for the rest: the strategies of the paper's appendix C.2."""
-    masking = Masking(rate=0.5, mask_share=shares[0], random_share=shares[1])
+    masking = Masking(rate=0.5, mask_fraction=shares[0], random_fraction=shares[1])
     masked, positions, _ = mask_tokens(
         np.full(100_000, 7), np.array([0]), masking=masking, mask_id=4, vocab_size=50, rng=np.random.default_rng(0)
     )
@@ -139,10 +139,10 @@ def test_shares_of_fates_are_settings(shares):
     assert np.mean(fates == 7) == pytest.approx(1 - sum(shares) + shares[1] / 50, abs=0.01)
 
 
-@pytest.mark.parametrize("wrong", [{"rate": 0.0}, {"rate": 1.5}, {"mask_share": 0.8, "random_share": 0.3}])
+@pytest.mark.parametrize("wrong", [{"rate": 0.0}, {"rate": 1.5}, {"mask_fraction": 0.8, "random_fraction": 0.3}])
 def test_impossible_masking_is_refused(wrong):
     """With what is wrong."""
-    with pytest.raises(ValueError, match=r"masking_rate lies above 0|shares of one whole"):
+    with pytest.raises(ValueError, match=r"masking_rate lies above 0|add up to at most 1"):
         Masking(**wrong)
 
 

@@ -9,19 +9,22 @@ import pytest
 import torch
 from torch import nn
 
-from training.checkpoint import TaskCard, create_model, save_checkpoint
+from training.checkpoint import create_model
+from training.checkpoint_writer import save_checkpoint
 from training.contrastive import ContrastiveRecipe
 from training.data.columns import Columns
-from training.finetune import PLACES, FinetuneRecipe
+from training.finetune import FinetuneRecipe
 from training.loop.loss_monitor import LossMonitor
 from training.loop.recipe import RecipeRecord, RunMismatchError, check_types, recipe_fields
-from training.loop.run_directory import Progress, RunDirectory, read_metrics
-from training.loop.train import LoopSettings
+from training.loop.run_directory import RunDirectory, read_metrics
+from training.loop.types import LoopSettings, Progress
 from training.model.encoder import EncoderConfig
 from training.pretrain import PretrainRecipe
+from training.provenance import PATH_FIELDS
 from training.reports.plot import plot_run
+from training.task_card import TaskCard
 
-ASKED = RecipeRecord(LoopSettings(), {}, places=())
+ASKED = RecipeRecord(LoopSettings(), {}, paths=())
 
 
 def network(size=4):
@@ -224,7 +227,7 @@ def recipe(tmp_path):
 
 def test_fields_that_there_were_not_yet_had_their_defaults(recipe, tmp_path):
     """In a recipe as in what it holds; a field that differs is named, digests too."""
-    asked = RecipeRecord(recipe, {"data": {"train": ["1"]}}, places=PLACES)
+    asked = RecipeRecord(recipe, {"data": {"train": ["1"]}}, paths=PATH_FIELDS)
     before = json.loads(json.dumps(asked.values))
     for fields, name in ((before, "select"), (before, "bilstm"), (before["columns"], "negative")):
         del fields[name]
@@ -244,7 +247,7 @@ def test_fields_that_there_were_not_yet_had_their_defaults(recipe, tmp_path):
 
 def test_a_run_of_another_command_is_told_by_its_name(recipe, tmp_path):
     """Rather than by the first field that the two do not share; recipes of all ages show what they are of."""
-    asked = RecipeRecord(recipe, {}, places=PLACES)
+    asked = RecipeRecord(recipe, {}, paths=PATH_FIELDS)
     pretraining = recipe_fields(PretrainRecipe(corpus=tmp_path, run_dir=tmp_path))
     contrastive = recipe_fields(
         ContrastiveRecipe(mode="supervised", checkpoint=tmp_path, train=(tmp_path,), run_dir=tmp_path)

@@ -28,9 +28,10 @@ from training.loop.loss_monitor import DivergedError, LossMonitor, Plateau
 from training.loop.optimizer import create_optimizer, drop_frozen, set_rates
 from training.loop.prefetcher import Prefetcher
 from training.loop.recipe import RecipeRecord
-from training.loop.run_directory import Progress, RunDirectory, read_metrics
+from training.loop.run_directory import RunDirectory, read_metrics
 from training.loop.schedule import LearningRateSchedule
-from training.loop.train import Batch, Evaluation, LoopSettings, Phase, StepTotals, backward, train
+from training.loop.train import StepTotals, backward, train
+from training.loop.types import Batch, Evaluation, LoopSettings, Phase, Progress
 from training.model.encoder import EncoderConfig
 from training.pretrain import PretrainRecipe, pretrain
 
@@ -63,7 +64,7 @@ def objective(network, batch):
 def begun(path, alone):
     """A run to train in."""
     with RunDirectory(path, alone) as run:
-        run.begin(RecipeRecord(LoopSettings(), {}, places=()))
+        run.begin(RecipeRecord(LoopSettings(), {}, paths=()))
         yield run
 
 
@@ -610,7 +611,7 @@ def test_golden_losses(corpus_dir, tmp_path, alone):
     recipe = PretrainRecipe(
         corpus=corpus_dir,
         run_dir=tmp_path / "run",
-        **TINY | {"num_steps": 20, "long_seq_length": 64, "long_share": 0.25},
+        **TINY | {"num_steps": 20, "long_seq_length": 64, "long_fraction": 0.25},
     )
     pretrain(recipe, alone)
 

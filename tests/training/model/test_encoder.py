@@ -13,19 +13,12 @@ from tasks import TASKS
 from tasks.masked_lm import MaskedLMSettings
 from tasks.spans import SpanSettings
 from training.ablations.model import change_config, make_config
-from training.checkpoint import (
-    MODELS,
-    TaskCard,
-    create_model,
-    from_hugging_face,
-    load_model,
-    read_shape,
-    read_weights,
-    save_checkpoint,
-    to_hugging_face,
-)
-from training.loop.train import Batch
+from training.checkpoint import MODELS, create_model, load_model, read_shape
+from training.checkpoint_writer import save_checkpoint
+from training.loop.types import Batch
 from training.pretraining_objectives import MaskedLM
+from training.task_card import TaskCard
+from training.weights import from_hugging_face, read_weights, to_hugging_face
 
 NETWORKS = {
     "embedding": transformers.BertModel,
@@ -280,7 +273,7 @@ def spoil_weight(directory):
         (lambda d: save_pickle(d, {"model": {"weight": torch.ones(1)}}), "expected tensors by name"),
         (lambda d: save_pickle(d, [torch.ones(1)]), "expected tensors by name"),
         (lambda d: (d / "model.safetensors").write_bytes(b"12345678"), "cannot read weights"),
-        (spoil_weight, "is broken: `bert.embeddings.norm.weight` has values that are no numbers"),
+        (spoil_weight, "is broken: `bert.embeddings.norm.weight` has NaN or infinite values"),
     ],
 )
 def test_broken_checkpoint_is_one_clear_error(spoil, message, tmp_path):

@@ -5,9 +5,10 @@ import pytest
 import torch
 import transformers
 
-from training.checkpoint import create_model, to_hugging_face
+from training.checkpoint import create_model
 from training.model.encoder import EncoderConfig
 from training.model.replaced_token_detection import BertForReplacedTokenDetection, sample
+from training.weights import to_hugging_face
 
 CONFIG = EncoderConfig(
     vocab_size=50,

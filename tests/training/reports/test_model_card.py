@@ -22,19 +22,16 @@ from tasks.spans import SpanExample, SpanSettings
 from tasks.tagging import TaggingExample
 from tasks.tokenizer import Tokenizer
 from tests.toy import TINY, write_classification
-from training.checkpoint import (
-    TaskCard,
-    checkpoint_digest,
-    create_model,
-    read_config,
-    read_task_card,
-    save_checkpoint,
-)
+from training.checkpoint import create_model, read_config
+from training.checkpoint_writer import save_checkpoint
 from training.evaluate import torch_run
 from training.finetune import FinetuneRecipe, finetune
 from training.model.encoder import EncoderConfig
 from training.pretrain import PretrainRecipe, pretrain
-from training.reports.model_card import CARD_FILE, USAGES, base_model, checkpoint_name, code, model_card
+from training.provenance import checkpoint_name
+from training.reports.model_card import CARD_FILE, USAGES, base_model, code, model_card
+from training.task_card import TaskCard, read_task_card
+from training.weights import checkpoint_digest
 
 CONFIG = {
     "num_hidden_layers": 2,

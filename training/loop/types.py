@@ -1,0 +1,152 @@
+"""Types of the training loop: settings, batches, data, phases, evaluation, progress."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from training.bounds import BELOW_ONE, COUNT, FRACTION, LEARNING_RATE, NOT_NEGATIVE, POSITIVE, Bounds, check_numbers
+
+Dtype = Literal["auto", "fp32", "bf16"]
+Stage = Literal["pretraining", "fine-tuning", "contrastive training"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoopSettings:
+    """Settings that all kinds of training share."""
+
+    stage: ClassVar[Stage] = "pretraining"
+
+    global_batch_size: Annotated[int, COUNT] = 32
+    """Sequences in a step, over all processes and micro-batches. In multiple choice: questions, each with all its
+    choices."""
+    micro_batch_size: Annotated[int, COUNT] = 32
+    """Sequences that one process runs through the network at a time. Gradients of a global batch are accumulated. Lower
+    it when memory is short; the result stays the same."""
+    learning_rate: Annotated[float, LEARNING_RATE] = 1e-4
+    """Peak of the learning rate."""
+    warmup_ratio: Annotated[float, FRACTION] = 0.1
+    """Fraction of the steps in which the learning rate rises."""
+    max_minutes: Annotated[float, POSITIVE] | None = None
+    """Time budget in minutes. The learning rate falls with the time left, and training ends when the time is up."""
+    weight_decay: Annotated[float, Bounds(least=0, most=1000)] = 0.01
+    """AdamW's weight decay, on all weights but biases and layer norms."""
+    betas: tuple[Annotated[float, BELOW_ONE], Annotated[float, BELOW_ONE]] = (0.9, 0.999)
+    """AdamW's decay rates of the moments."""
+    layer_decay: Annotated[float, Bounds(above=0, most=1)] = 1.0
+    """Learning rate of a layer divided by that of the layer above it (ULMFiT: 1 / 2.6); 1 for the same everywhere."""
+    unfreeze_every: Annotated[int, NOT_NEGATIVE] = 0
+    """Steps after which the next lower layer starts to train, from the head down (ULMFiT); 0 for all from the start."""
+    clip_norm: Annotated[float, POSITIVE] = 1.0
+    """Global norm to which gradients are scaled down."""
+    dropout: Annotated[float, BELOW_ONE] | None = None
+    """Dropout of hidden states and attention; None for the default of the shape or checkpoint."""
+    dtype: Dtype = "auto"
+    """Precision of matrix products: bf16 autocast, fp32, or auto (bf16 if the hardware has it)."""
+    compile: Literal["auto", "on", "off"] = "auto"
+    """torch.compile. auto: on for pretraining on GPUs, where batches have few shapes and runs are long."""
+    seed: Annotated[int, Bounds(least=0, most=2**31 - 1)] = 0
+    """Random seed of new weights, data order, masks and dropout."""
+    log_every: Annotated[int, COUNT] = 10
+    """Steps between lines in metrics.jsonl."""
+    checkpoint_every: Annotated[int, NOT_NEGATIVE] = 500
+    """Steps between resumable states; 0 for none."""
+    keep_last: Annotated[int, COUNT] = 2
+    """Resumable states to keep, beside the best one on dev."""
+    select: Literal["last", "best"] = "last"
+    """Weights of the checkpoint: the last ones, or those with the best score on dev during training (which makes that
+    score look better than it is)."""
+
+    def __post_init__(self) -> None:
+        check_numbers(self)
+        if self.select == "best" and not (getattr(self, "dev", None) or getattr(self, "dev_corpus", None)):
+            raise ValueError("--select best needs held-out data: dev data, or a dev corpus")
+        if self.select == "best" and not self.checkpoint_every:
+            raise ValueError("--select best needs states: --checkpoint-every above 0")
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Part of a global batch, ready for the network."""
+
+    inputs: dict[str, Tensor]
+    targets: dict[str, Tensor]
+    counts: dict[str, int]
+    """Number of targets of each loss."""
+    num_tokens: int
+    """Tokens without padding."""
+
+    def to(self, device: torch.device) -> Batch:
+        """Return a copy on a device."""
+        move = lambda items: {k: v.to(device, non_blocking=True) for k, v in items.items()}  # noqa: E731
+        return Batch(move(self.inputs), move(self.targets), self.counts, self.num_tokens)
+
+
+class Data(Protocol):
+    """Global batches as a pure function of (epoch, index)."""
+
+    def num_batches(self, epoch: int) -> int:
+        """Return the number of global batches in an epoch."""
+
+    def batch(self, epoch: int, index: int, part: slice) -> Batch:
+        """Return the sequences `part` of a global batch."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phase:
+    """Part of a run with data of its own."""
+
+    data: Data
+    end: float = 1.0
+    """Fraction of the run after which the phase ends."""
+    micro_batch_size: int | None = None
+    """Replaces the settings' micro-batch size (longer sequences need more memory)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """Scores during training."""
+
+    scores: Callable[[], dict[str, float]]
+    """Function that scores the current weights. The first score selects the best state; lower is better if its name
+    ends in `loss`."""
+    every: int = 0
+    """Steps between evaluations; 0 for one at the end."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Place of a global batch in the data."""
+
+    phase: int = 0
+    epoch: int = 0
+    """Epoch of the phase."""
+    index: int = 0
+    """Global batch in the epoch."""
+
+
+@dataclass
+class Progress:
+    """Progress of a run, stored in its states. Only the training loop changes it."""
+
+    step: int = 0
+    phase: int = 0
+    epoch: int = 0
+    """Epoch of the phase."""
+    index: int = 0
+    """Global batch in the epoch."""
+    num_tokens: int = 0
+    """Tokens seen by all processes, without padding."""
+    elapsed_s: float = 0.0
+    """Seconds of training, without interruptions."""
+    best_score: float | None = None
+    """Best score so far; higher is better."""
+
+    @property
+    def place(self) -> Place:
+        """Place of the next global batch."""
+        return Place(self.phase, self.epoch, self.index)

@@ -1,0 +1,90 @@
+"""Task card of a checkpoint: `task.json`, which says how the model treats text and what it scored."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tasks import settings_from_dict, settings_to_dict
+from tasks.base import TaskSettings
+from tasks.json_files import read_json
+from training.renamed_fields import with_new_names
+
+TASK_FILE = "task.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskCard:
+    """Task, settings, scores and origin of a checkpoint."""
+
+    task: str
+    settings: TaskSettings
+    scores: Mapping[str, Any] = field(default_factory=dict)
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+    """Recipe, digests of the data, starting checkpoint and versions. `pretraining` has the same for pretraining;
+    `before` has it for an earlier stage of the same kind."""
+
+    def to_json(self) -> str:
+        """Return the text of `task.json`."""
+        values = asdict(self) | {"settings": settings_to_dict(self.settings)}
+        return json.dumps(values, indent=2, ensure_ascii=False) + "\n"
+
+
+def read_task_card(directory: str | Path) -> TaskCard | None:
+    """Read the task card of a checkpoint; None if there is none (a checkpoint from elsewhere).
+
+    Raises:
+        ValueError: names the file and the wrong key.
+    """
+    path = Path(directory) / TASK_FILE
+    if not path.is_file():
+        return None
+    values = with_new_names(read_json(path))
+    try:
+        settings = settings_from_dict(values["task"], values["settings"])
+        card = TaskCard(**values | {"settings": settings})
+        _check_records(values)
+        return card
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"broken task card `{path}`: {error}") from error
+
+
+_RECORDS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    **dict.fromkeys(
+        (
+            *("scores", "provenance", "provenance.data", "provenance.recipe", "provenance.pretraining"),
+            *("provenance.pretraining.recipe", "provenance.recipe.columns", "provenance.recipe.dev_columns"),
+            *("provenance.before", "provenance.pretraining.before"),
+        ),
+        (lambda value: isinstance(value, dict), "an object"),
+    ),
+    **dict.fromkeys(
+        ("provenance.recipe.dev", "provenance.recipe.train"),
+        (lambda value: isinstance(value, list) and all(isinstance(item, str) for item in value), "a list of strings"),
+    ),
+    **dict.fromkeys(
+        ("provenance.recipe.checkpoint", "provenance.recipe.run_dir", "provenance.pretraining.recipe.run_dir"),
+        (lambda value: isinstance(value, str), "a string"),
+    ),
+    **dict.fromkeys(
+        ("provenance.machine", "provenance.pretraining.machine"),
+        (
+            lambda value: isinstance(value, dict) and {"cpu", "cores", "features"} <= value.keys(),
+            "an object with `cpu`, `cores` and `features`",
+        ),
+    ),
+    "provenance.text_pairs": (lambda value: isinstance(value, bool), "true or false"),
+}
+"""Keys of a task card that other code reads: a check of the value, and its type in words. All keys are optional."""
+
+
+def _check_records(values: Mapping[str, Any]) -> None:
+    for path, (fits, kind) in _RECORDS.items():
+        *parents, last = path.split(".")
+        record = functools.reduce(lambda found, key: found.get(key, {}), parents, values)
+        if last in record and not fits(record[last]):
+            raise ValueError(f"{path} must be {kind}: `{str(record[last])[:60]}`")
