@@ -74,7 +74,7 @@ class ReplacedTokens(MaskedLM):
 
     def __init__(self, *, generator_layers: int, discriminator_weight: float, corrector_weight: float) -> None:
         self.generator_layers = generator_layers
-        self.weights = {"detector": discriminator_weight, "corrector": corrector_weight}
+        self.weights = {"discriminator": discriminator_weight, "corrector": corrector_weight}
 
     def network(self, model: BertForPreTraining) -> BertForPreTraining:
         """With a generator and a detector."""
@@ -86,10 +86,10 @@ class ReplacedTokens(MaskedLM):
         return network.alone()
 
     def counts(self, batch: Batch) -> dict[str, int]:
-        """The detector judges every token, generator and corrector the masked ones."""
+        """The discriminator judges every token, generator and corrector the masked ones."""
         others = {name: count for name, count in batch.counts.items() if name != "mlm"}
         masks = batch.counts["mlm"]
-        return {"generator": masks, "detector": batch.num_tokens, "corrector": masks, **others}
+        return {"generator": masks, "discriminator": batch.num_tokens, "corrector": masks, **others}
 
     def losses(self, network: nn.Module, batch: Batch) -> dict[str, Tensor]:
         """Cross entropies, each summed: of the generator, the detector, the corrector, and next sentences."""
@@ -97,7 +97,7 @@ class ReplacedTokens(MaskedLM):
         detector = F.binary_cross_entropy_with_logits(*_detection(outputs, batch), reduction="sum")
         losses = {
             "generator": _cross_entropy(outputs["generator_logits"], batch),
-            "detector": detector,
+            "discriminator": detector,
             "corrector": _cross_entropy(outputs["logits"], batch),
         }
         return _with_next_sentences(losses, outputs, batch)
@@ -107,9 +107,13 @@ class ReplacedTokens(MaskedLM):
         outputs = model(**batch.inputs, masked_labels_N=batch.targets["mlm"])
         logits, is_replaced = _detection(outputs, batch)
         count = batch.num_tokens
+        loss = F.binary_cross_entropy_with_logits(logits, is_replaced, reduction="sum")
         return {
-            "detector_loss": (float(F.binary_cross_entropy_with_logits(logits, is_replaced, reduction="sum")), count),
-            "detector_accuracy": (int(((logits > 0) == is_replaced.bool()).sum()), count),
+            "discriminator_loss": (
+                float(F.binary_cross_entropy_with_logits(logits, is_replaced, reduction="sum")),
+                count,
+            ),
+            "discriminator_accuracy": (int(((logits > 0) == is_replaced.bool()).sum()), count),
             "replaced": (int(is_replaced.sum()), count),
             **_masked_lm_sums("generator", outputs["generator_logits"], batch),
             **super().score(model, batch),
@@ -177,9 +181,9 @@ def evaluate_pretraining(
 
 
 def without_context(scores: Mapping[str, Any]) -> dict[str, float]:
-    """What a detector has that knows how often tokens are replaced, and looks at none."""
+    """What a discriminator has that knows how often tokens are replaced, and looks at none."""
     if "replaced" not in scores:
         return {}
     share = scores["replaced"]
     entropy = -sum(p * math.log(p) for p in (share, 1 - share) if p)
-    return {"detector_loss": entropy, "detector_accuracy": max(share, 1 - share)}
+    return {"discriminator_loss": entropy, "discriminator_accuracy": max(share, 1 - share)}

@@ -12,8 +12,14 @@ RENAMED_FIELDS = {
     "detector_weight": "discriminator_weight",
 }
 """Old -> new names of recipe fields. The flags have these names, with hyphens."""
-RENAMED_SCORES = {"detector_loss": "discriminator_loss", "detector_accuracy": "discriminator_accuracy"}
-"""Old -> new names of scores."""
+RENAMED_SCORES = {
+    "detector": "discriminator",
+    "detector_loss": "discriminator_loss",
+    "detector_accuracy": "discriminator_accuracy",
+    "eval_detector_loss": "eval_discriminator_loss",
+    "eval_detector_accuracy": "eval_discriminator_accuracy",
+}
+"""Old -> new names of losses and scores, in task.json and metrics.jsonl."""
 
 
 def with_new_names(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -559,7 +559,7 @@ def test_mistakes_of_the_user_get_one_line(tmp_path):
     result = run_command(tmp_path / "nowhere", tmp_path / "plain/1")
 
     assert result.returncode == 1
-    assert result.stderr.startswith("error: not a checkpoint: `")
+    assert result.stderr.startswith("error: no checkpoint at `")
     assert len(result.stderr.splitlines()) == 1
 
 

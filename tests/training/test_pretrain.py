@@ -370,10 +370,10 @@ def test_replaced_tokens(corpus_dir, tmp_path, alone, monkeypatch):
             pretrain(recipe(corpus_dir, tmp_path / "halted", **changes), alone)
     pretrain(recipe(corpus_dir, tmp_path / "halted", **changes), alone)
 
-    lines = [line for line in read_metrics(tmp_path / "whole") if "detector" in line]
-    for name in ("generator", "detector", "corrector"):
+    lines = [line for line in read_metrics(tmp_path / "whole") if "discriminator" in line]
+    for name in ("generator", "discriminator", "corrector"):
         assert mean(line[name] for line in lines[-10:]) < mean(line[name] for line in lines[:10]), name
-    parts = {"generator": 1, "detector": 50, "corrector": 1, "nsp": 1}
+    parts = {"generator": 1, "discriminator": 50, "corrector": 1, "nsp": 1}
     assert lines[0]["loss"] == pytest.approx(sum(weight * lines[0][name] for name, weight in parts.items()))
     checkpoint = tmp_path / "whole" / "checkpoint"
     weights = [load_model(tmp_path / name / "checkpoint", "masked-lm").state_dict() for name in ("whole", "halted")]
@@ -382,8 +382,8 @@ def test_replaced_tokens(corpus_dir, tmp_path, alone, monkeypatch):
     assert not loading["missing_keys"]
     assert not loading["unexpected_keys"]
     scores = read_task_card(checkpoint).scores
-    assert {"detector_loss", "detector_accuracy", "generator_loss", "mlm_loss"} <= scores["dev"].keys()
-    assert scores["no context"]["detector_accuracy"] == pytest.approx(1 - scores["dev"]["replaced"])
+    assert {"discriminator_loss", "discriminator_accuracy", "generator_loss", "mlm_loss"} <= scores["dev"].keys()
+    assert scores["no context"]["discriminator_accuracy"] == pytest.approx(1 - scores["dev"]["replaced"])
 
 
 @pytest.mark.parametrize("direction", ["both", "left-to-right", "concatenated"])

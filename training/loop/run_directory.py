@@ -27,6 +27,7 @@ from tasks.files import atomic_directory, atomic_write, locked, name_in_errors
 from training.loop.distributed import World
 from training.loop.recipe import RECIPE_FILE, RecipeRecord, RunMismatchError
 from training.loop.types import Progress
+from training.renamed_fields import with_new_names
 from training.weights import has_weights
 
 if TYPE_CHECKING:
@@ -283,7 +284,7 @@ def read_metrics(run: Path) -> list[dict[str, Any]]:
 
 
 def _metrics_line(data: bytes, place: str) -> dict[str, Any]:
-    values = _json_object(data, place)
+    values = with_new_names(_json_object(data, place))
     if not isinstance(values.get("step"), int):
         raise ValueError(f"{place}: there is no `step`; {_MEND}")
     for name, value in values.items():

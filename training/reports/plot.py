@@ -37,12 +37,12 @@ POSITIONS = ("step", "epoch", "num_tokens", "elapsed_s")
 """Keys of a metrics line that say where, not how."""
 LOSS, DEV_SCORES = "loss", "scores on dev, percent"
 """Titles of the panels that hold several curves."""
-LOSSES = ("loss", "mlm", "nsp", "generator", "detector", "corrector")
+LOSSES = ("loss", "mlm", "nsp", "generator", "discriminator", "corrector")
 NAMES = {
     "mlm": "masked words",
     "nsp": "next sentence",
     "generator": "generator, masked words",
-    "detector": "detector, replaced words",
+    "discriminator": "discriminator, replaced words",
     "corrector": "corrector, masked words",
     "mlm_loss": "masked words, loss (nats)",
     "mlm_accuracy": "masked words, accuracy",
