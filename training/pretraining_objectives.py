@@ -109,10 +109,7 @@ class ReplacedTokens(MaskedLM):
         count = batch.num_tokens
         loss = F.binary_cross_entropy_with_logits(logits, is_replaced, reduction="sum")
         return {
-            "discriminator_loss": (
-                float(F.binary_cross_entropy_with_logits(logits, is_replaced, reduction="sum")),
-                count,
-            ),
+            "discriminator_loss": (float(loss), count),
             "discriminator_accuracy": (int(((logits > 0) == is_replaced.bool()).sum()), count),
             "replaced": (int(is_replaced.sum()), count),
             **_masked_lm_sums("generator", outputs["generator_logits"], batch),
