@@ -13,8 +13,8 @@ from pydantic import Field, FilePath, ValidationError, model_validator
 from pydantic_settings import BaseSettings, CliApp, CliPositionalArg, SettingsConfigDict, SettingsError
 
 from serving.core.budget import default_budget
-from tasks.bounds import MAX_BATCH_TOKENS
 from tasks.machine import available_cpus
+from tasks.manifest import MAX_BATCH_TOKENS
 
 TRACE_VARIABLE = "OTEL_EXPORTER_OTLP_ENDPOINT"
 """Standard variable of OpenTelemetry for the collector's address."""

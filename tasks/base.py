@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, Self, TypeVar
 
 import numpy as np
 
-from tasks.bounds import MAX_LABEL_CHARS, MAX_LABELS, MAX_SEQ_LENGTH, check_bounds
 from tasks.features import Features
+from tasks.schema import Bounds, check_bounds
 from tasks.tokenizer import Tokenizer
 
 ExampleT = TypeVar("ExampleT")
@@ -41,15 +41,23 @@ class InvalidExamplesError(ValueError):
         super().__init__("; ".join(str(item) for item in self.invalid[:3]) + more)
 
 
+MAX_SEQ_LENGTH = 65_536
+"""Most tokens of a sequence."""
+MAX_LABELS = 65_536
+MAX_LABEL_CHARS = 1024
+SeqLength = Annotated[int, Bounds(least=8, most=MAX_SEQ_LENGTH)]
+"""Length of a sequence in tokens."""
+
+
 @dataclass(frozen=True)
 class TaskSettings:
     """How a model treats text: decided in training, stored in checkpoint and manifest, never set at serving."""
 
-    max_seq_length: int = 512
+    max_seq_length: SeqLength = 512
     """Longest sequence in tokens, [CLS] and [SEP] included; 8 to 65,536."""
 
     def __post_init__(self) -> None:
-        check_bounds(self, {"max_seq_length": (8, MAX_SEQ_LENGTH)})
+        check_bounds(self)
 
 
 def check_label_names(task: str, labels: Sequence[str]) -> None:

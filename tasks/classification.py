@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tasks._encode import encode_pairs
-from tasks.base import Outputs, Task, TaskSettings, check_label_names
+from tasks.base import Outputs, SeqLength, Task, TaskSettings, check_label_names
 from tasks.features import Features
 from tasks.metrics import classification_scores
 
@@ -47,7 +47,7 @@ class ClassificationPrediction:
 class ClassificationSettings(TaskSettings):
     """Length and labels."""
 
-    max_seq_length: int = 128
+    max_seq_length: SeqLength = 128
     labels: tuple[str, ...] = ()
     """In the order of the logits."""
 

@@ -13,15 +13,15 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Literal, get_args
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Annotated, Any, Literal, get_args
 
 from tasks.base import TaskSettings
-from tasks.bounds import MAX_BATCH_TOKENS, MAX_THREADS, check_bounds
 from tasks.machine import VNNI, available_cpus, cpu_flags
 from tasks.providers import CPU, CUDA, OPENVINO, TENSORRT, add_openvino_streams
 from tasks.registry import settings_from_dict, settings_to_dict
+from tasks.schema import Bounds, check_bounds, read_fields
 
 MANIFEST_FILE = "manifest.json"
 FORMAT = 1
@@ -29,6 +29,8 @@ MAX_MANIFEST_BYTES = 16 * 2**20
 """Largest manifest, far above any real one."""
 MAX_DEPTH = 100
 """Deepest nesting of objects and lists, below the limits of readers and writers of JSON."""
+MAX_BATCH_TOKENS = 2**20
+MAX_THREADS = 1024
 Precision = Literal["fp32", "fp16", "int8"]
 
 
@@ -45,17 +47,15 @@ class Execution:
     provider: str = CPU
     provider_options: Mapping[str, str] = field(default_factory=dict, hash=False)
     """Options of the provider, by ONNX Runtime's names."""
-    max_batch_tokens: int = 512
+    max_batch_tokens: Annotated[int, Bounds(least=1, most=MAX_BATCH_TOKENS)] = 512
     """Largest batch in padded tokens."""
-    num_threads: int = 1
+    num_threads: Annotated[int, Bounds(least=1, most=MAX_THREADS)] = 1
     """Cores for one batch. As many batches run at the same time as there are cores for."""
     disabled_optimizers: tuple[str, ...] = ()
     """Graph optimizers of ONNX Runtime to switch off at loading."""
 
     def __post_init__(self) -> None:
-        check_bounds(
-            self, {"max_batch_tokens": (1, MAX_BATCH_TOKENS), "num_threads": (1, MAX_THREADS)}, prefix="execution."
-        )
+        check_bounds(self, named="execution.{}".format)
 
     @property
     def providers(self) -> list[tuple[str, dict[str, str]]]:
@@ -101,9 +101,9 @@ class Manifest:
     task: str
     settings: TaskSettings
     precision: Precision
-    opset: int
-    hidden_size: int
-    vocab_size: int
+    opset: Annotated[int, Bounds(least=1, most=1000)]
+    hidden_size: Annotated[int, Bounds(least=1, most=65_536)]
+    vocab_size: Annotated[int, Bounds(least=1, most=2**24)]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     files: Mapping[str, str]
@@ -118,7 +118,7 @@ class Manifest:
 
     def __post_init__(self) -> None:
         check_precision(self.precision)
-        check_bounds(self, {"opset": (1, 1000), "hidden_size": (1, 65_536), "vocab_size": (1, 2**24)})
+        check_bounds(self)
 
     def to_json(self) -> str:
         """Return the text of `manifest.json`.
@@ -144,13 +144,10 @@ class Manifest:
             raise ValueError(f"not a manifest of format {FORMAT}")
         del values["format"]
         check_json(values)
-        values.setdefault("truncate", False)
-        _check(values, cls)
-        execution = asdict(Execution()) | values["execution"]
-        _check(execution, Execution, prefix="execution.")
-        values["execution"] = Execution(**_with_tuples(execution))
-        values["settings"] = settings_from_dict(values["task"], values["settings"])
-        return cls(**_with_tuples(values))
+        arguments = read_fields(cls, values, optional=("truncate",))
+        arguments["execution"] = Execution(**read_fields(Execution, values["execution"], prefix="execution."))
+        arguments["settings"] = settings_from_dict(values["task"], values["settings"])
+        return cls(**arguments)
 
 
 def check_json(value: Any, *path: str) -> None:
@@ -184,40 +181,3 @@ def _dotted(path: Sequence[str]) -> str:
 
 def _is_utf8(text: str) -> bool:
     return text.encode(errors="replace").decode() == text
-
-
-_KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    "str": ("a string", lambda value: isinstance(value, str)),
-    "Precision": ("a string", lambda value: isinstance(value, str)),
-    "bool": ("true or false", lambda value: isinstance(value, bool)),
-    "int": ("a whole number", lambda value: isinstance(value, int) and not isinstance(value, bool)),
-    "tuple[str, ...]": ("a list of strings", lambda value: isinstance(value, (list, tuple)) and _all_strings(value)),
-    "Mapping[str, str]": (
-        "an object of strings",
-        lambda value: isinstance(value, dict) and _all_strings(value.values()),
-    ),
-    "Mapping[str, Any]": ("an object", lambda value: isinstance(value, dict)),
-    "TaskSettings": ("an object", lambda value: isinstance(value, dict)),
-    "Execution": ("an object", lambda value: isinstance(value, dict)),
-}
-"""For each type of a field: what JSON must hold there, and whether it does."""
-
-
-def _check(values: Mapping[str, Any], record: type, prefix: str = "") -> None:
-    """Raise ValueError for the first key that is unknown, missing or of another kind than the field of `record`."""
-    kinds = {item.name: _KINDS[str(item.type)] for item in fields(record)}
-    if unknown := sorted(values.keys() - kinds.keys()):
-        raise ValueError(f"unknown key `{prefix}{unknown[0]}`")
-    if missing := sorted(kinds.keys() - values.keys()):
-        raise ValueError(f"missing key `{prefix}{missing[0]}`")
-    for key, (kind, fits) in kinds.items():
-        if not fits(values[key]):
-            raise ValueError(f"`{prefix}{key}` must be {kind}: `{values[key]!r}`")
-
-
-def _all_strings(values: Iterable[Any]) -> bool:
-    return all(isinstance(value, str) for value in values)
-
-
-def _with_tuples(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}

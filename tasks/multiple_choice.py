@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tasks._encode import encode_pairs, raise_if_invalid, tokenize_texts
-from tasks.base import InvalidExample, InvalidExamplesError, Outputs, Task, TaskSettings
+from tasks.base import InvalidExample, InvalidExamplesError, Outputs, SeqLength, Task, TaskSettings
 from tasks.classification import softmax
 from tasks.features import Features
 from tasks.metrics import accuracy
@@ -57,7 +57,7 @@ class MultipleChoicePrediction:
 class MultipleChoiceSettings(TaskSettings):
     """Length."""
 
-    max_seq_length: int = 128
+    max_seq_length: SeqLength = 128
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from typing import Any
 
 from tasks.base import AnyTask, TaskSettings
@@ -13,6 +12,7 @@ from tasks.embedding import Embedding
 from tasks.masked_lm import MaskedLM
 from tasks.multiple_choice import MultipleChoice
 from tasks.regression import Regression
+from tasks.schema import read_fields
 from tasks.spans import Spans
 from tasks.tagging import Tagging
 from tasks.tokenizer import Tokenizer
@@ -43,22 +43,4 @@ def settings_from_dict(name: str, values: Mapping[str, Any]) -> TaskSettings:
     if not isinstance(values, Mapping):
         raise ValueError(f"settings of task `{name}` must be an object: `{values!r}`")
     settings_type = TASKS[name].settings_type
-    known = {field.name: field for field in fields(settings_type)}
-    unknown = [key for key in values if key not in known]
-    if unknown:
-        raise ValueError(f"unknown setting of task `{name}`: `{unknown[0]}` (known: {', '.join(known)})")
-    converted = {key: _convert(key, value, known[key].default) for key, value in values.items()}
-    return settings_type(**converted)
-
-
-def _convert(key: str, value: Any, default: Any) -> Any:
-    if isinstance(default, tuple):
-        if isinstance(value, (list, tuple)) and all(isinstance(item, str) for item in value):
-            return tuple(value)
-        raise ValueError(f"setting `{key}` must be a list of strings: `{value!r}`")
-    wanted = (int, float) if isinstance(default, float) else type(default)
-    if not isinstance(value, wanted) or (isinstance(value, bool) and not isinstance(default, bool)):
-        raise ValueError(f"setting `{key}` must be of type {type(default).__name__}: `{value!r}`")
-    if isinstance(default, float) and not abs(value) <= sys.float_info.max:
-        raise ValueError(f"setting `{key}` must be a finite number")
-    return type(default)(value)
+    return settings_type(**read_fields(settings_type, values, prefix="settings."))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from tasks._encode import encode_pairs
-from tasks.base import Outputs, Task, TaskSettings
+from tasks.base import Outputs, SeqLength, Task, TaskSettings
 from tasks.features import Features
 from tasks.metrics import regression_scores
+from tasks.schema import Bounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,16 +26,11 @@ class RegressionExample:
 class RegressionSettings(TaskSettings):
     """Length, and mean and deviation of the labels. The network's outputs are in the unit of the labels."""
 
-    max_seq_length: int = 128
+    max_seq_length: SeqLength = 128
     label_mean: float = 0.0
     """Mean of the labels in training; 0 if unknown."""
-    label_deviation: float = 1.0
+    label_deviation: Annotated[float, Bounds(above=0)] = 1.0
     """Standard deviation of the labels in training, to judge errors by; 1 if unknown or constant."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.label_deviation <= 0:
-            raise ValueError(f"label_deviation must be above 0: `{self.label_deviation}`")
 
 
 @dataclass(frozen=True)

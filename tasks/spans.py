@@ -13,17 +13,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
 from tasks._encode import check_length, raise_if_invalid, tokenize_texts
-from tasks.base import InvalidExample, Outputs, Task, TaskSettings
-from tasks.bounds import MAX_SEQ_LENGTH, check_bounds
+from tasks.base import MAX_SEQ_LENGTH, InvalidExample, Outputs, SeqLength, Task, TaskSettings
 from tasks.classification import softmax
 from tasks.features import Features
 from tasks.languages import written_without_spaces
 from tasks.metrics import squad_example_scores, squad_scores
+from tasks.schema import Bounds
 from tasks.tokenizer import Tokens, include_combining_marks
 from tasks.windows import max_context_owner, window_bounds
 
@@ -91,6 +91,7 @@ class SpanPrediction:
         return self.spans[0].text if self.has_answer else ""
 
 
+TokenCount = Annotated[int, Bounds(least=1, most=MAX_SEQ_LENGTH)]
 MAX_N_BEST = 1000
 """Largest `n_best_size`; its square is the number of spans ranked in each window."""
 
@@ -99,14 +100,14 @@ MAX_N_BEST = 1000
 class SpanSettings(TaskSettings):
     """Lengths, windows and choice of spans; the defaults are those of the reference code."""
 
-    max_seq_length: int = 384
-    doc_stride: int = 128
+    max_seq_length: SeqLength = 384
+    doc_stride: TokenCount = 128
     """Tokens from the start of one window to the start of the next."""
-    max_query_length: int = 64
+    max_query_length: TokenCount = 64
     """Longest question in tokens."""
-    max_answer_length: int = 30
+    max_answer_length: TokenCount = 30
     """Longest answer in tokens."""
-    n_best_size: int = 20
+    n_best_size: Annotated[int, Bounds(least=1, most=MAX_N_BEST)] = 20
     """Number of start and of end positions tried in each window, and of spans returned."""
     unanswerable: bool = False
     """True if the model was trained on unanswerable questions (SQuAD v2.0)."""
@@ -115,8 +116,6 @@ class SpanSettings(TaskSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        lengths = dict.fromkeys(("doc_stride", "max_query_length", "max_answer_length"), (1, MAX_SEQ_LENGTH))
-        check_bounds(self, lengths | {"n_best_size": (1, MAX_N_BEST)})
         if self.max_query_length + 4 > self.max_seq_length:
             raise ValueError(
                 f"max_query_length `{self.max_query_length}` leaves no room for a context in "

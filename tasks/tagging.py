@@ -9,20 +9,23 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import accumulate
-from typing import Any, ClassVar, overload
+from typing import Annotated, Any, ClassVar, overload
 
 import numpy as np
 
 from tasks._encode import EMPTY, NOT_UTF8, check_length, is_utf8, raise_if_invalid
-from tasks.base import InvalidExample, Outputs, Task, TaskSettings, check_label_names
-from tasks.bounds import MAX_SEQ_LENGTH, MAX_STRICT_LABELS, check_bounds
+from tasks.base import MAX_SEQ_LENGTH, InvalidExample, Outputs, SeqLength, Task, TaskSettings, check_label_names
 from tasks.classification import softmax
 from tasks.features import Features
 from tasks.joined_words import joining_rules
 from tasks.metrics import tagging_scores
+from tasks.schema import Bounds
 from tasks.tags import best_tags, chunks
 from tasks.tokenizer import Tokenizer
 from tasks.windows import max_context_owner
+
+MAX_STRICT_LABELS = 2048
+"""Most labels of strict tagging, which needs a table of all pairs of labels."""
 
 
 class Offsets(Sequence[tuple[int, int]]):
@@ -129,10 +132,10 @@ class TaggingPrediction:
 class TaggingSettings(TaskSettings):
     """Length, tags and windows, and rules for dividing running text into words."""
 
-    max_seq_length: int = 128
+    max_seq_length: SeqLength = 128
     labels: tuple[str, ...] = ()
     """In the order of the logits."""
-    doc_stride: int = 0
+    doc_stride: Annotated[int, Bounds(least=0, most=MAX_SEQ_LENGTH)] = 0
     """Tokens from the start of one window to the start of the next; 0 for windows that do not overlap."""
     strict: bool = False
     """True if `I-`, `E-`, `M-` and `L-` only continue an entity of their type, as in IOB2 and IOBES. A sentence then
@@ -148,9 +151,6 @@ class TaggingSettings(TaskSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_label_names("tagging", self.labels)
-        if self.doc_stride < 0:
-            raise ValueError(f"doc_stride must not be negative: `{self.doc_stride}`")
-        check_bounds(self, {"doc_stride": (0, MAX_SEQ_LENGTH)})
         joining_rules(self.joined_marks, self.joined_words)
         if (self.strict or self.strict_ends) and len(self.labels) > MAX_STRICT_LABELS:
             raise ValueError(f"strict tagging can have at most {MAX_STRICT_LABELS} labels, not `{len(self.labels)}`")

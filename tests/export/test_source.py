@@ -196,7 +196,7 @@ def test_what_cannot_be_exported_is_refused_in_one_line(tmp_path, save_checkpoin
     ("settings", "message"),
     [
         ({"max_seq_length": 41}, "max_seq_length `41` is more than the 40 positions"),
-        ({"doc_stride": 4}, "unknown setting of task `embedding`: `doc_stride`"),
+        ({"doc_stride": 4}, "unknown key `settings.doc_stride`"),
     ],
 )
 def test_wrong_settings_are_refused(checkpoints, settings, message):

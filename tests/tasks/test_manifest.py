@@ -105,20 +105,26 @@ def nested(depth):
     ("changes", "message"),
     [
         ({"precision": "fp8"}, "unknown precision: `fp8` (one of: fp32, fp16, int8)"),
-        ({"hidden_size": 0}, "hidden_size must be at least 1: `0`"),
-        ({"hidden_size": 2**40}, "hidden_size must be at most 65536: `1099511627776`"),
-        ({"vocab_size": 2**40}, "vocab_size must be at most 16777216: `1099511627776`"),
-        ({"opset": 10**30}, "opset must be at most 1000: `1" + "0" * 30),
-        ({"settings": {"max_seq_length": 50_000_000}}, "max_seq_length must be at most 65536: `50000000`"),
+        ({"hidden_size": 0}, "hidden_size must be at least 1 and at most 65536: `0`"),
+        ({"hidden_size": 2**40}, "hidden_size must be at least 1 and at most 65536: `1099511627776`"),
+        ({"vocab_size": 2**40}, "vocab_size must be at least 1 and at most 16777216: `1099511627776`"),
+        ({"opset": 10**30}, "opset must be at least 1 and at most 1000: `1" + "0" * 30),
+        (
+            {"settings": {"max_seq_length": 50_000_000}},
+            "max_seq_length must be at least 8 and at most 65536: `50000000`",
+        ),
         (
             {"execution": {"max_batch_tokens": 10**9}},
-            "execution.max_batch_tokens must be at most 1048576",
+            "execution.max_batch_tokens must be at least 1 and at most 1048576",
         ),
-        ({"execution": {"num_threads": 2000}}, "execution.num_threads must be at most 1024: `2000`"),
-        ({"execution": {"max_batch_tokens": -5}}, "execution.max_batch_tokens must be at least 1: `-5`"),
+        ({"execution": {"num_threads": 2000}}, "execution.num_threads must be at least 1 and at most 1024: `2000`"),
+        (
+            {"execution": {"max_batch_tokens": -5}},
+            "execution.max_batch_tokens must be at least 1 and at most 1048576: `-5`",
+        ),
         ({"scores": {"dev": {"pearson": float("nan")}}}, "scores.dev.pearson must be a finite number: `nan`"),
         ({"settings": {"null_threshold": float("inf")}}, "settings.null_threshold must be a finite number: `inf`"),
-        ({"settings": {"null_threshold": 10**400}}, "setting `null_threshold` must be a finite number"),
+        ({"settings": {"null_threshold": 10**400}}, "`settings.null_threshold` must be a finite number"),
         ({"outputs": ["\ud800"]}, r"outputs cannot be written as UTF-8: '\ud800'"),
         ({"provenance": {"\ud800": 1}}, r"a key of provenance cannot be written as UTF-8: '\ud800'"),
         ({"\ud800": 1}, r"a key cannot be written as UTF-8: '\ud800'"),
@@ -282,7 +288,7 @@ def test_provider_options_are_read_as_written(directory):
 def test_wrong_task_and_settings(directory):
     """The task and the setting are named."""
     change(directory, settings={"poling": "cls"})
-    assert "unknown setting of task `spans`: `poling`" in error_of(directory)
+    assert "unknown key `settings.poling`" in error_of(directory)
 
     change(directory, task="sentiment")
     assert "unknown task: `sentiment`" in error_of(directory)

@@ -57,26 +57,30 @@ WRONG = [
     ("sentiment", {}, r"unknown task: `sentiment` \(one of: embedding, classification, spans, masked-lm, regr"),
     (["spans"], {}, "unknown task"),
     ("embedding", [], r"settings of task `embedding` must be an object: `\[\]`"),
-    ("embedding", {"poling": "cls"}, r"unknown setting of task `embedding`: `poling` \(known: max_seq_length, pooling"),
-    ("embedding", {"max_seq_length": "128"}, "`max_seq_length` must be of type int: `'128'`"),
-    ("embedding", {"max_seq_length": 128.0}, r"`max_seq_length` must be of type int: `128\.0`"),
-    ("embedding", {"max_seq_length": True}, "`max_seq_length` must be of type int: `True`"),
-    ("embedding", {"max_seq_length": None}, "`max_seq_length` must be of type int: `None`"),
-    ("embedding", {"max_seq_length": 7}, "max_seq_length must be at least 8: `7`"),
-    ("embedding", {"normalize": 1}, "`normalize` must be of type bool: `1`"),
+    ("embedding", {"poling": "cls"}, r"unknown key `settings.poling` \(known: max_seq_length, pooling, normalize\)"),
+    ("embedding", {"max_seq_length": "128"}, "`settings.max_seq_length` must be a whole number: `'128'`"),
+    ("embedding", {"max_seq_length": 128.0}, r"`settings.max_seq_length` must be a whole number: `128\.0`"),
+    ("embedding", {"max_seq_length": True}, "`settings.max_seq_length` must be a whole number: `True`"),
+    ("embedding", {"max_seq_length": None}, "`settings.max_seq_length` must be a whole number: `None`"),
+    ("embedding", {"max_seq_length": 7}, "max_seq_length must be at least 8 and at most 65536: `7`"),
+    ("embedding", {"normalize": 1}, "`settings.normalize` must be true or false: `1`"),
     ("embedding", {"pooling": "max"}, "unknown pooling: `max`"),
-    ("spans", {"null_threshold": "0"}, "`null_threshold` must be of type float: `'0'`"),
-    ("spans", {"null_threshold": False}, "`null_threshold` must be of type float: `False`"),
-    ("spans", {"null_threshold": float("nan")}, "`null_threshold` must be a finite number"),
-    ("spans", {"null_threshold": float("-inf")}, "`null_threshold` must be a finite number"),
-    ("spans", {"null_threshold": 10**400}, "`null_threshold` must be a finite number"),
-    ("spans", {"doc_stride": 0}, "doc_stride must be at least 1: `0`"),
+    ("spans", {"null_threshold": "0"}, "`settings.null_threshold` must be a finite number: `'0'`"),
+    ("spans", {"null_threshold": False}, "`settings.null_threshold` must be a finite number: `False`"),
+    ("spans", {"null_threshold": float("nan")}, "`settings.null_threshold` must be a finite number"),
+    ("spans", {"null_threshold": float("-inf")}, "`settings.null_threshold` must be a finite number"),
+    ("spans", {"null_threshold": 10**400}, "`settings.null_threshold` must be a finite number"),
+    ("spans", {"doc_stride": 0}, "doc_stride must be at least 1 and at most 65536: `0`"),
     *(
-        ("spans", {name: 70_000}, f"{name} must be at most 65536: `70000`")
+        ("spans", {name: 70_000}, rf"{name} must be at least \d and at most 65536: `70000`")
         for name in ("max_seq_length", "doc_stride", "max_query_length", "max_answer_length")
     ),
-    ("spans", {"n_best_size": 1001}, "n_best_size must be at most 1000: `1001`"),
-    ("tagging", {"labels": ["O", "X"], "doc_stride": 70_000}, "doc_stride must be at most 65536: `70000`"),
+    ("spans", {"n_best_size": 1001}, "n_best_size must be at least 1 and at most 1000: `1001`"),
+    (
+        "tagging",
+        {"labels": ["O", "X"], "doc_stride": 70_000},
+        "doc_stride must be at least 0 and at most 65536: `70000`",
+    ),
     (
         "tagging",
         {"labels": list(map(str, range(3000))), "strict": True},
@@ -86,8 +90,8 @@ WRONG = [
     ("classification", {"labels": ["a", "b" * 2000]}, "must have at most 1024 characters: `bbb"),
     ("classification", {}, "at least two labels"),
     ("tagging", {"labels": ["O"]}, "tagging needs at least two labels, each once"),
-    ("classification", {"labels": "no"}, "`labels` must be a list of strings: `'no'`"),
-    ("classification", {"labels": [0, 1]}, r"`labels` must be a list of strings: `\[0, 1\]`"),
+    ("classification", {"labels": "no"}, "`settings.labels` must be a list of strings: `'no'`"),
+    ("classification", {"labels": [0, 1]}, r"`settings.labels` must be a list of strings: `\[0, 1\]`"),
 ]
 
 

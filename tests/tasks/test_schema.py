@@ -1,0 +1,110 @@
+"""JSON values and numbers are checked against the types of fields."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypedDict
+
+import pytest
+
+from tasks.schema import Bounds, check_bounds, describe, fits, read_fields, read_value
+
+
+class Machine(TypedDict):
+    cpu: str
+    cores: int
+
+
+@dataclass(frozen=True)
+class Inner:
+    name: str = "a"
+    sizes: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Record:
+    count: Annotated[int, Bounds(least=1, most=9)]
+    rate: float = 0.5
+    rates: tuple[Annotated[float, Bounds(above=0)], ...] = ()
+    limit: Annotated[int, Bounds(below=5)] | None = None
+    inner: Inner = field(default_factory=Inner)
+
+
+VALUES = [
+    (bool, True, 1, "true or false"),
+    (int, 3, True, "a whole number"),
+    (int, -3, 3.0, "a whole number"),
+    (float, 3, "3", "a finite number"),
+    (float, 0.5, float("nan"), "a finite number"),
+    (float, -1.0, 10**400, "a finite number"),
+    (float, 1.0, False, "a finite number"),
+    (str, "", None, "a string"),
+    (Path, "a/b", 5, "a string"),
+    (Literal["a", "b"], "c", 1, "a string"),
+    (tuple[str, ...], ["a"], "a", "a list of strings"),
+    (list[int], [], [True], "a list of whole numbers"),
+    (Mapping[str, str], {"a": "b"}, {"a": 1}, "an object of strings"),
+    (dict[str, Any], {"a": 1}, [], "an object"),
+    (int | None, None, "a", "a whole number or null"),
+    (Annotated[int, "unit"], 1, 1.5, "a whole number"),
+    (Machine, {"cpu": "x", "cores": 2, "gpu": "y"}, {"cpu": "x"}, "an object with `cpu`, `cores`"),
+    (Machine, {"cpu": "x", "cores": 2}, {"cpu": "x", "cores": "2"}, "an object with `cpu`, `cores`"),
+    (Inner, {"unknown": 1}, "a", "an object"),
+]
+
+
+@pytest.mark.parametrize(("hint", "right", "wrong", "words"), VALUES)
+def test_values_of_each_type(hint, right, wrong, words):
+    """A value of the type is accepted; another is refused with the expected type."""
+    assert fits(right, hint)
+    assert not fits(wrong, hint)
+    assert describe(hint) == words
+    with pytest.raises(ValueError, match=r"`a\.b` must be ") as caught:
+        read_value(wrong, hint, "a.b")
+    assert str(caught.value).startswith(f"`a.b` must be {words}: `{repr(wrong)[:60]}")
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"count": 1, "cout": 2}, r"unknown key `x\.cout` \(known: count, rate, rates, limit, inner\)"),
+        ({"rate": 1}, r"missing key `x\.count`"),
+        ({"count": "1"}, r"`x\.count` must be a whole number: `'1'`"),
+        ({"count": 1, "inner": {"sizes": ["a"]}}, r"`x\.inner\.sizes` must be a list of whole numbers: `\['a'\]`"),
+    ],
+)
+def test_wrong_objects(values, message):
+    """The path of the key that is wrong is named."""
+    with pytest.raises(ValueError, match=message):
+        read_fields(Record, values, prefix="x.")
+
+
+def test_values_are_converted():
+    """Lists become tuples, and whole numbers floats where the field is one."""
+    found = read_fields(Record, {"count": 1, "rate": 2, "rates": [1, 2.5]})
+
+    assert found == {"count": 1, "rate": 2.0, "rates": (1.0, 2.5)}
+    assert [type(value) for value in (found["rate"], *found["rates"])] == [float] * 3
+
+
+def test_fields_that_may_be_missing():
+    """By default those with a default value, otherwise only the given ones."""
+    assert read_fields(Record, {"count": 1}) == {"count": 1}
+    with pytest.raises(ValueError, match="missing key `rate`"):
+        read_fields(Record, {"count": 1}, optional=("rates", "limit", "inner"))
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        (Record(0), "count must be at least 1 and at most 9: `0`"),
+        (Record(1, rate=float("inf")), "rate must be finite: `inf`"),
+        (Record(1, rates=(0.5, 0.0)), "rates must be above 0: `0.0`"),
+        (Record(1, limit=5), "limit must be below 5: `5`"),
+    ],
+)
+def test_numbers_out_of_bounds(record, message):
+    """The first number that is out of bounds is named, by the name that the caller chooses."""
+    check_bounds(Record(9, rates=(0.1,), limit=None))
+    with pytest.raises(ValueError, match=f"^--{message}"):
+        check_bounds(record, named="--{}".format)
