@@ -1,4 +1,4 @@
-"""A server that grows, for the check of memory to find: it keeps every request that it has answered.
+"""Server with a memory leak, for the memory check to find: it keeps every request that it has answered.
 
     python -m benchmarks.growing_server models
 
@@ -10,19 +10,19 @@ from __future__ import annotations
 import sys
 
 from serving.__main__ import main
+from serving.core.endpoint import Reply
 from serving.core.scheduler import JobResult
-from serving.core.service import Reply
-from serving.endpoints.work import Work
+from serving.endpoints.base import TextInference
 
-_reply = Work.reply
-_kept: list[Work] = []
+_reply = TextInference.reply
+_kept: list[TextInference] = []
 
 
-def _keep(work: Work, done: JobResult) -> Reply:
-    _kept.append(work)
-    return _reply(work, done)
+def _keep(inference: TextInference, done: JobResult) -> Reply:
+    _kept.append(inference)
+    return _reply(inference, done)
 
 
 if __name__ == "__main__":
-    Work.reply = _keep  # type: ignore[assignment, method-assign]
+    TextInference.reply = _keep  # type: ignore[assignment, method-assign]
     sys.exit(main())

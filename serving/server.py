@@ -16,15 +16,15 @@ from serving.core.bearer_tokens import BearerTokens
 from serving.core.budget import Budget
 from serving.core.cache import ReplyCache
 from serving.core.calls import Call
-from serving.core.limits import Limits
+from serving.core.limits import RequestLimits
 from serving.core.metrics import Metrics
 from serving.core.models import Model, Models, load_model
 from serving.core.repository import Repository
 from serving.core.scheduler import Scheduler
-from serving.core.service import Servicer
-from serving.grpc_api.encoder import METHODS, SERVICE, Encoder
+from serving.core.service import InferenceService
+from serving.grpc_api.encoder import METHODS, SERVICE, encoder_handlers
 from serving.grpc_api.health import NOT_SERVING, SERVING, HealthServicer
-from serving.grpc_api.interceptor import Gate
+from serving.grpc_api.interceptor import Interceptor
 from serving.grpc_api.listening import (
     channel_options,
     check_free,
@@ -33,10 +33,12 @@ from serving.grpc_api.listening import (
     url_host,
     warn_of_plain_text,
 )
-from serving.grpc_api.receiving import Receiving
+from serving.grpc_api.messages import Messages
+from serving.grpc_api.receiving import Receiver
 from serving.grpc_api.rpc_metrics import RpcMetrics
 from serving.grpc_api.status import SERVER_FAULTS, trace_attributes
 from serving.grpc_api.tls import Certificates, TlsFiles
+from serving.grpc_api.unread import UnreadReplies
 from serving.open_inference import service as open_inference
 from serving.open_inference.service import OpenInference
 from serving.process import streams
@@ -85,7 +87,7 @@ class Server:
         self._metrics_host = settings.metrics_host or settings.host
         self._health = HealthServicer()
         self._traces = Traces(settings.trace_endpoint, settings.trace_sample) if settings.trace_endpoint else None
-        self._grpc = grpc.aio.server(options=list(channel_options(settings)), interceptors=[self._gate()])
+        self._grpc = grpc.aio.server(options=list(channel_options(settings)), interceptors=[self._interceptor()])
         self._scheduler = Scheduler(
             workers=settings.workers,
             observer=self.metrics,
@@ -93,8 +95,8 @@ class Server:
             max_run_s=settings.max_run_s,
         )
         cache: ReplyCache[Model] | None = ReplyCache(settings.cache_bytes) if settings.cache_bytes else None
-        limits = Limits(settings.max_texts, settings.max_chars)
-        self._servicer = Servicer(self._scheduler, self.metrics, limits, cache)
+        limits = RequestLimits(settings.max_texts, settings.max_chars)
+        self._service = InferenceService(self._scheduler, self.metrics, limits, cache)
         self._repository = Repository(
             settings.models_dir,
             partial(
@@ -122,26 +124,31 @@ class Server:
         """Problem of the workers; empty if there is none."""
         self._metrics_server: MetricsServer | None = None
 
-    def _gate(self) -> Gate:
+    def _interceptor(self) -> Interceptor:
         settings = self.settings
-        half = settings.buffer_bytes // 2
         observers: list[Callable[[Call], None]] = [CallLog(settings.log_calls)]
         if self._traces:
             observers.append(self._traces.observer(trace_attributes, SERVER_FAULTS))
-        return Gate(
+        return Interceptor(
             self.metrics,
             RpcMetrics(self.metrics.registry, {SERVICE: METHODS, open_inference.SERVICE: open_inference.METHODS}),
+            self._messages(),
             tokens=BearerTokens(settings.tokens_file) if settings.tokens_file else None,
             open_health=settings.open_health,
             max_concurrent_per_client=settings.max_concurrent_per_client,
-            max_request_bytes=settings.max_request_bytes,
-            receiving=Receiving(
-                half, max_message_bytes(settings), settings.receive_s, lambda _: self.metrics.refused("receiving")
-            ),
-            budget=Budget(half),
-            patience_s=settings.keepalive_timeout_s,
             observers=observers,
         )
+
+    def _messages(self) -> Messages:
+        """Half of the memory for messages is for those on their way, half for requests and unread replies."""
+        settings = self.settings
+        half = settings.buffer_bytes // 2
+        receiver = Receiver(
+            half, max_message_bytes(settings), settings.receive_s, lambda _: self.metrics.refused("receiving")
+        )
+        budget = Budget(half)
+        unread = UnreadReplies(budget, settings.keepalive_timeout_s)
+        return Messages(receiver, budget, unread, settings.max_request_bytes)
 
     async def start(self) -> None:
         """Listen. Until `load` has ended, the health status is NOT_SERVING and calls are refused.
@@ -156,7 +163,7 @@ class Server:
         services = (SERVICE, open_inference.SERVICE, HEALTH_SERVICE, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(services, self._grpc)
         self._grpc.add_generic_rpc_handlers(
-            (Encoder(self._servicer).handlers(), OpenInference(self._servicer, self._is_healthy).handlers())
+            (encoder_handlers(self._service), OpenInference(self._service, self._is_healthy).handlers())
         )
         certificates = self._certificates()
         self.port = listen(self._grpc, self.settings, certificates)
@@ -179,7 +186,7 @@ class Server:
             OSError: when the directory cannot be read.
         """
         await self._repository.load(parallel=self.settings.workers, strict=self.settings.strict)
-        self._servicer.unavailable = None
+        self._service.unavailable = None
         self._publish(self._repository.models)
         self._tasks.append(asyncio.create_task(self._repository.watch(self.settings.poll_s)))
         self._tasks.append(asyncio.create_task(trim_memory()))
@@ -199,20 +206,20 @@ class Server:
             if (problem := self._scheduler.check_workers()) != self._worker_problem:
                 self._worker_problem = problem
                 logger.log(logging.ERROR if problem else logging.INFO, "workers: %s", problem or "recovered")
-                self._publish(self._servicer.models)
+                self._publish(self._service.models)
 
     @property
     def is_busy(self) -> bool:
         """True while a thread reads storage, loads a model or decodes a request: these cannot be interrupted."""
-        return self._repository.is_busy or self._servicer.is_busy
+        return self._repository.is_busy or self._service.is_busy
 
     @property
     def health_problem(self) -> str:
         """Reason why the health status of the server is NOT_SERVING; empty if it is SERVING. Thread-safe."""
         if self._health.serving.get("", False):
             return ""
-        if self._servicer.unavailable or self._worker_problem:
-            return self._servicer.unavailable or self._worker_problem
+        if self._service.unavailable or self._worker_problem:
+            return self._service.unavailable or self._worker_problem
         return "no model is loaded"
 
     def reload(self) -> None:
@@ -225,7 +232,7 @@ class Server:
         Args:
             grace_s: seconds after which running calls are cancelled.
         """
-        self._servicer.unavailable = "the server is draining"
+        self._service.unavailable = "the server is draining"
         self._health.drain()
         for task in self._tasks:
             task.cancel()
@@ -238,8 +245,8 @@ class Server:
     async def _settle(self, limit_s: float) -> float:
         """Wait until no new calls come, at most `limit_s` seconds; return the seconds waited."""
         started_s, num_calls = time.monotonic(), -1
-        while num_calls != self._servicer.num_calls and time.monotonic() - started_s < limit_s:
-            num_calls = self._servicer.num_calls
+        while num_calls != self._service.num_calls and time.monotonic() - started_s < limit_s:
+            num_calls = self._service.num_calls
             await asyncio.sleep(min(QUIET_S, limit_s))
         return time.monotonic() - started_s
 
@@ -251,7 +258,7 @@ class Server:
             metrics_url=f"http://{url_host(self._metrics_host)}:{self.metrics_port}/metrics",
             metrics_port=self.metrics_port,
             tls=self.settings.tls_cert is not None,
-            models=self._servicer.models.names,
+            models=self._service.models.names,
         )
 
     def _serve_metrics(self, port: int) -> int:
@@ -266,10 +273,10 @@ class Server:
 
     def _publish(self, models: Models) -> None:
         """Serve these models and publish their health. A model is healthy if one version is; so is the server."""
-        self._servicer.publish(models)
+        self._service.publish(models)
         healthy = {"": False, SERVICE: False, open_inference.SERVICE: False}
         for item in models.versions:
-            serves = bool(item.model) and not self._servicer.unavailable and not self._worker_problem
+            serves = bool(item.model) and not self._service.unavailable and not self._worker_problem
             for service in ("", SERVICE, open_inference.SERVICE, f"{SERVICE}/{item.name}", f"{SERVICE}/{item}"):
                 healthy[service] = healthy.get(service, False) or serves
         self._health.publish({service: SERVING if serves else NOT_SERVING for service, serves in healthy.items()})
@@ -279,7 +286,7 @@ class Server:
 
     def _close(self) -> None:
         self._scheduler.close()
-        self._servicer.close()
+        self._service.close()
         if self._metrics_server:
             self._metrics_server.close()
         if self._traces:

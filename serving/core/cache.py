@@ -1,4 +1,4 @@
-"""Replies that are sent again to who asks exactly the same. Knows neither gRPC nor models."""
+"""Cache of replies, for clients that repeat exactly the same request. Knows no protocol and no models."""
 
 from __future__ import annotations
 
@@ -8,73 +8,73 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 OVERHEAD_BYTES = 300
-"""What an entry takes beside its reply (measured)."""
+"""Memory of an entry besides its reply (measured)."""
 
 M = TypeVar("M")
 
 
 @dataclass(frozen=True, slots=True)
-class Known(Generic[M]):
-    """A reply, and what is told of each call that gets it."""
+class CachedReply(Generic[M]):
+    """A reply, and what is recorded for each call that gets it."""
 
     model: M
-    """What computed it."""
+    """Model that computed it."""
     num_inputs: int
     num_tokens: int
-    reply: bytes
+    data: bytes
 
     @property
     def num_bytes(self) -> int:
-        """Memory that it takes."""
-        return OVERHEAD_BYTES + len(self.reply)
+        """Memory of the entry."""
+        return OVERHEAD_BYTES + len(self.data)
 
 
 class ReplyCache(Generic[M]):
-    """Replies by request, at most so many bytes of them: the one not asked for longest goes first."""
+    """Least-recently-used cache of replies by request, bounded in bytes."""
 
     def __init__(self, capacity_bytes: int) -> None:
         self.num_bytes = 0
-        """Memory that its entries take."""
+        """Memory of all entries."""
         self._capacity_bytes = capacity_bytes
-        self._entries: OrderedDict[bytes, Known[M]] = OrderedDict()
+        self._entries: OrderedDict[bytes, CachedReply[M]] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def get(self, key: bytes) -> Known[M] | None:
-        """What is known of a request; None where nothing is."""
-        if known := self._entries.get(key):
+    def get(self, key: bytes) -> CachedReply[M] | None:
+        """Return the reply to a request; None if it is not cached."""
+        if cached := self._entries.get(key):
             self._entries.move_to_end(key)
-        return known
+        return cached
 
-    def put(self, key: bytes, known: Known[M]) -> int:
-        """Keep a reply, unless it alone is too large.
+    def put(self, key: bytes, cached: CachedReply[M]) -> int:
+        """Store a reply, unless it alone exceeds the capacity.
 
         Returns:
-            How many others had to go.
+            Number of entries that were evicted.
         """
-        if known.num_bytes > self._capacity_bytes:
+        if cached.num_bytes > self._capacity_bytes:
             return 0
         self._drop(key)
-        self._entries[key] = known
-        self.num_bytes += known.num_bytes
+        self._entries[key] = cached
+        self.num_bytes += cached.num_bytes
         count = len(self._entries)
         while self.num_bytes > self._capacity_bytes:
             self._drop(next(iter(self._entries)))
         return count - len(self._entries)
 
     def clear(self) -> None:
-        """Forget all: a request may mean another model from now on."""
+        """Remove all entries, since the models have changed."""
         self._entries.clear()
         self.num_bytes = 0
 
     def _drop(self, key: bytes) -> None:
-        if known := self._entries.pop(key, None):
-            self.num_bytes -= known.num_bytes
+        if cached := self._entries.pop(key, None):
+            self.num_bytes -= cached.num_bytes
 
 
 def request_key(path: str, raw: bytes) -> bytes:
-    """What tells requests apart: the method and every byte of the message."""
+    """Return the cache key of a request: a digest of the method and every byte of the message."""
     digest = hashlib.sha256(path.encode())
     digest.update(b"\0")
     digest.update(raw)

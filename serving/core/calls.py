@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from serving.core.job import Origin
@@ -29,11 +29,14 @@ class Call:
     path: str
     """Service and method: `/bertline.v1.Encoder/Embed`."""
     request_id: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """Headers (metadata in gRPC), with lower-case names."""
+    authorizations: Sequence[str] = ()
+    """All values of the header `authorization`."""
     client: str = ""
     """Digest of the bearer token; empty without tokens."""
     trace_context: dict[str, str] = field(default_factory=dict)
     """Headers `traceparent` and `tracestate`, if they came."""
-    refusal: Exception | None = None
     started_s: float = field(default_factory=time.monotonic)
     is_bulk: bool = False
     """True if the call gives way to interactive calls (header `priority`)."""

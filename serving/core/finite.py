@@ -1,4 +1,4 @@
-"""Check that outputs of models are finite: weights that are damaged, or too large for fp16, give NaN and infinities."""
+"""Check that outputs of models are finite. Damaged weights, or weights too large for fp16, give NaN and infinities."""
 
 from __future__ import annotations
 
@@ -16,13 +16,16 @@ from tasks.multiple_choice import MultipleChoice
 from tasks.regression import Regression
 
 
-def check_outputs(model: Model, outputs: Sequence[Outputs], place: str) -> None:
-    """Check the outputs of a model for the sequences of one input, before they are decoded.
+def check_outputs(model: Model, outputs: Sequence[Outputs], path: str) -> None:
+    """Check the outputs of a model for one input, before they are decoded.
+
+    Two tasks are checked after decoding instead (`check_prediction`): masked LM, of whose hundred thousand numbers per
+    token few are used, and embedding, whose prediction holds all numbers.
 
     Args:
-        outputs: not checked for masked language models, which give a hundred thousand numbers a token of which few are
-            used, nor for embeddings, where all numbers come back in the prediction.
-        place: path of the input in the request.
+        model: model that computed the outputs.
+        outputs: outputs for each sequence of the input.
+        path: path of the input in the request.
 
     Raises:
         UnusableOutputError: as `check_arrays`.
@@ -30,42 +33,44 @@ def check_outputs(model: Model, outputs: Sequence[Outputs], place: str) -> None:
     if model.task.name in (MaskedLM.name, Embedding.name):
         return
     arrays = [array for output in outputs for array in output.values()]
-    if model.task.name == MultipleChoice.name:  # one number a choice
+    if model.task.name == MultipleChoice.name:  # one number for each choice
         arrays = [np.concatenate([array.ravel() for array in arrays])]
-    check_arrays(model, arrays, place)
+    check_arrays(model, arrays, path)
 
 
-def check_prediction(model: Model, task: AnyTask, prediction: Any, place: str) -> None:
+def check_prediction(model: Model, task: AnyTask, prediction: Any, path: str) -> None:
     """Check a decoded prediction.
 
     Args:
-        task: the model's, with what the request asks for.
-        place: path of the input in the request.
+        model: model that computed it.
+        task: task of the model, with the options of the request.
+        prediction: what the task decoded.
+        path: path of the input in the request.
 
     Raises:
-        UnusableOutputError: when something is NaN or infinite, or a vector that is to have length 1 has none.
+        UnusableOutputError: when a number is NaN or infinite, or a vector of zeros cannot be normalised.
     """
     if task.name == MaskedLM.name:
-        check_arrays(model, [prediction.log_probs], place)
+        check_arrays(model, [prediction.log_probs], path)
     elif task.name == Embedding.name:
-        if 0 < float(prediction @ prediction) < np.inf:  # so all of it is finite: the common case, in one step
+        if 0 < float(prediction @ prediction) < np.inf:  # then all numbers are finite; one step for the common case
             return
-        check_arrays(model, [prediction], place)
+        check_arrays(model, [prediction], path)
         if task.settings.normalize and not prediction.any():
-            raise _error(model, place, "a vector of zeros, which cannot have length 1")
+            raise _error(model, path, "a vector of zeros, which cannot have length 1")
 
 
-def check_arrays(model: Model, arrays: Iterable[np.ndarray], place: str) -> None:
-    """Check outputs of a model.
+def check_arrays(model: Model, arrays: Iterable[np.ndarray], path: str) -> None:
+    """Check arrays that a model computed for one input.
 
     Raises:
-        UnusableOutputError: when something is NaN or infinite; a logit may be negative infinity, which is a score of 0,
-            beside others that are finite.
+        UnusableOutputError: when a number is NaN or infinite. A logit may be negative infinity (a score of 0) if others
+            beside it are finite.
     """
     is_sound = _are_finite if model.task.name in (Embedding.name, Regression.name) else _are_logits
     for array in arrays:
         if not is_sound(array):
-            raise _error(model, place, "numbers that are not finite")
+            raise _error(model, path, "numbers that are not finite")
 
 
 def _are_finite(array: np.ndarray) -> bool:
@@ -73,10 +78,10 @@ def _are_finite(array: np.ndarray) -> bool:
 
 
 def _are_logits(array: np.ndarray) -> bool:
-    return not array.size or bool(np.isfinite(array.max(axis=-1)).all())  # the maximum of what holds NaN is NaN
+    return not array.size or bool(np.isfinite(array.max(axis=-1)).all())  # the maximum with a NaN is NaN
 
 
-def _error(model: Model, place: str, what: str) -> UnusableOutputError:
+def _error(model: Model, path: str, what: str) -> UnusableOutputError:
     return UnusableOutputError(
-        Violation(place, f"{model} gave {what}: its weights are damaged, or its precision is too low for this input")
+        Violation(path, f"{model} gave {what}: its weights are damaged, or its precision is too low for this input")
     )

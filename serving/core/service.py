@@ -1,234 +1,231 @@
-"""The way of every call: request bytes -> features -> scheduler -> predictions -> reply bytes."""
+"""Inference service: the path of every request, whatever protocol it came by."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
-import grpc
-
-from serving.core.admission import Admitted, Incoming, Intake, note_model
-from serving.core.cache import Known, ReplyCache, request_key
-from serving.core.calls import Stage
+from serving.core.admission import Admission
+from serving.core.cache import CachedReply, ReplyCache, request_key
+from serving.core.calls import Call, Stage
 from serving.core.codec_pool import NUM_THREADS, SMALL_BYTES, CodecPool
+from serving.core.encoding import TextEncoder
+from serving.core.endpoint import Endpoint, Inference, Reply
 from serving.core.errors import RefusedError, UnavailableError
 from serving.core.future_bridge import FutureBridge
-from serving.core.limits import Limits
+from serving.core.limits import RequestLimits
 from serving.core.metrics import CODEC, TOKENIZE, Metrics
 from serving.core.models import Model, Models
+from serving.core.request import PendingRequest
 from serving.core.scheduler import JobResult, Scheduler
-from serving.grpc_api.current import current_call
-from tasks.features import Features
 
-OUTPUTS_PER_BYTE = 4
-"""So many numbers of a graph's output take no longer to become a reply than a byte of a request to become features. A
-few tokens of a masked language model have hundreds of thousands, of which the reply may hold all."""
 ADMITTED_BYTES = 64 * 1024
-"""What is smaller is parsed and admitted there: a refusal then does not wait for others' texts to become tokens."""
+"""Largest request that is parsed and admitted on the event loop, so that refusals do not wait for other requests."""
 TOKENIZE_BYTES = 4 * 2**20
-"""Bytes of `Tokenize` requests that may wait: some ten seconds of work."""
-
+"""Maximum bytes of waiting `Tokenize` requests: some ten seconds of work."""
+OUTPUTS_PER_BYTE = 4
+"""Numbers of a graph's output that take as long to serialise as one byte of a request takes to encode. A few tokens of
+a masked language model have hundreds of thousands of outputs, and the reply may hold all of them."""
 INPUT_BYTES, WINDOW_BYTES, TOKEN_BYTES = 2048, 4096, 16
-"""Memory of an input while it waits to be computed and answered, of each window but one that it is read in, and of each
-of its tokens."""
-
-Behaviour = Callable[[bytes, Any], Awaitable[bytes]]
-
-
-class Computable(Protocol):
-    """A request of any service, ready to be computed."""
-
-    @property
-    def model(self) -> Model:
-        """What computes it."""
-
-    @property
-    def windows(self) -> Sequence[Sequence[Features]]:
-        """The sequences of each of its results."""
-
-    def finish(self, index: int, outputs: list[Any]) -> Any:
-        """One result, of the outputs for its sequences."""
-
-    def reply(self, done: JobResult) -> Reply:
-        """The reply, serialised."""
+"""Memory of an input until it is answered, of each of its windows but one, and of each of its tokens."""
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
-    """A serialised message."""
+class _Admitted:
+    """Request that was parsed and admitted, but not encoded."""
 
-    whole: bytes
-    num_timing_bytes: int = 0
-    """Bytes at the end of `whole` that hold the timings."""
+    inference: Inference
+    num_tokens: int
+    """Estimated tokens."""
+    work_bytes: int
+    """Size of an ordinary request that is as much work."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Submitted:
+    """Request that the scheduler has taken."""
+
+    inference: Inference
+    future: Future[JobResult]
+    decode: _Timed
+    submitted_s: float
+    """Time of submission, on the clock of `time.monotonic`."""
+    num_bytes: int
+    """Memory until it is answered."""
+
+
+class InferenceService:
+    """Answers requests with the loaded models. Refuses them while `unavailable` gives a reason.
+
+    Lives in one event loop; encodes and serialises large requests in threads.
+    """
+
+    def __init__(
+        self, scheduler: Scheduler, metrics: Metrics, limits: RequestLimits, cache: ReplyCache[Model] | None = None
+    ) -> None:
+        self.models = Models([])
+        self.unavailable: str | None = "the server is starting"
+        self.num_calls = 0
+        """Calls so far, including refused ones."""
+        self.limits = limits
+        self.admission = Admission(scheduler, metrics)
+        self.encoder = TextEncoder(self.admission, scheduler.latency_model, metrics, limits)
+        self.codec_pool = CodecPool(CODEC, NUM_THREADS, metrics.waited)
+        self.tokenize_pool = CodecPool(TOKENIZE, 1, metrics.waited, max_size=TOKENIZE_BYTES)
+        """Thread for `Tokenize` alone: the scheduler does not bound its work, and other calls must not wait for it."""
+        self._scheduler = scheduler
+        self._metrics = metrics
+        self._cache = cache
+        self._futures = FutureBridge()
 
     @property
-    def lasting(self) -> bytes:
-        """The reply without timings, which may be sent again for the same request."""
-        return self.whole[: len(self.whole) - self.num_timing_bytes]
+    def is_busy(self) -> bool:
+        """True while a thread encodes a request or serialises a reply, even if nobody waits for it any more."""
+        return self.codec_pool.is_busy or self.tokenize_pool.is_busy
+
+    def close(self) -> None:
+        """End the threads. May be called again."""
+        self.codec_pool.close()
+        self.tokenize_pool.close()
+
+    def publish(self, models: Models) -> None:
+        """Answer with these models from now on."""
+        if self._cache is not None and models is not self.models:
+            self._cache.clear()
+        self.models = models
+
+    def begin_call(self, *, always: bool = False) -> None:
+        """Count a call, and refuse it while the server is unavailable.
+
+        Args:
+            always: True for methods that are answered in any state, because they ask for the state.
+
+        Raises:
+            UnavailableError: when the server is starting or draining.
+        """
+        self.num_calls += 1
+        if self.unavailable and not always:
+            raise UnavailableError(self.unavailable)
+
+    async def infer(self, endpoint: Endpoint, data: bytes, deadline_s: float | None, call: Call) -> Reply:
+        """Answer a request.
+
+        Small requests are parsed and encoded on the event loop, others in the codec threads. Admission is checked when
+        a request is parsed, and again if it had to wait for a thread; the scheduler checks the exact number of tokens.
+
+        Args:
+            endpoint: operation that the request is for.
+            data: serialised request.
+            deadline_s: time at which the caller gives up, on the clock of `time.monotonic`; None without a deadline.
+            call: record of the call, which this fills in.
+
+        Raises:
+            ServingError: when the request is wrong, refused or too late, or the model fails.
+        """
+        request, models, key = PendingRequest(data, deadline_s, call), self.models, b""
+        if self._cache is not None:
+            key = await self.codec_pool.run(
+                call, len(data), partial(request_key, call.path, data), small=ADMITTED_BYTES
+            )
+            if cached := self._cache.get(key):
+                return self._cached_reply(cached, call)
+
+        parse_and_admit = partial(self._parse_and_admit, endpoint, request)
+        admitted = await self.codec_pool.run(call, len(data), parse_and_admit, small=ADMITTED_BYTES)
+        held_bytes = INPUT_BYTES * call.num_inputs + TOKEN_BYTES * admitted.num_tokens
+        call.hold(held_bytes)
+
+        encode_and_submit = partial(self._encode_and_submit, request, admitted)
+        submitted = await self.codec_pool.run(call, admitted.work_bytes, encode_and_submit, _cancel_submitted)
+        _hold_more(call, submitted, held_bytes)
+
+        done = await self._futures.wait(submitted.future)
+        call.stages.append(Stage("queue", submitted.submitted_s, done.queue_s))
+        call.stages.append(Stage("inference", submitted.submitted_s + done.queue_s, done.inference_s))
+
+        serialize, model = _Timed(submitted.inference.reply), submitted.inference.model
+        reply: Reply = await self.codec_pool.run(call, _reply_size(submitted, len(data)), partial(serialize, done))
+        self._metrics.decoded(model, sum(submitted.decode.seconds) + sum(serialize.seconds))
+        if self._cache is not None:
+            self._metrics.cache_asked(model, hit=False)
+            if models is self.models:
+                cached = CachedReply(model, call.num_inputs, call.num_tokens, reply.without_timings)
+                self._metrics.cache_evicted(self._cache.put(key, cached))
+        return reply
+
+    def _cached_reply(self, cached: CachedReply[Model], call: Call) -> Reply:
+        record_model(call, cached.model, cached.num_inputs)
+        call.num_tokens, call.from_cache = cached.num_tokens, True
+        self._metrics.cache_asked(cached.model, hit=True)
+        return Reply(cached.data)
+
+    def _parse_and_admit(self, endpoint: Endpoint, request: PendingRequest) -> _Admitted:
+        message = endpoint.parse(request.data, self.limits.for_parsing(request.check))
+        model = endpoint.find_model(self.models, message)
+        num_inputs, num_bytes = endpoint.num_inputs(message), len(request.data)
+        record_model(request.call, model, num_inputs)
+        self.limits.check_count(num_inputs)
+        max_tokens = endpoint.max_tokens(message, model)
+        num_tokens = self.admission.estimate_tokens(model, num_bytes, num_inputs, max_tokens)
+        self.admission.admit(request, model, num_tokens)
+        inference = endpoint.prepare(message, model, self.limits)
+        return _Admitted(inference, num_tokens, max(num_bytes, endpoint.work_bytes(message, num_bytes)))
+
+    def _encode_and_submit(self, request: PendingRequest, admitted: _Admitted) -> _Submitted:
+        inference, model = admitted.inference, admitted.inference.model
+        if admitted.work_bytes > SMALL_BYTES:  # it waited for a thread, and others may have filled the queue since
+            self.admission.admit(request, model, admitted.num_tokens)
+        inference.encode(self.encoder, request)
+        windows = inference.windows
+        request.call.num_tokens = num_tokens = sum(len(window) for items in windows for window in items)
+        num_more_windows = sum(map(len, windows)) - len(windows)
+        num_bytes = INPUT_BYTES * len(windows) + WINDOW_BYTES * num_more_windows + TOKEN_BYTES * num_tokens
+        decode, submitted_s, origin = _Timed(inference.decode), time.monotonic(), request.call.origin
+        with self.admission.count_rejections(model):
+            future = self._scheduler.submit(model, windows, decode, deadline_s=request.deadline_s, origin=origin)
+        return _Submitted(inference, future, decode, submitted_s, num_bytes)
 
 
-Prepare = Callable[[Incoming], tuple[Admitted, Callable[[], Computable]]]
-"""Parses and admits; the function that it returns does the work that depends on the length of texts."""
-
-
-class Timed:
-    """A function, and the seconds that each of its calls took. May be called from any thread."""
+class _Timed:
+    """Function that records the seconds of each call. May be called from any thread."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
         self.seconds: list[float] = []
 
     def __call__(self, *arguments: Any) -> Any:
-        """Call it."""
         started_s = time.monotonic()
         result = self._function(*arguments)
         self.seconds.append(time.monotonic() - started_s)
         return result
 
 
-@dataclass(frozen=True, slots=True)
-class Submitted:
-    """A request that waits to be computed, or is being computed."""
-
-    work: Computable
-    decoding: Timed
-    future: Future[JobResult]
-    submitted_s: float
-    """When, on the monotonic clock."""
-    num_bytes: int
-    """Memory that it takes."""
+def record_model(call: Call, model: Model, num_inputs: int) -> None:
+    """Record which model answers a call, and the number of inputs."""
+    call.model, call.num_inputs = f"{model.manifest.name}/{model.manifest.version}", num_inputs
 
 
-class Servicer:
-    """Answers the calls of all services with the loaded models; refuses them while `unavailable` says why."""
-
-    def __init__(
-        self, scheduler: Scheduler, metrics: Metrics, limits: Limits, cache: ReplyCache[Model] | None = None
-    ) -> None:
-        self.models = Models([])
-        self.unavailable: str | None = "the server is starting"
-        self.num_calls = 0
-        """Calls that have come, refused ones included."""
-        self.intake = Intake(scheduler, metrics, limits)
-        self.offload = CodecPool(CODEC, NUM_THREADS, metrics.waited)
-        self.tokenizing = CodecPool(TOKENIZE, 1, metrics.waited, max_size=TOKENIZE_BYTES)
-        """For `Tokenize`, a thread of its own: no forecast bounds what waits for it, and no other call is to."""
-        self._scheduler = scheduler
-        self._metrics = metrics
-        self._cache = cache
-        self._arrivals = FutureBridge()
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether a thread reads a request or writes a reply, be it that nobody waits for it any more."""
-        return self.offload.is_busy or self.tokenizing.is_busy
-
-    def close(self) -> None:
-        """End the threads; again is fine."""
-        self.offload.close()
-        self.tokenizing.close()
-
-    def route(
-        self, service: str, behaviours: Mapping[str, Behaviour], *, always: Collection[str] = ()
-    ) -> grpc.GenericRpcHandler:
-        """Return the handler that routes the calls of a service here. Requests come as bytes. Anything wrong with them
-        or with the server is raised; see `errors.CODES`.
-
-        Args:
-            behaviours: by method.
-            always: methods that are answered while `unavailable`, too: those that ask about it.
-        """
-        handlers = {
-            method: grpc.unary_unary_rpc_method_handler(self._call(behaviour, method in always))
-            for method, behaviour in behaviours.items()
-        }
-        return grpc.method_handlers_generic_handler(service, handlers)
-
-    def _call(self, behaviour: Behaviour, always: bool) -> Behaviour:
-        """The one place where calls are refused while `unavailable`."""
-
-        async def call(raw: bytes, context: grpc.aio.ServicerContext) -> bytes:
-            self.num_calls += 1
-            if self.unavailable and not always:
-                raise UnavailableError(self.unavailable)
-            return await behaviour(raw, context)
-
-        return call
-
-    def publish(self, models: Models) -> None:
-        """Answer with these from now on."""
-        if self._cache is not None and models is not self.models:
-            self._cache.clear()
-        self.models = models
-
-    async def compute(self, prepare: Prepare, raw: bytes, context: grpc.aio.ServicerContext) -> bytes:
-        """Prepare a request, have it computed within the deadline of the caller, and reply; or reply at once, where the
-        cache knows what."""
-        incoming = Incoming(raw, deadline_of(context), current_call())
-        if self._cache is None:
-            return (await self._compute(prepare, incoming))[1].whole
-        models, call = self.models, incoming.call
-        key = await self.offload.run(call, len(raw), partial(request_key, call.path, raw), small=ADMITTED_BYTES)
-        if known := self._cache.get(key):
-            note_model(call, known.model, known.num_inputs)
-            call.num_tokens, call.from_cache = known.num_tokens, True
-            self._metrics.cache_asked(known.model, hit=True)
-            return known.reply
-        model, reply = await self._compute(prepare, incoming)
-        self._metrics.cache_asked(model, hit=False)
-        if models is self.models:
-            self._metrics.cache_evicted(
-                self._cache.put(key, Known(model, call.num_inputs, call.num_tokens, reply.lasting))
-            )
-        return reply.whole
-
-    async def _compute(self, prepare: Prepare, incoming: Incoming) -> tuple[Model, Reply]:
-        call, num_bytes = incoming.call, len(incoming.raw)
-        admitted, make = await self.offload.run(call, num_bytes, partial(prepare, incoming), small=ADMITTED_BYTES)
-        call.hold(forecast := INPUT_BYTES * call.num_inputs + TOKEN_BYTES * admitted.num_tokens)
-        submit = partial(self._submit, incoming, admitted, make)
-        submitted = await self.offload.run(call, admitted.size, submit, _cancel_submitted)
-        work, submitted_s = submitted.work, submitted.submitted_s
-        if (more := submitted.num_bytes - forecast) > 0:
-            try:
-                call.hold(more)
-            except RefusedError:
-                submitted.future.cancel()
-                raise
-        done = await self._arrivals.wait(submitted.future)
-        call.stages.append(Stage("queue", submitted_s, done.queue_s))
-        call.stages.append(Stage("inference", submitted_s + done.queue_s, done.inference_s))
-        replying = Timed(work.reply)
-        num_outputs = work.model.num_outputs([len(window) for windows in work.windows for window in windows])
-        size = max(num_bytes, num_outputs // OUTPUTS_PER_BYTE)
-        reply: Reply = await self.offload.run(call, size, partial(replying, done))
-        self._metrics.decoded(work.model, sum(submitted.decoding.seconds) + sum(replying.seconds))
-        return work.model, reply
-
-    def _submit(self, incoming: Incoming, admitted: Admitted, make: Callable[[], Computable]) -> Submitted:
-        if admitted.size > SMALL_BYTES:  # it had to wait, and others may have filled the queue meanwhile
-            self.intake.check(incoming, admitted)
-        work = make()
-        incoming.call.num_tokens = num_tokens = sum(len(window) for windows in work.windows for window in windows)
-        num_inputs, num_windows = len(work.windows), sum(map(len, work.windows))
-        num_bytes = INPUT_BYTES * num_inputs + WINDOW_BYTES * (num_windows - num_inputs) + TOKEN_BYTES * num_tokens
-        decoding, deadline_s, origin = Timed(work.finish), incoming.deadline_s, incoming.call.origin
-        submitted_s = time.monotonic()
-        with self.intake.rejections(work.model):
-            future = self._scheduler.submit(work.model, work.windows, decoding, deadline_s=deadline_s, origin=origin)
-        return Submitted(work, decoding, future, submitted_s, num_bytes)
+def _hold_more(call: Call, submitted: _Submitted, held_bytes: int) -> None:
+    """Hold the memory that a request needs beyond the estimate. Cancel the request if there is no room."""
+    if (num_more := submitted.num_bytes - held_bytes) > 0:
+        try:
+            call.hold(num_more)
+        except RefusedError:
+            submitted.future.cancel()
+            raise
 
 
-def _cancel_submitted(found: Future[Submitted]) -> None:
-    if not found.cancelled() and not found.exception():
-        found.result().future.cancel()
+def _reply_size(submitted: _Submitted, num_bytes: int) -> int:
+    """Return the size of a request that takes as long to encode as this reply takes to serialise."""
+    inference = submitted.inference
+    lengths = [len(window) for items in inference.windows for window in items]
+    return max(num_bytes, inference.model.num_outputs(lengths) // OUTPUTS_PER_BYTE)
 
 
-def deadline_of(context: grpc.aio.ServicerContext) -> float | None:
-    """When the caller gives up, on the clock of `time.monotonic`."""
-    remaining_s = context.time_remaining()
-    return None if remaining_s is None else time.monotonic() + remaining_s
+def _cancel_submitted(result: Future[_Submitted]) -> None:
+    if not result.cancelled() and not result.exception():
+        result.result().future.cancel()

@@ -1,10 +1,10 @@
-"""The RPCs that run a model: how a request becomes examples, and predictions a reply."""
+"""Operations of the server, one class each: requests -> examples, predictions -> replies. Shared by all fronts."""
 
-from serving.endpoints.base import Rpc
+from serving.endpoints.answer_tag import Answer, Tag
+from serving.endpoints.base import TextEndpoint
+from serving.endpoints.classify import Choose, Classify, Regress
 from serving.endpoints.embed import Embed
 from serving.endpoints.fill_mask import FillMask
-from serving.endpoints.places import Answer, Tag
-from serving.endpoints.texts import Choose, Classify, Regress
 
-RPCS: tuple[Rpc, ...] = (Embed(), Classify(), Regress(), Choose(), Answer(), Tag(), FillMask())
-"""One for each task."""
+ENDPOINTS: tuple[TextEndpoint, ...] = (Embed(), Classify(), Regress(), Choose(), Answer(), Tag(), FillMask())
+"""One endpoint for each task."""

@@ -1,101 +1,180 @@
-"""What every RPC that runs a model is: how a request becomes examples, and predictions a reply."""
+"""Base class of the endpoints of `bertline.v1`: text requests -> examples, predictions -> replies."""
 
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from google.protobuf.message import Message
 
+from bertline.v1 import encoder_pb2 as pb
 from serving.core.codec_pool import SEQUENCE_BYTES
+from serving.core.encoding import TextEncoder
+from serving.core.endpoint import Endpoint, Inference, Reply
 from serving.core.errors import InvalidRequestError, Violation
-from serving.endpoints.wire import elements
+from serving.core.finite import check_outputs, check_prediction
+from serving.core.limits import ParseLimits, RequestLimits
+from serving.core.models import Model, Models
+from serving.core.request import PendingRequest
+from serving.core.scheduler import JobResult
+from serving.endpoints.catalog import reference
+from serving.endpoints.wire import parse, serialize_elements
 from tasks.base import AnyTask, InvalidExample
 from tasks.features import Features
 
-if TYPE_CHECKING:
-    from serving.core.models import Model
-
-
 MAX_SCORES = 2**20
-"""Labels or tokens with scores in a reply. Each takes some 200 bytes and 2 us of a core, which no forecast knows."""
+"""Maximum number of scored labels or tokens in a reply. Each takes some 200 bytes and 2 us of a core, which the latency
+model does not know."""
 
 
-class Rpc:
-    """One RPC. To add another: subclass, implement, and add it to RPCS."""
+class TextEndpoint(Endpoint):
+    """Endpoint for one task. To add another: subclass it, implement it, and add it to ENDPOINTS."""
 
     name: ClassVar[str]
+    """Method of the service."""
     task: ClassVar[str]
-    """What its model must do."""
+    """Task of its models."""
     request_type: ClassVar[type[Message]]
     reply_type: ClassVar[type[Message]]
     inputs: ClassVar[str] = "inputs"
-    """Field of the request that holds them."""
+    """Field of the request that holds the inputs."""
 
-    def parts(self, request: Any) -> Mapping[str, int]:
-        """What an input may hold any number of, each of which is work of its own: how many came, in all inputs."""
+    def parse(self, data: bytes, limits: ParseLimits) -> Any:
+        return parse(self.request_type, data, limits)
+
+    def find_model(self, models: Models, request: Any) -> Model:
+        return models.find(request.model.name, request.model.version, self.task)
+
+    def num_inputs(self, request: Any) -> int:
+        return len(getattr(request, self.inputs))
+
+    def work_bytes(self, request: Any, num_bytes: int) -> int:
+        return SEQUENCE_BYTES * self.num_sequences(request)
+
+    def max_tokens(self, request: Any, model: Model) -> float:
+        if self.windowed_fields(request):
+            return math.inf
+        return self.num_sequences(request) * model.task.settings.max_seq_length
+
+    def prepare(self, request: Any, model: Model, limits: RequestLimits) -> TextInference:
+        for what, count in self.part_counts(request).items():
+            field = what if what in request.DESCRIPTOR.fields_by_name else self.inputs
+            limits.check_count(count, what, field=field)
+        return TextInference(self, request, model, self.task_for(request, model))
+
+    def part_counts(self, request: Any) -> Mapping[str, int]:
+        """Return the number of parts of all inputs, by name, that are limited like inputs: choices, for example."""
         return {}
 
-    def specialise(self, model: Model, request: Any) -> AnyTask:
-        """The model's task with what this request asks for.
+    def task_for(self, request: Any, model: Model) -> AnyTask:
+        """Return the model's task with the options of the request.
 
         Raises:
             InvalidRequestError: when it asks for what the model does not have.
         """
         return model.task
 
+    @abstractmethod
     def examples(self, request: Any, task: Any) -> list[Any]:
-        """The inputs of a request, as examples of the task.
+        """Return the inputs of a request as examples of the task.
 
         Raises:
-            InvalidRequestError: when there are inputs that no example can be made of.
+            InvalidRequestError: when an input cannot be an example.
         """
-        raise NotImplementedError
 
-    def windowed(self, request: Any) -> frozenset[str]:
-        """Fields of its examples that may be of any length, since they are read in windows."""
+    def windowed_fields(self, request: Any) -> frozenset[str]:
+        """Return the fields of the examples that are read in windows and may have any length."""
         return frozenset()
 
     def num_sequences(self, request: Any) -> int:
-        """How many its inputs become, where none needs several windows."""
-        return len(getattr(request, self.inputs))
+        """Return the number of sequences of a request, if no text needs several windows."""
+        return self.num_inputs(request)
 
-    def size(self, request: Any) -> int:
-        """Bytes of a request that is as much work, if it is more than its own."""
-        return SEQUENCE_BYTES * self.num_sequences(request)
+    def check_reply_size(self, windows: Sequence[Sequence[Features]], request: Any, task: Any) -> None:
+        """Raise InvalidRequestError if the reply for these features would be too large."""
 
-    def most_tokens(self, request: Any, task: AnyTask) -> float:
-        """That the model may get to read of a request; infinite where it reads all there is, in windows."""
-        return math.inf if self.windowed(request) else self.num_sequences(request) * task.settings.max_seq_length
-
-    def check_windows(self, windows: Sequence[Sequence[Features]], request: Any, task: Any) -> None:
-        """Raise InvalidRequestError when the reply to these features would be too large."""
-
-    def field(self, invalid: InvalidExample, request: Any) -> str:
-        """Path of an invalid example in the request."""
+    def field_path(self, invalid: InvalidExample, request: Any) -> str:
+        """Return the path of an invalid example in the request."""
         return f"{self.inputs}[{invalid.index}].{invalid.field}"
 
+    @abstractmethod
     def result(self, prediction: Any, example: Any, task: Any, request: Any) -> Any:
-        """Return what the reply holds for one prediction, with messages serialised and no references to the batch's
-        arrays."""
-        raise NotImplementedError
+        """Return what the reply holds for one prediction.
 
-    def reply(self, results: Sequence[Any]) -> Any:
-        """The reply with its results, unless `elements` has them; what all replies have is filled in elsewhere."""
+        Messages are serialised here, in a worker thread. The result must not refer to arrays of the batch.
+        """
+
+    def start_reply(self, results: Sequence[Any]) -> Any:
+        """Return the reply message with the results that `serialized_results` does not yield."""
         return self.reply_type()
 
-    def elements(self, results: Sequence[Any]) -> Iterable[bytes]:
-        """Yield the results that are messages, serialised in parts, as their field of the reply."""
-        return elements(self.reply_type.DESCRIPTOR.fields_by_name["results"].number, results)
+    def serialized_results(self, results: Sequence[Any]) -> Iterable[bytes]:
+        """Yield the field `results` of the reply, serialised in parts."""
+        return serialize_elements(self.reply_type.DESCRIPTOR.fields_by_name["results"].number, results)
+
+
+@dataclass(slots=True)
+class TextInference(Inference):
+    """Request of a TextEndpoint."""
+
+    endpoint: TextEndpoint
+    request: Any
+    model: Model
+    task: AnyTask
+    examples: Sequence[Any] = ()
+    windows: Sequence[Sequence[Features]] = ()
+    tokenize_s: float = 0.0
+
+    def encode(self, encoder: TextEncoder, request: PendingRequest) -> None:
+        """Encode the inputs, and check the size of the reply."""
+        endpoint, message = self.endpoint, self.request
+        encoded = encoder.encode(
+            request,
+            self.model,
+            self.task,
+            endpoint.examples(message, self.task),
+            truncate=message.truncate if message.HasField("truncate") else None,
+            windowed=endpoint.windowed_fields(message),
+            field_path=lambda invalid: endpoint.field_path(invalid, message),
+        )
+        self.examples, self.windows = encoded.examples, encoded.windows
+        endpoint.check_reply_size(self.windows, message, self.task)
+        self.tokenize_s = request.call.stages[-1].seconds
+
+    def decode(self, index: int, outputs: list[Any]) -> Any:
+        """Return what the reply holds for one input."""
+        example = self.examples[index]
+        path = f"{self.endpoint.inputs}[{index}]"
+        check_outputs(self.model, outputs, path)
+        prediction = self.task.decode(example, self.windows[index], outputs)
+        check_prediction(self.model, self.task, prediction, path)
+        return self.endpoint.result(prediction, example, self.task, self.request)
+
+    def reply(self, done: JobResult) -> Reply:
+        """Serialise the reply: fields that all replies have, the results, and last the timings."""
+        reply = self.endpoint.start_reply(done.results)
+        reply.model.CopyFrom(reference(self.model))
+        reply.num_tokens.extend(sum(map(len, windows)) for windows in self.windows)
+        reply.num_truncated.extend(sum(window.num_truncated for window in windows) for windows in self.windows)
+        if hasattr(reply, "num_windows"):
+            reply.num_windows.extend(map(len, self.windows))
+        timings = pb.Timings(tokenize_s=self.tokenize_s, queue_s=done.queue_s, inference_s=done.inference_s)
+        serialized_timings = type(reply)(timings=timings).SerializeToString()
+        # Concatenated parts of a message are the message.
+        results = self.endpoint.serialized_results(done.results)
+        data = b"".join([reply.SerializeToString(), *results, serialized_timings])
+        return Reply(data, len(serialized_timings))
 
 
 def refuse_any(violations: Iterable[Violation]) -> None:
-    """Raise InvalidRequestError if there are any."""
+    """Raise InvalidRequestError if there are any violations."""
     if found := list(violations):
         raise InvalidRequestError(violations=found)
 
 
-def pair_of(item: Any) -> str | None:
-    """The second text of a TextInput; an empty one is not an absent one."""
+def text_pair(item: pb.TextInput) -> str | None:
+    """Return the second text of a pair; None if there is none. It may be empty."""
     return item.text_pair if item.HasField("text_pair") else None

@@ -1,17 +1,11 @@
-"""Messages about models (ListModels, GetModel) and about their tokenizers (Tokenize)."""
+"""ListModels and GetModel: which models the server has, and why one cannot be loaded."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import BinaryIO
-
 from bertline.v1 import encoder_pb2 as pb
-from serving.core.models import Model, State, Version
-from serving.endpoints.base import pair_of
-from serving.endpoints.wire import header
+from serving.core.models import Model, Models, State, Version
+from serving.endpoints.wire import parse
 from tasks.model_directory import MODEL_FILE
-from tasks.tokenizer import Tokenizer
 
 STATES = {
     State.LOADING: pb.MODEL_STATE_LOADING,
@@ -26,10 +20,29 @@ def reference(model: Model) -> pb.ModelRef:
     return pb.ModelRef(name=model.manifest.name, version=model.manifest.version)
 
 
+def list_models(models: Models, data: bytes) -> bytes:
+    """Answer a ListModelsRequest: all versions, loaded or not."""
+    parse(pb.ListModelsRequest, data)
+    return pb.ListModelsReply(models=[describe(item) for item in models.versions]).SerializeToString()
+
+
+def get_model(models: Models, data: bytes) -> bytes:
+    """Answer a GetModelRequest for a loaded model.
+
+    Raises:
+        ModelNotFoundError, UnavailableError, InvalidRequestError: as `Models.find`.
+    """
+    request = parse(pb.GetModelRequest, data)
+    model = models.find(request.model.name, request.model.version)
+    return next(describe(item) for item in models.versions if item.model is model).SerializeToString()
+
+
 def describe(version: Version) -> pb.ModelInfo:
-    """Return the description of a version, loaded or not, for ListModels and GetModel."""
-    unloaded = pb.ModelInfo(model=pb.ModelRef(name=version.name, version=version.version))
-    info = _describe_loaded(version.model) if version.model else unloaded
+    """Return the description of a version, loaded or not."""
+    if version.model:
+        info = _describe_loaded(version.model)
+    else:
+        info = pb.ModelInfo(model=pb.ModelRef(name=version.name, version=version.version))
     info.state, info.error = STATES[version.state], version.error
     return info
 
@@ -46,73 +59,3 @@ def _describe_loaded(model: Model) -> pb.ModelInfo:
         digest=manifest.files[MODEL_FILE],
         manifest_json=model.manifest_json,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """Some tokens of an input, serialised. The concatenated parts of an input are one message."""
-
-    data: bytes
-    num_tokens: int
-    is_last: bool
-    """True for the last part of its input."""
-
-
-def tokenize(tokenizer: Tokenizer, inputs: Iterable[pb.TextInput]) -> Iterator[Part]:
-    """Yield the results of Tokenize for texts and pairs in parts, since a large request takes seconds."""
-    for item in inputs:
-        pair = pair_of(item)
-        rows = _rows(tokenizer, [item.text] if pair is None else [item.text, pair])
-        message = next(rows)
-        for following in rows:
-            if len(message.ids) >= _PART_TOKENS:
-                yield Part(message.SerializeToString(), len(message.ids), is_last=False)
-                message = following
-            else:
-                message.MergeFrom(following)
-        yield Part(message.SerializeToString(), len(message.ids), is_last=True)
-
-
-_PART_TOKENS = 1024
-"""Minimum tokens of a part that is not the last. A message of a million tokens would hold the interpreter lock for a
-second."""
-
-
-def _rows(tokenizer: Tokenizer, texts: Iterable[str]) -> Iterator[pb.TokenizedInput]:
-    """Yield the tokens of a text or a pair, block by block."""
-    yield _special(tokenizer, tokenizer.cls_id, 0)
-    for kind, text in enumerate(texts):
-        for block in tokenizer.tokenize_blocks(text):
-            ids = block.ids.tolist()
-            yield pb.TokenizedInput(
-                ids=ids,
-                tokens=[tokenizer.token(token_id) for token_id in ids],
-                starts=block.offsets[:, 0].tolist(),
-                ends=block.offsets[:, 1].tolist(),
-                type_ids=[kind] * len(ids),
-                special=[False] * len(ids),
-            )
-        yield _special(tokenizer, tokenizer.sep_id, kind)
-
-
-def _special(tokenizer: Tokenizer, token_id: int, kind: int) -> pb.TokenizedInput:
-    token = tokenizer.token(token_id)
-    return pb.TokenizedInput(ids=[token_id], tokens=[token], starts=[0], ends=[0], type_ids=[kind], special=[True])
-
-
-def write_results(file: BinaryIO, parts: Iterable[Part]) -> list[int]:
-    """Write the field `results` of a TokenizeReply, serialised; its other fields may follow.
-
-    Returns:
-        Number of tokens of each input.
-    """
-    blocks, num_tokens = list[bytes](), [0]
-    for part in parts:
-        blocks.append(part.data)
-        num_tokens[-1] += part.num_tokens
-        if part.is_last:
-            file.write(header(pb.TokenizeReply.RESULTS_FIELD_NUMBER, sum(map(len, blocks))))
-            file.writelines(blocks)
-            blocks.clear()
-            num_tokens.append(0)
-    return num_tokens[:-1]

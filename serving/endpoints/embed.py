@@ -4,27 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from bertline.v1 import encoder_pb2 as pb
 from serving.core.errors import Violation
-from serving.endpoints.base import Rpc, refuse_any
+from serving.core.models import Model
+from serving.endpoints.base import TextEndpoint, refuse_any
 from serving.endpoints.wire import header
 from tasks.base import InvalidExample
 from tasks.embedding import Embedding
 
-if TYPE_CHECKING:
-    from serving.core.models import Model
-
 POOLINGS = {pb.POOLING_CLS: "cls", pb.POOLING_MEAN: "mean"}
 VECTORS = pb.EmbedReply.VECTORS_FIELD_NUMBER
 MAX_READINGS = 4
-"""Most windows that may read the same token, so that the length of a text bounds its memory and time."""
+"""Maximum number of windows that read the same token, so that the length of a text bounds its memory and time."""
 
 
-class Embed(Rpc):
+class Embed(TextEndpoint):
     """Texts -> vectors."""
 
     name = "Embed"
@@ -33,8 +31,8 @@ class Embed(Rpc):
     reply_type = pb.EmbedReply
     inputs = "texts"
 
-    def specialise(self, model: Model, request: pb.EmbedRequest) -> Embedding:
-        refuse_any(_violations(model, request))
+    def task_for(self, request: pb.EmbedRequest, model: Model) -> Embedding:
+        refuse_any(_violations(request, model))
         task: Any = model.task
         if request.HasField("normalize"):
             task = task.with_settings(normalize=request.normalize)
@@ -47,29 +45,29 @@ class Embed(Rpc):
     def examples(self, request: pb.EmbedRequest, task: Embedding) -> list[str]:
         return list(request.texts)
 
-    def windowed(self, request: pb.EmbedRequest) -> frozenset[str]:
+    def windowed_fields(self, request: pb.EmbedRequest) -> frozenset[str]:
         return frozenset({"text"} if request.windows else ())
 
-    def field(self, invalid: InvalidExample, request: pb.EmbedRequest) -> str:
+    def field_path(self, invalid: InvalidExample, request: pb.EmbedRequest) -> str:
         return f"texts[{invalid.index}]"
 
     def result(self, prediction: np.ndarray, example: Any, task: Embedding, request: pb.EmbedRequest) -> bytes:
         return prediction.astype("<f4").tobytes()
 
-    def reply(self, results: Sequence[bytes]) -> pb.EmbedReply:
+    def start_reply(self, results: Sequence[bytes]) -> pb.EmbedReply:
         return pb.EmbedReply(dim=len(results[0]) // 4 if results else 0)
 
-    def elements(self, results: Sequence[bytes]) -> Iterable[bytes]:
+    def serialized_results(self, results: Sequence[bytes]) -> Iterable[bytes]:
         return (header(VECTORS, sum(map(len, results))), *results) if results else ()
 
 
-def _violations(model: Model, request: pb.EmbedRequest) -> Iterator[Violation]:
+def _violations(request: pb.EmbedRequest, model: Model) -> Iterator[Violation]:
     settings: Any = model.task.settings
-    hidden_size, least_stride = model.manifest.hidden_size, settings.max_seq_length // MAX_READINGS
+    hidden_size, min_stride = model.manifest.hidden_size, settings.max_seq_length // MAX_READINGS
     if request.pooling not in (pb.POOLING_UNSPECIFIED, *POOLINGS):
         known = ", ".join(f"{number} for {name}" for number, name in POOLINGS.items())
         yield Violation("pooling", f"unknown: {request.pooling} ({known})")
-    elif POOLINGS.get(request.pooling, settings.pooling) != settings.pooling:  # the graph pools: there is no other
+    elif POOLINGS.get(request.pooling, settings.pooling) != settings.pooling:  # pooling is part of the graph
         yield Violation(
             "pooling", f"this model has `{settings.pooling}`, not `{POOLINGS[request.pooling]}`; leave it unset"
         )
@@ -78,6 +76,6 @@ def _violations(model: Model, request: pb.EmbedRequest) -> Iterator[Violation]:
     if request.dimensions > hidden_size:
         yield Violation("dimensions", f"{request.dimensions} were asked for, this model has {hidden_size}")
     if request.window_stride and not request.windows:
-        yield Violation("window_stride", "there is none without `windows`")
-    elif 0 < request.window_stride < least_stride:
-        yield Violation("window_stride", f"at least {least_stride} tokens, a quarter of the model's max_seq_length")
+        yield Violation("window_stride", "needs `windows`; set it, or leave `window_stride` unset")
+    elif 0 < request.window_stride < min_stride:
+        yield Violation("window_stride", f"at least {min_stride} tokens, a quarter of the model's max_seq_length")

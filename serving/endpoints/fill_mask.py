@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from bertline.v1 import encoder_pb2 as pb
 from serving.core.errors import InvalidRequestError, Violation
-from serving.endpoints.base import MAX_SCORES, Rpc, refuse_any
-from serving.endpoints.wire import elements
+from serving.core.models import Model
+from serving.endpoints.base import MAX_SCORES, TextEndpoint, refuse_any
+from serving.endpoints.wire import serialize_elements
 from tasks.base import AnyTask, InvalidExample
 from tasks.features import Features
 from tasks.masked_lm import ClozeExample, MaskedLM, MaskPrediction
 
-if TYPE_CHECKING:
-    from serving.core.models import Model
-
 MASKS = pb.FillMaskResult.MASKS_FIELD_NUMBER
+DEFAULT_TOP_K = 5
 
 
-class FillMask(Rpc):
+class FillMask(TextEndpoint):
     """Texts with [MASK] -> tokens."""
 
     name = "FillMask"
@@ -30,13 +28,13 @@ class FillMask(Rpc):
     reply_type = pb.FillMaskReply
     inputs = "texts"
 
-    def parts(self, request: pb.FillMaskRequest) -> Mapping[str, int]:
+    def part_counts(self, request: pb.FillMaskRequest) -> Mapping[str, int]:
         return {"targets": len(request.targets)}
 
     def examples(self, request: pb.FillMaskRequest, task: MaskedLM) -> list[ClozeExample]:
         return [ClozeExample(text) for text in request.texts]
 
-    def specialise(self, model: Model, request: pb.FillMaskRequest) -> AnyTask:
+    def task_for(self, request: pb.FillMaskRequest, model: Model) -> AnyTask:
         tokenizer = model.task.tokenizer
         refuse_any(
             Violation(f"targets[{index}]", "not in the vocabulary")
@@ -45,29 +43,31 @@ class FillMask(Rpc):
         )
         return model.task
 
-    def check_windows(self, windows: Sequence[Sequence[Features]], request: pb.FillMaskRequest, task: MaskedLM) -> None:
-        check_scores(windows, task, request.top_k or 5, len(request.targets))
+    def check_reply_size(
+        self, windows: Sequence[Sequence[Features]], request: pb.FillMaskRequest, task: MaskedLM
+    ) -> None:
+        check_num_tokens(windows, task, request.top_k or DEFAULT_TOP_K, len(request.targets))
 
-    def field(self, invalid: InvalidExample, request: pb.FillMaskRequest) -> str:
+    def field_path(self, invalid: InvalidExample, request: pb.FillMaskRequest) -> str:
         return f"texts[{invalid.index}]"
 
     def result(
         self, prediction: MaskPrediction, example: ClozeExample, task: MaskedLM, request: pb.FillMaskRequest
     ) -> bytes:
         fills = (self._fill(prediction, mask, task, request) for mask in range(len(prediction.log_probs)))
-        return b"".join(elements(MASKS, (fill.SerializeToString() for fill in fills)))
+        return b"".join(serialize_elements(MASKS, (fill.SerializeToString() for fill in fills)))
 
     def _fill(self, prediction: MaskPrediction, mask: int, task: MaskedLM, request: pb.FillMaskRequest) -> pb.MaskFill:
         fill, log_probs = pb.MaskFill(), prediction.log_probs[mask]
-        for token_id, score in prediction.top(mask, request.top_k or 5):
+        for token_id, score in prediction.top(mask, request.top_k or DEFAULT_TOP_K):
             fill.tokens.add(token=task.tokenizer.token(token_id), score=score)
         for token in request.targets:
             fill.targets.add(token=token, score=float(np.exp(log_probs[task.tokenizer.token_id(token)])))
         return fill
 
 
-def check_scores(windows: Sequence[Sequence[Features]], task: MaskedLM, top_k: int, num_targets: int = 0) -> None:
-    """Raise InvalidRequestError when the tokens to tell at all [MASK]s are too many for a reply."""
+def check_num_tokens(windows: Sequence[Sequence[Features]], task: MaskedLM, top_k: int, num_targets: int = 0) -> None:
+    """Raise InvalidRequestError if a reply would hold too many tokens, those at all [MASK]s together."""
     mask_id, vocab_size = task.tokenizer.mask_id, task.tokenizer.vocab_size
     num_masks = sum(int((window.input_ids == mask_id).sum()) for items in windows for window in items)
     count = num_masks * (min(top_k, vocab_size) + num_targets)

@@ -1,13 +1,12 @@
-"""Request bytes -> messages, with the bad fields named where strings are not UTF-8.
+"""Wire format of protobuf: parse requests in pieces, name strings that are not UTF-8, serialise replies in parts.
 
-Protobuf holds the interpreter lock until it has parsed all that it was given, and an empty message of two bytes takes
-up to a hundred bytes of memory. So large requests are parsed in pieces, and refused once they hold too many parts.
+Protobuf holds the interpreter lock until it has parsed all bytes that it was given, and an empty message of two bytes
+takes up to a hundred bytes of memory. So large requests are parsed in pieces, and refused if they have too many fields.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
@@ -17,60 +16,43 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
 from serving.core.errors import MAX_VIOLATIONS, InvalidRequestError, Violation
+from serving.core.limits import ParseLimits
 
 MessageT = TypeVar("MessageT", bound=Message)
 
 PIECE_BYTES = 64 * 1024
-"""Bytes that are parsed at once: one to three milliseconds where they are all empty messages."""
-MAX_WORDS = 2**18
-"""Most words of a `Tag` request that comes in words: an empty one takes two bytes, and a hundred to be tokenised."""
-CHECKED = 256
-"""Strings that are checked at once."""
+"""Bytes that are parsed at once: one to three milliseconds if all of them are empty messages."""
+CHECKED_STRINGS = 256
+"""Number of strings that are checked for UTF-8 at once."""
+DEFAULT_LIMITS = ParseLimits()
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
-_VARINTS = {
+_VARINT_TYPES = {
     FieldDescriptor.TYPE_BOOL,
     FieldDescriptor.TYPE_ENUM,
     *(getattr(FieldDescriptor, f"TYPE_{kind}{size}") for kind in ("INT", "UINT", "SINT") for size in (32, 64)),
 }
 
 
-def _nothing() -> None:
-    """Go on."""
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """Limits on the reading of a request."""
-
-    max_parts: int = 10_000
-    """Most fields of a request, more than any honest one has. They are counted before they are parsed; fields of
-    messages that hold no further messages are not."""
-    max_words: int = MAX_WORDS
-    """Most words, which are counted apart."""
-    check: Callable[[], None] = _nothing
-    """Called now and then; raises when nobody waits for the request any more."""
-
-
-def parse(request_type: type[MessageT], raw: bytes, reading: Reading = Reading()) -> MessageT:
+def parse(request_type: type[MessageT], data: bytes, limits: ParseLimits = DEFAULT_LIMITS) -> MessageT:
     """Parse a request.
 
     Raises:
-        InvalidRequestError: naming the strings that are not UTF-8, or the field that holds too much; without names
-            where it is no such message at all.
+        InvalidRequestError: naming the strings that are not UTF-8, or the field that holds too much; without names if
+            the bytes are no such message at all.
     """
     try:
-        return _parsed(request_type, raw, reading)
+        return _parse(request_type, data, limits)
     except DecodeError as error:
         full_name = request_type.DESCRIPTOR.full_name
-        violations = [Violation(path, "not UTF-8") for path in _not_utf8(request_type, raw, reading)]
+        violations = [Violation(path, "not UTF-8") for path in _not_utf8(request_type, data, limits)]
         raise InvalidRequestError(f"not a {full_name}" if not violations else "", violations) from error
 
 
-def _parsed(message_type: type[MessageT], raw: bytes, reading: Reading) -> MessageT:
-    if len(raw) <= PIECE_BYTES:
-        return message_type.FromString(raw)
+def _parse(message_type: type[MessageT], data: bytes, limits: ParseLimits) -> MessageT:
+    if len(data) <= PIECE_BYTES:
+        return message_type.FromString(data)
     message = message_type()
-    _Merger(raw, reading).merge(message, _layout(message_type.DESCRIPTOR), 0, len(raw))
+    _PieceParser(data, limits).merge(message, _layout(message_type.DESCRIPTOR), 0, len(data))
     return message
 
 
@@ -80,17 +62,17 @@ class _Field(NamedTuple):
     name: str
     is_repeated: bool
     is_packed: bool
-    """Holds many numbers, each of any length."""
+    """True for packed varints."""
     layout: _Layout | None
-    """Layout of the message that the field holds; None where that is an entry of a map, or no message."""
+    """Layout of the message that the field holds; None for map entries and fields that hold no message."""
     is_deep: bool
-    """Whether fields of that message have to be counted one by one: messages, and words."""
+    """True if the fields of that message are counted one by one, because they hold messages or words."""
     is_word: bool
 
 
 _Layout = Mapping[int, _Field]
-"""Fields by number, of one type of message."""
-_WORDS = {"bertline.v1.TagInput.words"}
+"""Fields of a message type by number."""
+_WORD_FIELDS = {"bertline.v1.TagInput.words"}
 
 
 @cache
@@ -99,72 +81,75 @@ def _layout(descriptor: Descriptor) -> _Layout:
         field.number: _Field(
             name=field.name,
             is_repeated=field.is_repeated,
-            is_packed=field.is_repeated and field.type in _VARINTS,
-            layout=None if not (kind := field.message_type) or _is_entry(kind) else _layout(kind),
-            is_deep=bool(kind) and not _is_entry(kind) and any(map(_is_counted, kind.fields)),
-            is_word=field.full_name in _WORDS,
+            is_packed=field.is_repeated and field.type in _VARINT_TYPES,
+            layout=None if not (kind := field.message_type) or _is_map_entry(kind) else _layout(kind),
+            is_deep=bool(kind) and not _is_map_entry(kind) and any(map(_is_counted, kind.fields)),
+            is_word=field.full_name in _WORD_FIELDS,
         )
         for field in descriptor.fields
     }
 
 
 def _is_counted(field: FieldDescriptor) -> bool:
-    return bool(field.message_type) or field.full_name in _WORDS
+    return bool(field.message_type) or field.full_name in _WORD_FIELDS
 
 
-def _is_entry(descriptor: Descriptor) -> bool:
+def _is_map_entry(descriptor: Descriptor) -> bool:
     return bool(descriptor.GetOptions().map_entry)
 
 
-class _Merger:
-    """Parses a request piece by piece; other threads run between two pieces."""
+class _PieceParser:
+    """Parses a request piece by piece, so that other threads run between two pieces."""
 
-    def __init__(self, raw: bytes, reading: Reading) -> None:
-        self._raw = raw
-        self._reading = reading
-        self._num_parts = self._num_words = 0
+    def __init__(self, data: bytes, limits: ParseLimits) -> None:
+        self._data = data
+        self._limits = limits
+        self._num_fields = self._num_words = 0
 
     def merge(self, message: Message, layout: _Layout, place: int, end: int, outer: str = "") -> None:
-        """Merge the fields that stand from one place to another into a message.
+        """Merge the fields between two places of the data into a message.
 
         Args:
+            message: message to merge into.
+            layout: layout of its type.
+            place, end: first byte, and the byte after the last.
             outer: field of the request that holds the message.
 
         Raises:
-            DecodeError: when these bytes are no fields.
-            InvalidRequestError: when the request has too many parts.
+            DecodeError: when the bytes are no fields.
+            InvalidRequestError: when the request has too many fields.
         """
-        piece, raw = place, self._raw
+        piece, data = place, self._data
         while place < end:
-            first, tag = place, raw[place]
-            if tag & 0x87 == _LENGTH and first + 1 < end and (size := raw[first + 1]) < 0x80:  # nearly all are such
+            first, tag = place, data[place]
+            if tag & 0x87 == _LENGTH and first + 1 < end and (size := data[first + 1]) < 0x80:  # nearly all fields
                 number, start, place = tag >> 3, first + 2, first + 2 + size
                 if place > end:
-                    raise DecodeError("a field that is cut off")
+                    raise DecodeError("a field is cut off")
             else:
                 number, start, place = self._field(first, end)
             field = layout.get(number)
             if field and field.is_word:
                 self._num_words += 1
-                self._check(outer, self._num_words, self._reading.max_words, "words")
+                self._check_count(outer, self._num_words, self._limits.max_words, "words")
             else:
-                self._num_parts += 1
+                self._num_fields += 1
                 name = outer or (field.name if field else "unknown fields")
-                self._check(name, self._num_parts, self._reading.max_parts, "items and parts of items")
+                self._check_count(name, self._num_fields, self._limits.max_fields, "items and parts of items")
             size = place - first
             if start and field and (field.is_deep or size > PIECE_BYTES) and (field.layout or field.is_packed):
-                self._take(message, piece, first)
-                self._enter(message, field, first, start, place, outer)
+                self._merge_piece(message, piece, first)
+                self._merge_inner(message, field, first, start, place, outer)
                 piece = place
             elif place - piece > PIECE_BYTES:
-                self._take(message, piece, first)
+                self._merge_piece(message, piece, first)
                 piece = first
-        self._take(message, piece, end)
+        self._merge_piece(message, piece, end)
 
-    def _enter(self, message: Message, field: _Field, first: int, start: int, end: int, outer: str) -> None:
+    def _merge_inner(self, message: Message, field: _Field, first: int, start: int, end: int, outer: str) -> None:
         """Merge a field whose content is merged in pieces."""
         if field.layout is None:
-            self._take_packed(message, self._raw[first : first + _varint_size(self._raw, first)], start, end)
+            self._merge_packed(message, self._data[first : first + _varint_size(self._data, first)], start, end)
             return
         inner = getattr(message, field.name)
         if field.is_repeated:
@@ -173,72 +158,74 @@ class _Merger:
             inner.SetInParent()
         self.merge(inner, field.layout, start, end, outer or field.name)
 
-    def _take(self, message: Message, start: int, end: int) -> None:
+    def _merge_piece(self, message: Message, start: int, end: int) -> None:
         if start < end:
-            self._reading.check()
-            message.MergeFromString(self._raw[start:end])
+            self._limits.check()
+            message.MergeFromString(self._data[start:end])
 
-    def _take_packed(self, message: Message, tag: bytes, start: int, end: int) -> None:
-        """Merge many packed numbers as several fields: to protobuf, that is the same."""
+    def _merge_packed(self, message: Message, tag: bytes, start: int, end: int) -> None:
+        """Merge packed numbers as several fields, which protobuf concatenates."""
         while start < end:
             stop = min(start + PIECE_BYTES, end)
-            while stop < end and self._raw[stop - 1] & 0x80:  # in the middle of a number
+            while stop < end and self._data[stop - 1] & 0x80:  # inside a number
                 stop += 1
-            self._reading.check()
-            message.MergeFromString(tag + _varint(stop - start) + self._raw[start:stop])
+            self._limits.check()
+            message.MergeFromString(tag + _varint(stop - start) + self._data[start:stop])
             start = stop
 
-    def _check(self, name: str, count: int, most: int, what: str) -> None:
-        if count > most:
+    def _check_count(self, name: str, count: int, limit: int, what: str) -> None:
+        if count > limit:
             raise InvalidRequestError(
-                violations=[Violation(name, f"more than {most} {what} came; send several requests")]
+                violations=[Violation(name, f"more than {limit} {what} came; send several requests")]
             )
         if not count % 1024:
-            self._reading.check()
+            self._limits.check()
 
     def _field(self, place: int, end: int) -> tuple[int, int, int]:
-        """Return the number of the field that begins at a place, where its content begins (0 for a field without a
-        length), and where it ends."""
+        """Return the number of the field at a place, the start of its content (0 for a field without a length), and its
+        end."""
         tag, place = self._read_varint(place, end)
-        kind, start = tag & 7, 0
-        if kind == _LENGTH:
+        wire_type, start = tag & 7, 0
+        if wire_type == _LENGTH:
             size, start = self._read_varint(place, end)
             place = start + size
-        elif kind == _VARINT:
+        elif wire_type == _VARINT:
             _, place = self._read_varint(place, end)
-        elif kind in (_FIXED64, _FIXED32):
-            place += 8 if kind == _FIXED64 else 4
+        elif wire_type in (_FIXED64, _FIXED32):
+            place += 8 if wire_type == _FIXED64 else 4
         else:
             raise DecodeError("a group, which none of our messages has")
         if place > end:
-            raise DecodeError("a field that is cut off")
+            raise DecodeError("a field is cut off")
         return tag >> 3, start, place
 
     def _read_varint(self, place: int, end: int) -> tuple[int, int]:
-        """Return a number, and where it ends."""
-        raw, value, shift = self._raw, 0, 0
+        """Return a number and its end."""
+        data, value, shift = self._data, 0, 0
         while place < end and shift < 70:
-            byte = raw[place]
+            byte = data[place]
             place += 1
             value |= (byte & 0x7F) << shift
             if byte < 0x80:
                 return value, place
             shift += 7
-        raise DecodeError("a number that does not end")
+        raise DecodeError("a number does not end")
 
 
-def joined(parts: Iterable[Message]) -> bytes:
-    """Serialise a message in parts, each with some of its fields: serialising a large one at once holds the interpreter
-    lock."""
+def serialize_parts(parts: Iterable[Message]) -> bytes:
+    """Serialise a message that is given in parts, each with some of its fields.
+
+    Serialising a large message at once would hold the interpreter lock.
+    """
     return b"".join(part.SerializeToString() for part in parts)
 
 
-def elements(number: int, values: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield a repeated field, serialised, in parts. Joining them releases the interpreter lock, unlike protobuf.
+def serialize_elements(number: int, values: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield a repeated field, serialised in parts. Joining them releases the interpreter lock, unlike protobuf.
 
     Args:
-        number: of the field.
-        values: strings, or messages that are serialised already.
+        number: number of the field.
+        values: strings, or serialised messages.
     """
     for value in values:
         yield header(number, len(value))
@@ -246,7 +233,7 @@ def elements(number: int, values: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def header(number: int, num_bytes: int) -> bytes:
-    """Return the bytes that stand before the content of a field: its tag, and the length of the content."""
+    """Return the bytes before the content of a field: its tag, and the length of the content."""
     return _varint(number << 3 | _LENGTH) + _varint(num_bytes)
 
 
@@ -258,63 +245,65 @@ def _varint(value: int) -> bytes:
     return bytes([*groups, value])
 
 
-def _varint_size(raw: bytes, place: int) -> int:
-    return next(size for size in range(1, 11) if raw[place + size - 1] < 0x80)
+def _varint_size(data: bytes, place: int) -> int:
+    return next(size for size in range(1, 11) if data[place + size - 1] < 0x80)
 
 
-def _not_utf8(request_type: type[Message], raw: bytes, reading: Reading) -> list[str]:
-    """Return the paths of strings that are not UTF-8: the first ones, more than an error lists."""
+def _not_utf8(request_type: type[Message], data: bytes, limits: ParseLimits) -> list[str]:
+    """Return the paths of the first strings that are not UTF-8, at most MAX_VIOLATIONS."""
     try:
-        twin = _parsed(_twin(request_type.DESCRIPTOR), raw, reading)
+        twin = _parse(_bytes_twin(request_type.DESCRIPTOR), data, limits)
     except DecodeError:
         return []
-    return list(islice(_broken_fields(twin, request_type.DESCRIPTOR, reading), MAX_VIOLATIONS))
+    return list(islice(_broken_fields(twin, request_type.DESCRIPTOR, limits), MAX_VIOLATIONS))
 
 
 @cache
-def _twin(descriptor: Descriptor) -> type[Message]:
-    """The same message with `bytes` wherever it has `string`: it parses what the message itself refuses."""
+def _bytes_twin(descriptor: Descriptor) -> type[Message]:
+    """Return the same message type with `bytes` instead of `string`, which accepts strings that are not UTF-8."""
     file = descriptor_pb2.FileDescriptorProto()
     descriptor.file.CopyToProto(file)
     for message in file.message_type:
-        _loosen(message)
+        _replace_strings(message)
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     return message_factory.GetMessageClass(pool.FindMessageTypeByName(descriptor.full_name))
 
 
-def _loosen(message: descriptor_pb2.DescriptorProto) -> None:
+def _replace_strings(message: descriptor_pb2.DescriptorProto) -> None:
     for field in message.field:
         is_key = message.options.map_entry and field.name == "key"  # keys of maps cannot be bytes
         if field.type == field.TYPE_STRING and not is_key:
             field.type = field.TYPE_BYTES
     for nested in message.nested_type:
-        _loosen(nested)
+        _replace_strings(nested)
 
 
-def _broken_fields(message: Message, meant: Descriptor, reading: Reading, prefix: str = "") -> Iterator[str]:
-    """Yield the paths of fields of a twin that are not UTF-8, where the original message has strings."""
+def _broken_fields(message: Message, original: Descriptor, limits: ParseLimits, prefix: str = "") -> Iterator[str]:
+    """Yield the paths of fields of a twin message that are strings in the original type but not UTF-8."""
     for twin, value in message.ListFields():
-        field, path = meant.fields_by_number[twin.number], f"{prefix}{twin.name}"
-        if (kind := field.message_type) and _is_entry(kind):
+        field, path = original.fields_by_number[twin.number], f"{prefix}{twin.name}"
+        if (kind := field.message_type) and _is_map_entry(kind):
             field = kind.fields_by_name["value"]
             parts: Iterator[tuple[str, Any]] = ((f"{path}[{key!r:.80}]", item) for key, item in value.items())
         elif field.is_repeated:
-            parts = _numbered(path, value, field, reading)
+            parts = _suspicious_elements(path, value, field, limits)
         else:
             parts = iter([(path, value)])
-        for place, item in parts:
+        for item_path, item in parts:
             if field.message_type:
-                yield from _broken_fields(item, field.message_type, reading, f"{place}.")
+                yield from _broken_fields(item, field.message_type, limits, f"{item_path}.")
             elif field.type == field.TYPE_STRING and not _is_utf8(item):
-                yield place
+                yield item_path
 
 
-def _numbered(path: str, values: Any, field: FieldDescriptor, reading: Reading) -> Iterator[tuple[str, Any]]:
-    """The elements of a field that may be broken, with their paths."""
-    for first in range(0, len(values), CHECKED):
-        reading.check()
-        chunk: Sequence[Any] = values[first : first + CHECKED]
+def _suspicious_elements(
+    path: str, values: Any, field: FieldDescriptor, limits: ParseLimits
+) -> Iterator[tuple[str, Any]]:
+    """Yield the elements of a repeated field that may be broken, with their paths."""
+    for first in range(0, len(values), CHECKED_STRINGS):
+        limits.check()
+        chunk: Sequence[Any] = values[first : first + CHECKED_STRINGS]
         if field.message_type or (field.type == field.TYPE_STRING and not _is_utf8(b" ".join(chunk))):
             yield from ((f"{path}[{first + index}]", item) for index, item in enumerate(chunk))
 

@@ -1,4 +1,4 @@
-"""Defence against "rapid reset": connections that begin and cancel calls again and again, which costs them nothing."""
+"""Defence against "rapid reset" attacks: connections that begin and cancel many calls, which costs them nothing."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from collections import Counter
 from serving.grpc_api.connections import close_connections
 
 MAX_RESETS = 1000
-"""Calls that a connection may cancel within a second; a client that leaves cancels all that it has under way."""
+"""Maximum number of calls that a connection cancels within a second. A client that leaves cancels all its calls."""
 
 
 class Resets:
-    """Counts cancelled calls. Lives in one event loop."""
+    """Counts cancelled calls by connection. Lives in one event loop."""
 
     def __init__(self) -> None:
         self._second = 0
         self._counts: Counter[str] = Counter()
 
     def add(self, connection: str) -> None:
-        """Count a call that its client cancelled; close a connection that cancels too many."""
+        """Count a cancelled call, and close its connection if it has cancelled too many."""
         if (second := int(time.monotonic())) != self._second:
             self._second = second
             self._counts.clear()

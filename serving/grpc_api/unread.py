@@ -1,4 +1,4 @@
-"""Accounting of replies that their connections have not read yet: a client may ask and never read."""
+"""Memory of replies that their connections have not read yet: a client may send requests and never read replies."""
 
 from __future__ import annotations
 
@@ -10,43 +10,45 @@ from serving.core.budget import Budget
 from serving.grpc_api.connections import close_connections
 
 CALL_BYTES = 16 * 1024
-"""Memory of a call beside its reply, until the reply is sent."""
-LOOK_S = 1.0
-"""How often connections that do not read are looked for, at most."""
+"""Memory of a call besides its reply, until the reply is sent."""
+CHECK_S = 1.0
+"""Minimum seconds between two searches for connections that do not read."""
 
 
-class Unread:
+class UnreadReplies:
     """Bytes of unread replies, by connection. Lives in one event loop."""
 
     def __init__(self, budget: Budget, patience_s: float) -> None:
-        """Make it.
+        """Start without replies.
 
         Args:
-            budget: what replies count against.
-            patience_s: a connection that has left a reply unread for so long is closed where others need the room.
+            budget: budget that unread replies count against.
+            patience_s: seconds after which a connection that leaves a reply unread is closed, if others need the room.
         """
         self._budget = budget
         self._patience_s = patience_s
         self._bytes: dict[str, int] = {}
         self._replies: dict[str, dict[asyncio.Task[None], float]] = {}
-        """Tasks of the calls that wait for a connection, oldest first, and since when they do."""
-        self._looked_s = -LOOK_S
+        """Tasks of the calls whose replies are unread, by connection, and when each was added; oldest first."""
+        self._checked_s = -CHECK_S
 
     def __getitem__(self, connection: str) -> int:
-        """Bytes that wait for a connection."""
+        """Return the bytes that a connection has not read."""
         return self._bytes.get(connection, 0)
 
     def fits(self, connection: str, reply_bytes: int) -> bool:
-        """Whether a reply of so many bytes may wait for a connection: all its unread replies together may take as many
-        bytes as are free. One reply of any size may wait where no other does. Where there is no room, connections that
-        do not read make some soon."""
+        """Return whether a reply may wait for its connection.
+
+        The unread replies of a connection may take as many bytes as are free. If no reply is unread, one of any size
+        fits. If there is no room, connections that do not read are closed, which soon makes some.
+        """
         if not self._bytes or self[connection] + CALL_BYTES + reply_bytes <= self._budget.free:
             return True
         self.make_room()
         return False
 
     def add(self, connection: str, reply_bytes: int) -> None:
-        """Count the reply of the call that this task handles, until the task ends: gRPC has sent it, or given it up."""
+        """Count the reply of the current task's call until the task ends: then gRPC has sent it, or given it up."""
         size = CALL_BYTES + reply_bytes
         self._bytes[connection] = self[connection] + size
         self._budget.add(connection, size)
@@ -65,13 +67,13 @@ class Unread:
     def make_room(self) -> None:
         """Close the connections that have left a reply unread for too long."""
         now_s = time.monotonic()
-        if now_s < self._looked_s + LOOK_S:
+        if now_s < self._checked_s + CHECK_S:
             return
-        self._looked_s = now_s
-        late = {
+        self._checked_s = now_s
+        reasons = {
             connection: f"{self._bytes[connection] / 2**20:.0f} MiB of replies wait to be read"
             for connection, replies in self._replies.items()
             if now_s - next(iter(replies.values())) > self._patience_s
         }
-        if late:
-            asyncio.get_running_loop().run_in_executor(None, close_connections, late)
+        if reasons:
+            asyncio.get_running_loop().run_in_executor(None, close_connections, reasons)

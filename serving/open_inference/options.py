@@ -6,33 +6,37 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from serving.open_inference.tensors import quoted, wrong
+from serving.open_inference.tensors import invalid_field, quoted
 
 _KINDS = {"truncate": bool, "normalize": bool, "top_k": int}
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a request may ask for beside its inputs."""
+    """Options that a request may set besides its inputs."""
 
     truncate: bool | None = None
-    """Cut what is too long instead of refusing it; None as the manifest says."""
+    """Cut texts that are too long instead of refusing them; None for the default of the manifest."""
     normalize: bool | None = None
-    """Vectors of length 1; None as the model was made."""
+    """Return vectors of length 1; None for the default of the model."""
     top_k: int | None = None
-    """The most results for a text (or a [MASK]); None as the task has it."""
+    """Maximum number of results for a text or a [MASK]; None for the default of the task."""
 
 
 def read_options(parameters: Mapping[str, Any], known: Collection[str]) -> Options:
-    """The parameters of a request.
+    """Read the parameters of a request.
+
+    Args:
+        parameters: parameters by name.
+        known: names of the options that the inputs allow.
 
     Raises:
-        InvalidRequestError: naming one that is unknown or of the wrong kind.
+        InvalidRequestError: naming a parameter that is unknown or of the wrong type.
     """
     for name in parameters:
         if name not in known:
             listed = ", ".join(sorted(known)) or "none"
-            raise wrong("parameters", f"unknown: {quoted(name)} (these inputs go with {listed})")
+            raise invalid_field("parameters", f"unknown: {quoted(name)} (parameters for these inputs: {listed})")
     return Options(**{name: _value(name, parameter) for name, parameter in parameters.items()})
 
 
@@ -41,7 +45,7 @@ def _value(name: str, parameter: Any) -> Any:
     value = getattr(parameter, choice) if choice else None
     if _KINDS[name] is bool:
         if not isinstance(value, bool):
-            raise wrong(f"parameters[{name}]", "must be true or false")
+            raise invalid_field(f"parameters[{name}]", "must be true or false")
     elif type(value) is not int or value < 1:
-        raise wrong(f"parameters[{name}]", "must be a whole number from 1")
+        raise invalid_field(f"parameters[{name}]", "must be a whole number from 1")
     return value

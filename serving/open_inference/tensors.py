@@ -10,95 +10,106 @@ from typing import Any
 
 import numpy as np
 
+from serving.core.endpoint import Reply
 from serving.core.errors import InvalidRequestError, Violation
 from serving.core.models import Model
-from serving.core.service import Reply
 from serving.endpoints.wire import header
 from serving.open_inference.v2 import service_pb2 as pb
 
 BYTES = "BYTES"
 DTYPES = {"BOOL": "?", "INT32": "<i4", "INT64": "<i8", "FP32": "<f4", BYTES: "O"}
-"""Elements as they travel; those of BYTES are `bytes`, each with its length before it."""
+"""numpy types of the elements on the wire. Elements of BYTES are `bytes`, each after its length."""
 MAX_RANK = 2
-"""Of an input."""
+"""Maximum number of axes of an input."""
 MAX_TENSORS = 32
-"""Inputs of a request, and outputs: more than any model has."""
+"""Maximum number of inputs of a request, and of outputs: more than any model has."""
 MAX_AXIS = 2**31 - 1
-"""An array without elements may have one axis of any size to whoever sends it, but not to numpy."""
+"""Maximum size of an axis. In a request, an empty array may have an axis of any size; numpy does not accept that."""
 RAW_OUTPUT = pb.ModelInferResponse.RAW_OUTPUT_CONTENTS_FIELD_NUMBER
-COPIED = 2**20
-"""Elements of an output that are copied at once; a millisecond."""
-CONVERTED = 8192
-"""Numbers that become part of an array at once; a millisecond."""
+COPIED_ELEMENTS = 2**20
+"""Elements of an output that are copied at once, which takes a millisecond."""
+CONVERTED_ELEMENTS = 8192
+"""Elements that are converted to an array at once, which takes a millisecond."""
 _ACCEPTED = {BYTES: (BYTES,), "INT64": ("INT64", "INT32")}
 _CONTENTS = {BYTES: "bytes_contents", "INT64": "int64_contents", "INT32": "int_contents"}
 
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """A tensor that a model takes or gives."""
+    """Input or output tensor of a model."""
 
     name: str
     datatype: str
     shape: tuple[int, ...]
-    """-1 where it varies."""
+    """Size of each axis; -1 if it varies."""
     optional: bool = False
 
 
-def wrong(field: str, reason: str) -> InvalidRequestError:
-    """The error that says what is wrong with one field."""
+def invalid_field(field: str, reason: str) -> InvalidRequestError:
+    """Return the error for one field."""
     return InvalidRequestError(violations=[Violation(field, reason)])
 
 
 def quoted(name: str) -> str:
-    """A name that a caller chose, on one line and not too long."""
+    """Quote a name that a caller chose, on one line and cut to 80 characters."""
     return f"`{repr(name)[1:-1][:80]}`"
 
 
 def check_shapes(request: pb.ModelInferRequest) -> None:
-    """Refuse more tensors than any model takes, and shapes that no input has: the product of very many axes, or of huge
-    ones, is work of its own.
+    """Check the number of tensors, and their shapes.
+
+    The product of very many or huge axes would be much work.
 
     Raises:
-        InvalidRequestError: naming the first of them.
+        InvalidRequestError: naming the first tensor that no model takes.
     """
     for field in ("inputs", "outputs", "raw_input_contents"):
         if (count := len(getattr(request, field))) > MAX_TENSORS:
-            raise wrong(field, f"{count} came, a request has at most {MAX_TENSORS}")
+            raise invalid_field(field, f"{count} came, a request has at most {MAX_TENSORS}")
     for index, item in enumerate(request.inputs):
         if len(item.shape) > MAX_RANK:
-            raise wrong(f"inputs[{index}].shape", f"{len(item.shape)} axes came, an input has at most {MAX_RANK}")
+            raise invalid_field(
+                f"inputs[{index}].shape", f"{len(item.shape)} axes came, an input has at most {MAX_RANK}"
+            )
         if any(not 0 <= size <= MAX_AXIS for size in item.shape):
-            raise wrong(f"inputs[{index}].shape", f"{list(item.shape)} came, an axis is from 0 to {MAX_AXIS}")
+            raise invalid_field(f"inputs[{index}].shape", f"{list(item.shape)} came, an axis is from 0 to {MAX_AXIS}")
 
 
 def read_inputs(request: pb.ModelInferRequest, specs: Sequence[TensorSpec]) -> dict[str, np.ndarray]:
-    """The inputs of a request that `check_shapes` lets pass by name, in the shapes that they came in.
+    """Return the inputs of a request by name, in the shapes of the request, which `check_shapes` has checked.
+
+    Args:
+        request: the request.
+        specs: inputs that the model takes.
 
     Raises:
         InvalidRequestError: naming the first field that does not fit.
     """
     raw = request.raw_input_contents
     if raw and len(raw) != len(request.inputs):
-        raise wrong("raw_input_contents", f"{len(raw)} came for {len(request.inputs)} inputs; send one each, or none")
+        raise invalid_field(
+            "raw_input_contents", f"{len(raw)} came for {len(request.inputs)} inputs; send one each, or none"
+        )
     known = {spec.name: spec for spec in specs}
     arrays: dict[str, np.ndarray] = {}
     for index, item in enumerate(request.inputs):
         if item.name not in known:
-            raise wrong(f"inputs[{index}].name", f"unknown: {quoted(item.name)} (this model takes {', '.join(known)})")
+            raise invalid_field(
+                f"inputs[{index}].name", f"unknown: {quoted(item.name)} (this model takes {', '.join(known)})"
+            )
         if item.name in arrays:
-            raise wrong(f"inputs[{index}].name", f"`{item.name}` came before")
+            raise invalid_field(f"inputs[{index}].name", f"`{item.name}` came before")
         no_parameters(item.parameters, f"inputs[{index}]")
         arrays[item.name] = _Reader(item, index, raw[index] if raw else None).read(known[item.name])
     if missing := [spec.name for spec in specs if not spec.optional and spec.name not in arrays]:
-        raise wrong("inputs", f"`{missing[0]}` is missing (this model takes {', '.join(known)})")
+        raise invalid_field("inputs", f"`{missing[0]}` is missing (this model takes {', '.join(known)})")
     return arrays
 
 
 def no_parameters(parameters: Mapping[str, Any], path: str) -> None:
-    """Refuse the parameters of a tensor: there are none."""
+    """Raise InvalidRequestError if a tensor has parameters, since none are known."""
     for name in parameters:
-        raise wrong(f"{path}.parameters", f"unknown: {quoted(name)} (tensors have none)")
+        raise invalid_field(f"{path}.parameters", f"unknown: {quoted(name)} (tensors have none)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,13 +125,13 @@ class _Reader:
     def read(self, spec: TensorSpec) -> np.ndarray:
         if self.item.datatype not in (accepted := _ACCEPTED[spec.datatype]):
             came = quoted(self.item.datatype)
-            raise wrong(f"{self.path}.datatype", f"{came} came, `{spec.name}` takes {' or '.join(accepted)}")
+            raise invalid_field(f"{self.path}.datatype", f"{came} came, `{spec.name}` takes {' or '.join(accepted)}")
         self._check_shape(spec)
         count = math.prod(self.item.shape)
         if self.raw is None:
             elements = self._typed(count)
         elif self.item.contents.ListFields():
-            raise wrong(f"{self.path}.contents", "not together with raw_input_contents; send one of them")
+            raise invalid_field(f"{self.path}.contents", "not together with raw_input_contents; send one of them")
         elif self.item.datatype == BYTES:
             elements = _array(self._split(self.raw, count))
         else:
@@ -132,13 +143,13 @@ class _Reader:
         single_column = rank == 1 and len(shape) == 2 and shape[1] == 1  # as models of Triton with a batch axis have it
         if len(shape) != rank and not single_column:
             axes = ", ".join(["n", "m"][:rank])
-            raise wrong(f"{self.path}.shape", f"{shape} came, `{spec.name}` takes [{axes}]")
+            raise invalid_field(f"{self.path}.shape", f"{shape} came, `{spec.name}` takes [{axes}]")
 
     def _typed(self, count: int) -> np.ndarray:
         name = _CONTENTS[self.item.datatype]
         for field, _ in self.item.contents.ListFields():
             if field.name != name:
-                raise wrong(f"{self.path}.contents", f"{self.item.datatype} goes into {name}, not {field.name}")
+                raise invalid_field(f"{self.path}.contents", f"{self.item.datatype} goes into {name}, not {field.name}")
         values = getattr(self.item.contents, name)
         self._check_count(len(values), count, "elements")
         return _array(values) if self.item.datatype == BYTES else _numbers(values, DTYPES[self.item.datatype])
@@ -155,9 +166,9 @@ class _Reader:
             size = int.from_bytes(raw[place : place + 4], "little")
             place += 4 + size
             if place > len(raw):
-                raise wrong(f"raw_input_contents[{self.index}]", f"element {len(elements)} is cut off")
+                raise invalid_field(f"raw_input_contents[{self.index}]", f"element {len(elements)} is cut off")
             elements.append(raw[place - size : place])
-            if len(elements) > count + CONVERTED:
+            if len(elements) > count + CONVERTED_ELEMENTS:
                 break  # whatever else there is
         self._check_count(len(elements), count, "elements")
         return elements
@@ -165,14 +176,14 @@ class _Reader:
     def _check_count(self, came: int, count: int, unit: str) -> None:
         if came != count:
             field = f"{self.path}.contents" if self.raw is None else f"raw_input_contents[{self.index}]"
-            raise wrong(field, f"{came} {unit} came, the shape {list(self.item.shape)} has {count}")
+            raise invalid_field(field, f"{came} {unit} came, the shape {list(self.item.shape)} has {count}")
 
 
 def _numbers(values: Sequence[int], dtype: str) -> np.ndarray:
     """Make an array of numbers, in parts: numpy holds the interpreter lock until a part is done."""
     array = np.empty(len(values), dtype)
-    for first in range(0, len(values), CONVERTED):
-        array[first : first + CONVERTED] = values[first : first + CONVERTED]
+    for first in range(0, len(values), CONVERTED_ELEMENTS):
+        array[first : first + CONVERTED_ELEMENTS] = values[first : first + CONVERTED_ELEMENTS]
     return array
 
 
@@ -182,7 +193,7 @@ def _array(values: Sequence[bytes]) -> np.ndarray:
     return array
 
 
-def requested(request: pb.ModelInferRequest, specs: Sequence[TensorSpec]) -> list[TensorSpec]:
+def requested_outputs(request: pb.ModelInferRequest, specs: Sequence[TensorSpec]) -> list[TensorSpec]:
     """The outputs to send: those that the request names, in its order, or all.
 
     Raises:
@@ -193,9 +204,9 @@ def requested(request: pb.ModelInferRequest, specs: Sequence[TensorSpec]) -> lis
     for index, item in enumerate(request.outputs):
         if item.name not in known:
             reason = f"unknown: {quoted(item.name)} (these inputs give {', '.join(known)})"
-            raise wrong(f"outputs[{index}].name", reason)
+            raise invalid_field(f"outputs[{index}].name", reason)
         if item.name in chosen:
-            raise wrong(f"outputs[{index}].name", f"`{item.name}` came before")
+            raise invalid_field(f"outputs[{index}].name", f"`{item.name}` came before")
         no_parameters(item.parameters, f"outputs[{index}]")
         chosen[item.name] = known[item.name]
     return list(chosen.values() or specs)
@@ -208,7 +219,15 @@ def response(
     arrays: Mapping[str, np.ndarray],
     num_truncated: int = 0,
 ) -> Reply:
-    """The response with these outputs, serialised; a parameter says how many tokens were cut, if any were."""
+    """Serialise the response.
+
+    Args:
+        request: request that it answers.
+        model: model that answered.
+        specs: outputs that the response holds.
+        arrays: outputs by name.
+        num_truncated: number of tokens that were cut, which becomes a parameter unless it is 0.
+    """
     manifest = model.manifest
     reply = pb.ModelInferResponse(model_name=manifest.name, model_version=manifest.version, id=request.id)
     contents: list[bytes] = []
@@ -224,13 +243,13 @@ def response(
 
 
 def _raw(array: np.ndarray, datatype: str) -> Iterator[bytes]:
-    """Yield the serialised elements, in parts: numpy holds the interpreter lock while it copies."""
+    """Yield the serialised elements in parts, since numpy holds the interpreter lock while it copies."""
     if datatype == BYTES:
         yield from _with_lengths(array)
         return
     flat = np.ascontiguousarray(array, dtype=DTYPES[datatype]).reshape(-1)
-    for first in range(0, len(flat), COPIED):
-        yield flat[first : first + COPIED].tobytes()
+    for first in range(0, len(flat), COPIED_ELEMENTS):
+        yield flat[first : first + COPIED_ELEMENTS].tobytes()
 
 
 def _with_lengths(array: np.ndarray) -> Iterator[bytes]:

@@ -1,110 +1,103 @@
-"""Texts -> predictions, by the way that the RPCs of `bertline.v1` go."""
+"""Inference on texts that came as tensors."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
+from serving.core.encoding import TextEncoder
+from serving.core.endpoint import Inference, Reply
 from serving.core.errors import InvalidRequestError, Violation
 from serving.core.finite import check_outputs, check_prediction
 from serving.core.models import Model
+from serving.core.request import PendingRequest
 from serving.core.scheduler import JobResult
-from serving.core.service import Reply
-from serving.open_inference.forms import FORMS, Form, Row
 from serving.open_inference.options import Options, read_options
-from serving.open_inference.tensors import TensorSpec, read_inputs, requested, response, wrong
+from serving.open_inference.task_tensors import Row, TaskTensors
+from serving.open_inference.tensors import TensorSpec, invalid_field, read_inputs, requested_outputs, response
 from serving.open_inference.v2 import service_pb2 as pb
 from tasks.base import AnyTask, InvalidExample, Outputs
 from tasks.features import Features
 
 
-class Encode(Protocol):
-    """The way from examples to features."""
-
-    def __call__(
-        self,
-        model: Model,
-        task: AnyTask,
-        examples: Sequence[Any],
-        *,
-        truncate: bool | None,
-        windowed: frozenset[str],
-        field: Any,
-    ) -> Any:
-        """As `Intake.encode`."""
-
-
-@dataclass(frozen=True, slots=True)
-class TextWork:
-    """A request with texts, ready to be computed."""
+@dataclass(slots=True)
+class TextTensorInference(Inference):
+    """Request with texts."""
 
     request: pb.ModelInferRequest
     model: Model
-    outputs: Sequence[TensorSpec]
-    form: Form
-    options: Options
-    task: AnyTask
-    examples: Sequence[Any]
-    windows: Sequence[Sequence[Features]]
+    tensors: TaskTensors
+    options: Options = field(default_factory=Options)
+    outputs: Sequence[TensorSpec] = ()
+    task: AnyTask = field(init=False)
+    examples: Sequence[Any] = ()
+    windows: Sequence[Sequence[Features]] = ()
 
-    @classmethod
-    def of(cls, request: pb.ModelInferRequest, model: Model, encode: Encode) -> TextWork:
-        """Check and encode a request.
+    def __post_init__(self) -> None:
+        self.task = self.model.task
 
-        Raises:
-            InvalidRequestError: naming what is wrong with it.
-        """
-        form = FORMS[model.task.name]
-        options = read_options(request.parameters, form.options)
-        arrays, outputs = read_inputs(request, form.inputs), requested(request, form.outputs(model))
-        task = form.specialise(model.task, options)
-        examples, windows = encode(
-            model,
-            task,
-            [form.example(row, task) for row in _rows(arrays, form)],
-            truncate=options.truncate,
-            windowed=form.windowed,
-            field=partial(_field, list(arrays)),
+    def encode(self, encoder: TextEncoder, request: PendingRequest) -> None:
+        """Read options and tensors, and encode the texts."""
+        tensors, message = self.tensors, self.request
+        self.options = read_options(message.parameters, tensors.options)
+        arrays = read_inputs(message, tensors.inputs)
+        self.outputs = requested_outputs(message, tensors.outputs(self.model))
+        self.task = tensors.task_for(self.model.task, self.options)
+        encoded = encoder.encode(
+            request,
+            self.model,
+            self.task,
+            [tensors.example(row, self.task) for row in _rows(arrays, tensors)],
+            truncate=self.options.truncate,
+            windowed=tensors.windowed_fields,
+            field_path=partial(_field_path, list(arrays)),
         )
-        form.check_windows(windows, options, task)
-        return cls(request, model, outputs, form, options, task, examples, windows)
+        self.examples, self.windows = encoded.examples, encoded.windows
+        tensors.check_reply_size(self.windows, self.options, self.task)
 
-    def finish(self, index: int, outputs: list[Outputs]) -> Sequence[Any]:
-        """What the outputs hold of one example."""
-        place = f"{self.form.inputs[0].name}[{index}]"
-        check_outputs(self.model, outputs, place)
+    def decode(self, index: int, outputs: list[Outputs]) -> Sequence[Any]:
+        """Return the values of the output tensors for one example."""
+        path = f"{self.tensors.inputs[0].name}[{index}]"
+        check_outputs(self.model, outputs, path)
         prediction = self.task.decode(self.examples[index], self.windows[index], outputs)
-        check_prediction(self.model, self.task, prediction, place)
-        return self.form.result(prediction, self.examples[index], self.options, self.task)
+        check_prediction(self.model, self.task, prediction, path)
+        return self.tensors.result(prediction, self.examples[index], self.options, self.task)
 
     def reply(self, done: JobResult) -> Reply:
-        """The response, serialised."""
-        arrays = self.form.arrays(done.results, self.form.outputs(self.model))
+        """Serialise the response."""
+        arrays = self.tensors.arrays(done.results, self.tensors.outputs(self.model))
         num_truncated = sum(window.num_truncated for windows in self.windows for window in windows)
         return response(self.request, self.model, self.outputs, arrays, num_truncated)
 
 
-def _rows(arrays: Mapping[str, np.ndarray], form: Form) -> Iterator[Row]:
+def _rows(arrays: Mapping[str, np.ndarray], tensors: TaskTensors) -> Iterator[Row]:
+    """Yield the texts of each example.
+
+    Raises:
+        InvalidRequestError: when the inputs differ in length.
+    """
     sizes = {name: len(array) for name, array in arrays.items()}
     if len(set(sizes.values())) > 1:
-        raise wrong("inputs", f"differ in number: {', '.join(f'{size} of `{name}`' for name, size in sizes.items())}")
-    columns = dict.fromkeys([spec.name for spec in form.inputs], [None] * max(sizes.values())) | _decoded(arrays, form)
+        listed = ", ".join(f"{size} of `{name}`" for name, size in sizes.items())
+        raise invalid_field("inputs", f"differ in number: {listed}")
+    absent = dict.fromkeys([spec.name for spec in tensors.inputs], [None] * max(sizes.values()))
+    columns = absent | _decoded(arrays, tensors)
     return (dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True))
 
 
-def _decoded(arrays: Mapping[str, np.ndarray], form: Form) -> dict[str, list[Any]]:
-    """Strings instead of bytes, and tuples of them where an input has two axes.
+def _decoded(arrays: Mapping[str, np.ndarray], tensors: TaskTensors) -> dict[str, list[Any]]:
+    """Decode bytes to strings; an input with two axes becomes tuples of strings.
 
     Raises:
         InvalidRequestError: naming every element that is not UTF-8.
     """
     violations: list[Violation] = []
     decoded: dict[str, list[Any]] = {}
-    for spec in form.inputs:
+    for spec in tensors.inputs:
         if spec.name not in arrays:
             continue
         array = arrays[spec.name] if len(spec.shape) == 2 else arrays[spec.name].reshape(-1)
@@ -120,9 +113,14 @@ def _decoded(arrays: Mapping[str, np.ndarray], form: Form) -> dict[str, list[Any
     return decoded
 
 
-def _field(sent: Sequence[str], invalid: InvalidExample) -> str:
-    """Path of an invalid example: the element of the input that it came in."""
+def _field_path(sent: Sequence[str], invalid: InvalidExample) -> str:
+    """Return the path of an invalid example: the element of the input that it came in.
+
+    Args:
+        sent: names of the inputs that were sent.
+        invalid: field of an example.
+    """
     name, bracket, place = invalid.field.partition("[")
-    if name not in sent:  # what the choices follow is one text to the task
+    if name not in sent:  # to the task, context and question of a choice are one text
         name = next((item for item in ("context", "question") if item in sent), sent[0])
     return f"{name}[{invalid.index}]{bracket}{place}"

@@ -5,7 +5,7 @@ import re
 import pytest
 import yaml
 
-from serving.core.budget import PART
+from serving.core.budget import MEMORY_DIVISOR
 from serving.settings import Settings
 from tests.deploy.files import DEPLOY, ROOT
 
@@ -67,7 +67,7 @@ def test_memory(pod):
     limit = int(container["resources"]["limits"]["memory"].removesuffix("Mi")) * 2**20
 
     assert (170 + 128) * 2**20 + buffer < 0.75 * limit
-    assert buffer == limit // PART
+    assert buffer == limit // MEMORY_DIVISOR
     assert "BERTLINE_MAX_REQUEST_BYTES" not in variables
 
 

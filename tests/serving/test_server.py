@@ -12,13 +12,13 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from bertline.v1 import encoder_pb2 as pb
-from serving.core.admission import Intake
 from serving.core.codec_pool import NUM_THREADS, SEQUENCE_BYTES, SMALL_BYTES
+from serving.core.encoding import TextEncoder
 from serving.core.models import Model
 from serving.core.session import SessionRun
-from serving.grpc_api import encoder
-from serving.grpc_api.interceptor import _code_of_cancellation
+from serving.endpoints import tokenize as tokenize_module
 from serving.grpc_api.listening import MAX_STREAMS
+from serving.grpc_api.steps import code_of_cancellation
 from tests.serving import http2
 from tests.serving.conftest import serve
 from tests.serving.open_inference.messages import infer_request, stub
@@ -162,7 +162,7 @@ def busy_threads(server):
     """All threads that turn texts into tokens have other things to do."""
     release = threading.Event()
     for _ in range(NUM_THREADS):
-        waiting = server.server._servicer.offload(SMALL_BYTES + 1, release.wait)
+        waiting = server.server._service.codec_pool.run(None, SMALL_BYTES + 1, release.wait)
         asyncio.run_coroutine_threadsafe(waiting, server.loop)
     try:
         yield
@@ -197,7 +197,7 @@ def test_what_is_refused_after_all_is_not_tokenized(slow, monkeypatch):
     _, compute = hold(monkeypatch, Model, "compute")
     with busy_threads(slow):
         late = embed(slow, *[LONG] * 10)
-        waiting = slow.server._servicer.offload._threads._work_queue
+        waiting = slow.server._service.codec_pool._threads._work_queue
         wait_until(waiting.qsize, "it was not admitted")
         others = [embed(slow, *[LONG] * 7) for _ in range(2)]
         slow.wait_for("bertline_encode_seconds_count", 3)
@@ -217,7 +217,7 @@ def test_no_other_call_waits_for_tokenize(slow, monkeypatch):
     """It has a thread of its own, and waits for no other call's either."""
     with busy_threads(slow):
         assert list(tokenize(slow).result(10).num_tokens) == [4]
-    called, release = hold(monkeypatch, encoder, "tokenize")
+    called, release = hold(monkeypatch, tokenize_module, "tokenize")
     waiting = [tokenize(slow) for _ in range(NUM_THREADS + 1)]
     assert called.wait(10)
 
@@ -230,12 +230,12 @@ def test_tokenize_is_refused_where_too_much_waits(slow_models, monkeypatch):
     """As with a full queue, saying when to try again; what waits is answered, and what comes then."""
     monkeypatch.setattr("serving.core.service.TOKENIZE_BYTES", 2 * SEQUENCE_BYTES)
     with serve(slow_models) as running:
-        called, release = hold(monkeypatch, encoder, "tokenize")
+        called, release = hold(monkeypatch, tokenize_module, "tokenize")
         waiting = [tokenize(running)]
         assert called.wait(10)
         waiting += [tokenize(running) for _ in range(2)]
-        tokenizing = running.server._servicer.tokenizing
-        wait_until(lambda: tokenizing._turns.size == 2 * SEQUENCE_BYTES, "one did not come")
+        tokenizing = running.server._service.tokenize_pool
+        wait_until(lambda: tokenizing._queue.size == 2 * SEQUENCE_BYTES, "one did not come")
         refused = tokenize(running)
 
         assert refused.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -267,7 +267,7 @@ def test_cancelled_while_texts_become_tokens(slow, monkeypatch):
     computing, compute = hold(monkeypatch, Model, "compute")
     first = embed(slow, LONG)
     assert computing.wait(10)
-    encoding, encode = hold(monkeypatch, Intake, "encode")
+    encoding, encode = hold(monkeypatch, TextEncoder, "encode")
     cancelled = embed(slow, *[LONG] * 9)
     assert encoding.wait(10)
     cancelled.cancel()
@@ -296,7 +296,7 @@ def test_deadline_that_cannot_be_met(slow):
 def patient(slow, monkeypatch):
     """A server that refuses nothing, and a client that is connected; between them may lie some time."""
     monkeypatch.setattr("serving.core.latency_model._full_batch_seconds_per_token", lambda line, model: 1e-9)
-    monkeypatch.setattr("serving.grpc_api.interceptor.ROUNDED_S", 0.3)
+    monkeypatch.setattr("serving.grpc_api.steps.ROUNDING_S", 0.3)
     grpc.channel_ready_future(slow.channel).result(60)
     return slow
 
@@ -337,7 +337,7 @@ def test_deadlines_of_seconds_are_no_cancellations(patient, monkeypatch, timeout
 )
 def test_whose_deadline_it_was(given_s, remaining_s, expired):
     """That of the server is later by a hundredth, and by what it takes to hear of it."""
-    code = _code_of_cancellation(given_s, remaining_s)
+    code = code_of_cancellation(given_s, remaining_s)
 
     assert code is (grpc.StatusCode.DEADLINE_EXCEEDED if expired else grpc.StatusCode.CANCELLED)
 

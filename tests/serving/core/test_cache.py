@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertline.v1 import encoder_pb2 as pb
-from serving.core.cache import OVERHEAD_BYTES, Known, ReplyCache, request_key
+from serving.core.cache import OVERHEAD_BYTES, CachedReply, ReplyCache, request_key
 from tests.serving.conftest import serve
 from tests.serving.models import write_model
 from tests.serving.open_inference.messages import infer_request, stub
@@ -33,10 +33,10 @@ def test_least_recently_used_go_first(steps):
         elif key in expected:
             expected.move_to_end(key)
         if is_put:
-            cache.put(key, Known(None, 1, 1, bytes(size)))
+            cache.put(key, CachedReply(None, 1, 1, bytes(size)))
         else:
-            known = cache.get(key)
-            assert (known and known.reply) == expected.get(key)
+            cached = cache.get(key)
+            assert (cached and cached.data) == expected.get(key)
         assert len(cache) == len(expected)
         assert cache.num_bytes == sum(OVERHEAD_BYTES + len(reply) for reply in expected.values()) <= capacity
 
@@ -44,9 +44,9 @@ def test_least_recently_used_go_first(steps):
 def test_too_large_ones_displace_nothing():
     """A reply that would need more than the whole cache is not kept."""
     cache = ReplyCache(1000)
-    cache.put(b"a", Known(None, 1, 1, b"small"))
+    cache.put(b"a", CachedReply(None, 1, 1, b"small"))
 
-    assert cache.put(b"b", Known(None, 1, 1, bytes(1000))) == 0
+    assert cache.put(b"b", CachedReply(None, 1, 1, bytes(1000))) == 0
     assert cache.get(b"a")
     assert not cache.get(b"b")
 

@@ -7,10 +7,9 @@ import grpc
 import pytest
 
 from bertline.v1 import encoder_pb2 as pb
-from serving.core.admission import Intake
+from serving.core.encoding import TextEncoder
 from serving.core.errors import ExpiredError
-from serving.endpoints import fill_mask
-from serving.endpoints import texts as texts_module
+from serving.endpoints import classify, fill_mask
 from tasks import _splitter
 from tasks import tokenizer as tokenizer_module
 from tasks.tokenizer import Tokenizer
@@ -167,7 +166,7 @@ def test_scores_of_a_reply(server, monkeypatch):
 
 def test_labels_of_a_reply(server, monkeypatch):
     """Requests whose reply would hold too many labels are refused."""
-    monkeypatch.setattr(texts_module, "MAX_SCORES", 5)
+    monkeypatch.setattr(classify, "MAX_SCORES", 5)
     inputs = [pb.TextInput(text="the cat")] * 2
     assert len(server.stub.Classify(pb.ClassifyRequest(inputs=inputs, top_k=2)).results) == 2
     errors = [
@@ -241,9 +240,9 @@ def test_windows_of_a_request(server, monkeypatch, method):
     taken."""
     call, request_ = getattr(server.stub, method.split()[0]), WINDOWED[method]("the cat " * 600)
     num_windows = sum(call(request_).num_windows)
-    monkeypatch.setattr("serving.core.admission.MAX_WINDOWS", num_windows)
+    monkeypatch.setattr("serving.core.encoding.MAX_WINDOWS", num_windows)
     assert sum(call(request_).num_windows) == num_windows
-    monkeypatch.setattr("serving.core.admission.MAX_WINDOWS", num_windows // 2 - 1)
+    monkeypatch.setattr("serving.core.encoding.MAX_WINDOWS", num_windows // 2 - 1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Tokenizer, "assemble", lambda *arguments: pytest.fail("it was made"))
         error, fields = refused(call, request_)
@@ -274,7 +273,7 @@ def test_windows_are_held_by_the_budget(all_tasks):
 def test_reading_ends_with_the_deadline(server, monkeypatch, method):
     """A request that nobody waits for any more becomes no features."""
     ended = threading.Event()
-    encode = Intake.encode
+    encode = TextEncoder.encode
 
     def noted(*arguments, **options):
         try:
@@ -289,7 +288,7 @@ def test_reading_ends_with_the_deadline(server, monkeypatch, method):
 
     read = Tokenizer._encode
     monkeypatch.setattr(Tokenizer, "_encode", slowly)
-    monkeypatch.setattr(Intake, "encode", noted)
+    monkeypatch.setattr(TextEncoder, "encode", noted)
     requests = {
         "Tag": pb.TagRequest(inputs=[pb.TagInput(text="cat " * 200_000)]),
         "Classify": pb.ClassifyRequest(inputs=[pb.TextInput(text=f"{n} " * 3000) for n in range(100)], truncate=True),

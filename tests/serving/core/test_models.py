@@ -7,7 +7,7 @@ import pytest
 from serving.core.errors import ModelNotFoundError, UnavailableError
 from serving.core.models import Models, Version, load_model
 from serving.core.session import Session
-from serving.endpoints import RPCS
+from serving.endpoints import ENDPOINTS
 from tasks import TASKS
 from tasks.features import INPUT_NAMES
 from tasks.files import sha256
@@ -125,8 +125,8 @@ def test_graph_of_another_task(tmp_path):
 
 def test_every_task_is_served():
     """There is an RPC for each."""
-    assert {rpc.task for rpc in RPCS} == TASKS.keys()
-    assert len(RPCS) == len(TASKS)
+    assert {endpoint.task for endpoint in ENDPOINTS} == TASKS.keys()
+    assert len(ENDPOINTS) == len(TASKS)
 
 
 def test_other_name(tmp_path):

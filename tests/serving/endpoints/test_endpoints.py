@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertline.v1 import encoder_pb2 as pb
-from serving.endpoints import RPCS, places
-from serving.endpoints.catalog import Part
+from serving.endpoints import ENDPOINTS, answer_tag
+from serving.endpoints.tokenize import Part
 from tasks.classification import ClassificationExample, softmax
 from tasks.masked_lm import ClozeExample
 from tasks.multiple_choice import MultipleChoiceExample
@@ -45,7 +45,7 @@ def test_embed_options(server, references, normalize):
     np.testing.assert_allclose(vectors(reply), expected, rtol=1e-5)
 
 
-@pytest.mark.parametrize("method", [rpc.name for rpc in RPCS])
+@pytest.mark.parametrize("method", [endpoint.name for endpoint in ENDPOINTS])
 def test_no_inputs(server, method):
     """Without inputs the reply is empty, and still names the model."""
     reply = getattr(server.stub, method)(getattr(pb, f"{method}Request")())
@@ -221,7 +221,7 @@ def test_choose(server, references):
 
 def test_too_many_words_are_refused(server, monkeypatch):
     """Of all inputs together, before any is tokenised: empty ones take next to nothing of a message."""
-    monkeypatch.setattr(places, "MAX_WORDS", 5)
+    monkeypatch.setattr(answer_tag, "MAX_WORDS", 5)
     inputs = [pb.TagInput(words=["cat", "", "dog"]), pb.TagInput(words=["cat"] * 3)]
     call = server.stub.Tag.future(pb.TagRequest(inputs=inputs), timeout=10)
 
@@ -232,7 +232,7 @@ def test_too_many_words_are_refused(server, monkeypatch):
 @pytest.mark.parametrize("words_at_once", [1, 4, 4096])
 def test_tag_words(server, references, monkeypatch, words_at_once):
     """Words that are given are tagged as in evaluation, in windows too, in however many parts the reply is made."""
-    monkeypatch.setattr(places, "WORDS", words_at_once)
+    monkeypatch.setattr(answer_tag, "SERIALIZED_WORDS", words_at_once)
     example = TaggingExample(tuple(f"{TEXTS[0]} {TEXTS[2]} {TEXTS[0]}".split()))
 
     request = pb.TagRequest(inputs=[pb.TagInput(words=example.words)], return_words=True)
@@ -359,7 +359,7 @@ def test_tokenize_in_time(server, monkeypatch):
             time.sleep(0.05)
             yield Part(b"", 0, is_last=True)
 
-    monkeypatch.setattr("serving.grpc_api.encoder.tokenize", slowly)
+    monkeypatch.setattr("serving.endpoints.tokenize.tokenize", slowly)
     inputs = [pb.TextInput(text="cat " * 100)] * 1000
     request = pb.TokenizeRequest(model=pb.ModelRef(name="embedder"), inputs=inputs)
     with pytest.raises(grpc.RpcError) as caught:

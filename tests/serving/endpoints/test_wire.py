@@ -14,11 +14,12 @@ from google.protobuf.message import DecodeError
 
 from bertline.v1 import encoder_pb2 as pb
 from bertline.v1 import encoder_pb2_grpc
-from serving.core.admission import Incoming
 from serving.core.calls import Call
 from serving.core.errors import MAX_VIOLATIONS, ExpiredError, InvalidRequestError
+from serving.core.limits import MAX_WORDS, ParseLimits
+from serving.core.request import PendingRequest
 from serving.endpoints import wire
-from serving.endpoints.wire import MAX_WORDS, Reading, parse
+from serving.endpoints.wire import parse
 from serving.grpc_api.encoder import SERVICE
 from serving.open_inference.service import SERVICE as OPEN_INFERENCE
 from serving.open_inference.v2 import service_pb2 as oip
@@ -54,7 +55,7 @@ def test_pieces_make_the_same_message(monkeypatch, piece_bytes):
                 parse(kind, data)
             num_refused += 1
         else:
-            assert parse(kind, data, Reading(max_parts=10**9)) == expected
+            assert parse(kind, data, ParseLimits(max_fields=10**9)) == expected
             num_parsed += 1
 
     assert min(num_parsed, num_refused) > 100
@@ -174,15 +175,15 @@ def test_calls_that_have_ended():
         raise ExpiredError
 
     with pytest.raises(ExpiredError):
-        parse(*HARMLESS["words"], Reading(check=left))
+        parse(*HARMLESS["words"], ParseLimits(check=left))
     with pytest.raises(ExpiredError):
-        parse(*HOSTILE["texts"], Reading(check=left))
+        parse(*HOSTILE["texts"], ParseLimits(check=left))
 
 
 def test_very_many_broken_strings():
     """The first ones are named, and the search for others ends."""
     with pytest.raises(InvalidRequestError, match=r"texts\[0\]: not UTF-8; .* \(and at least \d+ more\)$") as caught:
-        parse(pb.EmbedRequest, many(b"\x12\x01\xff"), Reading(max_parts=10**9))
+        parse(pb.EmbedRequest, many(b"\x12\x01\xff"), ParseLimits(max_fields=10**9))
 
     assert len(caught.value.violations) == MAX_VIOLATIONS
 
@@ -202,29 +203,29 @@ def test_a_broken_string_among_many():
 def test_nobody_waits(ended, deadline_s):
     """A request is not read for a call that was cancelled, or whose deadline has passed."""
     call = Call("/bertline.v1.Encoder/Tag", "id", has_ended=ended)
-    incoming = Incoming(b"", deadline_s, call)
+    request = PendingRequest(b"", deadline_s, call)
 
     with pytest.raises(ExpiredError):
-        parse(*HARMLESS["words"], Reading(check=incoming.check))
+        parse(*HARMLESS["words"], ParseLimits(check=request.check))
 
 
 def test_cancelled_calls_are_known(server, monkeypatch):
     """Threads learn that a call was cancelled, and stop."""
     reading, cancelled, stopped = threading.Event(), threading.Event(), threading.Event()
 
-    def read(kind, data, bounds):
+    def read(kind, data, limits):
         reading.set()
         cancelled.wait(10)
         end = time.monotonic() + 10
         while time.monotonic() < end:
             try:
-                bounds.check()
+                limits.check()
             except ExpiredError:
                 stopped.set()
                 raise
             time.sleep(0.01)
 
-    monkeypatch.setattr("serving.grpc_api.encoder.parse", read)
+    monkeypatch.setattr("serving.endpoints.base.parse", read)
     call = server.stub.Embed.future(pb.EmbedRequest(texts=["cat " * 100_000]))
     assert reading.wait(10)
     call.cancel()

@@ -24,9 +24,9 @@ from bertline.v1 import encoder_pb2_grpc
 from serving.core.budget import Budget
 from serving.core.round_robin import RoundRobinQueue
 from serving.grpc_api.connections import close_connections
-from serving.grpc_api.interceptor import MAX_WATCHES_OF_CONNECTION
 from serving.grpc_api.listening import MAX_STREAMS
-from serving.grpc_api.receiving import WINDOW_BYTES, Receiving
+from serving.grpc_api.receiving import WINDOW_BYTES, Receiver
+from serving.grpc_api.steps import MAX_WATCHES_PER_CONNECTION
 from serving.settings import read_settings
 from tests.serving.attacks import CHECK, EMBED, WATCH, Sender, never_end, read_nothing, reset_rapidly
 from tests.serving.conftest import serve
@@ -119,9 +119,9 @@ def test_a_message_that_comes_when_it_is_given_up():
 
     async def run():
         call = Late()
-        receiving = Receiving(MIB, MIB, 0.05, lambda error: call.message.set_result(b"late"))
+        receiver = Receiver(MIB, MIB, 0.05, lambda error: call.message.set_result(b"late"))
         with pytest.raises(grpc.aio.AbortError) as raised:
-            await receiving.message("ipv4:127.0.0.1:1", call)
+            await receiver.message("ipv4:127.0.0.1:1", call)
         return call, raised.value
 
     call, error = asyncio.run(run())
@@ -152,13 +152,13 @@ class Silent:
 
 
 @asynccontextmanager
-async def asking_again(receiving, calls):
+async def asking_again(receiver, calls):
     """Begin calls again and again: (connection, seconds until its message comes) of each."""
 
     async def ask(connection, after_s):
         while True:
             with suppress(Exception):
-                await receiving.message(connection, Silent(after_s))
+                await receiver.message(connection, Silent(after_s))
 
     tasks = [asyncio.create_task(ask(*call)) for call in calls]
     try:
@@ -169,10 +169,10 @@ async def asking_again(receiving, calls):
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def seconds_to_receive(receiving, connection):
+async def seconds_to_receive(receiver, connection):
     """How long a message waits that is there at once."""
     started = time.monotonic()
-    await receiving.message(connection, Silent(0))
+    await receiver.message(connection, Silent(0))
     return time.monotonic() - started
 
 
@@ -182,13 +182,13 @@ def test_connections_without_a_message_do_not_keep_others_waiting(has_called):
     silent = [(f"attacker {number}", math.inf) for number in range(400)] * 2
 
     async def run():
-        receiving = Receiving(64 * MIB, 4 * MIB, 60, lambda error: None)
+        receiver = Receiver(64 * MIB, 4 * MIB, 60, lambda error: None)
         if has_called:
-            await receiving.message("bystander", Silent(0))
-        async with asking_again(receiving, silent):
+            await receiver.message("bystander", Silent(0))
+        async with asking_again(receiver, silent):
             await asyncio.sleep(2)
             for _ in range(10):
-                yield await seconds_to_receive(receiving, "bystander")
+                yield await seconds_to_receive(receiver, "bystander")
                 await asyncio.sleep(0.05)
 
     assert max(asyncio.run(collect(run()))) < 0.5
@@ -200,11 +200,11 @@ def test_a_new_connection_beside_busy_and_slow_ones():
     prompt = [(f"prompt {number}", 0.005) for number in range(12)] * 2
 
     async def run():
-        receiving = Receiving(64 * MIB, 4 * MIB, 60, lambda error: None)
-        async with asking_again(receiving, slow + prompt):
+        receiver = Receiver(64 * MIB, 4 * MIB, 60, lambda error: None)
+        async with asking_again(receiver, slow + prompt):
             await asyncio.sleep(1)
             for number in range(5):
-                yield await seconds_to_receive(receiving, f"new {number}")
+                yield await seconds_to_receive(receiver, f"new {number}")
 
     assert max(asyncio.run(collect(run()))) < 0.5
 
@@ -217,12 +217,12 @@ def test_a_stall_of_the_event_loop_makes_no_connection_slow():
     """Messages that came meanwhile are seen before it is judged how long they took."""
 
     async def run():
-        receiving = Receiving(64 * MIB, 4 * MIB, 60, lambda error: None)
-        reading = asyncio.create_task(receiving.message("bystander", Silent(0.003)))
+        receiver = Receiver(64 * MIB, 4 * MIB, 60, lambda error: None)
+        reading = asyncio.create_task(receiver.message("bystander", Silent(0.003)))
         await asyncio.sleep(0)
         time.sleep(0.1)
         await reading
-        return receiving._standing("bystander").name
+        return receiver._standing("bystander").name
 
     assert asyncio.run(run()) == "PROMPT"
 
@@ -284,12 +284,12 @@ def test_watches(server):
     """Watches of health are bounded by connection, and so are the names that they may give."""
     with open_channel(server.target) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
-        watches = [stub.Watch(health_pb2.HealthCheckRequest()) for _ in range(MAX_WATCHES_OF_CONNECTION)]
+        watches = [stub.Watch(health_pb2.HealthCheckRequest()) for _ in range(MAX_WATCHES_PER_CONNECTION)]
         for watch in watches:
             next(watch)
         more = stub.Watch(health_pb2.HealthCheckRequest(), timeout=5)
         assert more.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-        assert "too many watches" in more.details()
+        assert "too many health watches" in more.details()
         for watch in watches:
             watch.cancel()
     long = health_pb2_grpc.HealthStub(server.channel).Watch(

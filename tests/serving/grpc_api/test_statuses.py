@@ -82,7 +82,7 @@ def error_info(error):
         (
             "Embed",
             pb.EmbedRequest(texts=["dog"], dimensions=9, window_stride=8, normalize=False),
-            {"dimensions": "9 were asked for, this model has 8", "window_stride": "none without `windows`"},
+            {"dimensions": "9 were asked for, this model has 8", "window_stride": "needs `windows`"},
         ),
         (
             "Embed",
@@ -358,7 +358,7 @@ def test_an_error_that_nobody_foresaw(versions, monkeypatch, caplog):
     def fail(*arguments):
         raise ZeroDivisionError("a secret")
 
-    monkeypatch.setattr("serving.grpc_api.encoder.describe", fail)
+    monkeypatch.setattr("serving.endpoints.catalog.describe", fail)
     error, _ = refused(versions.stub.ListModels, pb.ListModelsRequest())
 
     assert error.code() is grpc.StatusCode.INTERNAL

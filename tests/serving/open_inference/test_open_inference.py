@@ -9,10 +9,10 @@ import pytest
 from bertline.v1 import encoder_pb2 as bertline
 from serving.core.codec_pool import SMALL_BYTES
 from serving.core.models import Models, Version
-from serving.open_inference import forms, tensors
-from serving.open_inference.forms import FORMS
+from serving.open_inference import task_tensors, tensors
 from serving.open_inference.options import Options
 from serving.open_inference.service import METHODS, SERVICE
+from serving.open_inference.task_tensors import TASK_TENSORS
 from tasks import TASKS, create_task, settings_from_dict
 from tasks.classification import ClassificationExample
 from tasks.features import collate
@@ -338,7 +338,7 @@ def test_large_replies_do_not_stall_others(server, monkeypatch, num_rows, thread
 
 def test_forms_and_tasks():
     """Every task has tensors."""
-    assert FORMS.keys() == TASKS.keys()
+    assert TASK_TENSORS.keys() == TASKS.keys()
 
 
 def through_form(name, settings, outputs, row, **options):
@@ -346,7 +346,7 @@ def through_form(name, settings, outputs, row, **options):
     task = create_task(
         name, Tokenizer(build_tokenizer(VOCAB)), settings_from_dict(name, settings or SETTINGS.get(name, {}))
     )
-    form = FORMS[name]
+    form = TASK_TENSORS[name]
     example = task.complete(form.example(row, task))
     windows = task.encode([example])[0]
     prediction = task.decode(example, windows, [outputs(window) for window in windows])
@@ -389,7 +389,7 @@ def test_tagging_form():
 @pytest.mark.parametrize("elements", [1, 5, 2**20])
 def test_outputs_in_parts(server, references, monkeypatch, elements):
     """Outputs are the same in however many parts they are copied."""
-    monkeypatch.setattr(tensors, "COPIED", elements)
+    monkeypatch.setattr(tensors, "COPIED_ELEMENTS", elements)
     texts = ["the cat", "a dog", "who"]
     found = infer(server, "embedder", text=texts)
 
@@ -399,7 +399,7 @@ def test_outputs_in_parts(server, references, monkeypatch, elements):
 @pytest.mark.parametrize("numbers", [1, 5, 2**20])
 def test_numbers_in_parts(server, monkeypatch, numbers):
     """So are token ids that come one by one, in however many parts they are read."""
-    monkeypatch.setattr(tensors, "CONVERTED", numbers)
+    monkeypatch.setattr(tensors, "CONVERTED_ELEMENTS", numbers)
     rows = [[2, 9, 10, 3], [2, 11, 12, 3]]
     typed, raw = (infer(server, "embedder", input_ids=rows, typed=flag) for flag in (True, False))
 
@@ -409,7 +409,7 @@ def test_numbers_in_parts(server, monkeypatch, numbers):
 @pytest.mark.parametrize("count", [0, 1, 3, 4, 7, 12])
 def test_long_lists_are_written_in_parts(monkeypatch, count):
     """The parts together are the same JSON as the whole list."""
-    monkeypatch.setattr(forms, "ITEMS", 4)
+    monkeypatch.setattr(task_tensors, "JSON_ITEMS", 4)
     items = [{"word": 'é"字', "start": number} for number in range(count)]
 
-    assert forms._json(iter(items)) == json.dumps(items, ensure_ascii=False).encode()
+    assert task_tensors._json(iter(items)) == json.dumps(items, ensure_ascii=False).encode()

@@ -100,11 +100,11 @@ MISTAKES = {
     "output twice": (infer_request("embedder", text=["a"], outputs=["embedding"] * 2), "outputs[1].name: `embedding`"),
     "unknown parameter": (
         infer_request("embedder", text=["cat"], parameters={"top_k": 1}),
-        "parameters: unknown: `top_k` (these inputs go with normalize, truncate)",
+        "parameters: unknown: `top_k` (parameters for these inputs: normalize, truncate)",
     ),
     "parameters of ids": (
         infer_request("embedder", input_ids=IDS, parameters={"truncate": True}),
-        "parameters: unknown: `truncate` (these inputs go with none)",
+        "parameters: unknown: `truncate` (parameters for these inputs: none)",
     ),
     "kind": (infer_request("embedder", text=["a"], parameters={"truncate": 1}), "parameters[truncate]: must be true"),
     "top_k": (infer_request("filler", text=["[MASK]"], parameters={"top_k": 0}), "parameters[top_k]: must be a whole"),

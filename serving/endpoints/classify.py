@@ -7,14 +7,14 @@ from typing import Any
 
 from bertline.v1 import encoder_pb2 as pb
 from serving.core.errors import InvalidRequestError, Violation
-from serving.endpoints.base import MAX_SCORES, Rpc, pair_of
+from serving.endpoints.base import MAX_SCORES, TextEndpoint, text_pair
 from tasks.classification import Classification, ClassificationExample, ClassificationPrediction
 from tasks.features import Features
 from tasks.multiple_choice import MultipleChoice, MultipleChoiceExample, MultipleChoicePrediction
 from tasks.regression import Regression, RegressionExample
 
 
-class Classify(Rpc):
+class Classify(TextEndpoint):
     """Texts or pairs -> labels with probabilities."""
 
     name = "Classify"
@@ -23,12 +23,12 @@ class Classify(Rpc):
     reply_type = pb.ClassifyReply
 
     def examples(self, request: pb.ClassifyRequest, task: Classification) -> list[ClassificationExample]:
-        return [ClassificationExample(item.text, pair_of(item)) for item in request.inputs]
+        return [ClassificationExample(item.text, text_pair(item)) for item in request.inputs]
 
-    def check_windows(
+    def check_reply_size(
         self, windows: Sequence[Sequence[Features]], request: pb.ClassifyRequest, task: Classification
     ) -> None:
-        check_labels(len(windows), task, request.top_k or None)
+        check_num_labels(len(windows), task, request.top_k or None)
 
     def result(
         self, prediction: ClassificationPrediction, example: Any, task: Classification, request: pb.ClassifyRequest
@@ -39,8 +39,8 @@ class Classify(Rpc):
         return result.SerializeToString()
 
 
-def check_labels(num_inputs: int, task: Classification, top_k: int | None) -> None:
-    """Raise InvalidRequestError when a reply would hold too many labels, those of all inputs together."""
+def check_num_labels(num_inputs: int, task: Classification, top_k: int | None) -> None:
+    """Raise InvalidRequestError if a reply would hold too many labels, those of all inputs together."""
     num_labels = len(task.settings.labels)
     count = num_inputs * min(top_k or num_labels, num_labels)
     if count > MAX_SCORES:
@@ -50,7 +50,7 @@ def check_labels(num_inputs: int, task: Classification, top_k: int | None) -> No
         raise InvalidRequestError(reason, [Violation("inputs", reason)])
 
 
-class Regress(Rpc):
+class Regress(TextEndpoint):
     """Texts or pairs -> numbers."""
 
     name = "Regress"
@@ -59,35 +59,36 @@ class Regress(Rpc):
     reply_type = pb.RegressReply
 
     def examples(self, request: pb.RegressRequest, task: Regression) -> list[RegressionExample]:
-        return [RegressionExample(item.text, pair_of(item)) for item in request.inputs]
+        return [RegressionExample(item.text, text_pair(item)) for item in request.inputs]
 
     def result(self, prediction: float, example: Any, task: Regression, request: pb.RegressRequest) -> float:
         return prediction
 
-    def reply(self, results: Sequence[float]) -> pb.RegressReply:
+    def start_reply(self, results: Sequence[float]) -> pb.RegressReply:
         return pb.RegressReply(values=results)
 
-    def elements(self, results: Sequence[float]) -> Iterable[bytes]:
+    def serialized_results(self, results: Sequence[float]) -> Iterable[bytes]:
         return ()
 
 
-class Choose(Rpc):
-    """Choices, with what they follow -> probabilities over the choices."""
+class Choose(TextEndpoint):
+    """Choices, with a context and a question -> probabilities over the choices."""
 
     name = "Choose"
     task = MultipleChoice.name
     request_type = pb.ChooseRequest
     reply_type = pb.ChooseReply
 
-    def parts(self, request: pb.ChooseRequest) -> Mapping[str, int]:
+    def part_counts(self, request: pb.ChooseRequest) -> Mapping[str, int]:
         return {"choices": self.num_sequences(request)}
 
     def num_sequences(self, request: pb.ChooseRequest) -> int:
         return sum(len(item.choices) for item in request.inputs)
 
-    def size(self, request: pb.ChooseRequest) -> int:
-        again = sum(len(item.choices) * (len(item.context) + len(item.question)) for item in request.inputs)
-        return super().size(request) + again
+    def work_bytes(self, request: pb.ChooseRequest, num_bytes: int) -> int:
+        # Context and question are tokenised again with each choice.
+        repeated = sum(len(item.choices) * (len(item.context) + len(item.question)) for item in request.inputs)
+        return super().work_bytes(request, num_bytes) + repeated
 
     def examples(self, request: pb.ChooseRequest, task: MultipleChoice) -> list[MultipleChoiceExample]:
         return [MultipleChoiceExample(tuple(item.choices), item.context, item.question) for item in request.inputs]

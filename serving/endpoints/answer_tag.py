@@ -1,4 +1,4 @@
-"""Answer and Tag: what stands where in a text."""
+"""Answer and Tag: texts -> the spans that answer a question, the entities."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from typing import Any
 
 from bertline.v1 import encoder_pb2 as pb
 from serving.core.errors import InvalidRequestError, Violation
-from serving.endpoints.base import Rpc, refuse_any
-from serving.endpoints.wire import MAX_WORDS, joined
+from serving.core.limits import MAX_WORDS
+from serving.endpoints.base import TextEndpoint, refuse_any
+from serving.endpoints.wire import serialize_parts
 from tasks.base import InvalidExample
 from tasks.spans import SpanExample, SpanPrediction, Spans
 from tasks.tagging import Tagging, TaggingExample, TaggingPrediction
 
-WORDS = 4096
-"""Words that are serialised at once; it takes a few milliseconds."""
+SERIALIZED_WORDS = 4096
+"""Words that are serialised at once. It takes a few milliseconds."""
 
 
-class Answer(Rpc):
+class Answer(TextEndpoint):
     """Questions with contexts -> spans."""
 
     name = "Answer"
@@ -27,7 +28,7 @@ class Answer(Rpc):
     request_type = pb.AnswerRequest
     reply_type = pb.AnswerReply
 
-    def parts(self, request: pb.AnswerRequest) -> Mapping[str, int]:
+    def part_counts(self, request: pb.AnswerRequest) -> Mapping[str, int]:
         return {"contexts": self.num_sequences(request)}
 
     def num_sequences(self, request: pb.AnswerRequest) -> int:
@@ -44,10 +45,10 @@ class Answer(Rpc):
             for item in request.inputs
         ]
 
-    def windowed(self, request: pb.AnswerRequest) -> frozenset[str]:
+    def windowed_fields(self, request: pb.AnswerRequest) -> frozenset[str]:
         return frozenset({"context", "more_contexts"})
 
-    def field(self, invalid: InvalidExample, request: pb.AnswerRequest) -> str:
+    def field_path(self, invalid: InvalidExample, request: pb.AnswerRequest) -> str:
         field = "contexts[0]" if invalid.field == "context" else invalid.field
         if match := re.fullmatch(r"more_contexts\[(\d+)\]", field):
             field = f"contexts[{int(match[1]) + 1}]"
@@ -60,7 +61,7 @@ class Answer(Rpc):
         return result.SerializeToString()
 
 
-class Tag(Rpc):
+class Tag(TextEndpoint):
     """Texts or words -> entities."""
 
     name = "Tag"
@@ -79,10 +80,10 @@ class Tag(Rpc):
             raise InvalidRequestError(reason, [Violation("inputs", reason)])
         return [TaggingExample(tuple(item.words), source=None if item.words else item.text) for item in request.inputs]
 
-    def windowed(self, request: pb.TagRequest) -> frozenset[str]:
+    def windowed_fields(self, request: pb.TagRequest) -> frozenset[str]:
         return frozenset({"source", "words"})
 
-    def field(self, invalid: InvalidExample, request: pb.TagRequest) -> str:
+    def field_path(self, invalid: InvalidExample, request: pb.TagRequest) -> str:
         return f"inputs[{invalid.index}].{'words' if request.inputs[invalid.index].words else 'text'}"
 
     def result(
@@ -96,10 +97,11 @@ class Tag(Rpc):
             if request.return_words
             else iter(())
         )
-        return joined([result, *map(_tagged, iter(lambda: list(islice(words, WORDS)), []))])
+        chunks = iter(lambda: list(islice(words, SERIALIZED_WORDS)), [])
+        return serialize_parts([result, *map(_tagged_words, chunks)])
 
 
-def _tagged(words: Sequence[tuple[tuple[int, int], str, float]]) -> pb.TagResult:
+def _tagged_words(words: Sequence[tuple[tuple[int, int], str, float]]) -> pb.TagResult:
     result = pb.TagResult()
     for (start, end), tag, score in words:
         result.words.add(start=start, end=end, tag=tag, score=score)

@@ -1,4 +1,4 @@
-"""How the texts of each task come in tensors, and how its predictions leave in them."""
+"""Input and output tensors of each task."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from serving.core.models import Model
-from serving.endpoints.fill_mask import check_scores
-from serving.endpoints.texts import check_labels
+from serving.endpoints.classify import check_num_labels
+from serving.endpoints.fill_mask import DEFAULT_TOP_K, check_num_tokens
 from serving.open_inference.options import Options
-from serving.open_inference.tensors import BYTES, DTYPES, TensorSpec, wrong
+from serving.open_inference.tensors import BYTES, DTYPES, TensorSpec, invalid_field
 from tasks.base import AnyTask
 from tasks.classification import Classification, ClassificationExample, ClassificationPrediction
 from tasks.embedding import Embedding
@@ -25,49 +25,49 @@ from tasks.spans import SpanExample, SpanPrediction, Spans
 from tasks.tagging import Entity, Tagging, TaggingExample, TaggingPrediction
 
 Row = Mapping[str, Any]
-"""The texts of one example by input; of `choices` a tuple, of an input that was not sent None."""
+"""Texts of one example by input: a tuple for `choices`, None for an input that was not sent."""
 
 TEXT = TensorSpec("text", BYTES, (-1,))
 TEXT_PAIR = TensorSpec("text_pair", BYTES, (-1,), optional=True)
 
-ITEMS = 1024
-"""Items of a list that are written as JSON at once."""
+JSON_ITEMS = 1024
+"""Number of list items that are written as JSON at once."""
 
 
-class Form:
-    """The tensors of one task. To add another: subclass, implement, and add it to FORMS."""
+class TaskTensors:
+    """Tensors of one task. To add another: subclass it, implement it, and add it to TASK_TENSORS."""
 
     task: ClassVar[str]
     inputs: ClassVar[tuple[TensorSpec, ...]] = (TEXT,)
     options: ClassVar[tuple[str, ...]] = ("truncate",)
-    windowed: ClassVar[frozenset[str]] = frozenset()
-    """Fields of its examples that may be of any length, since they are read in windows."""
+    windowed_fields: ClassVar[frozenset[str]] = frozenset()
+    """Fields of its examples that are read in windows and may have any length."""
 
     def outputs(self, model: Model) -> list[TensorSpec]:
-        """What a model of the task gives."""
+        """Return the output tensors of a model."""
         raise NotImplementedError
 
     def example(self, row: Row, task: Any) -> Any:
-        """An example of the task."""
+        """Return the example that a row holds."""
         raise NotImplementedError
 
-    def specialise(self, task: Any, options: Options) -> AnyTask:
-        """The task with what this request asks for.
+    def task_for(self, task: Any, options: Options) -> AnyTask:
+        """Return the task with the options of a request.
 
         Raises:
-            InvalidRequestError: when it asks for what the task does not have.
+            InvalidRequestError: when the model does not have an option.
         """
         return task
 
-    def check_windows(self, windows: Sequence[Sequence[Features]], options: Options, task: Any) -> None:
-        """Raise InvalidRequestError when the reply to these features would be too large."""
+    def check_reply_size(self, windows: Sequence[Sequence[Features]], options: Options, task: Any) -> None:
+        """Raise InvalidRequestError if the reply for these features would be too large."""
 
     def result(self, prediction: Any, example: Any, options: Options, task: Any) -> Sequence[Any]:
-        """A value for each output, or a list of them; nothing of the batch's arrays is kept."""
+        """Return a value, or a list of values, for each output. It must not refer to arrays of the batch."""
         raise NotImplementedError
 
     def arrays(self, results: Sequence[Sequence[Any]], specs: Sequence[TensorSpec]) -> dict[str, np.ndarray]:
-        """The outputs by name; rows that are shorter than others are filled up."""
+        """Return the output arrays by name. Shorter rows are padded."""
         return {spec.name: _stacked([result[place] for result in results], spec) for place, spec in enumerate(specs)}
 
 
@@ -83,7 +83,7 @@ def _stacked(values: Sequence[Any], spec: TensorSpec) -> np.ndarray:
     return array
 
 
-class EmbeddingForm(Form):
+class EmbeddingTensors(TaskTensors):
     """Texts -> vectors."""
 
     task = Embedding.name
@@ -95,18 +95,18 @@ class EmbeddingForm(Form):
     def example(self, row: Row, task: Any) -> str:
         return str(row["text"])
 
-    def specialise(self, task: Embedding, options: Options) -> AnyTask:
+    def task_for(self, task: Embedding, options: Options) -> AnyTask:
         if options.normalize is None:
             return task
         if task.settings.normalize and not options.normalize:
-            raise wrong("parameters[normalize]", "this model's vectors have length 1")
+            raise invalid_field("parameters[normalize]", "this model's vectors have length 1")
         return task.with_settings(normalize=options.normalize)
 
     def result(self, prediction: np.ndarray, example: Any, options: Options, task: Embedding) -> Sequence[Any]:
         return [prediction.copy()]
 
 
-class ClassificationForm(Form):
+class ClassificationTensors(TaskTensors):
     """Texts or pairs -> labels with probabilities, likeliest first."""
 
     task = Classification.name
@@ -119,8 +119,8 @@ class ClassificationForm(Form):
     def example(self, row: Row, task: Any) -> ClassificationExample:
         return ClassificationExample(row["text"], row["text_pair"])
 
-    def check_windows(self, windows: Sequence[Sequence[Features]], options: Options, task: Classification) -> None:
-        check_labels(len(windows), task, options.top_k)
+    def check_reply_size(self, windows: Sequence[Sequence[Features]], options: Options, task: Classification) -> None:
+        check_num_labels(len(windows), task, options.top_k)
 
     def result(
         self, prediction: ClassificationPrediction, example: Any, options: Options, task: Classification
@@ -129,7 +129,7 @@ class ClassificationForm(Form):
         return [[label.encode() for label, _ in ranked], [score for _, score in ranked]]
 
 
-class RegressionForm(Form):
+class RegressionTensors(TaskTensors):
     """Texts or pairs -> numbers."""
 
     task = Regression.name
@@ -145,13 +145,13 @@ class RegressionForm(Form):
         return [prediction]
 
 
-class SpansForm(Form):
+class SpansTensors(TaskTensors):
     """Questions with contexts -> spans, best first."""
 
     task = Spans.name
     inputs = (TensorSpec("question", BYTES, (-1,)), TensorSpec("context", BYTES, (-1,)))
     options = ("truncate", "top_k")
-    windowed = frozenset({"context"})
+    windowed_fields = frozenset({"context"})
 
     def outputs(self, model: Model) -> list[TensorSpec]:
         return [
@@ -180,8 +180,8 @@ class SpansForm(Form):
         ]
 
 
-class MaskedLMForm(Form):
-    """Texts with [MASK] -> tokens, likeliest first, a row for each [MASK] of all texts."""
+class MaskedLMTensors(TaskTensors):
+    """Texts with [MASK] -> tokens, likeliest first, one row for each [MASK] of all texts."""
 
     task = MaskedLM.name
     options = ("truncate", "top_k")
@@ -196,11 +196,11 @@ class MaskedLMForm(Form):
     def example(self, row: Row, task: Any) -> ClozeExample:
         return ClozeExample(row["text"])
 
-    def check_windows(self, windows: Sequence[Sequence[Features]], options: Options, task: MaskedLM) -> None:
-        check_scores(windows, task, options.top_k or 5)
+    def check_reply_size(self, windows: Sequence[Sequence[Features]], options: Options, task: MaskedLM) -> None:
+        check_num_tokens(windows, task, options.top_k or DEFAULT_TOP_K)
 
     def result(self, prediction: MaskPrediction, example: Any, options: Options, task: MaskedLM) -> Sequence[Any]:
-        masks = [prediction.top(mask, options.top_k or 5) for mask in range(len(prediction.log_probs))]
+        masks = [prediction.top(mask, options.top_k or DEFAULT_TOP_K) for mask in range(len(prediction.log_probs))]
         tokens = [[task.tokenizer.token(token_id).encode() for token_id, _ in mask] for mask in masks]
         return [tokens, [[score for _, score in mask] for mask in masks], len(masks)]
 
@@ -213,8 +213,8 @@ class MaskedLMForm(Form):
         }
 
 
-class MultipleChoiceForm(Form):
-    """Choices with what they follow -> the likeliest."""
+class MultipleChoiceTensors(TaskTensors):
+    """Choices, with a context and a question -> the likeliest choice."""
 
     task = MultipleChoice.name
     inputs = (
@@ -235,11 +235,11 @@ class MultipleChoiceForm(Form):
         return [prediction.choice, prediction.scores]
 
 
-class TaggingForm(Form):
+class TaggingTensors(TaskTensors):
     """Texts -> entities and tagged words, as JSON."""
 
     task = Tagging.name
-    windowed = frozenset({"source", "words"})
+    windowed_fields = frozenset({"source", "words"})
 
     def outputs(self, model: Model) -> list[TensorSpec]:
         return [TensorSpec("entities", BYTES, (-1,)), TensorSpec("tags", BYTES, (-1,))]
@@ -270,21 +270,21 @@ def _entity(entity: Entity, text: str) -> dict[str, Any]:
 
 
 def _json(items: Iterator[Any]) -> bytes:
-    """Write a list as JSON, some items at a time: writing a hundred thousand at once holds the interpreter lock."""
-    parts = iter(lambda: list(islice(items, ITEMS)), [])
+    """Write a list as JSON, some items at a time: a hundred thousand at once would hold the interpreter lock."""
+    parts = iter(lambda: list(islice(items, JSON_ITEMS)), [])
     return b"[%s]" % b", ".join(json.dumps(part, ensure_ascii=False)[1:-1].encode() for part in parts)
 
 
-FORMS: dict[str, Form] = {
-    form.task: form
-    for form in (
-        EmbeddingForm(),
-        ClassificationForm(),
-        RegressionForm(),
-        SpansForm(),
-        MaskedLMForm(),
-        MultipleChoiceForm(),
-        TaggingForm(),
+TASK_TENSORS: dict[str, TaskTensors] = {
+    tensors.task: tensors
+    for tensors in (
+        EmbeddingTensors(),
+        ClassificationTensors(),
+        RegressionTensors(),
+        SpansTensors(),
+        MaskedLMTensors(),
+        MultipleChoiceTensors(),
+        TaggingTensors(),
     )
 }
-"""By task."""
+"""Tensors by name of the task."""

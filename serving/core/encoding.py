@@ -1,0 +1,154 @@
+"""Encoding: examples -> features, within the limits of a request, while its caller waits."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from serving.core.admission import Admission
+from serving.core.calls import Stage
+from serving.core.errors import InvalidRequestError, Violation
+from serving.core.latency_model import LatencyModel
+from serving.core.limits import RequestLimits, count_cut
+from serving.core.metrics import Metrics
+from serving.core.models import Model
+from serving.core.request import PendingRequest
+from tasks.base import AnyTask, InvalidExample, InvalidExamplesError
+from tasks.features import Features
+
+UNCHECKED_BYTES = 4096
+"""Largest request that is tokenised without checking its deadline meanwhile."""
+CHECKED_TOKENS = 16_384
+"""Number of tokens after which admission is asked again, for texts that are read whole."""
+MAX_WINDOWS = 2**15
+"""Maximum number of windows of a request. Each takes some 4 KiB besides its tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """Examples of a request, and the features of each."""
+
+    examples: list[Any]
+    windows: list[list[Features]]
+
+
+class TextEncoder:
+    """Encodes the examples of requests. May be called from any thread."""
+
+    def __init__(
+        self, admission: Admission, latency_model: LatencyModel, metrics: Metrics, limits: RequestLimits
+    ) -> None:
+        self._admission = admission
+        self._latency_model = latency_model
+        self._metrics = metrics
+        self._limits = limits
+
+    def encode(
+        self,
+        request: PendingRequest,
+        model: Model,
+        task: AnyTask,
+        examples: Sequence[Any],
+        *,
+        truncate: bool | None,
+        windowed: frozenset[str] = frozenset(),
+        field_path: Callable[[InvalidExample], str],
+    ) -> Encoded:
+        """Encode examples.
+
+        Args:
+            request: request that they belong to.
+            model: model that will compute them.
+            task: task of the model, with the options of the request.
+            examples: examples of the task.
+            truncate: cut texts that are too long instead of refusing them; None for the default of the manifest.
+            windowed: fields of the examples that are read in windows and may have any length.
+            field_path: returns the path of an invalid example in the request.
+
+        Raises:
+            InvalidRequestError: naming the examples that cannot be encoded.
+        """
+        num_bytes, started_s = len(request.data), time.monotonic()
+        truncate = model.manifest.truncate if truncate is None else truncate
+        try:
+            held = examples
+            if num_bytes > self._limits.unchecked_bytes(task.settings):
+                held = self._limits.cut(examples, task.settings, windowed=windowed, truncate=truncate)
+            completing, encoding = [
+                self._checked(task, request, model, read_whole=bool(windowed)) if num_bytes > UNCHECKED_BYTES else task
+                for _ in range(2)  # both read the same tokens, and each counts them from zero
+            ]
+            completed = [completing.complete(example) for example in held]
+            windows = encoding.encode(completed, truncate=truncate)
+        except InvalidExamplesError as error:
+            raise InvalidRequestError(
+                violations=[Violation(field_path(item), item.reason) for item in error.invalid]
+            ) from error
+        self.record(request, model, started_s)
+        if held is not examples:
+            windows = [count_cut(*parts) for parts in zip(windows, examples, held, strict=True)]
+        self._learn(model, num_bytes, windows)
+        return Encoded(completed, windows)
+
+    def check_tokens(self, request: PendingRequest, model: Model, *, read_whole: bool = False) -> Callable[[int], None]:
+        """Return a function for the tokenizer to call now and then with the number of tokens it has read since.
+
+        Args:
+            request: request whose texts are tokenised.
+            model: model that will compute it.
+            read_whole: True if the model will compute all tokens: then too many are refused before all are read.
+
+        Returns:
+            A function that raises ExpiredError when nobody waits any more, and RefusedError as `Admission.admit`.
+        """
+        num_tokens, next_check = 0, CHECKED_TOKENS
+
+        def check(num_more: int) -> None:
+            nonlocal num_tokens, next_check
+            request.check()
+            num_tokens += num_more
+            if read_whole and num_tokens >= next_check:
+                next_check = num_tokens + CHECKED_TOKENS
+                self._admission.admit(request, model, num_tokens)
+
+        return check
+
+    def record(self, request: PendingRequest, model: Model, started_s: float) -> float:
+        """Record that texts have been tokenised since `started_s`. Return the seconds that it took."""
+        seconds = time.monotonic() - started_s
+        self._metrics.encoded(model, seconds)
+        request.call.stages.append(Stage("tokenize", started_s, seconds))
+        return seconds
+
+    def _checked(self, task: AnyTask, request: PendingRequest, model: Model, *, read_whole: bool) -> AnyTask:
+        """Return the task with a tokenizer that checks the request while it reads."""
+        check_tokens = self.check_tokens(request, model, read_whole=read_whole)
+        return replace(task, tokenizer=task.tokenizer.with_progress(check_tokens, _check_windows(request)))
+
+    def _learn(self, model: Model, num_bytes: int, windows: Sequence[Sequence[Features]]) -> None:
+        if num_cut := sum(any(window.num_truncated for window in items) for items in windows):
+            self._metrics.truncated(model, num_cut)
+        if windows:
+            num_tokens = sum(len(window) for items in windows for window in items)
+            self._latency_model.observe_request(model, num_bytes, len(windows), num_tokens)
+
+
+def _check_windows(request: PendingRequest) -> Callable[[int], None]:
+    """Return a function to call with the number of windows that were made since; it raises InvalidRequestError when
+    there are too many, and ExpiredError as `PendingRequest.check`."""
+    num_windows = 0
+
+    def check(num_more: int) -> None:
+        nonlocal num_windows
+        request.check()
+        num_windows += num_more
+        if num_windows > MAX_WINDOWS:
+            reason = (
+                f"the texts are read in more than {MAX_WINDOWS} windows, which a request takes; "
+                "send fewer or shorter ones"
+            )
+            raise InvalidRequestError(reason, [Violation("inputs", reason)])
+
+    return check

@@ -1,0 +1,133 @@
+"""Tokenize: texts -> the tokens that a model's tokenizer makes of them. Runs no model, so nothing is scheduled."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from io import BytesIO
+from typing import BinaryIO
+
+from bertline.v1 import encoder_pb2 as pb
+from serving.core.calls import Call
+from serving.core.codec_pool import SEQUENCE_BYTES
+from serving.core.models import Model
+from serving.core.request import PendingRequest
+from serving.core.service import ADMITTED_BYTES, InferenceService, record_model
+from serving.endpoints.base import text_pair
+from serving.endpoints.catalog import reference
+from serving.endpoints.wire import header, parse
+from tasks.tokenizer import Tokenizer
+
+PART_TOKENS = 1024
+"""Tokens of one part of a result, or a few thousand more. Making a message of a million tokens would hold the
+interpreter lock for a second."""
+
+
+async def answer_tokenize(service: InferenceService, data: bytes, deadline_s: float | None, call: Call) -> bytes:
+    """Answer a TokenizeRequest.
+
+    Args:
+        service: holds models, limits and threads.
+        data: serialised request.
+        deadline_s: time at which the caller gives up, on the clock of `time.monotonic`; None without a deadline.
+        call: record of the call.
+
+    Raises:
+        ServingError: when the request is wrong, refused or too late.
+    """
+    request = PendingRequest(data, deadline_s, call)
+    model, inputs = await service.codec_pool.run(
+        call, len(data), partial(_parse, service, request), small=ADMITTED_BYTES
+    )
+    size = max(len(data), SEQUENCE_BYTES * len(inputs))
+    # Always in the thread: a reply names every token, so it takes longer than the size of the request suggests.
+    return await service.tokenize_pool.run(call, size, partial(_reply, service, request, model, inputs), small=0)
+
+
+def _parse(service: InferenceService, request: PendingRequest) -> tuple[Model, Sequence[pb.TextInput]]:
+    message = parse(pb.TokenizeRequest, request.data, service.limits.for_parsing(request.check))
+    model = service.models.find(message.model.name, message.model.version)
+    record_model(request.call, model, len(message.inputs))
+    service.limits.check_count(len(message.inputs))
+    return model, message.inputs
+
+
+def _reply(service: InferenceService, request: PendingRequest, model: Model, inputs: Sequence[pb.TextInput]) -> bytes:
+    texts = {f"inputs[{index}].text": item.text for index, item in enumerate(inputs)}
+    pairs = {f"inputs[{index}].text_pair": item.text_pair for index, item in enumerate(inputs)}
+    service.limits.check_chars(texts | pairs)
+    started_s = time.monotonic()
+    tokenizer = model.task.tokenizer.with_progress(service.encoder.check_tokens(request, model))
+    data = BytesIO()  # returns its content without a copy
+    num_tokens = write_results(data, request.while_pending(tokenize(tokenizer, inputs)))
+    timings = pb.Timings(tokenize_s=service.encoder.record(request, model, started_s))
+    reply = pb.TokenizeReply(model=reference(model), num_tokens=num_tokens, timings=timings)
+    data.write(reply.SerializeToString())
+    return data.getvalue()
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Some tokens of an input, serialised. The concatenated parts of an input are its message."""
+
+    data: bytes
+    num_tokens: int
+    is_last: bool
+    """True for the last part of an input."""
+
+
+def tokenize(tokenizer: Tokenizer, inputs: Iterable[pb.TextInput]) -> Iterator[Part]:
+    """Yield the results for texts and pairs in parts, since a large request takes seconds."""
+    for item in inputs:
+        pair = text_pair(item)
+        messages = _messages(tokenizer, [item.text] if pair is None else [item.text, pair])
+        message = next(messages)
+        for following in messages:
+            if len(message.ids) >= PART_TOKENS:
+                yield Part(message.SerializeToString(), len(message.ids), is_last=False)
+                message = following
+            else:
+                message.MergeFrom(following)
+        yield Part(message.SerializeToString(), len(message.ids), is_last=True)
+
+
+def write_results(file: BinaryIO, parts: Iterable[Part]) -> list[int]:
+    """Write the results of a TokenizeReply, serialised. The other fields of the reply may follow.
+
+    Returns:
+        Number of tokens of each input.
+    """
+    blocks, num_tokens = list[bytes](), [0]
+    for part in parts:
+        blocks.append(part.data)
+        num_tokens[-1] += part.num_tokens
+        if part.is_last:
+            file.write(header(pb.TokenizeReply.RESULTS_FIELD_NUMBER, sum(map(len, blocks))))
+            file.writelines(blocks)
+            blocks.clear()
+            num_tokens.append(0)
+    return num_tokens[:-1]
+
+
+def _messages(tokenizer: Tokenizer, texts: Iterable[str]) -> Iterator[pb.TokenizedInput]:
+    """Yield the result for a text or a pair as several messages, which the reader merges."""
+    yield _special(tokenizer, tokenizer.cls_id, 0)
+    for type_id, text in enumerate(texts):
+        for block in tokenizer.tokenize_blocks(text):
+            ids = block.ids.tolist()
+            yield pb.TokenizedInput(
+                ids=ids,
+                tokens=[tokenizer.token(token_id) for token_id in ids],
+                starts=block.offsets[:, 0].tolist(),
+                ends=block.offsets[:, 1].tolist(),
+                type_ids=[type_id] * len(ids),
+                special=[False] * len(ids),
+            )
+        yield _special(tokenizer, tokenizer.sep_id, type_id)
+
+
+def _special(tokenizer: Tokenizer, token_id: int, type_id: int) -> pb.TokenizedInput:
+    token = tokenizer.token(token_id)
+    return pb.TokenizedInput(ids=[token_id], tokens=[token], starts=[0], ends=[0], type_ids=[type_id], special=[True])

@@ -1,0 +1,128 @@
+"""Receiving and answering of messages, within limits of size and memory."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from typing import Any
+
+from google.protobuf.message import DecodeError
+from grpc_health.v1 import health
+from grpc_reflection.v1alpha import reflection
+
+from serving.core.budget import Budget
+from serving.core.calls import Call
+from serving.core.errors import InvalidRequestError, MessageTooLargeError, NoRoomError, UnreadRepliesError
+from serving.core.headers import MAX_REPLY
+from serving.grpc_api.receiving import Receiver
+from serving.grpc_api.steps import is_health
+from serving.grpc_api.unread import UnreadReplies
+
+MAX_UNREAD_BYTES = 128 * 2**20
+"""Bytes of unread replies above which further calls of a connection are refused."""
+SMALL_BYTES = 4096
+"""Largest message of health and reflection, which name a service or a symbol. Their calls may stay open for long."""
+RETRY_S = 1.0
+"""Seconds after which to retry a call that found no room."""
+_SMALL = (f"/{health.SERVICE_NAME}/", f"/{reflection.SERVICE_NAME}/")
+
+Behaviour = Callable[[Any, Any], Any]
+Deserialize = Callable[[bytes], Any]
+
+
+class Messages:
+    """Receives the messages of calls and answers them. Counts the memory of requests, and of replies until sent."""
+
+    def __init__(self, receiver: Receiver, budget: Budget, unread: UnreadReplies, max_request_bytes: int) -> None:
+        """Remember what is needed.
+
+        Args:
+            receiver: receives messages.
+            budget: budget for requests that have come, and for unread replies.
+            unread: unread replies, which count against `budget`.
+            max_request_bytes: maximum size of a request. gRPC's own limit must be above it.
+        """
+        self._receiver = receiver
+        self._budget = budget
+        self._unread = unread
+        self._max_request_bytes = max_request_bytes
+
+    async def answer_one(self, behaviour: Behaviour, deserialize: Deserialize, call: Call, context: Any) -> Any:
+        """Receive the message of a call, and return the reply."""
+        try:
+            data = await self._receiver.message(call.connection, context)
+            call.request_bytes = len(data)
+            self._check_request(call)
+            request = _deserialize(deserialize, data)
+            if not is_health(call):  # its messages are small, and those of watches are not needed once they are read
+                call.hold = partial(self._hold, call)
+                call.hold(len(data))
+            del data
+            reply = await behaviour(request, context)
+        finally:
+            if call.held_bytes:
+                self._budget.add(call.connection, -call.held_bytes)
+        call.reply_bytes = len(reply) if isinstance(reply, bytes) else 0
+        self._check_reply(call)
+        self._unread.add(call.connection, call.reply_bytes)
+        return reply
+
+    async def answer_all(self, behaviour: Behaviour, deserialize: Deserialize, call: Call, context: Any) -> Any:
+        """Answer a call whose client sends many messages."""
+
+        async def requests() -> AsyncIterator[Any]:
+            async for data in self._receiver.messages(call.connection, context):
+                call.request_bytes = len(data)
+                self._check_request(call)
+                yield _deserialize(deserialize, data)
+
+        return await behaviour(requests(), context)
+
+    def _check_request(self, call: Call) -> None:
+        """Raise MessageTooLargeError, or UnreadRepliesError if the connection reads no replies."""
+        limit, name = self._max_request_bytes, "--max-request-bytes"
+        if call.path.startswith(_SMALL):
+            limit, name = min(limit, SMALL_BYTES), "such a message"
+        if call.request_bytes > limit:
+            raise MessageTooLargeError(
+                f"the message is larger than max ({call.request_bytes} bytes vs. {limit} of {name}); "
+                "send fewer or shorter inputs per call"
+            )
+        if (unread := self._unread[call.connection]) > MAX_UNREAD_BYTES:
+            raise UnreadRepliesError(
+                f"{unread / 2**20:.0f} MiB of replies wait to be read by this connection; read them before asking more"
+            )
+
+    def _check_reply(self, call: Call) -> None:
+        """Raise MessageTooLargeError if the client does not accept the reply, NoRoomError if it may not wait."""
+        if call.max_reply_bytes is not None and call.reply_bytes > call.max_reply_bytes:
+            raise MessageTooLargeError(
+                f"the reply is larger than max ({call.reply_bytes} bytes vs. {call.max_reply_bytes} of {MAX_REPLY}); "
+                "send fewer inputs per call, or let the client receive more"
+            )
+        is_first_health = is_health(call) and not self._unread[call.connection]
+        if not is_first_health and not self._unread.fits(call.connection, call.reply_bytes):
+            raise NoRoomError(f"no room for a reply of {call.reply_bytes} bytes; try later", retry_s=RETRY_S)
+
+    def _hold(self, call: Call, num_bytes: int) -> None:
+        """Count bytes for a call. If no other request is held, one of any size fits.
+
+        Raises:
+            NoRoomError: when the bytes do not fit.
+        """
+        if self._budget.held > call.held_bytes and not self._budget.fits(call.connection, num_bytes):
+            self._unread.make_room()
+            raise NoRoomError(
+                f"no room for {num_bytes} bytes of a request beside others of its connection; try later, or send "
+                "fewer at one time",
+                retry_s=RETRY_S,
+            )
+        self._budget.add(call.connection, num_bytes)
+        call.held_bytes += num_bytes
+
+
+def _deserialize(deserialize: Deserialize, data: bytes) -> Any:
+    try:
+        return deserialize(data)
+    except DecodeError:
+        raise InvalidRequestError("the message cannot be parsed as a request of this method") from None
