@@ -1,13 +1,13 @@
-"""Claim: our int8 graph is faster than Optimum's best recipe and than the plain graph in floats, whoever runs those.
+"""Claim: our int8 graph is faster than Optimum's best recipe, and than the plain fp32 graph in any engine.
 
     python -m benchmarks.int8_graphs
     python -m benchmarks.int8_graphs --shape 12 768 12 --num-sequences 60
     python -m benchmarks.int8_graphs --checkpoint runs/vectors/checkpoint --texts sentences.txt
 
-Embeddings of texts as long as sentences, random weights unless there is a checkpoint; each engine in its best batching;
-all in turns in one process, medians. OpenVINO (`pip install openvino -c constraints.txt`) takes part where it is
-installed, with the graph that ONNX Runtime's quantizer makes of Optimum's, and with ours of ONNX's own operators; its
-floats are then bf16 where the CPU has it, unless told otherwise.
+Embeddings of texts as long as sentences, with random weights unless a checkpoint is given. Each engine uses its best
+batch size. All run in turns in one process; the table shows medians. OpenVINO is measured if installed (`pip install
+openvino -c constraints.txt`): with Optimum's graph quantised by ONNX Runtime, and with ours in standard operators. Its
+floats are bf16 by default on CPUs that support it.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from typing import Annotated, Any
 import numpy as np
 import torch
 
-from benchmarks.optimum_graphs import optimum_graphs
-from export._quiet import quiet
-from export.autotune.search import tune
-from export.autotune.workload import Workload, race, run_all, typical_lengths
+from benchmarks.optimum_graphs import optimum_graphs, quiet
+from export.autotune.search import autotune
+from export.autotune.timing import race, run_all
+from export.autotune.workload import Workload, typical_lengths
 from export.calibrate import calibrate
-from export.data import Data
+from export.evaluation_set import ExportData
 from export.graph import build_graph
 from export.network import Network, Weights
 from export.session import ort_run
 from export.source import read_source
-from export.variant import Form, Numbers
+from export.variant import GraphPrecision, GraphVariant
 from tasks import AnyTask
 from tasks.batching import RunModel
 from tasks.embedding import Embedding, EmbeddingSettings
@@ -58,22 +58,26 @@ class Arguments:
     """Time int8 graphs."""
 
     shape: tuple[int, int, int] = (6, 384, 12)
-    """Layers, hidden size and heads of a network with random weights."""
+    """Layers, hidden size and heads of the network with random weights."""
     vocab_size: int = 30522
     checkpoint: Path | None = None
-    """Time the embeddings of this instead."""
+    """Checkpoint to time instead of random weights."""
     texts: Path | None = None
-    """Texts whose lengths to take, and with which to calibrate."""
+    """Texts to take lengths from and to calibrate on."""
     num_sequences: Annotated[int, COUNT] = 400
     rounds: Annotated[int, COUNT] = 9
-    """Of all engines, in turns."""
+    """Number of rounds; each runs every engine once."""
 
     def __post_init__(self) -> None:
         check_numbers(self)
 
 
 def random_network(shape: tuple[int, int, int], vocab_size: int = 30522) -> tuple[BertModel, Embedding]:
-    """A network of some layers, hidden size and heads that embeds, and its task."""
+    """Return a random network for embeddings and its task.
+
+    Args:
+        shape: layers, hidden size and heads.
+    """
     layers, hidden, heads = shape
     words = [f"w{number}" for number in range(vocab_size - 5)]
     tokenizer = Tokenizer(build_tokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]))
@@ -89,36 +93,36 @@ def random_network(shape: tuple[int, int, int], vocab_size: int = 30522) -> tupl
 
 
 def with_ranges(model: BertModel, task: AnyTask, texts: Path | None = None) -> Network:
-    """What graphs are made of."""
-    evidence = Data(texts=texts).evidence(task)
-    network = Network(model.config, Weights.of(model), task)
-    return replace(network, ranges=calibrate(model, task, evidence.features[:256], network.layers))
+    """Return the network with calibrated ranges."""
+    evaluation_set = ExportData(texts=texts).evaluation_set(task)
+    network = Network(model.config, Weights.from_model(model), task)
+    return replace(network, ranges=calibrate(model, task, evaluation_set.features[:256], network.layers))
 
 
 def engines(
     arguments: Arguments, model: BertModel, task: AnyTask, load: Workload, directory: Path
 ) -> Iterator[tuple[str, RunModel, int]]:
-    """Ways to run the network: name, function, batches at the same time."""
+    """Yield engines: name, function, number of concurrent batches."""
     cores = available_cpus()
     network = with_ranges(model, task, arguments.texts)
-    for products in ("static int8", "dynamic int8", "fp32"):
-        choice, _ = tune(network, Numbers(products=products), load, num_cores=cores)
-        graph = build_graph(network, Numbers(products=products), choice.form)
-        run = ort_run(graph, execution=choice.execution)
-        yield f"ours, {products}", run, cores // choice.execution.num_threads
+    for matmul in ("static int8", "dynamic int8", "fp32"):
+        configuration, _ = autotune(network, GraphPrecision(matmul=matmul), load, num_cores=cores)
+        graph = build_graph(network, GraphPrecision(matmul=matmul), configuration.variant)
+        run = ort_run(graph, execution=configuration.execution)
+        yield f"ours, {matmul}", run, cores // configuration.execution.num_threads
     peers = optimum_graphs(model, task.name, directory, int8=True)
     for name, path in peers.items():
         yield name, _with_int64(ort_run(path)), cores
         yield f"{name}, {cores} threads", _with_int64(ort_run(path, execution=Execution(num_threads=cores))), 1
     if not find_spec("openvino"):
-        print("openvino is not installed (pip install openvino -c constraints.txt): it takes no part")
+        print("openvino is not installed (pip install openvino -c constraints.txt): not measured")
         return
-    features = Data(texts=arguments.texts).evidence(task).features[:64]
+    features = ExportData(texts=arguments.texts).evaluation_set(task).features[:64]
     quantised = _static(peers["Optimum"], features, task, directory).read_bytes()
     yield "OpenVINO, static int8", _with_int64(openvino_run(quantised, cores)), cores
-    for form in (Form(standard=True), Form(standard=True, attention="products")):
-        graph = build_graph(network, Numbers(products="static int8"), form)
-        yield f"OpenVINO, our QDQ, {form.attention}", openvino_run(graph.whole().SerializeToString(), cores), cores
+    for variant in (GraphVariant(standard=True), GraphVariant(standard=True, attention="MatMul")):
+        graph = build_graph(network, GraphPrecision(matmul="static int8"), variant)
+        yield f"OpenVINO, our QDQ, {variant.attention}", openvino_run(graph.whole().SerializeToString(), cores), cores
 
 
 def _with_int64(run: RunModel) -> RunModel:
@@ -126,10 +130,10 @@ def _with_int64(run: RunModel) -> RunModel:
 
 
 def openvino_run(graph: bytes, cores: int, floats: str | None = None) -> RunModel:
-    """OpenVINO, a stream a core.
+    """Return a function that runs a graph in OpenVINO, with one stream per core.
 
     Args:
-        floats: their type; None for what it takes by itself.
+        floats: type of floats; None for OpenVINO's default.
     """
     import openvino
 
@@ -149,7 +153,7 @@ def openvino_run(graph: bytes, cores: int, floats: str | None = None) -> RunMode
 
 
 def _static(graph: Path, features: list[Any], task: AnyTask, directory: Path) -> Path:
-    """The graph with the products in QDQ form, the ranges of activations from least to most."""
+    """Quantise the matrix products of a graph to QDQ, with the full range of activations."""
     from onnxruntime.quantization import CalibrationDataReader, CalibrationMethod, QuantFormat, quantize_static
 
     class Reader(CalibrationDataReader):
@@ -175,10 +179,10 @@ def _static(graph: Path, features: list[Any], task: AnyTask, directory: Path) ->
 
 
 def workload(arguments: Arguments, task: AnyTask) -> Workload:
-    """Sequences to run."""
+    """Return the sequences to time."""
     if arguments.texts:
-        data = Data(texts=arguments.texts, max_examples=arguments.num_sequences)
-        return data.workload(task, data.evidence(task))
+        data = ExportData(texts=arguments.texts, max_examples=arguments.num_sequences)
+        return data.workload(task, data.evaluation_set(task))
     return Workload(typical_lengths(arguments.num_sequences, 512), task.tokenizer.vocab_size)
 
 

@@ -1,9 +1,14 @@
-"""What Optimum makes of the same network, to be measured beside ours: its plain export, and its optimisation level O3,
-in floats and quantised as its documentation advises for CPUs with VNNI.
+"""Graphs that Optimum exports from a network, to compare with ours.
+
+Plain, and at optimisation level O3, in fp32 or quantised as its documentation advises for CPUs with VNNI.
 """
 
 from __future__ import annotations
 
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -11,7 +16,6 @@ from typing import Any
 from onnx import TensorProto
 from onnxruntime.quantization import QuantType, quantize_dynamic
 
-from export._quiet import quiet
 from training.model.heads import BertForSequenceClassification, BertForTokenClassification, BertModel
 from training.weights import to_hugging_face
 
@@ -24,18 +28,34 @@ _CLASSES = {
     "spans": ("BertForQuestionAnswering", "ORTModelForQuestionAnswering"),
     "masked-lm": ("BertForMaskedLM", "ORTModelForMaskedLM"),
 }
-"""Of each task, transformers' class and Optimum's."""
+"""Classes of transformers and Optimum, by task."""
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Suppress Python warnings, and log records below ERROR, in the whole process.
+
+    Libraries warn while they trace, fuse and quantise.
+    """
+    disabled = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(disabled)
 
 
 def optimum_graphs(model: BertModel, task: str, directory: Path, *, int8: bool) -> dict[str, Path]:
-    """Let Optimum export a network.
+    """Export a network with Optimum.
 
     Args:
-        directory: where to write.
-        int8: quantise the optimised graph.
+        directory: directory to write to.
+        int8: True to quantise the optimised graph.
 
     Returns:
-        The graphs by what was done: "Optimum", and "Optimum O3" or "Optimum O3, int8". Their inputs are int64.
+        Paths of the graphs by name: "Optimum", and "Optimum O3" or "Optimum O3, int8". Their inputs are int64.
     """
     with quiet():
         plain, optimised = _export(model, task, directory)
@@ -55,7 +75,7 @@ def optimum_graphs(model: BertModel, task: str, directory: Path, *, int8: bool) 
 
 
 def _export(model: BertModel, task: str, directory: Path) -> tuple[Path, Path]:
-    import optimum.onnxruntime as theirs  # here, as these take seconds to import, and warn
+    import optimum.onnxruntime as theirs  # slow to import, and warns
     import transformers
 
     network_class, ort_class = _CLASSES[task]
@@ -70,7 +90,7 @@ def _export(model: BertModel, task: str, directory: Path) -> tuple[Path, Path]:
 
 
 def _to_transformers(model: BertModel, network_class: Any, is_bare: bool) -> Any:
-    """transformers' network with the same weights."""
+    """Return transformers' network with the same weights."""
     import transformers
     from transformers.modeling_utils import no_init_weights
 
@@ -79,10 +99,10 @@ def _to_transformers(model: BertModel, network_class: Any, is_bare: bool) -> Any
     config = transformers.BertConfig(**asdict(model.config), **num_labels, attn_implementation="eager")
     with no_init_weights():
         network = network_class(config, add_pooling_layer=False) if is_bare else network_class(config)
-    network.tie_weights()  # part of the initialisation that was left out
+    network.tie_weights()  # part of the skipped initialisation
     weights = to_hugging_face(model.state_dict())
     if is_bare:
         weights = {name.removeprefix("bert."): value for name, value in weights.items()}
     missing, _ = network.load_state_dict(weights, strict=False)
-    assert all(name.startswith("cls.predictions.decoder.") for name in missing), missing  # those are tied
+    assert all(name.startswith("cls.predictions.decoder.") for name in missing), missing  # tied weights
     return network

@@ -1,7 +1,7 @@
-"""Which ranges activations have, measured on texts; for static quantisation.
+"""Calibration for static quantisation: measure the ranges of activations on sample texts.
 
-The range of a layer's input is that with the least mean squared error of quantised values: the widest would spend most
-of the 256 steps on a few outliers.
+The chosen range of a layer's input minimises the mean squared error of quantised values. The full range would spend
+most of the 256 steps on a few outliers.
 """
 
 from __future__ import annotations
@@ -23,31 +23,29 @@ from training.evaluate import torch_run
 from training.model.heads import BertModel
 
 NUM_BINS = 8192
-SHARES = tuple(1 - step / 100 for step in range(0, 60, 2))
-"""Shares of the whole range that are tried."""
-_LARGEST = 1e18
-"""Activations are smaller: their squares are still numbers in float32."""
+FRACTIONS = tuple(1 - step / 100 for step in range(0, 60, 2))
+"""Fractions of the full range to try."""
+_MAX_ACTIVATION = 1e18
+"""Largest activation whose square is finite in float32."""
 
 
 class Histogram:
-    """Values of one activation, in bins about zero that double in width when larger values come."""
+    """Histogram of one activation, symmetric about zero; the bins double in width when larger values arrive."""
 
     def __init__(self) -> None:
         self.low, self.high, self.limit = 0.0, 0.0, 0.0
         self.counts = torch.zeros(NUM_BINS)
 
-    def count(self, x: Tensor) -> None:
-        """Add values, of any shape.
+    def add(self, x: Tensor) -> None:
+        """Add all values of a tensor of any shape.
 
         Raises:
-            ValueError: when some are no numbers, or nearly none.
+            ValueError: if values are NaN, infinite or close to overflow.
         """
         x = x.float()
         low, high = float(x.min()), float(x.max())
-        if not max(-low, high) < _LARGEST:
-            raise ValueError(
-                f"activations reach from {low:.0e} to {high:.0e}, which leaves int8 no range; train it again"
-            )
+        if not max(-low, high) < _MAX_ACTIVATION:
+            raise ValueError(f"activations overflow int8 quantisation: {low:.0e} to {high:.0e}; train the model again")
         self.low, self.high = min(self.low, low), max(self.high, high)
         size = max(-self.low, self.high)
         self.limit = self.limit or size
@@ -55,22 +53,23 @@ class Histogram:
             self.limit *= 2
             quarter = torch.zeros(NUM_BINS // 4)
             self.counts = torch.cat([quarter, self.counts.view(-1, 2).sum(1), quarter])
-        if self.limit:  # zeros alone say nothing
+        if self.limit:  # 0 while all values are zeros
             self.counts += torch.histc(x, NUM_BINS, -self.limit, self.limit)
 
     def best_range(self) -> Range:
-        """The one with the least squared error, of those with both ends shrunk by the same share."""
+        """Return the range with the least squared error, with both ends shrunk by the same fraction."""
         centres = self.limit * ((2 * torch.arange(NUM_BINS) + 1) / NUM_BINS - 1)
-        ranges = [Range.between(share * self.low, share * self.high) for share in SHARES]
-        return min(ranges, key=lambda item: float((self.counts * (_rounded(centres, item) - centres) ** 2).sum()))
+        ranges = [Range.between(fraction * self.low, fraction * self.high) for fraction in FRACTIONS]
+        return min(ranges, key=lambda item: float((self.counts * (_quantised(centres, item) - centres) ** 2).sum()))
 
 
-def _rounded(x: Tensor, known: Range) -> Tensor:
-    integers = torch.clamp(torch.round(x / known.scale) + known.zero_point, 0, 255)
-    return (integers - known.zero_point) * known.scale
+def _quantised(x: Tensor, item: Range) -> Tensor:
+    """Quantise and dequantise."""
+    integers = torch.clamp(torch.round(x / item.scale) + item.zero_point, 0, 255)
+    return (integers - item.zero_point) * item.scale
 
 
-See = Callable[[Tensor], None]
+Observer = Callable[[Tensor], None]
 
 
 def calibrate(
@@ -79,72 +78,74 @@ def calibrate(
     features: Sequence[Features],
     layers: Sequence[str],
     *,
-    factors: Mapping[str, np.ndarray] | None = None,
+    smoothing_factors: Mapping[str, np.ndarray] | None = None,
     progress: Callable[[int], object] | None = None,
 ) -> dict[str, Range]:
-    """The range of what each layer takes, by its name, over sequences.
+    """Return the range of each layer's input, by the layer's name.
 
     Args:
-        features: a few hundred sequences of the kind to come; none for no ranges.
-        layers: as `Network.layers` names them.
-        factors: as `Network.factors`.
-        progress: called with a number of finished sequences.
+        features: a few hundred typical sequences; empty for no ranges.
+        layers: names as in `Network.layers`.
+        smoothing_factors: as in `Network.smoothing_factors`.
+        progress: called with the number of sequences just finished.
     """
     histograms = {name: Histogram() for name in layers if features}
-    scaled = {name: torch.from_numpy(values) for name, values in (factors or {}).items()}
+    factors = {name: torch.from_numpy(values) for name, values in (smoothing_factors or {}).items()}
 
-    def see(name: str, x: Tensor) -> None:
-        histograms[name].count(x * scaled[name] if name in scaled else x)
+    def observe(name: str, x: Tensor) -> None:
+        histograms[name].add(x * factors[name] if name in factors else x)
 
-    _show(model, task, features, {name: partial(see, name) for name in histograms}, progress)
+    _run_observed(model, task, features, {name: partial(observe, name) for name in histograms}, progress)
     return {name: histogram.best_range() for name, histogram in histograms.items()}
 
 
 def largest_by_channel(
     model: BertModel, task: AnyTask, features: Sequence[Features], layers: Sequence[str]
 ) -> dict[str, np.ndarray]:
-    """The largest absolute value of each channel of what each layer takes, [in]."""
-    found = {name: torch.zeros(()) for name in layers}
+    """Return the largest absolute value of each input channel of each layer, [in]."""
+    largest = {name: torch.zeros(()) for name in layers}
 
-    def see(name: str, x: Tensor) -> None:
-        found[name] = torch.maximum(found[name], x.abs().amax(dim=(0, 1)))
+    def observe(name: str, x: Tensor) -> None:
+        largest[name] = torch.maximum(largest[name], x.abs().amax(dim=(0, 1)))
 
-    _show(model, task, features, {name: partial(see, name) for name in layers})
-    return {name: values.numpy() for name, values in found.items()}
+    _run_observed(model, task, features, {name: partial(observe, name) for name in layers})
+    return {name: values.numpy() for name, values in largest.items()}
 
 
-def _show(
+def _run_observed(
     model: BertModel,
     task: AnyTask,
     features: Sequence[Features],
-    watchers: Mapping[str, See],
+    observers: Mapping[str, Observer],
     progress: Callable[[int], object] | None = None,
 ) -> None:
-    """Run the network over sequences, and show each watcher what its layer takes in the graph."""
+    """Run the network and pass each layer's input, as the graph will see it, to the layer's observer."""
     if reads_only_cls(task):
         last = f"bert.layers.{model.config.num_hidden_layers - 1}."
-        of_cls = {f"{last}{kind}" for kind in ("attention_output", "intermediate", "output")}
-        watchers = {name: _shown_cls(see) if name in of_cls else see for name, see in watchers.items()}
-    with _watching(model, watchers):
-        # Each sequence alone: padding would be seen, too.
+        cls_layers = {f"{last}{kind}" for kind in ("attention_output", "intermediate", "output")}
+        observers = {
+            name: _only_cls(observer) if name in cls_layers else observer for name, observer in observers.items()
+        }
+    with _hooks(model, observers):
+        # One sequence a batch, so that there is no padding to observe.
         run_features(task, features, torch_run(model, task), max_batch_tokens=1, progress=progress)
 
 
-def _shown_cls(see: See) -> See:
-    return lambda x: see(x[:, :1])
+def _only_cls(observer: Observer) -> Observer:
+    return lambda x: observer(x[:, :1])
 
 
 @contextmanager
-def _watching(model: nn.Module, watchers: Mapping[str, See]) -> Iterator[None]:
-    hooks = [_hook(model, name, see) for name, see in watchers.items()]
+def _hooks(model: nn.Module, observers: Mapping[str, Observer]) -> Iterator[None]:
+    handles = [_register(model, name, observer) for name, observer in observers.items()]
     try:
         yield
     finally:
-        for hook in hooks:
-            hook.remove()
+        for handle in handles:
+            handle.remove()
 
 
-def _hook(model: nn.Module, layer: str, see: See) -> RemovableHandle:
-    if layer == "mlm.decoder":  # no module: the product with the word embeddings, after the norm
-        return model.get_submodule("mlm.norm").register_forward_hook(lambda module, inputs, output: see(output))
-    return model.get_submodule(layer).register_forward_pre_hook(lambda module, inputs: see(inputs[0]))
+def _register(model: nn.Module, layer: str, observer: Observer) -> RemovableHandle:
+    if layer == "mlm.decoder":  # not a module: the product with the word embeddings follows the norm
+        return model.get_submodule("mlm.norm").register_forward_hook(lambda module, inputs, output: observer(output))
+    return model.get_submodule(layer).register_forward_pre_hook(lambda module, inputs: observer(inputs[0]))

@@ -1,6 +1,6 @@
-"""The model card of a model directory: `README.md`, which says what the graph is, how good, and how to call it.
+"""Model card of a model directory (`README.md`): what the graph is, how good it is, and how to call it.
 
-It tells what the manifest holds, so that a directory that is tuned again gets it anew.
+It is rendered from the manifest alone, so that tuning a directory can render it anew.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from export.html_report import MAX_METRICS, speed_in_words
+from export.html_report import MAX_METRICS, describe_speed
+from export.records import convert_manifest
 from tasks.machine import summarize_machine
 from tasks.manifest import Manifest
 from training.reports.model_card import HUB_METRICS, render_card, score_rows, training_record, usage_of
@@ -25,7 +26,7 @@ _CLIENT = {
     "spans": 'print(client.answer([("A question?", "A text that answers it.")], model={model})[0].text)',
     "masked-lm": "print([item.token for item in client.fill_mask({examples}, model={model})[0][0].tokens])",
 }
-"""A line of Python for each task."""
+"""Python client call for each task."""
 _EXAMPLES = {
     "embedding": '["A text to embed.", "Another text."]',
     "masked-lm": '["The [MASK] is old."]',
@@ -33,19 +34,21 @@ _EXAMPLES = {
     "multiple-choice": '[("A question?", ["One answer.", "Another answer."])]',
 }
 _OTHER_EXAMPLES = {False: '["A text."]', True: '[("A text.", "Its pair.")]'}
-"""By whether the network was trained on pairs."""
-_DATA = {"judged_on": "Judged on", "calibrated_on": "Ranges of activations were measured on"}
+"""Examples of other tasks; the key is True for networks trained on pairs."""
+_DATA = {"evaluated_on": "Evaluated on", "calibrated_on": "Calibrated on"}
 
 
 def render(manifest: Manifest, num_bytes: int) -> str:
-    """The text of `README.md`.
+    """Return the text of `README.md`.
 
     Args:
         num_bytes: size of the graph with its weights.
     """
+    manifest = convert_manifest(manifest)
     provenance, task = manifest.provenance, manifest.task
     record = training_record(task, provenance["training"])
-    record["text_pairs"] |= provenance.get("data", {}).get("judged_on", {}).get("text_pairs", False)
+    data = provenance.get("data", {})
+    record["text_pairs"] |= data.get("evaluated_on", {}).get("text_pairs", False)
     examples = _EXAMPLES.get(task, _OTHER_EXAMPLES[record["text_pairs"]])
     usage = usage_of(task)
     return render_card(
@@ -56,15 +59,15 @@ def render(manifest: Manifest, num_bytes: int) -> str:
         manifest=manifest,
         settings=manifest.settings,
         config=provenance["checkpoint"]["config"],
-        numbers=provenance["graph"]["name"],
-        fp32_parts=provenance["graph"]["numbers"]["fp32_layers"],
+        precision=provenance["graph"]["name"],
+        fp32_layers=provenance["graph"]["precision"]["fp32_layers"],
         megabytes=num_bytes / 1e6,
         differences=manifest.scores["fp32_difference"],
         rows=_rows(manifest),
         training_rows=score_rows(manifest.scores.get("checkpoint", {})),
-        data={label: provenance["data"][key] for key, label in _DATA.items() if key in provenance.get("data", {})},
-        speed=speed_in_words(manifest),
-        tried=len(provenance["graph"]["tried"]),
+        data={label: data[key] for key, label in _DATA.items() if key in data},
+        speed=describe_speed(manifest),
+        num_trials=len(provenance["graph"]["trials"]),
         machine=summarize_machine(provenance["machine"]),
         execution=manifest.execution,
         record=record,
@@ -76,11 +79,11 @@ def render(manifest: Manifest, num_bytes: int) -> str:
 
 
 def _rows(manifest: Manifest) -> dict[str, dict[str, float]]:
-    """What was judged, by name: scores, and how near it comes to PyTorch."""
+    """Return the scores and cosines of everything that was evaluated, by name."""
     own = manifest.provenance["graph"]["name"]
     return {
         f"{name} (this graph)" if name == own else name: {
-            **_main(quality["scores"]),
+            **_main_scores(quality["scores"]),
             "mean cosine": quality["mean_cosine"],
             "lowest cosine": quality["min_cosine"],
         }
@@ -88,14 +91,14 @@ def _rows(manifest: Manifest) -> dict[str, dict[str, float]]:
     }
 
 
-def _main(scores: Mapping[str, float]) -> dict[str, float]:
-    """The official ones, without those of each label."""
+def _main_scores(scores: Mapping[str, float]) -> dict[str, float]:
+    """Return the official scores, without those of each label."""
     return dict(itertools.islice(scores.items(), MAX_METRICS))
 
 
 def _metadata(manifest: Manifest) -> dict[str, Any]:
-    """Of the hub; languages and licence are not known."""
-    scores = _main(manifest.scores["quality"][manifest.provenance["graph"]["name"]]["scores"])
+    """Return the metadata for the Hugging Face hub; languages and licence are unknown."""
+    scores = _main_scores(manifest.scores["quality"][manifest.provenance["graph"]["name"]]["scores"])
     values: dict[str, Any] = {
         "library_name": "sentence-transformers" if manifest.task == "embedding" else "onnx",
         "tags": ["bert", "bertline", "onnx", manifest.task],

@@ -1,170 +1,334 @@
-"""What graphs are judged on: examples with their sequences, and how predictions for them are scored."""
+"""Data of an export: examples to evaluate graphs on, and sequences to calibrate and time them with."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+import tyro
 
+from export.autotune.workload import Workload, typical_lengths
 from tasks import AnyTask
 from tasks.embedding import Embedding, EmbeddingSettings
 from tasks.features import Features
 from tasks.metrics import is_loss
 from tasks.regression import Regression
+from training.bounds import COUNT, check_numbers
 from training.data.cloze import MAX_PASSAGE_TOKENS
-from training.data.columns import Columns
+from training.data.columns import Columns, dev_columns, existing_columns
 from training.data.examples import Examples, encode_examples, sample_indices
 from training.data.input_warnings import is_cut
 from training.data.labelled import read_examples, read_similarities
-from training.data.sources import source_names
+from training.data.sources import source_digest, source_names
+from training.data.table_examples import read_texts
 from training.evaluate import check_labels
 from training.similarity import vector_scores
+from training.task_card import TaskCard
 
 Score = Callable[[Sequence[Any]], dict[str, float]]
-"""Predictions -> scores by name, official metrics first."""
+"""Function of predictions that returns scores by name, official metrics first."""
 
 _NUM_RANDOM = 64
 _MAX_RANDOM_LENGTH = 64
+_NUM_TIMED = 400
+"""Number of sequences to time graphs on."""
+MIN_SPLIT_TEXTS = 40
+"""Number of texts from which on calibration and evaluation use different ones."""
 
 
 @dataclass(frozen=True)
-class Evidence:
-    """Examples to run a network on."""
+class EvaluationSet:
+    """Examples to run a network on, with the function that scores its predictions."""
 
     name: str
-    """What the examples are, in words."""
+    """Short description of the examples, for people."""
     task: AnyTask
     examples: Sequence[Any]
-    places: Sequence[str]
-    """Where each stands, as messages name it."""
+    locations: Sequence[str]
+    """File and line of each example."""
     windows: Sequence[Sequence[Features]]
-    """The sequences of each."""
+    """Encoded sequences of each example."""
     score: Score | None
-    """None where nobody knows what is right."""
+    """None if there are no labels."""
 
     @property
     def features(self) -> list[Features]:
-        """All sequences."""
+        """Encoded sequences of all examples."""
         return [features for windows in self.windows for features in windows]
 
     @property
-    def num_cut(self) -> int:
-        """Examples that lost tokens which did not fit."""
+    def num_truncated(self) -> int:
+        """Number of examples that lost tokens because they were too long."""
         return sum(map(is_cut, self.windows))
 
-    def judged_by(self, metric: str) -> Evidence:
-        """The same, with one of its scores before all others.
+    def with_metric(self, metric: str) -> EvaluationSet:
+        """Return the same set with one of its scores first, so that the quality gate uses it.
 
         Raises:
-            ValueError: when predictions are scored, and it is none of the scores.
+            ValueError: when scoring, if no score has this name.
         """
         score = self.score
         assert score
 
         def metric_first(predictions: Sequence[Any]) -> dict[str, float]:
-            found = score(predictions)
-            if metric not in found or is_loss(metric):
-                known = ", ".join(name for name in found if not is_loss(name))
-                raise ValueError(f"unknown --metric `{metric}`; it is one of: {known}")
-            return {metric: found[metric]} | found
+            scores = score(predictions)
+            if metric not in scores or is_loss(metric):
+                known = ", ".join(name for name in scores if not is_loss(name))
+                raise ValueError(f"unknown --metric `{metric}` (one of: {known})")
+            return {metric: scores[metric]} | scores
 
         return replace(self, score=metric_first)
 
-    def some(self, count: int) -> Evidence:
-        """At most so many of the examples, drawn at random, without their labels."""
-        numbers = sample_indices(len(self.examples), count)
-        return Evidence(
+    def sample(self, count: int) -> EvaluationSet:
+        """Return at most `count` examples, drawn at random, without scores."""
+        indices = sample_indices(len(self.examples), count)
+        return EvaluationSet(
             name=self.name,
             task=self.task,
-            examples=[self.examples[number] for number in numbers],
-            places=[self.places[number] for number in numbers],
-            windows=[self.windows[number] for number in numbers],
+            examples=[self.examples[index] for index in indices],
+            locations=[self.locations[index] for index in indices],
+            windows=[self.windows[index] for index in indices],
             score=None,
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class ExportData:
+    """Files with examples. Unset files default to those of the checkpoint's training, if they still exist."""
+
+    dev: tuple[Path, ...] = ()
+    """Labelled data to score on, as `--dev` of training.finetune; for embeddings, pairs of texts with similarities.
+    Default: the dev data of the checkpoint's training for the task."""
+    train: tuple[Path, ...] = ()
+    """Training data to calibrate static int8 on. Default: the training data of the checkpoint for the task."""
+    columns: tyro.conf.Suppress[Columns] = field(default_factory=Columns)
+    """Columns of all files."""
+    dev_columns: tyro.conf.Suppress[Columns | None] = None
+    """Columns of dev data taken from the training; None for `columns`."""
+    train_columns: tyro.conf.Suppress[Columns | None] = None
+    """Columns of training data taken from the training; None for `columns`."""
+    texts: Path | None = None
+    """Texts without labels, one a line, or a table. Nothing is scored; vectors or logits are compared with PyTorch's.
+    For int8, give some hundred: up to half of them calibrate, the others evaluate."""
+    max_examples: Annotated[int, COUNT] = 1000
+    """Largest number of examples to score; for masked-lm, of those from the first 1,000 passages of each file."""
+    metric: str | None = None
+    """Score on dev that must not drop, such as matthews. Default: the task's first score."""
+    num_calibration: Annotated[int, COUNT] = 256
+    """Largest number of examples to calibrate on."""
+
+    def check(self) -> None:
+        """Raise if flags are invalid or contradict each other.
+
+        Raises:
+            ValueError: naming the flags.
+        """
+        check_numbers(self)
+        if self.texts and (self.dev or self.train):
+            raise ValueError("--texts excludes --dev and --train; give one or the other")
+        if self.texts and self.metric:
+            raise ValueError("--metric needs --dev, as --texts are not scored; leave it out")
+        if invalid := [path for path in self.files if "\0" in str(path)]:
+            raise ValueError(f"no such file: {str(invalid[0])!a}")
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """All given files."""
+        return (*self.dev, *self.train, *((self.texts,) if self.texts else ()))
+
+    def with_defaults(self, card: TaskCard | None, task: AnyTask) -> ExportData:
+        """Fill in `dev` and `train`, with their columns, from the checkpoint's training for the task."""
+        data, recipe = self, self._recipe(card, task)
+        if recipe and not self.train:
+            columns = dev_columns({"columns": recipe.get("columns", {})})
+            data = replace(data, train=_existing(recipe.get("train", ())), train_columns=columns)
+        if recipe and not self.dev:
+            dev = _existing(recipe.get("dev", ()))
+            data = replace(data, dev=dev, dev_columns=existing_columns(dev, dev_columns(recipe)))
+        return data
+
+    def missing_defaults(self, card: TaskCard | None, task: AnyTask) -> list[str]:
+        """Return the files of the checkpoint's training that would be used but do not exist."""
+        recipe = {} if self.dev else self._recipe(card, task)
+        wanted = [*recipe.get("dev", ()), *(() if self.train else recipe.get("train", ()))]
+        return [name for name in wanted if not Path(name).is_file()]
+
+    def _recipe(self, card: TaskCard | None, task: AnyTask) -> Mapping[str, Any]:
+        """Return the recipe of the training for the task; empty if there is none, or if texts replace its data."""
+        if self.texts or not card or card.task != task.name:
+            return {}
+        recipe: Mapping[str, Any] = card.provenance.get("recipe", {})
+        return recipe
+
+    def evaluation_set(self, task: AnyTask) -> EvaluationSet:
+        """Return the labelled data, else the texts, else random ids.
+
+        Raises:
+            ValueError: naming the file and line of invalid data.
+        """
+        if self.dev:
+            found = labelled(task, self.dev, self.dev_columns or self.columns, max_examples=self.max_examples)
+            return found.with_metric(self.metric) if self.metric else found
+        if self.metric:
+            raise ValueError(f"--metric `{self.metric}` needs scores: give --dev")
+        if self.texts:
+            examples = _read_all_texts((self.texts,), self.columns)
+            return plain_texts(task, examples, (self.texts,), max_examples=self.max_examples)
+        return random_ids(task)
+
+    def with_calibration(self, task: AnyTask) -> tuple[EvaluationSet, list[Features], str]:
+        """Return the evaluation set, the sequences to calibrate on, and a line about them for the user.
+
+        There are no sequences without training data or texts. The line is empty if the set's name says everything.
+
+        Raises:
+            ValueError: as `evaluation_set`.
+        """
+        if self.texts:
+            return self._split_texts(self.texts, task)
+        evaluation_set = self.evaluation_set(task)
+        if self.train:
+            return evaluation_set, self._training_features(task), f"calibrated on {', '.join(source_names(self.train))}"
+        missing = "no --train" if self.dev else "neither --train nor --texts"
+        return evaluation_set, [], f"{missing}: dynamic int8 only, outputs depend on the batch"
+
+    def _split_texts(self, path: Path, task: AnyTask) -> tuple[EvaluationSet, list[Features], str]:
+        """Calibrate and evaluate on different texts, if there are enough."""
+        texts = _read_all_texts((path,), self.columns)
+        if len(texts) < MIN_SPLIT_TEXTS:
+            both = plain_texts(task, texts, (path,), max_examples=self.max_examples)
+            remark = (
+                f"{both.name} both calibrate and evaluate, which overrates int8; give some hundred, "
+                f"at least {MIN_SPLIT_TEXTS}"
+            )
+            evaluation_set = replace(both, name=f"{both.name}, also used to calibrate")
+            return evaluation_set, both.sample(self.num_calibration).features, remark
+        first, others = _split(texts, min(self.num_calibration, len(texts) // 2))
+        evaluation_set = plain_texts(task, others, (path,), max_examples=self.max_examples)
+        features = plain_texts(task, first, (path,), max_examples=len(first)).features
+        name = f"{evaluation_set.name}, calibrated on {len(first):,} others"
+        return replace(evaluation_set, name=name), features, ""
+
+    def _training_features(self, task: AnyTask) -> list[Features]:
+        columns = self.columns
+        if self.train_columns:
+            columns = existing_columns(self.train, self.train_columns)
+        if isinstance(task, Embedding):
+            texts = _read_all_texts(self.train, columns)
+            return plain_texts(task, texts, self.train, max_examples=self.num_calibration).features
+        return labelled(task, self.train, columns, max_examples=self.num_calibration, scored=False).features
+
+    def record(self, evaluation_set: EvaluationSet, calibrated_on: Sequence[Features]) -> dict[str, Any]:
+        """Return the manifest's record of the data: descriptions, and SHA-256 of the files.
+
+        Args:
+            calibrated_on: sequences used to calibrate.
+        """
+        texts = (self.texts,) if self.texts else ()
+        evaluated_on: dict[str, Any] = {"description": evaluation_set.name, "files": _digests(self.dev or texts)}
+        if evaluation_set.num_truncated:
+            evaluated_on["num_truncated"] = evaluation_set.num_truncated
+        if all(getattr(example, "text_pair", None) for example in evaluation_set.examples):
+            evaluated_on["text_pairs"] = True
+        if not calibrated_on:
+            return {"evaluated_on": evaluated_on}
+        files = _digests(self.train or texts)
+        description = f"{len(calibrated_on):,} sequences of {', '.join(files)}"
+        return {"evaluated_on": evaluated_on, "calibrated_on": {"description": description, "files": files}}
+
+    def workload(self, task: AnyTask, evaluation_set: EvaluationSet) -> Workload:
+        """Return sequences to time graphs on: as long as those of the data, or typical sentences without data."""
+        if self.dev or self.texts:
+            lengths = tuple(len(features) for features in evaluation_set.sample(_NUM_TIMED).features)
+        else:
+            lengths = typical_lengths(_NUM_TIMED, task.settings.max_seq_length)
+        return Workload(lengths, task.tokenizer.vocab_size)
+
+
 def labelled(
     task: AnyTask, paths: Sequence[Path], columns: Columns, *, max_examples: int, scored: bool = True
-) -> Evidence:
-    """Labelled data of the task; for embeddings, pairs of texts with numbers that say how alike they are.
+) -> EvaluationSet:
+    """Read labelled data of the task; for embeddings, pairs of texts with similarities.
 
     Args:
-        max_examples: how many to take, drawn at random.
-        scored: whether predictions are to be scored.
+        max_examples: largest number of examples, drawn at random.
+        scored: False if predictions will not be scored.
 
     Raises:
-        ValueError: naming the file and the line of what cannot be used.
+        ValueError: naming the file and line of invalid data.
     """
     files = ", ".join(source_names(paths))
     if isinstance(task, Embedding):
-        there = read_similarities(paths, columns=columns, tokenizer=task.tokenizer)
-        pairs = there.sample(max_examples)
-        _check_varied(pairs, files)
-        return _pairs(f"{_counted(pairs, there)} pairs of {files}", task, pairs, paths)
+        available = read_similarities(paths, columns=columns, tokenizer=task.tokenizer)
+        pairs = available.sample(max_examples)
+        _check_labels_vary(pairs, files)
+        return _similarity_pairs(f"{_count(pairs, available)} pairs of {files}", task, pairs, paths)
     passage = min(MAX_PASSAGE_TOKENS, task.settings.max_seq_length - 2)
-    there = read_examples(task.name, paths, columns=columns, tokenizer=task.tokenizer, max_passage_tokens=passage)
-    examples = there.sample(max_examples)
+    available = read_examples(task.name, paths, columns=columns, tokenizer=task.tokenizer, max_passage_tokens=passage)
+    examples = available.sample(max_examples)
     try:
         check_labels(task, examples)
     except ValueError as error:
-        raise ValueError(f"{error} (--labels gives them, in this order, the names that the data have)") from error
+        raise ValueError(f"{error} (rename labels with --labels, in the order of the logits)") from error
     if scored and isinstance(task, Regression):
-        _check_varied(examples, files)
+        _check_labels_vary(examples, files)
     windows = encode_examples(task, examples)
-    return Evidence(
-        name=f"{_counted(examples, there)} examples of {files}",
+    return EvaluationSet(
+        name=f"{_count(examples, available)} examples of {files}",
         task=task,
         examples=examples,
-        places=[_by_name(place, paths) for place in examples.locations],
+        locations=[_without_folder(place, paths) for place in examples.locations],
         windows=windows,
-        score=lambda found: task.score(examples, found),
+        score=lambda predictions: task.score(examples, predictions),
     )
 
 
-def _check_varied(examples: Examples, files: str) -> None:
-    """Correlations are not defined otherwise."""
+def _check_labels_vary(examples: Examples, files: str) -> None:
+    """Raise if all labels are equal, as correlations are undefined then."""
     if len(labels := {example.label for example in examples}) < 2:
         raise ValueError(
-            f"{files}: the label is `{labels.pop()}` everywhere, and nothing correlates with that; give other data, "
-            "or --texts, which are not scored"
+            f"{files}: every label is `{labels.pop()}`, so correlations are undefined; give other data, or unlabelled "
+            "--texts"
         )
 
 
-def _by_name(place: str, paths: Sequence[Path]) -> str:
-    """Where an example stands, by its file's name in records: reports leave the machine."""
+def _without_folder(place: str, paths: Sequence[Path]) -> str:
+    """Replace a path by the file's short name, because reports leave the machine."""
     for path, name in zip(paths, source_names(paths), strict=True):
         place = place.replace(f"`{path}`", f"`{name}`")
     return place
 
 
-def _pairs(name: str, task: Embedding, pairs: Examples, paths: Sequence[Path]) -> Evidence:
+def _similarity_pairs(name: str, task: Embedding, pairs: Examples, paths: Sequence[Path]) -> EvaluationSet:
     places = {text: place for place, pair in pairs.located() for text in (pair.text_pair, pair.text)}
     texts = list(places)
+    locations = [_without_folder(place, paths) for place in places.values()]
 
     def score(vectors: Sequence[np.ndarray]) -> dict[str, float]:
-        of_text = dict(zip(texts, vectors, strict=True))
-        return vector_scores(pairs, lambda wanted: [of_text[text] for text in wanted])
+        vector_of = dict(zip(texts, vectors, strict=True))
+        return vector_scores(pairs, lambda wanted: [vector_of[text] for text in wanted])
 
-    return Evidence(name, task, texts, [_by_name(place, paths) for place in places.values()], task.encode(texts), score)
+    return EvaluationSet(name, task, texts, locations, task.encode(texts), score)
 
 
-def plain_texts(task: AnyTask, there: Examples, paths: Sequence[Path], *, max_examples: int) -> Evidence:
-    """Texts, each as one sequence, cut where it is too long, whatever the task.
+def plain_texts(task: AnyTask, available: Examples, paths: Sequence[Path], *, max_examples: int) -> EvaluationSet:
+    """Encode texts as single, truncated sequences, whatever the task.
 
     Args:
-        max_examples: how many to take, drawn at random.
+        max_examples: largest number of texts, drawn at random.
     """
-    texts = there.sample(max_examples)
-    places = [_by_name(place, paths) for place in texts.locations]
-    whole = Embedding(task.tokenizer, EmbeddingSettings(max_seq_length=task.settings.max_seq_length))
-    return Evidence(f"{_counted(texts, there)} texts", task, texts, places, encode_examples(whole, texts), None)
+    texts = available.sample(max_examples)
+    locations = [_without_folder(place, paths) for place in texts.locations]
+    encoder = Embedding(task.tokenizer, EmbeddingSettings(max_seq_length=task.settings.max_seq_length))
+    name = f"{_count(texts, available)} texts"
+    return EvaluationSet(name, task, texts, locations, encode_examples(encoder, texts), None)
 
 
-def random_ids(task: AnyTask) -> Evidence:
-    """Sequences that mean nothing, where there is nothing better."""
+def random_ids(task: AnyTask) -> EvaluationSet:
+    """Return random sequences, for exports without any data."""
     rng = np.random.default_rng(0)
     max_tokens = min(task.settings.max_seq_length, _MAX_RANDOM_LENGTH) - 2
     ids = [
@@ -172,18 +336,36 @@ def random_ids(task: AnyTask) -> Evidence:
         for length in rng.integers(1, max_tokens, _NUM_RANDOM, endpoint=True)
     ]
     windows = [[Features(**task.tokenizer.assemble(item))] for item in ids]
-    places = [f"random sequence {number}" for number in range(len(ids))]
-    return Evidence(f"{len(ids)} random sequences", task, ids, places, windows, None)
+    locations = [f"random sequence {index}" for index in range(len(ids))]
+    return EvaluationSet(f"{len(ids)} random sequences", task, ids, locations, windows, None)
 
 
-def divided(examples: Examples, count: int) -> tuple[Examples, Examples]:
-    """So many, drawn at random, and the others."""
+def _split(examples: Examples, count: int) -> tuple[Examples, Examples]:
+    """Split into `count` examples, drawn at random, and the others."""
     first, placed = set(sample_indices(len(examples), count)), list(enumerate(examples.located()))
     return (
-        Examples(item for number, item in placed if number in first),
-        Examples(item for number, item in placed if number not in first),
+        Examples(item for index, item in placed if index in first),
+        Examples(item for index, item in placed if index not in first),
     )
 
 
-def _counted(some: Examples, there: Examples) -> str:
-    return f"{len(some):,}" if len(some) == len(there) else f"{len(some):,} of the {len(there):,}"
+def _count(examples: Examples, available: Examples) -> str:
+    """Return for example `1,000 of the 1,500`."""
+    if len(examples) == len(available):
+        return f"{len(examples):,}"
+    return f"{len(examples):,} of the {len(available):,}"
+
+
+def _read_all_texts(paths: Sequence[Path], columns: Columns) -> Examples:
+    texts = Examples(item for path in paths for item in read_texts(path, columns).located())
+    if not texts:
+        raise ValueError(f"no texts in {', '.join(f'`{path}`' for path in paths)}")
+    return texts
+
+
+def _digests(paths: Sequence[Path]) -> dict[str, str]:
+    return dict(zip(source_names(paths), map(source_digest, paths), strict=True))
+
+
+def _existing(paths: Sequence[str]) -> tuple[Path, ...]:
+    return tuple(Path(path) for path in paths if Path(path).is_file())

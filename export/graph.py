@@ -1,13 +1,13 @@
 """Network -> ONNX graph, node by node.
 
-Exporters trace a network and look for what they can fuse in the result. Here the graph is written down as it is to
-run, in any of the forms that `Form` names: which is fastest, a measurement says.
+Exporters trace a network and then search the result for operators to fuse. Here the graph is written directly, in any
+of the variants of `GraphVariant`; `export.autotune` measures which one is fastest.
 
-With fp16, everything up to the head is of half precision, but for means and variances, which LayerNormalization's
-`stash_type` keeps in single. So are heads, which are small; masked-lm's, which is large, only gives its logits so.
+fp16: everything up to the head runs in half precision, except means and variances, which LayerNormalization's
+`stash_type` keeps in fp32. Heads are small and run in fp32. The head of masked-lm is large; only its logits are fp32.
 
-Where only [CLS] is read (classification, regression, multiple choice, [CLS] embeddings), the last layer's query, output
-and feed-forward products are computed for that token alone: the same numbers for less.
+Tasks that read only [CLS] (classification, regression, multiple choice, [CLS] embeddings) compute the last layer's
+query, attention output and feed-forward products for that token alone. The outputs are the same.
 
 In comments, x is [batch, length, hidden].
 """
@@ -24,41 +24,41 @@ from export.builder import CONTRIB, GraphBuilder
 from export.linear import LinearLayers
 from export.network import Network, reads_only_cls
 from export.storage import Graph
-from export.variant import Form, Numbers
+from export.variant import GraphPrecision, GraphVariant
 from tasks.features import INPUT_NAMES
 
-_NOT_SEEN = {np.float32: -1e30, np.float16: -1e4}
-"""Added to the scores of padding: nothing is left of them after the softmax, and sums of it stay finite."""
+_MASKED = {np.float32: -1e30, np.float16: -1e4}
+"""Added to the attention scores of padding: softmax turns it into 0, and sums of it stay finite."""
 _STANDARD_GELU = {"gelu": "none", "gelu_new": "tanh", "gelu_pytorch_tanh": "tanh"}
 _GELU = {"gelu": "Gelu", "gelu_new": "FastGelu", "gelu_pytorch_tanh": "FastGelu"}
 
 
-def build_graph(network: Network, numbers: Numbers, form: Form) -> Graph:
-    """The graph of a network.
+def build_graph(network: Network, precision: GraphPrecision, variant: GraphVariant) -> Graph:
+    """Write the graph of a network.
 
     Inputs are `input_ids`, `attention_mask` and `token_type_ids`, int32 [batch, length]; the outputs are the task's.
     """
-    return _Writer(network, numbers, form).write()
+    return _Writer(network, precision, variant).write()
 
 
 class _Writer:
-    """Holds what the parts of one graph share."""
+    """Writes one graph; methods return the names of values."""
 
-    def __init__(self, network: Network, numbers: Numbers, form: Form) -> None:
+    def __init__(self, network: Network, precision: GraphPrecision, variant: GraphVariant) -> None:
         self.config, self.weights, self.task = network.config, network.weights, network.task
         self.reads_only_cls = reads_only_cls(network.task)
-        self.numbers, self.form = numbers, form
-        self.graph = GraphBuilder(numbers.dtype)
-        self.linear = LinearLayers(self.graph, network, numbers, form)
+        self.precision, self.variant = precision, variant
+        self.graph = GraphBuilder(precision.dtype)
+        self.linear = LinearLayers(self.graph, network, precision, variant)
 
     def write(self) -> Graph:
         with self.graph.scope("embeddings"):
             x = self.embeddings()
             self.mask = self.additive_mask()
-        for number in range(self.config.num_hidden_layers):
-            is_last = number == self.config.num_hidden_layers - 1
-            with self.graph.scope(f"layer.{number}"):
-                x = self.layer(f"bert.layers.{number}", x, only_cls=is_last and self.reads_only_cls)
+        for index in range(self.config.num_hidden_layers):
+            is_last = index == self.config.num_hidden_layers - 1
+            with self.graph.scope(f"layer.{index}"):
+                x = self.layer(f"bert.layers.{index}", x, only_cls=is_last and self.reads_only_cls)
         with self.graph.scope("head"):
             outputs = self.head(x)
         inputs = [_tensor(name, TensorProto.INT32, ["batch", "length"]) for name in INPUT_NAMES]
@@ -67,7 +67,7 @@ class _Writer:
     # Embeddings
 
     def embeddings(self) -> str:
-        if self.form.embed_layer_norm and not self.numbers.int8_embeddings:
+        if self.variant.embed_layer_norm and not self.precision.int8_embeddings:
             return self.graph.add_many(
                 "EmbedLayerNormalization",
                 *("input_ids", "token_type_ids"),
@@ -86,26 +86,26 @@ class _Writer:
         return self.layer_norm("bert.embeddings.norm", x)
 
     def word_embeddings(self) -> str:
-        if not self.numbers.int8_embeddings:
+        if not self.precision.int8_embeddings:
             return self.graph.add("Gather", self.weight("bert.embeddings.word.weight"), "input_ids")
         rows, scales = self.linear.word_rows()
         floats = self.graph.floats(self.graph.add("Gather", rows, "input_ids"))
         return self.graph.add("Mul", floats, self.graph.add("Gather", scales, "input_ids"))
 
     def additive_mask(self) -> str:
-        """[batch, 1, 1, length]: 0 for tokens, and much less for padding."""
+        """Return [batch, 1, 1, length]: 0 for tokens, a large negative number for padding."""
         mask = self.graph.floats("attention_mask")
         padding = self.graph.add("Sub", self.graph.constant(1), mask)
         return self.graph.add(
             "Unsqueeze",
-            self.graph.add("Mul", padding, self.graph.constant(_NOT_SEEN[self.graph.dtype])),
+            self.graph.add("Mul", padding, self.graph.constant(_MASKED[self.graph.dtype])),
             self.graph.ints(1, 2),
         )
 
     # Layers
 
     def layer(self, name: str, x: str, *, only_cls: bool) -> str:
-        """One layer: x, or [batch, 1, hidden] for [CLS] alone."""
+        """Return the output of one layer: [batch, length, hidden], or [batch, 1, hidden] for [CLS] alone."""
         queries = self.first_token(x) if only_cls else x
         with self.graph.scope("attention"):
             y = self.linear.apply(f"{name}.attention_output", self.attention(f"{name}.qkv", queries, x))
@@ -115,23 +115,23 @@ class _Writer:
             return self.add_and_norm(f"{name}.output_norm", self.linear.apply(f"{name}.output", y), queries)
 
     def attention(self, qkv: str, queries: str, x: str) -> str:
-        """Context [batch, queries, hidden]."""
-        whole = queries == x
-        if self.form.attention == "Attention" and whole:
+        """Return the attended values [batch, queries, hidden]."""
+        all_tokens = queries == x
+        if self.variant.attention == "Attention" and all_tokens:
             return self.attention_operator(qkv, x)
-        joint = whole and self.form.attention.startswith("joint")
-        if self.form.attention.endswith("MultiHeadAttention"):
-            q, k, v = self.split_last(self.linear.apply(qkv, x)) if joint else self.apart(qkv, queries, x)
+        fused = all_tokens and self.variant.attention.startswith("fused-QKV")
+        if self.variant.attention.endswith("MultiHeadAttention"):
+            q, k, v = self.split_last(self.linear.apply(qkv, x)) if fused else self.separate_qkv(qkv, queries, x)
             return self.graph.add(
                 *("MultiHeadAttention", q, k, v, "", "attention_mask"),
                 domain=CONTRIB,
                 num_heads=self.config.num_attention_heads,
             )
-        return self.joint_products(qkv, x) if joint else self.separate_products(qkv, queries, x)
+        return self.fused_attention(qkv, x) if fused else self.separate_attention(qkv, queries, x)
 
     def attention_operator(self, qkv: str, x: str) -> str:
         heads = self.config.num_attention_heads
-        if self.linear.in_floats(qkv):
+        if self.linear.is_float(qkv):
             inputs = (x, self.linear.weight(qkv), self.linear.bias(qkv), "attention_mask")
             return self.graph.add("Attention", *inputs, domain=CONTRIB, num_heads=heads)
         activation = self.linear.quantise(qkv, x)
@@ -144,21 +144,21 @@ class _Writer:
             num_heads=heads,
         )
 
-    def apart(self, qkv: str, queries: str, x: str) -> tuple[str, str, str]:
+    def separate_qkv(self, qkv: str, queries: str, x: str) -> tuple[str, str, str]:
         size = self.config.hidden_size
-        parts = [slice(start, start + size) for start in (0, size, 2 * size)]
+        columns = [slice(start, start + size) for start in (0, size, 2 * size)]
         return (
-            self.linear.apply(qkv, queries, parts[0]),
-            self.linear.apply(qkv, x, parts[1]),
-            self.linear.apply(qkv, x, parts[2]),
+            self.linear.apply(qkv, queries, columns[0]),
+            self.linear.apply(qkv, x, columns[1]),
+            self.linear.apply(qkv, x, columns[2]),
         )
 
     def split_last(self, qkv: str) -> tuple[str, ...]:
         sizes = self.graph.ints(*[self.config.hidden_size] * 3)
         return self.graph.add_many("Split", qkv, sizes, num_outputs=3, axis=-1)
 
-    def separate_products(self, qkv: str, queries: str, x: str) -> str:
-        q, k, v = self.apart(qkv, queries, x)
+    def separate_attention(self, qkv: str, queries: str, x: str) -> str:
+        q, k, v = self.separate_qkv(qkv, queries, x)
         heads = self.graph.ints(0, 0, *self.heads)
 
         def transposed(value: str, *order: int) -> str:
@@ -167,8 +167,8 @@ class _Writer:
         context = self.attend(transposed(q, 0, 2, 1, 3), transposed(k, 0, 2, 3, 1), transposed(v, 0, 2, 1, 3))
         return self.merge_heads(self.graph.add("Transpose", context, perm=[0, 2, 1, 3]))
 
-    def joint_products(self, qkv: str, x: str) -> str:
-        """One product for all three, and one transposition: [batch, length, 3, heads, size] -> [3, batch, ...]."""
+    def fused_attention(self, qkv: str, x: str) -> str:
+        """Attention with one product for query, key and value: [batch, length, 3, heads, size] -> [3, batch, ...]."""
         shape = self.graph.ints(0, 0, 3, *self.heads)
         parts = self.graph.add("Reshape", self.linear.apply(qkv, x), shape)
         parts = self.graph.add("Transpose", parts, perm=[2, 0, 3, 1, 4])
@@ -179,14 +179,14 @@ class _Writer:
         return self.merge_heads(self.graph.add("Squeeze", context, self.graph.ints(0)))
 
     def attend(self, q: str, k: str, v: str, *, transposed_keys: bool = False) -> str:
-        """Weighted means of values, [..., heads, queries, size]."""
-        scores = self.scaled_products(q, k, 1 / math.sqrt(self.heads[1]), transposed_keys=transposed_keys)
+        """Return the weighted means of values, [..., heads, queries, size]."""
+        scores = self.attention_scores(q, k, 1 / math.sqrt(self.heads[1]), transposed_keys=transposed_keys)
         scores = self.graph.add("Add", scores, self.mask)
         return self.graph.add("MatMul", self.graph.add("Softmax", scores, axis=-1), v)
 
-    def scaled_products(self, q: str, k: str, scale: float, *, transposed_keys: bool) -> str:
-        """scale * q k^T, [..., heads, queries, keys]."""
-        if not self.form.standard:
+    def attention_scores(self, q: str, k: str, scale: float, *, transposed_keys: bool) -> str:
+        """Return scale * q k^T, [..., heads, queries, keys]."""
+        if not self.variant.standard:
             inputs = ("FusedMatMul", q, k)
             return self.graph.add(*inputs, domain=CONTRIB, transB=int(transposed_keys), alpha=scale)
         if transposed_keys:
@@ -197,21 +197,21 @@ class _Writer:
         return self.graph.add("Reshape", context, self.graph.ints(0, 0, self.config.hidden_size))
 
     def intermediate(self, name: str, x: str) -> str:
-        """A layer and the activation function."""
-        if self.form.bias_gelu and self.config.hidden_act == "gelu":
-            product = self.linear.apply(name, x, with_bias=False)
-            return self.graph.add("BiasGelu", product, self.linear.bias(name), domain=CONTRIB)
+        """Linear layer and activation function."""
+        if self.variant.bias_gelu and self.config.hidden_act == "gelu":
+            matmul = self.linear.apply(name, x, with_bias=False)
+            return self.graph.add("BiasGelu", matmul, self.linear.bias(name), domain=CONTRIB)
         return self.activation(self.linear.apply(name, x))
 
     def activation(self, x: str) -> str:
         if self.config.hidden_act == "relu":
             return self.graph.add("Relu", x)
-        if self.form.standard:
+        if self.variant.standard:
             return self.graph.add("Gelu", x, approximate=_STANDARD_GELU[self.config.hidden_act])
         return self.graph.add(_GELU[self.config.hidden_act], x, domain=CONTRIB)
 
     def add_and_norm(self, norm: str, x: str, residual: str) -> str:
-        if self.form.skip_layer_norm:
+        if self.variant.skip_layer_norm:
             return self.graph.add(
                 *("SkipLayerNormalization", x, residual, *self.norm_weights(norm)),
                 domain=CONTRIB,
@@ -226,7 +226,7 @@ class _Writer:
     # Heads
 
     def head(self, x: str) -> list[ValueInfoProto]:
-        """The task's outputs."""
+        """Return the task's outputs."""
         if self.task.name != "masked-lm":
             x = self.graph.as_float32(x)
         return _HEADS[self.task.name](self, x)
@@ -235,14 +235,14 @@ class _Writer:
         vector = self.mean(x) if self.task.settings.pooling == "mean" else self.cls(x)
         if self.task.settings.normalize:
             vector = self.graph.add("LpNormalization", vector, axis=-1, p=2)
-        as_token = self.graph.add("Unsqueeze", vector, self.graph.ints(1))  # for others: see export.interop
+        as_token = self.graph.add("Unsqueeze", vector, self.graph.ints(1))  # see export.interop
         return [
             self.output("sentence_embedding", vector, "batch", self.config.hidden_size),
             self.output("last_hidden_state", as_token, "batch", 1, self.config.hidden_size),
         ]
 
     def mean(self, x: str) -> str:
-        """Over tokens, [batch, hidden]."""
+        """Mean over tokens, [batch, hidden]."""
         mask = self.graph.floats("attention_mask")
         mask = self.graph.add("Unsqueeze", mask, self.graph.ints(1))  # [batch, 1, length]
         total = self.graph.add("Squeeze", self.graph.add("MatMul", mask, x), self.graph.ints(1))
@@ -277,44 +277,44 @@ class _Writer:
         return [self.output("logits", logits, "batch", "length", self.config.vocab_size)]
 
     def decode(self, x: str) -> str:
-        """Logits over the vocabulary, by the matrix of the word embeddings."""
-        if not self.linear.in_floats("mlm.decoder"):
+        """Return logits over the vocabulary: the product with the word embeddings."""
+        if not self.linear.is_float("mlm.decoder"):
             return self.linear.apply("mlm.decoder", x)
         words, bias = self.weight("bert.embeddings.word.weight"), self.weight("mlm.bias")
-        if self.form.standard:
-            product = self.graph.add("MatMul", x, self.graph.add("Transpose", words, perm=[1, 0]))
+        if self.variant.standard:
+            logits = self.graph.add("MatMul", x, self.graph.add("Transpose", words, perm=[1, 0]))
         else:
-            product = self.graph.add("FusedMatMul", x, words, domain=CONTRIB, transB=1)
-        return self.graph.add("Add", product, bias)
+            logits = self.graph.add("FusedMatMul", x, words, domain=CONTRIB, transB=1)
+        return self.graph.add("Add", logits, bias)
 
     def pooled(self, x: str) -> str:
-        """tanh of a layer over [CLS], [batch, hidden]."""
+        """Pooler output: tanh of a layer on [CLS], [batch, hidden]."""
         return self.graph.add("Tanh", self.float_layer("bert.pooler", self.cls(x)))
 
     def cls(self, x: str) -> str:
-        """[CLS] of x, [batch, hidden]."""
+        """State of [CLS], [batch, hidden]."""
         if self.reads_only_cls:
             return self.graph.add("Reshape", x, self.graph.ints(-1, self.config.hidden_size))
         return self.graph.add("Gather", x, self.graph.constant(0, np.int64), axis=1)
 
     def float_layer(self, name: str, x: str) -> str:
-        """x W + b of a layer too small for integers to pay."""
+        """Return x W + b in floats, for layers too small to gain from int8."""
         return self.graph.add("Add", self.graph.add("MatMul", x, self.linear.weight(name)), self.linear.bias(name))
 
     def output(self, name: str, value: str, *shape: str | int) -> ValueInfoProto:
         self.graph.output(name, value)
         return _tensor(name, TensorProto.FLOAT, shape)
 
-    # Small things
+    # Helpers
 
     @property
     def heads(self) -> tuple[int, int]:
-        """Number and size."""
-        number = self.config.num_attention_heads
-        return number, self.config.hidden_size // number
+        """Number and size of the attention heads."""
+        num_heads = self.config.num_attention_heads
+        return num_heads, self.config.hidden_size // num_heads
 
     def first_token(self, x: str) -> str:
-        """[batch, 1, hidden]"""
+        """State of [CLS] with its axis, [batch, 1, hidden]."""
         return self.graph.add("Slice", x, self.graph.ints(0), self.graph.ints(1), self.graph.ints(1))
 
     def weight(self, name: str) -> str:

@@ -1,7 +1,7 @@
-"""Files that let other libraries load a model directory: Optimum's classes, and sentence-transformers' ONNX backend.
+"""Files that let Optimum and the ONNX backend of sentence-transformers load a model directory.
 
-Both take `last_hidden_state` and pool it; an embedding graph has pooled already, and gives its vector there as the only
-token, whose pooling is that of [CLS].
+Both pool `last_hidden_state` themselves. An embedding graph has already pooled, so it outputs its vector there as the
+only token, and the files ask for [CLS] pooling.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from training.checkpoint import CONFIG_FILE
 _COPIED = (CONFIG_FILE, "tokenizer_config.json", "special_tokens_map.json", "vocab.txt")
 _MODULES = "sentence_transformers.models"
 _POOLING = "1_Pooling"
-FOR_OTHERS = (*_COPIED, "modules.json", "sentence_bert_config.json", _POOLING, f"{_POOLING}/config.json")
-"""All that may be written."""
+INTEROP_FILES = (*_COPIED, "modules.json", "sentence_bert_config.json", _POOLING, f"{_POOLING}/config.json")
+"""All files and folders that may be written."""
 
 
-def write_for_others(directory: Path, source: Source, hidden_size: int) -> None:
-    """Write them beside graph and tokenizer."""
+def write_interop_files(directory: Path, source: Source, hidden_size: int) -> None:
+    """Write the files beside graph and tokenizer."""
     for name in _COPIED:
         if (source.directory / name).is_file():
             shutil.copyfile(source.directory / name, directory / name)
     if labels := getattr(source.task.settings, "labels", ()):
-        _name_labels(directory / CONFIG_FILE, labels)
+        _set_labels(directory / CONFIG_FILE, labels)
     if isinstance(source.task.settings, EmbeddingSettings):
         _write_sentence_transformer(directory, source.task.settings, hidden_size)
 
@@ -37,8 +37,8 @@ def write_for_others(directory: Path, source: Source, hidden_size: int) -> None:
 def _write_sentence_transformer(directory: Path, settings: EmbeddingSettings, hidden_size: int) -> None:
     kinds = {"": "Transformer", _POOLING: "Pooling"}
     modules = [
-        {"idx": number, "name": str(number), "path": path, "type": f"{_MODULES}.{kind}"}
-        for number, (path, kind) in enumerate(kinds.items())
+        {"idx": index, "name": str(index), "path": path, "type": f"{_MODULES}.{kind}"}
+        for index, (path, kind) in enumerate(kinds.items())
     ]
     (directory / _POOLING).mkdir()
     _write(directory / "modules.json", modules)
@@ -49,10 +49,10 @@ def _write_sentence_transformer(directory: Path, settings: EmbeddingSettings, hi
     _write(directory / "sentence_bert_config.json", {"max_seq_length": settings.max_seq_length, "do_lower_case": False})
 
 
-def _name_labels(path: Path, labels: Sequence[str]) -> None:
-    """As the manifest does, whatever the checkpoint called them."""
-    id2label = {str(number): label for number, label in enumerate(labels)}
-    label2id = {label: number for number, label in enumerate(labels)}
+def _set_labels(path: Path, labels: Sequence[str]) -> None:
+    """Name the labels as the manifest does, which can differ from the checkpoint."""
+    id2label = {str(index): label for index, label in enumerate(labels)}
+    label2id = {label: index for index, label in enumerate(labels)}
     _write(path, read_json(path) | {"id2label": id2label, "label2id": label2id})
 
 

@@ -1,4 +1,4 @@
-"""Assemble a model directory: graph, tokenizer, and the manifest with where they came from."""
+"""Assemble a model directory: graph, tokenizer, manifest with provenance, model card and report."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import onnxruntime
 
 from export import card, html_report
 from export.autotune.search import Trial
-from export.choice import Choice
 from export.html_report import REPORT_FILE
-from export.interop import FOR_OTHERS, write_for_others
-from export.quality import Quality
+from export.interop import INTEROP_FILES, write_interop_files
+from export.quality_gate import Decision
+from export.records import graph_record
 from export.source import Source
-from export.variant import Numbers
+from export.variant import Configuration
 from tasks.files import atomic_write, sha256
 from tasks.machine import describe_machine
 from tasks.manifest import MANIFEST_FILE, Manifest, Precision, check_json
@@ -35,65 +35,64 @@ from training.weights import checkpoint_digest
 
 _LIBRARIES = ("torch", "onnx", "tokenizers")
 _NUM_NAMED = 3
+"""Number of foreign files that an error names."""
 
 
 @dataclass(frozen=True)
-class Made:
-    """A graph that was chosen and checked."""
+class ExportResult:
+    """A graph that was chosen, written and checked."""
 
-    numbers: Numbers
-    choice: Choice
+    decision: Decision
+    configuration: Configuration
     trials: list[Trial]
-    judged_on: str
-    """In words."""
+    evaluated_on: str
+    """Description of the evaluation set."""
     data: Mapping[str, Any]
-    """What `Data.record` gives."""
-    qualities: Mapping[str, Quality]
-    """Of PyTorch and all numbers that were tried, by name."""
+    """Record of the data, see `ExportData.record`."""
     differences: Mapping[str, float]
     """Largest difference of each output of the fp32 graph from PyTorch's."""
     truncate: bool
-    """Whether texts that are too long are cut where a call does not say."""
+    """True if the server truncates long texts unless a request says otherwise."""
 
 
 def check_destination(model_dir: Path, checkpoint: Path, data: Sequence[Path], *, replace: bool) -> None:
-    """Whether a model directory can be written without loss, before the work.
+    """Check, before the work, that writing a model directory loses nothing.
 
     Args:
-        data: files that are read.
+        data: files that the export reads.
 
     Raises:
-        ValueError: when something is there that is not to be replaced, or what is read would be.
+        ValueError: if something exists there that is not to be replaced, or the export reads from it.
     """
     is_ours = holds_manifest(model_dir)
     if is_ours and not replace:
-        raise ValueError(f"already exists: `{model_dir}`; give --replace to overwrite it, or take another version")
+        raise ValueError(f"already exists: `{model_dir}`; overwrite it with --replace, or use another version")
     written, read = model_dir.resolve(), checkpoint.resolve()
     if written.is_relative_to(read) or read.is_relative_to(written):
-        raise ValueError(f"`{model_dir}` and the checkpoint `{checkpoint}` lie in each other; write to another place")
+        raise ValueError(f"`{model_dir}` and the checkpoint `{checkpoint}` overlap; write to another place")
     if os.path.lexists(model_dir) and not is_ours:
-        raise ValueError(f"`{model_dir}` is no model directory and is not replaced: remove it, or take another version")
+        raise ValueError(f"`{model_dir}` exists and is not a model directory; remove it, or use another version")
     if inside := [path for path in data if path.exists() and path.resolve().is_relative_to(written)]:
-        raise ValueError(f"`{inside[0]}` lies in `{model_dir}`, which is to be replaced; move it away")
-    if others := _others(model_dir):
-        named = ", ".join(f"`{name}`" for name in others[:_NUM_NAMED]) + " ..." * (len(others) > _NUM_NAMED)
-        raise ValueError(f"`{model_dir}` holds what no export wrote ({named}) and is not replaced: move it away")
+        raise ValueError(f"--replace would delete `{inside[0]}`, which the export reads; move it out of `{model_dir}`")
+    if foreign := _foreign_files(model_dir):
+        named = ", ".join(f"`{name}`" for name in foreign[:_NUM_NAMED]) + " ..." * (len(foreign) > _NUM_NAMED)
+        raise ValueError(f"--replace would delete files in `{model_dir}` that no export wrote ({named}); move them")
 
 
-def _others(model_dir: Path) -> list[str]:
-    """What lies in a model directory and was not exported."""
-    known = {MODEL_FILE, DATA_FILE, TOKENIZER_FILE, MANIFEST_FILE, CARD_FILE, REPORT_FILE, *FOR_OTHERS}
+def _foreign_files(model_dir: Path) -> list[str]:
+    """Return the files in a model directory that no export wrote."""
+    known = {MODEL_FILE, DATA_FILE, TOKENIZER_FILE, MANIFEST_FILE, CARD_FILE, REPORT_FILE, *INTEROP_FILES}
     return sorted({str(item.relative_to(model_dir)) for item in model_dir.rglob("*")} - known)
 
 
 def check_record(source: Source, config: EncoderConfig, data: Sequence[Path]) -> None:
-    """Whether a manifest can say where it comes from, before the work.
+    """Check, before the work, that the provenance can be written as JSON.
 
     Args:
-        data: files that are read.
+        data: files that the export reads.
 
     Raises:
-        ValueError: naming what is no finite number, or no text that UTF-8 has.
+        ValueError: naming a value that is not finite, or text that is not valid UTF-8.
     """
     trained = source.card
     record = {
@@ -111,21 +110,21 @@ def write_package(
     directory: Path,
     source: Source,
     config: EncoderConfig,
-    made: Made,
+    result: ExportResult,
     *,
     name: str,
     version: str,
     precision: Precision,
     notes: str,
 ) -> None:
-    """Write tokenizer and manifest beside the graph in a directory.
+    """Write everything else beside the graph in a directory.
 
     Args:
-        config: shape of the network.
-        notes: of the model card.
+        config: config of the network.
+        notes: notes at the end of the model card.
     """
     source.task.tokenizer.backend.save(str(directory / TOKENIZER_FILE))
-    write_for_others(directory, source, config.hidden_size)
+    write_interop_files(directory, source, config.hidden_size)
     proto = onnx.load(directory / MODEL_FILE, load_external_data=False)
     opset = next(item.version for item in proto.opset_import if not item.domain)
     manifest = Manifest(
@@ -140,36 +139,36 @@ def write_package(
         inputs=tuple(item.name for item in proto.graph.input),
         outputs=tuple(item.name for item in proto.graph.output),
         files=digests(directory),
-        execution=made.choice.execution,
-        provenance=_provenance(source, config, made),
-        scores=_checkpoint_scores(source) | _scores(made),
-        truncate=made.truncate,
+        execution=result.configuration.execution,
+        provenance=_provenance(source, config, result),
+        scores=_checkpoint_scores(source) | _scores(result),
+        truncate=result.truncate,
     )
     write_manifest(directory, manifest, notes)
 
 
 def write_manifest(directory: Path, manifest: Manifest, notes: str) -> None:
-    """Write the manifest, and what it says as pages for people.
+    """Write the manifest, and the model card and report made from it.
 
     Args:
-        notes: that the model card ends with.
+        notes: notes at the end of the model card.
     """
     for name, text in pages(manifest, graph_bytes(directory), notes).items():
         atomic_write(directory / name, text.encode())
 
 
 def graph_bytes(directory: Path) -> int:
-    """Size of a graph with its weights."""
+    """Return the size of a graph with its weights, in bytes."""
     paths = [directory / MODEL_FILE, directory / DATA_FILE]
     return sum(path.stat().st_size for path in paths if path.is_file())
 
 
 def pages(manifest: Manifest, num_bytes: int, notes: str = "") -> dict[str, str]:
-    """All files that tell what a manifest does, by name.
+    """Return manifest, model card and report as text, by file name.
 
     Args:
         num_bytes: size of the graph with its weights.
-        notes: that the model card ends with.
+        notes: notes at the end of the model card.
     """
     return {
         MANIFEST_FILE: manifest.to_json(),
@@ -179,49 +178,40 @@ def pages(manifest: Manifest, num_bytes: int, notes: str = "") -> dict[str, str]
 
 
 def digests(directory: Path) -> dict[str, str]:
-    """SHA-256 of the files that a server reads."""
+    """Return the SHA-256 of each file that a server reads."""
     names = (MODEL_FILE, DATA_FILE, TOKENIZER_FILE)
     return {name: sha256(directory / name) for name in names if (directory / name).is_file()}
 
 
-def graph_record(numbers: Numbers, choice: Choice, trials: Sequence[Trial]) -> dict[str, Any]:
-    """What is written down of a graph."""
-    return {
-        "name": numbers.name,
-        "numbers": asdict(numbers),
-        "form": asdict(choice.form),
-        "tried": [asdict(trial) for trial in trials],
-    }
+def runtime_version(configuration: Configuration) -> dict[str, str]:
+    """Return name and version of the ONNX Runtime package that runs a configuration."""
+    return {PACKAGES[configuration.execution.provider]: onnxruntime.__version__}
 
 
-def runtime_version(choice: Choice) -> dict[str, str]:
-    """Of the distribution with the provider that runs a choice, by its name."""
-    return {PACKAGES[choice.execution.provider]: onnxruntime.__version__}
-
-
-def _provenance(source: Source, config: EncoderConfig, made: Made) -> dict[str, Any]:
+def _provenance(source: Source, config: EncoderConfig, result: ExportResult) -> dict[str, Any]:
+    versions = {library: library_version(library) for library in _LIBRARIES}
     return {
         "checkpoint": {"name": source.name, "sha256": checkpoint_digest(source.directory), "config": asdict(config)},
-        "training": _without_places(source.card.provenance) if source.card else {},
-        "data": dict(made.data),
-        "graph": graph_record(made.numbers, made.choice, made.trials),
+        "training": _without_paths(source.card.provenance) if source.card else {},
+        "data": dict(result.data),
+        "graph": graph_record(result.decision.precision, result.configuration, result.trials),
         "machine": describe_machine(),
-        "versions": {library: library_version(library) for library in _LIBRARIES} | runtime_version(made.choice),
+        "versions": versions | runtime_version(result.configuration),
     }
 
 
-def _without_places(training: Mapping[str, Any]) -> dict[str, Any]:
-    """A record of training with names instead of paths: servers show manifests to whoever asks."""
-    found = dict(training)
-    if "recipe" in found:
-        found["recipe"] = {key: _name(value) for key, value in found["recipe"].items()}
-    return found | {key: _without_places(found[key]) for key in ("pretraining", "before") if key in found}
+def _without_paths(training: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a record of training with names instead of paths, because servers show manifests to clients."""
+    record = dict(training)
+    if "recipe" in record:
+        record["recipe"] = {key: _short_name(value) for key, value in record["recipe"].items()}
+    return record | {key: _without_paths(record[key]) for key in ("pretraining", "before") if key in record}
 
 
-def _name(value: Any) -> Any:
-    """The last part of a path, of that of a run's checkpoint the last two; whatever is no path as it is."""
+def _short_name(value: Any) -> Any:
+    """Return the last part of a path, or `<run>/checkpoint`; other values as they are."""
     if isinstance(value, list | tuple):
-        return [_name(item) for item in value]
+        return [_short_name(item) for item in value]
     if not isinstance(value, str) or "/" not in value or is_hub(Path(value)):
         return value
     path = Path(value)
@@ -229,15 +219,15 @@ def _name(value: Any) -> Any:
 
 
 def _checkpoint_scores(source: Source) -> dict[str, Any]:
-    """What the checkpoint scored, where it was trained for the very task that is exported."""
+    """Return the checkpoint's scores, if it was trained for the exported task."""
     if source.card and source.card.task == source.task.name and source.card.scores:
         return {"checkpoint": dict(source.card.scores)}
     return {}
 
 
-def _scores(made: Made) -> dict[str, Any]:
+def _scores(result: ExportResult) -> dict[str, Any]:
     return {
-        "judged_on": made.judged_on,
-        "fp32_difference": dict(made.differences),
-        "quality": {name: asdict(quality) for name, quality in made.qualities.items()},
+        "evaluated_on": result.evaluated_on,
+        "fp32_difference": dict(result.differences),
+        "quality": {name: asdict(quality) for name, quality in result.decision.qualities.items()},
     }

@@ -1,7 +1,8 @@
-"""The whole way from a checkpoint to a model directory."""
+"""Export a checkpoint to a model directory, stage by stage."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -9,24 +10,23 @@ from typing import Annotated, Literal
 
 import tyro
 
-from export.autotune.search import Trial, tune
+from export.autotune.search import Trial, autotune
 from export.autotune.workload import Workload
 from export.calibrate import calibrate
-from export.choice import Choice, default_choice
-from export.data import Data
-from export.evaluation_set import Evidence
+from export.evaluation_set import EvaluationSet, ExportData
 from export.graph import build_graph
 from export.network import Network, Weights
-from export.package import Made, check_destination, check_record, write_package
-from export.parity import check_parity, of_numbers, shapes
-from export.quality_gate import Gate, Limits
-from export.reporter import SILENT, Stages
+from export.package import ExportResult, check_destination, check_record, write_package
+from export.parity import batch_shapes, check_parity, require_finite
+from export.quality import Evaluator
+from export.quality_gate import Decision, QualityLimits, check_final_graph, choose
+from export.reporter import SILENT, Reporter
 from export.session import check_provider, on_all_cores, ort_run
-from export.smoothquant import balanced
+from export.smoothquant import smooth
 from export.source import SettingsChanges, Source, read_source
 from export.storage import save_graph
-from export.targets import TARGETS, TargetName, target_named
-from export.variant import Numbers
+from export.targets import TARGETS, TargetName, default_configuration, target_named
+from export.variant import Configuration, GraphPrecision
 from tasks import AnyTask
 from tasks.batching import RunModel
 from tasks.features import Features
@@ -42,25 +42,25 @@ from training.reports.model_card import read_notes
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wishes:
-    """What an export is to give."""
+class ExportConfig:
+    """Precision, target and limits of an export."""
 
     precision: Precision = "fp32"
-    """fp16 (for `--target cuda`) and int8 (for CPUs) are smaller and faster, int8 some 2.5 times as fast as fp32 and a
-    quarter of its size (6 layers, 2 cores, VNNI), at a loss that is measured and limited."""
+    """int8 (for CPUs) is about 2.5 times as fast as fp32 and a quarter of its size (6 layers, 2 cores, VNNI); fp16 is
+    for `--target cuda`. Both lose some quality, which is measured and limited."""
     target: TargetName = "cpu"
-    """What it is to run on, when served and here: `cuda` needs onnxruntime-gpu, `openvino` onnxruntime-openvino."""
-    limits: Annotated[Limits, tyro.conf.arg(name="quality")] = field(default_factory=Limits)
+    """Where the model is exported and served. `cuda` needs onnxruntime-gpu, `openvino` onnxruntime-openvino."""
+    limits: Annotated[QualityLimits, tyro.conf.arg(name="quality")] = field(default_factory=QualityLimits)
     mixed: bool = False
-    """int8: leave the parts that lose most in floats, as many as the limits ask for."""
+    """int8: keep the most sensitive layers in fp32, as many as the limits require."""
     truncate: Literal["auto", "yes", "no"] = "auto"
-    """Whether the server cuts texts that are too long where a call does not say. `auto`: if the data that the model is
-    judged on, or was evaluated on, have such texts, be it one, as its scores are of texts that were cut."""
+    """Whether the server truncates long texts if a request does not say. `auto`: yes if any text of the evaluation was
+    truncated, so that the served model gives the evaluated scores."""
     tune: bool = True
-    """Try which form of the graph is the fastest on this machine; otherwise one that is often fast."""
+    """Measure which graph variant is fastest on this machine; --no-tune uses a default that is often fast."""
 
     def check(self) -> None:
-        """Look for what contradicts itself.
+        """Raise if flags are invalid or contradict each other.
 
         Raises:
             ValueError: naming the flags.
@@ -69,141 +69,173 @@ class Wishes:
         target_named(self.target).check(self.precision)
         check_numbers(self.limits)
         if self.mixed and self.precision != "int8":
-            raise ValueError("--mixed leaves parts of int8 in floats: give --precision int8, too")
+            raise ValueError("--mixed needs --precision int8")
 
 
 def export_checkpoint(
     checkpoint: str | Path,
     model_dir: str | Path,
-    wishes: Wishes | None = None,
+    config: ExportConfig | None = None,
     *,
     task: str | None = None,
     settings: SettingsChanges | None = None,
-    data: Data | None = None,
+    data: ExportData | None = None,
     replace: bool = False,
-    stages: Stages = SILENT,
+    reporter: Reporter = SILENT,
 ) -> ModelDirectory:
-    """Export a checkpoint into a model directory, which is whole or absent.
+    """Export a checkpoint to a model directory. The directory is complete or absent.
 
     Args:
-        checkpoint: a BERT directory in Hugging Face's layout, ours or foreign.
+        checkpoint: BERT directory in Hugging Face's layout, trained by Bertline or not.
         model_dir: `models/<name>/<version>`.
-        task: None for the task that the checkpoint was trained for.
-        settings: settings to use instead of what the checkpoint says.
-        data: what the graph is judged and timed on.
-        replace: overwrite an existing model directory, but for the notes in its card.
-        stages: is told what is done.
+        task: task to export for; None for the one the checkpoint was trained for.
+        settings: settings that override the checkpoint's.
+        data: files to evaluate, calibrate and time the graph on.
+        replace: overwrite an existing model directory, except the notes in its card.
+        reporter: receives the progress.
 
     Raises:
-        ParityError: when the fp32 graph does not compute what PyTorch does.
-        QualityError: when integers cost too much.
-        ValueError: naming the file, setting or flag that is wrong.
+        ParityError: if the fp32 graph does not compute what PyTorch computes.
+        QualityError: if int8 or fp16 loses too much quality.
+        ValueError: naming the file, setting or flag that is invalid.
     """
-    wishes = wishes or Wishes()
-    model_dir, data = Path(model_dir), data or Data()
+    config = config or ExportConfig()
+    model_dir, data = Path(model_dir), data or ExportData()
     name, version = parse_model_path(model_dir)
     check_destination(model_dir, Path(checkpoint), data.files, replace=replace)
-    wishes.check()
-    check_provider(TARGETS[wishes.target].execution)
+    config.check()
+    check_provider(TARGETS[config.target].execution)
     data.check()
     source = read_source(checkpoint, task=task, settings=settings)
     model = source.load_model()
     check_record(source, model.config, data.files)
     if notes := read_notes(model_dir):
-        stages.say(f"the notes in the model card of `{model_dir}` are kept; see that they are true of the new graph")
-    stages.say(_describe(source, model))
-    there = model_dir.absolute()  # when the current directory is replaced, what is relative to it is gone
+        reporter.say(f"keeping the notes in the model card of `{model_dir}`; check that they fit the new graph")
+    reporter.say(_describe(source, model))
+    absolute = model_dir.absolute()  # if the current directory is replaced, relative paths into it break
     with atomic_directory(model_dir, replace=replace) as directory:
-        made = _make_graph(source, model, directory, wishes, data, stages)
+        result = _write_graph(source, model, directory, config, data, reporter)
         write_package(
             directory,
             source,
             model.config,
-            made,
+            result,
             name=name,
             version=version,
-            precision=wishes.precision,
+            precision=config.precision,
             notes=notes,
         )
-    return read_model_directory(there)
+    return read_model_directory(absolute)
 
 
-def _make_graph(source: Source, model: BertModel, directory: Path, wishes: Wishes, data: Data, stages: Stages) -> Made:
-    """Choose a graph, and write it."""
-    task = source.task
-    reference = of_numbers(torch_run(model, task), task.output_names)
-    if lost := data.not_there(source.card, task):
-        stages.say(f"data of the training that are not found from here: {', '.join(lost)}; --dev and --train say where")
-    data = data.or_those_of(source.card, task)
-    if wishes.precision == "int8":
-        evidence, sequences, remark = data.with_ranges(task)
-        if remark:
-            stages.say(remark)
-    else:
-        evidence, sequences = data.evidence(task), []
-    stages.say(f"judged on {evidence.name}")
-    truncate = _truncates(source, evidence, wishes, stages)
-    network = Network(model.config, Weights.of(model), task)
-    gate = Gate(network, evidence, reference, wishes.limits, stages, TARGETS[wishes.target])
-    numbers = Numbers()
-    if wishes.precision == "int8":
-        _measure(gate, model, sequences, stages)
-    if wishes.precision != "fp32":
-        numbers = gate.choose(wishes.precision, mixed=wishes.mixed)
-        stages.say(f"taken: {numbers.name}")
-    choice, trials = _tuned(gate.network, numbers, data.workload(task, evidence), wishes, stages)
+def _write_graph(
+    source: Source, model: BertModel, directory: Path, config: ExportConfig, data: ExportData, reporter: Reporter
+) -> ExportResult:
+    """Choose precision and configuration, write the graph, and check it."""
+    task, target, limits = source.task, TARGETS[config.target], config.limits
+    data, evaluation_set, calibration = _read_data(source, config, data, reporter)
+    truncate = _truncates(source, evaluation_set, config, reporter)
+    reference = require_finite(torch_run(model, task), task.output_names)
+    evaluator = Evaluator(evaluation_set, reference, target, reporter)
+    network = Network(model.config, Weights.from_model(model), task)
+    decision = Decision(network)
+    if config.precision != "fp32":
+        calibrated, smoothquant = _calibrate(network, model, calibration, reporter)
+        decision = choose(
+            calibrated,
+            config.precision,
+            evaluator=evaluator,
+            limits=limits,
+            smoothquant=smoothquant,
+            mixed=config.mixed,
+        )
+        reporter.say(f"chosen: {decision.precision.name}")
+    configuration, trials = _autotune(decision, data.workload(task, evaluation_set), config, reporter)
     graph = directory / MODEL_FILE
-    save_graph(build_graph(gate.network, numbers, choice.form), graph)
-    in_fp32 = graph if wishes.precision == "fp32" else build_graph(network, Numbers(), choice.form)
-    run = ort_run(in_fp32, execution=on_all_cores(choice.execution))
-    differences = _check_fp32(task, reference, run, wishes.limits, stages)
-    gate.check(numbers, choice, ort_run(graph, execution=choice.execution))
-    record = data.record(evidence, sequences)
-    return Made(numbers, choice, trials, evidence.name, record, gate.qualities, differences, truncate)
+    save_graph(build_graph(decision.network, decision.precision, configuration.variant), graph)
+    fp32_graph = graph if config.precision == "fp32" else build_graph(network, GraphPrecision(), configuration.variant)
+    fp32_run = ort_run(fp32_graph, execution=on_all_cores(configuration.execution))
+    differences = _check_parity(task, reference, fp32_run, limits, reporter)
+    run = ort_run(graph, execution=configuration.execution)
+    decision = check_final_graph(decision, run, configuration, evaluator=evaluator, limits=limits)
+    record = data.record(evaluation_set, calibration)
+    return ExportResult(decision, configuration, trials, evaluation_set.name, record, differences, truncate)
 
 
-def _truncates(source: Source, evidence: Evidence, wishes: Wishes, stages: Stages) -> bool:
-    """Whether the server cuts texts that are too long where a call does not say."""
-    cuts = []
-    if evidence.num_cut:
-        cuts.append(f"{evidence.num_cut:,} of {evidence.name}")
+def _read_data(
+    source: Source, config: ExportConfig, data: ExportData, reporter: Reporter
+) -> tuple[ExportData, EvaluationSet, list[Features]]:
+    """Return the data with defaults, the evaluation set, and the sequences to calibrate on."""
+    if missing := data.missing_defaults(source.card, source.task):
+        reporter.say(f"training data not found: {', '.join(missing)}; give --dev and --train")
+    data = data.with_defaults(source.card, source.task)
+    calibration: list[Features] = []
+    if config.precision == "int8":
+        evaluation_set, calibration, remark = data.with_calibration(source.task)
+        if remark:
+            reporter.say(remark)
+    else:
+        evaluation_set = data.evaluation_set(source.task)
+    reporter.say(f"evaluated on {evaluation_set.name}")
+    return data, evaluation_set, calibration
+
+
+def _truncates(source: Source, evaluation_set: EvaluationSet, config: ExportConfig, reporter: Reporter) -> bool:
+    """Return whether the server truncates long texts by default."""
+    truncated = []
+    if evaluation_set.num_truncated:
+        truncated.append(f"{evaluation_set.num_truncated:,} of {evaluation_set.name}")
     card = source.card
     if card and card.task == source.task.name and card.settings == source.task.settings:
         for what, cut in card.provenance.get("cuts", {}).items():
             if what.startswith("dev") and cut["num_cut"]:
-                cuts.append(f"{cut['num_cut']:,} of {cut['num_examples']:,} {what} of the training")
-    truncate = bool(cuts) if wishes.truncate == "auto" else wishes.truncate == "yes"
-    if cuts:
-        verb = "cuts" if truncate else "refuses"
-        stages.say(f"cut to fit {limit_of(source.task)}: {', '.join(cuts)}; the server {verb} such texts (--truncate)")
+                truncated.append(f"{cut['num_cut']:,} of {cut['num_examples']:,} {what} of the training")
+    truncate = bool(truncated) if config.truncate == "auto" else config.truncate == "yes"
+    if truncated:
+        verb = "truncates" if truncate else "rejects"
+        texts = ", ".join(truncated)
+        reporter.say(f"truncated to {limit_of(source.task)}: {texts}; the server {verb} such texts (--truncate)")
     return truncate
 
 
-def _measure(gate: Gate, model: BertModel, sequences: list[Features], stages: Stages) -> None:
-    """Let a gate know the ranges of activations, and how to balance them."""
-    network = gate.network
-    with stages.bar("ranges", unit="sequence", total=len(sequences)) as bar:
-        ranges = calibrate(model, network.task, sequences, network.layers, progress=bar.update)
-    gate.network = replace(network, ranges=ranges)
-    if sequences:
-        gate.balance = partial(balanced, gate.network, model, sequences)
+def _calibrate(
+    network: Network, model: BertModel, features: list[Features], reporter: Reporter
+) -> tuple[Network, Callable[[], Network] | None]:
+    """Return the network with ranges, and a function that applies SmoothQuant; None without sequences."""
+    if not features:
+        return network, None
+    with reporter.bar("calibrating", unit="sequence", total=len(features)) as bar:
+        ranges = calibrate(model, network.task, features, network.layers, progress=bar.update)
+    network = replace(network, ranges=ranges)
+    return network, partial(smooth, network, model, features)
 
 
-def _tuned(
-    network: Network, numbers: Numbers, workload: Workload, wishes: Wishes, stages: Stages
-) -> tuple[Choice, list[Trial]]:
-    target = TARGETS[wishes.target]
-    if not wishes.tune:
-        return default_choice(target), []
-    beside = [] if wishes.precision == "fp32" else [Numbers()]
-    return tune(network, numbers, workload, target=target, num_cores=available_cpus(), beside=beside, stages=stages)
+def _autotune(
+    decision: Decision, workload: Workload, config: ExportConfig, reporter: Reporter
+) -> tuple[Configuration, list[Trial]]:
+    target = TARGETS[config.target]
+    if not config.tune:
+        return default_configuration(target), []
+    return autotune(
+        decision.network,
+        decision.precision,
+        workload,
+        target=target,
+        num_cores=available_cpus(),
+        compare_with=[] if config.precision == "fp32" else [GraphPrecision()],
+        reporter=reporter,
+    )
 
 
-def _check_fp32(task: AnyTask, reference: RunModel, run: RunModel, limits: Limits, stages: Stages) -> dict[str, float]:
-    """The difference of each output of an fp32 graph."""
-    with stages.bar("parity", unit="batch", total=len(shapes(task))) as bar:
+def _check_parity(
+    task: AnyTask, reference: RunModel, run: RunModel, limits: QualityLimits, reporter: Reporter
+) -> dict[str, float]:
+    """Check the fp32 graph and return the largest difference of each output."""
+    with reporter.bar("parity", unit="batch", total=len(batch_shapes(task))) as bar:
         differences = check_parity(task, reference, run, atol=limits.atol, progress=bar.update)
-    stages.say(f"fp32 graph: largest difference from PyTorch {max(differences.values()):.1e} (atol {limits.atol:.0e})")
+    reporter.say(
+        f"fp32 graph: differs from PyTorch by at most {max(differences.values()):.1e} (atol {limits.atol:.0e})"
+    )
     return differences
 
 

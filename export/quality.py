@@ -1,4 +1,4 @@
-"""How good the outputs of graphs are: scores as in evaluation, and how near they come to PyTorch's."""
+"""Quality of graphs on an evaluation set: scores as in evaluation, and similarity of outputs to PyTorch's."""
 
 from __future__ import annotations
 
@@ -8,131 +8,141 @@ from typing import Any
 
 import numpy as np
 
-from export.evaluation_set import Evidence
+from export.evaluation_set import EvaluationSet
+from export.graph import build_graph
+from export.network import Network
+from export.reporter import SILENT, Reporter
+from export.session import on_all_cores, ort_run
+from export.targets import TARGETS, Target
+from export.variant import GraphPrecision, MatMulPrecision
 from tasks.base import Outputs
 from tasks.batching import RunModel, run_features
 from tasks.embedding import Embedding
 from tasks.metrics import main_score
 
+REFERENCE = "PyTorch"
+"""Name of the reference among measured qualities."""
 _CHUNK = 32
-"""Examples whose outputs are held at one time; those of masked-lm are large."""
+"""Number of examples whose outputs are in memory at once; outputs of masked-lm are large."""
 _NUM_WORST = 5
-_MAX_BYTES = 2**28
-"""Of outputs that are remembered."""
+_MAX_CACHE_BYTES = 2**28
+_NUM_RANKING_EXAMPLES = 64
+"""Number of examples for ranking layers by sensitivity."""
 Windows = list[list[Outputs]]
-"""For each example, the outputs of its sequences."""
+"""Outputs of each example's sequences."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Quality:
-    """What is known of one network's outputs."""
+    """Measured quality of one network or graph."""
 
     scores: Mapping[str, float]
-    """By name, official metrics first; empty where there are no labels."""
+    """Scores by name, official metrics first; empty without labels."""
     mean_cosine: float
-    """Of what each sequence gets and what PyTorch gives it: vectors, or logits, for which see `_cosines`."""
+    """Mean cosine similarity to PyTorch's outputs over all sequences: of vectors, or of logits as in `_cosines`."""
     min_cosine: float
     worst: tuple[tuple[str, float], ...]
-    """The sequences with the lowest cosines: where their examples stand, and the cosine."""
+    """Sequences with the lowest cosines: location of the example, and cosine."""
 
     def __str__(self) -> str:
-        """For people."""
-        found = f"mean cosine {self.mean_cosine:.4f}, lowest {self.min_cosine:.4f}"
-        return f"{self.headline[0]} {100 * self.headline[1]:.2f}, {found}" if self.headline else found
+        cosines = f"mean cosine {self.mean_cosine:.4f}, lowest {self.min_cosine:.4f}"
+        return f"{self.headline[0]} {100 * self.headline[1]:.2f}, {cosines}" if self.headline else cosines
 
     @property
     def headline(self) -> tuple[str, float] | None:
-        """What the gate goes by."""
+        """Name and value of the score that the quality gate uses."""
         return main_score(self.scores)
 
 
-class Expected:
-    """What PyTorch gives for evidence; remembered where it is small."""
+class ReferenceOutputs:
+    """PyTorch's outputs for an evaluation set, cached up to a size limit."""
 
-    def __init__(self, evidence: Evidence, reference: RunModel) -> None:
-        self.evidence = evidence
-        self._reference = reference
-        self._known: dict[int, Windows] = {}
+    def __init__(self, evaluation_set: EvaluationSet, run: RunModel) -> None:
+        self.evaluation_set = evaluation_set
+        self.run = run
+        self._cache: dict[int, Windows] = {}
         self._num_bytes = 0
 
-    def outputs(self, numbers: range) -> Windows:
-        """Of a chunk of examples."""
-        if found := self._known.get(numbers.start):
-            return found
-        outputs = _outputs(self.evidence, numbers, self._reference)
+    def outputs(self, indices: range) -> Windows:
+        """Return the outputs of a chunk of examples."""
+        if cached := self._cache.get(indices.start):
+            return cached
+        outputs = _run_examples(self.evaluation_set, indices, self.run)
         self._num_bytes += sum(array.nbytes for items in outputs for one in items for array in one.values())
-        if self._num_bytes <= _MAX_BYTES:
-            self._known[numbers.start] = outputs
+        if self._num_bytes <= _MAX_CACHE_BYTES:
+            self._cache[indices.start] = outputs
         return outputs
 
 
-def judge(
-    expected: Expected,
+def measure_quality(
+    reference: ReferenceOutputs,
     runs: Mapping[str, RunModel],
     *,
     max_batch_tokens: int = 256,
     progress: Callable[[int], object] = lambda count: None,
 ) -> dict[str, Quality]:
-    """Run networks on the same examples.
+    """Run networks on the same examples and compare them with PyTorch.
 
     Args:
-        max_batch_tokens: of the networks' batches, which dynamic ranges depend on.
-        progress: called with the number of examples that all have done.
+        runs: networks by name.
+        max_batch_tokens: batch size cap of the networks, which dynamic int8 depends on.
+        progress: called with the number of examples just finished.
 
     Returns:
-        The quality of each by name; PyTorch's comes first, as "PyTorch".
+        The quality of each by name; PyTorch's comes first, as `REFERENCE`.
     """
-    evidence = expected.evidence
-    judges = {name: _Judge(evidence) for name in ("PyTorch", *runs)}
-    for first in range(0, len(evidence.examples), _CHUNK):
-        numbers = range(first, min(first + _CHUNK, len(evidence.examples)))
-        wanted = expected.outputs(numbers)
-        judges["PyTorch"].see(numbers, wanted, wanted)
+    evaluation_set = reference.evaluation_set
+    comparisons = {name: _Comparison(evaluation_set) for name in (REFERENCE, *runs)}
+    for first in range(0, len(evaluation_set.examples), _CHUNK):
+        indices = range(first, min(first + _CHUNK, len(evaluation_set.examples)))
+        expected = reference.outputs(indices)
+        comparisons[REFERENCE].add(indices, expected, expected)
         for name, run in runs.items():
-            judges[name].see(numbers, _outputs(evidence, numbers, run, max_batch_tokens), wanted)
-        progress(len(numbers))
-    return {name: item.verdict() for name, item in judges.items()}
+            comparisons[name].add(indices, _run_examples(evaluation_set, indices, run, max_batch_tokens), expected)
+        progress(len(indices))
+    return {name: comparison.result() for name, comparison in comparisons.items()}
 
 
-def _outputs(evidence: Evidence, numbers: range, run: RunModel, max_batch_tokens: int = 4096) -> Windows:
-    """Of some examples."""
-    windows = [evidence.windows[number] for number in numbers]
+def _run_examples(
+    evaluation_set: EvaluationSet, indices: range, run: RunModel, max_batch_tokens: int = 4096
+) -> Windows:
+    windows = [evaluation_set.windows[index] for index in indices]
     features = [item for items in windows for item in items]
-    flat = iter(run_features(evidence.task, features, run, max_batch_tokens=max_batch_tokens))
+    flat = iter(run_features(evaluation_set.task, features, run, max_batch_tokens=max_batch_tokens))
     return [[next(flat) for _ in items] for items in windows]
 
 
-class _Judge:
-    """Gathers what one network predicts."""
+class _Comparison:
+    """Collects the predictions of one network and their similarity to PyTorch's outputs."""
 
-    def __init__(self, evidence: Evidence) -> None:
-        self.evidence = evidence
+    def __init__(self, evaluation_set: EvaluationSet) -> None:
+        self.evaluation_set = evaluation_set
         self.predictions: list[Any] = []
-        self.places: list[str] = []
-        self.pairs: list[tuple[float, float, float, int]] = []
-        """Of each sequence the products found x found, found x wanted and wanted x wanted, and how many numbers."""
+        self.locations: list[str] = []
+        self.products: list[tuple[float, float, float, int]] = []
+        """Dot products of each sequence: actual x actual, actual x expected, expected x expected; and the size."""
 
-    def see(self, numbers: range, outputs: Sequence[Sequence[Outputs]], expected: Sequence[Sequence[Outputs]]) -> None:
-        task, names = self.evidence.task, self.evidence.task.output_names
-        centre = getattr(task.settings, "label_mean", 0.0)  # numbers far from 0 must not hide how they differ
-        for number, found, wanted in zip(numbers, outputs, expected, strict=True):
-            if self.evidence.score:
-                example, windows = self.evidence.examples[number], self.evidence.windows[number]
+    def add(self, indices: range, actual: Sequence[Sequence[Outputs]], expected: Sequence[Sequence[Outputs]]) -> None:
+        task, names = self.evaluation_set.task, self.evaluation_set.task.output_names
+        centre = getattr(task.settings, "label_mean", 0.0)  # a large mean of regression would hide differences
+        for index, found, wanted in zip(indices, actual, expected, strict=True):
+            if self.evaluation_set.score:
+                example, windows = self.evaluation_set.examples[index], self.evaluation_set.windows[index]
                 self.predictions.append(task.decode(example, windows, found))
             for one, other in zip(found, wanted, strict=True):
                 first, second = _vector(one, names) - centre, _vector(other, names) - centre
-                self.pairs.append((float(first @ first), float(first @ second), float(second @ second), first.size))
-                self.places.append(self.evidence.places[number])
+                self.products.append((float(first @ first), float(first @ second), float(second @ second), first.size))
+                self.locations.append(self.evaluation_set.locations[index])
 
-    def verdict(self) -> Quality:
-        pairs = np.array(self.pairs)
-        cosines = _cosines(pairs, of_vectors=isinstance(self.evidence.task, Embedding))
+    def result(self) -> Quality:
+        products = np.array(self.products)
+        cosines = _cosines(products, of_vectors=isinstance(self.evaluation_set.task, Embedding))
         lowest = np.argsort(cosines, kind="stable")[:_NUM_WORST]
         return Quality(
-            scores=self.evidence.score(self.predictions) if self.evidence.score else {},
-            mean_cosine=float(np.average(cosines, weights=pairs[:, 3])),
+            scores=self.evaluation_set.score(self.predictions) if self.evaluation_set.score else {},
+            mean_cosine=float(np.average(cosines, weights=products[:, 3])),
             min_cosine=float(cosines.min()),
-            worst=tuple((self.places[number], float(cosines[number])) for number in lowest),
+            worst=tuple((self.locations[index], float(cosines[index])) for index in lowest),
         )
 
 
@@ -140,15 +150,66 @@ def _vector(outputs: Outputs, names: Sequence[str]) -> np.ndarray:
     return np.concatenate([outputs[name].ravel() for name in names]).astype(np.float64)
 
 
-def _cosines(pairs: np.ndarray, *, of_vectors: bool) -> np.ndarray:
-    """[sequences], out of [sequences, 4] products of found and wanted with themselves and each other, and sizes.
+def _cosines(products: np.ndarray, *, of_vectors: bool) -> np.ndarray:
+    """Return the similarity of each sequence's outputs to PyTorch's, [sequences].
 
-    One or two logits make no vector whose direction says much; there, the mean squared difference is compared with
-    twice the mean square of what is wanted of all sequences, which for vectors of one length is the cosine, too.
+    The direction of one or two logits says little. For logits, the result is 1 - (mean squared difference) / (twice
+    the mean square of PyTorch's outputs over all sequences); for vectors of equal length this is the cosine as well.
+
+    Args:
+        products: [sequences, 4], as `_Comparison.products`.
     """
-    found, both, wanted, sizes = pairs.T
+    actual, both, expected, sizes = products.T
     if of_vectors:
-        lengths = np.sqrt(found) * np.sqrt(wanted)
-        return np.divide(both, lengths, out=(found == wanted).astype(float), where=lengths > 0)  # both zeros: the same
-    usual = max(2 * float(wanted.sum() / sizes.sum()), 1e-24)
-    return 1 - (found - 2 * both + wanted) / sizes / usual
+        lengths = np.sqrt(actual) * np.sqrt(expected)
+        both_zero = (actual == expected).astype(float)
+        return np.divide(both, lengths, out=both_zero, where=lengths > 0)
+    scale = max(2 * float(expected.sum() / sizes.sum()), 1e-24)
+    return 1 - (actual - 2 * both + expected) / sizes / scale
+
+
+class Evaluator:
+    """Measures graphs of a network as a target runs them."""
+
+    def __init__(
+        self,
+        evaluation_set: EvaluationSet,
+        reference: RunModel,
+        target: Target = TARGETS["cpu"],
+        reporter: Reporter = SILENT,
+    ) -> None:
+        self.target, self.reporter = target, reporter
+        self.reference = ReferenceOutputs(evaluation_set, reference)
+
+    @property
+    def evaluation_set(self) -> EvaluationSet:
+        """Examples to measure on."""
+        return self.reference.evaluation_set
+
+    def measure(self, network: Network, *precisions: GraphPrecision) -> dict[str, Quality]:
+        """Return the qualities of PyTorch and of graphs in some precisions, by name."""
+        runs = {precision.name: self._run(network, precision) for precision in precisions}
+        with self.reporter.bar("evaluating", unit="example", total=len(self.evaluation_set.examples)) as bar:
+            return measure_quality(self.reference, runs, progress=bar.update)
+
+    def measure_run(self, name: str, run: RunModel, *, max_batch_tokens: int) -> dict[str, Quality]:
+        """Return the qualities of PyTorch and of one run, by name."""
+        with self.reporter.bar("final check", unit="example", total=len(self.evaluation_set.examples)) as bar:
+            return measure_quality(self.reference, {name: run}, max_batch_tokens=max_batch_tokens, progress=bar.update)
+
+    def most_sensitive_layers(self, network: Network, matmul: MatMulPrecision) -> list[str]:
+        """Rank everything that can be int8 by the loss it causes when it alone is int8, largest loss first."""
+        layers = network.quantizable_layers
+        sample = ReferenceOutputs(self.evaluation_set.sample(_NUM_RANKING_EXAMPLES), self.reference.run)
+        loss: dict[str, float] = {}
+        with self.reporter.bar("ranking layers", unit="layer", total=len(layers)) as bar:
+            for layer in layers:
+                others = tuple(name for name in layers if name != layer)
+                run = self._run(network, GraphPrecision(matmul=matmul, fp32_layers=others))
+                loss[layer] = 1 - measure_quality(sample, {layer: run})[layer].mean_cosine
+                bar.update(1)
+        return sorted(layers, key=lambda layer: -loss[layer])
+
+    def _run(self, network: Network, precision: GraphPrecision) -> RunModel:
+        graph = build_graph(network, precision, self.target.variant)
+        return ort_run(graph, execution=on_all_cores(self.target.execution))

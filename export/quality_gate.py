@@ -1,220 +1,214 @@
-"""The quality gate: integers are taken where what they cost stays within limits.
+"""Quality gate: choose the fastest precision whose quality stays within limits.
 
-Static ones come before dynamic ones, as a text's numbers then do not depend on what else is in its batch. Where both
-cost too much, activations are balanced, which takes a little time; where that is not enough either, the parts to blame
-are found by making each alone an integer one.
+int8 is tried as static, dynamic and SmoothQuant int8, in this order. Static comes first because its outputs do not
+depend on the rest of the batch. If all fail and `mixed` is set, the most sensitive layers stay in fp32.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated
 
-from export.choice import Choice, default_choice
-from export.evaluation_set import Evidence
-from export.graph import build_graph
 from export.network import Network
-from export.quality import Expected, Quality, judge
-from export.reporter import SILENT, Stages
-from export.session import on_all_cores, ort_run
-from export.targets import TARGETS, Target
-from export.variant import Numbers, Products
+from export.quality import REFERENCE, Evaluator, Quality
+from export.targets import Target, default_configuration
+from export.variant import Configuration, GraphPrecision
 from tasks.batching import RunModel
 from tasks.embedding import Embedding
 from tasks.manifest import Precision
 from tasks.masked_lm import MaskedLM
 from training.bounds import FRACTION, NOT_NEGATIVE, POSITIVE
 
-_NUM_SCANNED = 64
-"""Examples on which parts are compared."""
 _NUM_NAMED = 3
-"""Examples and parts that a refusal names."""
+"""Number of examples and layers that an error names."""
 _NUM_BISECTIONS = 2
-"""Of the number of parts in floats; each judges once more."""
+"""Number of bisection steps for the number of fp32 layers; each costs one evaluation."""
 
 
 class QualityError(ValueError):
-    """A graph's outputs are worse than is allowed."""
+    """The quality of a graph is below the limits."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
-    """What a graph must keep to."""
+class QualityLimits:
+    """Limits that a graph must keep."""
 
     atol: Annotated[float, POSITIVE] = 1e-4
-    """Largest difference of an fp32 output from PyTorch; of values beyond 10, in proportion."""
+    """Largest difference of an fp32 output from PyTorch's; proportional for values beyond 10."""
     max_drop: Annotated[float, NOT_NEGATIVE] = 0.5
-    """int8 and fp16: points that the first of the task's scores may lose; a loss is none."""
+    """int8 and fp16: largest drop of the task's first score (a loss does not count), in points."""
     min_cosine: Annotated[float, FRACTION] = 0.99
-    """int8 and fp16, of embeddings and masked LM and where there are no labels: lowest mean cosine to PyTorch."""
+    """int8 and fp16: lowest mean cosine to PyTorch's outputs, for embeddings, masked LM, and without labels."""
 
     def shortfall(self, quality: Quality, reference: Quality, *, by_cosine: bool) -> str:
-        """How quality is below the limits, in words; empty where it is not.
+        """Return how a quality misses the limits, or an empty string.
 
         Args:
-            by_cosine: whether outputs are looked at beside scores, too.
+            by_cosine: True to check the cosine in addition to scores.
         """
         if reference.headline:
             name, before = reference.headline
-            drop = round(100 * (before - quality.scores[name]), 6)  # 0.3775 - 0.3725 is more than half a point
+            drop = round(100 * (before - quality.scores[name]), 6)  # avoids 0.3775 - 0.3725 > 0.005
             if not drop <= self.max_drop:
-                return f"{name} falls by {drop:.2f} points (--max-drop {self.max_drop})"
+                return f"{name} drops by {drop:.2f} points (--max-drop {self.max_drop})"
         if (by_cosine or not reference.headline) and not quality.mean_cosine >= self.min_cosine:
             return f"the mean cosine to PyTorch is {quality.mean_cosine:.4f} (--min-cosine {self.min_cosine})"
         return ""
 
 
-@dataclass
-class Gate:
-    """Chooses numbers, and remembers how good all that were tried are."""
+@dataclass(frozen=True)
+class Decision:
+    """A precision, the network to write in it, and the qualities measured on the way."""
 
     network: Network
-    evidence: Evidence
-    reference: RunModel
-    """PyTorch's."""
-    limits: Limits
-    stages: Stages = SILENT
-    target: Target = TARGETS["cpu"]
-    """Numbers are judged as it runs them."""
-    balance: Callable[[], Network] | None = None
-    """Makes the network for "balanced int8", for which activations have to be measured once more."""
-    qualities: dict[str, Quality] = field(default_factory=dict)
-    """By names that people read; "PyTorch" is the first."""
+    precision: GraphPrecision = field(default_factory=GraphPrecision)
+    qualities: Mapping[str, Quality] = field(default_factory=dict)
+    """Qualities by name; PyTorch comes first."""
 
-    def __post_init__(self) -> None:
-        self.expected = Expected(self.evidence, self.reference)
+    @property
+    def quality(self) -> Quality:
+        """Quality of the chosen precision."""
+        return self.qualities[self.precision.name]
 
-    def choose(self, precision: Precision = "int8", *, mixed: bool) -> Numbers:
-        """The first to be good enough of fp16; or of the integers that the target has (static, dynamic), balanced ones,
-        and then with ever more parts in floats.
-
-        For "balanced int8" the gate has another network than before.
-
-        Args:
-            mixed: whether parts may stay in floats; int8 only.
-
-        Raises:
-            QualityError: saying how much is lost, on which examples most, and by which parts.
-        """
-        kinds = [kind for kind in self.target.products[precision] if self.network.ranges or kind != "static int8"]
-        if not kinds:
-            raise ValueError(
-                f"--target {self.target.name} takes static int8 only; give --train or --texts for its ranges"
-            )
-        candidates = [Numbers(products=kind) for kind in kinds]
-        self.judge(Numbers(), *candidates)
-        if good := next((numbers for numbers in candidates if not self.shortfall(numbers)), None):
-            return good
-        if precision == "fp16":
-            raise QualityError(
-                f"graph refused: with fp16 {self.shortfall(candidates[0])} (raise the limit, or take fp32)"
-            )
-        best = max(candidates, key=lambda numbers: self.qualities[numbers.name].mean_cosine)
-        if self.balance:
-            self.network, best = self.balance(), Numbers(products="balanced int8")
-            if self.is_good(best):
-                return best
-        parts, tried = self.dearest_parts(best.products), 0
-        for count in _doubling(len(parts) - 1) if mixed else ():
-            if self.is_good(best := _in_floats(best, parts[:count])):
-                return self.fewer(best, parts, tried)
-            tried = count
-        raise QualityError(self.refusal(best, parts, mixed=mixed))
-
-    def is_good(self, numbers: Numbers) -> bool:
-        """Judge them."""
-        self.judge(numbers)
-        return not self.shortfall(numbers)
-
-    def fewer(self, good: Numbers, parts: Sequence[str], too_few: int) -> Numbers:
-        """Bisect between the parts in floats of what is good enough, and a number of them that is not."""
-        for _ in range(_NUM_BISECTIONS):
-            middle = (too_few + len(good.fp32_layers)) // 2
-            if middle == too_few:
-                break
-            if self.is_good(found := _in_floats(good, parts[:middle])):
-                good = found
-            else:
-                too_few = middle
-        return good
-
-    def judge(self, *candidates: Numbers) -> None:
-        """Find out how good graphs with some numbers are."""
-        runs = {numbers.name: self.run(numbers) for numbers in candidates}
-        with self.stages.bar("judging", unit="example", total=len(self.evidence.examples)) as bar:
-            self.qualities |= judge(self.expected, runs, progress=bar.update)
-        for numbers in candidates:
-            self.stages.say(
-                f"{numbers.name}: {self.qualities[numbers.name]}; {self.shortfall(numbers) or 'good enough'}"
-            )
-
-    def run(self, numbers: Numbers) -> RunModel:
-        """A graph with these numbers, in whatever form, on all cores."""
-        graph = build_graph(self.network, numbers, self.target.form)
-        return ort_run(graph, execution=on_all_cores(self.target.execution))
-
-    def check(self, numbers: Numbers, choice: Choice, run: RunModel) -> None:
-        """Judge the graph that was written in the end, as it will be run.
-
-        Raises:
-            QualityError: when it falls short, though another form of it did not.
-        """
-        with self.stages.bar("last check", unit="example", total=len(self.evidence.examples)) as bar:
-            runs = {numbers.name: run}
-            max_batch_tokens = choice.execution.max_batch_tokens
-            self.qualities |= judge(self.expected, runs, max_batch_tokens=max_batch_tokens, progress=bar.update)
-        if reason := self.shortfall(numbers):
-            remedies = ", or ".join(self.remedies(numbers, choice))
-            raise QualityError(f"graph refused: {numbers.name}, as it will be run: {reason} ({remedies})")
-
-    def remedies(self, numbers: Numbers, choice: Choice) -> Iterator[str]:
-        """What else may be good enough, without what was already tried."""
-        yield "raise the limit"
-        if choice != default_choice(self.target):
-            yield "take the default form with --no-tune"
-        if numbers != Numbers():
-            yield "take fp32"
-
-    def shortfall(self, numbers: Numbers) -> str:
-        """How numbers are below the limits, in words; empty where they are not."""
-        quality, reference = self.qualities[numbers.name], self.qualities["PyTorch"]
-        used_as_they_are = isinstance(self.evidence.task, Embedding | MaskedLM)
-        return self.limits.shortfall(quality, reference, by_cosine=used_as_they_are)
-
-    def dearest_parts(self, products: Products) -> list[str]:
-        """All that can be of integers by what it loses when it alone is, the greatest loss first."""
-        parts = self.network.int8_parts
-        some = Expected(self.evidence.some(_NUM_SCANNED), self.reference)
-        loss: dict[str, float] = {}
-        with self.stages.bar("blame", unit="part", total=len(parts)) as bar:
-            for part in parts:
-                numbers = Numbers(products=products, fp32_layers=tuple(name for name in parts if name != part))
-                found = judge(some, {part: self.run(numbers)})
-                loss[part] = 1 - found[part].mean_cosine
-                bar.update(1)
-        return sorted(parts, key=lambda part: -loss[part])
-
-    def refusal(self, numbers: Numbers, parts: Sequence[str], *, mixed: bool) -> str:
-        """One line."""
-        worst = "; ".join(f"{place} ({value:.3f})" for place, value in self.qualities[numbers.name].worst[:_NUM_NAMED])
-        remedy = "loosen the limit, or export in fp32" if mixed else "--mixed leaves such parts in floats"
-        if not self.network.ranges:
-            remedy = f"give --train or --texts, from which static and balanced int8 take ranges; or {remedy}"
-        return (
-            f"graph refused: with {numbers.name} {self.shortfall(numbers)}; most differ: {worst}; "
-            f"most to blame: {', '.join(parts[:_NUM_NAMED])} ({remedy})"
-        )
+    def shortfall(self, limits: QualityLimits) -> str:
+        """Return how the precision misses the limits, or an empty string."""
+        # Applications use vectors and word probabilities directly, so that scores alone do not suffice.
+        by_cosine = isinstance(self.network.task, Embedding | MaskedLM)
+        return limits.shortfall(self.quality, self.qualities[REFERENCE], by_cosine=by_cosine)
 
 
-def _in_floats(numbers: Numbers, parts: Sequence[str]) -> Numbers:
-    return replace(numbers, fp32_layers=tuple(parts))
+def choose(
+    network: Network,
+    precision: Precision,
+    *,
+    evaluator: Evaluator,
+    limits: QualityLimits,
+    smoothquant: Callable[[], Network] | None = None,
+    mixed: bool = False,
+) -> Decision:
+    """Choose the first precision within the limits: fp16, or static, dynamic, SmoothQuant and then mixed int8.
+
+    Args:
+        network: with ranges, if static int8 is to be tried.
+        smoothquant: returns the network with smoothing factors; None to skip SmoothQuant.
+        mixed: int8 only: keep as many layers in fp32 as the limits require.
+
+    Raises:
+        QualityError: with the loss, the examples that differ most, and the most sensitive layers.
+    """
+    candidates = _candidates(network, precision, evaluator.target)
+    decisions = _measure(Decision(network), [GraphPrecision(), *candidates], evaluator, limits)[1:]
+    for decision in decisions:
+        if not decision.shortfall(limits):
+            return decision
+    if precision == "fp16":
+        reason = decisions[0].shortfall(limits)
+        raise QualityError(f"graph rejected: with fp16 {reason} (raise the limit, or use fp32)")
+    best = max(decisions, key=lambda decision: decision.quality.mean_cosine)
+    if smoothquant:
+        smoothed = replace(best, network=smoothquant())
+        (best,) = _measure(smoothed, [GraphPrecision(matmul="SmoothQuant int8")], evaluator, limits)
+        if not best.shortfall(limits):
+            return best
+    layers = evaluator.most_sensitive_layers(best.network, best.precision.matmul)
+    if mixed:
+        best = _keep_in_fp32(best, layers, evaluator, limits)
+        if not best.shortfall(limits):
+            return best
+    raise QualityError(_rejection(best, layers, limits, mixed=mixed))
 
 
-def _doubling(most: int) -> Iterator[int]:
-    """1, 2, 4 ... and the most."""
+def check_final_graph(
+    decision: Decision, run: RunModel, configuration: Configuration, *, evaluator: Evaluator, limits: QualityLimits
+) -> Decision:
+    """Measure the written graph in its final configuration and return the decision with that quality.
+
+    Raises:
+        QualityError: if it misses the limits, although another variant did not.
+    """
+    max_batch_tokens = configuration.execution.max_batch_tokens
+    qualities = evaluator.measure_run(decision.precision.name, run, max_batch_tokens=max_batch_tokens)
+    decision = replace(decision, qualities={**decision.qualities, **qualities})
+    if reason := decision.shortfall(limits):
+        remedies = ", or ".join(_remedies(decision.precision, configuration, evaluator.target))
+        raise QualityError(f"graph rejected: {decision.precision.name}, as served: {reason} ({remedies})")
+    return decision
+
+
+def _candidates(network: Network, precision: Precision, target: Target) -> list[GraphPrecision]:
+    kinds = [kind for kind in target.matmul_precisions[precision] if network.ranges or kind != "static int8"]
+    if not kinds:
+        raise ValueError(f"--target {target.name} supports static int8 only; give --train or --texts to calibrate on")
+    return [GraphPrecision(matmul=kind) for kind in kinds]
+
+
+def _measure(
+    decision: Decision, precisions: Sequence[GraphPrecision], evaluator: Evaluator, limits: QualityLimits
+) -> list[Decision]:
+    """Return a decision for each precision, all with the qualities measured so far."""
+    qualities = {**decision.qualities, **evaluator.measure(decision.network, *precisions)}
+    decisions = [replace(decision, precision=precision, qualities=qualities) for precision in precisions]
+    for item in decisions:
+        evaluator.reporter.say(f"{item.precision.name}: {item.quality}; {item.shortfall(limits) or 'within limits'}")
+    return decisions
+
+
+def _keep_in_fp32(decision: Decision, layers: Sequence[str], evaluator: Evaluator, limits: QualityLimits) -> Decision:
+    """Keep ever more of the most sensitive layers in fp32 until the limits are met, then bisect for fewer.
+
+    Returns:
+        The decision with the fewest fp32 layers that was found, or the last one tried if none meets the limits.
+    """
+
+    def with_layers(before: Decision, count: int) -> Decision:
+        precision = replace(before.precision, fp32_layers=tuple(layers[:count]))
+        return _measure(before, [precision], evaluator, limits)[0]
+
+    too_few = 0
+    for count in _powers_of_two(len(layers) - 1):
+        decision = with_layers(decision, count)
+        if not decision.shortfall(limits):
+            break
+        too_few = count
+    else:
+        return decision
+    for _ in range(_NUM_BISECTIONS):
+        middle = (too_few + len(decision.precision.fp32_layers)) // 2
+        if middle == too_few:
+            break
+        tried = with_layers(decision, middle)
+        if tried.shortfall(limits):
+            too_few, decision = middle, replace(decision, qualities=tried.qualities)
+        else:
+            decision = tried
+    return decision
+
+
+def _powers_of_two(largest: int) -> Iterator[int]:
+    """Yield 1, 2, 4, ... and finally `largest`."""
     count = 1
-    while count < most:
+    while count < largest:
         yield count
         count *= 2
-    yield most
+    yield largest
+
+
+def _remedies(precision: GraphPrecision, configuration: Configuration, target: Target) -> Iterator[str]:
+    """Yield remedies that were not tried yet."""
+    yield "raise the limit"
+    if configuration != default_configuration(target):
+        yield "use the default variant with --no-tune"
+    if precision != GraphPrecision():
+        yield "use fp32"
+
+
+def _rejection(decision: Decision, layers: Sequence[str], limits: QualityLimits, *, mixed: bool) -> str:
+    worst = "; ".join(f"{location} ({cosine:.3f})" for location, cosine in decision.quality.worst[:_NUM_NAMED])
+    remedy = "raise the limit, or export in fp32" if mixed else "--mixed keeps such layers in fp32"
+    if not decision.network.ranges:
+        remedy = f"give --train or --texts to calibrate static and SmoothQuant int8 on; or {remedy}"
+    return (
+        f"graph rejected: with {decision.precision.name} {decision.shortfall(limits)}; largest differences: {worst}; "
+        f"most sensitive layers: {', '.join(layers[:_NUM_NAMED])} ({remedy})"
+    )

@@ -1,4 +1,4 @@
-"""What an export says while it works."""
+"""Progress of an export: one line a finished stage, and progress bars for the long ones."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from training.progress_bar import ProgressBar
 
 
 @dataclass(frozen=True)
-class Stages:
-    """A line when a stage is done; bars while the long ones are under way."""
+class Reporter:
+    """Where an export reports its progress."""
 
     say: Callable[[str], object] = lambda line: None
-    """Takes each line."""
+    """Called with each line."""
     bars: bool = False
-    """Draw them, on standard error."""
+    """True to draw progress bars on standard error."""
 
     def bar(self, label: str, *, unit: str, total: int) -> ProgressBar:
-        """One that vanishes when it is closed."""
+        """Return a progress bar that disappears when it is closed."""
         return ProgressBar(label, unit=unit, total=total, enabled=self.bars, lasting=False)
 
 
-SILENT = Stages()
+SILENT = Reporter()

@@ -1,6 +1,6 @@
-"""What a sentence-transformers folder adds to a checkpoint: pooling, normalisation, and its own maximal length.
+"""Read pooling, normalisation and maximum length from a sentence-transformers folder.
 
-Such a folder holds `modules.json`, a list of stages: Transformer (the checkpoint), Pooling, sometimes Normalize.
+Such a folder contains `modules.json`, a list of stages: Transformer (the checkpoint), Pooling, sometimes Normalize.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ _POOLINGS = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean"
 
 
 def checkpoint_directory(directory: Path) -> Path:
-    """Where the checkpoint lies: the folder of the Transformer module, or `directory` itself in any other layout.
+    """Return the folder of the Transformer module, or `directory` itself for any other layout.
 
     Raises:
-        ValueError: when `modules.json` is broken or does not start with a Transformer.
+        ValueError: if `modules.json` is broken or does not start with a Transformer.
     """
     modules = _modules(directory)
     if not modules:
@@ -31,10 +31,10 @@ def checkpoint_directory(directory: Path) -> Path:
 
 
 def embedding_settings(directory: Path, tokenizer: Tokenizer) -> dict[str, Any]:
-    """Fields of `EmbeddingSettings` that the folder prescribes; empty in any other layout.
+    """Return the fields of `EmbeddingSettings` that the folder prescribes; empty for any other layout.
 
     Raises:
-        ValueError: naming the module, pooling or treatment of texts that is not supported.
+        ValueError: naming the module, pooling or preprocessing that is not supported.
     """
     settings: dict[str, Any] = {}
     if not (modules := _modules(directory)):
@@ -54,7 +54,7 @@ def embedding_settings(directory: Path, tokenizer: Tokenizer) -> dict[str, Any]:
         config = read_json(path)
         if read_flag(config, "do_lower_case", path) and not tokenizer.lowercases:
             raise ValueError(
-                f"`{path}` has do_lower_case, its tokenizer has not; make it false, and give texts in small letters"
+                f"`{path}` sets do_lower_case, but its tokenizer does not; set it to false, and lowercase texts before"
             )
         if length := config.get("max_seq_length"):
             settings["max_seq_length"] = length
@@ -62,17 +62,17 @@ def embedding_settings(directory: Path, tokenizer: Tokenizer) -> dict[str, Any]:
 
 
 def _refuse_prompt(path: Path) -> None:
-    """sentence-transformers puts it before each text that comes; here texts are read as they come."""
+    """Raise if sentence-transformers would put a prompt before each text, as Bertline adds none."""
     config = read_json(path) if path.is_file() else {}
     name, prompts = config.get("default_prompt_name"), config.get("prompts")
     if name is not None and not (isinstance(prompts, dict) and prompts.get(str(name)) == ""):
         raise ValueError(
-            f"`{path}` has default_prompt_name `{name}`; make it null, and give texts with the prompt before them"
+            f"unsupported default_prompt_name `{name}` in `{path}`; set it to null, and put the prompt before texts"
         )
 
 
 def _modules(directory: Path) -> list[tuple[str, Path]]:
-    """Kind and folder of each module, in order."""
+    """Return kind and folder of each module, in order."""
     path = directory / MODULES_FILE
     if not path.is_file():
         return []
@@ -88,10 +88,10 @@ def _modules(directory: Path) -> list[tuple[str, Path]]:
 def _pooling(path: Path) -> str:
     if not path.is_file():
         raise ValueError(f"missing file: `{path}`")
-    config = {"pooling_mode_mean_tokens": True} | read_json(path)  # true where it is left out
+    config = {"pooling_mode_mean_tokens": True} | read_json(path)  # the default is true
     if not read_flag(config, "include_prompt", path, default=True):
         raise ValueError(
-            f"`{path}` leaves prompts out of the pooling: make include_prompt true, for texts without them"
+            f"unsupported include_prompt `false` in `{path}`; set it to true, and give texts without prompts"
         )
     modes = [key for key in config if key.startswith("pooling_mode") and read_flag(config, key, path)]
     if len(modes) != 1 or modes[0] not in _POOLINGS:

@@ -20,39 +20,40 @@ from tasks.manifest import Execution
 from tasks.providers import CPU, OPENVINO, TENSORRT, check_installed, check_started
 
 _FATAL = 4
-"""Severity: what goes wrong comes as an exception."""
+"""Log severity; errors arrive as exceptions."""
 
 
 def on_all_cores(execution: Execution) -> Execution:
-    """The same for one batch at a time: outputs are to come soon, as nothing is timed."""
+    """Return settings that use all cores for one batch, for runs that are not timed."""
     return replace(execution, num_threads=available_cpus())
 
 
 def ort_run(model: str | Path | Graph, *, execution: Execution | None = None) -> RunModel:
-    """A function that runs the graph on padded arrays, as `training.evaluate.torch_run` runs the network.
+    """Return a function that runs a graph on padded arrays, like `training.evaluate.torch_run` for a network.
 
     Args:
         model: the graph's file, or a graph in memory, whose weights are not copied.
-        execution: how to run it, as a manifest says; None for ONNX Runtime's own ways on one thread.
+        execution: settings from a manifest; None for the defaults of ONNX Runtime, on one thread.
 
     Raises:
-        ValueError: naming the file, when it is missing or not a graph that ONNX Runtime can run, or the execution
-            provider, when there is none of that name or it does not start.
+        ValueError: if the graph is missing or ONNX Runtime cannot run it, or the execution provider is unknown or does
+            not start.
     """
     session = _session(model, execution or Execution())
     names = [output.name for output in session.get_outputs()]
 
-    def run(arrays: dict[str, np.ndarray], kept: object = model) -> dict[str, np.ndarray]:  # weights are read there
+    # `keep_alive`: the session reads the weights from the graph's arrays.
+    def run(arrays: dict[str, np.ndarray], keep_alive: object = model) -> dict[str, np.ndarray]:
         return dict(zip(names, session.run(names, arrays), strict=True))
 
     return run
 
 
 def check_provider(execution: Execution) -> None:
-    """Find out whether an execution provider is there and starts, before it is needed.
+    """Raise if an execution provider is not installed or does not start.
 
     Raises:
-        ValueError: naming it, and what has to be installed.
+        ValueError: naming the provider and the package to install.
     """
     if execution.provider == CPU:
         return
@@ -62,8 +63,8 @@ def check_provider(execution: Execution) -> None:
     ort_run(Graph(helper.make_model(graph, opset_imports=opsets, ir_version=10), {}), execution=execution)
 
 
-def starts(provider: str) -> bool:
-    """Whether an execution provider is there and starts."""
+def is_available(provider: str) -> bool:
+    """Return whether an execution provider is installed and starts."""
     try:
         check_provider(Execution(provider=provider))
     except ValueError:
@@ -85,11 +86,11 @@ def _session(model: str | Path | Graph, execution: Execution) -> onnxruntime.Inf
             options,
             providers=execution.providers,
             disabled_optimizers=list(execution.disabled_optimizers),
-            enable_fallback=0,  # to another provider, with no more than a line on stdout
+            enable_fallback=0,  # fail instead of falling back to another provider
         )
     except MemoryError:
         raise
-    except Exception as error:  # ONNX Runtime has an exception class for each status, without a common base
+    except Exception as error:  # ONNX Runtime's exceptions have no common base class
         named = "" if isinstance(model, Graph) else f" `{model}`"
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise ValueError(f"cannot load graph{named}: {reason}") from error
@@ -98,7 +99,7 @@ def _session(model: str | Path | Graph, execution: Execution) -> onnxruntime.Inf
 
 
 def _add_weights(options: onnxruntime.SessionOptions, graph: Graph, execution: Execution) -> bytes:
-    """Let a session know weights where they are; those that compile graphs themselves get them in the graph."""
+    """Share the weights with the session without a copy. Providers that compile graphs need them inside the graph."""
     if execution.provider in (OPENVINO, TENSORRT):
         return graph.whole().SerializeToString()
     values = map(onnxruntime.OrtValue.ortvalue_from_numpy, graph.weights.values())

@@ -1,10 +1,10 @@
-"""Even out the channels of activations before they become integers.
+"""SmoothQuant: scale down the large channels of activations before quantising them.
 
-A few channels of a trained BERT can be ten times as large as the others and take most of the 256 steps; so these are
-divided, and the rows of the matrix that they meet multiplied: x W = (x / s) (s W), as in SmoothQuant (Xiao et al. 2022,
-arXiv 2211.10438), but for large channels alone. As x is read elsewhere, too, or comes from Gelu, nothing takes the
-division along: it is a multiplication of its own, and costs a tenth of the time. So it is for where integers lose too
-much without.
+A few channels of a trained BERT can be ten times larger than the others and use up most of the 256 steps. Dividing
+them and multiplying the matching rows of the weights keeps the product: x W = (x / s) (s W) (Xiao et al. 2022, arXiv
+2211.10438). Unlike the paper, only large channels are scaled, and the division is a separate multiplication in the
+graph, because x is also read elsewhere or comes from Gelu. This costs about a tenth of the speed, so the quality gate
+tries it only when plain int8 fails.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from export.network import Network, Weights, to_int8
 from tasks.features import Features
 from training.model.heads import BertModel
 
-_KINDS = ("qkv", "intermediate", "output")
-"""Layers whose inputs are evened out; what `attention_output` takes has no such channels."""
+_LAYERS = ("qkv", "intermediate", "output")
+"""Layers whose inputs are smoothed; the input of `attention_output` has no large channels."""
 _LARGE = 2
-"""Medians of the channels' sizes that a channel may have."""
-_MOST = 32
-"""What channels are divided by at most: rows of the matrix are to become integers, too."""
+"""Channels above this multiple of the median are scaled down."""
+_MAX_DIVISOR = 32
+"""Largest divisor, as larger ones would make the rows of the weights hard to quantise."""
 
 
-def balanced(network: Network, model: BertModel, features: Sequence[Features]) -> Network:
-    """The same network for products of kind "balanced int8".
+def smooth(network: Network, model: BertModel, features: Sequence[Features]) -> Network:
+    """Return the network with smoothing factors, and the int8 weights and ranges that match them.
 
     Args:
-        features: a few hundred sequences of the kind to come.
+        features: a few hundred typical sequences.
     """
-    layers = [name for name in network.layers if name.split(".")[-1] in _KINDS]
+    layers = [name for name in network.layers if name.split(".")[-1] in _LAYERS]
     largest = largest_by_channel(model, network.task, features, layers)
     divisors = {name: channel_divisors(values) for name, values in largest.items()}
     factors = {name: 1 / values for name, values in divisors.items()}
@@ -41,16 +41,16 @@ def balanced(network: Network, model: BertModel, features: Sequence[Features]) -
         f"{name}.weight": to_int8(network.weights[f"{name}.weight"] * values[:, None])
         for name, values in divisors.items()
     }
-    ranges = calibrate(model, network.task, features, network.layers, factors=factors)
-    return replace(network, weights=Weights(network.weights.floats, int8), ranges=ranges, factors=factors)
+    ranges = calibrate(model, network.task, features, network.layers, smoothing_factors=factors)
+    return replace(network, weights=Weights(network.weights.floats, int8), ranges=ranges, smoothing_factors=factors)
 
 
 def channel_divisors(largest: np.ndarray) -> np.ndarray:
-    """What to divide channels by, [in] float32: 1 for most.
+    """Return the divisor of each channel, [in] float32; 1 for most channels.
 
     Args:
-        largest: absolute value of each channel, [in].
+        largest: largest absolute value of each channel, [in].
     """
     sizes = largest.astype(np.float64)
-    limit = max(_LARGE * np.median(sizes), sizes.max() / _MOST)
+    limit = max(_LARGE * np.median(sizes), sizes.max() / _MAX_DIVISOR)
     return np.maximum(sizes / (limit or 1), 1).astype(np.float32)

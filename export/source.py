@@ -1,7 +1,7 @@
-"""Understand a checkpoint, ours or foreign: its task, its settings, its tokenizer, its network.
+"""Read a checkpoint: its task, settings, tokenizer and network.
 
-Ours say it in `task.json`. Of foreign ones the architecture in `config.json` tells the task, and the settings come from
-`config.json`, `tokenizer_config.json` and the files of sentence-transformers.
+Bertline's own checkpoints state task and settings in `task.json`. For others, the task follows from the architecture in
+`config.json`, the settings from `config.json`, `tokenizer_config.json` and the files of sentence-transformers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tasks import TASKS, AnyTask, create_task, settings_from_dict, settings_to_d
 from tasks.json_files import read_json
 from tasks.spans import SpanSettings
 from training.ablations.model import AblationConfig, direction_of
-from training.checkpoint import MODELS, labels_of, load_model, load_tokenizer, read_config, read_shape
+from training.checkpoint import MODELS, LabelCountError, labels_of, load_model, load_tokenizer, read_config, read_shape
 from training.model.heads import BertModel
 from training.provenance import checkpoint_name
 from training.task_card import TASK_FILE, TaskCard, read_task_card
@@ -38,79 +38,78 @@ _TASK_OF_ARCHITECTURE: dict[str, TaskName] = {
 _OWN_HEADS = {
     task: MODELS[task].architecture for task in ("classification", "regression", "multiple-choice", "tagging", "spans")
 }
-"""Tasks that no checkpoint of another of them can do, and their architectures."""
+"""Tasks that need a head of their own, with its architecture."""
 
 
 class SettingsChanges(TypedDict, total=False):
-    """Settings to use instead of what the checkpoint says; each belongs to some of the tasks."""
+    """Settings that override the checkpoint's; each belongs to some tasks."""
 
     max_seq_length: int
-    """Longest sequence, in tokens, specials included."""
+    """Longest sequence, in tokens, including special tokens."""
     pooling: Literal["cls", "mean"]
-    """embedding: the last hidden state of [CLS], or the mean over tokens."""
+    """embedding: use the last hidden state of [CLS], or the mean over tokens."""
     normalize: bool
-    """embedding: divide each vector by its Euclidean norm."""
+    """embedding: scale each vector to length 1."""
     labels: tuple[str, ...]
     """classification, tagging: names of the labels, in the order of the logits."""
     doc_stride: int
-    """spans, tagging: tokens from the start of one window to the start of the next."""
+    """spans, tagging: distance between the starts of two windows, in tokens."""
     max_query_length: int
     """spans: longest question, in tokens."""
     max_answer_length: int
     """spans: longest answer, in tokens."""
     n_best_size: int
-    """spans: candidates kept."""
+    """spans: number of candidate answers."""
     unanswerable: bool
-    """spans: the model knows questions without an answer (SQuAD v2.0)."""
+    """spans: allow "no answer", for models trained on unanswerable questions (SQuAD v2.0)."""
     null_threshold: float
-    """spans: predict "no answer" when null score minus best span is above this."""
+    """spans: predict "no answer" if the null score exceeds the best span's score by more than this."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """A checkpoint and how it is to be served."""
+    """A checkpoint and the task to serve it for."""
 
     name: str
-    """Last part of the path that the user gave; of a run, its name."""
+    """Last part of the given path, or the run's name for `<run>/checkpoint`."""
     directory: Path
-    """Where the weights lie; a subfolder in some sentence-transformers layouts."""
+    """Folder of the weights; a subfolder in some sentence-transformers layouts."""
     task: AnyTask
     card: TaskCard | None
-    """None for a foreign checkpoint."""
+    """None for checkpoints that Bertline did not train."""
 
     def load_model(self) -> BertModel:
-        """The network of the task.
+        """Load the network with the task's head.
 
         Raises:
-            ValueError: naming what the checkpoint lacks.
+            ValueError: naming the weights that are missing or do not fit.
         """
         labels = tuple(getattr(self.task.settings, "labels", ()))
         try:
             return load_model(self.directory, self.task.name, num_labels=len(labels) or None)
-        except ValueError as error:
-            if not str(error).endswith("are named"):
-                raise
-            raise ValueError(f"{error} ({self._source_of_labels(labels)})") from error
+        except LabelCountError as error:
+            raise ValueError(f"{error} ({self._label_source(labels)})") from error
 
-    def _source_of_labels(self, labels: tuple[str, ...]) -> str:
-        named = {
+    def _label_source(self, labels: tuple[str, ...]) -> str:
+        """Return the file or flag that the labels come from."""
+        sources = {
             f"labels of `{self.directory / TASK_FILE}`": getattr(self.card and self.card.settings, "labels", ()),
             f"id2label of `{self.directory / 'config.json'}`": labels_of(read_config(self.directory)),
         }
-        found = next((source for source, known in named.items() if tuple(known) == labels), None)
-        return f"{found}: `{', '.join(labels)[:60]}`; others with --labels" if found else "--labels"
+        source = next((source for source, known in sources.items() if tuple(known) == labels), None)
+        return f"{source}: `{', '.join(labels)[:60]}`; override them with --labels" if source else "--labels"
 
 
 def read_source(checkpoint: str | Path, *, task: str | None = None, settings: SettingsChanges | None = None) -> Source:
-    """Find out what a checkpoint does and how it treats text.
+    """Read the task and settings of a checkpoint.
 
     Args:
-        checkpoint: a BERT directory in Hugging Face's layout, or a sentence-transformers folder of one.
-        task: None for the task that the checkpoint was trained for.
-        settings: settings to use instead of what the checkpoint says.
+        checkpoint: BERT directory in Hugging Face's layout, or sentence-transformers folder.
+        task: task to export for; None for the one the checkpoint was trained for.
+        settings: settings that override the checkpoint's.
 
     Raises:
-        ValueError: naming the file or setting that is missing, unknown or wrong.
+        ValueError: naming the file or setting that is missing, unknown or invalid.
     """
     checkpoint = Path(checkpoint)
     directory = checkpoint_directory(checkpoint)
@@ -133,7 +132,7 @@ def read_source(checkpoint: str | Path, *, task: str | None = None, settings: Se
 
 
 def _refuse_ablations(directory: Path) -> None:
-    """The graph is that of a plain BERT, which would compute something else with these weights."""
+    """Raise for ablations of BERT, as the graph would compute something else with their weights."""
     shape = read_shape(directory)
     if direction_of(shape) != "both":
         remedy = "pretrain it with --direction both"
@@ -141,14 +140,14 @@ def _refuse_ablations(directory: Path) -> None:
         remedy = "fine-tune it without --layers, --combine and --bilstm"
     else:
         return
-    raise ValueError(f"`{directory}` is no BERT but an ablation of it and cannot be exported; to export it, {remedy}")
+    raise ValueError(f"cannot export an ablation of BERT: `{directory}`; {remedy}")
 
 
 def _infer_task(directory: Path, config: Mapping[str, Any]) -> TaskName:
     architecture = _architecture(config)
     if architecture not in _TASK_OF_ARCHITECTURE:
         raise ValueError(
-            f"`{directory / 'config.json'}` names architecture `{architecture}`, which tells no task; "
+            f"unknown architecture `{architecture}` in `{directory / 'config.json'}`; "
             f"give --task (one of: {', '.join(get_args(TaskName))})"
         )
     task = _TASK_OF_ARCHITECTURE[architecture]
@@ -161,26 +160,27 @@ def _architecture(config: Mapping[str, Any]) -> str:
 
 
 def _is_regression(config: Mapping[str, Any]) -> bool:
-    """To Hugging Face, a classifier with one label."""
+    """Return whether a classifier is a regression: Hugging Face treats one label as such."""
     return config.get("problem_type") == "regression" or len(labels_of(config)) == 1
 
 
 def _refuse_other_heads(directory: Path, config: Mapping[str, Any], card: TaskCard | None, task: str) -> None:
-    """Heads whose weights may fit, but which compute something else."""
+    """Raise for heads of another task, even if their weights would fit."""
     named = [_architecture(config), *([MODELS[card.task].architecture] if card else [])]
     others = [name for name in named if name in _OWN_HEADS.values() and name != _OWN_HEADS.get(task)]
     if task in _OWN_HEADS and others:
         raise ValueError(
-            f"checkpoint `{directory}` does not fit `{task}`: it has the head of a `{others[0]}`; "
-            "fine-tune it for that first"
+            f"checkpoint `{directory}` cannot do `{task}`: it has the head of a `{others[0]}`; fine-tune it first"
         )
     problem = config.get("problem_type") or "single_label_classification"
     if task == "classification" and problem != "single_label_classification":
-        raise ValueError(f"`{directory / 'config.json'}` has problem_type `{problem}`; one label a text is supported")
+        raise ValueError(
+            f"unsupported problem_type `{problem}` in `{directory / 'config.json'}`; one label a text only"
+        )
 
 
 def _foreign_settings(directory: Path, config: Mapping[str, Any], card: TaskCard | None, task: str) -> dict[str, Any]:
-    """Settings for a checkpoint without a task card, or one that was trained for another task."""
+    """Return settings for a checkpoint without a task card, or trained for another task."""
     limits = [read_shape(directory).max_position_embeddings, *_tokenizer_limit(directory)]
     if card:
         limits.append(card.settings.max_seq_length)
@@ -189,14 +189,14 @@ def _foreign_settings(directory: Path, config: Mapping[str, Any], card: TaskCard
     values: dict[str, Any] = {"max_seq_length": (longest := min(limits))}
     if task in ("classification", "tagging"):
         values["labels"] = labels_of(config)
-    if task == "spans":  # questions and strides of the reference code take a sixth and a third of its 384 tokens
+    if task == "spans":  # as in BERT's code for SQuAD, proportional to its 384 tokens
         values["max_query_length"] = min(SpanSettings.max_query_length, longest // 4)
         values["doc_stride"] = min(SpanSettings.doc_stride, longest // 3)
     return values
 
 
 def _tokenizer_limit(directory: Path) -> list[int]:
-    """`model_max_length`, where it is there; 10^30 stands for "no limit"."""
+    """Return `model_max_length` if present; Hugging Face writes 10^30 for no limit."""
     path = directory / "tokenizer_config.json"
     limit = read_json(path).get("model_max_length") if path.is_file() else None
     is_number = isinstance(limit, (int, float, NoneType)) and not isinstance(limit, bool)
@@ -206,12 +206,12 @@ def _tokenizer_limit(directory: Path) -> list[int]:
 
 
 def _check_sizes(directory: Path, task: AnyTask) -> None:
-    """Whatever the task encodes, the network must have embeddings for."""
+    """Raise if the network lacks embeddings for positions or token types that the task uses."""
     shape = read_shape(directory)
     if task.settings.max_seq_length > shape.max_position_embeddings:
         raise ValueError(
-            f"max_seq_length `{task.settings.max_seq_length}` is more than the {shape.max_position_embeddings} "
-            f"positions of `{directory}`"
+            f"max_seq_length `{task.settings.max_seq_length}` exceeds the {shape.max_position_embeddings} positions of "
+            f"`{directory}`"
         )
     if shape.type_vocab_size < 2:
-        raise ValueError(f"the network of `{directory}` has type_vocab_size `{shape.type_vocab_size}`; 2 are needed")
+        raise ValueError(f"type_vocab_size of `{directory}` must be at least 2: `{shape.type_vocab_size}`")

@@ -1,5 +1,6 @@
-"""A graph whose weights lie beside it: in memory while it is tried, in its file when it is written, and in a second one
-where a single file cannot hold them, as a protobuf message ends at 2 GiB.
+"""Graphs with their weights: in memory while they are tried, on disk in one file, or in two if they exceed 2 GiB.
+
+A protobuf message cannot be larger than 2 GiB.
 """
 
 from __future__ import annotations
@@ -17,29 +18,29 @@ from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 from tasks.model_directory import DATA_FILE
 
 MAX_FILE_BYTES = 2**31 - 2**20
-"""Of a graph with its weights; what is left of 2 GiB holds their names and shapes."""
+"""Largest single file, in bytes of graph and weights; the rest of 2 GiB is left for names and shapes."""
 MIN_WEIGHT_BYTES = 1024
-"""Less stays in the graph: ONNX Runtime reads shapes and axes from there."""
+"""Smaller weights stay in the graph, where ONNX Runtime reads shapes and axes."""
 _PAGE_BYTES = 4096
-"""Weights start at multiples of it, so that they can be mapped into memory."""
+"""Alignment of weights, so that they can be mapped into memory."""
 _DIGEST = "weights_sha256"
 
 
 @dataclass(frozen=True)
 class Graph:
-    """Nodes, and weights by their names."""
+    """ONNX graph without its large weights, and these weights by name."""
 
     proto: ModelProto
-    """It says of each weight where in `DATA_FILE` it would stand."""
+    """Refers to each large weight by its offset in `DATA_FILE`."""
     weights: Mapping[str, np.ndarray]
 
     @property
     def num_bytes(self) -> int:
-        """About what one file would have."""
+        """Approximate size as one file, in bytes."""
         return self.proto.ByteSize() + sum(values.nbytes for values in self.weights.values())
 
     def whole(self) -> ModelProto:
-        """With the weights in it."""
+        """Return the graph with all weights inside."""
         proto = ModelProto()
         proto.CopyFrom(self.proto)
         for item in proto.graph.initializer:
@@ -48,8 +49,8 @@ class Graph:
         return proto
 
 
-def place(weights: Mapping[str, np.ndarray]) -> list[TensorProto]:
-    """Initializers that say where in `DATA_FILE` the values of weights stand, one after the other."""
+def external_initializers(weights: Mapping[str, np.ndarray]) -> list[TensorProto]:
+    """Return initializers that refer to weights stored one after the other in `DATA_FILE`."""
     tensors, offset = [], 0
     for name, values in weights.items():
         tensor = TensorProto(
@@ -66,10 +67,10 @@ def place(weights: Mapping[str, np.ndarray]) -> list[TensorProto]:
 
 
 def save_graph(graph: Graph, path: Path, *, max_bytes: int | None = None) -> None:
-    """Write a graph as one file, or, where that would be too large, its weights into `DATA_FILE` beside it.
+    """Write a graph as one file, or with its weights in `DATA_FILE` beside it if it is too large.
 
     Args:
-        max_bytes: of one file; None for `MAX_FILE_BYTES`.
+        max_bytes: largest single file; None for `MAX_FILE_BYTES`.
     """
     if graph.num_bytes <= (MAX_FILE_BYTES if max_bytes is None else max_bytes):
         onnx.save(graph.whole(), path)
@@ -81,7 +82,7 @@ def save_graph(graph: Graph, path: Path, *, max_bytes: int | None = None) -> Non
 
 
 def _write_weights(graph: Graph, path: Path) -> str:
-    """Returns the digest, by which graphs that differ in nothing else are told apart."""
+    """Write the weights and return their SHA-256, which makes graphs that differ only in weights different files."""
     digest = hashlib.sha256()
     with path.open("wb") as file:
         for values in graph.weights.values():
@@ -93,15 +94,15 @@ def _write_weights(graph: Graph, path: Path) -> str:
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
-    """The initializers of a graph by name; those in a file of their own are read when they are used."""
+    """Return the initializers of a graph by name; weights in `DATA_FILE` are memory-mapped."""
     proto = onnx.load(path, load_external_data=False)
-    return {item.name: _values(item, path.parent) for item in proto.graph.initializer}
+    return {item.name: _read_array(item, path.parent) for item in proto.graph.initializer}
 
 
-def _values(tensor: TensorProto, directory: Path) -> np.ndarray:
+def _read_array(tensor: TensorProto, directory: Path) -> np.ndarray:
     if not uses_external_data(tensor):
         return numpy_helper.to_array(tensor)
     info, dtype = ExternalDataInfo(tensor), helper.tensor_dtype_to_np_dtype(tensor.data_type)
     if info.location != DATA_FILE:
-        raise ValueError(f"weights lie in `{info.location}`, not in `{DATA_FILE}`")
+        raise ValueError(f"weights must be stored in `{DATA_FILE}`: `{info.location}`")
     return np.memmap(directory / info.location, dtype, "r", info.offset or 0, tuple(tensor.dims))

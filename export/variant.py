@@ -1,83 +1,155 @@
-"""What may differ between graphs of one network: numbers, on which quality decides, and form, on which speed does."""
+"""Degrees of freedom of one network's graph: precision, operators, and execution settings.
+
+Quality decides on the precision (`export.quality_gate`), speed on the rest (`export.autotune`).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 
-Products = Literal["fp32", "fp16", "dynamic int8", "static int8", "balanced int8"]
-"""Numbers of the products with weights. "fp16": also of all that is between them. "dynamic": activations become
-integers by their range in the batch at hand; "static": by one that was measured before, so that a text's numbers do not
-depend on what else is in its batch; "balanced": static, after their channels were made more alike, see
-`export.smoothquant`."""
-Attention = Literal["products", "joint products", "MultiHeadAttention", "joint MultiHeadAttention", "Attention"]
-"""Matrix products and a softmax, or an operator of ONNX Runtime's for them. "joint": query, key and value are one
-product with the weights; `Attention` holds that product, too."""
+from tasks.manifest import Execution
+from tasks.providers import CPU, CUDA, OPENVINO, TENSORRT
+
+MatMulPrecision = Literal["fp32", "fp16", "dynamic int8", "static int8", "SmoothQuant int8"]
+"""Precision of the matrix products with weights.
+
+- fp16: also everything between these products.
+- dynamic int8: activations are quantised with their range in the current batch.
+- static int8: activations are quantised with a calibrated range, so outputs do not depend on the rest of the batch.
+- SmoothQuant int8: static int8 after smoothing the channels of activations, see `export.smoothquant`.
+"""
+Attention = Literal["MatMul", "fused-QKV MatMul", "MultiHeadAttention", "fused-QKV MultiHeadAttention", "Attention"]
+"""Operators of the attention: plain MatMul and Softmax, or a fused operator of ONNX Runtime.
+
+fused-QKV: one matrix product computes query, key and value. `Attention` contains that product as well.
+"""
 WORD_EMBEDDINGS, DECODER = "bert.embeddings.word", "mlm.decoder"
+
+PROVIDER_OPTIONS: Mapping[str, Mapping[str, str]] = {
+    CPU: {},
+    # Keep fp32 at full precision, and accumulate the norms of fp16 in fp32.
+    CUDA: {"use_tf32": "0", "enable_skip_layer_norm_strict_mode": "1"},
+    TENSORRT: {"trt_fp16_enable": "1", "trt_layer_norm_fp32_fallback": "1", "trt_timing_cache_enable": "1"},
+    # The default is bf16 on CPUs that support it.
+    OPENVINO: {"device_type": "CPU", "load_config": '{"CPU": {"INFERENCE_PRECISION_HINT": "f32"}}'},
+}
+"""Options passed to each execution provider."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Numbers:
-    """What is computed."""
+class GraphPrecision:
+    """Precision of a graph's matrix products and embeddings."""
 
-    products: Products = "fp32"
+    matmul: MatMulPrecision = "fp32"
     fp32_layers: tuple[str, ...] = ()
-    """Layers whose products stay in floats, by their names in `training.model.encoder`; `bert.embeddings.word`, too,
-    whose rows are of integers otherwise, as a quarter of the memory does."""
+    """Layers kept in fp32, by their names in `training.model`; `bert.embeddings.word` stands for the word embeddings,
+    which int8 graphs otherwise store as int8 to save memory."""
 
     @property
-    def in_integers(self) -> bool:
-        """Whether products with weights are of integers."""
-        return self.products.endswith("int8")
+    def is_int8(self) -> bool:
+        """True if matrix products with weights run in int8."""
+        return self.matmul.endswith("int8")
+
+    @property
+    def is_static(self) -> bool:
+        """True if activations are quantised with calibrated ranges."""
+        return self.matmul in ("static int8", "SmoothQuant int8")
 
     @property
     def dtype(self) -> Any:
-        """Of floats between embeddings and head."""
-        return np.float16 if self.products == "fp16" else np.float32
+        """Type of the floats between embeddings and head."""
+        return np.float16 if self.matmul == "fp16" else np.float32
 
     @property
     def name(self) -> str:
-        """For people."""
+        """Short description, for example `static int8, 2 layers in fp32`."""
         if not self.fp32_layers:
-            return self.products
-        return f"{self.products}, {len(self.fp32_layers)} part{'s' * (len(self.fp32_layers) > 1)} in fp32"
+            return self.matmul
+        return f"{self.matmul}, {len(self.fp32_layers)} layer{'s' * (len(self.fp32_layers) > 1)} in fp32"
 
     @property
     def int8_embeddings(self) -> bool:
-        """Whether the word embeddings are of integers; masked-lm's decoder is the same table."""
-        return self.in_integers and not {WORD_EMBEDDINGS, DECODER} & set(self.fp32_layers)
+        """True if the word embeddings are stored as int8. The decoder of masked-lm shares their table."""
+        return self.is_int8 and not {WORD_EMBEDDINGS, DECODER} & set(self.fp32_layers)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Form:
-    """How it is written down: all forms compute the same, but for the order of sums."""
+class GraphVariant:
+    """Operators a graph is written with. All variants compute the same function up to the order of sums."""
 
-    attention: Attention = "joint products"
+    attention: Attention = "fused-QKV MatMul"
     skip_layer_norm: bool = False
-    """Residual and LayerNorm in one operator."""
+    """Fuse the residual connection and LayerNorm."""
     embed_layer_norm: bool = False
-    """The sum of the embeddings and LayerNorm in one operator, where the word embeddings are floats."""
+    """Fuse the sum of the embeddings and LayerNorm; has no effect on int8 word embeddings."""
     bias_gelu: bool = False
-    """The bias before Gelu is added in its operator, not by the product."""
+    """Add the bias in the Gelu operator instead of the matrix product."""
     standard: bool = False
-    """With ONNX's own operators alone, for providers that know no others."""
+    """Use standard ONNX operators only, for execution providers without ONNX Runtime's own operators."""
 
     def __post_init__(self) -> None:
         fused = self.skip_layer_norm or self.embed_layer_norm or self.bias_gelu
         assert not (self.standard and (fused or self.attention.endswith("Attention"))), self
 
-    def changed(self, name: str, value: Any) -> Form:
-        """With another value of a field; where ONNX has no such operator, the form is standard no longer."""
+    def with_value(self, name: str, value: Any) -> GraphVariant:
+        """Return a copy with another value of a field; a fused operator makes the copy non-standard."""
         if name == "standard" and value:
             return self.as_standard()
         is_fused = name != "standard" and (value is True or str(value).endswith("Attention"))
         return replace(self, **{name: value} | ({"standard": False} if is_fused else {}))
 
-    def as_standard(self) -> Form:
-        """The nearest form of ONNX's own operators."""
-        attention: Attention = "joint products" if self.attention.endswith("Attention") else self.attention
+    def as_standard(self) -> GraphVariant:
+        """Return the closest variant that uses standard ONNX operators only."""
+        attention: Attention = "fused-QKV MatMul" if self.attention.endswith("Attention") else self.attention
         return replace(
             self, attention=attention, skip_layer_norm=False, embed_layer_norm=False, bias_gelu=False, standard=True
         )
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """A graph variant and the settings to execute it with: what the autotuner chooses."""
+
+    variant: GraphVariant
+    execution: Execution
+
+    def values(self) -> dict[str, Any]:
+        """Return all fields of both parts, by name."""
+        return {**vars(self.variant), **vars(self.execution)}
+
+    def differences(self, other: Configuration) -> dict[str, Any]:
+        """Return the fields whose values differ from another configuration's."""
+        others = other.values()
+        return {name: value for name, value in self.values().items() if value != others[name]}
+
+    def describe(self, default: Configuration) -> str:
+        """List the differences from the default configuration, for example `attention: Attention, bias gelu: yes`."""
+        differences = self.differences(default).items()
+        return ", ".join(f"{name.replace('_', ' ')}: {format_value(value)}" for name, value in differences) or "default"
+
+    def with_value(self, name: str, value: Any) -> Configuration:
+        """Return a copy with another value of one field. TensorRT only takes standard graphs."""
+        if name == "provider":
+            execution = replace(self.execution, provider=value, provider_options=PROVIDER_OPTIONS[value])
+            return Configuration(self.variant.as_standard() if value == TENSORRT else self.variant, execution)
+        if hasattr(self.variant, name):
+            variant = self.variant.with_value(name, value)
+            return replace(self, variant=variant.as_standard() if self.execution.provider == TENSORRT else variant)
+        return replace(self, execution=replace(self.execution, **{name: value}))
+
+    def session_key(self) -> Configuration:
+        """Return the configuration without the batch size cap, which does not need another session."""
+        return self.with_value("max_batch_tokens", 1)
+
+
+def format_value(value: Any) -> str:
+    """Format the value of a field for people."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value)) or "none"
+    return str(value)

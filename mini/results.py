@@ -18,7 +18,7 @@ from typing import Any
 
 import jinja2
 
-from export.html_report import speed_in_words
+from export.html_report import describe_speed
 from mini import ship
 from mini.line import ABLATIONS, EMBED, NAME, TABLES, Arguments, Line, check_commands, kept_models, task_names, title_of
 from mini.scores import BEFORE, WAYS, last_position
@@ -319,7 +319,7 @@ def speed_rows(models: Path) -> Iterable[Row]:
         made = manifest.provenance
         size = sum(item.stat().st_size for item in (models / place).rglob("*") if item.is_file()) / 1e6
         machine = summarize_machine(made["machine"])
-        yield name, made["graph"]["name"], f"{size:.1f}", speed_in_words(manifest), machine
+        yield name, made["graph"]["name"], f"{size:.1f}", describe_speed(manifest), machine
 
 
 def vector_rows(records: Mapping[str, Record]) -> Iterable[Row]:

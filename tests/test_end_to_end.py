@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from bertline import Client
-from export import Wishes, export_checkpoint
+from export import ExportConfig, export_checkpoint
 from tasks.batching import predict
 from tasks.embedding import Embedding, EmbeddingSettings
 from tasks.tokenizer import Tokenizer
@@ -26,7 +26,7 @@ from training.finetune import FinetuneRecipe, finetune
 SHORT = {"learning_rate": 3e-3, "global_batch_size": 16, "micro_batch_size": 16, "dtype": "fp32", "dropout": 0.0}
 
 
-UNTUNED = Wishes(tune=False)
+UNTUNED = ExportConfig(tune=False)
 
 
 @pytest.fixture(scope="module")

@@ -204,6 +204,8 @@ def load_model(
             shapes = f"{list(weights[name].shape)} where its config makes it {list(wanted[name])}"
             if name.startswith("classifier.") and len(weights[name]) != wanted[name][0]:
                 shapes = _label_counts(task, len(weights[name]), num_labels, values)
+                if num_labels and task not in _ONE_OUTPUT:
+                    raise LabelCountError(f"checkpoint `{directory}` does not fit `{task}`: `{name}` is {shapes}")
             raise ValueError(f"checkpoint `{directory}` does not fit `{task}`: `{name}` is {shapes}")
         raise ValueError(f"checkpoint `{directory}` cannot do `{task}`: it lacks `{name}`; fine-tune it for that first")
     if broken := next((name for name, value in fitting.items() if not value.isfinite().all()), None):
@@ -212,12 +214,19 @@ def load_model(
     return model.initialize()
 
 
+_ONE_OUTPUT = ("regression", "multiple-choice")
+
+
+class LabelCountError(ValueError):
+    """The number of given labels differs from the number of the classifier's outputs."""
+
+
 def _label_counts(task: str, num_outputs: int, num_labels: int | None, config: Mapping[str, Any]) -> str:
     """Describe the outputs of a classifier and the labels that its files name."""
     said = ", ".join(
         f"{key} `{str(config[key])[:60]}`" for key in ("problem_type", "id2label", "num_labels") if config.get(key)
     )
-    if task in ("regression", "multiple-choice"):
+    if task in _ONE_OUTPUT:
         return f"of {num_outputs} outputs, and one is supported ({CONFIG_FILE}: {said or 'no id2label'})"
     if num_labels:
         return f"of {num_outputs} labels, and {num_labels} are named"

@@ -113,10 +113,10 @@ def training() -> str:
 
 def export() -> str:
     """Return the page of the export's flags."""
-    from export.__main__ import Arguments, TuneArguments
+    from export.__main__ import ExportArguments, TuneArguments
 
     parts = ["# Export flags"]
-    for name, cls in (("python -m export", Arguments), ("python -m export tune", TuneArguments)):
+    for name, cls in (("python -m export", ExportArguments), ("python -m export tune", TuneArguments)):
         parts.append(f"## {name}\n\n{flags(cls)}")
     return "\n\n".join(parts)
 

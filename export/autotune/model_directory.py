@@ -1,4 +1,4 @@
-"""Choose anew, on the machine that will serve, the form of a graph and how it is run; its numbers stay."""
+"""Autotune a model directory on the machine that serves it. Its precision and weights stay the same."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from typing import Any
 
 import numpy as np
 
-from export.autotune.search import Trial, tune
+from export.autotune.search import Trial, autotune
 from export.autotune.workload import Workload
-from export.choice import Choice, choice_of
 from export.graph import build_graph
 from export.network import Network, Range, Weights
-from export.package import digests, graph_record, pages, runtime_version, write_manifest
+from export.package import digests, pages, runtime_version, write_manifest
 from export.parity import random_batches
-from export.reporter import SILENT, Stages
+from export.records import configuration_of, convert_manifest, graph_record, precision_of, with_tuples
+from export.reporter import SILENT, Reporter
 from export.session import check_provider, on_all_cores, ort_run
 from export.storage import save_graph
-from export.targets import PROVIDER_OPTIONS, target_of
-from export.variant import Numbers
+from export.targets import target_of
+from export.variant import PROVIDER_OPTIONS, Configuration, GraphPrecision
 from tasks import AnyTask
 from tasks.batching import RunModel
 from tasks.files import atomic_directory
@@ -33,109 +33,111 @@ from training.ablations.model import make_config
 from training.reports.model_card import read_notes
 
 MAX_CHANGE: Mapping[Precision, float] = {"fp32": 1e-8, "fp16": 1e-4, "int8": 2e-2}
-"""Mean squared difference of an output from the old graph's in a batch, to its mean square in all: sums in another
-order may round to another integer, which of a released model of 6 layers made 7e-3; of unit vectors 2e-2 is a cosine
-of 0.99."""
-_MAX_COMPARED = 1024
-"""Tokens of a batch that both graphs get."""
+"""Largest change of an output: its mean squared difference in any batch, relative to its mean square in all batches.
+
+Another order of sums can round to another integer; a released model of 6 layers changed by 7e-3. For unit vectors,
+2e-2 is a cosine of 0.99."""
+_MAX_COMPARED_TOKENS = 1024
+"""Largest batch to compare, in tokens."""
 
 
-def retune(model_dir: str | Path, workload: Workload, *, stages: Stages = SILENT) -> list[Trial]:
-    """Choose form and execution of a model directory, and write them into it, all at once. The notes of its card stay.
+def tune_model_directory(model_dir: str | Path, workload: Workload, *, reporter: Reporter = SILENT) -> list[Trial]:
+    """Choose the configuration of a model directory anew and replace it atomically. The notes of its card are kept.
 
     Raises:
-        ValueError: when it is no model directory, its graph is not one of `export.graph`, its execution provider is
-            missing, or has options that a choice would not keep.
+        ValueError: if it is not a model directory, its graph was not written by `export.graph`, its execution provider
+            is missing, or its provider options were edited.
     """
     directory = read_model_directory(model_dir)
     notes = read_notes(directory.path)
     target = target_of(directory.manifest.execution)
     check_tunable(directory.manifest.execution)
     with atomic_directory(directory.path, replace=True) as new:
-        _copy_the_rest(directory.path, new)
-        network, numbers = _rehearsed(directory)
-        choice, trials = tune(network, numbers, workload, target=target, num_cores=available_cpus(), stages=stages)
-        save_graph(build_graph(network, numbers, choice.form), new / MODEL_FILE)
+        _copy_other_files(directory.path, new)
+        directory, network, precision = _read_and_verify(directory)
+        configuration, trials = autotune(
+            network, precision, workload, target=target, num_cores=available_cpus(), reporter=reporter
+        )
+        save_graph(build_graph(network, precision, configuration.variant), new / MODEL_FILE)
         before = ort_run(directory.model_path, execution=on_all_cores(directory.manifest.execution))
-        after = ort_run(new / MODEL_FILE, execution=on_all_cores(choice.execution))
+        after = ort_run(new / MODEL_FILE, execution=on_all_cores(configuration.execution))
         check_same(network.task, before, after, MAX_CHANGE[directory.manifest.precision])
-        manifest = _manifest(directory, digests(new), graph_record(numbers, choice, trials), choice)
-        write_manifest(new, manifest, notes)
+        graph = graph_record(precision, configuration, trials)
+        write_manifest(new, _updated(directory.manifest, digests(new), graph, configuration), notes)
     return trials
 
 
 def check_tunable(execution: Execution) -> None:
-    """Look for what keeps a model from being run, or run as it was, before anything is read.
+    """Raise if a model cannot run here, or if tuning would lose its provider options.
 
     Raises:
-        ValueError: saying what to do.
+        ValueError: with a remedy.
     """
     check_provider(execution)
     if dict(execution.provider_options) != dict(PROVIDER_OPTIONS[execution.provider]):
         raise ValueError(
-            "`execution.provider_options` of manifest.json were edited, and would be lost: "
-            f"put back {json.dumps(PROVIDER_OPTIONS[execution.provider])}, tune, and edit them again"
+            "`execution.provider_options` in manifest.json were edited, and tuning would reset them; set them to "
+            f"{json.dumps(PROVIDER_OPTIONS[execution.provider])}, tune, and edit them again"
         )
 
 
-def _copy_the_rest(old: Path, new: Path) -> None:
-    """Whatever lies there but the graph, links as they are."""
+def _copy_other_files(old: Path, new: Path) -> None:
+    """Copy everything except the graph; links stay links."""
 
-    def graph(folder: str, names: list[str]) -> Sequence[str]:
+    def ignore_graph(folder: str, names: list[str]) -> Sequence[str]:
         return (MODEL_FILE, DATA_FILE) if Path(folder) == old else ()
 
     try:
-        shutil.copytree(old, new, symlinks=True, dirs_exist_ok=True, ignore=graph)
+        shutil.copytree(old, new, symlinks=True, dirs_exist_ok=True, ignore=ignore_graph)
     except shutil.Error as error:
         name, _, reason = error.args[0][0]
         raise ValueError(f"cannot copy `{name}`: {reason}") from error
 
 
-def _rehearsed(directory: ModelDirectory) -> tuple[Network, Numbers]:
-    """What a graph was made of, after the graph was made of it once more, and the pages: nothing is to fail when all
-    was timed.
+def _read_and_verify(directory: ModelDirectory) -> tuple[ModelDirectory, Network, GraphPrecision]:
+    """Read the network from a graph and check that its graph and pages can be written again, before timing anything.
+
+    Returns:
+        The directory with a current manifest, the network and its precision.
 
     Raises:
-        ValueError: when graph and manifest say different things, or not what this version does.
+        ValueError: if graph and manifest contradict each other, or another version wrote them.
     """
-    manifest = directory.manifest
     try:
-        network, numbers = read_graph(directory)
-        choice = choice_of(manifest)
-        graphs = directory.model_path, build_graph(network, numbers, choice.form)
-        old, rebuilt = (ort_run(graph, execution=on_all_cores(choice.execution)) for graph in graphs)
+        directory = replace(directory, manifest=convert_manifest(directory.manifest))
+        manifest = directory.manifest
+        network, precision = read_graph(directory)
+        configuration = configuration_of(manifest)
+        graphs = directory.model_path, build_graph(network, precision, configuration.variant)
+        old, rebuilt = (ort_run(graph, execution=on_all_cores(configuration.execution)) for graph in graphs)
         check_same(network.task, old, rebuilt, MAX_CHANGE["fp32"])
-        pages(_manifest(directory, manifest.files, graph_record(numbers, choice, []), choice), num_bytes=0)
+        graph = graph_record(precision, configuration, [])
+        pages(_updated(manifest, manifest.files, graph, configuration), num_bytes=0)
     except (OSError, MemoryError):
         raise
-    except Exception as error:  # whatever edited values lead to; ONNX Runtime's exceptions have no common base
+    except Exception as error:  # edited values raise anything; ONNX Runtime's exceptions have no common base class
         raise ValueError(
-            f"`{directory.model_path}` does not match its manifest: one of them was edited, or was exported by "
-            "another version; export the model again"
+            f"`{directory.model_path}` does not match its manifest: one of them was edited, or another version wrote "
+            "them; export the model again"
         ) from error
-    return network, numbers
+    return directory, network, precision
 
 
-def read_graph(directory: ModelDirectory) -> tuple[Network, Numbers]:
-    """What a graph was made of.
+def read_graph(directory: ModelDirectory) -> tuple[Network, GraphPrecision]:
+    """Return the network and precision that a graph was written from.
 
     Raises:
-        ValueError: when its manifest says another precision or length.
-        Exception: of whatever class, when it was not made by this version of `export.graph`.
+        ValueError: if the manifest states another precision or length.
+        Exception: of any class, if this version of `export.graph` did not write the graph.
     """
-    provenance, task = directory.manifest.provenance, directory.load_task()
-    weights, numbers = Weights.of_graph(directory.model_path), Numbers(**_fields(provenance["graph"]["numbers"]))
-    network = Network(make_config(**_fields(provenance["checkpoint"]["config"])), weights, task)
-    if not numbers.products.endswith(directory.manifest.precision):
-        raise ValueError(f"precision {directory.manifest.precision} with {numbers.products}")
+    manifest, task = convert_manifest(directory.manifest), directory.load_task()
+    weights, precision = Weights.from_graph(directory.model_path), precision_of(manifest)
+    network = Network(make_config(**with_tuples(manifest.provenance["checkpoint"]["config"])), weights, task)
+    if not precision.matmul.endswith(manifest.precision):
+        raise ValueError(f"precision {manifest.precision} with {precision.matmul}")
     if task.settings.max_seq_length > (positions := len(weights["bert.embeddings.position.weight"])):
         raise ValueError(f"max_seq_length {task.settings.max_seq_length} with {positions} positions")
-    return replace(network, ranges=_ranges(network), factors=_factors(network)), numbers
-
-
-def _fields(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Of a dataclass, as JSON has them."""
-    return {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
+    return replace(network, ranges=_ranges(network), smoothing_factors=_smoothing_factors(network)), precision
 
 
 def _ranges(network: Network) -> dict[str, Range]:
@@ -147,21 +149,21 @@ def _ranges(network: Network) -> dict[str, Range]:
     }
 
 
-def _factors(network: Network) -> dict[str, np.ndarray]:
+def _smoothing_factors(network: Network) -> dict[str, np.ndarray]:
     floats = network.weights.floats
-    found = {name: floats.get(f"{name}.input.factors") for name in network.layers}
-    return {name: values for name, values in found.items() if values is not None}
+    factors = {name: floats.get(f"{name}.input.factors") for name in network.layers}
+    return {name: values for name, values in factors.items() if values is not None}
 
 
 def check_same(task: AnyTask, before: RunModel, after: RunModel, max_change: float) -> None:
-    """Compare the outputs of two graphs in each batch, a single number of one text, too.
+    """Compare the outputs of two graphs batch by batch, down to the single logit of one text.
 
     Raises:
-        ValueError: naming the output that changes by more.
+        ValueError: naming the output that changes by more than `max_change`.
     """
     squares: dict[str, list[float]] = {name: [] for name in task.output_names}
     changes: dict[str, list[float]] = {name: [] for name in task.output_names}
-    for arrays in random_batches(task, max_batch_tokens=_MAX_COMPARED):
+    for arrays in random_batches(task, max_batch_tokens=_MAX_COMPARED_TOKENS):
         mask = arrays["attention_mask"].astype(bool) if task.token_outputs else ...
         old, new = before(arrays), after(arrays)
         for name in task.output_names:
@@ -170,15 +172,16 @@ def check_same(task: AnyTask, before: RunModel, after: RunModel, max_change: flo
     for name in task.output_names:
         change = float(np.max(changes[name])) / max(float(np.mean(squares[name])), 1e-24)
         if not change <= max_change:
-            raise ValueError(f"the new graph is not the old one: `{name}` changes by {change:.1e}; nothing was written")
+            raise ValueError(f"tuning changed the output `{name}` by {change:.1e}; nothing was written")
 
 
-def _manifest(directory: ModelDirectory, files: Mapping[str, str], graph: dict[str, Any], choice: Choice) -> Manifest:
-    before = directory.manifest
-    versions = before.provenance.get("versions", {}) | runtime_version(choice)
+def _updated(
+    manifest: Manifest, files: Mapping[str, str], graph: dict[str, Any], configuration: Configuration
+) -> Manifest:
+    versions = manifest.provenance.get("versions", {}) | runtime_version(configuration)
     return replace(
-        before,
+        manifest,
         files=files,
-        execution=choice.execution,
-        provenance=dict(before.provenance) | {"graph": graph, "machine": describe_machine(), "versions": versions},
+        execution=configuration.execution,
+        provenance=dict(manifest.provenance) | {"graph": graph, "machine": describe_machine(), "versions": versions},
     )

@@ -1,9 +1,8 @@
-"""Which form of a graph, run how, is the fastest here: found by trying.
+"""Search for the fastest configuration of a graph on this machine.
 
-One choice after the other (the attention, the norms, the load-time optimisers, the batches, the threads) is tried with
-what was best so far, in turns with it. In the end, what was nearly as fast is tried together. Of what can hardly be
-told from the fastest there, the one most like the default is taken: a few percent are noise, or true of this machine
-alone.
+One field after the other (attention, norms, load-time optimisers, batch size, threads) is raced with the best values
+found so far. In the end, combinations of everything nearly as fast race as finalists. Among the finalists within a few
+percent of the fastest, the one closest to the default wins: a few percent are noise, or specific to this machine.
 """
 
 from __future__ import annotations
@@ -16,167 +15,164 @@ from math import inf
 from operator import itemgetter
 from typing import Any
 
-from export.autotune.timing import Stopwatch
-from export.autotune.workload import Workload, timed
-from export.choice import Choice, default_choice, session_of, shown
+from export.autotune.timing import Timer, timed
+from export.autotune.workload import Workload
 from export.network import Network
-from export.reporter import SILENT, Stages
-from export.session import starts
-from export.targets import TARGETS, Target
-from export.variant import Numbers
+from export.reporter import SILENT, Reporter
+from export.session import is_available
+from export.targets import TARGETS, Target, default_configuration
+from export.variant import Configuration, GraphPrecision, format_value
 
-ROUNDS, ENOUGH_S, TOGETHER_S = 7, 0.7, 2.0
-"""How often each is measured: 7 times at least, and more as long as it takes no longer than this; in the end longer,
-since that is what decides."""
-LOST = 1.1
-"""Times the fastest: what takes longer is measured no more."""
-CLOSE = 0.97
-"""Share of the highest speed with which a value is tried again, together with others, and in the end may be chosen."""
+MIN_ROUNDS, FIELD_S, FINALISTS_S = 7, 0.7, 2.0
+"""Rounds of a race: at least 7, and more while each candidate takes less than FIELD_S, or FINALISTS_S for finalists."""
+MAX_SLOWDOWN = 1.1
+"""Candidates slower than this multiple of the fastest drop out of a race."""
+NEARLY_AS_FAST = 0.97
+"""Fraction of the highest speed from which on a value is combined with others, and a finalist may win."""
 NUM_FINALISTS, NUM_SESSIONS = 6, 5
-"""Of those, and in how many sessions at once: each has the weights in memory. Two more are as the default, in all or in
-what does not matter."""
-TOGETHER = "together"
-"""Name of the last trials of choices; the values are choices in words."""
-NUMBERS = "numbers"
-"""Name of the trials that compare numbers in the form that was chosen."""
+"""Largest number of finalists, and of sessions for them, each of which holds the weights in memory. Two more finalists
+are the default, and the best with defaults wherever these are nearly as fast."""
+FINALISTS = "finalists"
+"""Name of the trials of the final race; their values are descriptions of configurations."""
+PRECISION = "precision"
+"""Name of the trials that compare precisions in the chosen configuration."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What was measured of a choice."""
+    """One measured candidate."""
 
     name: str
-    """Of the field that was changed."""
+    """Field that was varied, `FINALISTS` or `PRECISION`."""
     value: Any
     ratio: float
-    """Of its speed to that of the fastest it was tried with."""
+    """Speed relative to the fastest of the same race."""
     tokens_per_s: float
-    """Without padding, on all cores."""
+    """Throughput on all cores, without padding."""
     mean_length: float
-    """Of the sequences that it was timed on, in tokens."""
+    """Mean length of the sequences, in tokens."""
 
 
-def tune(
+def autotune(
     network: Network,
-    numbers: Numbers,
+    precision: GraphPrecision,
     workload: Workload,
     *,
     target: Target = TARGETS["cpu"],
     num_cores: int,
-    beside: Sequence[Numbers] = (),
-    stages: Stages = SILENT,
-) -> tuple[Choice, list[Trial]]:
-    """Try what there is.
+    compare_with: Sequence[GraphPrecision] = (),
+    reporter: Reporter = SILENT,
+) -> tuple[Configuration, list[Trial]]:
+    """Find the fastest configuration.
 
     Args:
-        target: of the machine at hand.
-        num_cores: those that the server will have.
-        beside: other numbers that are timed with what is chosen, to tell what the numbers gain.
-        stages: is told what was tried.
+        target: target of this machine.
+        num_cores: number of cores that the server will use.
+        compare_with: other precisions to time in the chosen configuration, to report the speedup.
 
     Returns:
-        What was chosen, and all that was tried, in order.
+        The chosen configuration, and all trials in order.
     """
-    watch, usual = Stopwatch(network, numbers, workload, target, num_cores), default_choice(target)
-    best, trials = usual, list[Trial]()
-    for name, values in _alternatives(target, numbers, num_cores).items():
-        choices = {value: best.changed(name, value) for value in values}
-        trials += (found := _try(watch, name, _passes(watch, choices), stages, enough_s=ENOUGH_S))
-        best = choices[_fastest(found)]
-        watch.free(but=[best])
-    hopeful = [choice for choice in (*_finalists(best, trials), _plainest(best, usual, trials)) if choice != usual]
-    finalists = {choice.changes(usual): choice for choice in [*hopeful, usual]}
-    trials += (found := _try(watch, TOGETHER, _passes(watch, finalists), stages, enough_s=TOGETHER_S))
-    winner = min((trial for trial in found if trial.ratio >= CLOSE), key=lambda trial: _price(trial, finalists, usual))
+    timer, default = Timer(network, precision, workload, target, num_cores), default_configuration(target)
+    best, trials = default, list[Trial]()
+    for name, values in _alternatives(target, precision, num_cores).items():
+        configurations = {value: best.with_value(name, value) for value in values}
+        trials += (raced := _race(timer, name, _passes(timer, configurations), reporter, min_s=FIELD_S))
+        best = configurations[_fastest(raced)]
+        timer.close_sessions(keep=[best])
+    candidates = [*_combinations(best, trials), _closest_to_default(best, default, trials)]
+    finalists = {item.describe(default): item for item in (*candidates, default) if item != default}
+    finalists[default.describe(default)] = default
+    trials += (raced := _race(timer, FINALISTS, _passes(timer, finalists), reporter, min_s=FINALISTS_S))
+    contenders = [trial for trial in raced if trial.ratio >= NEARLY_AS_FAST]
+    winner = min(contenders, key=lambda trial: (len(finalists[trial.value].differences(default)), -trial.ratio))
     chosen, speed = finalists[winner.value], winner.tokens_per_s
-    gain = f"{winner.value}; {speed / found[-1].tokens_per_s:.2f} times as fast as the default"
-    stages.say(f"chosen: {'the default' if chosen == usual else gain}; {speed:,.0f} tokens/s")
-    watch.free(but=[chosen])
-    if beside:
-        passes = {item.name: partial(watch.seconds, chosen, item) for item in (numbers, *beside)}
-        trials += _try(watch, NUMBERS, passes, stages, enough_s=ENOUGH_S, lost=inf)
+    gain = f"{winner.value}; {speed / raced[-1].tokens_per_s:.2f} times as fast as the default"
+    reporter.say(f"chosen: {'the default' if chosen == default else gain}; {speed:,.0f} tokens/s")
+    timer.close_sessions(keep=[chosen])
+    if compare_with:
+        passes = {item.name: partial(timer.seconds, chosen, item) for item in (precision, *compare_with)}
+        trials += _race(timer, PRECISION, passes, reporter, min_s=FIELD_S, max_slowdown=inf)
     return chosen, trials
 
 
-def all_choices(target: Target, numbers: Numbers, num_cores: int) -> list[Choice]:
-    """Whatever alternatives can be combined to."""
-    known = _alternatives(target, numbers, num_cores)
-    choices = []
-    for values in product(*known.values()):
-        choice = default_choice(target)
-        for name, value in zip(known, values, strict=True):
-            choice = choice.changed(name, value)
-        choices.append(choice)
-    return list(dict.fromkeys(choices))
+def all_configurations(target: Target, precision: GraphPrecision, num_cores: int) -> list[Configuration]:
+    """Return every combination of the alternatives."""
+    alternatives = _alternatives(target, precision, num_cores)
+    configurations = []
+    for values in product(*alternatives.values()):
+        configuration = default_configuration(target)
+        for name, value in zip(alternatives, values, strict=True):
+            configuration = configuration.with_value(name, value)
+        configurations.append(configuration)
+    return list(dict.fromkeys(configurations))
 
 
-def _alternatives(target: Target, numbers: Numbers, num_cores: int) -> dict[str, list[Any]]:
-    known = target.alternatives(numbers, num_cores)
-    return {name: [value for value in values if name != "provider" or starts(value)] for name, values in known}
+def _alternatives(target: Target, precision: GraphPrecision, num_cores: int) -> dict[str, list[Any]]:
+    """Return the values to try for each field, without execution providers that do not start."""
+    alternatives = target.alternatives(precision, num_cores)
+    return {
+        name: [value for value in values if name != "provider" or is_available(value)] for name, values in alternatives
+    }
 
 
-def _passes(watch: Stopwatch, choices: Mapping[Any, Choice]) -> dict[Any, Callable[[], float]]:
-    """What times choices, which are known by their values of something."""
-    return {value: partial(watch.seconds, choice) for value, choice in choices.items()}
+def _passes(timer: Timer, configurations: Mapping[Any, Configuration]) -> dict[Any, Callable[[], float]]:
+    return {value: partial(timer.seconds, configuration) for value, configuration in configurations.items()}
 
 
-def _try(
-    watch: Stopwatch,
+def _race(
+    timer: Timer,
     name: str,
     passes: Mapping[Any, Callable[[], float]],
-    stages: Stages,
+    reporter: Reporter,
     *,
-    enough_s: float,
-    lost: float = LOST,
+    min_s: float,
+    max_slowdown: float = MAX_SLOWDOWN,
 ) -> list[Trial]:
-    """Time values of something.
+    """Race candidates and report the results.
 
     Args:
-        enough_s: seconds for each.
-        lost: as `race` has it.
+        passes: one measurement of each value.
+        min_s: total time for each candidate, in seconds.
+        max_slowdown: as for `race`.
     """
     label = name.replace("_", " ")
-    rounds = max(ROUNDS, int(enough_s / watch.pass_s))
-    with stages.bar(label, unit="round", total=rounds) as bar:
-        seconds = timed(passes, rounds, lost=lost, progress=bar.update)
-    best = min(seconds.values())
-    size, length = watch.workload.num_tokens, watch.workload.mean_length
-    trials = [Trial(name, value, best / taken, size / taken, length) for value, taken in seconds.items()]
-    results = [f"{shown(trial.value)} {100 * trial.ratio:.0f}%" for trial in trials]
-    stages.say("\n    ".join([f"{label}:", *results]) if name == TOGETHER else f"{label}: {', '.join(results)}")
+    rounds = max(MIN_ROUNDS, int(min_s / timer.pass_s))
+    with reporter.bar(label, unit="round", total=rounds) as bar:
+        seconds = timed(passes, rounds, max_slowdown=max_slowdown, progress=bar.update)
+    fastest = min(seconds.values())
+    num_tokens, length = timer.workload.num_tokens, timer.workload.mean_length
+    trials = [Trial(name, value, fastest / taken, num_tokens / taken, length) for value, taken in seconds.items()]
+    results = [f"{format_value(trial.value)} {100 * trial.ratio:.0f}%" for trial in trials]
+    reporter.say("\n    ".join([f"{label}:", *results]) if name == FINALISTS else f"{label}: {', '.join(results)}")
     return trials
 
 
 def _fastest(trials: Sequence[Trial]) -> Any:
-    """The value of the fastest."""
+    """Return the value of the fastest trial."""
     return max(trials, key=lambda trial: trial.ratio).value
 
 
-def _price(trial: Trial, finalists: Mapping[str, Choice], usual: Choice) -> tuple[int, float]:
-    """How unlike the default a finalist is; of two that are so alike, the faster one is to be preferred."""
-    return len(finalists[trial.value].differences(usual)), -trial.ratio
-
-
-def _finalists(best: Choice, trials: Sequence[Trial]) -> list[Choice]:
-    """The best so far, and combinations of what was nearly as fast: one of them may be faster yet."""
-    found = {best: 1.0}
+def _combinations(best: Configuration, trials: Sequence[Trial]) -> list[Configuration]:
+    """Return the best configuration and combinations of nearly as fast values, highest product of speeds first."""
+    scores = {best: 1.0}
     for name in dict.fromkeys(trial.name for trial in trials):
-        close = [trial for trial in trials if trial.name == name and trial.ratio >= CLOSE]
+        close = [trial for trial in trials if trial.name == name and trial.ratio >= NEARLY_AS_FAST]
         combined = [
-            (choice.changed(name, trial.value), known * trial.ratio)
-            for choice, known in found.items()
+            (configuration.with_value(name, trial.value), score * trial.ratio)
+            for configuration, score in scores.items()
             for trial in close
         ]
-        found = dict(sorted(combined, key=itemgetter(1)))  # of equal choices, the one with the highest product stays
-    hopeful = list(dict.fromkeys([best, *sorted(found, key=lambda choice: -found[choice])]))[:NUM_FINALISTS]
-    sessions = list(dict.fromkeys(map(session_of, hopeful)))[:NUM_SESSIONS]
-    return [choice for choice in hopeful if session_of(choice) in sessions]
+        scores = dict(sorted(combined, key=itemgetter(1)))  # of equal configurations, the highest score remains
+    ranked = list(dict.fromkeys([best, *sorted(scores, key=lambda item: -scores[item])]))[:NUM_FINALISTS]
+    sessions = list(dict.fromkeys(item.session_key() for item in ranked))[:NUM_SESSIONS]
+    return [item for item in ranked if item.session_key() in sessions]
 
 
-def _plainest(best: Choice, usual: Choice, trials: Sequence[Trial]) -> Choice:
-    """The best so far, but as usual in all that was nearly as fast so."""
-    fields = {**vars(usual.form), **vars(usual.execution)}
+def _closest_to_default(best: Configuration, default: Configuration, trials: Sequence[Trial]) -> Configuration:
+    """Return the best configuration with default values wherever these were nearly as fast."""
+    values = default.values()
     for trial in trials:
-        if trial.ratio >= CLOSE and trial.value == fields[trial.name]:
-            best = best.changed(trial.name, trial.value)
+        if trial.ratio >= NEARLY_AS_FAST and trial.value == values[trial.name]:
+            best = best.with_value(trial.name, trial.value)
     return best

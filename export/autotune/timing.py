@@ -1,69 +1,159 @@
-"""How long a network takes for a workload, in any form and however it is run."""
+"""Time graphs against each other, so that the state of the machine affects all alike."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import threading
+import time
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any
+from math import inf
+from statistics import fmean, geometric_mean, median
+from typing import Any, TypeVar
 
-from export.autotune.workload import Arrays, Workload, run_all, timed
-from export.choice import Choice, default_choice, session_of
+from export.autotune.workload import Arrays, Workload
 from export.graph import build_graph
 from export.network import Network
 from export.session import ort_run
-from export.targets import Target
-from export.variant import Numbers
+from export.targets import Target, default_configuration
+from export.variant import Configuration, GraphPrecision
 from tasks.batching import RunModel
 
+KeyT = TypeVar("KeyT", bound=Hashable)
+
 PASS_S = 0.1
-"""Seconds of one measurement, at least."""
-BATCHES = 1
-"""And how many of the largest batches there are for each that runs at a time."""
+"""Shortest measurement, in seconds."""
+MIN_BATCHES = 1
+"""Smallest workload of a measurement, in batches of the largest size per concurrent caller."""
 
 
-class Stopwatch:
-    """Times choices on a workload, of which it takes as much or as often as a measurement is to last."""
+def run_all(run: RunModel, batches: Sequence[Arrays], num_callers: int) -> float:
+    """Run batches in several threads; each takes the next batch when it is free.
 
-    def __init__(self, network: Network, numbers: Numbers, workload: Workload, target: Target, num_cores: int) -> None:
-        self.network, self.numbers, self.num_cores = network, numbers, num_cores
+    Returns:
+        The mean time the threads worked, in seconds. Unlike the total time, it does not count threads that idle while
+        the last batches finish, as a busy server always has more batches.
+    """
+    waiting = iter(batches)
+    lock = threading.Lock()
+
+    def work(_: int) -> float:
+        started = time.perf_counter()
+        while True:
+            with lock:
+                batch = next(waiting, None)
+            if batch is None:
+                return time.perf_counter() - started
+            run(batch)
+
+    with ThreadPoolExecutor(num_callers) as threads:
+        return fmean(threads.map(work, range(num_callers)))
+
+
+def race(
+    candidates: Mapping[KeyT, Callable[[], float]],
+    rounds: int,
+    *,
+    max_slowdown: float = inf,
+    min_rounds: int = 3,
+    progress: Callable[[int], object] = lambda count: None,
+) -> dict[KeyT, list[float]]:
+    """Measure candidates in turns, one after the other in each round.
+
+    Args:
+        candidates: functions that return seconds, by name.
+        max_slowdown: drop candidates that take more than this multiple of the fastest; stop when one is left.
+        min_rounds: number of rounds before candidates are dropped.
+        progress: called with 1 after each round.
+
+    Returns:
+        Seconds of each candidate by round.
+    """
+    times: dict[KeyT, list[float]] = {name: [] for name in candidates}
+    running = list(candidates)
+    for number in range(rounds):
+        if number >= min_rounds:
+            seconds = paired_medians(times)
+            running = [name for name in running if seconds[name] <= max_slowdown * min(seconds.values())]
+        if number < min_rounds or len(running) > 1:
+            for name in running:
+                times[name].append(candidates[name]())
+        progress(1)
+    return times
+
+
+def paired_medians(times: Mapping[KeyT, Sequence[float]]) -> dict[KeyT, float]:
+    """Summarise a race: the median of each candidate's time relative to its round, times the median round.
+
+    A slow moment of the machine slows the whole round down and hardly changes relative times.
+
+    Args:
+        times: seconds by round. The time of a round is the geometric mean of the candidates that ran to the end.
+    """
+    num_rounds = max(map(len, times.values()))
+    complete = (seconds for seconds in times.values() if len(seconds) == num_rounds)
+    round_times = [geometric_mean(seconds) for seconds in zip(*complete, strict=True)]
+    usual = median(round_times)
+    return {
+        name: usual * median(own / whole for own, whole in zip(seconds, round_times, strict=False))
+        for name, seconds in times.items()
+    }
+
+
+def timed(candidates: Mapping[KeyT, Callable[[], float]], rounds: int, **options: Any) -> dict[KeyT, float]:
+    """Race candidates and return the seconds of each.
+
+    Args:
+        options: as for `race`.
+    """
+    return paired_medians(race(candidates, rounds, **options))
+
+
+class Timer:
+    """Times configurations of a network on a workload, scaled so that one pass takes about `PASS_S`."""
+
+    def __init__(
+        self, network: Network, precision: GraphPrecision, workload: Workload, target: Target, num_cores: int
+    ) -> None:
+        self.network, self.precision, self.num_cores = network, precision, num_cores
         self.workload = workload
-        self._runs: dict[tuple[Numbers, Choice], RunModel] = {}
+        self._runs: dict[tuple[GraphPrecision, Configuration], RunModel] = {}
         self._batches: dict[int, list[Arrays]] = {}
-        wanted = PASS_S / self.seconds(default_choice(target))
-        num_callers = 1 if target.one_batch else num_cores
-        enough = BATCHES * num_callers * max(target.batch_tokens) / workload.num_tokens
-        self.workload = workload.scaled(max(wanted, enough))
+        long_enough = PASS_S / self.seconds(default_configuration(target))
+        num_callers = 1 if target.single_batch else num_cores
+        large_enough = MIN_BATCHES * num_callers * max(target.batch_tokens) / workload.num_tokens
+        self.workload = workload.scaled(max(long_enough, large_enough))
         self._batches.clear()
-        self.pass_s = self.seconds(default_choice(target))
-        """Seconds of one pass, about."""
+        self.pass_s = self.seconds(default_configuration(target))
+        """Duration of one pass in the default configuration, in seconds."""
 
-    def seconds(self, choice: Choice, numbers: Numbers | None = None) -> float:
-        """One pass over the workload.
+    def seconds(self, configuration: Configuration, precision: GraphPrecision | None = None) -> float:
+        """Return the duration of one pass over the workload, in seconds.
 
         Args:
-            numbers: others than those that choices are made for.
+            precision: None for the timer's own.
         """
-        cap, key = choice.execution.max_batch_tokens, (numbers or self.numbers, session_of(choice))
+        cap, key = configuration.execution.max_batch_tokens, (precision or self.precision, configuration.session_key())
         if cap not in self._batches:
             self._batches[cap] = self.workload.batches(cap)
         if is_new := key not in self._runs:
-            graph = build_graph(self.network, numbers or self.numbers, choice.form)
-            self._runs[key] = ort_run(graph, execution=choice.execution)
-        callers = self.num_cores // choice.execution.num_threads
-        one_pass = partial(run_all, self._runs[key], self._batches[cap], callers)
+            graph = build_graph(self.network, precision or self.precision, configuration.variant)
+            self._runs[key] = ort_run(graph, execution=configuration.execution)
+        num_callers = self.num_cores // configuration.execution.num_threads
+        one_pass = partial(run_all, self._runs[key], self._batches[cap], num_callers)
         if is_new:
-            one_pass()  # which is slower
+            one_pass()  # warm-up
         return one_pass()
 
-    def timed(self, choices: Iterable[Choice], rounds: int, **options: Any) -> dict[Choice, float]:
-        """Seconds of each, in turns.
+    def timed(self, configurations: Iterable[Configuration], rounds: int, **options: Any) -> dict[Configuration, float]:
+        """Race configurations and return the seconds of each.
 
         Args:
-            options: those of `race`.
+            options: as for `race`.
         """
-        return timed({choice: partial(self.seconds, choice) for choice in choices}, rounds, **options)
+        return timed({item: partial(self.seconds, item) for item in configurations}, rounds, **options)
 
-    def free(self, *, but: Iterable[Choice] = ()) -> None:
-        """Close the sessions of all choices but some."""
-        kept = {(self.numbers, session_of(choice)) for choice in but}
+    def close_sessions(self, *, keep: Iterable[Configuration] = ()) -> None:
+        """Close all sessions except those of some configurations."""
+        kept = {(self.precision, configuration.session_key()) for configuration in keep}
         self._runs = {key: run for key, run in self._runs.items() if key in kept}

@@ -13,7 +13,7 @@ import pytest
 import torch
 import transformers
 
-from export import Wishes, export_checkpoint
+from export import ExportConfig, export_checkpoint
 from tasks.model_directory import ModelDirectory
 
 VOCAB = [
@@ -25,17 +25,17 @@ VOCAB = [
 TEXTS = ["the cat", "a", "going home, the bakery [MASK] closed.", "x y z " * 4]
 
 SETTINGS = {"spans": {"max_query_length": 16}}
-UNTUNED = Wishes(tune=False)
+UNTUNED = ExportConfig(tune=False)
 
 Save = Callable[..., Path]
 
 
 @pytest.fixture(autouse=True)
 def _brief(monkeypatch: pytest.MonkeyPatch) -> None:
-    """How fast a form is does not matter here."""
+    """Keep races short, as speed does not matter here."""
     monkeypatch.setattr("export.autotune.timing.PASS_S", 1e-3)
-    monkeypatch.setattr("export.autotune.timing.BATCHES", 1e-3)
-    for name in ("ENOUGH_S", "TOGETHER_S"):
+    monkeypatch.setattr("export.autotune.timing.MIN_BATCHES", 1e-3)
+    for name in ("FIELD_S", "FINALISTS_S"):
         monkeypatch.setattr(f"export.autotune.search.{name}", 0)
 
 
@@ -102,7 +102,7 @@ def save_sentence_transformer(save_checkpoint: Save) -> Save:
 
 @pytest.fixture(scope="session")
 def checkpoints(tmp_path_factory: pytest.TempPathFactory, save_checkpoint: Save) -> dict[str, Path]:
-    """One checkpoint of each architecture, by the last part of its class's name."""
+    """One checkpoint of each task, and `plain` without a head."""
     root = tmp_path_factory.mktemp("checkpoints")
     labels = {"id2label": {0: "sports", 1: "weather", 2: "news"}, "label2id": {"sports": 0, "weather": 1, "news": 2}}
     tags = {"id2label": {0: "O", 1: "B-PER"}, "label2id": {"O": 0, "B-PER": 1}}
@@ -135,7 +135,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory, checkpoints: dict[str, Pa
 
 @pytest.fixture(scope="session")
 def random_batch() -> Callable[..., dict[str, np.ndarray]]:
-    """Padded arrays of a given shape."""
+    """Make padded arrays of a given shape."""
 
     def make(rows: int, length: int, seed: int = 0) -> dict[str, np.ndarray]:
         rng = np.random.default_rng(seed)

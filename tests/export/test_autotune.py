@@ -14,15 +14,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from export import Wishes, export_checkpoint, ort_run
-from export.autotune.model_directory import MAX_CHANGE, check_same, read_graph, retune
-from export.autotune.search import ROUNDS, TOGETHER, tune
-from export.autotune.workload import Workload, paired_medians, race, run_all, typical_lengths
-from export.choice import Choice, default_choice
+from export import ExportConfig, export_checkpoint, ort_run
+from export.autotune.model_directory import MAX_CHANGE, check_same, read_graph, tune_model_directory
+from export.autotune.search import FINALISTS, MIN_ROUNDS, autotune
+from export.autotune.timing import paired_medians, race, run_all
+from export.autotune.workload import Workload, typical_lengths
 from export.network import Network, Weights
-from export.reporter import Stages
+from export.reporter import Reporter
 from export.source import read_source
-from export.variant import Form, Numbers
+from export.targets import default_configuration
+from export.variant import Configuration, GraphPrecision, GraphVariant
 from tasks.machine import describe_machine
 from tasks.model_directory import read_model_directory
 from tasks.providers import TENSORRT
@@ -32,9 +33,9 @@ from tests.export.conftest import SETTINGS, UNTUNED
 def seconds_at(speed):
     """What a stopwatch says where each value of a field has its speed, 1 unless it is named; fp32 a quarter of that."""
 
-    def seconds(self, choice, numbers=None):
-        values = vars(choice.form) | vars(choice.execution)
-        gain = 0.25 if numbers == Numbers() else 1
+    def seconds(self, configuration, precision=None):
+        values = vars(configuration.variant) | vars(configuration.execution)
+        gain = 0.25 if precision == GraphPrecision() else 1
         return 1 / gain / np.prod([known.get(values[name], 1.0) for name, known in speed.items()])
 
     return seconds
@@ -42,18 +43,18 @@ def seconds_at(speed):
 
 def fastest_together(trials):
     """Of the finalists, in words."""
-    return next(trial.value for trial in trials if trial.name == TOGETHER and trial.ratio == 1)
+    return next(trial.value for trial in trials if trial.name == FINALISTS and trial.ratio == 1)
 
 
 @pytest.fixture
 def network(checkpoints):
     source = read_source(checkpoints["plain"])
     model = source.load_model()
-    return Network(model.config, Weights.of(model), source.task)
+    return Network(model.config, Weights.from_model(model), source.task)
 
 
 def test_the_fastest_is_chosen(network, monkeypatch):
-    """One choice after the other, with its speed beside the fastest's."""
+    """One configuration after the other, with its speed beside the fastest's."""
     speed = {
         "attention": {"Attention": 2.0},
         "skip_layer_norm": {True: 0.5},
@@ -63,96 +64,108 @@ def test_the_fastest_is_chosen(network, monkeypatch):
         "num_threads": {1: 1.1},
         "disabled_optimizers": {("SkipLayerNormFusion",): 1.1},
     }
-    monkeypatch.setattr("export.autotune.timing.Stopwatch.seconds", seconds_at(speed))
+    monkeypatch.setattr("export.autotune.timing.Timer.seconds", seconds_at(speed))
 
-    said = []
+    lines = []
 
-    int8, load = Numbers(products="dynamic int8"), Workload((5, 9), 65)
-    best, trials = tune(network, int8, load, num_cores=2, beside=[Numbers()], stages=Stages(said.append))
+    int8, load = GraphPrecision(matmul="dynamic int8"), Workload((5, 9), 65)
+    best, trials = autotune(
+        network, int8, load, num_cores=2, compare_with=[GraphPrecision()], reporter=Reporter(lines.append)
+    )
 
-    assert best == Choice(Form(attention="Attention"), default_choice().changed("max_batch_tokens", 128).execution)
+    assert best == Configuration(
+        GraphVariant(attention="Attention"), default_configuration().with_value("max_batch_tokens", 128).execution
+    )
     assert {(trial.name, trial.value): round(trial.ratio, 2) for trial in trials}["skip_layer_norm", True] == 0.5
-    assert said[0].startswith("attention: products 50%, ")
-    assert said[0].endswith(" Attention 100%")
-    assert said[-3] == "together:\n    attention: Attention, max batch tokens: 128 100%\n    default 42%"
-    assert said[-2].startswith(
+    assert lines[0].startswith("attention: MatMul 50%, ")
+    assert lines[0].endswith(" Attention 100%")
+    assert lines[-3] == "finalists:\n    attention: Attention, max batch tokens: 128 100%\n    default 42%"
+    assert lines[-2].startswith(
         "chosen: attention: Attention, max batch tokens: 128; 2.38 times as fast as the default; "
     )
-    assert said[-2].endswith(" tokens/s")
-    assert said[-1] == "numbers: dynamic int8 100%, fp32 25%"
+    assert lines[-2].endswith(" tokens/s")
+    assert lines[-1] == "precision: dynamic int8 100%, fp32 25%"
 
 
 def test_what_is_nearly_as_fast_is_tried_together(network, monkeypatch):
     """A norm that gains nothing alone may gain with another attention."""
 
-    def seconds(self, choice):
-        attention = {"products": (1.0, 1.02), "Attention": (1.005, 0.9)}.get(choice.form.attention, (1.2, 1.2))
-        as_usual = replace(choice.form, attention="joint products", bias_gelu=False) == Form()
-        slow = 1 if as_usual and choice.execution == default_choice().execution else 1.3
-        return slow * attention[choice.form.bias_gelu]
+    def seconds(self, configuration):
+        attention = {"MatMul": (1.0, 1.02), "Attention": (1.005, 0.9)}.get(configuration.variant.attention, (1.2, 1.2))
+        as_usual = replace(configuration.variant, attention="fused-QKV MatMul", bias_gelu=False) == GraphVariant()
+        slow = 1 if as_usual and configuration.execution == default_configuration().execution else 1.3
+        return slow * attention[configuration.variant.bias_gelu]
 
-    monkeypatch.setattr("export.autotune.timing.Stopwatch.seconds", seconds)
+    monkeypatch.setattr("export.autotune.timing.Timer.seconds", seconds)
 
-    best, trials = tune(network, Numbers(), Workload((5, 9), 65), num_cores=2)
+    best, trials = autotune(network, GraphPrecision(), Workload((5, 9), 65), num_cores=2)
 
-    assert (best.form.attention, best.form.bias_gelu) == ("Attention", True)
-    finals = [trial for trial in trials if trial.name == TOGETHER]
+    assert (best.variant.attention, best.variant.bias_gelu) == ("Attention", True)
+    finals = [trial for trial in trials if trial.name == FINALISTS]
     assert max(trial.ratio for trial in finals) == 1
     assert "default" in [trial.value for trial in finals]
 
 
-@pytest.mark.parametrize(("gain", "chosen"), [(1.02, "joint products"), (1.1, "Attention")])
+@pytest.mark.parametrize(("gain", "chosen"), [(1.02, "fused-QKV MatMul"), (1.1, "Attention")])
 def test_what_may_be_noise_does_not_leave_the_default(gain, chosen, network, monkeypatch):
     """It is often fast, elsewhere too: a graph that is as fast here alone is no better."""
-    default = default_choice()
-    fields = vars(default.form) | vars(default.execution)
+    default = default_configuration()
+    fields = vars(default.variant) | vars(default.execution)
     del fields["attention"], fields["provider_options"]
     speed = {"attention": {"Attention": gain}} | {name: {value: 1.5} for name, value in fields.items()}
-    monkeypatch.setattr("export.autotune.timing.Stopwatch.seconds", seconds_at(speed))
-    said = []
+    monkeypatch.setattr("export.autotune.timing.Timer.seconds", seconds_at(speed))
+    lines = []
 
-    best, trials = tune(network, Numbers(), Workload((5, 9), 65), num_cores=2, stages=Stages(said.append))
+    best, trials = autotune(
+        network, GraphPrecision(), Workload((5, 9), 65), num_cores=2, reporter=Reporter(lines.append)
+    )
 
-    assert best == default.changed("attention", chosen)
+    assert best == default.with_value("attention", chosen)
     assert fastest_together(trials) == "attention: Attention"
-    assert said[-1].startswith(f"chosen: {'the default' if best == default else 'attention: Attention; 1.10 times'}")
+    assert lines[-1].startswith(f"chosen: {'the default' if best == default else 'attention: Attention; 1.10 times'}")
 
 
 def test_only_what_matters_leaves_the_default(network, monkeypatch):
     """Also where there are many combinations of what does not, all of them a little faster."""
     speed = {
-        "attention": {"Attention": 1.007, "products": 1.008, "MultiHeadAttention": 1.006},
+        "attention": {"Attention": 1.007, "MatMul": 1.008, "MultiHeadAttention": 1.006},
         "bias_gelu": {True: 1.007},
         "disabled_optimizers": {(): 1.007},
         "skip_layer_norm": {True: 1.005},
         "max_batch_tokens": {1024: 1.2},
     }
-    monkeypatch.setattr("export.autotune.timing.Stopwatch.seconds", seconds_at(speed))
+    monkeypatch.setattr("export.autotune.timing.Timer.seconds", seconds_at(speed))
 
-    best, _ = tune(network, Numbers(), Workload((5, 9), 65), num_cores=2)
+    best, _ = autotune(network, GraphPrecision(), Workload((5, 9), 65), num_cores=2)
 
-    assert best == default_choice().changed("max_batch_tokens", 1024)
+    assert best == default_configuration().with_value("max_batch_tokens", 1024)
 
 
-def test_what_the_numbers_gain_is_measured_to_the_end(network, monkeypatch):
+def test_the_speedup_of_a_precision_is_measured_to_the_end(network, monkeypatch):
     """It stands on pages: a loser there is no candidate that is out."""
     calls = []
-    monkeypatch.setattr("export.autotune.timing.Stopwatch.seconds", lambda self, *asked: calls.append(asked) or 1.0)
+    monkeypatch.setattr("export.autotune.timing.Timer.seconds", lambda self, *asked: calls.append(asked) or 1.0)
 
-    tune(network, Numbers(products="dynamic int8"), Workload((5, 9), 65), num_cores=2, beside=[Numbers()])
+    autotune(
+        network,
+        GraphPrecision(matmul="dynamic int8"),
+        Workload((5, 9), 65),
+        num_cores=2,
+        compare_with=[GraphPrecision()],
+    )
 
-    numbers = [asked[1].name for asked in calls if len(asked) > 1]
-    assert numbers.count("fp32") == numbers.count("dynamic int8") == ROUNDS
+    names = [asked[1].name for asked in calls if len(asked) > 1]
+    assert names.count("fp32") == names.count("dynamic int8") == MIN_ROUNDS
 
 
 def test_the_best_so_far_is_tried_to_the_end(network, monkeypatch):
     """However many combinations there are of what was nearly as fast."""
     speed = {
         "attention": {
-            "products": 0.99,
-            "joint products": 0.98,
+            "MatMul": 0.99,
+            "fused-QKV MatMul": 0.98,
             "MultiHeadAttention": 0.9,
-            "joint MultiHeadAttention": 0.98,
+            "fused-QKV MultiHeadAttention": 0.98,
         },
         "skip_layer_norm": {True: 0.5},
         "embed_layer_norm": {True: 0.5},
@@ -161,18 +174,18 @@ def test_the_best_so_far_is_tried_to_the_end(network, monkeypatch):
         "max_batch_tokens": {1: 0.5, 128: 0.9, 256: 0.99, 1024: 0.98},
         "num_threads": {2: 0.5},
     }
-    monkeypatch.setattr("export.autotune.timing.Stopwatch.seconds", seconds_at(speed))
+    monkeypatch.setattr("export.autotune.timing.Timer.seconds", seconds_at(speed))
 
-    _, trials = tune(network, Numbers(), Workload((5, 9), 65), num_cores=2)
+    _, trials = autotune(network, GraphPrecision(), Workload((5, 9), 65), num_cores=2)
 
-    fastest = default_choice().changed("max_batch_tokens", 512).execution
-    best = Choice(Form(attention="Attention", bias_gelu=True), fastest)
-    assert fastest_together(trials) == best.changes(default_choice())
+    fastest = default_configuration().with_value("max_batch_tokens", 512).execution
+    best = Configuration(GraphVariant(attention="Attention", bias_gelu=True), fastest)
+    assert fastest_together(trials) == best.describe(default_configuration())
 
 
 def test_really_tuned_graphs_are_served_as_chosen(checkpoints, tmp_path, random_batch):
     """Whatever wins, the graph computes what PyTorch does, and its manifest says how to run it."""
-    model = export_checkpoint(checkpoints["spans"], tmp_path / "spans/1", Wishes(), settings=SETTINGS["spans"])
+    model = export_checkpoint(checkpoints["spans"], tmp_path / "spans/1", ExportConfig(), settings=SETTINGS["spans"])
     untuned = export_checkpoint(checkpoints["spans"], tmp_path / "spans/2", UNTUNED, settings=SETTINGS["spans"])
 
     arrays = random_batch(3, 20)
@@ -186,12 +199,12 @@ def test_really_tuned_graphs_are_served_as_chosen(checkpoints, tmp_path, random_
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
 def test_model_directory_is_tuned_again(precision, checkpoints, tmp_path, random_batch):
     """It stays the same model, with its numbers, and the digests are those of the new files."""
-    wishes = Wishes(precision=precision, tune=False)
-    before = export_checkpoint(checkpoints["masked-lm"], tmp_path / "lm/1", wishes, task="masked-lm")
+    config = ExportConfig(precision=precision, tune=False)
+    before = export_checkpoint(checkpoints["masked-lm"], tmp_path / "lm/1", config, task="masked-lm")
     arrays = random_batch(2, 9)
     expected = ort_run(before.model_path)(arrays)["logits"]
 
-    trials = retune(before.path, Workload(typical_lengths(8, 32), 65))
+    trials = tune_model_directory(before.path, Workload(typical_lengths(8, 32), 65))
 
     after = read_model_directory(before.path)
     assert trials
@@ -211,20 +224,20 @@ def test_directories_of_others_are_refused(exported, tmp_path):
     del values["provenance"]["graph"]
     manifest.write_text(json.dumps(values))
 
-    with pytest.raises(ValueError, match="was exported by another version; export the model again"):
-        retune(directory, Workload((5,), 65))
+    with pytest.raises(ValueError, match="another version wrote them; export the model again"):
+        tune_model_directory(directory, Workload((5,), 65))
 
 
 def test_edited_options_are_not_lost(exported, tmp_path):
-    """What a choice would put in their place is told, and nothing is changed."""
+    """What a configuration would put in their place is told, and nothing is changed."""
     directory = shutil.copytree(exported["embedding"].path, tmp_path / "plain/1")
     manifest = directory / "manifest.json"
     values = json.loads(manifest.read_text())
     values["execution"]["provider_options"] = {"device_id": "1"}
     manifest.write_text(json.dumps(values))
 
-    with pytest.raises(ValueError, match=r"provider_options. of manifest.json were edited.*put back \{\}, tune"):
-        retune(directory, Workload((5,), 65))
+    with pytest.raises(ValueError, match=r"provider_options. in manifest.json were edited.*set them to \{\}, tune"):
+        tune_model_directory(directory, Workload((5,), 65))
 
     assert json.loads(manifest.read_text()) == values
 
@@ -261,11 +274,11 @@ def test_errors_of_callers_are_raised():
 
 def test_tensorrt_keeps_to_operators_of_onnx():
     """Whatever else is tried with it."""
-    choice = default_choice().changed("attention", "Attention").changed("provider", TENSORRT)
+    configuration = default_configuration().with_value("attention", "Attention").with_value("provider", TENSORRT)
 
-    assert choice.form.standard
-    assert choice.changed("attention", "MultiHeadAttention").form.standard
-    assert choice.changed("bias_gelu", True).form.standard
+    assert configuration.variant.standard
+    assert configuration.with_value("attention", "MultiHeadAttention").variant.standard
+    assert configuration.with_value("bias_gelu", True).variant.standard
 
 
 @pytest.mark.parametrize(
@@ -279,7 +292,7 @@ def test_new_graphs_give_the_old_numbers(change, refused, exported):
     def after(arrays):
         return {name: change(value) for name, value in before(arrays).items()}
 
-    with pytest.raises(ValueError, match="`logits` changes by") if refused else nullcontext():
+    with pytest.raises(ValueError, match="changed the output `logits` by") if refused else nullcontext():
         check_same(task, before, after, MAX_CHANGE["int8"])
 
 
@@ -307,8 +320,8 @@ def test_losers_run_no_more():
         return seconds
 
     times = {"a": 1.0, "b": 1.2, "c": 1.05}
-    found = race({name: partial(measure, name, seconds) for name, seconds in times.items()}, 5, lost=1.1)
-    alone = race({name: partial(measure, name, times[name]) for name in "ab"}, 5, lost=1.1)
+    found = race({name: partial(measure, name, seconds) for name, seconds in times.items()}, 5, max_slowdown=1.1)
+    alone = race({name: partial(measure, name, times[name]) for name in "ab"}, 5, max_slowdown=1.1)
 
     assert "".join(order) == "abcabcabcacac" + "ababab"
     assert found == {"a": [1.0] * 5, "b": [1.2] * 3, "c": [1.05] * 5}
@@ -372,7 +385,7 @@ def test_command_tunes(exported, tmp_path, monkeypatch, capsys):
     main()
 
     out = capsys.readouterr().out
-    length = read_model_directory(directory).manifest.provenance["graph"]["tried"][-1]["mean_length"]
+    length = read_model_directory(directory).manifest.provenance["graph"]["trials"][-1]["mean_length"]
     assert f"on sequences of {length:.0f} tokens on average" in (directory / "report.html").read_text()
-    assert "attention: products" in out
+    assert "attention: MatMul" in out
     assert f"model directory -> {Path(directory)}" in out

@@ -1,4 +1,4 @@
-"""Ranges of activations are those with the least squared error."""
+"""Calibrated ranges of activations minimise the squared error."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from export.calibrate import NUM_BINS, SHARES, Histogram, calibrate
+from export.calibrate import FRACTIONS, NUM_BINS, Histogram, calibrate
 from export.evaluation_set import random_ids
 from export.network import Range
 from export.source import read_source
@@ -16,21 +16,21 @@ from export.source import read_source
 FLOATS = st.floats(-1e4, 1e4, width=32)
 
 
-def squared_error(x, known):
-    integers = np.clip(np.round(x / known.scale) + known.zero_point, 0, 255)
-    return float((((integers - known.zero_point) * known.scale - x) ** 2).sum())
+def squared_error(x, item):
+    integers = np.clip(np.round(x / item.scale) + item.zero_point, 0, 255)
+    return float((((integers - item.zero_point) * item.scale - x) ** 2).sum())
 
 
 def histogram_of(parts):
     histogram = Histogram()
     for part in parts:
-        histogram.count(torch.tensor(part, dtype=torch.float32))
+        histogram.add(torch.tensor(part, dtype=torch.float32))
     return histogram
 
 
 @given(st.lists(st.lists(FLOATS, min_size=1, max_size=20), min_size=1, max_size=6))
 def test_all_values_are_counted_however_they_grow(parts):
-    """Bins that had to double hold what they held; the ends are exact."""
+    """Doubling the bins keeps their counts; the ends are exact."""
     parts = [[1.0], *parts]
     histogram = histogram_of(parts)
 
@@ -43,21 +43,21 @@ def test_all_values_are_counted_however_they_grow(parts):
 
 
 def test_outliers_do_not_take_all_steps():
-    """The best of the ranges that are tried is found, as values themselves say."""
+    """The chosen range has the least error on the values themselves."""
     values = np.random.default_rng(0).normal(size=20_000).astype(np.float32)
     values[:3] = (9, -8, 7.5)
 
     found = histogram_of(np.split(values, 10)).best_range()
 
     low, high = values.min(), values.max()
-    tried = [Range.between(share * low, share * high) for share in SHARES]
+    tried = [Range.between(fraction * low, fraction * high) for fraction in FRACTIONS]
     assert squared_error(values, found) <= 1.001 * min(squared_error(values, item) for item in tried)
     assert found.scale < Range.between(low, high).scale
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
 def test_ranges_are_those_of_what_the_graph_computes(pooling, checkpoints):
-    """Where [CLS] alone is read, the last layer needs the other tokens for keys and values only."""
+    """If only [CLS] is read, the last layer uses the other tokens for keys and values only."""
     source = read_source(checkpoints["plain"], settings={"pooling": pooling})
     model, task, features = source.load_model(), source.task, random_ids(source.task).features
     kinds = ("qkv", "attention_output", "intermediate", "output")
@@ -66,7 +66,7 @@ def test_ranges_are_those_of_what_the_graph_computes(pooling, checkpoints):
     def watch(name):
         is_of_cls = pooling == "cls" and name.startswith("bert.layers.1.") and not name.endswith("qkv")
         model.get_submodule(name).register_forward_pre_hook(
-            lambda module, inputs: seen[name].count(inputs[0][:, :1] if is_of_cls else inputs[0])
+            lambda module, inputs: seen[name].add(inputs[0][:, :1] if is_of_cls else inputs[0])
         )
 
     for name in seen:
@@ -78,11 +78,11 @@ def test_ranges_are_those_of_what_the_graph_computes(pooling, checkpoints):
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), 3e38])
 def test_what_overflows_is_refused(value):
-    """In one line that gives the values."""
-    with pytest.raises(ValueError, match=r"activations reach from .* to .*, which leaves int8 no range"):
+    """The error states the values."""
+    with pytest.raises(ValueError, match=r"activations overflow int8 quantisation: .* to .*; train the model again"):
         histogram_of([[1.0], [value, 0.0]])
 
 
 def test_nothing_but_zeros_has_a_range():
-    """A neuron that is never active, for one."""
+    """A neuron can be inactive on all texts."""
     assert histogram_of([[0.0, 0.0]]).best_range() == Range(1.0, 0)

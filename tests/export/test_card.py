@@ -1,4 +1,4 @@
-"""The model card of a model directory, whose code runs as it stands and says what the task says."""
+"""The code in a model card runs as it stands and gives the task's predictions."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from export import Limits, Wishes, export_checkpoint, html_report, ort_run
-from export.autotune.model_directory import retune
+from export import ExportConfig, QualityLimits, export_checkpoint, html_report, ort_run
+from export.autotune.model_directory import tune_model_directory
 from export.autotune.workload import Workload
 from export.card import render
-from export.data import Data
-from export.reporter import Stages
+from export.evaluation_set import ExportData
+from export.reporter import Reporter
 from export.targets import TARGETS
 from tasks import TASKS
 from tasks.batching import predict
@@ -47,7 +47,7 @@ EXAMPLES = {
     "tagging": [TaggingExample(("A", "text", "with", "names", "."))],
     "spans": [SpanExample("A question?", "A text that answers it.")],
 }
-"""What the snippets are about, by task."""
+"""Inputs of the snippets, by task."""
 
 
 def text_of(model):
@@ -55,13 +55,13 @@ def text_of(model):
 
 
 def snippet(model, library):
-    """The code of a card that imports a library, for the folder where it lies."""
+    """Return the code block that imports a library, with the model's path filled in."""
     (code,) = (item for item in re.findall("```python\n(.*?)```", text_of(model), re.DOTALL) if library in item)
     return code.replace("path/to/this/folder", str(model.path))
 
 
 def run(code):
-    """What code prints."""
+    """Run code and return what it prints."""
     printed = []
     exec(code, {"print": printed.append})
     (found,) = printed
@@ -69,7 +69,7 @@ def run(code):
 
 
 def expected(task, model):
-    """What the task says to the example of the card, as the card's code prints it."""
+    """Return the task's prediction for the card's example, in the format that the card's code prints."""
     known_task = model.load_task()
     predictions = predict(known_task, EXAMPLES[task], ort_run(model.model_path))
     return {
@@ -85,7 +85,7 @@ def expected(task, model):
 
 @pytest.mark.parametrize("task", sorted(EXAMPLES))
 def test_onnxruntime_alone_says_what_the_task_says(task, exported):
-    """From text to result, with nothing of ours."""
+    """The snippet needs nothing of Bertline."""
     found = run(snippet(exported[task], "InferenceSession"))
 
     if task == "tagging":  # the first piece of each word
@@ -98,7 +98,7 @@ def test_onnxruntime_alone_says_what_the_task_says(task, exported):
 
 @pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
 def test_providers_are_told_what_the_server_tells_them(target, exported):
-    """OpenVINO and CUDA compute other numbers by themselves."""
+    """Without these options, OpenVINO and CUDA compute in lower precision."""
     manifest = replace(exported["embedding"].manifest, execution=target.execution)
 
     (providers,) = re.findall("    providers=(.*),\n", render(manifest, 1))
@@ -107,26 +107,26 @@ def test_providers_are_told_what_the_server_tells_them(target, exported):
     assert ast.literal_eval(providers) == [(target.provider, options) if options else target.provider]
 
 
-def test_parts_in_floats_are_named(exported):
-    """On the card and on the page."""
+def test_layers_in_fp32_are_named(exported):
+    """Card and report list them."""
     manifest = exported["embedding"].manifest
     graph = manifest.provenance["graph"]
-    numbers = graph["numbers"] | {"fp32_layers": ["bert.layers.1.output"]}
-    mixed = replace(manifest, provenance={**manifest.provenance, "graph": graph | {"numbers": numbers}})
+    precision = graph["precision"] | {"fp32_layers": ["bert.layers.1.output"]}
+    mixed = replace(manifest, provenance={**manifest.provenance, "graph": graph | {"precision": precision}})
 
-    assert "| parts in fp32 | `bert.layers.1.output` |" in render(mixed, 1)
+    assert "| layers in fp32 | `bert.layers.1.output` |" in render(mixed, 1)
     assert "bert.layers.1.output" in html_report.render(mixed, 1)
 
 
 def test_every_task_has_a_card():
-    """That is run here."""
+    """The tests here run each of them."""
     assert EXAMPLES.keys() == TASKS.keys()
 
 
 @pytest.mark.parametrize("unanswerable", [True, False])
 @pytest.mark.parametrize("null_threshold", [-100.0, 100.0])
 def test_answers_are_left_out_as_the_task_leaves_them_out(unanswerable, null_threshold, tmp_path, checkpoints):
-    """Where the network knows questions without an answer."""
+    """The snippet applies the threshold for unanswerable questions."""
     settings = SETTINGS["spans"] | {"unanswerable": unanswerable, "null_threshold": null_threshold}
     model = export_checkpoint(checkpoints["spans"], tmp_path / "spans/1", UNTUNED, settings=settings)
 
@@ -138,7 +138,7 @@ def test_answers_are_left_out_as_the_task_leaves_them_out(unanswerable, null_thr
 
 @pytest.mark.filterwarnings("ignore")
 def test_other_libraries_run_the_snippets(exported):
-    """Optimum the graph, sentence-transformers the vectors."""
+    """Optimum runs all graphs, sentence-transformers the embeddings."""
     pytest.importorskip("optimum.onnxruntime")
     pytest.importorskip("sentence_transformers")
 
@@ -156,12 +156,12 @@ def test_other_libraries_run_the_snippets(exported):
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("name", "library"), [("plain", "sentence_transformers"), ("regression", "optimum")])
 def test_other_libraries_add_integers_exactly(name, library, tmp_path, checkpoints):
-    """As the server does, and ONNX Runtime alone: they give the same numbers, on every CPU."""
+    """Server, ONNX Runtime alone and other libraries give the same outputs on every CPU."""
     pytest.importorskip("optimum.onnxruntime")
     pytest.importorskip("sentence_transformers")
-    wishes = Wishes(precision="int8", tune=False, limits=Limits(min_cosine=0))
+    config = ExportConfig(precision="int8", tune=False, limits=QualityLimits(min_cosine=0))
 
-    model = export_checkpoint(checkpoints[name], tmp_path / "n/1", wishes)
+    model = export_checkpoint(checkpoints[name], tmp_path / "n/1", config)
 
     code = snippet(model, library)
     assert '("session.x64quantprecision", "1")' in code
@@ -170,7 +170,7 @@ def test_other_libraries_add_integers_exactly(name, library, tmp_path, checkpoin
 
 
 def test_the_client_snippets_ask_a_server(exported, tmp_path):
-    """They stand on the cards of all tasks, and give what the task says."""
+    """Every card has one, and it prints the task's prediction."""
     served = {task for task in EXAMPLES if "from bertline" in text_of(exported[task])}
     for task in served:
         path = exported[task].path
@@ -190,16 +190,16 @@ def test_the_client_snippets_ask_a_server(exported, tmp_path):
 
 
 def test_pairs_of_dev_tell_that_a_foreign_network_takes_pairs(tmp_path, checkpoints):
-    """Nothing else does."""
+    """There is no other sign."""
     (dev := tmp_path / "dev.tsv").write_text("text\ttext_pair\tlabel\nthe cat\ta\tnews\n")
 
-    model = export_checkpoint(checkpoints["classification"], tmp_path / "n/1", UNTUNED, data=Data(dev=(dev,)))
+    model = export_checkpoint(checkpoints["classification"], tmp_path / "n/1", UNTUNED, data=ExportData(dev=(dev,)))
 
     assert '"text_pair": "Its pair."' in text_of(model)
 
 
 def test_cards_of_pairs_ask_about_pairs(tmp_path, checkpoints):
-    """Where the network was trained on them; and they say what training scored."""
+    """A network trained on pairs gets examples with pairs, and the scores of its training."""
     settings = ClassificationSettings(max_seq_length=16, labels=("sports", "weather", "news"))
     scores = {"dev": {"accuracy": 0.75}, "majority label": {"accuracy": 0.5}}
     card = TaskCard(task="classification", settings=settings, scores=scores, provenance={"text_pairs": True})
@@ -216,18 +216,17 @@ def test_cards_of_pairs_ask_about_pairs(tmp_path, checkpoints):
 
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
 def test_the_card_says_how_good_the_graph_is_on_what(precision, tmp_path, checkpoints):
-    """Scores of PyTorch and of all numbers that were tried side by side; the data by name and digest, whatever the
-    names."""
+    """The card shows the scores of PyTorch and of all precisions tried, and name and digest of the data."""
     files = {}
     for name, text in {"dev": "the cat\tnews", "other": "the bakery\tsports", "train": "going home\tnews"}.items():
         files[name] = tmp_path / name / "data.tsv"
         files[name].parent.mkdir()
         files[name].write_text(f"text\tlabel\n{text}\n")
     dev, other, train = files.values()
-    wishes = Wishes(precision=precision, tune=False, limits=Limits(max_drop=100))
+    config = ExportConfig(precision=precision, tune=False, limits=QualityLimits(max_drop=100))
 
     model = export_checkpoint(
-        checkpoints["classification"], tmp_path / "news/1", wishes, data=Data(dev=(dev, other), train=(train,))
+        checkpoints["classification"], tmp_path / "news/1", config, data=ExportData(dev=(dev, other), train=(train,))
     )
 
     text, record = text_of(model), model.manifest.provenance["data"]
@@ -238,8 +237,8 @@ def test_the_card_says_how_good_the_graph_is_on_what(precision, tmp_path, checkp
     assert "language" not in metadata
     assert "| PyTorch | " in text
     assert ("| static int8 (this graph) | " if precision == "int8" else "| fp32 (this graph) | ") in text
-    assert record["judged_on"] == {
-        "what": "2 examples of dev/data.tsv, other/data.tsv",
+    assert record["evaluated_on"] == {
+        "description": "2 examples of dev/data.tsv, other/data.tsv",
         "files": {"dev/data.tsv": sha256(dev), "other/data.tsv": sha256(other)},
     }
     assert ("calibrated_on" in record) == (precision == "int8")
@@ -259,7 +258,7 @@ def test_the_card_says_how_good_the_graph_is_on_what(precision, tmp_path, checkp
     ],
 )
 def test_the_card_says_what_the_scores_of_its_tables_are(of_training, unit, exported):
-    """Those of the graph and those of the training, and no others."""
+    """The legend covers the scores of both tables and no others."""
     manifest = exported["embedding"].manifest
     quality = {
         name: {**found, "scores": {"spearman": 0.5, "pearson": 0.5, "alignment_loss": 0.2, "uniformity_loss": -2.0}}
@@ -268,19 +267,19 @@ def test_the_card_says_what_the_scores_of_its_tables_are(of_training, unit, expo
 
     text = render(replace(manifest, scores={**manifest.scores, "quality": quality, "checkpoint": of_training}), 1)
 
-    assert f"{unit} Cosines are" in text
+    assert f"{unit} Cosines compare" in text
 
 
 def test_the_card_stays_true_when_the_directory_is_tuned(tmp_path, exported):
-    """It says what was tried, and how to load the new graph."""
+    """It states the number of trials, and loads the new graph."""
     directory = shutil.copytree(exported["embedding"].path, tmp_path / "plain/1")
     before = (directory / CARD_FILE).read_text()
 
-    trials = retune(directory, Workload((3, 9), 65))
+    trials = tune_model_directory(directory, Workload((3, 9), 65))
 
     after = read_model_directory(directory)
-    assert "what is often fast" in before
-    assert f"were chosen by {len(trials)} trials" in text_of(after).replace("\n", " ")
+    assert "execution settings are defaults" in before
+    assert f"in {len(trials)} trials" in text_of(after).replace("\n", " ")
     assert text_of(after) == with_notes(render(after.manifest, after.model_path.stat().st_size), "")
     np.testing.assert_allclose(
         run(snippet(after, "InferenceSession")), expected("embedding", exported["embedding"]), atol=1e-4
@@ -288,21 +287,21 @@ def test_the_card_stays_true_when_the_directory_is_tuned(tmp_path, exported):
 
 
 def test_notes_in_the_card_stay_when_the_rest_is_written_anew(tmp_path, exported, checkpoints):
-    """What people know of the data, no command does."""
+    """Users write notes about the data, which no command knows."""
     directory = shutil.copytree(exported["embedding"].path, tmp_path / "plain/1")
-    card, notes, said = directory / CARD_FILE, "## Licence\n\nCC0, says *Müller*.", []
+    card, notes, lines = directory / CARD_FILE, "## Licence\n\nCC0, says *Müller*.", []
     card.write_text(with_notes(card.read_text(), notes))
 
-    retune(directory, Workload((3, 9), 65))
+    tune_model_directory(directory, Workload((3, 9), 65))
     tuned = card.read_text()
-    export_checkpoint(checkpoints["plain"], directory, UNTUNED, replace=True, stages=Stages(said.append))
+    export_checkpoint(checkpoints["plain"], directory, UNTUNED, replace=True, reporter=Reporter(lines.append))
     exported_again = card.read_text()
 
     for text in (tuned, exported_again):
         assert text.endswith(f"-->\n\n{notes}\n")
         assert text.count("<!--") == 1
     assert tuned != exported_again
-    assert any("are kept" in line for line in said)
+    assert any("keeping the notes" in line for line in lines)
 
 
 def test_a_card_that_cannot_be_read_is_named_before_the_work(tmp_path, exported):
@@ -310,15 +309,15 @@ def test_a_card_that_cannot_be_read_is_named_before_the_work(tmp_path, exported)
     (directory / CARD_FILE).write_bytes(b"\xff")
 
     with pytest.raises(ValueError, match=r"README.md` is not UTF-8, so that its notes cannot be kept"):
-        retune(directory, Workload((3, 9), 65))
+        tune_model_directory(directory, Workload((3, 9), 65))
 
 
 @given(st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs"))).filter(str.strip))
 def test_whatever_labels_are_the_card_is_markdown_and_python(exported, label):
-    """Names of labels and files come from the user."""
+    """Users choose the names of labels and files."""
     manifest = exported["classification"].manifest
     settings = ClassificationSettings(labels=(label, label + "2", label + "3"))
-    data = {"judged_on": {"what": "some", "files": {label: "0" * 64}}}
+    data = {"evaluated_on": {"description": "some", "files": {label: "0" * 64}}}
 
     text = render(replace(manifest, settings=settings, provenance={**manifest.provenance, "data": data}), 1)
 

@@ -15,14 +15,14 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from export import Limits, Wishes, export_checkpoint, ort_run
+from export import ExportConfig, QualityLimits, export_checkpoint, ort_run
 from export.__main__ import main
-from export.choice import default_choice
-from export.data import Data
+from export.evaluation_set import ExportData
 from export.parity import ParityError
 from export.quality_gate import QualityError
-from export.reporter import Stages
+from export.reporter import Reporter
 from export.source import read_source
+from export.targets import default_configuration
 from tasks.classification import ClassificationSettings
 from tasks.files import sha256
 from tasks.model_directory import read_model_directory
@@ -33,8 +33,8 @@ from training.data.columns import Columns
 from training.task_card import TaskCard
 from training.weights import checkpoint_digest
 
-UNTUNED = Wishes(tune=False)
-IMPOSSIBLE = Wishes(tune=False, limits=Limits(atol=1e-12))
+UNTUNED = ExportConfig(tune=False)
+IMPOSSIBLE = ExportConfig(tune=False, limits=QualityLimits(atol=1e-12))
 
 
 def names(directory):
@@ -175,8 +175,8 @@ def test_data_of_training_are_for_its_task_only(tmp_path, checkpoints):
     labels = export_checkpoint(tmp_path / "ours", tmp_path / "news/1", UNTUNED)
     vectors = export_checkpoint(tmp_path / "ours", tmp_path / "vectors/1", UNTUNED, task="embedding")
 
-    assert labels.manifest.scores["judged_on"] == "2 examples of dev.tsv"
-    assert vectors.manifest.scores["judged_on"] == "64 random sequences"
+    assert labels.manifest.scores["evaluated_on"] == "2 examples of dev.tsv"
+    assert vectors.manifest.scores["evaluated_on"] == "64 random sequences"
 
 
 def ours(path, checkpoint, **recipe):
@@ -224,16 +224,16 @@ def test_dev_alone_takes_ranges_from_the_data_of_training(task, tmp_path, checkp
     checkpoint = ours(
         tmp_path / "ours", checkpoints["classification"], train=[str(train)], columns={"text": "sentence"}
     )
-    wishes, said = Wishes(precision="int8", tune=False, limits=Limits(max_drop=200, min_cosine=0.9)), []
+    config, lines = ExportConfig(precision="int8", tune=False, limits=QualityLimits(max_drop=200, min_cosine=0.9)), []
 
     model = export_checkpoint(
-        checkpoint, tmp_path / "m/1", wishes, task=task, data=Data(dev=(dev,)), stages=Stages(said.append)
+        checkpoint, tmp_path / "m/1", config, task=task, data=ExportData(dev=(dev,)), reporter=Reporter(lines.append)
     )
 
-    found = model.manifest.provenance["graph"]["numbers"]["products"]
+    found = model.manifest.provenance["graph"]["precision"]["matmul"]
     assert found == ("static int8" if task == "classification" else "dynamic int8")
-    assert ("ranges from train.tsv" in said) == (task == "classification")
-    assert ("no --train: dynamic ranges only, results depend on the batch" in said) == (task == "embedding")
+    assert ("calibrated on train.tsv" in lines) == (task == "classification")
+    assert ("no --train: dynamic int8 only, outputs depend on the batch" in lines) == (task == "embedding")
 
 
 def test_train_alone_is_judged_on_the_dev_data_of_training(tmp_path, checkpoints):
@@ -247,23 +247,23 @@ def test_train_alone_is_judged_on_the_dev_data_of_training(tmp_path, checkpoints
         dev=[str(dev), "lost.tsv"],
         columns={"text": "sentence"},
     )
-    wishes, said = Wishes(precision="int8", tune=False, limits=Limits(max_drop=200, min_cosine=0.9)), []
-    data = Data(train=(train,), columns=Columns(text="words"))
+    config, lines = ExportConfig(precision="int8", tune=False, limits=QualityLimits(max_drop=200, min_cosine=0.9)), []
+    data = ExportData(train=(train,), columns=Columns(text="words"))
 
-    model = export_checkpoint(checkpoint, tmp_path / "m/1", wishes, data=data, stages=Stages(said.append))
+    model = export_checkpoint(checkpoint, tmp_path / "m/1", config, data=data, reporter=Reporter(lines.append))
 
-    assert model.manifest.scores["judged_on"] == "2 examples of dev.tsv"
-    assert "ranges from other.tsv" in said
-    assert "data of the training that are not found from here: lost.tsv; --dev and --train say where" in said
+    assert model.manifest.scores["evaluated_on"] == "2 examples of dev.tsv"
+    assert "calibrated on other.tsv" in lines
+    assert "training data not found: lost.tsv; give --dev and --train" in lines
 
 
 @pytest.mark.parametrize(
     ("count", "judged", "options"),
     [
-        (39, "39 texts, which gave the ranges, too", {}),
-        (50, "25 texts, ranges from 25 others", {}),
-        (50, "3 of the 25 texts, ranges from 25 others", {"max_examples": 3}),
-        (50, "40 texts, ranges from 10 others", {"num_calibration": 10}),
+        (39, "39 texts, also used to calibrate", {}),
+        (50, "25 texts, calibrated on 25 others", {}),
+        (50, "3 of the 25 texts, calibrated on 25 others", {"max_examples": 3}),
+        (50, "40 texts, calibrated on 10 others", {"num_calibration": 10}),
     ],
 )
 def test_other_texts_judge_than_give_ranges(count, judged, options, tmp_path, checkpoints):
@@ -271,38 +271,38 @@ def test_other_texts_judge_than_give_ranges(count, judged, options, tmp_path, ch
     (tmp_path / "texts.txt").write_text(
         "".join(f"{chr(97 + number % 26)} cat{'s' * (number > 25)}\n" for number in range(count))
     )
-    data, task = Data(texts=tmp_path / "texts.txt", **options), read_source(checkpoints["plain"]).task
+    data, task = ExportData(texts=tmp_path / "texts.txt", **options), read_source(checkpoints["plain"]).task
 
-    evidence, sequences, remark = data.with_ranges(task)
+    evaluation_set, sequences, remark = data.with_calibration(task)
 
-    assert evidence.name == judged
-    assert len(evidence.examples) == int(judged.split()[0])
+    assert evaluation_set.name == judged
+    assert len(evaluation_set.examples) == int(judged.split()[0])
     assert len(sequences) == (count if count < 40 else int(judged.split()[-2]))
     used = {tuple(features.input_ids) for features in sequences}
-    assert (count >= 40) == used.isdisjoint(tuple(features.input_ids) for features in evidence.features)
+    assert (count >= 40) == used.isdisjoint(tuple(features.input_ids) for features in evaluation_set.features)
     assert ("give some hundred" in remark) == (count < 40)
 
 
 def test_ranges_and_judgement_see_both_kinds_of_lines_that_alternate(tmp_path, checkpoints):
     """A file may hold a question in every first line of two, and its answer in every second."""
     (tmp_path / "texts.txt").write_text("the cat\nthe cat sat on the mat\n" * 50)
-    data = Data(texts=tmp_path / "texts.txt", num_calibration=50)
+    data = ExportData(texts=tmp_path / "texts.txt", num_calibration=50)
 
-    evidence, sequences, _ = data.with_ranges(read_source(checkpoints["plain"]).task)
+    evaluation_set, sequences, _ = data.with_calibration(read_source(checkpoints["plain"]).task)
 
     assert len({len(features) for features in sequences}) == 2
-    assert len({len(features) for features in evidence.features}) == 2
+    assert len({len(features) for features in evaluation_set.features}) == 2
 
 
 def test_examples_that_were_left_out_are_told_of(tmp_path, checkpoints):
     """A thousand are judged, as a rule."""
     (tmp_path / "dev.tsv").write_text("text\tlabel\n" + "the cat\tnews\n" * 5)
 
-    evidence = Data(dev=(tmp_path / "dev.tsv",), max_examples=3).evidence(
+    evaluation_set = ExportData(dev=(tmp_path / "dev.tsv",), max_examples=3).evaluation_set(
         read_source(checkpoints["classification"]).task
     )
 
-    assert evidence.name == "3 of the 5 examples of dev.tsv"
+    assert evaluation_set.name == "3 of the 5 examples of dev.tsv"
 
 
 def test_the_score_that_counts_may_be_named(tmp_path, checkpoints):
@@ -312,11 +312,13 @@ def test_the_score_that_counts_may_be_named(tmp_path, checkpoints):
     (tmp_path / "dev.tsv").write_text("text\tlabel\n" + "".join(f"the cat\t{label}\n" for label in labels))
     predictions = [SimpleNamespace(label=labels[0])] * 2
 
-    named, unknown = (Data(dev=(tmp_path / "dev.tsv",), metric=name).evidence(task) for name in ("matthews", "rouge"))
+    named, unknown = (
+        ExportData(dev=(tmp_path / "dev.tsv",), metric=name).evaluation_set(task) for name in ("matthews", "rouge")
+    )
     scores = named.score(predictions)
     assert next(iter(scores)) == "matthews"
     assert scores == task.score(named.examples, predictions)
-    with pytest.raises(ValueError, match="unknown --metric `rouge`; it is one of: accuracy, macro_f1, matthews"):
+    with pytest.raises(ValueError, match=r"unknown --metric `rouge` \(one of: accuracy, macro_f1, matthews"):
         unknown.score(predictions)
 
 
@@ -326,48 +328,49 @@ def test_masked_words_are_all_among_what_the_model_reads(max_seq_length, tmp_pat
     (tmp_path / "dev.txt").write_text("the a b the c.\n" * 40)
     task = read_source(checkpoints["masked-lm"], task="masked-lm", settings={"max_seq_length": max_seq_length}).task
 
-    evidence = Data(dev=(tmp_path / "dev.txt",)).evidence(task)
+    evaluation_set = ExportData(dev=(tmp_path / "dev.txt",)).evaluation_set(task)
 
     masked = [
-        sum(int((item.input_ids == task.tokenizer.mask_id).sum()) for item in items) for items in evidence.windows
+        sum(int((item.input_ids == task.tokenizer.mask_id).sum()) for item in items) for items in evaluation_set.windows
     ]
-    assert masked == [len(example.tokens) for example in evidence.examples]
+    assert masked == [len(example.tokens) for example in evaluation_set.examples]
 
 
 @pytest.mark.parametrize("task", ["embedding", "classification", "tagging", "multiple-choice", "spans", "masked-lm"])
-@pytest.mark.parametrize("products", ["static int8", "dynamic int8"])
-def test_int8_is_close_and_its_quality_is_recorded(tmp_path, task, products, checkpoints, texts):
-    """The products are of integers, and the manifest says what that cost."""
+@pytest.mark.parametrize("matmul", ["static int8", "dynamic int8"])
+def test_int8_is_close_and_its_quality_is_recorded(tmp_path, task, matmul, checkpoints, texts):
+    """The matmul are of integers, and the manifest says what that cost."""
     (tmp_path / "texts.txt").write_text("\n".join(texts) + "\n")
     checkpoint = checkpoints["plain" if task == "embedding" else task]
-    data = Data(texts=tmp_path / "texts.txt") if products == "static int8" else Data()
-    wishes = Wishes(precision="int8", tune=False, limits=Limits(min_cosine=0.97))
+    data = ExportData(texts=tmp_path / "texts.txt") if matmul == "static int8" else ExportData()
+    config = ExportConfig(precision="int8", tune=False, limits=QualityLimits(min_cosine=0.97))
 
     model = export_checkpoint(
-        checkpoint, tmp_path / "small/2", wishes, task=task, settings=SETTINGS.get(task), data=data
+        checkpoint, tmp_path / "small/2", config, task=task, settings=SETTINGS.get(task), data=data
     )
 
     kinds = {node.op_type for node in onnx.load(model.model_path).graph.node}
-    quality = model.manifest.scores["quality"][products]
+    quality = model.manifest.scores["quality"][matmul]
     assert "MatMulIntegerToFloat" in kinds
-    assert ("DynamicQuantizeLinear" in kinds) == (products == "dynamic int8")
+    assert ("DynamicQuantizeLinear" in kinds) == (matmul == "dynamic int8")
     assert model.manifest.precision == "int8"
     assert 0.97 <= quality["mean_cosine"] < 1
     assert quality["min_cosine"] <= quality["mean_cosine"]
-    assert model.manifest.scores["judged_on"] == (
-        "4 texts, which gave the ranges, too" if products == "static int8" else "64 random sequences"
+    assert model.manifest.scores["evaluated_on"] == (
+        "4 texts, also used to calibrate" if matmul == "static int8" else "64 random sequences"
     )
-    assert model.manifest.provenance["graph"]["numbers"]["products"] == products
+    assert model.manifest.provenance["graph"]["precision"]["matmul"] == matmul
 
 
 def test_int8_graph_below_the_limit_is_refused(tmp_path, checkpoints):
     """Quality is a gate, not a note: examples and layers are named."""
-    wishes = Wishes(precision="int8", tune=False, limits=Limits(min_cosine=0.9999999))
+    config = ExportConfig(precision="int8", tune=False, limits=QualityLimits(min_cosine=0.9999999))
 
     with pytest.raises(
-        QualityError, match=r"mean cosine .* most to blame: bert\.layers\..* \(give --train or --texts.*; or --mixed"
+        QualityError,
+        match=r"mean cosine .* most sensitive layers: bert\.layers\..* \(give --train or --texts.*; or --mixed",
     ):
-        export_checkpoint(checkpoints["plain"], tmp_path / "small/1", wishes)
+        export_checkpoint(checkpoints["plain"], tmp_path / "small/1", config)
 
     assert names(tmp_path / "small") == []
 
@@ -375,8 +378,8 @@ def test_int8_graph_below_the_limit_is_refused(tmp_path, checkpoints):
 @pytest.mark.parametrize(
     ("attention", "remedies"),
     [
-        ("Attention", "raise the limit, or take the default form with --no-tune, or take fp32"),
-        (default_choice().form.attention, "raise the limit, or take fp32"),
+        ("Attention", "raise the limit, or use the default variant with --no-tune, or use fp32"),
+        (default_configuration().variant.attention, "raise the limit, or use fp32"),
     ],
 )
 def test_graph_that_is_worse_as_it_will_be_run_is_refused(attention, remedies, tmp_path, checkpoints, monkeypatch):
@@ -387,13 +390,13 @@ def test_graph_that_is_worse_as_it_will_be_run_is_refused(attention, remedies, t
         sign = -1 if isinstance(graph, Path) else 1
         return lambda arrays: {name: sign * output for name, output in run(arrays).items()}
 
-    chosen = default_choice().changed("attention", attention)
-    monkeypatch.setattr("export.pipeline.tune", lambda *arguments, **keywords: (chosen, []))
+    chosen = default_configuration().with_value("attention", attention)
+    monkeypatch.setattr("export.pipeline.autotune", lambda *arguments, **keywords: (chosen, []))
     monkeypatch.setattr("export.pipeline.ort_run", wrong_in_the_file)
-    wishes = Wishes(precision="int8", limits=Limits(min_cosine=0.9))
+    config = ExportConfig(precision="int8", limits=QualityLimits(min_cosine=0.9))
 
-    with pytest.raises(QualityError, match=rf"dynamic int8, as it will be run: the mean cosine .* \({remedies}\)"):
-        export_checkpoint(checkpoints["plain"], tmp_path / "small/1", wishes)
+    with pytest.raises(QualityError, match=rf"dynamic int8, as served: the mean cosine .* \({remedies}\)"):
+        export_checkpoint(checkpoints["plain"], tmp_path / "small/1", config)
 
     assert not (tmp_path / "small").exists()
 
@@ -458,7 +461,7 @@ def test_missing_files_are_named(tmp_path, checkpoints, missing, message):
 def test_wrong_arguments_are_named(tmp_path, checkpoints):
     """Precision and model directory are checked before any work."""
     with pytest.raises(ValueError, match="unknown precision: `fp4`"):
-        export_checkpoint(checkpoints["plain"], tmp_path / "plain/1", Wishes(precision="fp4"))
+        export_checkpoint(checkpoints["plain"], tmp_path / "plain/1", ExportConfig(precision="fp4"))
     with pytest.raises(ValueError, match="whole number as version"):
         export_checkpoint(checkpoints["plain"], tmp_path / "plain/latest")
 
@@ -472,7 +475,9 @@ def test_unusable_texts_are_named(tmp_path, content, message, checkpoints):
         (tmp_path / "texts.txt").write_bytes(content)
 
     with pytest.raises(ValueError, match=message):
-        export_checkpoint(checkpoints["plain"], tmp_path / "plain/1", UNTUNED, data=Data(texts=tmp_path / "texts.txt"))
+        export_checkpoint(
+            checkpoints["plain"], tmp_path / "plain/1", UNTUNED, data=ExportData(texts=tmp_path / "texts.txt")
+        )
 
 
 def run_command(*arguments):
@@ -501,11 +506,11 @@ def test_command_writes_a_model_directory_and_nothing_else_on_the_terminal(tmp_p
     assert result.stderr == ""
     stages = [
         "checkpoint:",
-        "neither --train nor --texts: dynamic ranges only, results depend on the batch",
-        "judged on",
+        "neither --train nor --texts: dynamic int8 only, outputs depend on the batch",
+        "evaluated on",
         "fp32:",
         "dynamic int8:",
-        "taken: dynamic int8",
+        "chosen: dynamic int8",
         "fp32 graph:",
         "model directory",
     ]
@@ -551,7 +556,7 @@ def test_columns_of_training_say_nothing_of_texts(tmp_path, checkpoints, monkeyp
 
     main()
 
-    assert read_model_directory(tmp_path / "news/1").manifest.scores["judged_on"] == "1 texts"
+    assert read_model_directory(tmp_path / "news/1").manifest.scores["evaluated_on"] == "1 texts"
 
 
 def test_mistakes_of_the_user_get_one_line(tmp_path):
@@ -584,11 +589,11 @@ def test_a_model_that_is_judged_on_cut_texts_serves_such_texts_cut(
 
     assert read_model_directory(path).manifest.truncate is cuts
     assert ('"truncate"' in (path / "manifest.json").read_text()) is cuts
-    told = f"1 of 2 examples of dev.tsv; the server {'cuts' if cuts else 'refuses'} such texts"
+    told = f"1 of 2 examples of dev.tsv; the server {'truncates' if cuts else 'rejects'} such texts"
     assert (told in capsys.readouterr().out) is (len(line) > 100)
     card = (path / "README.md").read_text()
-    assert f"what is longer is {'cut' if cuts else 'refused'} unless a call says otherwise" in card
-    assert ("of which 1 were cut to fit" in card) is (len(line) > 100)
+    assert f"longer texts are {'truncated' if cuts else 'rejected'} unless a request says otherwise" in card
+    assert ("of which 1 were truncated" in card) is (len(line) > 100)
 
 
 def test_a_model_that_was_evaluated_on_cut_texts_serves_such_texts_cut(tmp_path, checkpoints):

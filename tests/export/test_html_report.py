@@ -1,4 +1,4 @@
-"""The page of a model directory."""
+"""The report of a model directory."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from export.autotune.search import Trial
 from export.html_report import render
 
 
-def test_what_was_tried_is_told_in_words_and_percent(exported):
-    """What was chosen in the end is marked, the default told; what has no other name keeps its own."""
+def test_trials_are_listed_with_ratio_and_speed(exported):
+    """The chosen configuration is marked and the default described; unknown fields keep their names."""
     manifest = exported["embedding"].manifest
     graph = manifest.provenance["graph"]
-    form = graph["form"] | {"attention": "Attention"}
+    variant = graph["variant"] | {"attention": "Attention"}
     trials = [
         Trial("max_batch_tokens", 128, 0.805, 1234.5, 25.0),
         Trial("max_batch_tokens", manifest.execution.max_batch_tokens, 1.0, 2000, 25.0),
         Trial("another_choice", True, 0.25, 500, 25.0),
-        Trial("together", "default", 0.5, 2000, 25.0),
-        Trial("together", "attention: Attention", 0.99, 3960, 25.0),
-        Trial("together", "attention: Attention, bias gelu: yes", 1.0, 4000, 25.0),
+        Trial("finalists", "default", 0.5, 2000, 25.0),
+        Trial("finalists", "attention: Attention", 0.99, 3960, 25.0),
+        Trial("finalists", "attention: Attention, bias gelu: yes", 1.0, 4000, 25.0),
     ]
-    tried = graph | {"form": form, "tried": [asdict(trial) for trial in trials]}
+    tuned = graph | {"variant": variant, "trials": [asdict(trial) for trial in trials]}
 
-    page = render(replace(manifest, provenance={**manifest.provenance, "graph": tried}), 2_500_000)
+    page = render(replace(manifest, provenance={**manifest.provenance, "graph": tuned}), 2_500_000)
 
     rows = [re.sub(r"<.*?>|\s+", " ", row).split() for row in re.findall("<tr.*?</tr>", page, re.DOTALL)]
-    assert ["tokens", "of", "a", "batch,", "at", "most"] in rows
+    assert ["max_batch_tokens"] in rows
     assert ["128", "80%,", "1,234", "tokens/s"] in rows
     assert [str(manifest.execution.max_batch_tokens), "100%,", "2,000", "tokens/s"] in rows
     assert ["attention:", "Attention", "(chosen)", "99%,", "3,960", "tokens/s"] in rows
@@ -39,8 +39,8 @@ def test_what_was_tried_is_told_in_words_and_percent(exported):
 
 
 def test_the_page_of_an_untuned_graph_says_so(exported):
-    """And how to tune it."""
+    """It says how to tune it."""
     page = (exported["embedding"].path / "report.html").read_text()
 
-    assert "Nothing was tried" in page
+    assert "Not tuned" in page
     assert "python -m export tune" in page

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import transformers
 
-from export import Wishes, export_checkpoint, ort_run
+from export import ExportConfig, export_checkpoint, ort_run
 from tasks.batching import predict
 from tests.export.conftest import UNTUNED
 
@@ -93,4 +93,4 @@ def test_plain_onnxruntime_needs_nothing_of_ours(exported, random_batch):
 def test_model_directories_are_no_checkpoints(tmp_path, exported):
     """They hold no weights but the graph's, and say so."""
     with pytest.raises(ValueError, match="no weights in"):
-        export_checkpoint(exported["embedding"].path, tmp_path / "again/1", Wishes(tune=False))
+        export_checkpoint(exported["embedding"].path, tmp_path / "again/1", ExportConfig(tune=False))

@@ -16,7 +16,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from export import Wishes, export_checkpoint
+from export import ExportConfig, export_checkpoint
 from export.__main__ import main
 from tasks.files import sha256
 
@@ -107,7 +107,7 @@ CHECKPOINTS = {
     "odd heads": (config(num_attention_heads=5), "is not a multiple of num_attention_heads"),
     "relative positions": (config(position_embedding_type="relative_key"), "only absolute position embeddings"),
     "another network": (config(model_type="roberta"), "not a BERT checkpoint"),
-    "architecture of another kind": (config(architectures="Bert"), "which tells no task; give --task"),
+    "architecture of another kind": (config(architectures="Bert"), "unknown architecture `none` in .*; give --task"),
     "gap in the labels": (config(id2label={"0": "a", "2": "b", "3": "c"}), "must name a label for each number from 0"),
     "labels by name": (config(id2label={"a": "a", "b": "b", "c": "c"}), "must name a label for each number from 0"),
     "labels that are no strings": (config(id2label={"0": 1, "1": 2, "2": 3}), "must name a label for each number"),
@@ -125,7 +125,7 @@ CHECKPOINTS = {
     "sparse": (pickle_of(lambda name, value: (name, value.to_sparse())), "expected tensors by name"),
     "meta": (pickle_of(lambda name, value: (name, value.to("meta"))), "expected tensors by name"),
     "numbered": (pickle_of(lambda name, value: (len(name), value)), "expected tensors by name"),
-    "overflow": (weights(lambda value: value * 1e30), r"the network's `logits` are no numbers, in PyTorch already"),
+    "overflow": (weights(lambda value: value * 1e30), r"the network's output `logits` is not finite, even in PyTorch"),
     "limit": (of_tokenizer(model_max_length=float("inf")), "model_max_length must be a number: `inf`"),
     "limit that is no number": (
         of_tokenizer(model_max_length=float("nan")),
@@ -205,7 +205,7 @@ DATA = {
     "with another label": (
         "dev.tsv",
         b"text\tlabel\nthe cat\tpolitics\n",
-        "(--labels gives them, in this order, the names",
+        "(rename labels with --labels, in the order of the logits)",
     ),
     "without its column": ("dev.tsv", b"body\tlabel\nthe cat\tnews\n", "; name it with --columns.text"),
     "binary": ("dev.tsv", bytes(range(256)), "NUL byte"),
@@ -237,17 +237,17 @@ def test_broken_data(mistake, flag, tmp_path, checkpoints, monkeypatch):
         (["--max-examples", "0"], "--max-examples must be at least 1: `0`"),
         (["--num-calibration", "0"], "--num-calibration must be at least 1: `0`"),
         (["--max-drop", "nan"], "--max-drop must be at least 0: `nan`"),
-        (["--mixed"], "give --precision int8, too"),
-        (["--texts", "a.txt", "--dev", "b.tsv"], "--texts stand alone"),
-        (["--texts", "a.txt", "--metric", "matthews"], "--metric is a score on --dev, and --texts are not scored"),
-        (["--metric", "matthews"], "nothing is scored, so that --metric `matthews` means nothing: give --dev"),
+        (["--mixed"], "--mixed needs --precision int8"),
+        (["--texts", "a.txt", "--dev", "b.tsv"], "--texts excludes --dev and --train"),
+        (["--texts", "a.txt", "--metric", "matthews"], "--metric needs --dev, as --texts are not scored"),
+        (["--metric", "matthews"], "--metric `matthews` needs scores: give --dev"),
         (["--dev", "."], "no such file: `.`"),
         (["--texts", "."], "Is a directory"),
         (["--max-seq-length", "3"], "max_seq_length must be at least 8"),
         (["--dev", "--precision", "int8"], "--dev stands without a value"),
         (["--train"], "--train stands without a value"),
         (["--texts", "a\0.txt"], r"no such file: 'a\x00.txt'"),
-        (["--task", "multiple-choice"], "does not fit `multiple-choice`: it has the head of a `BertForSequence"),
+        (["--task", "multiple-choice"], "cannot do `multiple-choice`: it has the head of a `BertForSequence"),
         (["--labels", "a", "b"], "`classifier.weight` is of 3 labels, and 2 are named (--labels)"),
         (["--precison", "int8"], "no such flag: `--precison` (nearest: `--precision`)"),
         (["--columns.txt", "a"], "no such flag: `--columns.txt` (nearest: `--columns.text`)"),
@@ -273,10 +273,10 @@ def test_nothing_is_overwritten_but_model_directories(tmp_path, checkpoints, mon
     before = sorted(tmp_path.rglob("*"))
 
     for target in (checkpoint, checkpoint / "models/1"):
-        assert "lie in each other" in refusal(monkeypatch, checkpoint, target, "--replace")
-    assert "is no model directory" in refusal(monkeypatch, checkpoint, tmp_path / "b/1", "--replace")
-    assert "is no model directory" in refusal(monkeypatch, checkpoint, tmp_path / "b/1")
-    assert "is no model directory" in refusal(monkeypatch, checkpoint, tmp_path / "c/1", "--replace")
+        assert "overlap; write to another place" in refusal(monkeypatch, checkpoint, target, "--replace")
+    assert "is not a model directory" in refusal(monkeypatch, checkpoint, tmp_path / "b/1", "--replace")
+    assert "is not a model directory" in refusal(monkeypatch, checkpoint, tmp_path / "b/1")
+    assert "is not a model directory" in refusal(monkeypatch, checkpoint, tmp_path / "c/1", "--replace")
     assert "cannot use" in refusal(monkeypatch, checkpoint, tmp_path / "file/1", "--no-tune")
     assert sorted(tmp_path.rglob("*")) == before
 
@@ -284,9 +284,9 @@ def test_nothing_is_overwritten_but_model_directories(tmp_path, checkpoints, mon
 @pytest.mark.parametrize(
     ("name", "flag", "message"),
     [
-        ("notes", None, r"holds what no export wrote \(`1_Pooling/notes`, `notes`\) and is not replaced"),
-        ("texts", "--texts", r"`.*texts` lies in `.*`, which is to be replaced"),
-        ("vocab.txt", "--texts", r"`.*vocab\.txt` lies in `.*`, which is to be replaced"),
+        ("notes", None, r"--replace would delete files in `.*` that no export wrote \(`1_Pooling/notes`, `notes`\)"),
+        ("texts", "--texts", r"--replace would delete `.*texts`, which the export reads"),
+        ("vocab.txt", "--texts", r"--replace would delete `.*vocab\.txt`, which the export reads"),
     ],
 )
 def test_what_users_put_into_a_model_directory_is_kept(
@@ -403,17 +403,17 @@ PROVENANCE = {
     "fewer layers": (manifest("provenance", "checkpoint", "config", "num_hidden_layers", value=1), None),
     "activation": (manifest("provenance", "checkpoint", "config", "hidden_act", value="relu"), None),
     "config": (manifest("provenance", "checkpoint", "config", value=5), None),
-    "products": (manifest("provenance", "graph", "numbers", "products", value="foo"), None),
-    "products of another kind": (manifest("provenance", "graph", "numbers", "products", value=5), None),
-    "fp32 layers": (manifest("provenance", "graph", "numbers", "fp32_layers", value=5), None),
-    "form": (manifest("provenance", "graph", "form", value={"attention": 5}), None),
+    "matmul": (manifest("provenance", "graph", "precision", "matmul", value="foo"), None),
+    "matmul of another kind": (manifest("provenance", "graph", "precision", "matmul", value=5), None),
+    "fp32 layers": (manifest("provenance", "graph", "precision", "fp32_layers", value=5), None),
+    "variant": (manifest("provenance", "graph", "variant", value={"attention": 5}), None),
     "training": (manifest("provenance", "training", value=5), None),
     "data": (manifest("provenance", "data", value=5), None),
     "quality": (manifest("scores", "quality"), None),
-    "judged on": (manifest("scores", "judged_on"), None),
+    "evaluated on": (manifest("scores", "evaluated_on"), None),
     "garbage": (signed(content("model.onnx", b"garbage")), None),
     "empty": (signed(content("model.onnx", b"")), None),
-    "weights elsewhere": (signed(elsewhere), None),
+    "weights elsewhere": (signed(elsewhere), r"reads weights from `../../secret`"),
     "a pipe": (lambda directory: os.mkfifo(directory / "pipe"), r"cannot copy `.*pipe`: .* is a named pipe"),
 }
 
@@ -426,7 +426,7 @@ def test_edited_model_directories_are_not_tuned(mistake, exported, tmp_path, mon
     change(directory)
     before = {path.name: path.read_bytes() for path in directory.iterdir() if path.is_file()}
     monkeypatch.setattr(
-        "export.autotune.model_directory.tune", lambda *arguments, **keywords: pytest.fail("timed for nothing")
+        "export.autotune.model_directory.autotune", lambda *arguments, **keywords: pytest.fail("timed for nothing")
     )
 
     line = refusal(monkeypatch, "tune", directory)
@@ -441,7 +441,7 @@ def test_graphs_of_other_directories_are_not_tuned(
     graph_of, directory_of, exported, tmp_path, checkpoints, monkeypatch
 ):
     """Though their digests are in the manifest."""
-    int8 = Wishes(precision="int8", tune=False)
+    int8 = ExportConfig(precision="int8", tune=False)
     paths = {
         "int8": export_checkpoint(checkpoints["classification"], tmp_path / "int8/1", int8).path,
         "fp32": exported["classification"].path,
@@ -527,7 +527,7 @@ def test_labels_that_nothing_correlates_with_are_refused(checkpoint, data, tmp_p
         *("--dev", tmp_path / "dev.tsv"),
     )
 
-    assert "dev.tsv: the label is `1.0` everywhere" in line
+    assert "dev.tsv: every label is `1.0`" in line
 
 
 def with_default_signals():
@@ -541,7 +541,7 @@ def with_default_signals():
     "number", [signal.SIGTERM, *(pytest.param(n, marks=pytest.mark.slow) for n in (signal.SIGINT, signal.SIGHUP))]
 )
 def test_an_interrupt_leaves_nothing(number, tmp_path, checkpoints):
-    """Ctrl-C and other signals that end a process, while forms are tried."""
+    """Ctrl-C and other signals that end a process, while variants are timed."""
     command = [sys.executable, "-u", "-m", "export", str(checkpoints["plain"]), str(tmp_path / "models/plain/1")]
     process = subprocess.Popen(
         command,

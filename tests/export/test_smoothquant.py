@@ -1,4 +1,4 @@
-"""Activations whose channels are made more alike lose less as integers, and are the same numbers otherwise."""
+"""SmoothQuant: smoothed activations lose less in int8, and the network computes the same otherwise."""
 
 from __future__ import annotations
 
@@ -11,49 +11,48 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays as np_arrays
 
-from export import Limits, Wishes, export_checkpoint, ort_run
-from export.autotune.model_directory import read_graph, retune
+from export import ExportConfig, QualityLimits, export_checkpoint, ort_run
+from export.autotune.model_directory import read_graph, tune_model_directory
 from export.autotune.workload import Workload
 from export.calibrate import calibrate, largest_by_channel
-from export.data import Data
-from export.evaluation_set import random_ids
+from export.evaluation_set import ExportData, random_ids
 from export.graph import build_graph
 from export.network import Network, Weights
-from export.quality_gate import Gate
-from export.smoothquant import balanced, channel_divisors
+from export.quality import Evaluator
+from export.quality_gate import Decision, choose
+from export.smoothquant import channel_divisors, smooth
 from export.source import read_source
-from export.variant import Form, Numbers
-from tests.export.test_variants import FORMS
+from export.variant import GraphPrecision, GraphVariant
+from tests.export.test_variants import VARIANTS
 from training.evaluate import torch_run
 
-BALANCED = Numbers(products="balanced int8")
+SMOOTHQUANT = GraphPrecision(matmul="SmoothQuant int8")
 CHANNEL = 3
 
 
 @pytest.fixture(scope="module")
 def outlier_checkpoint(save_checkpoint, tmp_path_factory):
-    """With ReLU, which lets a channel be made larger, and its weights smaller, without a change of what is computed."""
+    """With ReLU, a channel can be scaled up and its weights down without changing the outputs."""
     return save_checkpoint(tmp_path_factory.mktemp("checkpoints") / "relu", hidden_act="relu")
 
 
-def gate_of(checkpoint, factor=1.0):
-    """Of a network in which a channel of what each `output` takes is larger than it was."""
+def read(checkpoint, factor=1.0):
+    """Return a network whose `output` layers have one input channel scaled up, its model and evaluation set."""
     source = read_source(checkpoint)
     model = source.load_model()
     for layer in model.bert.layers:
         layer.intermediate.weight.data[CHANNEL] *= factor
         layer.intermediate.bias.data[CHANNEL] *= factor
         layer.output.weight.data[:, CHANNEL] /= factor
-    evidence = random_ids(source.task)
-    network = Network(model.config, Weights.of(model), source.task)
-    network = replace(network, ranges=calibrate(model, source.task, evidence.features, network.layers))
-    balance = partial(balanced, network, model, evidence.features)
-    return Gate(network, evidence, torch_run(model, source.task), Limits(), balance=balance), model
+    evaluation_set = random_ids(source.task)
+    network = Network(model.config, Weights.from_model(model), source.task)
+    network = replace(network, ranges=calibrate(model, source.task, evaluation_set.features, network.layers))
+    return network, model, evaluation_set
 
 
 @given(np_arrays(np.float32, st.integers(1, 9), elements=st.floats(0, 2**10, width=32, allow_subnormal=False)))
 def test_only_large_channels_are_divided(largest):
-    """To twice the median; or the largest one by 32, where the median is next to nothing."""
+    """Channels shrink to twice the median, or the largest by 32 if the median is close to 0."""
     divisors = channel_divisors(largest)
 
     limit = max(2 * np.median(largest), largest.max() / 32)
@@ -64,73 +63,77 @@ def test_only_large_channels_are_divided(largest):
 
 
 def test_largest_by_channel(outlier_checkpoint):
-    """Of what a layer takes, over all tokens of all sequences."""
-    gate, model = gate_of(outlier_checkpoint, 500)
+    """The maximum is over all tokens of all sequences."""
+    _, model, evaluation_set = read(outlier_checkpoint, 500)
     name = "bert.layers.0.output"
 
-    found = largest_by_channel(model, gate.evidence.task, gate.evidence.features, [name])[name]
+    found = largest_by_channel(model, evaluation_set.task, evaluation_set.features, [name])[name]
 
     assert found.shape == (64,)
     assert found.argmax() == CHANNEL
 
 
-def test_large_channels_cost_less_when_balanced(outlier_checkpoint):
-    """Less than half of what other integers lose; the gate turns to them where those fall short."""
-    gate, _ = gate_of(outlier_checkpoint, 500)
-    gate.judge(Numbers(products="static int8"), Numbers(products="dynamic int8"))
-    best = max(gate.qualities[name].mean_cosine for name in ("static int8", "dynamic int8"))
-    gate.limits = Limits(min_cosine=1 - 0.5 * (1 - best))
+def test_large_channels_lose_less_when_smoothed(outlier_checkpoint):
+    """The loss is less than half of plain int8's, and the quality gate tries it when that falls short."""
+    network, model, evaluation_set = read(outlier_checkpoint, 500)
+    evaluator = Evaluator(evaluation_set, torch_run(model, network.task))
+    kinds = GraphPrecision(matmul="static int8"), GraphPrecision(matmul="dynamic int8")
+    measured = evaluator.measure(network, *kinds)
+    best = max(measured[kind.name].mean_cosine for kind in kinds)
+    limits = QualityLimits(min_cosine=1 - 0.5 * (1 - best))
+    smoothquant = partial(smooth, network, model, evaluation_set.features)
 
-    assert gate.choose(mixed=False) == BALANCED
-    assert gate.network.factors.keys() < set(gate.network.layers)
+    decision = choose(network, "int8", evaluator=evaluator, limits=limits, smoothquant=smoothquant)
+
+    assert decision.precision == SMOOTHQUANT
+    assert decision.network.smoothing_factors.keys() < set(network.layers)
 
 
 @pytest.mark.parametrize("name", ["plain", "masked-lm"])
-def test_balanced_numbers_have_all_forms(name, checkpoints, random_batch):
-    """Every form computes the same, and a layer may stay in floats."""
-    gate, _ = gate_of(checkpoints[name])
-    network = gate.balance()
+def test_smoothquant_supports_all_variants(name, checkpoints, random_batch):
+    """Every variant computes the same, and a layer can stay in fp32."""
+    network, model, evaluation_set = read(checkpoints[name])
+    network = smooth(network, model, evaluation_set.features)
     inputs = random_batch(3, 9)
     key = network.task.output_names[0]
     mask = inputs["attention_mask"].astype(bool) if network.task.token_outputs else ...
 
-    def outputs(numbers, form):
-        return ort_run(build_graph(network, numbers, form))(inputs)[key][mask]
+    def outputs(precision, variant):
+        return ort_run(build_graph(network, precision, variant))(inputs)[key][mask]
 
-    for numbers in (BALANCED, replace(BALANCED, fp32_layers=("bert.layers.0.qkv", "bert.layers.1.intermediate"))):
-        expected = outputs(numbers, Form())
-        for form in FORMS:
-            np.testing.assert_allclose(outputs(numbers, form), expected, atol=0.04 * np.abs(expected).max())
-    in_floats = outputs(replace(BALANCED, fp32_layers=tuple(network.int8_parts)), Form())
-    np.testing.assert_allclose(in_floats, gate.reference(inputs)[key][mask], atol=1e-4)
+    mixed = replace(SMOOTHQUANT, fp32_layers=("bert.layers.0.qkv", "bert.layers.1.intermediate"))
+    for precision in (SMOOTHQUANT, mixed):
+        expected = outputs(precision, GraphVariant())
+        for variant in VARIANTS:
+            np.testing.assert_allclose(outputs(precision, variant), expected, atol=0.04 * np.abs(expected).max())
+    in_fp32 = outputs(replace(SMOOTHQUANT, fp32_layers=tuple(network.quantizable_layers)), GraphVariant())
+    np.testing.assert_allclose(in_fp32, torch_run(model, network.task)(inputs)[key][mask], atol=1e-4)
 
 
-def test_balanced_model_directories_are_tuned_again(checkpoints, tmp_path, texts, monkeypatch):
-    """With the numbers that they have, bit for bit."""
+def test_smoothquant_model_directories_can_be_tuned(checkpoints, tmp_path, texts, monkeypatch):
+    """Weights and ranges stay the same, bit for bit."""
     (tmp_path / "texts.txt").write_text("\n".join(texts))
-    monkeypatch.setattr(Gate, "choose", _choose_balanced)
+    monkeypatch.setattr("export.pipeline.choose", _choose_smoothquant)
     directory = export_checkpoint(
         checkpoints["classification"],
         tmp_path / "topic/1",
-        Wishes(precision="int8", tune=False, limits=Limits(min_cosine=0.9)),
-        data=Data(texts=tmp_path / "texts.txt"),
+        ExportConfig(precision="int8", tune=False, limits=QualityLimits(min_cosine=0.9)),
+        data=ExportData(texts=tmp_path / "texts.txt"),
     )
-    before, numbers = read_graph(directory)
+    before, precision = read_graph(directory)
 
-    retune(directory.path, Workload((5, 9), 65))
+    tune_model_directory(directory.path, Workload((5, 9), 65))
 
     after, again = read_graph(directory)
-    assert numbers == again == BALANCED
+    assert precision == again == SMOOTHQUANT
     assert before.ranges == after.ranges
     for layer in before.layers:
         name = f"{layer}.weight"
         np.testing.assert_array_equal(after.weights.int8(name).values, before.weights.int8(name).values)
         np.testing.assert_array_equal(after.weights.int8(name).scales, before.weights.int8(name).scales)
         if not layer.endswith("attention_output"):
-            np.testing.assert_array_equal(after.factors[layer], before.factors[layer])
+            np.testing.assert_array_equal(after.smoothing_factors[layer], before.smoothing_factors[layer])
 
 
-def _choose_balanced(gate, precision, *, mixed):
-    gate.network = gate.balance()
-    gate.judge(BALANCED)
-    return BALANCED
+def _choose_smoothquant(network, precision, *, evaluator, smoothquant, **options):
+    return Decision(smoothquant(), SMOOTHQUANT)

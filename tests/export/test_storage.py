@@ -7,8 +7,8 @@ import onnx
 import pytest
 from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 
-from export import Wishes, export_checkpoint, ort_run
-from export.autotune.model_directory import retune
+from export import ExportConfig, export_checkpoint, ort_run
+from export.autotune.model_directory import tune_model_directory
 from export.autotune.workload import Workload
 from export.network import Weights
 from serving.core.models import load_model
@@ -43,7 +43,7 @@ def test_weights_lie_in_a_file_of_their_own(large, exported, random_batch):
 
 def test_weights_come_back_from_their_file(large, exported):
     """As from one that holds all."""
-    found, expected = (Weights.of_graph(model.model_path) for model in (large, exported["embedding"]))
+    found, expected = (Weights.from_graph(model.model_path) for model in (large, exported["embedding"]))
 
     assert found.floats.keys() == expected.floats.keys()
     for name, values in expected.floats.items():
@@ -60,12 +60,12 @@ def test_the_page_counts_both_files(large):
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
 def test_large_graphs_are_tuned_again(precision, tmp_path, checkpoints, small_files, random_batch):
     """The weights lie beside the graph before and after, under new digests."""
-    wishes = Wishes(precision=precision, tune=False)
-    before = export_checkpoint(checkpoints["masked-lm"], tmp_path / "lm/1", wishes, task="masked-lm")
+    config = ExportConfig(precision=precision, tune=False)
+    before = export_checkpoint(checkpoints["masked-lm"], tmp_path / "lm/1", config, task="masked-lm")
     arrays = random_batch(2, 9)
     expected = ort_run(before.model_path)(arrays)["logits"]
 
-    retune(before.path, Workload((3, 9), 65))
+    tune_model_directory(before.path, Workload((3, 9), 65))
 
     after = read_model_directory(before.path)
     mask = arrays["attention_mask"].astype(bool)
@@ -78,7 +78,7 @@ def test_graphs_that_came_to_fit_are_one_file_after_tuning(large, monkeypatch):
     """Nothing is left of the second file."""
     monkeypatch.setattr("export.storage.MAX_FILE_BYTES", 1 << 30)
 
-    retune(large.path, Workload((3, 9), 65))
+    tune_model_directory(large.path, Workload((3, 9), 65))
 
     assert DATA_FILE not in read_model_directory(large.path).manifest.files
     assert not (large.path / DATA_FILE).exists()
@@ -121,6 +121,6 @@ def test_a_server_goes_on_while_its_model_is_tuned(large, texts):
     sequences = model.task.encode(texts[:1])[0]
     before = model.compute(sequences)[0]["sentence_embedding"]
 
-    retune(large.path, Workload((3, 9), 65))
+    tune_model_directory(large.path, Workload((3, 9), 65))
 
     np.testing.assert_array_equal(model.compute(sequences)[0]["sentence_embedding"], before)

@@ -10,22 +10,21 @@ import onnx
 import onnxruntime
 import pytest
 
-from export import Wishes, export_checkpoint, ort_run
-from export.autotune.model_directory import read_graph, retune
-from export.autotune.search import tune
+from export import ExportConfig, export_checkpoint, ort_run
+from export.autotune.model_directory import read_graph, tune_model_directory
+from export.autotune.search import autotune
 from export.autotune.workload import Workload
-from export.choice import Choice, default_choice
-from export.data import Data
+from export.evaluation_set import ExportData
 from export.session import check_provider
-from export.targets import PROVIDER_OPTIONS, TARGETS, TargetName, target_named, target_of
-from export.variant import Form, Numbers
+from export.targets import TARGETS, TargetName, default_configuration, target_named, target_of
+from export.variant import PROVIDER_OPTIONS, Configuration, GraphPrecision, GraphVariant
 from tasks.manifest import Execution, Precision
 from tasks.model_directory import read_model_directory
 from tasks.providers import CPU, CUDA, OPENVINO, PACKAGES, TENSORRT
 
 FUSED = "attention skip_layer_norm embed_layer_norm bias_gelu"
 EXECUTION = "disabled_optimizers max_batch_tokens num_threads"
-STATIC = Numbers(products="static int8")
+STATIC = GraphPrecision(matmul="static int8")
 
 
 @pytest.fixture
@@ -50,14 +49,14 @@ def stand_in(monkeypatch):
 
 
 def test_targets_say_what_they_take():
-    """Every precision is either made or refused with a reason, whatever the target."""
+    """Every precision is either exported or refused with a reason, whatever the target."""
     assert set(TARGETS) == set(get_args(TargetName))
     for target in TARGETS.values():
-        assert {*target.products, *target.refusals} == set(get_args(Precision))
+        assert {*target.matmul_precisions, *target.unsupported} == set(get_args(Precision))
         assert target_of(target.execution) is target
         assert target.provider in PROVIDER_OPTIONS
     assert target_of(Execution(provider=TENSORRT)).name == "cuda"
-    with pytest.raises(ValueError, match="no export target runs on `X`"):
+    with pytest.raises(ValueError, match="no export target uses `X`"):
         target_of(Execution(provider="X"))
     with pytest.raises(ValueError, match=r"unknown target: `tpu` \(one of: cpu, cuda, openvino\)"):
         target_named("tpu")
@@ -65,14 +64,14 @@ def test_targets_say_what_they_take():
 
 @pytest.mark.parametrize(
     ("target", "precision", "reason"),
-    [("cpu", "fp16", "take fp32, or int8"), ("openvino", "fp16", "take fp32, or int8"), ("cuda", "int8", "take fp16")],
+    [("cpu", "fp16", "use fp32 or int8"), ("openvino", "fp16", "use fp32 or int8"), ("cuda", "int8", "use fp16")],
 )
 def test_numbers_that_a_target_does_not_take_are_refused(target, precision, reason, checkpoints, tmp_path):
     """In one line, before anything is read."""
     with pytest.raises(
-        ValueError, match=f"--precision {precision} is not for --target {target}: .*{reason}"
+        ValueError, match=f"--target {target} does not support --precision {precision}: .*{reason}"
     ) as refused:
-        export_checkpoint(tmp_path / "none", tmp_path / "x/1", Wishes(target=target, precision=precision))
+        export_checkpoint(tmp_path / "none", tmp_path / "x/1", ExportConfig(target=target, precision=precision))
 
     assert "\n" not in str(refused.value)
 
@@ -83,8 +82,10 @@ def test_missing_provider_is_said_before_anything_is_read(target, tmp_path, monk
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [CPU])
     provider = TARGETS[target].provider
 
-    with pytest.raises(ValueError, match=rf"not installed: `{provider}` \(available: {CPU}\); pip install") as refused:
-        export_checkpoint(tmp_path / "none", tmp_path / "x/1", Wishes(target=target))
+    with pytest.raises(
+        ValueError, match=rf"not installed: `{provider}` \(available: {CPU}\); pip uninstall"
+    ) as refused:
+        export_checkpoint(tmp_path / "none", tmp_path / "x/1", ExportConfig(target=target))
 
     assert PACKAGES[provider] in str(refused.value)
     assert "\n" not in str(refused.value)
@@ -100,7 +101,7 @@ def test_tuning_asks_for_the_provider_of_the_model_directory(exported, tmp_path,
     )
 
     with pytest.raises(ValueError, match=f"not installed: `{OPENVINO}`"):
-        retune(directory.path, Workload((5,), 65))
+        tune_model_directory(directory.path, Workload((5,), 65))
 
 
 def test_provider_that_does_not_start_is_an_error(monkeypatch):
@@ -121,89 +122,91 @@ def test_provider_that_does_not_start_is_an_error(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("target", "numbers", "expected"),
+    ("target", "precision", "expected"),
     [
-        ("cpu", Numbers(), f"{FUSED} {EXECUTION}"),
+        ("cpu", GraphPrecision(), f"{FUSED} {EXECUTION}"),
         ("cpu", STATIC, f"attention skip_layer_norm bias_gelu standard {EXECUTION}"),
         ("openvino", STATIC, "attention max_batch_tokens num_threads"),
-        ("cuda", Numbers(), f"{FUSED} max_batch_tokens"),
-        ("cuda", Numbers(products="fp16"), f"{FUSED} provider max_batch_tokens"),
+        ("cuda", GraphPrecision(), f"{FUSED} max_batch_tokens"),
+        ("cuda", GraphPrecision(matmul="fp16"), f"{FUSED} provider max_batch_tokens"),
     ],
 )
-def test_alternatives(target, numbers, expected):
+def test_alternatives(target, precision, expected):
     """Each target has its own; the default is among the values of each."""
-    found = dict(TARGETS[target].alternatives(numbers, num_cores=4))
+    found = dict(TARGETS[target].alternatives(precision, num_cores=4))
 
     assert list(found) == expected.split()
-    default = default_choice(TARGETS[target])
+    default = default_configuration(TARGETS[target])
     for name, values in found.items():
         assert fields_of(default)[name] in values
         for value in values:
-            assert fields_of(default.changed(name, value))[name] == value
+            assert fields_of(default.with_value(name, value))[name] == value
 
 
-def fields_of(choice):
-    return vars(choice.form) | vars(choice.execution)
+def fields_of(configuration):
+    return vars(configuration.variant) | vars(configuration.execution)
 
 
 def test_fused_operators_are_no_standard_form():
     """Whatever is changed of a standard form, it stays one that can be written."""
-    form = Form(attention="Attention", bias_gelu=True).changed("standard", True)
+    variant = GraphVariant(attention="Attention", bias_gelu=True).with_value("standard", True)
 
-    assert form == Form(attention="joint products", standard=True)
-    assert form.changed("attention", "products").standard
-    assert form.changed("bias_gelu", False).standard
-    assert not form.changed("attention", "Attention").standard
-    assert not form.changed("bias_gelu", True).standard
+    assert variant == GraphVariant(attention="fused-QKV MatMul", standard=True)
+    assert variant.with_value("attention", "MatMul").standard
+    assert variant.with_value("bias_gelu", False).standard
+    assert not variant.with_value("attention", "Attention").standard
+    assert not variant.with_value("bias_gelu", True).standard
 
 
 def test_tensorrt_gets_a_standard_graph():
     """It knows no other operators; the execution follows."""
-    choice = default_choice(TARGETS["cuda"]).changed("provider", TENSORRT)
+    configuration = default_configuration(TARGETS["cuda"]).with_value("provider", TENSORRT)
 
-    assert choice == Choice(Form(standard=True), choice.execution)
-    assert choice.execution.provider_options == PROVIDER_OPTIONS[TENSORRT]
-    assert [name for name, _ in choice.execution.providers] == [TENSORRT, CUDA]
+    assert configuration == Configuration(GraphVariant(standard=True), configuration.execution)
+    assert configuration.execution.provider_options == PROVIDER_OPTIONS[TENSORRT]
+    assert [name for name, _ in configuration.execution.providers] == [TENSORRT, CUDA]
 
 
 def test_what_does_not_start_is_not_tried(checkpoints, stand_in, monkeypatch, exported):
     """CUDA without TensorRT is the usual case."""
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [CUDA, CPU])
     network, _ = read_graph(exported["embedding"])
-    monkeypatch.setattr("export.autotune.timing.Stopwatch.seconds", lambda self, choice: 1.0)
+    monkeypatch.setattr("export.autotune.timing.Timer.seconds", lambda self, configuration: 1.0)
 
-    _, trials = tune(network, Numbers(products="fp16"), Workload((5,), 65), target=TARGETS["cuda"], num_cores=2)
+    _, trials = autotune(
+        network, GraphPrecision(matmul="fp16"), Workload((5,), 65), target=TARGETS["cuda"], num_cores=2
+    )
 
     assert [trial.value for trial in trials if trial.name == "provider"] == [CUDA]
 
 
 def test_export_for_a_gpu(checkpoints, tmp_path, stand_in, random_batch):
     """fp16 is judged as int8 is, and its model directory can be tuned again."""
-    wishes = Wishes(target="cuda", precision="fp16", tune=False)
-    made = export_checkpoint(checkpoints["classification"], tmp_path / "topic/1", wishes)
+    config = ExportConfig(target="cuda", precision="fp16", tune=False)
+    exported = export_checkpoint(checkpoints["classification"], tmp_path / "topic/1", config)
 
-    assert made.manifest.precision == "fp16"
-    assert made.manifest.execution == TARGETS["cuda"].execution
-    assert made.manifest.scores["quality"]["fp16"]["mean_cosine"] > 0.999
-    types = {node.op_type for node in onnx.load(made.model_path).graph.node}
+    assert exported.manifest.precision == "fp16"
+    assert exported.manifest.execution == TARGETS["cuda"].execution
+    assert exported.manifest.scores["quality"]["fp16"]["mean_cosine"] > 0.999
+    types = {node.op_type for node in onnx.load(exported.model_path).graph.node}
     assert types >= {"Attention", "SkipLayerNormalization", "EmbedLayerNormalization", "BiasGelu"}
     assert [(CUDA, dict(PROVIDER_OPTIONS[CUDA]))] in stand_in
 
-    before = ort_run(made.model_path)(random_batch(3, 8))["logits"]
-    retune(made.path, Workload((5, 9, 7), 65))
-    after = ort_run(made.model_path)(random_batch(3, 8))["logits"]
+    before = ort_run(exported.model_path)(random_batch(3, 8))["logits"]
+    tune_model_directory(exported.path, Workload((5, 9, 7), 65))
+    after = ort_run(exported.model_path)(random_batch(3, 8))["logits"]
     np.testing.assert_allclose(after, before, atol=0.01)
 
 
 def test_bad_fp16_is_refused(checkpoints, tmp_path, stand_in):
     """What half precision cannot hold is found by the gate."""
-    wishes = Wishes(target="cuda", precision="fp16", tune=False)
-    wishes = replace(wishes, limits=replace(wishes.limits, min_cosine=1.0))
+    config = ExportConfig(target="cuda", precision="fp16", tune=False)
+    config = replace(config, limits=replace(config.limits, min_cosine=1.0))
 
     with pytest.raises(
-        ValueError, match=r"graph refused: with fp16 the mean cosine .* \(raise the limit, or take fp32\)"
+        ValueError, match=r"graph rejected: with fp16 the mean cosine .* \(raise the limit, or use fp32\)"
     ):
-        export_checkpoint(checkpoints["plain"], tmp_path / "plain/1", wishes)
+        export_checkpoint(checkpoints["plain"], tmp_path / "plain/1", config)
     assert not (tmp_path / "plain").exists() or not list((tmp_path / "plain").iterdir())
 
 
@@ -216,33 +219,36 @@ def texts_file(tmp_path, texts):
 
 def test_export_for_openvino(checkpoints, tmp_path, stand_in, texts_file):
     """Static int8 in ONNX's own operators; weights, scales and ranges come back from it."""
-    wishes = Wishes(target="openvino", precision="int8", tune=False)
-    wishes = replace(wishes, limits=replace(wishes.limits, min_cosine=0.9))
-    made = export_checkpoint(checkpoints["plain"], tmp_path / "plain/1", wishes, data=Data(texts=texts_file))
+    config = ExportConfig(target="openvino", precision="int8", tune=False)
+    config = replace(config, limits=replace(config.limits, min_cosine=0.9))
+    exported = export_checkpoint(checkpoints["plain"], tmp_path / "plain/1", config, data=ExportData(texts=texts_file))
 
-    assert made.manifest.execution.provider == OPENVINO
-    assert made.manifest.provenance["versions"]["onnxruntime-openvino"] == onnxruntime.__version__
-    model = onnx.load(made.model_path)
+    assert exported.manifest.execution.provider == OPENVINO
+    assert exported.manifest.provenance["versions"]["onnxruntime-openvino"] == onnxruntime.__version__
+    model = onnx.load(exported.model_path)
     assert {node.domain for node in model.graph.node} == {""}
-    retune(made.path, Workload((5, 9, 7), 65))
-    again = read_model_directory(made.path)
+    tune_model_directory(exported.path, Workload((5, 9, 7), 65))
+    again = read_model_directory(exported.path)
     assert again.manifest.execution.provider == OPENVINO
     assert read_graph(again)[1] == STATIC
 
 
 def test_openvino_needs_ranges_for_int8(checkpoints, tmp_path, stand_in):
     """Random ids give none."""
-    with pytest.raises(ValueError, match="--target openvino takes static int8 only; give --train or --texts"):
-        export_checkpoint(checkpoints["plain"], tmp_path / "plain/1", Wishes(target="openvino", precision="int8"))
+    with pytest.raises(ValueError, match="--target openvino supports static int8 only; give --train or --texts"):
+        export_checkpoint(checkpoints["plain"], tmp_path / "plain/1", ExportConfig(target="openvino", precision="int8"))
 
 
 @pytest.mark.skipif(OPENVINO not in onnxruntime.get_available_providers(), reason="needs onnxruntime-openvino")
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
 def test_openvino_itself(precision, checkpoints, tmp_path, texts_file):
     """The whole graph runs there, as faithful as elsewhere, and is tuned."""
-    wishes = Wishes(target="openvino", precision=precision)
-    wishes = replace(wishes, limits=replace(wishes.limits, min_cosine=0.9))
-    data = Data(texts=texts_file)
-    made = export_checkpoint(checkpoints["plain"], tmp_path / "plain/1", wishes, data=data)
+    config = ExportConfig(target="openvino", precision=precision)
+    config = replace(config, limits=replace(config.limits, min_cosine=0.9))
+    data = ExportData(texts=texts_file)
+    exported = export_checkpoint(checkpoints["plain"], tmp_path / "plain/1", config, data=data)
 
-    assert {trial["name"] for trial in made.manifest.provenance["graph"]["tried"]} >= {"attention", "max_batch_tokens"}
+    assert {trial["name"] for trial in exported.manifest.provenance["graph"]["trials"]} >= {
+        "attention",
+        "max_batch_tokens",
+    }

@@ -1,4 +1,4 @@
-"""All forms of a graph compute the same; numbers differ by rounding only."""
+"""All variants of a graph compute the same; precisions differ by rounding only."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from export.network import Network, Range, Weights, to_int8
 from export.session import ort_run
 from export.source import read_source
 from export.storage import save_graph
-from export.variant import Attention, Form, Numbers
+from export.variant import Attention, GraphPrecision, GraphVariant
 from tasks.features import Features
 from tasks.manifest import Execution
 from tests.export.conftest import SETTINGS
 
 WORDS = "bert.embeddings.word.weight"
 
-FORMS = [
-    *(Form(attention=attention) for attention in get_args(Attention)),
-    Form(skip_layer_norm=True, embed_layer_norm=True),
-    Form(bias_gelu=True),
-    Form(standard=True),
-    Form(standard=True, attention="products"),
+VARIANTS = [
+    *(GraphVariant(attention=attention) for attention in get_args(Attention)),
+    GraphVariant(skip_layer_norm=True, embed_layer_norm=True),
+    GraphVariant(bias_gelu=True),
+    GraphVariant(standard=True),
+    GraphVariant(standard=True, attention="MatMul"),
 ]
-NUMBERS = [
-    Numbers(),
-    Numbers(products="dynamic int8"),
-    Numbers(products="static int8"),
-    Numbers(products="static int8", fp32_layers=("bert.layers.0.qkv", "bert.layers.1.output")),
-    Numbers(products="static int8", fp32_layers=("bert.embeddings.word", "mlm.decoder")),
-    Numbers(products="fp16"),
+PRECISIONS = [
+    GraphPrecision(),
+    GraphPrecision(matmul="dynamic int8"),
+    GraphPrecision(matmul="static int8"),
+    GraphPrecision(matmul="static int8", fp32_layers=("bert.layers.0.qkv", "bert.layers.1.output")),
+    GraphPrecision(matmul="static int8", fp32_layers=("bert.embeddings.word", "mlm.decoder")),
+    GraphPrecision(matmul="fp16"),
 ]
 
 
@@ -49,7 +49,7 @@ def networks(checkpoints):
     def make(name, task):
         source = read_source(checkpoints[name], task=task, settings=SETTINGS.get(task))
         model = source.load_model()
-        network = Network(model.config, Weights.of(model), source.task)
+        network = Network(model.config, Weights.from_model(model), source.task)
         assemble = source.task.tokenizer.assemble
         features = [Features(**assemble(np.arange(5, 5 + length))) for length in range(1, 30)]
         return replace(network, ranges=calibrate(model, source.task, features, network.layers))
@@ -57,9 +57,9 @@ def networks(checkpoints):
     return {name: make(name, None if name == "plain" else name) for name in checkpoints}
 
 
-def outputs(network, numbers, form, arrays):
+def outputs(network, precision, variant, arrays):
     """At unpadded positions."""
-    found = ort_run(build_graph(network, numbers, form))(arrays)
+    found = ort_run(build_graph(network, precision, variant))(arrays)
     mask = arrays["attention_mask"].astype(bool) if network.task.token_outputs else ...
     return {name: value[mask] for name, value in found.items()}
 
@@ -67,30 +67,30 @@ def outputs(network, numbers, form, arrays):
 @pytest.mark.parametrize(
     "name", ["plain", "classification", "regression", "multiple-choice", "tagging", "spans", "masked-lm"]
 )
-@pytest.mark.parametrize("numbers", NUMBERS, ids=lambda numbers: numbers.name)
-def test_all_forms_compute_the_same(name, numbers, networks, random_batch):
+@pytest.mark.parametrize("precision", PRECISIONS, ids=lambda precision: precision.name)
+def test_all_forms_compute_the_same(name, precision, networks, random_batch):
     """Whatever operators they are written with. Sums in another order may round to another integer."""
     arrays = random_batch(5, 17)
-    expected = outputs(networks[name], numbers, Form(), arrays)
+    expected = outputs(networks[name], precision, GraphVariant(), arrays)
 
-    for form in FORMS:
-        found = outputs(networks[name], numbers, form, arrays)
+    for variant in VARIANTS:
+        found = outputs(networks[name], precision, variant, arrays)
         for key, value in expected.items():
-            atol = 1e-4 if numbers.products == "fp32" else 0.04 * np.abs(value).max()
+            atol = 1e-4 if precision.matmul == "fp32" else 0.04 * np.abs(value).max()
             np.testing.assert_allclose(found[key], value, atol=atol)
 
 
 @pytest.mark.parametrize("name", ["plain", "spans"])
 def test_static_numbers_do_not_depend_on_the_batch(name, networks, random_batch):
-    """A sequence gets the very same alone and beside a longer one; with dynamic numbers it does not."""
+    """A sequence gets the very same alone and beside a longer one; with dynamic precision it does not."""
     arrays = random_batch(4, 23, seed=3)
     network = networks[name]
     num_tokens = int(arrays["attention_mask"][-1].sum())
     alone = {key: value[-1:, :num_tokens] for key, value in arrays.items()}
     key = network.task.output_names[0]
 
-    def difference(products):
-        run = ort_run(build_graph(network, Numbers(products=products), Form()))
+    def difference(matmul):
+        run = ort_run(build_graph(network, GraphPrecision(matmul=matmul), GraphVariant()))
         together = run(arrays)[key][-1]
         return np.abs((together[:num_tokens] if network.task.token_outputs else together) - run(alone)[key][0]).max()
 
@@ -99,13 +99,13 @@ def test_static_numbers_do_not_depend_on_the_batch(name, networks, random_batch)
 
 
 @pytest.mark.parametrize("standard", [False, True], ids=["fused", "standard"])
-@pytest.mark.parametrize("products", ["dynamic int8", "static int8"])
-def test_sums_of_integers_are_exact_on_every_cpu(products, standard, networks):
-    """Two products of the largest integers do not fit into 16 bits, which is where CPUs without VNNI add them."""
+@pytest.mark.parametrize("matmul", ["dynamic int8", "static int8"])
+def test_sums_of_integers_are_exact_on_every_cpu(matmul, standard, networks):
+    """Two matmul of the largest integers do not fit into 16 bits, which is where CPUs without VNNI add them."""
     weights = Weights({"layer.weight": np.ones((64, 32), np.float32), "layer.bias": np.zeros(32, np.float32)})
     network = replace(networks["plain"], weights=weights, ranges={"layer": Range.between(0, 255)})
     graph = GraphBuilder()
-    layers = LinearLayers(graph, network, Numbers(products=products), Form(standard=standard))
+    layers = LinearLayers(graph, network, GraphPrecision(matmul=matmul), GraphVariant(standard=standard))
     graph.output("y", layers.apply("layer", "x"))
     x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [None, None]) for name in "xy")
 
@@ -116,7 +116,7 @@ def test_sums_of_integers_are_exact_on_every_cpu(products, standard, networks):
 
 @pytest.mark.parametrize(("flags", "slower"), [({"avx2", "avx512f"}, True), ({"avx2", "avx_vnni"}, False)])
 def test_exact_sums_cost_nothing_where_there_is_vnni(flags, slower, monkeypatch):
-    """ONNX Runtime would take its slower products on every x86 CPU."""
+    """ONNX Runtime would take its slower matmul on every x86 CPU."""
     monkeypatch.setattr("tasks.manifest.cpu_flags", lambda: frozenset(flags))
 
     assert ("session.x64quantprecision" in Execution().session_config) == slower
@@ -124,13 +124,13 @@ def test_exact_sums_cost_nothing_where_there_is_vnni(flags, slower, monkeypatch)
 
 def test_only_cls_saves_products(networks):
     """Where only [CLS] is read, no product of the last layer's feed-forward network sees the other tokens."""
-    nodes = build_graph(networks["classification"], Numbers(), Form()).proto.graph.node
+    nodes = build_graph(networks["classification"], GraphPrecision(), GraphVariant()).proto.graph.node
     slices = [node for node in nodes if node.op_type == "Slice" and node.name.startswith("layer.1")]
 
     assert len(slices) == 1
     assert not [
         node
-        for node in build_graph(networks["spans"], Numbers(), Form()).proto.graph.node
+        for node in build_graph(networks["spans"], GraphPrecision(), GraphVariant()).proto.graph.node
         if "layer.1/Slice" in node.name
     ]
 
@@ -138,7 +138,7 @@ def test_only_cls_saves_products(networks):
 def test_graphs_are_valid_and_named(networks):
     """ONNX's checker accepts them; nodes are named for profiles; no value is made twice."""
     for network in networks.values():
-        model = build_graph(network, Numbers(), Form()).whole()
+        model = build_graph(network, GraphPrecision(), GraphVariant()).whole()
         onnx.checker.check_model(model)
         names = [node.name for node in model.graph.node]
         assert len(set(names)) == len(names)
@@ -146,27 +146,27 @@ def test_graphs_are_valid_and_named(networks):
 
 
 def test_weights_come_back_from_a_graph(networks, tmp_path):
-    """Of every form and all numbers: what they were, or what integers or half precision have left of them."""
-    for numbers in NUMBERS:
-        for form in FORMS:
+    """Of every variant and all precision: what they were, or what integers or half precision have left of them."""
+    for precision in PRECISIONS:
+        for variant in VARIANTS:
             network = networks["masked-lm"]
-            save_graph(build_graph(network, numbers, form), tmp_path / "graph.onnx")
+            save_graph(build_graph(network, precision, variant), tmp_path / "graph.onnx")
 
-            found = Weights.of_graph(tmp_path / "graph.onnx")
+            found = Weights.from_graph(tmp_path / "graph.onnx")
 
             for layer in network.layers:
                 name = f"{layer}.weight"
-                if numbers.in_integers and layer not in numbers.fp32_layers:
+                if precision.is_int8 and layer not in precision.fp32_layers:
                     np.testing.assert_array_equal(found.int8(name).values, network.weights.int8(name).values)
                     np.testing.assert_array_equal(found.int8(name).scales, network.weights.int8(name).scales)
                     known = f"{layer}.input.scale" in found.floats or layer.endswith("qkv")
-                    assert known or numbers.products == "dynamic int8"
+                    assert known or precision.matmul == "dynamic int8"
                 elif layer != "mlm.decoder":
-                    np.testing.assert_array_equal(found[name], network.weights[name].astype(numbers.dtype))
-            if not numbers.int8_embeddings:
-                np.testing.assert_array_equal(found[WORDS], network.weights[WORDS].astype(numbers.dtype))
+                    np.testing.assert_array_equal(found[name], network.weights[name].astype(precision.dtype))
+            if not precision.int8_embeddings:
+                np.testing.assert_array_equal(found[WORDS], network.weights[WORDS].astype(precision.dtype))
             again = replace(network, weights=found)
-            assert build_graph(again, numbers, form).whole() == onnx.load(tmp_path / "graph.onnx")
+            assert build_graph(again, precision, variant).whole() == onnx.load(tmp_path / "graph.onnx")
 
 
 @pytest.mark.parametrize("name", ["plain", "masked-lm"])
@@ -175,28 +175,28 @@ def test_word_embeddings_are_small_and_kept_once(name, networks):
     config = networks[name].config
     shapes = {(config.vocab_size, config.hidden_size), (config.hidden_size, config.vocab_size)}
 
-    def tables(numbers):
-        found = build_graph(networks[name], numbers, Form()).proto.graph.initializer
+    def tables(precision):
+        found = build_graph(networks[name], precision, GraphVariant()).proto.graph.initializer
         return [item.data_type for item in found if tuple(item.dims) in shapes]
 
-    assert tables(Numbers()) == [onnx.TensorProto.FLOAT]
-    assert tables(Numbers(products="static int8")) == [onnx.TensorProto.INT8]
-    kept = Numbers(products="dynamic int8", fp32_layers=tuple(networks[name].int8_parts))
+    assert tables(GraphPrecision()) == [onnx.TensorProto.FLOAT]
+    assert tables(GraphPrecision(matmul="static int8")) == [onnx.TensorProto.INT8]
+    kept = GraphPrecision(matmul="dynamic int8", fp32_layers=tuple(networks[name].quantizable_layers))
     assert tables(kept) == [onnx.TensorProto.FLOAT]
 
 
-@pytest.mark.parametrize("numbers", NUMBERS, ids=lambda numbers: numbers.name)
-def test_standard_graphs_have_onnx_operators_alone(numbers, networks):
+@pytest.mark.parametrize("precision", PRECISIONS, ids=lambda precision: precision.name)
+def test_standard_graphs_have_onnx_operators_alone(precision, networks):
     """Whatever the task; static integers stand between QuantizeLinear and DequantizeLinear."""
     for network in networks.values():
-        for form in FORMS:
-            model = build_graph(network, numbers, form.as_standard()).whole()
+        for variant in VARIANTS:
+            model = build_graph(network, precision, variant.as_standard()).whole()
 
             assert {node.domain for node in model.graph.node} == {""}
             assert [opset.domain for opset in model.opset_import] == [""]
             onnx.checker.check_model(model, full_check=True)
             kinds = {node.op_type for node in model.graph.node}
-            assert ("DequantizeLinear" in kinds) == (numbers.products == "static int8")
+            assert ("DequantizeLinear" in kinds) == (precision.matmul == "static int8")
 
 
 @pytest.mark.parametrize("activation", ["gelu", "gelu_new", "relu"])
@@ -207,7 +207,8 @@ def test_standard_activations_are_those_of_the_network(activation, networks, ran
     arrays = random_batch(3, 9)
 
     (expected, *_), (found, *_) = (
-        list(outputs(network, Numbers(), form, arrays).values()) for form in (Form(), Form(standard=True))
+        list(outputs(network, GraphPrecision(), variant, arrays).values())
+        for variant in (GraphVariant(), GraphVariant(standard=True))
     )
 
     np.testing.assert_allclose(found, expected, atol=1e-4)
@@ -217,11 +218,11 @@ def test_standard_activations_are_those_of_the_network(activation, networks, ran
 @pytest.mark.parametrize("name", ["plain", "classification", "spans", "masked-lm"])
 def test_fp16_is_near_fp32_and_gives_floats(name, standard, networks, random_batch):
     """Everything up to the head is of half precision; inputs and outputs stay what they were."""
-    arrays, form = random_batch(4, 19), Form(standard=standard)
-    model = build_graph(networks[name], Numbers(products="fp16"), form).whole()
-    expected = outputs(networks[name], Numbers(), Form(), arrays)
+    arrays, variant = random_batch(4, 19), GraphVariant(standard=standard)
+    model = build_graph(networks[name], GraphPrecision(matmul="fp16"), variant).whole()
+    expected = outputs(networks[name], GraphPrecision(), GraphVariant(), arrays)
 
-    for key, value in outputs(networks[name], Numbers(products="fp16"), form, arrays).items():
+    for key, value in outputs(networks[name], GraphPrecision(matmul="fp16"), variant, arrays).items():
         assert value.dtype == np.float32
         np.testing.assert_allclose(value, expected[key], atol=0.01 * np.abs(expected[key]).max())
     elements = {item.name: item.data_type for item in model.graph.initializer}
@@ -232,7 +233,7 @@ def test_fp16_is_near_fp32_and_gives_floats(name, standard, networks, random_bat
 
 def test_padding_is_not_seen_in_half_precision(networks, random_batch):
     """What stands under the mask changes nothing, and the mask itself is a number that fp16 holds."""
-    run = ort_run(build_graph(networks["plain"], Numbers(products="fp16"), Form()))
+    run = ort_run(build_graph(networks["plain"], GraphPrecision(matmul="fp16"), GraphVariant()))
     arrays = random_batch(3, 12)
     other = arrays | {"input_ids": np.where(arrays["attention_mask"] == 1, arrays["input_ids"], 7)}
 
@@ -265,6 +266,6 @@ def test_zero_is_exact_in_every_range(low, high):
 
 def test_numbers_are_named_for_people():
     """Each field shows."""
-    assert Numbers().name == "fp32"
-    assert Numbers(products="static int8", fp32_layers=("a", "b")).name == "static int8, 2 parts in fp32"
-    assert {item.name for item in fields(Numbers)} == {"products", "fp32_layers"}
+    assert GraphPrecision().name == "fp32"
+    assert GraphPrecision(matmul="static int8", fp32_layers=("a", "b")).name == "static int8, 2 layers in fp32"
+    assert {item.name for item in fields(GraphPrecision)} == {"matmul", "fp32_layers"}

@@ -50,7 +50,7 @@ COMMANDS = {
     "training.grid": (training.grid.GridRecipe, "run_dir"),
     "training.contrastive": (training.contrastive.ContrastiveRecipe, "run_dir"),
     "training.ablations": (training.ablations.__main__.AblationsRecipe, "run_dir"),
-    "export": (export.__main__.Arguments, "model_dir"),
+    "export": (export.__main__.ExportArguments, "model_dir"),
     "mini.data": (mini.data.DataArguments, "out"),
     "mini.half": (mini.half.HalfArguments, "out"),
     "mini.scores": (mini.scores.ScoresArguments, "out"),

@@ -14,7 +14,7 @@ import transformers
 from sentence_transformers import SentenceTransformer, models
 
 from bertline import Client
-from export import Wishes, export_checkpoint
+from export import ExportConfig, export_checkpoint
 from tests.clients.integrations.benchmark import make_retrieval, make_sts
 from tests.serving.conftest import serve
 from tests.serving.models import write_model
@@ -66,7 +66,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     references = {}
     for name in ("plain", "unit"):
         references[name] = save_sentence_transformer(folder / name, normalize=name == "unit")
-        export_checkpoint(folder / name, folder / "models" / name / "1", Wishes(tune=False), task="embedding")
+        export_checkpoint(folder / name, folder / "models" / name / "1", ExportConfig(tune=False), task="embedding")
     write_model(folder / "models", "labels", task="classification")
     with serve(folder / "models") as running:
         yield SimpleNamespace(target=running.target, models=folder / "models", **references)
