@@ -1,1 +1,1 @@
-"""One script per claim."""
+"""Benchmarks: one script per claim."""

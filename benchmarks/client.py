@@ -1,11 +1,11 @@
-"""CPU time of the client: of a call with one text, and of a text in bulk, beside gRPC's own part in the same run.
+"""Measure the CPU time of the client: a call with one text, and a text in bulk, beside plain gRPC in the same run.
 
     python -m benchmarks.client
 
-The server is a process of its own that sends the same bytes back, whatever comes, so that only the client is measured
-(CPU time of this process, all its threads). Replies are those of a model of 384 dimensions; texts have 6 words. The
-least of some rounds counts: what other programs do on the machine makes it more, never less. "stub" is the same request
-through the generated stub and the same channel, without anything of ours.
+The server is a separate process that always sends the same bytes, so that only the client is measured: CPU time of this
+process, all threads. Replies hold vectors of 384 dimensions; texts have 6 words. The minimum of some rounds counts,
+because other programs can only add to it. "stub" sends the same request through the generated stub and the same
+channel options, without the client's own code.
 """
 
 from __future__ import annotations
@@ -62,12 +62,13 @@ asyncio.run(main())
 
 
 @dataclass(frozen=True, kw_only=True)
-class Arguments:
+class ClientSettings:
     """Command line."""
 
     calls: Annotated[int, COUNT] = 2000
-    """With one text, in a round."""
+    """Calls with one text in each round."""
     rounds: Annotated[int, COUNT] = 5
+    """Rounds of each measurement, of which the fastest counts."""
 
     def __post_init__(self) -> None:
         check_numbers(self)
@@ -75,7 +76,7 @@ class Arguments:
 
 @contextmanager
 def echo() -> Iterator[str]:
-    """A server that knows two replies; yields its target."""
+    """Run a server that knows two replies, and yield its target."""
     with subprocess.Popen([sys.executable, "-c", _SERVER], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout
         try:
@@ -84,68 +85,68 @@ def echo() -> Iterator[str]:
             process.kill()
 
 
-def least_s(rounds: int, calls: int, call: Callable[[], object]) -> float:
-    """CPU seconds of one call."""
-    found = []
+def min_cpu_s(rounds: int, calls: int, call: Callable[[], object]) -> float:
+    """Return the CPU seconds of one call, in the fastest round."""
+    seconds = []
     for _ in range(rounds):
         begun = time.process_time()
         for _ in range(calls):
             call()
-        found.append((time.process_time() - begun) / calls)
-    return min(found)
+        seconds.append((time.process_time() - begun) / calls)
+    return min(seconds)
 
 
-async def least_async_s(rounds: int, calls: int, call: Callable[[], Awaitable[object]]) -> float:
-    """The same of a coroutine."""
-    found = []
+async def min_cpu_async_s(rounds: int, calls: int, call: Callable[[], Awaitable[object]]) -> float:
+    """Return the CPU seconds of one call of a coroutine function, in the fastest round."""
+    seconds = []
     for _ in range(rounds):
         begun = time.process_time()
         for _ in range(calls):
             await call()
-        found.append((time.process_time() - begun) / calls)
-    return min(found)
+        seconds.append((time.process_time() - begun) / calls)
+    return min(seconds)
 
 
 def measure(target: str, rounds: int, calls: int) -> Iterator[tuple[str, float, float]]:
-    """For each way to call: its name, CPU seconds of a call with one text, and of a text in bulk."""
+    """Yield name, CPU seconds of a call with one text, and CPU seconds of a text in bulk, for Client and stub."""
     options = tuple(channel_options(check_health=False).items())
     bulk = [TEXT] * (BATCH * 50)
     with Client(target, check_health=False) as client:
         client.embed(bulk)
-        one = least_s(rounds, calls, lambda: client.embed([TEXT]))
-        many = least_s(rounds, 1, lambda: client.embed(bulk)) / len(bulk)
+        one = min_cpu_s(rounds, calls, lambda: client.embed([TEXT]))
+        many = min_cpu_s(rounds, 1, lambda: client.embed(bulk)) / len(bulk)
         yield "Client", one, many
     with grpc.insecure_channel(target, options=options) as channel:
         stub, request, batch = EncoderStub(channel), pb.EmbedRequest(texts=[TEXT]), pb.EmbedRequest(texts=bulk[:BATCH])
         stub.Embed(request, timeout=30)
-        one = least_s(rounds, calls, lambda: stub.Embed(request, timeout=30))
-        yield "stub", one, least_s(rounds, 50, lambda: stub.Embed(batch, timeout=30)) / BATCH
+        one = min_cpu_s(rounds, calls, lambda: stub.Embed(request, timeout=30))
+        yield "stub", one, min_cpu_s(rounds, 50, lambda: stub.Embed(batch, timeout=30)) / BATCH
 
 
 async def measure_async(target: str, rounds: int, calls: int) -> list[tuple[str, float, float]]:
-    """The same for asyncio."""
+    """Return what `measure` yields, for AsyncClient and the stub of asyncio."""
     options = tuple(channel_options(check_health=False).items())
     bulk = [TEXT] * (BATCH * 50)
     async with AsyncClient(target, check_health=False) as client:
         await client.embed(bulk)
-        one = await least_async_s(rounds, calls, lambda: client.embed([TEXT]))
-        many = await least_async_s(rounds, 1, lambda: client.embed(bulk)) / len(bulk)
+        one = await min_cpu_async_s(rounds, calls, lambda: client.embed([TEXT]))
+        many = await min_cpu_async_s(rounds, 1, lambda: client.embed(bulk)) / len(bulk)
     async with grpc.aio.insecure_channel(target, options=options) as channel:
         stub, request, batch = EncoderStub(channel), pb.EmbedRequest(texts=[TEXT]), pb.EmbedRequest(texts=bulk[:BATCH])
         await stub.Embed(request, timeout=30)
-        alone = await least_async_s(rounds, calls, lambda: stub.Embed(request, timeout=30))
-        alone_many = await least_async_s(rounds, 50, lambda: stub.Embed(batch, timeout=30)) / BATCH
+        alone = await min_cpu_async_s(rounds, calls, lambda: stub.Embed(request, timeout=30))
+        alone_many = await min_cpu_async_s(rounds, 50, lambda: stub.Embed(batch, timeout=30)) / BATCH
     return [("AsyncClient", one, many), ("stub, asyncio", alone, alone_many)]
 
 
 @command
 @one_line_errors()
 def main() -> None:
-    """Command line."""
-    arguments = parse(Arguments, "benchmarks.client", __doc__)
+    """Run the benchmark."""
+    settings = parse(ClientSettings, "benchmarks.client", __doc__)
     with echo() as target:
-        rows = list(measure(target, arguments.rounds, arguments.calls))
-        rows += asyncio.run(measure_async(target, arguments.rounds, arguments.calls))
+        rows = list(measure(target, settings.rounds, settings.calls))
+        rows += asyncio.run(measure_async(target, settings.rounds, settings.calls))
     print(f"{'':14}{'ms a call':>12}{'us a text in bulk':>20}")
     for name, one, many in rows:
         print(f"{name:14}{1e3 * one:12.3f}{1e6 * many:20.1f}")

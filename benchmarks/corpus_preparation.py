@@ -1,11 +1,11 @@
-"""Claim: a corpus is prepared faster than by `datasets.map`, in memory that does not grow with the corpus.
+"""Claim: corpus preparation is faster than `datasets.map`, and its memory does not grow with the corpus.
 
     python -m benchmarks.corpus_preparation --small wiki-00.txt --large texts/ --tokenizer build/tokenizer
 
-Prepares a small and a large corpus from plain text and lets the peer tokenise the same files: `datasets.map` over lines
-with transformers' `BertTokenizerFast`, as run_mlm.py of transformers does (group `hub`; without it,
-`encode_batch` of `tokenizers` alone, in one process, on one file at a time). Memory is the proportional set size of all
-processes together, which counts shared pages once; file pages that are mapped belong to it.
+Prepares a small and a large corpus from plain text, and tokenises the same files with a peer: `datasets.map` over lines
+with transformers' `BertTokenizerFast`, as transformers' run_mlm.py does. This needs the group `hub`. Without it, the
+peer is `encode_batch` of `tokenizers`, in one process, on one file at a time. Memory is the proportional set size (PSS)
+of all processes together: shared pages count once, mapped file pages count too.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ POLL_S = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Arguments:
+class CorpusSettings:
     """Measure the preparation of corpora."""
 
     small: tuple[Path, ...]
-    """Plain text, about 10 MB."""
+    """Files or folders of plain text, about 10 MB."""
     large: tuple[Path, ...]
-    """Plain text, the more the better."""
+    """Files or folders of plain text, the more the better."""
     tokenizer: Path
     """Directory with tokenizer.json and vocab.txt."""
     num_workers: int = 0
-    """Processes of either side; 0 for one a core."""
+    """Processes of each side; 0 for one per core."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One command, start-up of its processes included."""
+    """Time and memory of one command, including the start of its processes."""
 
     seconds: float
     peak_bytes: int
@@ -72,25 +72,25 @@ print(num_tokens)
 """
 
 
-def measure_ours(data: list[Path], arguments: Arguments, num_workers: int) -> Measurement:
+def measure_ours(data: list[Path], settings: CorpusSettings, num_workers: int) -> Measurement:
     with tempfile.TemporaryDirectory() as directory:
         command = [sys.executable, "-m", "training.corpus", "--data", *map(str, data), "--out", f"{directory}/corpus"]
-        command += ["--tokenizer", str(arguments.tokenizer), "--num-workers", str(num_workers)]
+        command += ["--tokenizer", str(settings.tokenizer), "--num-workers", str(num_workers)]
         seconds, peak_bytes, _ = run_measured(command)
         info = json.loads(Path(directory, "corpus", "corpus.json").read_bytes())
     return Measurement(seconds, peak_bytes, info["num_tokens"])
 
 
-def measure_peer(data: list[Path], arguments: Arguments, num_workers: int, *, has_datasets: bool) -> Measurement:
+def measure_peer(data: list[Path], settings: CorpusSettings, num_workers: int, *, has_datasets: bool) -> Measurement:
     code = PEER.replace("{has_datasets}", str(has_datasets))
     with tempfile.TemporaryDirectory() as directory:
-        command = [sys.executable, "-c", code, str(arguments.tokenizer), directory, str(num_workers), *map(str, data)]
+        command = [sys.executable, "-c", code, str(settings.tokenizer), directory, str(num_workers), *map(str, data)]
         seconds, peak_bytes, output = run_measured(command)
     return Measurement(seconds, peak_bytes, int(output))
 
 
 def run_measured(command: list[str]) -> tuple[float, int, str]:
-    """Seconds, peak of bytes, and last line of output of a command and all its processes."""
+    """Run a command. Return seconds, peak bytes of all its processes, and the last line of its output."""
     environment = os.environ | {"TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
     start, peak = time.monotonic(), 0
     with (
@@ -113,7 +113,7 @@ def _tree(pid: int) -> list[int]:
         children = [
             child for path in Path(f"/proc/{pid}/task").glob("*/children") for child in path.read_text().split()
         ]
-    except OSError:  # it has ended
+    except OSError:  # the process has ended
         return []
     return [pid, *(process for child in children for process in _tree(int(child)))]
 
@@ -137,20 +137,20 @@ def _row(name: str, data: list[Path], measured: Measurement, num_cores: int) -> 
 
 @command
 def main() -> None:
-    """Command line."""
-    arguments = parse(Arguments, "benchmarks.corpus_preparation", __doc__)
-    num_cores = arguments.num_workers or available_cpus()
+    """Run the benchmark."""
+    settings = parse(CorpusSettings, "benchmarks.corpus_preparation", __doc__)
+    num_cores = settings.num_workers or available_cpus()
     has_datasets = importlib.util.find_spec("datasets") is not None
     if not has_datasets:
         hint = ".venv/bin/pip install --group hub -c constraints.txt"
         print(f"datasets is not installed ({hint}): the peer is tokenizers.encode_batch in one process")
     peer, peer_cores = ("datasets.map", num_cores) if has_datasets else ("encode_batch", 1)
     print(f"{'':<24}{'MB':>8}{'tokens':>13}{'s':>9}{'tokens/s/core':>16}{'peak MiB':>10}")
-    for name, paths in (("small", arguments.small), ("large", arguments.large)):
+    for name, paths in (("small", settings.small), ("large", settings.large)):
         data = find_files(paths)
-        ours = measure_ours(data, arguments, num_cores)
+        ours = measure_ours(data, settings, num_cores)
         print(_row(f"{name}, bertline", data, ours, num_cores), flush=True)
-        theirs = measure_peer(data, arguments, peer_cores, has_datasets=has_datasets)
+        theirs = measure_peer(data, settings, peer_cores, has_datasets=has_datasets)
         print(_row(f"{name}, {peer}", data, theirs, peer_cores), flush=True)
         speed = (ours.num_tokens / ours.seconds / num_cores) / (theirs.num_tokens / theirs.seconds / peer_cores)
         print(f"{'':<24}{speed:.1f} times as fast, {ours.peak_bytes / theirs.peak_bytes:.2f} of the memory")

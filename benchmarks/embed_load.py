@@ -1,4 +1,4 @@
-"""Load on a server, from a process of its own: so many calls in flight, or so many a second."""
+"""Load a server with Embed calls from a separate process: by concurrency, or at a rate."""
 
 from __future__ import annotations
 
@@ -20,86 +20,90 @@ from bertline.v1.encoder_pb2_grpc import EncoderStub
 
 
 @dataclass(frozen=True, kw_only=True)
-class Load:
-    """Calls of Embed."""
+class EmbedLoad:
+    """Embed calls to send."""
 
     target: str
     texts: Path
-    """One a line."""
+    """File with one text per line."""
     seconds: float
     num_texts: int = 1
-    """Of each call."""
+    """Texts in each call."""
     num_in_flight: int = 1
-    """Calls that one after the other are under way at the same time."""
+    """Calls in flight: the next one starts when one has ended."""
     calls_per_s: float | None = None
-    """Calls that are begun, whatever became of those before; instead of `num_in_flight`."""
+    """Calls that start per second, even if earlier ones have not ended. Replaces `num_in_flight`."""
     pause_s: float = 0.0
-    """Between the end of a call and the next."""
+    """Mean pause between the end of a call and the next call."""
     timeout_s: float | None = None
     max_words: int | None = None
-    """Texts are cut there."""
+    """Longer texts are cut to this."""
 
 
 @dataclass
-class Found:
-    """What became of calls that ended in time."""
+class LoadResult:
+    """Results of the calls that ended in time."""
 
     seconds: float = 0.0
     num_texts: int = 0
-    """Answered."""
+    """Texts in answered calls."""
     latencies: list[float] = field(default_factory=list)
-    """Of answered calls, in seconds."""
+    """Seconds of each answered call."""
     refusals: list[float] = field(default_factory=list)
-    """Of calls that were refused (RESOURCE_EXHAUSTED, or DEADLINE_EXCEEDED from the server): how soon."""
+    """Seconds of each call that the server refused, with RESOURCE_EXHAUSTED or DEADLINE_EXCEEDED."""
     codes: Counter[str] = field(default_factory=Counter)
 
     @property
     def texts_per_s(self) -> float:
-        """Answered."""
+        """Throughput of answered calls."""
         return self.num_texts / self.seconds
 
 
 def read_texts(path: Path, at_least: int = 1) -> list[str]:
-    """Those of a file, one a line.
+    """Read a file with one text per line.
+
+    Args:
+        path: of the file.
+        at_least: texts that the file must have.
 
     Raises:
-        ValueError: when there are fewer.
+        ValueError: if it has fewer.
     """
     texts = path.read_text(encoding="utf-8").splitlines()
     if len(texts) < at_least:
-        raise ValueError(f"`{path}` has {len(texts)} texts, one a line; this needs {at_least} or more")
+        raise ValueError(f"`{path}` has {len(texts)} texts, one per line; at least {at_least} are needed")
     return texts
 
 
-def percentile(values: Sequence[float], share: float) -> float:
-    """The value below which a share of values lies; NaN of none."""
+def percentile(values: Sequence[float], fraction: float) -> float:
+    """Return the value below which a fraction of the values lies; NaN for no values."""
     ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else float("nan")
+    return ordered[min(len(ordered) - 1, int(fraction * len(ordered)))] if ordered else float("nan")
 
 
-class Client(Worker):
-    """A process that loads a server when it is told to."""
+class LoadClient(Worker):
+    """Process that loads a server."""
 
     def __init__(self) -> None:
         super().__init__(_serve)
 
-    def start(self, load: Load) -> None:
-        """Begin; `result` waits for the end."""
+    def start(self, load: EmbedLoad) -> None:
+        """Start a load; `result` waits for its end."""
         self.send(load)
 
-    def result(self) -> Found:
-        """What became of it.
+    def result(self) -> LoadResult:
+        """Wait for the end of the load, and return its result.
 
         Raises:
-            ValueError: when no call was answered.
+            ValueError: if no call was answered.
         """
-        found: Found = self.receive()
+        found: LoadResult = self.receive()
         if not found.num_texts:
-            raise ValueError(f"no call was answered within {found.seconds:g} s ({dict(found.codes)}); it needs longer")
+            raise ValueError(f"no call was answered within {found.seconds:g} s ({dict(found.codes)}); give more time")
         return found
 
-    def run(self, load: Load) -> Found:
-        """Begin, and wait for the end."""
+    def run(self, load: EmbedLoad) -> LoadResult:
+        """Run a load, and return its result."""
         self.start(load)
         return self.result()
 
@@ -109,12 +113,12 @@ def _serve(connection: Connection) -> None:
         connection.send(asyncio.run(_run(connection.recv())))
 
 
-async def _run(load: Load) -> Found:
+async def _run(load: EmbedLoad) -> LoadResult:
     async with grpc.aio.insecure_channel(load.target) as channel:
-        call, found = EncoderStub(channel).Embed, Found()
+        call, found = EncoderStub(channel).Embed, LoadResult()
         requests = _requests(load)
         try:
-            await call(next(requests))  # the connection is there, then
+            await call(next(requests))  # opens the connection
         except grpc.aio.AioRpcError as error:
             raise ValueError(f"the server does not embed: {error.details()}") from None
         started = time.perf_counter()
@@ -128,7 +132,7 @@ async def _run(load: Load) -> Found:
         return found
 
 
-async def _one_by_one(one: Callable[[], Awaitable[None]], load: Load, end: float) -> None:
+async def _one_by_one(one: Callable[[], Awaitable[None]], load: EmbedLoad, end: float) -> None:
     async def repeat() -> None:
         while time.perf_counter() < end:
             await one()
@@ -150,7 +154,7 @@ async def _at_a_rate(one: Callable[[], Awaitable[None]], calls_per_s: float, end
 
 
 async def _call(
-    call: Callable[..., Awaitable[object]], request: pb.EmbedRequest, load: Load, found: Found, end: float
+    call: Callable[..., Awaitable[object]], request: pb.EmbedRequest, load: EmbedLoad, found: LoadResult, end: float
 ) -> None:
     started = time.perf_counter()
     try:
@@ -158,8 +162,8 @@ async def _call(
         code = "OK"
     except grpc.aio.AioRpcError as error:
         code = error.code().name
-        if "deadline" in (error.details() or "").lower() and time.perf_counter() - started >= (load.timeout_s or 0):
-            code = "TIMEOUT"
+        if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED and not error.trailing_metadata():
+            code = "TIMEOUT"  # of this client: a status of the server has metadata
     ended = time.perf_counter()
     if ended > end:
         return
@@ -171,7 +175,7 @@ async def _call(
         found.refusals.append(ended - started)
 
 
-def _requests(load: Load) -> Iterator[pb.EmbedRequest]:
+def _requests(load: EmbedLoad) -> Iterator[pb.EmbedRequest]:
     texts = read_texts(load.texts)
     if load.max_words:
         texts = [" ".join(text.split()[: load.max_words]) for text in texts]

@@ -1,11 +1,11 @@
-"""Measure short queries beside bulk work: how many are answered in time, how much later than on an idle server, and how
-much throughput bulk loses.
+"""Measure short queries beside bulk work: answers in time, latency against an idle server, and lost bulk throughput.
 
     python -m benchmarks.fairness models
     python -m benchmarks.fairness models --callers 256 --priority bulk
 
-One caller sends short queries one by one. Others keep requests of long texts under way: eight on one connection, as a
-job of `bertline embed` does, then one each on many. Client and server share the cores of this machine.
+One caller sends short queries, one after the other. Bulk callers keep requests of long texts in flight: first eight on
+one connection, as `bertline embed` does, then one on each of many connections. Clients and server share the cores of
+this machine.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import grpc
 import tyro
 
 from benchmarks.embed_load import percentile
-from benchmarks.server_process import Served, served
+from benchmarks.server_process import ServerProcess, running_server
 from benchmarks.worker import Worker
 from bertline.v1 import encoder_pb2 as pb
 from bertline.v1.encoder_pb2_grpc import EncoderStub
@@ -39,35 +39,35 @@ WORDS = "a server that no request can stall answers short queries while it compu
 
 
 @dataclass(frozen=True, kw_only=True)
-class Arguments:
+class FairnessSettings:
     """Command line."""
 
     models: Annotated[Path, tyro.conf.Positional]
     """Directory with one model of task embedding."""
     callers: tuple[int, ...] = (32, 256)
-    """Bulk callers with a connection and a request each."""
+    """Numbers of bulk callers; each has one connection and one request in flight."""
     words: Annotated[int, COUNT] = 240
-    """Words of each text of a bulk request."""
+    """Words in each text of a bulk request."""
     rows: Annotated[int, COUNT] = 64
-    """Texts of a request of the job; requests of the other bulk callers have a quarter of that."""
+    """Texts in each request of the job. Requests of the other bulk callers have a quarter of it."""
     queries: Annotated[int, COUNT] = 60
-    """Short queries, one each 0.1 s, for each deadline."""
+    """Short queries for each deadline, one every 0.1 s."""
     deadlines_s: tuple[float, ...] = (0.05, 0.25, 1.0, 0.0)
-    """Seconds that a query may take; 0 for no deadline."""
+    """Deadlines of queries in seconds; 0 for none."""
     priority: Literal["interactive", "bulk"] = "interactive"
-    """Class of the calls of the other bulk callers; that of the job is always bulk."""
+    """Priority of the other bulk callers. The job always has priority `bulk`."""
     seconds: Annotated[float, POSITIVE] = 8.0
-    """Seconds for which the throughput of bulk alone is measured."""
+    """Seconds to measure the throughput of bulk alone."""
     flags: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
-    """Flag of the server; repeat the option for several."""
+    """Server flag; repeat the option for several."""
 
     def __post_init__(self) -> None:
         check_numbers(self)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bulk:
-    """Callers that always have requests under way."""
+class BulkLoad:
+    """Callers that always have requests in flight."""
 
     target: str
     connections: int
@@ -79,14 +79,14 @@ class Bulk:
 
 
 @dataclass
-class Queries:
+class QueryResults:
     """Results of short queries."""
 
     codes: Counter[str] = field(default_factory=Counter)
     seconds: list[float] = field(default_factory=list)
-    """Seconds of each answered query."""
+    """Latency of each answered query."""
     queue_s: list[float] = field(default_factory=list)
-    """Seconds that each of them waited for a core, as the server says."""
+    """Time in the server's queue of each answered query."""
 
 
 def _work(connection: Connection) -> None:
@@ -94,8 +94,8 @@ def _work(connection: Connection) -> None:
         connection.send(asyncio.run(_load(connection.recv())))
 
 
-async def _load(bulk: Bulk) -> list[int]:
-    """Keep bulk requests under way; returns the number of answered ones of each caller."""
+async def _load(bulk: BulkLoad) -> list[int]:
+    """Keep bulk requests in flight. Return the number of answered requests of each caller."""
     source = random.Random(0)
     texts = [" ".join(source.choices(WORDS, k=bulk.words)) for _ in range(bulk.rows)]
     request, answered = pb.EmbedRequest(texts=texts, truncate=True), [0] * bulk.connections
@@ -127,9 +127,9 @@ async def _load(bulk: Bulk) -> list[int]:
     return answered
 
 
-def ask(target: str, count: int, deadline_s: float) -> Queries:
-    """Send short queries one by one."""
-    found = Queries()
+def ask(target: str, count: int, deadline_s: float) -> QueryResults:
+    """Send short queries, one after the other."""
+    found = QueryResults()
     with grpc.insecure_channel(target) as channel:
         stub = EncoderStub(channel)
         grpc.channel_ready_future(channel).result(30)
@@ -145,8 +145,8 @@ def ask(target: str, count: int, deadline_s: float) -> Queries:
     return found
 
 
-def tokens_per_s(server: Served, seconds: float) -> float:
-    """Measure how many tokens a second the server computes."""
+def tokens_per_s(server: ServerProcess, seconds: float) -> float:
+    """Measure the tokens per second that the server computes."""
 
     def total() -> float:
         page = urlopen(server.metrics, timeout=10).read().decode()
@@ -157,21 +157,21 @@ def tokens_per_s(server: Served, seconds: float) -> float:
     return (total() - before) / (time.perf_counter() - started)
 
 
-def measure(arguments: Arguments, server: Served, bulk: Bulk, worker: Worker, idle_s: float) -> None:
-    """Print how long queries take beside one kind of bulk, and how much throughput it loses."""
-    queries_s = len(arguments.deadlines_s) * arguments.queries * 0.1
-    worker.send(replace(bulk, seconds=1 + 2 * arguments.seconds + queries_s))
+def measure(settings: FairnessSettings, server: ServerProcess, bulk: BulkLoad, worker: Worker, idle_s: float) -> None:
+    """Print the latency of queries beside one bulk load, and the throughput that the bulk load loses."""
+    queries_s = len(settings.deadlines_s) * settings.queries * 0.1
+    worker.send(replace(bulk, seconds=1 + 2 * settings.seconds + queries_s))
     print(f"{bulk.connections} connections x {bulk.in_flight} requests of {bulk.rows} texts, {bulk.priority}")
     time.sleep(1)
     with ThreadPoolExecutor(1) as thread:
         rate = thread.submit(tokens_per_s, server, queries_s)
         all_s: list[float] = []
-        for deadline_s in arguments.deadlines_s:
-            found = ask(server.target, arguments.queries, deadline_s)
+        for deadline_s in settings.deadlines_s:
+            found = ask(server.target, settings.queries, deadline_s)
             all_s += found.seconds
-            times = f"{_times(found.seconds, idle_s)}; for a core p99 {1e3 * percentile(found.queue_s, 0.99):.1f} ms"
+            times = f"{_times(found.seconds, idle_s)}; in the queue p99 {1e3 * percentile(found.queue_s, 0.99):.1f} ms"
             print(f"  deadline {deadline_s or 'none'}: {dict(found.codes)}, {times}", flush=True)
-    alone = tokens_per_s(server, arguments.seconds)
+    alone = tokens_per_s(server, settings.seconds)
     answered = worker.receive()
     print(f"  all: {_times(all_s, idle_s)}")
     ratio = rate.result() / max(alone, 1e-9)
@@ -180,32 +180,32 @@ def measure(arguments: Arguments, server: Served, bulk: Bulk, worker: Worker, id
 
 
 def _times(seconds: Sequence[float], idle_s: float) -> str:
-    shown = [f"{name} {1e3 * percentile(seconds, share):.1f} ms" for name, share in (("p50", 0.5), ("p99", 0.99))]
+    shown = [f"{name} {1e3 * percentile(seconds, fraction):.1f} ms" for name, fraction in (("p50", 0.5), ("p99", 0.99))]
     return f"{', '.join(shown)}, {percentile(seconds, 0.99) / idle_s:.1f} times the idle median"
 
 
 @command
 def main() -> None:
-    """Command line."""
-    arguments = parse(Arguments, "benchmarks.fairness", __doc__)
+    """Run the benchmark."""
+    settings = parse(FairnessSettings, "benchmarks.fairness", __doc__)
     worker = Worker(_work)
-    with served(arguments.models, arguments.flags) as server:
-        idle = ask(server.target, arguments.queries, 0.0)
+    with running_server(settings.models, settings.flags) as server:
+        idle = ask(server.target, settings.queries, 0.0)
         idle_s = statistics.median(idle.seconds)
         print(f"idle server: {_times(idle.seconds, idle_s)}")
-        job = Bulk(
+        job = BulkLoad(
             target=server.target,
             connections=1,
             in_flight=8,
-            rows=arguments.rows,
-            words=arguments.words,
+            rows=settings.rows,
+            words=settings.words,
             priority="bulk",
             seconds=0.0,
         )
-        raw = replace(job, in_flight=1, rows=max(1, arguments.rows // 4), priority=arguments.priority)
-        kinds = [job, *(replace(raw, connections=count) for count in arguments.callers)]
+        raw = replace(job, in_flight=1, rows=max(1, settings.rows // 4), priority=settings.priority)
+        kinds = [job, *(replace(raw, connections=count) for count in settings.callers)]
         for bulk in kinds:
-            measure(arguments, server, bulk, worker, idle_s)
+            measure(settings, server, bulk, worker, idle_s)
     worker.close()
 
 

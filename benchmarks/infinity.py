@@ -1,4 +1,4 @@
-"""A running infinity server as a peer: its vectors, and how many texts a second it embeds."""
+"""Peer: a running infinity server, its vectors and its throughput."""
 
 from __future__ import annotations
 
@@ -13,18 +13,21 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-from benchmarks.embed_load import Load
+from benchmarks.embed_load import EmbedLoad
 
 
 class Infinity:
-    """Calls POST /embeddings; a connection a thread."""
+    """Client of POST /embeddings with one connection per thread.
+
+    Args:
+        url: of the server.
+        texts: to embed.
+
+    Raises:
+        SystemExit: if no server with one model answers.
+    """
 
     def __init__(self, url: str, texts: Sequence[str]) -> None:
-        """Ask for its model.
-
-        Raises:
-            SystemExit: when nobody answers there.
-        """
         parts = urlsplit(url)
         self._address, self._path = parts.netloc, parts.path.rstrip("/") + "/embeddings"
         self._texts = texts
@@ -32,19 +35,21 @@ class Infinity:
             (model,) = self._ask("GET", parts.path.rstrip("/") + "/models")["data"]
         except (OSError, http.client.HTTPException, ValueError, KeyError) as error:
             raise SystemExit(
-                f"error: no infinity with one model at `{url}` ({error}); start one: infinity_emb v2 --model-id "
+                f"error: no infinity server with one model at `{url}` ({error}); start one: infinity_emb v2 --model-id "
                 "CHECKPOINT --engine torch --device cpu --port 7997"
             ) from None
         self._model = model["id"]
 
     def embed(self, texts: Sequence[str]) -> np.ndarray:
-        """Vectors [texts, hidden]."""
+        """Return the vectors of texts, [texts, hidden] float32."""
         reply = self._ask("POST", self._path, self._body(texts, "float"))
         return np.array([item["embedding"] for item in reply["data"]], dtype=np.float32)
 
-    def texts_per_s(self, load: Load) -> float:
-        """Under the calls in flight of a load, until the last reply, which is seconds later. Replies are asked for in
-        base64, the smaller form, and read as bytes only."""
+    def texts_per_s(self, load: EmbedLoad) -> float:
+        """Measure the throughput with a load's calls in flight, until the last reply.
+
+        Replies come as base64, the smaller format, and are not parsed.
+        """
         chunks, lock, count = self._chunks(load.num_texts), threading.Lock(), [0]
         started = time.perf_counter()
 

@@ -54,7 +54,7 @@ CAPS = (128, 256, 512, 1024)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Arguments:
+class Int8Settings:
     """Time int8 graphs."""
 
     shape: tuple[int, int, int] = (6, 384, 12)
@@ -100,11 +100,11 @@ def with_ranges(model: BertModel, task: AnyTask, texts: Path | None = None) -> N
 
 
 def engines(
-    arguments: Arguments, model: BertModel, task: AnyTask, load: Workload, directory: Path
+    settings: Int8Settings, model: BertModel, task: AnyTask, load: Workload, directory: Path
 ) -> Iterator[tuple[str, RunModel, int]]:
     """Yield engines: name, function, number of concurrent batches."""
     cores = available_cpus()
-    network = with_ranges(model, task, arguments.texts)
+    network = with_ranges(model, task, settings.texts)
     for matmul in ("static int8", "dynamic int8", "fp32"):
         configuration, _ = autotune(network, GraphPrecision(matmul=matmul), load, num_cores=cores)
         graph = build_graph(network, GraphPrecision(matmul=matmul), configuration.variant)
@@ -117,7 +117,7 @@ def engines(
     if not find_spec("openvino"):
         print("openvino is not installed (pip install openvino -c constraints.txt): not measured")
         return
-    features = ExportData(texts=arguments.texts).evaluation_set(task).features[:64]
+    features = ExportData(texts=settings.texts).evaluation_set(task).features[:64]
     quantised = _static(peers["Optimum"], features, task, directory).read_bytes()
     yield "OpenVINO, static int8", _with_int64(openvino_run(quantised, cores)), cores
     for variant in (GraphVariant(standard=True), GraphVariant(standard=True, attention="MatMul")):
@@ -178,31 +178,31 @@ def _static(graph: Path, features: list[Any], task: AnyTask, directory: Path) ->
     return target
 
 
-def workload(arguments: Arguments, task: AnyTask) -> Workload:
+def workload(settings: Int8Settings, task: AnyTask) -> Workload:
     """Return the sequences to time."""
-    if arguments.texts:
-        data = ExportData(texts=arguments.texts, max_examples=arguments.num_sequences)
+    if settings.texts:
+        data = ExportData(texts=settings.texts, max_examples=settings.num_sequences)
         return data.workload(task, data.evaluation_set(task))
-    return Workload(typical_lengths(arguments.num_sequences, 512), task.tokenizer.vocab_size)
+    return Workload(typical_lengths(settings.num_sequences, 512), task.tokenizer.vocab_size)
 
 
 @command
 def main() -> None:
-    """Command line."""
-    arguments = parse(Arguments, "benchmarks.int8_graphs", __doc__)
-    if arguments.checkpoint:
-        source = read_source(arguments.checkpoint, task="embedding")
+    """Run the benchmark."""
+    settings = parse(Int8Settings, "benchmarks.int8_graphs", __doc__)
+    if settings.checkpoint:
+        source = read_source(settings.checkpoint, task="embedding")
         model, task = source.load_model(), source.task
     else:
-        model, task = random_network(arguments.shape, arguments.vocab_size)
-    load = workload(arguments, task)
+        model, task = random_network(settings.shape, settings.vocab_size)
+    load = workload(settings, task)
     with tempfile.TemporaryDirectory() as directory:
         candidates = {
             f"{name}|{cap}": partial(run_all, run, load.batches(cap), callers)
-            for name, run, callers in engines(arguments, model, task, load, Path(directory))
+            for name, run, callers in engines(settings, model, task, load, Path(directory))
             for cap in CAPS
         }
-        seconds = {name: median(found) for name, found in race(candidates, arguments.rounds).items()}
+        seconds = {name: median(found) for name, found in race(candidates, settings.rounds).items()}
     best: dict[str, tuple[float, str]] = {}
     for key, value in seconds.items():
         name, _, cap = key.partition("|")

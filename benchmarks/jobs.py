@@ -1,5 +1,4 @@
-"""What a job of the command adds to the engine: `bertline embed` of a file, beside the engine in the same run, and its
-memory for files of two lengths.
+"""Measure jobs of the command: throughput of `bertline embed` on a file against the engine, and memory by file size.
 
     python -m benchmarks.jobs throughput models --texts sentences.txt
     python -m benchmarks.jobs memory models --texts sentences.txt
@@ -25,7 +24,7 @@ from typing import Annotated, Literal
 import tyro
 
 from benchmarks.embed_load import read_texts
-from benchmarks.server_process import served
+from benchmarks.server_process import running_server
 from benchmarks.serving import engine_texts_per_s
 from training.bounds import COUNT, POSITIVE, Bounds, check_numbers
 from training.command import command, parse
@@ -34,60 +33,60 @@ SAMPLE_S = 0.01
 
 
 @dataclass(frozen=True, kw_only=True)
-class Arguments:
+class JobSettings:
     """Command line."""
 
-    what: Annotated[Literal["throughput", "memory"], tyro.conf.Positional]
+    measurement: Annotated[Literal["throughput", "memory"], tyro.conf.Positional]
     models: Annotated[Path, tyro.conf.Positional]
     """Directory with one model of task embedding."""
     texts: Path
-    """One a line."""
+    """File with one text per line."""
     num_texts: Annotated[int, COUNT] = 50_000
-    """Of the job; those of the file, again and again."""
+    """Texts in the job. The texts of the file are repeated."""
     more_texts: Annotated[int, Bounds(least=10)] = 100_000
-    """Of the job whose memory is compared with that of a tenth of it."""
+    """Texts in the larger job of `memory`. The smaller one has a tenth of it."""
     seconds: Annotated[float, POSITIVE] = 10.0
-    """Of each measurement of the engine."""
+    """Seconds of each measurement of the engine."""
     rounds: Annotated[int, COUNT] = 3
-    """Of all measurements, in turns."""
+    """Rounds of all measurements."""
     output: str = "out.parquet"
-    """Name of the output, which says its format."""
+    """Name of the output file; its extension sets the format."""
     options: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
-    """Of the command, each for itself: `--options=--batch-size=64 --options=--dtype=float16`."""
+    """Option of the command; repeat for several: `--options=--batch-size=64 --options=--dtype=float16`."""
 
     def __post_init__(self) -> None:
         check_numbers(self)
 
 
 @dataclass(frozen=True)
-class Ran:
-    """A job that was done."""
+class JobMeasurement:
+    """Time and memory of a job."""
 
     seconds: float
-    """From its start to its end."""
+    """Wall time."""
     core_s: float
     """CPU time of the command."""
     peak_mb: float
-    """Most memory of the command."""
+    """Peak resident memory of the command, in MiB."""
 
 
-def run_job(target: str, texts: Sequence[str], arguments: Arguments) -> Ran:
+def run_job(target: str, texts: Sequence[str], settings: JobSettings) -> JobMeasurement:
     """Run the command on a file of texts."""
     with tempfile.TemporaryDirectory() as folder:
-        source, output = Path(folder) / "in.txt", Path(folder) / arguments.output
+        source, output = Path(folder) / "in.txt", Path(folder) / settings.output
         source.write_text("".join(text + "\n" for text in texts), encoding="utf-8")
-        embed = [sys.executable, "-m", "bertline.cli", "embed", "--truncate", "-t", target, *arguments.options]
-        ran = measured([*embed, "-i", str(source), "-o", str(output)])
+        embed = [sys.executable, "-m", "bertline.cli", "embed", "--truncate", "-t", target, *settings.options]
+        ran = run_measured([*embed, "-i", str(source), "-o", str(output)])
         if not output.exists():
-            raise ValueError("the job wrote nothing; what it says stands above")
+            raise ValueError("the job wrote nothing; its output is above")
         return ran
 
 
-def measured(words: Sequence[str]) -> Ran:
-    """Run a command to its end.
+def run_measured(words: Sequence[str]) -> JobMeasurement:
+    """Run a command and measure it.
 
     Raises:
-        ValueError: when it fails.
+        ValueError: if it fails.
     """
     started, peak_mb = time.perf_counter(), 0.0
     process = subprocess.Popen(words)
@@ -97,59 +96,62 @@ def measured(words: Sequence[str]) -> Ran:
     _, status, usage = ended
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
-        raise ValueError("the job failed; what it says stands above")
-    return Ran(time.perf_counter() - started, usage.ru_utime + usage.ru_stime, peak_mb)
+        raise ValueError("the job failed; its output is above")
+    return JobMeasurement(time.perf_counter() - started, usage.ru_utime + usage.ru_stime, peak_mb)
 
 
 def _peak_mb(pid: int) -> float:
-    """Most memory of a process until now, 0 when it has ended; what `wait4` tells counts its parent's, too."""
+    """Return the peak memory of a process until now, 0 if it has ended.
+
+    `ru_maxrss` of `wait4` would include the memory of the parent before exec.
+    """
     found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text(encoding="utf-8"))
     return int(found[1]) / 1024 if found else 0.0
 
 
-def first(texts: Sequence[str], count: int) -> list[str]:
-    """So many texts."""
+def repeat_texts(texts: Sequence[str], count: int) -> list[str]:
+    """Return `count` texts, repeated if necessary."""
     return list(itertools.islice(itertools.cycle(texts), count))
 
 
-def throughput(arguments: Arguments) -> None:
-    """The engine and the job in turns, the engine before and after each."""
-    texts = read_texts(arguments.texts)
-    given, ratios = first(texts, arguments.num_texts), []
-    with served(arguments.models) as server:
-        run_job(server.target, given[:1000], arguments)
-        before = engine_texts_per_s(arguments.models, texts, arguments.seconds)
-        for _ in range(arguments.rounds):
-            ran = run_job(server.target, given, arguments)
-            after = engine_texts_per_s(arguments.models, texts, arguments.seconds)
-            engine, job = statistics.mean((before, after)), len(given) / ran.seconds
+def throughput(settings: JobSettings) -> None:
+    """Measure engine and job in turns. The engine is measured before and after each job."""
+    texts = read_texts(settings.texts)
+    rows, ratios = repeat_texts(texts, settings.num_texts), []
+    with running_server(settings.models) as server:
+        run_job(server.target, rows[:1000], settings)
+        before = engine_texts_per_s(settings.models, texts, settings.seconds)
+        for _ in range(settings.rounds):
+            ran = run_job(server.target, rows, settings)
+            after = engine_texts_per_s(settings.models, texts, settings.seconds)
+            engine, job = statistics.mean((before, after)), len(rows) / ran.seconds
             ratios.append(job / engine)
-            micros = 1e6 * ran.core_s / len(given)
+            micros = 1e6 * ran.core_s / len(rows)
             print(
-                f"engine {engine:,.0f} texts/s, job {job:,.0f} ({ratios[-1]:.2f}), {micros:.0f} us of a core a text "
-                f"in the command, {ran.peak_mb:.0f} MB",
+                f"engine {engine:,.0f} texts/s, job {job:,.0f} ({ratios[-1]:.2f}), {micros:.0f} us of CPU time "
+                f"per text in the command, {ran.peak_mb:.0f} MB",
                 flush=True,
             )
             before = after
-    print(f"{arguments.output}: {statistics.median(ratios):.2f} of the engine (median of {len(ratios)})")
+    print(f"{settings.output}: {statistics.median(ratios):.2f} of the engine (median of {len(ratios)})")
 
 
-def memory(arguments: Arguments) -> None:
-    """A short file and one ten times as long."""
-    texts = read_texts(arguments.texts)
+def memory(settings: JobSettings) -> None:
+    """Measure memory for a file, and for one ten times as long."""
+    texts = read_texts(settings.texts)
     peaks = []
-    with served(arguments.models) as server:
-        for count in (arguments.more_texts // 10, arguments.more_texts):
-            peaks.append(run_job(server.target, first(texts, count), arguments).peak_mb)
+    with running_server(settings.models) as server:
+        for count in (settings.more_texts // 10, settings.more_texts):
+            peaks.append(run_job(server.target, repeat_texts(texts, count), settings).peak_mb)
             print(f"{count:,} rows: {peaks[-1]:.0f} MB at most", flush=True)
     print(f"{peaks[1] / peaks[0]:.2f} times the memory for ten times the rows")
 
 
 @command
 def main() -> None:
-    """Command line."""
-    arguments = parse(Arguments, "benchmarks.jobs", __doc__)
-    {"throughput": throughput, "memory": memory}[arguments.what](arguments)
+    """Run the benchmark."""
+    settings = parse(JobSettings, "benchmarks.jobs", __doc__)
+    {"throughput": throughput, "memory": memory}[settings.measurement](settings)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
-"""What callers notice of models that are loaded while the server answers them: short queries one by one, while nothing
-is loaded, and while copies of the model come one after the other.
+"""Measure the latency of short queries while the server loads models, against a server that loads none.
 
-    python -m benchmarks.loading models --texts sentences.txt
+python -m benchmarks.loading models --texts sentences.txt
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ from typing import Annotated
 import grpc
 import tyro
 
-from benchmarks.embed_load import Client, Load, percentile
-from benchmarks.server_process import Served, embedding_model, served
+from benchmarks.embed_load import EmbedLoad, LoadClient, percentile
+from benchmarks.server_process import ServerProcess, embedding_model, running_server
 from bertline.v1 import encoder_pb2 as pb
 from bertline.v1.encoder_pb2_grpc import EncoderStub
 from tasks.manifest import MANIFEST_FILE
@@ -29,22 +28,22 @@ from training.command import command, parse
 
 
 @dataclass(frozen=True, kw_only=True)
-class Arguments:
+class LoadingSettings:
     """Command line."""
 
     models: Annotated[Path, tyro.conf.Positional]
     """Directory with one model of task embedding."""
     texts: Path
-    """One a line."""
+    """File with one text per line."""
     seconds: Annotated[float, POSITIVE] = 10.0
-    """Of each measurement."""
+    """Seconds of each measurement."""
 
     def __post_init__(self) -> None:
         check_numbers(self)
 
 
 def copy_model(source: Path, models: Path, version: int) -> None:
-    """Put another version of a model in place by a rename, as export does."""
+    """Add a version of a model by a rename, as export does."""
     name = source.parent.name
     staging = models.parent / f"{name}-{version}"
     shutil.copytree(source, staging)
@@ -54,8 +53,8 @@ def copy_model(source: Path, models: Path, version: int) -> None:
     staging.rename(models / name / str(version))
 
 
-def load_until(end: float, server: Served, add: Callable[[int], None], name: str) -> list[float]:
-    """Load one version after the other; returns the seconds that each took."""
+def load_until(end: float, server: ServerProcess, add: Callable[[int], None], name: str) -> list[float]:
+    """Load versions one after the other. Return the seconds that each took."""
     taken: list[float] = []
     with grpc.insecure_channel(server.target) as channel:
         stub = EncoderStub(channel)
@@ -77,27 +76,27 @@ def _is_ready(stub: EncoderStub, model: pb.ModelRef) -> bool:
 
 @command
 def main() -> None:
-    """Command line."""
-    arguments = parse(Arguments, "benchmarks.loading", __doc__)
-    source = embedding_model(arguments.models)
-    client = Client()
+    """Run the benchmark."""
+    settings = parse(LoadingSettings, "benchmarks.loading", __doc__)
+    source = embedding_model(settings.models)
+    client = LoadClient()
     with tempfile.TemporaryDirectory() as folder:
         models = Path(folder) / "models"
         models.mkdir()
         copy_model(source, models, 1)
-        with served(models, ["--poll-s", "0", "--max-versions", "2"]) as server:
-            load = Load(target=server.target, texts=arguments.texts, seconds=arguments.seconds, max_words=8)
+        with running_server(models, ["--poll-s", "0", "--max-versions", "2"]) as server:
+            load = EmbedLoad(target=server.target, texts=settings.texts, seconds=settings.seconds, max_words=8)
             client.run(replace(load, seconds=1.0))
             quiet = client.run(load).latencies
             client.start(load)
-            end = time.perf_counter() + arguments.seconds
+            end = time.perf_counter() + settings.seconds
             taken = load_until(end, server, lambda number: copy_model(source, models, number), source.parent.name)
             loading = client.result().latencies
     client.close()
     print(f"{len(taken)} models loaded, {min(taken):.2f} to {max(taken):.2f} s each")
-    for what, latencies in (("nothing is loaded", quiet), ("while loading", loading)):
-        median, p99, longest = (1e3 * percentile(latencies, share) for share in (0.5, 0.99, 1.0))
-        print(f"{what:20} {len(latencies):6,} calls: median {median:.1f}, p99 {p99:.1f}, longest {longest:.1f} ms")
+    for label, latencies in (("nothing is loaded", quiet), ("while loading", loading)):
+        median, p99, longest = (1e3 * percentile(latencies, fraction) for fraction in (0.5, 0.99, 1.0))
+        print(f"{label:20} {len(latencies):6,} calls: median {median:.1f}, p99 {p99:.1f}, longest {longest:.1f} ms")
 
 
 if __name__ == "__main__":

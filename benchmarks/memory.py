@@ -1,4 +1,4 @@
-"""Whether a server keeps its memory under texts of random lengths, and whether the check finds one that does not."""
+"""Check that a server's memory does not grow under texts of random lengths."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.embed_load import Client, Load
-from benchmarks.server_process import Served, embedding_model, served
+from benchmarks.embed_load import EmbedLoad, LoadClient
+from benchmarks.server_process import ServerProcess, embedding_model, running_server
 from tasks.model_directory import read_model_directory
 from tasks.tokenizer import Tokenizer
 
 LIMIT = 1.15
-"""What memory may be in the end, to what it was after warm-up."""
+"""Allowed ratio of memory at the end to memory after warm-up."""
 SAMPLE_S = 2.0
 NUM_TEXTS = 20_000
 ROWS = 4
-"""Texts of each length in the warm-up, in random order, so that batches of all shapes come up."""
+"""Texts of each length in the warm-up. Their order is random, so that batches of all shapes occur."""
 COLOURS = ("#3b82f6", "#e8833a")
 
 
 @dataclass(frozen=True)
-class Growth:
-    """Memory of a server after warm-up."""
+class MemoryGrowth:
+    """Memory of a server over time, after warm-up."""
 
     name: str
     num_texts: int
@@ -36,16 +36,16 @@ class Growth:
 
     @property
     def ratio(self) -> float:
-        """The end to the beginning."""
+        """Ratio of memory at the end to memory at the start."""
         return self.resident_mb[-1] / self.resident_mb[0]
 
     @property
     def is_flagged(self) -> bool:
-        """Whether that is more than it may be."""
+        """True if the ratio is above LIMIT."""
         return self.ratio > LIMIT
 
     def __str__(self) -> str:
-        verdict = f"grows (more than {LIMIT})" if self.is_flagged else f"stays (at most {LIMIT})"
+        verdict = f"grows (above {LIMIT})" if self.is_flagged else f"does not grow (at most {LIMIT})"
         return (
             f"{self.name}: {self.resident_mb[0]:.0f} -> {self.resident_mb[-1]:.0f} MB in {self.seconds[-1]:.0f} s "
             f"({self.num_texts:,} texts), at most {max(self.resident_mb):.0f}; {self.ratio:.2f} times: {verdict}"
@@ -53,42 +53,48 @@ class Growth:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Watch:
-    """How a server's memory is watched."""
+class MemoryCheck:
+    """Check of a server's memory."""
 
     models: Path
     texts: Path
-    """The texts that are sent are cut from these."""
+    """Text file that the texts to send are cut from."""
     warm_up_s: float
     flags: Sequence[str] = ()
-    """Of the server."""
+    """Flags of the server."""
 
-    def run(self, module: str, seconds: float) -> Growth:
-        """Warm a server up and load it with texts of 1 token to as many as its model reads, in random order.
+    def run(self, module: str, seconds: float) -> MemoryGrowth:
+        """Warm up a server, load it with texts of random lengths up to the model's maximum, and record its memory.
 
         Args:
-            module: the server, as `python -m` starts it.
+            module: server to run with `python -m`.
+            seconds: of load after warm-up.
+
+        Raises:
+            ValueError: if the warm-up is too short for texts of all lengths.
         """
-        client = Client()
-        with tempfile.TemporaryDirectory() as folder, served(self.models, self.flags, module=module) as server:
+        client = LoadClient()
+        with tempfile.TemporaryDirectory() as folder, running_server(self.models, self.flags, module=module) as server:
             warm_up, loaded = Path(folder) / "warm-up.txt", Path(folder) / "loaded.txt"
             num_warm_up = self._write_texts(warm_up, loaded)
-            load = Load(target=server.target, texts=warm_up, seconds=self.warm_up_s, num_texts=4, num_in_flight=8)
+            load = EmbedLoad(target=server.target, texts=warm_up, seconds=self.warm_up_s, num_texts=4, num_in_flight=8)
             if client.run(load).num_texts < num_warm_up:
-                raise ValueError(f"{self.warm_up_s:g} s of warm-up do not do for all lengths; give more: --warm-up-s")
+                raise ValueError(
+                    f"{self.warm_up_s:g} s of warm-up are too few for texts of all lengths; raise --warm-up-s"
+                )
             client.start(replace(load, texts=loaded, seconds=seconds))
             samples = list(_samples(server, seconds))
             num_texts = client.result().num_texts
         client.close()
-        return Growth(module, num_texts, *(list(values) for values in zip(*samples, strict=True)))
+        return MemoryGrowth(module, num_texts, *(list(values) for values in zip(*samples, strict=True)))
 
     def _write_texts(self, warm_up: Path, loaded: Path) -> int:
-        """Returns how many texts the warm-up has."""
+        """Write the texts of warm-up and load. Return the number of warm-up texts."""
         task, rng = read_model_directory(embedding_model(self.models)).load_task(), random.Random(0)
         longest = task.settings.max_seq_length - 2  # [CLS] and [SEP]
         cutter = _Cutter(task.tokenizer, self.texts.read_text(encoding="utf-8"), rng)
         if cutter.num_tokens <= longest:
-            raise ValueError(f"`{self.texts}` has {cutter.num_tokens} tokens; this needs more than {longest}")
+            raise ValueError(f"`{self.texts}` has {cutter.num_tokens} tokens; more than {longest} are needed")
         lengths = [length for length in range(1, longest + 1) for _ in range(ROWS)]
         rng.shuffle(lengths)
         warm_up.write_text("\n".join(map(cutter.cut, lengths)), encoding="utf-8")
@@ -98,7 +104,7 @@ class Watch:
 
 
 class _Cutter:
-    """Cuts texts of so many tokens out of running text."""
+    """Cutter of texts with a given number of tokens from running text."""
 
     def __init__(self, tokenizer: Tokenizer, text: str, rng: random.Random) -> None:
         self._text, self._rng = " ".join(text[:1_000_000].split()), rng
@@ -110,8 +116,8 @@ class _Cutter:
         return self._text[self._offsets[first, 0] : self._offsets[first + num_tokens - 1, 1]]
 
 
-def _samples(server: Served, seconds: float) -> Iterator[tuple[float, float]]:
-    """Seconds, and memory in MB then."""
+def _samples(server: ServerProcess, seconds: float) -> Iterator[tuple[float, float]]:
+    """Yield seconds since the start and resident memory in MiB."""
     started = time.perf_counter()
     while (now := time.perf_counter() - started) < seconds:
         yield now, server.resident_mb
@@ -119,8 +125,8 @@ def _samples(server: Served, seconds: float) -> Iterator[tuple[float, float]]:
     yield now, server.resident_mb
 
 
-def plot(growths: Sequence[Growth], path: Path) -> None:
-    """Draw memory over time."""
+def plot(growths: Sequence[MemoryGrowth], path: Path) -> None:
+    """Plot memory over time, relative to memory after warm-up."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -1,9 +1,9 @@
-"""Claim: what is served scores what was evaluated.
+"""Claim: a served model gives the scores of its evaluation.
 
     python -m benchmarks.served_scores --model sst2-fp32 --checkpoint runs/sst2/checkpoint --data dev.tsv
 
-Asks a running server for predictions on a labelled dev set through the client, scores them, and counts on how many
-examples they equal those of the checkpoint in PyTorch.
+Gets predictions of a running server for a labelled dev set, through the client. Prints their scores, and the number of
+examples on which they equal the predictions of the checkpoint in PyTorch.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ from training.evaluate import format_scores, load_for_evaluation, predict_with_p
 
 
 @dataclass(frozen=True, kw_only=True)
-class Arguments:
-    """Score served models against a checkpoint."""
+class ServedScoresSettings:
+    """Compare the scores of served models with those of their checkpoint."""
 
     model: tuple[str, ...]
-    """Names of served models of one task."""
+    """Names of served models, all of one task."""
     checkpoint: Path
-    """The checkpoint that they were exported from."""
+    """Checkpoint that they were exported from."""
     data: tuple[Path, ...]
     """Labelled dev set: SQuAD JSON, or .tsv, .csv, .jsonl."""
     columns: Columns = field(default_factory=Columns)
     target: str = "127.0.0.1:50051"
 
 
-def compare(arguments: Arguments) -> None:
-    """Print the scores of all."""
-    task, run = load_for_evaluation(arguments.checkpoint)
-    examples = read_examples(task.name, arguments.data, columns=arguments.columns, tokenizer=task.tokenizer)
+def compare(settings: ServedScoresSettings) -> None:
+    """Print the scores of the checkpoint and of all models."""
+    task, run = load_for_evaluation(settings.checkpoint)
+    examples = read_examples(task.name, settings.data, columns=settings.columns, tokenizer=task.tokenizer)
     start = time.monotonic()
     found = predict_with_progress(task, examples, run)
     rows, notes = {"PyTorch": task.score(examples, found)}, [_note("PyTorch", len(examples), start)]
     evaluated = plain_values(task, examples, found)
-    with Client(arguments.target, timeout=600) as client:
-        for model in arguments.model:
+    with Client(settings.target, timeout=600) as client:
+        for model in settings.model:
             start = time.monotonic()
             served = served_predictions(client, task.name, model, examples)
             same = num_same(served, evaluated)
@@ -60,8 +60,8 @@ def _note(name: str, count: int, start: float) -> str:
 @command
 @one_line_errors()
 def main() -> None:
-    """Command line."""
-    compare(parse(Arguments, "benchmarks.served_scores", __doc__))
+    """Run the benchmark."""
+    compare(parse(ServedScoresSettings, "benchmarks.served_scores", __doc__))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A server in a process of its own, for benchmarks."""
+"""Run a server in a separate process, for benchmarks."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ from tasks.model_directory import model_versions, read_model_directory
 
 
 @dataclass(frozen=True)
-class Served:
-    """A server in a process of its own."""
+class ServerProcess:
+    """Server that runs in a separate process."""
 
     target: str
     process: subprocess.Popen[bytes]
     ready_s: float
+    """Seconds from the start of the process to its ready line."""
     metrics: str
-    """Where its metrics are."""
+    """URL of its metrics."""
 
     @property
     def resident_mb(self) -> float:
-        """Memory."""
+        """Resident memory in MiB."""
         status = Path(f"/proc/{self.process.pid}/status").read_text(encoding="ascii")
         found = re.search(r"VmRSS:\s+(\d+) kB", status)
         assert found
@@ -35,24 +36,29 @@ class Served:
 
 
 def embedding_model(models: Path) -> Path:
-    """The highest version of the only model of vectors."""
+    """Return the highest version of the only embedding model in a folder."""
     highest = [read_model_directory(versions[-1]) for versions in model_versions(models).values()]
     found = [directory for directory in highest if directory.manifest.task == "embedding"]
     if len(found) != 1:
-        raise ValueError(f"`{models}` has {len(found)} models of vectors; this needs a folder with one")
+        raise ValueError(f"`{models}` has {len(found)} models of task `embedding`; give a folder with one")
     return found[0].path
 
 
 @contextmanager
-def served(models: Path, flags: Sequence[str] = (), *, module: str = "serving") -> Iterator[Served]:
-    """Start a server and stop it in the end.
+def running_server(models: Path, flags: Sequence[str] = (), *, module: str = "serving") -> Iterator[ServerProcess]:
+    """Run a server, and yield it when it is ready.
 
     Args:
-        module: what is started; another one than `serving` takes the same arguments.
+        models: folder of models.
+        flags: of the server.
+        module: to run with `python -m`; it takes the arguments of `serving`.
+
+    Raises:
+        ValueError: if the server does not start.
     """
     command = [sys.executable, "-m", module, str(models), *HERE, *flags]
     started_s = time.perf_counter()
     with server_process(command) as (process, ready):
         if ready is None:
             raise ValueError("the server did not start; its error is above")
-        yield Served(ready["target"], process, time.perf_counter() - started_s, ready["metrics_url"])
+        yield ServerProcess(ready["target"], process, time.perf_counter() - started_s, ready["metrics_url"])

@@ -1,10 +1,9 @@
-"""What the server adds to the engine: throughput, mixed load, overload, memory and start, each with the engine or an
-idle server in the same run.
+"""Measure the server: throughput, mixed load, overload, memory and start, against the engine or an idle server.
 
     python -m benchmarks.serving throughput models --texts sentences.txt
     python -m benchmarks.serving mixed models --texts sentences.txt
 
-Client, server and engine share the cores of this machine; nothing else should be busy.
+Client, server and engine share the cores of this machine. Nothing else should be busy.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ from typing import Annotated, Literal
 
 import tyro
 
-from benchmarks.embed_load import Client, Found, Load, percentile, read_texts
-from benchmarks.memory import Watch, plot
-from benchmarks.server_process import embedding_model, served
+from benchmarks.embed_load import EmbedLoad, LoadClient, LoadResult, percentile, read_texts
+from benchmarks.memory import MemoryCheck, plot
+from benchmarks.server_process import embedding_model, running_server
 from serving.core.session import Session
 from tasks.batching import predict
 from tasks.machine import available_cpus
@@ -32,40 +31,39 @@ from training.bounds import COUNT, POSITIVE, check_numbers
 from training.command import command, parse
 
 CHUNK = 256
-"""Texts that a thread of the engine takes at a time."""
+"""Texts that a thread of the engine takes at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Arguments:
+class ServingSettings:
     """Command line."""
 
-    what: Annotated[Literal["throughput", "mixed", "overload", "memory", "start"], tyro.conf.Positional]
+    measurement: Annotated[Literal["throughput", "mixed", "overload", "memory", "start"], tyro.conf.Positional]
     models: Annotated[Path, tyro.conf.Positional]
     """Directory with one model of task embedding."""
     texts: Path
-    """One a line."""
+    """File with one text per line."""
     seconds: Annotated[float, POSITIVE] = 5.0
-    """Of each measurement; overload takes twelve times as long."""
+    """Seconds of each measurement; overload takes twelve times as long."""
     rounds: Annotated[int, COUNT] = 3
-    """Of all measurements, in turns."""
+    """Rounds of all measurements."""
     flags: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
-    """Of the server, each for itself: `--flags=--poll-s=0 --flags=--max-queue-s=2`."""
+    """Server flag; repeat for several: `--flags=--poll-s=0 --flags=--max-queue-s=2`."""
     memory_s: Annotated[float, POSITIVE] = 600.0
-    """How long memory is watched."""
+    """Seconds of the memory check."""
     warm_up_s: Annotated[float, POSITIVE] = 90.0
-    """Before memory is watched."""
+    """Seconds of warm-up before the memory check."""
     control_s: Annotated[float, POSITIVE] = 120.0
-    """How long the memory of a server is watched that grows, and has to be found."""
+    """Seconds of the memory check of a server that leaks memory, which the check has to find."""
     plot: Path | None = None
-    """Picture of memory (PNG) to write."""
+    """PNG file for a plot of the memory."""
 
     def __post_init__(self) -> None:
         check_numbers(self)
 
 
 def engine_texts_per_s(models: Path, texts: Sequence[str], seconds: float) -> float:
-    """Texts -> vectors in this process, as fast as it goes: as many batches at the same time as the server computes,
-    each of texts of its own."""
+    """Measure the throughput of the engine in this process, with as many concurrent batches as the server computes."""
     directory, cores = read_model_directory(embedding_model(models)), available_cpus()
     task, execution = directory.load_task(), directory.manifest.execution
     execution = replace(execution, num_threads=min(execution.num_threads, cores))
@@ -95,20 +93,20 @@ def _chunks(texts: Sequence[str]) -> Iterator[list[str]]:
         yield list(itertools.islice(source, CHUNK))
 
 
-def throughput(arguments: Arguments) -> None:
-    """Bulk requests and single texts against the engine."""
-    texts = read_texts(arguments.texts)
-    client = Client()
-    with served(arguments.models, arguments.flags) as server:
-        load = Load(target=server.target, texts=arguments.texts, seconds=arguments.seconds)
+def throughput(settings: ServingSettings) -> None:
+    """Compare bulk requests and single texts with the engine."""
+    texts = read_texts(settings.texts)
+    client = LoadClient()
+    with running_server(settings.models, settings.flags) as server:
+        load = EmbedLoad(target=server.target, texts=settings.texts, seconds=settings.seconds)
         bulk, single = replace(load, num_texts=32, num_in_flight=8), replace(load, num_in_flight=64)
         rounds = [
             (
-                engine_texts_per_s(arguments.models, texts, arguments.seconds),
+                engine_texts_per_s(settings.models, texts, settings.seconds),
                 client.run(bulk).texts_per_s,
                 client.run(single).texts_per_s,
             )
-            for _ in range(arguments.rounds)
+            for _ in range(settings.rounds)
         ]
     client.close()
     names = ("engine", "requests of 32, 8 in flight", "single texts, 64 in flight")
@@ -117,15 +115,15 @@ def throughput(arguments: Arguments) -> None:
         print(f"{name:30} {value:8,.0f} texts/s  {value / medians[0]:.2f}")
 
 
-def mixed(arguments: Arguments) -> None:
-    """Short queries one by one, without and with a client that saturates the server, and what that one loses."""
-    bulk_client, client = Client(), Client()
-    with served(arguments.models, arguments.flags) as server:
-        load = Load(target=server.target, texts=arguments.texts, seconds=arguments.seconds)
+def mixed(settings: ServingSettings) -> None:
+    """Measure short queries without and with a client that saturates the server, and what that client loses."""
+    bulk_client, client = LoadClient(), LoadClient()
+    with running_server(settings.models, settings.flags) as server:
+        load = EmbedLoad(target=server.target, texts=settings.texts, seconds=settings.seconds)
         query = replace(load, max_words=8, pause_s=0.02)
         bulk = replace(load, num_texts=32, num_in_flight=8)
         idle, loaded, alone, beside = [], [], [], []
-        for _ in range(arguments.rounds):
+        for _ in range(settings.rounds):
             idle += client.run(query).latencies
             alone.append(bulk_client.run(bulk).texts_per_s)
             loaded += _beside(bulk_client, bulk, client, query).latencies
@@ -134,15 +132,15 @@ def mixed(arguments: Arguments) -> None:
         item.close()
     median = percentile(idle, 0.5)
     print(f"short queries, idle server: median {1e3 * median:.1f} ms, p99 {1e3 * percentile(idle, 0.99):.1f} ms")
-    for share in (0.5, 0.9, 0.99):
-        value = percentile(loaded, share)
-        print(f"  beside bulk: p{100 * share:.0f} {1e3 * value:.1f} ms, {value / median:.1f} times that median")
+    for fraction in (0.5, 0.9, 0.99):
+        value = percentile(loaded, fraction)
+        print(f"  beside bulk: p{100 * fraction:.0f} {1e3 * value:.1f} ms, {value / median:.1f} times the idle median")
     alone_s, beside_s = statistics.median(alone), statistics.median(beside)
     print(f"bulk: {alone_s:,.0f} texts/s alone, {beside_s:,.0f} beside queries ({beside_s / alone_s:.2f})")
 
 
-def _beside(other_client: Client, other: Load, client: Client, load: Load) -> Found:
-    """What becomes of a load while another one, begun half a second before it, lasts till after its end."""
+def _beside(other_client: LoadClient, other: EmbedLoad, client: LoadClient, load: EmbedLoad) -> LoadResult:
+    """Run a load while another load runs. The other one starts half a second earlier and ends later."""
     other_client.start(replace(other, seconds=load.seconds + 1))
     time.sleep(0.5)
     found = client.run(load)
@@ -150,17 +148,17 @@ def _beside(other_client: Client, other: Load, client: Client, load: Load) -> Fo
     return found
 
 
-def overload(arguments: Arguments) -> None:
-    """Three times what the server can do, each call with a deadline; what it can do is measured before and after."""
-    client = Client()
-    with served(arguments.models, arguments.flags) as server:
-        load = Load(target=server.target, texts=arguments.texts, seconds=arguments.seconds, num_texts=32)
+def overload(settings: ServingSettings) -> None:
+    """Send three times the server's capacity, each call with a deadline. Capacity is measured before and after."""
+    client = LoadClient()
+    with running_server(settings.models, settings.flags) as server:
+        load = EmbedLoad(target=server.target, texts=settings.texts, seconds=settings.seconds, num_texts=32)
         full = replace(load, num_in_flight=8)
-        client.run(full)  # what a token costs is learnt, then
+        client.run(full)  # the server learns what a token costs
         capacity = client.run(full).texts_per_s
         before = server.resident_mb
         found = client.run(
-            replace(load, calls_per_s=3 * capacity / load.num_texts, timeout_s=1.0, seconds=12 * arguments.seconds)
+            replace(load, calls_per_s=3 * capacity / load.num_texts, timeout_s=1.0, seconds=12 * settings.seconds)
         )
         after = server.resident_mb
         capacities = capacity, client.run(full).texts_per_s
@@ -174,29 +172,31 @@ def overload(arguments: Arguments) -> None:
     print(f"memory {before:.0f} -> {after:.0f} MB")
 
 
-def start(arguments: Arguments) -> None:
-    """From the command to the ready line."""
+def start(settings: ServingSettings) -> None:
+    """Measure the time from the command to the ready line."""
     times = []
-    for _ in range(arguments.rounds):
-        with served(arguments.models, arguments.flags) as server:
+    for _ in range(settings.rounds):
+        with running_server(settings.models, settings.flags) as server:
             times.append(server.ready_s)
     print(f"ready after {statistics.median(times):.2f} s (median of {len(times)})")
 
 
-def memory(arguments: Arguments) -> None:
-    """Memory of the server, and of one that grows."""
-    watch = Watch(models=arguments.models, texts=arguments.texts, warm_up_s=arguments.warm_up_s, flags=arguments.flags)
+def memory(settings: ServingSettings) -> None:
+    """Check the memory of the server, and of one with a leak."""
+    check = MemoryCheck(
+        models=settings.models, texts=settings.texts, warm_up_s=settings.warm_up_s, flags=settings.flags
+    )
     growths = []
-    for module, seconds in (("serving", arguments.memory_s), ("benchmarks.growing_server", arguments.control_s)):
-        growths.append(watch.run(module, seconds))
+    for module, seconds in (("serving", settings.memory_s), ("benchmarks.growing_server", settings.control_s)):
+        growths.append(check.run(module, seconds))
         print(growths[-1], flush=True)
-    if arguments.plot:
-        plot(growths, arguments.plot)
+    if settings.plot:
+        plot(growths, settings.plot)
     if [growth.is_flagged for growth in growths] != [False, True]:
-        raise SystemExit("the server grows, or the check does not find the one that does")
+        raise SystemExit("the server's memory grows, or the check does not find the leak of the control")
 
 
-BENCHMARKS: dict[str, Callable[[Arguments], None]] = {
+BENCHMARKS: dict[str, Callable[[ServingSettings], None]] = {
     "throughput": throughput,
     "mixed": mixed,
     "overload": overload,
@@ -207,9 +207,9 @@ BENCHMARKS: dict[str, Callable[[Arguments], None]] = {
 
 @command
 def main() -> None:
-    """Command line."""
-    arguments = parse(Arguments, "benchmarks.serving", __doc__)
-    BENCHMARKS[arguments.what](arguments)
+    """Run the benchmark."""
+    settings = parse(ServingSettings, "benchmarks.serving", __doc__)
+    BENCHMARKS[settings.measurement](settings)
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ NUM_FINALISTS = 12
 
 
 @dataclass(frozen=True, kw_only=True)
-class Arguments:
+class TunerSettings:
     """Compare the autotuner with an exhaustive search."""
 
     shape: tuple[int, int, int] = (6, 384, 12)
@@ -59,13 +59,13 @@ def screened(timer: Timer, configurations: Sequence[Configuration], known: Confi
 
 @command
 def main() -> None:
-    """Command line."""
-    arguments = parse(Arguments, "benchmarks.tuner", __doc__)
-    network = with_ranges(*random_network(arguments.shape))
-    precision, cores, target = GraphPrecision(matmul=arguments.matmul), available_cpus(), TARGETS["cpu"]
-    load = Workload(typical_lengths(arguments.num_sequences, 512), network.task.tokenizer.vocab_size)
+    """Run the benchmark."""
+    settings = parse(TunerSettings, "benchmarks.tuner", __doc__)
+    network = with_ranges(*random_network(settings.shape))
+    precision, cores, target = GraphPrecision(matmul=settings.matmul), available_cpus(), TARGETS["cpu"]
+    load = Workload(typical_lengths(settings.num_sequences, 512), network.task.tokenizer.vocab_size)
     tuned: list[Configuration] = []
-    for _ in range(arguments.num_tunings):
+    for _ in range(settings.num_tunings):
         started = time.perf_counter()
         tuned.append(autotune(network, precision, load, num_cores=cores)[0])
         print(f"tuned in {time.perf_counter() - started:.0f} s: {tuned[-1].describe(default_configuration())}")
@@ -73,7 +73,7 @@ def main() -> None:
     everything = all_configurations(target, precision, cores)
     found = screened(timer, everything, tuned[0])
     finalists = dict.fromkeys([*tuned, default_configuration(), *sorted(found, key=found.__getitem__)[:NUM_FINALISTS]])
-    seconds = timer.timed(finalists, arguments.rounds)
+    seconds = timer.timed(finalists, settings.rounds)
     best = min(seconds.values())
     print(
         f"of {len(everything)} configurations, {sum(ratio < 1.05 for ratio in found.values())} within 5% of the tuner's"

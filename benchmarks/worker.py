@@ -1,4 +1,4 @@
-"""A process that works for a benchmark, so that its work is not measured together with what asks for it."""
+"""Run work of a benchmark in a separate process, so that it is measured apart from its caller."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ from training.parent import end_with
 
 
 class Worker:
-    """It ends with this process at the latest."""
+    """Process that runs a function. It ends with this process at the latest.
+
+    Args:
+        work: function of a connection, for messages from and to this process, and of `arguments`.
+        *arguments: of the function.
+    """
 
     def __init__(self, work: Callable[..., None], *arguments: object) -> None:
-        """Start it.
-
-        Args:
-            work: a function of a connection, by which it is asked and answers, and of the arguments.
-        """
         context = get_context("spawn")
         self._connection, other = context.Pipe()
         self._process = context.Process(target=_run, args=(os.getpid(), other, work, *arguments), daemon=True)
         self._process.start()
-        other.close()  # only the worker has this end now, and when it ends, that is noticed
+        other.close()  # only the worker holds this end now, so its end is noticed
 
     def send(self, message: object) -> None:
-        """Ask it for something.
+        """Send a message to the worker.
 
         Raises:
-            ChildProcessError: when it has ended.
+            ChildProcessError: if it has ended.
         """
         with self._noticed_end():
             self._connection.send(message)
 
     def receive(self) -> Any:
-        """What it answers.
+        """Wait for a message of the worker.
 
         Raises:
-            ValueError, OSError: those that ended its work.
-            ChildProcessError: when it has ended otherwise.
+            ValueError, OSError: if its work ended with one.
+            ChildProcessError: if it ended otherwise.
         """
         with self._noticed_end():
             answer = self._connection.recv()
@@ -51,7 +51,7 @@ class Worker:
         return answer
 
     def close(self) -> None:
-        """End it."""
+        """End the worker."""
         self._process.terminate()
         self._process.join()
 
@@ -63,7 +63,7 @@ class Worker:
             self._process.join()
             raise ChildProcessError(
                 f"a process of this benchmark has ended (exit code {self._process.exitcode}); "
-                "what it said, if anything, stands above"
+                "its output, if any, is above"
             ) from None
 
 
@@ -73,5 +73,5 @@ def _run(parent: int, connection: Connection, work: Callable[..., None], *argume
     try:
         work(connection, *arguments)
     except (ValueError, OSError, EOFError) as error:
-        with suppress(ConnectionError):  # the parent has failed, and waits for no answer
+        with suppress(ConnectionError):  # the parent has failed, and does not wait
             connection.send(error)

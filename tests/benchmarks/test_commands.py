@@ -72,7 +72,7 @@ def test_peers_need_as_many_texts_as_one_call_takes(texts, monkeypatch, capfd):
     """One less is refused with their number."""
     found = mistake("serving_peers", f"nosuch --checkpoint nosuch --texts {texts}", monkeypatch, capfd)
 
-    assert "has 255 texts, one a line; this needs 256 or more" in found
+    assert "has 255 texts, one per line; at least 256 are needed" in found
 
 
 class Peer:

@@ -2,7 +2,7 @@ import sys
 
 import pytest
 
-from benchmarks.jobs import measured
+from benchmarks.jobs import run_measured
 
 ALLOCATE = "import time; kept = b'1' * {megabytes} * 1024 * 1024; time.sleep(0.2)"
 
@@ -11,7 +11,7 @@ def test_memory_is_that_of_the_command():
     """Not that of the process which starts it, though Linux counts it in what `wait4` tells."""
     own = b"1" * (300 * 1024 * 1024)
 
-    small, large = (measured([sys.executable, "-c", ALLOCATE.format(megabytes=number)]) for number in (1, 100))
+    small, large = (run_measured([sys.executable, "-c", ALLOCATE.format(megabytes=number)]) for number in (1, 100))
 
     assert len(own) / 1024**2 == 300
     assert small.peak_mb < 100 < large.peak_mb < 200
@@ -20,4 +20,4 @@ def test_memory_is_that_of_the_command():
 
 def test_a_command_that_fails_is_told():
     with pytest.raises(ValueError, match="failed"):
-        measured([sys.executable, "-c", "raise SystemExit(3)"])
+        run_measured([sys.executable, "-c", "raise SystemExit(3)"])

@@ -2,7 +2,7 @@ import random
 
 import pytest
 
-from benchmarks.memory import Watch
+from benchmarks.memory import MemoryCheck
 from tests.serving.models import WORDS, write_model
 
 
@@ -12,7 +12,7 @@ def test_a_server_that_grows_is_flagged(tmp_path):
     write_model(tmp_path / "models")
     texts = tmp_path / "texts.txt"
     texts.write_text(" ".join(random.Random(0).choices(WORDS, k=5000)), encoding="utf-8")
-    watch = Watch(models=tmp_path / "models", texts=texts, warm_up_s=3.0)
+    check = MemoryCheck(models=tmp_path / "models", texts=texts, warm_up_s=3.0)
 
-    assert not watch.run("serving", 5.0).is_flagged
-    assert watch.run("benchmarks.growing_server", 15.0).is_flagged
+    assert not check.run("serving", 5.0).is_flagged
+    assert check.run("benchmarks.growing_server", 15.0).is_flagged

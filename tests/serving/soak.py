@@ -25,7 +25,7 @@ import grpc
 import numpy as np
 
 from benchmarks.embed_load import percentile
-from benchmarks.server_process import Served, served
+from benchmarks.server_process import ServerProcess, running_server
 from benchmarks.worker import Worker
 from bertline.v1 import encoder_pb2 as pb
 from bertline.v1.encoder_pb2_grpc import EncoderStub
@@ -131,7 +131,10 @@ def _job(target: str, folder: Path) -> str:
 def soak(models: Path, seconds: float) -> list[str]:
     """Run it; returns what failed, in words."""
     failures: list[str] = []
-    with tempfile.TemporaryDirectory() as name, served(models, ("--log-calls=none", "--log-level=error")) as server:
+    with (
+        tempfile.TemporaryDirectory() as name,
+        running_server(models, ("--log-calls=none", "--log-level=error")) as server,
+    ):
         folder = Path(name)
         folder.joinpath("in.txt").write_text("".join(f"{number} {' '.join(WORDS)}\n" for number in range(ROWS)))
         honest = Worker(_call, server.target)
@@ -172,7 +175,7 @@ def soak(models: Path, seconds: float) -> list[str]:
     return failures
 
 
-def _attack(attack: Attack, server: Served) -> float:
+def _attack(attack: Attack, server: ServerProcess) -> float:
     """Attack for a while; returns the most memory meanwhile, in MiB."""
     target = server.target
     attacker, most_mb, ends_s = Worker(attack_for, attack.name, target, ATTACK_S), 0.0, time.monotonic() + ATTACK_S

@@ -21,7 +21,7 @@ from pathlib import Path
 import grpc
 
 from benchmarks.embed_load import percentile
-from benchmarks.server_process import Served, served
+from benchmarks.server_process import ServerProcess, running_server
 from benchmarks.worker import Worker
 from bertline.v1 import encoder_pb2 as pb
 from bertline.v1.encoder_pb2_grpc import EncoderStub
@@ -283,7 +283,7 @@ class Row:
 
 def measure(models: Path, attack: Attack, seconds: float, settle_s: float, *, flags: Sequence[str] = ()) -> Row:
     """Attack a new server."""
-    with served(models, (*attack.flags, *flags, "--log-calls=none", "--log-level=error")) as server:
+    with running_server(models, (*attack.flags, *flags, "--log-calls=none", "--log-level=error")) as server:
         bystander = Worker(_stand_by, server.target)
         bystander.receive()
         time.sleep(2)
@@ -303,7 +303,7 @@ def measure(models: Path, attack: Attack, seconds: float, settle_s: float, *, fl
         return Row(attack, noticed, before_mb, max(sizes), server.resident_mb)
 
 
-def _sample(server: Served, sizes: list[float], ended: threading.Event) -> None:
+def _sample(server: ServerProcess, sizes: list[float], ended: threading.Event) -> None:
     while not ended.wait(0.02):
         sizes.append(server.resident_mb)
 
