@@ -1,11 +1,11 @@
-"""A corpus as token ids in memory-mapped Arrow shards.
+"""Prepare a corpus for pretraining: token ids in memory-mapped Arrow shards.
 
     python -m training.corpus --data wiki-00.txt.xz books/ --tokenizer build/tokenizer --out build/corpus
 
-A shard is a pure function of a chunk of text and the tokenizer, so that chunks run in parallel, the number of processes
-changes nothing, and a shard that is there need not be made again: after an interruption the same command goes on with
-what it finds in `build/corpus.partial`. The directory also holds the tokenizer and `corpus.json` with counts and
-digests, which `python -m training.verify_corpus build/corpus` checks.
+A shard is a pure function of a chunk of text and the tokenizer, so chunks run in parallel and the number of processes
+does not matter. After an interruption, the same command continues with the shards in `build/corpus.partial`. The
+directory also holds the tokenizer and `corpus.json` with counts and digests, which
+`python -m training.verify_corpus build/corpus` checks.
 """
 
 from __future__ import annotations
@@ -32,25 +32,32 @@ from training.command import command, parse
 from training.progress_bar import ProgressBar
 from training.text.documents import BLOCK_BYTES, Block, find_files, read_blocks
 from training.text.duplicates import DuplicateCounter
-from training.text.pairs import LEAST_NEXT, LEAST_SHOWN, PairRules, PairSummary, estimate_pairs
+from training.text.pairs import MIN_CAN_BE_NEXT, MIN_SHOWN, PairRules, PairStatistics, estimate_pair_statistics
 from training.text.ray_shards import Job, make_shards_on_ray
-from training.text.shard_maker import ShardSummary, make_shard
+from training.text.shard_maker import ShardStatistics, make_shard
 from training.text.shards import COUNTS, Shard
 from training.text.words import name_with_version
 from training.text.worker_pool import map_in_order
 
 CORPUS_FILE = "corpus.json"
 FORMAT = 4
-"""Goes up when the same text and tokenizer give other shards than before."""
+"""Version of the shards: raise it if the same text and tokenizer give other shards than before."""
 SAMPLE_TOKENS = 100_000
-MUCH_DUPLICATION = 0.2
-MUCH_UNKNOWN = 0.05
-FEW_BOUNDARIES = 0.05
-"""Share of the places between two characters where a word begins: 0.5 in Chinese that jieba segments."""
-LONG_SENTENCE = 128
-"""Tokens of an example in pretraining, as a rule."""
+"""Number of tokens that `Corpus.sample_tokens` returns."""
+MAX_DUPLICATE_FRACTION = 0.2
+MAX_UNKNOWN_FRACTION = 0.05
+MIN_BOUNDARY_FRACTION = 0.05
+"""Warn if words begin at a smaller fraction of the seams between characters: 0.5 in Chinese segmented by jieba."""
+EXAMPLE_TOKENS = 128
+"""Usual number of tokens of an example in pretraining."""
 SAMPLE_SENTENCES, SAMPLE_DOCUMENTS = 200_000, 20_000
-"""Size of the sample from which a corpus's pairs are estimated."""
+"""Size of the sample from which statistics of pairs are estimated."""
+_OLD_KEYS = {
+    "unknown_token_share": "unknown_token_fraction",
+    "duplicate_token_share": "duplicate_token_fraction",
+    "word_boundary_share": "word_boundary_fraction",
+}
+"""Keys of corpus.json in older corpora -> keys of now."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,39 +65,39 @@ class CorpusRecipe:
     """Turn text into the token shards that pretraining reads."""
 
     data: tuple[Path, ...]
-    """Text, JSONL or Parquet files, or directories of them. Sentences end at the full stops of the text's script;
-    Thai and Lao, which have none, at spaces."""
+    """Text, JSONL or Parquet files, or directories of them. Sentences end at the full stops of the text's script; in
+    Thai and Lao, at spaces."""
     tokenizer: Path
-    """Directory with tokenizer.json (of `training.vocab`, or any checkpoint)."""
+    """Directory with tokenizer.json, from `training.vocab` or any checkpoint."""
     out: Path
-    """Directory to write; called `<out>.partial` until it is whole."""
+    """Directory to write; named `<out>.partial` until it is complete."""
     chunk_bytes: Annotated[int, Bounds(least=1, most=2**30)] = 4_000_000
-    """Text in a shard. More than 100 GB of text needs larger ones: a process may map 65,530 files at most on Linux."""
+    """Bytes of text in a shard. Raise it for more than 100 GB of text: a Linux process can map at most 65,530 files."""
     words: Literal["jieba", "spaces"] | None = None
-    """Keep word boundaries that the tokenizer does not show, for `training.pretrain --whole-words`: `jieba` finds the
-    words of Chinese text (group `chinese`), `spaces` takes those between Chinese or Japanese characters as they stand
-    in text that was segmented before, and gives the tokens of the text without them."""
+    """Keep word boundaries of text without spaces, for `training.pretrain --whole-words`. `jieba` segments Chinese text
+    (dependency group `chinese`). `spaces` reads Chinese or Japanese text that is already segmented: spaces between
+    characters are word boundaries, and are removed."""
     num_workers: Annotated[int, Bounds(least=0, most=1000)] = 0
-    """Processes; 0 for one a core."""
+    """Number of processes; 0 for one for each core."""
     ray: str | None = None
-    """Prepare on a Ray cluster: host:port of its head, `auto` for the one that this machine belongs to, `local` for one
-    of this machine alone. Data and `out` lie where all nodes find them under the same path."""
+    """Prepare on a Ray cluster: host:port of its head, `auto` for the cluster of this machine, `local` to start one on
+    this machine. All nodes must see data and `out` under the same path."""
     replace: bool = False
-    """Overwrite the directory; begin anew where a partial one was made from something else."""
+    """Overwrite the directory, or a partial one that was made from something else."""
 
     def __post_init__(self) -> None:
         check_numbers(self)
 
 
 def prepare_corpus(recipe: CorpusRecipe) -> dict[str, Any]:
-    """Tokenise text into shards, or go on with it where an interruption left it.
+    """Tokenize text into shards; continue after an interruption.
 
     Returns:
-        What `corpus.json` holds: counts, shares of duplicates and digests.
+        The content of `corpus.json`: counts, fractions of unknown and duplicate tokens, and digests.
 
     Raises:
-        ValueError: for data or a tokenizer that cannot be read, or a directory that may not be written.
-        ChildProcessError: when a segmenter or Ray is not there.
+        ValueError: if data or tokenizer cannot be read, or the directory exists.
+        ChildProcessError: if the segmenter or Ray is not installed, or the cluster failed.
     """
     check_output_path(recipe.out, replace=recipe.replace)
     words = {"words": name_with_version(recipe.words)} if recipe.words else {}
@@ -106,7 +113,7 @@ def prepare_corpus(recipe: CorpusRecipe) -> dict[str, Any]:
     }
     with resumable_directory(recipe.out, made_from=made_from, replace=recipe.replace) as directory:
         tokenizer_sha256 = _copy_tokenizer(recipe.tokenizer, directory)
-        info = _collect(_summaries(recipe, files, directory, words.get("words"))) | words
+        info = _collect(_shards(recipe, files, directory, words.get("words"))) | words
         if not info["num_tokens"]:
             raise ValueError(f"no text in {', '.join(f'`{path}`' for path in files)}")
         if _states(files) != states:
@@ -121,37 +128,42 @@ def _states(files: list[Path]) -> list[tuple[int, int]]:
     return [(path.stat().st_size, path.stat().st_mtime_ns) for path in files]
 
 
-def _collect(summaries: Iterator[ShardSummary]) -> dict[str, Any]:
-    shards, num_unknown, sentences, documents = [], 0, DuplicateCounter(), DuplicateCounter()
+def _collect(shards: Iterator[ShardStatistics]) -> dict[str, Any]:
+    records, num_unknown, sentences, documents = [], 0, DuplicateCounter(), DuplicateCounter()
     counts: Counter[str] = Counter()
-    for summary in summaries:
-        counts.update(summary.word_counts)
-        shards.append(summary.record)
-        num_unknown += summary.num_unknown
-        sentences.add(*summary.sentences)
-        documents.add(*summary.documents)
-    info: dict[str, Any] = {key: sum(shard[key] for shard in shards) for key in COUNTS}
-    shares = {"documents": round(documents.share(), 4), "sentences": round(sentences.share(), 4)}
-    info |= {"duplicate_token_share": shares, "unknown_token_share": round(num_unknown / max(1, info["num_tokens"]), 4)}
+    for shard in shards:
+        counts.update(shard.word_counts)
+        records.append(shard.record)
+        num_unknown += shard.num_unknown
+        sentences.add(*shard.sentences)
+        documents.add(*shard.documents)
+    info: dict[str, Any] = {key: sum(record[key] for record in records) for key in COUNTS}
+    info |= {
+        "duplicate_token_fraction": {
+            "documents": round(documents.fraction(), 4),
+            "sentences": round(sentences.fraction(), 4),
+        },
+        "unknown_token_fraction": round(num_unknown / max(1, info["num_tokens"]), 4),
+    }
     if counts:
-        share = counts["num_boundaries"] / counts["num_seams"] if counts["num_seams"] else None
-        info |= {"num_words": counts["num_words"], "word_boundary_share": share and round(share, 4)}
-    return info | {"shards": shards}
+        fraction = counts["num_boundaries"] / counts["num_seams"] if counts["num_seams"] else None
+        info |= {"num_words": counts["num_words"], "word_boundary_fraction": fraction and round(fraction, 4)}
+    return info | {"shards": records}
 
 
-def _summaries(recipe: CorpusRecipe, files: list[Path], directory: Path, words: str | None) -> Iterator[ShardSummary]:
-    """Of all shards in order; those that are not there are made."""
+def _shards(recipe: CorpusRecipe, files: list[Path], directory: Path, words: str | None) -> Iterator[ShardStatistics]:
+    """Make the shards that do not exist, and yield the statistics of all, in order."""
     total, num_tokens = sum(path.stat().st_size for path in files), 0
     jobs = _jobs(files, directory, recipe.chunk_bytes, words)
     with ProgressBar("corpus", unit="byte", total=total) as bar:
-        for summary in _made(recipe, jobs, directory, total):
-            num_tokens += summary.record["num_tokens"]
+        for shard in _run(recipe, jobs, directory, total):
+            num_tokens += shard.record["num_tokens"]
             bar.note(f"{num_tokens:,} tokens")
-            bar.update(summary.num_file_bytes)
-            yield summary
+            bar.update(shard.num_file_bytes)
+            yield shard
 
 
-def _made(recipe: CorpusRecipe, jobs: Iterator[Job], directory: Path, num_file_bytes: int) -> Iterator[ShardSummary]:
+def _run(recipe: CorpusRecipe, jobs: Iterator[Job], directory: Path, num_file_bytes: int) -> Iterator[ShardStatistics]:
     if recipe.ray is None:
         return map_in_order(make_shard, jobs, num_workers=recipe.num_workers)
     return make_shards_on_ray(
@@ -167,7 +179,7 @@ def _jobs(files: list[Path], directory: Path, chunk_bytes: int, words: str | Non
 
 
 def _chunks(files: list[Path], chunk_bytes: int) -> Iterator[list[Block]]:
-    """Cut files into the text of shards, each ending with a document; small files share one."""
+    """Cut files into chunks of whole documents, one for each shard; small files share a chunk."""
     chunk: list[Block] = []
     size = 0
     for path in files:
@@ -182,18 +194,21 @@ def _chunks(files: list[Path], chunk_bytes: int) -> Iterator[list[Block]]:
 
 
 class Corpus:
-    """A prepared corpus, memory-mapped: nothing is read before it is used.
+    """A prepared corpus, memory-mapped.
 
-    Opening it checks that the tokenizer is the corpus's and that the shards have the size they should have; `verify`
-    reads them.
+    Opening it checks the digest of the tokenizer and the sizes of the shards; `verify` checks the shards' digests.
+
+    Raises:
+        ValueError: naming a file that is missing or damaged.
     """
 
     def __init__(self, directory: str | Path) -> None:
         self.directory = Path(directory)
         try:
-            self.info = json.loads((self.directory / CORPUS_FILE).read_text(encoding="utf-8"))
+            info = json.loads((self.directory / CORPUS_FILE).read_text(encoding="utf-8"))
+            self.info = {_OLD_KEYS.get(key, key): value for key, value in info.items()}
             records = [record for record in self.info["shards"] if record["num_documents"]]
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(
                 f"not a corpus: `{directory}` has no readable {CORPUS_FILE}; run training.corpus"
             ) from error
@@ -203,67 +218,67 @@ class Corpus:
         if self.info.get("tokenizer_sha256") != sha256(self.directory / TOKENIZER_FILE):
             raise ValueError(_damaged(self.directory / TOKENIZER_FILE))
         self.has_words = bool(self.info.get("words"))
-        """Whether it says more of words than the pieces of the tokenizer do."""
+        """True if the corpus has word boundaries, in addition to the tokenizer's `##`."""
         self._shards = [_checked_shard(self.directory, record, has_words=self.has_words) for record in records]
         self._first_document = [0, *itertools.accumulate(shard.counts()["num_documents"] for shard in self._shards)]
         self.num_documents = self._first_document[-1]
         self.digest = sha256(self.directory / CORPUS_FILE)
 
     def sentence_ends(self, document: int) -> np.ndarray:
-        """[sentences + 1] where the first sentence of a document begins and where each ends, in tokens of its shard."""
+        """Return the begin of a document's first sentence and the end of each, in tokens of the shard."""
         shard, local = self._locate(document)
         return shard.sentence_ends[shard.document_ends[local] : shard.document_ends[local + 1] + 1]
 
     def num_sentences(self, document: int) -> int:
-        """Number of sentences of a document."""
+        """Return the number of sentences of a document."""
         return len(self.sentence_ends(document)) - 1
 
     def tokens(self, document: int, first: int, last: int) -> np.ndarray:
-        """The ids of sentences first to last (exclusive) of a document, joined."""
+        """Return the ids of sentences [first, last) of a document, concatenated."""
         shard, local = self._locate(document)
         start = shard.document_ends[local]
         return shard.ids[shard.sentence_ends[start + first] : shard.sentence_ends[start + last]]
 
     def continues_word(self, document: int, first: int, last: int) -> np.ndarray:
-        """[tokens] bool: which of `tokens` belong to the word of the one before; where the corpus `has_words`."""
+        """Return bool [tokens]: True for `tokens` that continue a word. The corpus must have words."""
         shard, local = self._locate(document)
         start = shard.document_ends[local]
         return shard.continues_word(shard.sentence_ends[start + first], shard.sentence_ends[start + last])
 
     def sample_tokens(self) -> tuple[np.ndarray, np.ndarray | None]:
-        """The ids of the first tokens, and which continue a word, where the corpus `has_words`."""
+        """Return the first ids of the corpus, and which of them continue a word if the corpus has words."""
         shard = self._shards[0]
         ids = shard.ids[:SAMPLE_TOKENS]
         return ids, shard.continues_word(0, len(ids)) if self.has_words else None
 
-    def token_places(self, documents: np.ndarray, sentences: np.ndarray) -> np.ndarray:
-        """[n] int64 where sentences of documents begin, in tokens of the corpus; one past its last is where it ends."""
+    def token_offsets(self, documents: np.ndarray, sentences: np.ndarray) -> np.ndarray:
+        """Return where sentences begin, int64 [n], in tokens of the corpus; past the last, the document's end."""
         shard_of = np.searchsorted(self._first_document, documents, side="right") - 1
         order = np.argsort(shard_of, kind="stable")
         bounds = np.searchsorted(shard_of[order], np.arange(len(self._shards) + 1))
-        places, num_before = np.empty(len(documents), np.int64), 0
+        offsets, num_before = np.empty(len(documents), np.int64), 0
         for number, shard in enumerate(self._shards):
             rows = order[bounds[number] : bounds[number + 1]]
             local = documents[rows] - self._first_document[number]
             ends = shard.sentence_ends[shard.document_ends[local] + sentences[rows]]
-            places[rows] = num_before + ends.astype(np.int64)
+            offsets[rows] = num_before + ends.astype(np.int64)
             num_before += len(shard.ids)
-        return places
+        return offsets
 
     def num_single(self) -> int:
-        """Number of documents of a single sentence."""
+        """Return the number of documents with a single sentence."""
         return sum(int((np.diff(shard.document_ends) == 1).sum()) for shard in self._shards)
 
     def token_counts(self) -> np.ndarray:
-        """[vocabulary] how often each token occurs."""
+        """Return the count of each token, [vocabulary]."""
         size = self.tokenizer.vocab_size
         return sum((np.bincount(shard.ids, minlength=size) for shard in self._shards), np.zeros(size, np.int64))
 
     def verify(self) -> None:
-        """Read every shard and compare its digest with `corpus.json`.
+        """Compare the digest of every shard with `corpus.json`.
 
         Raises:
-            ValueError: naming the shard that was damaged.
+            ValueError: naming a damaged shard.
         """
         with ProgressBar("verify", unit="shard", total=len(self.info["shards"])) as bar:
             for record in self.info["shards"]:
@@ -284,7 +299,7 @@ def _checked_shard(directory: Path, record: dict[str, Any], *, has_words: bool) 
 
 
 def _damaged(path: Path) -> str:
-    return f"`{path}` is not the one that {CORPUS_FILE} describes; prepare the corpus again"
+    return f"`{path}` does not match {CORPUS_FILE}; prepare the corpus again"
 
 
 def _copy_tokenizer(source: Path, directory: Path) -> str:
@@ -302,21 +317,20 @@ def main() -> None:
     recipe = parse(CorpusRecipe, "training.corpus", __doc__, _with_address(sys.argv[1:]))
     info = prepare_corpus(recipe)
     counts = ", ".join(f"{info[key]:,} {key[4:]}" for key in COUNTS)
-    share = info["duplicate_token_share"]
-    repeated = (
-        f"{share['sentences']:.1%} of tokens in repeated sentences, {share['documents']:.1%} in repeated documents"
-    )
-    words = f"words of {recipe.words}: {info['num_words']:,}; " if recipe.words else ""
-    print(f"{counts}; {words}{repeated} -> {recipe.out}")
+    repeated = info["duplicate_token_fraction"]
+    in_sentences, in_documents = (f"{repeated[kind]:.1%}" for kind in ("sentences", "documents"))
+    duplicates = f"{in_sentences} of tokens in repeated sentences, {in_documents} in repeated documents"
+    words = f"{info['num_words']:,} words ({recipe.words}); " if recipe.words else ""
+    print(f"{counts}; {words}{duplicates} -> {recipe.out}")
     corpus = Corpus(recipe.out)
-    pairs = _estimate(corpus)
+    pairs = _estimate_pairs(corpus)
     print(_describe_pairs(corpus, pairs))
     for warning in (*_warnings(info), *_pair_warnings(corpus, pairs)):
         print(f"warning: {warning}", file=sys.stderr)
 
 
 def _with_address(arguments: list[str]) -> list[str]:
-    """`--ray` may stand alone."""
+    """Insert `auto` after a `--ray` without a value."""
     found = [index for index, word in enumerate(arguments, start=1) if word == "--ray"]
     for index in reversed(found):
         if arguments[index : index + 1] == [] or arguments[index].startswith("-"):
@@ -325,70 +339,72 @@ def _with_address(arguments: list[str]) -> list[str]:
 
 
 def _word_warnings(info: dict[str, Any]) -> Iterator[str]:
-    share = info.get("word_boundary_share", 0.5)
-    if share is None or share > 1 - FEW_BOUNDARIES:
+    fraction = info.get("word_boundary_fraction", 0.5)
+    if fraction is None or fraction > 1 - MIN_BOUNDARY_FRACTION:
         yield f"--words {info['words'].split()[0]} found no words of several characters in this text; leave it out"
-    elif share < FEW_BOUNDARIES:
+    elif fraction < MIN_BOUNDARY_FRACTION:
         yield (
-            f"words begin at {share:.1%} of the places between two characters; text that is not segmented yet wants "
-            "--words jieba"
+            f"words begin at only {fraction:.1%} of the boundaries between characters; if the text is not segmented, "
+            "use --words jieba"
         )
 
 
 def _warnings(info: dict[str, Any]) -> Iterator[str]:
-    if max(info["duplicate_token_share"].values()) > MUCH_DUPLICATION:
-        yield "much of this text occurs more than once, which makes the loss look better than the model is; " + (
-            "remove duplicates before training"
-        )
-    if info["unknown_token_share"] > MUCH_UNKNOWN:
+    if max(info["duplicate_token_fraction"].values()) > MAX_DUPLICATE_FRACTION:
         yield (
-            f"{info['unknown_token_share']:.1%} of tokens are [UNK], words for which the vocabulary has no pieces; "
-            + ("learn one from this text, or a larger one: training.vocab")
+            "much of the text occurs more than once, which makes the loss look better than the model is; remove "
+            "duplicates before training"
+        )
+    if info["unknown_token_fraction"] > MAX_UNKNOWN_FRACTION:
+        yield (
+            f"{info['unknown_token_fraction']:.1%} of tokens are [UNK]: the vocabulary does not fit the text; train a "
+            "vocabulary on this text, or a larger one, with training.vocab"
         )
     if _has_long_sentences(info):
-        yield f"sentences have {info['num_tokens'] / info['num_sentences']:.0f} tokens in the mean, of which " + (
-            "pretraining reads as many as an example has; put a sentence a line"
+        yield (
+            f"a sentence has {info['num_tokens'] / info['num_sentences']:.0f} tokens on average, and pretraining cuts "
+            "sentences that are longer than an example; put a sentence a line"
         )
     yield from _word_warnings(info)
     if info["num_documents"] < 2:
-        yield "all of this is one document, but pretraining needs at least two; put a blank line between documents"
+        yield "the text is a single document, but pretraining needs two; put a blank line between documents"
 
 
 def _has_long_sentences(info: dict[str, Any]) -> bool:
-    return bool(info["num_tokens"] > LONG_SENTENCE * info["num_sentences"])
+    return bool(info["num_tokens"] > EXAMPLE_TOKENS * info["num_sentences"])
 
 
-def _estimate(corpus: Corpus) -> PairSummary:
-    """Pairs of an epoch at the default length, of as many documents as take about a second."""
+def _estimate_pairs(corpus: Corpus) -> PairStatistics:
+    """Estimate statistics of an epoch at the usual length, from a sample that takes about a second."""
     size = max(corpus.info["num_sentences"] / SAMPLE_SENTENCES, corpus.num_documents / SAMPLE_DOCUMENTS, 1)
-    step = max(1, min(math.ceil(size), corpus.num_documents - 1))  # two documents at least, where there are
-    rules = PairRules(max_seq_length=LONG_SENTENCE, next_sentences=corpus.num_documents > 1)
-    return estimate_pairs(corpus, rules, step=step)
+    step = max(1, min(math.ceil(size), corpus.num_documents - 1))  # at least two documents, if there are two
+    rules = PairRules(max_seq_length=EXAMPLE_TOKENS, next_sentences=corpus.num_documents > 1)
+    return estimate_pair_statistics(corpus, rules, step=step)
 
 
-def _describe_pairs(corpus: Corpus, pairs: PairSummary) -> str:
+def _describe_pairs(corpus: Corpus, pairs: PairStatistics) -> str:
     num_single = corpus.num_single()
     text = (
         f"{num_single:,} of {corpus.num_documents:,} documents ({num_single / corpus.num_documents:.1%}) have a single "
-        f"sentence; an epoch of examples of {LONG_SENTENCE} tokens shows about {pairs.shown:.1%} of the text"
+        f"sentence; an epoch of examples of {EXAMPLE_TOKENS} tokens shows about {pairs.shown:.1%} of the text"
     )
     if corpus.num_documents < 2:
         return text
     return f"{text}; about {pairs.can_be_next:.1%} of its next-sentence pairs can be next"
 
 
-def _pair_warnings(corpus: Corpus, pairs: PairSummary) -> Iterator[str]:
-    if corpus.num_documents >= 2 and pairs.can_be_next < LEAST_NEXT:
+def _pair_warnings(corpus: Corpus, pairs: PairStatistics) -> Iterator[str]:
+    if corpus.num_documents >= 2 and pairs.can_be_next < MIN_CAN_BE_NEXT:
         yield (
             f"about {pairs.can_be_next:.1%} of next-sentence pairs can be next ({corpus.num_single():,} of "
             f"{corpus.num_documents:,} documents have a single sentence): if sentence ends were not found, put a "
             "sentence a line; if each line is a document, put blank lines between whole documents only; or pretrain "
             "with --no-next-sentences"
         )
-    if pairs.shown < LEAST_SHOWN and not _has_long_sentences(corpus.info):  # which is warned of already
+    if pairs.shown < MIN_SHOWN and not _has_long_sentences(corpus.info):  # covered by another warning
         yield (
-            f"an epoch of examples of {LONG_SENTENCE} tokens shows about {pairs.shown:.1%} of the text: sentences that "
-            "are longer than an example are cut; put a sentence a line, or pretrain with a larger --max-seq-length"
+            f"an epoch of examples of {EXAMPLE_TOKENS} tokens shows about {pairs.shown:.1%} of the text: sentences "
+            "longer than an example are cut; put a sentence a line, or pretrain with a larger --max-seq-length"
         )
 
 

@@ -1,4 +1,4 @@
-"""Check that the shards of a corpus are what was prepared.
+"""Check the shards of a corpus for damage.
 
 python -m training.verify_corpus build/corpus
 """
@@ -17,7 +17,7 @@ from training.corpus import Corpus
 
 @dataclass(frozen=True, kw_only=True)
 class VerifyRecipe:
-    """Compare the shards of a corpus with their digests."""
+    """Compare the shards of a corpus with their digests in corpus.json."""
 
     corpus: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="CORPUS")]
     """Directory written by training.corpus."""
@@ -29,7 +29,7 @@ def main() -> None:
     recipe = parse(VerifyRecipe, "training.verify_corpus", __doc__)
     corpus = Corpus(recipe.corpus)
     corpus.verify()
-    print(f"{len(corpus.info['shards'])} shards as prepared: `{recipe.corpus}`")
+    print(f"{len(corpus.info['shards'])} shards are intact: `{recipe.corpus}`")
 
 
 if __name__ == "__main__":

@@ -27,39 +27,39 @@ from training.text.documents import find_files, read_blocks
 
 SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 _TOO_LONG = re.compile(r"[A-Za-z0-9]{101,}")
-"""Words that become [UNK] anyway; in long ones the trainer would be busy for hours."""
+"""Words that become [UNK] anyway; very long ones would keep the trainer busy for hours."""
 LONGEST_WORD = 100
-"""Characters of a word that WordPiece looks up; a longer one is one [UNK]."""
+"""Longest word in characters that WordPiece looks up; longer ones become one [UNK]."""
 COVERAGE = 0.9995
-"""Fraction of all letters of a text that are to have tokens; as SentencePiece has it by default."""
+"""Fraction of the letters of the text that get tokens; SentencePiece's default."""
 MOST_LOST = 0.005
-"""Fraction of characters that are in no token, or in words that are too long, above which a warning says so."""
+"""Warn if a larger fraction of characters is in no token, or in words that are too long."""
 MOST_MERGED = 0.01
-"""Fraction of running words that become another word without their marks, above which a note says so."""
+"""Print a note if a larger fraction of words becomes another word without accents."""
 WORDS_COMPARED = 2**20
-"""Running words that are looked at for that, from the beginning of the text."""
+"""Number of words, from the beginning of the text, that are compared without accents."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class VocabRecipe:
-    """Train a WordPiece vocabulary from text and write it as a tokenizer directory."""
+    """Train a WordPiece vocabulary on text and write a tokenizer directory."""
 
     data: tuple[Path, ...]
     """Text, JSONL or Parquet files, or directories of them."""
     out: Path
     """Directory to write: tokenizer.json, tokenizer_config.json, vocab.txt."""
     vocab_size: Annotated[int, Bounds(least=1, most=2**20)] = 30522
-    """Tokens in the vocabulary, the five special ones included."""
+    """Number of tokens, including the five special ones."""
     lowercase: bool = True
-    """Lower-case text and strip accents (an uncased model)."""
+    """Lower-case text and strip accents, for an uncased model."""
     keep_accents: bool = False
-    """Keep accents and other marks of lower-case text: for languages in which they make other words (schön and schon,
-    パンダ and ハンタ). Without lower case they are kept anyway."""
+    """Keep accents and other marks of lower-cased text, for languages in which they distinguish words (schön and schon,
+    パンダ and ハンタ). A cased vocabulary (--no-lowercase) keeps them anyway."""
     min_frequency: Annotated[int, Bounds(least=0, most=2**31)] = 2
-    """Pieces seen less often are left out."""
+    """Drop pieces that occur less often."""
     sample_bytes: Annotated[int, NOT_NEGATIVE] = 0
-    """Learn from about this much of the files, spread evenly over them; 0 for all. Memory grows with the number of
-    different words (0.3 GB for 200 MB of English), time with the text (6 minutes a GB)."""
+    """Train on a sample of about this many bytes, spread evenly over the files; 0 for all. Memory grows with the number
+    of different words (0.3 GB for 200 MB of English), time with the text (6 minutes a GB)."""
     replace: bool = False
     """Overwrite the directory."""
 
@@ -68,7 +68,7 @@ class VocabRecipe:
 
     @property
     def strip_accents(self) -> bool | None:
-        """As BERT's tokenizer has it: None goes by `lowercase`."""
+        """Setting of BERT's tokenizer; None means the same as `lowercase`."""
         return False if self.keep_accents else None
 
 
@@ -76,23 +76,23 @@ def train_vocab(recipe: VocabRecipe) -> tokenizers.Tokenizer:
     """Train the vocabulary and write the tokenizer directory.
 
     Raises:
-        ValueError: for data that cannot be read or is too little.
+        ValueError: if the data cannot be read, or vocab_size is too small for its characters.
     """
     check_output_path(recipe.out, replace=recipe.replace)
     files = find_files(recipe.data)
     backend = _build(SPECIAL_TOKENS, recipe)
     alphabet = _alphabet(files, backend, recipe)
-    # Given as special tokens, single characters get ids in a fixed order; the trainer by itself numbers them by the
-    # order of a hash table, and breaks ties by number, so that no two runs would agree.
+    # As special tokens, single characters get ids in a fixed order. The trainer numbers them in the order of a hash
+    # table and breaks ties by number, so each run would give another vocabulary.
     first_tokens = [*SPECIAL_TOKENS, *alphabet.letters, *(f"##{letter}" for letter in alphabet.letters)]
     if len(first_tokens) >= recipe.vocab_size:
         raise ValueError(
-            f"vocab_size `{recipe.vocab_size}` is too small: {len(first_tokens)} are characters and specials"
+            f"vocab_size `{recipe.vocab_size}` is too small: {len(first_tokens)} tokens are characters or special"
         )
     room = recipe.vocab_size - len(first_tokens)
-    num_kept = min(room, max(alphabet.num_common_words, int(alphabet.share_of_words * room)), len(alphabet.words))
+    num_reserved = min(room, max(alphabet.num_common_words, int(alphabet.word_fraction * room)), len(alphabet.words))
     trainer = tokenizers.trainers.WordPieceTrainer(
-        vocab_size=recipe.vocab_size - num_kept,
+        vocab_size=recipe.vocab_size - num_reserved,
         min_frequency=recipe.min_frequency,
         special_tokens=first_tokens,
         limit_alphabet=0,
@@ -106,8 +106,8 @@ def train_vocab(recipe: VocabRecipe) -> tokenizers.Tokenizer:
     trained = _build(vocab, recipe)
     with atomic_directory(recipe.out, replace=recipe.replace) as directory:
         _write_tokenizer(directory, trained, recipe)
-    for remark in _remarks(recipe, alphabet, vocab):
-        print(remark, file=sys.stderr)
+    for message in _warnings(recipe, alphabet, vocab):
+        print(message, file=sys.stderr)
     return trained
 
 
@@ -117,31 +117,31 @@ def _build(vocab: Sequence[str], recipe: VocabRecipe) -> tokenizers.Tokenizer:
 
 @dataclass(frozen=True, kw_only=True)
 class _Alphabet:
-    """The characters that occur often enough."""
+    """Characters of the text that occur at least `min_frequency` times."""
 
     counts: Mapping[str, int]
-    """Of all characters of the text but white space."""
+    """Counts of all characters except white space."""
     num_in_long_words: int
-    """Characters in words that are longer than LONGEST_WORD."""
+    """Number of characters in words longer than LONGEST_WORD."""
     letters: list[str]
-    """What words are made of: as many as a 32nd of the vocabulary, or, up to a quarter, as many as COVERAGE needs."""
+    """Characters of words: as many as COVERAGE needs, but at least 1/32 and at most 1/4 of the vocabulary."""
     left_out: list[str]
-    """Letters beyond that, the commonest first; they get the places that no piece takes."""
+    """Other letters, most frequent first; they fill the vocabulary if pieces leave room."""
     words: list[str]
-    """What the tokenizer makes a word each (Chinese characters), the commonest first."""
+    """Characters that the tokenizer makes a word each (Chinese characters), most frequent first."""
     num_common_words: int
-    """How many of these are among the commonest characters, as many as a 32nd of the vocabulary."""
-    share_of_words: float
-    """How much of all words of the text these are."""
+    """Number of these among the most frequent characters, up to 1/32 of the vocabulary."""
+    word_fraction: float
+    """Fraction of these among all words of the text."""
     merged: Mapping[str, Counter[str]]
-    """Words that lose their marks: what words of the text become it, and how often."""
+    """Words without accents -> counts of the words of the text that become them."""
 
 
 def _alphabet(files: list[Path], backend: tokenizers.Tokenizer, recipe: VocabRecipe) -> _Alphabet:
     normalize = backend.normalizer.normalize_str
     counts: Counter[str] = Counter()
     num_words = num_in_long_words = 0
-    merging = _Merging(recipe)
+    merging = _AccentMerges(recipe)
     for document in _documents(files, "alphabet", recipe.sample_bytes):
         text = normalize(" ".join(document))
         counts.update(text)
@@ -167,72 +167,71 @@ def _alphabet(files: list[Path], backend: tokenizers.Tokenizer, recipe: VocabRec
         left_out=letters[num_letters:],
         words=words,
         num_common_words=len({*words} & {*common[:limit]}),
-        share_of_words=sum(counts[char] for char in words) / max(1, num_words),
+        word_fraction=sum(counts[char] for char in words) / max(1, num_words),
         merged=merging.found,
     )
 
 
 def _num_needed(counts: Sequence[int]) -> int:
-    """How many of the commonest letters are COVERAGE of all that occur."""
+    """Return how many of the most frequent letters make up COVERAGE of the text."""
     return int(np.searchsorted(np.cumsum(counts), COVERAGE * sum(counts))) + 1 if counts else 0
 
 
-class _Merging:
-    """Words of a text that become the same when they lose their marks."""
+class _AccentMerges:
+    """Counts words of a text that become the same word without accents."""
 
     def __init__(self, recipe: VocabRecipe) -> None:
         self._keep = build_tokenizer(SPECIAL_TOKENS, lowercase=recipe.lowercase, strip_accents=False).normalizer
         self._left = WORDS_COMPARED if recipe.lowercase and not recipe.keep_accents else 0
         self.found: defaultdict[str, Counter[str]] = defaultdict(Counter)
-        """By the word without marks: the words with them."""
+        """Words without accents -> counts of the words with accents."""
 
     def add(self, document: Sequence[str], without: Sequence[str]) -> None:
-        """Look at the words of a document.
+        """Count the words of a document.
 
         Args:
-            without: the words without marks.
+            without: its words without accents.
         """
         if self._left <= 0:
             return
         words = self._keep.normalize_str(" ".join(document)).split()
-        if len(words) == len(without):  # else a mark stood alone
+        if len(words) == len(without):  # else an accent was a word of its own
             self._left -= len(words)
             for bare, word in zip(without, words, strict=True):
                 self.found[bare][word] += 1
 
 
-def _remarks(recipe: VocabRecipe, alphabet: _Alphabet, vocab: Sequence[str]) -> Iterator[str]:
-    """Yield what a user should know of a vocabulary before text is read with it."""
+def _warnings(recipe: VocabRecipe, alphabet: _Alphabet, vocab: Sequence[str]) -> Iterator[str]:
+    """Yield warnings and notes about a vocabulary that does not fit the text."""
     if len(vocab) < recipe.vocab_size:
         yield (
-            f"note: fewer than the {recipe.vocab_size} asked for: no other piece occurs {recipe.min_frequency} times; "
-            "give more text, or lower --min-frequency"
+            f"note: {len(vocab)} tokens instead of {recipe.vocab_size}: no other piece occurs {recipe.min_frequency} "
+            "times; add text, or lower --min-frequency"
         )
     num_chars, known = sum(alphabet.counts.values()), {*vocab}
     lost = sum(count for char, count in alphabet.counts.items() if char not in known) / num_chars
     if lost > MOST_LOST:
         yield (
-            f"warning: {lost:.1%} of the characters of the text are in no token, and words with them become [UNK]; "
+            f"warning: {lost:.1%} of the characters of the text are in no token, so that their words become [UNK]; "
             "raise --vocab-size, or lower --min-frequency"
         )
     if alphabet.num_in_long_words > MOST_LOST * num_chars:
         yield (
-            f"warning: {alphabet.num_in_long_words / num_chars:.1%} of the characters of the text stand in words of "
-            f"more than {LONGEST_WORD} characters, each of which becomes one [UNK]; put spaces between the words of "
-            "text that is written without them"
+            f"warning: {alphabet.num_in_long_words / num_chars:.1%} of the characters of the text are in words of more "
+            f"than {LONGEST_WORD} characters, which become [UNK]; segment text that is written without spaces"
         )
-    yield from _remark_on_merged(alphabet.merged)
+    yield from _merge_notes(alphabet.merged)
 
 
-def _remark_on_merged(merged: Mapping[str, Counter[str]]) -> Iterator[str]:
-    """Yield a note where many words become other ones without their marks."""
+def _merge_notes(merged: Mapping[str, Counter[str]]) -> Iterator[str]:
+    """Yield a note if many words become other words without accents."""
     num_words = sum(words.total() for words in merged.values())
     rarer = {bare: words.total() - max(words.values()) for bare, words in merged.items() if len(words) > 1}
     if (num_merged := sum(rarer.values())) > MOST_MERGED * num_words:
         first = sorted(rarer, key=lambda bare: (-rarer[bare], bare))[:3]
         pairs = ", ".join(" and ".join(f"`{word}`" for word, _ in merged[bare].most_common(2)) for bare in first)
         yield (
-            f"note: without accents and marks {num_merged / num_words:.1%} of the words become other words of the text "
+            f"note: without accents {num_merged / num_words:.1%} of the words become other words of the text "
             f"({pairs}); --keep-accents keeps them apart"
         )
 
@@ -252,11 +251,11 @@ def _write_tokenizer(directory: Path, backend: tokenizers.Tokenizer, recipe: Voc
 
 def _documents(files: list[Path], label: str, sample_bytes: int) -> Iterator[list[str]]:
     total = sum(path.stat().st_size for path in files)
-    share = min(1.0, sample_bytes / total) if sample_bytes and total else 1.0
+    fraction = min(1.0, sample_bytes / total) if sample_bytes and total else 1.0
     num_read = num_taken = 0
     with ProgressBar(label, unit="byte", total=total) as bar:
         for block in (block for path in files for block in read_blocks(path)):
-            if num_taken <= share * num_read:
+            if num_taken <= fraction * num_read:
                 num_taken += block.num_file_bytes
                 for document in block.documents():
                     yield [_TOO_LONG.sub(" ", sentence) for sentence in document]

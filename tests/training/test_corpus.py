@@ -1,7 +1,9 @@
 """Shards hold what the tokenizer gives, whatever the chunks and workers."""
 
+import hashlib
 import importlib.metadata
 import importlib.util
+import json
 import os
 import re
 import shutil
@@ -18,7 +20,7 @@ from transformers import BertTokenizerFast
 from tasks.tokenizer import Tokenizer
 from tests.commands import call
 from tests.toy import make_text
-from training.corpus import LONG_SENTENCE, Corpus, CorpusRecipe, _estimate, main, prepare_corpus
+from training.corpus import EXAMPLE_TOKENS, Corpus, CorpusRecipe, _estimate_pairs, main, prepare_corpus
 from training.pretrain import PretrainRecipe
 from training.text.documents import read_documents
 from training.vocab import VocabRecipe, train_vocab
@@ -108,9 +110,9 @@ def test_repetition_is_counted_and_warned_of(text_file, tokenizer_dir, tmp_path)
         [sys.executable, "-m", "training.corpus", *arguments], check=True, capture_output=True, text=True
     )
 
-    assert Corpus(tmp_path / "out").info["duplicate_token_share"] == {"documents": 0.5, "sentences": 0.5}
+    assert Corpus(tmp_path / "out").info["duplicate_token_fraction"] == {"documents": 0.5, "sentences": 0.5}
     assert "50.0% of tokens in repeated sentences, 50.0% in repeated documents" in ran.stdout
-    assert "warning: much of this text occurs more than once" in ran.stderr
+    assert "warning: much of the text occurs more than once" in ran.stderr
 
 
 def test_text_that_does_not_suit_is_warned_of(tokenizer_dir, tmp_path, monkeypatch, capsys):
@@ -119,7 +121,7 @@ def test_text_that_does_not_suit_is_warned_of(tokenizer_dir, tmp_path, monkeypat
 
     warnings = [line for line in said.err.splitlines() if line.startswith("warning: ")]
     for warning, start in zip(
-        warnings, ("33.3% of tokens are [UNK]", "sentences have 300", "all of this"), strict=True
+        warnings, ("33.3% of tokens are [UNK]", "a sentence has 300", "the text is a single"), strict=True
     ):
         assert warning.startswith(f"warning: {start}")
 
@@ -164,16 +166,16 @@ def test_text_that_an_epoch_does_not_show_is_said(tokenizer_dir, tmp_path, monke
 
 def test_estimates_are_of_the_default_length():
     """The length is that of pretraining."""
-    assert PretrainRecipe(corpus=Path("a"), run_dir=Path("b")).max_seq_length == LONG_SENTENCE
+    assert PretrainRecipe(corpus=Path("a"), run_dir=Path("b")).max_seq_length == EXAMPLE_TOKENS
 
 
 def test_estimates_take_a_sample_of_large_corpora(corpus, monkeypatch):
     """The fewer documents, the larger the corpus, but two at least."""
-    whole = _estimate(corpus)
+    whole = _estimate_pairs(corpus)
     monkeypatch.setattr("training.corpus.SAMPLE_SENTENCES", 100)
-    some = _estimate(corpus)
+    some = _estimate_pairs(corpus)
     monkeypatch.setattr("training.corpus.SAMPLE_SENTENCES", 1)
-    least = _estimate(corpus)
+    least = _estimate_pairs(corpus)
 
     assert whole.can_be_next == pytest.approx(some.can_be_next, abs=0.2)
     assert whole != some != least
@@ -187,17 +189,17 @@ def test_damage_is_found(corpus_dir, tmp_path):
     with open(shards[1], "r+b") as file:
         file.seek(1000)
         file.write(b"\x05")
-    with pytest.raises(ValueError, match=r"shard-00001.arrow` is not the one that corpus.json describes"):
+    with pytest.raises(ValueError, match=r"shard-00001.arrow` does not match corpus.json"):
         Corpus(directory).verify()
     shutil.copyfile(shards[0], shards[1])
-    with pytest.raises(ValueError, match=r"shard-00001.arrow` is not the one"):
+    with pytest.raises(ValueError, match=r"shard-00001.arrow` does not match"):
         Corpus(directory)
     os.truncate(shards[1], 100)
     with pytest.raises(ValueError, match=r"cannot read shard `.*shard-00001.arrow`"):
         Corpus(directory)
     with open(directory / "tokenizer.json", "a", encoding="utf-8") as file:
         file.write(" ")
-    with pytest.raises(ValueError, match=r"tokenizer.json` is not the one"):
+    with pytest.raises(ValueError, match=r"tokenizer.json` does not match"):
         Corpus(directory)
 
 
@@ -288,7 +290,7 @@ def test_a_corpus_begun_with_other_words_is_refused(chinese, tmp_path, monkeypat
     for words in ("spaces", None):
         prepared(chinese, tmp_path / f"{words}", words=words)
     shutil.copyfile(tmp_path / "None" / "shard-00000.arrow", tmp_path / "spaces" / "shard-00000.arrow")
-    with pytest.raises(ValueError, match=r"shard-00000.arrow` is not the one"):
+    with pytest.raises(ValueError, match=r"shard-00000.arrow` does not match"):
         Corpus(tmp_path / "spaces")
 
 
@@ -301,7 +303,7 @@ def fail():
     [
         ("The cat sleeps.\n\nThe old dog.", "--words spaces found no words of several characters in this text"),
         ("我 在 图 书 馆 。\n\n他 是 好 人 。", "--words spaces found no words of several characters in this text"),
-        ("我们在图书馆读书。\n\n研究生命的起源。", "words begin at 0.0% of the places between two characters"),
+        ("我们在图书馆读书。\n\n研究生命的起源。", "words begin at only 0.0% of the boundaries"),
         ("我们 在 图书馆 读书 。\n\n研究 生命 的 起源 。", None),
     ],
     ids=["English", "characters", "not segmented", "segmented"],
@@ -314,7 +316,7 @@ def test_words_that_are_none_are_warned_of(text, warning, chinese, tmp_path, mon
 
     warnings = [line for line in ended.stderr.splitlines() if line.startswith("warning: ") and "--words" in line]
     assert ended.returncode == 0
-    assert "; words of spaces: " in ended.stdout
+    assert " words (spaces); " in ended.stdout
     assert len(warnings) == (warning is not None)
     assert not warning or warnings[0].startswith(f"warning: {warning}")
 
@@ -327,7 +329,7 @@ def test_a_segmenter_that_is_not_installed_is_one_line(chinese, tmp_path, monkey
 
     assert ended.returncode == 1
     assert ended.stderr == (
-        "error: --words jieba needs what is not installed: python -m pip install --group chinese -c constraints.txt\n"
+        "error: --words jieba needs `jieba`: python -m pip install --group chinese -c constraints.txt\n"
     )
     assert list(tmp_path.iterdir()) == []
 
@@ -390,7 +392,7 @@ def test_vocabulary_smaller_than_asked_for_is_remarked_upon(tmp_path, capsys):
     train_on(tmp_path, "the cat sees the dog", vocab_size=1000)
 
     said = capsys.readouterr().err
-    assert "note: fewer than the 1000 asked for: no other piece occurs 2 times; give more text, or lower" in said
+    assert "note: 32 tokens instead of 1000: no other piece occurs 2 times; add text, or lower" in said
     assert "warning" not in said
 
 
@@ -428,7 +430,7 @@ def test_words_without_end_are_remarked_upon(text, is_lost, tmp_path, capsys):
     """A script without spaces makes one word of a sentence, which is one [UNK] where it is long."""
     train_on(tmp_path, text, vocab_size=320)
 
-    said = "of the characters of the text stand in words of more than 100 characters, each of which becomes one [UNK]"
+    said = "of the characters of the text are in words of more than 100 characters, which become [UNK]"
     assert (said in capsys.readouterr().err) == is_lost
 
 
@@ -523,3 +525,16 @@ def test_vocabulary_too_small_for_the_characters_is_refused(text_file, tmp_path)
     """The message says how many tokens are needed at least."""
     with pytest.raises(ValueError, match="vocab_size `20` is too small"):
         train_vocab(VocabRecipe(data=(text_file,), out=tmp_path / "out", vocab_size=20))
+
+
+def test_corpora_with_old_keys_open(corpus, tmp_path):
+    """corpus.json once called fractions shares; the file, and so the digest, stays as it is."""
+    old = tmp_path / "old"
+    shutil.copytree(corpus.directory, old)
+    info = json.loads((old / "corpus.json").read_text())
+    (old / "corpus.json").write_text(json.dumps({key.replace("_fraction", "_share"): info[key] for key in info}))
+
+    found = Corpus(old)
+
+    assert found.info == corpus.info
+    assert found.digest == hashlib.sha256((old / "corpus.json").read_bytes()).hexdigest()

@@ -21,10 +21,10 @@ from training.text.pairs import (
     EXAMPLE_STREAM,
     ORDER_STREAM,
     PairRules,
-    PairSummary,
+    PairStatistics,
     draw_pairs,
+    pair_statistics,
     random_generator,
-    summarise_pairs,
 )
 
 
@@ -122,9 +122,9 @@ class PretrainingExamples:
         plan, order = self._epoch(epoch)
         return (plan["random_document"][order] >= 0).astype(np.int64)
 
-    def summary(self, epoch: int = 0) -> PairSummary:
+    def summary(self, epoch: int = 0) -> PairStatistics:
         """Summarise the pairs of an epoch, and what they show of the corpus."""
-        return summarise_pairs(self.corpus, self._epoch(epoch)[0], self._rules)
+        return pair_statistics(self.corpus, self._epoch(epoch)[0], self._rules)
 
     def example(self, epoch: int, index: int) -> PretrainingExample:
         """Example `index` of an epoch."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from training.data.pretraining import PretrainingExamples
-from training.text.pairs import LEAST_NEXT, LEAST_SHOWN, PairSummary
+from training.text.pairs import MIN_CAN_BE_NEXT, MIN_SHOWN, PairStatistics
 
 LENGTH_FLAGS = ("--max-seq-length", "--long-seq-length")
 """They set the lengths of the phases of a run."""
@@ -28,7 +28,7 @@ def remark_on_pairs(examples: PretrainingExamples, flag: str) -> None:
             f"({summary.are_next:.1%} are), {summary.shown:.1%} of the text is shown",
             flush=True,
         )
-    if summary.shown < LEAST_SHOWN:
+    if summary.shown < MIN_SHOWN:
         print(
             f"note: an epoch at {examples.max_seq_length} tokens shows {summary.shown:.1%} of the text, as long "
             f"sentences are cut; put a sentence a line, or raise {flag}",
@@ -36,8 +36,8 @@ def remark_on_pairs(examples: PretrainingExamples, flag: str) -> None:
         )
 
 
-def _check_next(examples: PretrainingExamples, summary: PairSummary) -> None:
-    if summary.can_be_next >= LEAST_NEXT:
+def _check_next(examples: PretrainingExamples, summary: PairStatistics) -> None:
+    if summary.can_be_next >= MIN_CAN_BE_NEXT:
         return
     found = f"of the pairs of `{examples.corpus.directory}` at {examples.max_seq_length} tokens can be next"
     remedy = (
@@ -62,7 +62,7 @@ def remark_on_dev_pairs(examples: PretrainingExamples, num_examples: int) -> Non
     if fraction in (0, 1):
         kind = "random" if fraction else "next"
         _warn(f"all pairs of {name} are {kind}: nsp_accuracy is left out; give it documents of several sentences")
-    elif examples.summary().can_be_next < LEAST_NEXT:
+    elif examples.summary().can_be_next < MIN_CAN_BE_NEXT:
         _warn(f'{fraction:.1%} of the pairs of {name} are random: compare nsp_accuracy with always answering "random"')
 
 

@@ -1,1 +1,1 @@
-"""Running text: documents, their token ids, shards of a corpus."""
+"""Running text: documents, sentences, token ids, and the shards of a corpus."""

@@ -1,8 +1,8 @@
-"""Documents of sentences out of text files.
+"""Documents of sentences from text files.
 
-Reads plain text (blank line between documents; a line is a sentence or a paragraph), JSONL and Parquet (a document a
-row, in column `text`), each also packed with gzip or xz. `read_blocks` cuts a file into blocks of documents, which
-is little work; taking a block apart into sentences is most of it, and can be done in another process.
+Formats: plain text (blank line between documents; a line is a sentence or a paragraph), and JSONL and Parquet (one
+document a row, in column `text`); each also compressed with gzip or xz. `read_blocks` cuts a file into blocks of
+documents, which is cheap. Splitting a block into sentences is most of the work, and can be done in another process.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from training.text.sentences import split_sentences
 
 BLOCK_BYTES = 2**18
 MAX_DOCUMENT_BYTES = 2**24
-"""Of raw text; a document is held in memory as a whole. The Bible has 4 MiB."""
+"""Largest document, in bytes of text: each is held in memory as a whole. The Bible has 4 MiB."""
 
 _OPENERS: dict[str, Any] = {".gz": gzip.open, ".xz": lzma.open}
 _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
@@ -33,30 +33,30 @@ _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Consecutive documents of a file as they stand there, not yet taken apart."""
+    """Consecutive documents of a file, not yet split into sentences."""
 
     path: Path
     first_line: int
-    """Number of the first line in the file, from 1."""
+    """Number of the first line or row in the file, from 1."""
     content: bytes | list[str]
-    """Whole lines of plain text or JSONL; rows of Parquet."""
+    """Whole lines of plain text or JSONL, or rows of Parquet."""
     num_file_bytes: int
-    """What was read of the file, packed as it may be, since the block before."""
+    """Bytes of the file, compressed or not, read since the block before."""
     start: int
-    """Where it begins: bytes of the file when unpacked, or rows of Parquet."""
+    """Offset in the decompressed file in bytes, or in rows of Parquet."""
     length: int
     """In the unit of `start`."""
 
     @property
     def num_bytes(self) -> int:
-        """Size of the content, unpacked."""
+        """Decompressed size in bytes; of Parquet, in characters."""
         return sum(map(len, self.content)) if isinstance(self.content, list) else len(self.content)
 
     def documents(self) -> Iterator[list[str]]:
-        """The documents, each a list of sentences; empty ones are left out.
+        """Yield documents as lists of sentences, without empty ones.
 
         Raises:
-            ValueError: naming the file and the line that is not as it should be.
+            ValueError: naming the file and the malformed line.
         """
         for text in self._texts():
             if sentences := [sentence for line in text.split("\n") for sentence in split_sentences(line)]:
@@ -68,17 +68,17 @@ class Block:
         return _jsonl_texts(self) if _kind(self.path) == "jsonl" else _plain_texts(self)
 
     def lines(self) -> Iterator[tuple[int, str]]:
-        """Numbers and texts of the lines."""
+        """Yield the number and the text of each line."""
         assert isinstance(self.content, bytes)
         for number, line in enumerate(self.content.split(b"\n"), start=self.first_line):
             yield number, _decode(line, self.path, number)
 
 
 def read_documents(path: str | Path) -> Iterator[list[str]]:
-    """The documents of one file, each a list of sentences; empty ones are left out.
+    """Yield the documents of a file as lists of sentences, without empty ones.
 
     Raises:
-        ValueError: naming the file, and the line where that is to blame.
+        ValueError: naming the file, and the line if one is malformed.
     """
     for block in read_blocks(Path(path)):
         yield from block.documents()
@@ -88,22 +88,22 @@ def read_blocks(path: Path, block_bytes: int = BLOCK_BYTES) -> Iterator[Block]:
     """Cut a file into blocks of whole documents.
 
     Args:
-        block_bytes: a block ends with the document that reaches this size.
+        block_bytes: size of a block; it ends with the document that reaches this size.
 
     Raises:
-        ValueError: naming the file that is missing or damaged, or a document larger than `MAX_DOCUMENT_BYTES`.
+        ValueError: naming a file that is missing or damaged, or a document larger than `MAX_DOCUMENT_BYTES`.
     """
     with readable(path):
         yield from _parquet_blocks(path) if _kind(path) == "parquet" else _line_blocks(path, block_bytes)
 
 
 def read_lines(path: str | Path) -> Iterator[str]:
-    """The lines of a text file, packed or not, without their ends and without a byte order mark.
+    """Yield the lines of a text file, compressed or not, without line ends and byte order mark.
 
     Raises:
-        ValueError: naming the file and the line that is not UTF-8 or has a NUL, or the file that is missing or damaged.
+        ValueError: naming a file that is missing or damaged, or a line that has a NUL or is not UTF-8.
     """
-    with readable(Path(path)), open(path, "rb") as raw, unpacked(raw) as file:
+    with readable(Path(path)), open(path, "rb") as raw, decompressed(raw) as file:
         for number, line in enumerate(file, start=1):
             if b"\0" in line:
                 raise ValueError(f"`{path}`, line {number}: a NUL byte; the file is damaged, or UTF-16: convert it")
@@ -117,46 +117,48 @@ def _decode(line: bytes, path: str | Path, number: int) -> str:
         raise ValueError(f"`{path}`, line {number}: not UTF-8 ({error.reason}); convert the file") from error
 
 
-def parse_json(text: str, place: str) -> Any:
-    """The value of a JSON text.
+def parse_json(text: str, location: str) -> Any:
+    """Parse a JSON text.
 
     Args:
-        place: file and line, for messages.
+        location: file and line, for messages.
 
     Raises:
-        ValueError: naming the place, when it is not JSON, or holds half of a surrogate pair, which is not UTF-8.
+        ValueError: if the text is not JSON, or has half of a surrogate pair, which is not UTF-8.
     """
     try:
         value = json.loads(text)
         if _SURROGATE_ESCAPE.search(text):
             json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
-        raise ValueError(f"{place}: half of a surrogate pair ({error.object[error.start]!r}); mend the text") from error
+        raise ValueError(
+            f"{location}: half of a surrogate pair ({error.object[error.start]!r}); fix the text"
+        ) from error
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{place}: broken JSON ({error})") from error
+        raise ValueError(f"{location}: broken JSON ({error})") from error
     return value
 
 
 def find_files(paths: Sequence[str | Path]) -> list[Path]:
-    """The files named, and those in the directories named and below them, but hidden ones, sorted within each.
+    """Return the given files, and all files below the given directories, sorted; hidden ones are skipped.
 
     Raises:
-        ValueError: naming what does not exist or is a pipe, the directory without files, or a table, no running text.
+        ValueError: naming a path that does not exist or is a pipe, a directory without files, or a table.
     """
     files = []
     for path in map(Path, paths):
         if not path.exists():
             raise ValueError(f"no such file or directory: `{path}`")
         if not (path.is_file() or path.is_dir()):
-            raise ValueError(f"`{path}` is no file, but a pipe or the like; text is read more than once: write it down")
+            raise ValueError(f"`{path}` is a pipe or device, but text is read more than once; write it to a file")
         found = _files_below(path) if path.is_dir() else [path]
         if not found:
             raise ValueError(f"no files in `{path}`")
         files += found
     if table := next((path for path in files if suffix_of(path) in (".tsv", ".csv")), None):
         raise ValueError(
-            f"`{table}` is a table, not running text: write its texts to a .txt file, with a blank line between "
-            "documents, or to JSONL or Parquet, in a column `text`"
+            f"`{table}` is a table, not running text; write its texts to a .txt file with a blank line between "
+            "documents, or to JSONL or Parquet with a column `text`"
         )
     return files
 
@@ -167,7 +169,7 @@ def _files_below(directory: Path) -> list[Path]:
 
 
 def suffix_of(path: Path) -> str:
-    """The suffix that says what is in a file, without that of its packing, in lower case; .jsonl for .ndjson."""
+    """Return the suffix of a file in lower case, without .gz or .xz; .jsonl for .ndjson."""
     name = path.stem if path.suffix.lower() in _OPENERS else path.name
     suffix = Path(name).suffix.lower()
     return ".jsonl" if suffix == ".ndjson" else suffix
@@ -179,7 +181,7 @@ def _kind(path: Path) -> str:
 
 @contextmanager
 def readable(path: Path) -> Iterator[None]:
-    """Turn what can go wrong with a file into a ValueError that names it."""
+    """Turn errors of reading a file into a ValueError that names it."""
     try:
         yield
     except FileNotFoundError:
@@ -188,11 +190,11 @@ def readable(path: Path) -> Iterator[None]:
         raise ValueError(f"cannot read `{path}`: {getattr(error, 'strerror', None) or error}") from error
 
 
-def unpacked(raw: BinaryIO) -> BinaryIO:
-    """The text of a file, also of one that is packed.
+def decompressed(raw: BinaryIO) -> BinaryIO:
+    """Return the decompressed text of a file.
 
     Raises:
-        ValueError: when it is UTF-16 or UTF-32.
+        ValueError: if it is UTF-16 or UTF-32.
     """
     opener = _OPENERS.get(Path(raw.name).suffix.lower())
     return text_stream(opener(raw) if opener else raw, f"`{raw.name}`")
@@ -202,7 +204,7 @@ def _line_blocks(path: Path, block_bytes: int) -> Iterator[Block]:
     blank_ends_document = _kind(path) == "plain"
     lines: list[bytes] = []
     first_line, start, size, document_size, position = 1, 0, 0, 0, 0
-    with open(path, "rb") as raw, unpacked(raw) as file:
+    with open(path, "rb") as raw, decompressed(raw) as file:
         for line in iter(partial(file.readline, MAX_DOCUMENT_BYTES + 1), b""):
             lines.append(line)
             size += len(line)

@@ -1,10 +1,8 @@
-"""How much of a corpus stands in it more than once.
+"""The fraction of a corpus that occurs more than once; `training.corpus` prints it.
 
-    python -m training.corpus --data texts/ --tokenizer build/tokenizer --out build/corpus
-
-says so when it ends. What repeats is learned by heart, and text held out from it is no test: the loss looks better than
-the model is (google-research/bert issue 746). Sequences of ids are compared by 64-bit hashes: of n different ones, a
-false match is to be expected with probability n² / 2⁶⁵ (one in thirty million for a million).
+A model memorizes repeated text, and held-out text that also occurs in training is no test: the loss looks better than
+the model is (google-research/bert issue 746). Sequences of ids are compared by 64-bit hashes: among n different ones,
+the probability of a false match is n² / 2⁶⁵ (one in thirty million for a million).
 """
 
 from __future__ import annotations
@@ -12,11 +10,11 @@ from __future__ import annotations
 import numpy as np
 
 SAMPLE_LIMIT = 2**20
-"""Segments; 16 MB."""
+"""Number of segments in the sample; they take 16 MB."""
 
 
 def hash_segments(ids: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """Hash each segment of an array of ids, whatever stands around it.
+    """Hash each segment of an array of ids.
 
     Args:
         ids: [tokens] ids.
@@ -35,11 +33,11 @@ def hash_segments(ids: np.ndarray, ends: np.ndarray) -> np.ndarray:
 
 
 class DuplicateCounter:
-    """Share of tokens in segments seen before, in bounded memory.
+    """Fraction of tokens in segments seen before, estimated in bounded memory.
 
-    Keeps one copy of each segment, up to `limit` of them, beyond that only of those whose hash ends in zeros; what is
-    left stands for all. It is exact up to `limit` different segments and off by about 1 / √limit beyond (standard
-    error: 0.1 percentage points), however often a segment occurs. The order in which segments come changes nothing.
+    It remembers the hash of each different segment, up to `limit`. Beyond, it remembers only hashes that end in zeros,
+    as a sample of all. The result is exact up to `limit` different segments; beyond, its standard error is about
+    1 / √limit (0.1 percentage points). It does not depend on the order of segments.
     """
 
     def __init__(self, limit: int = SAMPLE_LIMIT) -> None:
@@ -57,22 +55,22 @@ class DuplicateCounter:
         """
         self._num_tokens += int(lengths.sum())
         sample = np.concatenate([self._sample, np.stack([hashes, lengths.astype(np.uint64)])], axis=1)
-        self._sample = self._kept(sample[:, np.unique(sample[0], return_index=True)[1]])
+        self._sample = self._sampled(sample[:, np.unique(sample[0], return_index=True)[1]])
         while self._sample.shape[1] > self._limit:
             self._mask = self._mask << np.uint64(1) | np.uint64(1)
-            self._sample = self._kept(self._sample)
+            self._sample = self._sampled(self._sample)
 
-    def share(self) -> float:
-        """Share of tokens, from 0 to 1."""
+    def fraction(self) -> float:
+        """Return the fraction of tokens in repeated segments, from 0 to 1."""
         num_different = int(self._sample[1].sum()) * (int(self._mask) + 1)
         return max(0.0, 1 - num_different / self._num_tokens) if self._num_tokens else 0.0
 
-    def _kept(self, sample: np.ndarray) -> np.ndarray:
+    def _sampled(self, sample: np.ndarray) -> np.ndarray:
         return sample[:, sample[0] & self._mask == 0]
 
 
 def _mix(values: np.ndarray) -> np.ndarray:
-    """The finaliser of SplitMix64 (Steele et al. 2014): each bit of the result depends on all of the input."""
+    """Apply the finalizer of SplitMix64 (Steele et al. 2014): each result bit depends on all input bits."""
     values = values + np.uint64(0x9E3779B97F4A7C15)
     values = (values ^ values >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ values >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)

@@ -1,4 +1,4 @@
-"""Where the text of a shard stands: what is sent to another machine in the place of the text."""
+"""Ranges of files: sent to other machines, which read the text themselves."""
 
 from __future__ import annotations
 
@@ -7,38 +7,38 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from training.text.documents import Block, readable, suffix_of, unpacked
+from training.text.documents import Block, decompressed, readable, suffix_of
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Consecutive documents of a file, to be read where they are needed."""
+class FileRange:
+    """Consecutive documents of a file, by position."""
 
     path: Path
     first_line: int
     """Number of the first line, or row, in the file, from 1."""
     start: int
-    """Bytes of the file when unpacked, or rows of Parquet."""
+    """Offset in the decompressed file in bytes, or in rows of Parquet."""
     length: int
     """In the unit of `start`."""
     checksum: int
     """CRC-32 of the text."""
 
     def documents(self) -> Iterator[list[str]]:
-        """The documents, each a list of sentences; empty ones are left out.
+        """Read documents as lists of sentences, without empty ones.
 
         Raises:
-            ValueError: naming the file that cannot be read, and the line that is not as it should be.
-            ChildProcessError: naming the file that holds other text here.
+            ValueError: naming a file that cannot be read, or a malformed line.
+            ChildProcessError: naming a file that has other text on this machine.
         """
         with readable(self.path):
             content = self._rows() if suffix_of(self.path) == ".parquet" else self._lines()
         if _checksum(content) != self.checksum:
-            raise ChildProcessError(f"`{self.path}` has other text here than where the command was started")
+            raise ChildProcessError(f"`{self.path}` differs from the file on the machine where the command was started")
         return Block(self.path, self.first_line, content, 0, self.start, self.length).documents()
 
     def _lines(self) -> bytes:
-        with open(self.path, "rb") as raw, unpacked(raw) as file:
+        with open(self.path, "rb") as raw, decompressed(raw) as file:
             file.seek(self.start)
             return file.read(self.length)
 
@@ -56,18 +56,18 @@ class Place:
         return [text for text in texts if text]
 
 
-def places_of(chunk: Sequence[Block]) -> list[Place]:
-    """Where the blocks of a chunk stand, one place for those that follow each other in a file."""
-    places: list[Place] = []
-    for block in chunk:
-        last = places[-1] if places else None
+def file_ranges(blocks: Sequence[Block]) -> list[FileRange]:
+    """Return the ranges of some blocks; blocks that follow each other in a file share one."""
+    ranges: list[FileRange] = []
+    for block in blocks:
+        last = ranges[-1] if ranges else None
         if last and (last.path, last.start + last.length) == (block.path.absolute(), block.start):
             checksum = _checksum(block.content, last.checksum)
-            places[-1] = replace(last, length=last.length + block.length, checksum=checksum)
+            ranges[-1] = replace(last, length=last.length + block.length, checksum=checksum)
         else:
             checksum = _checksum(block.content)
-            places.append(Place(block.path.absolute(), block.first_line, block.start, block.length, checksum))
-    return places
+            ranges.append(FileRange(block.path.absolute(), block.first_line, block.start, block.length, checksum))
+    return ranges
 
 
 def _checksum(content: bytes | list[str], so_far: int = 0) -> int:

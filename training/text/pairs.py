@@ -1,8 +1,8 @@
-"""Pairs of an epoch of pretraining, drawn from the lengths of sentences, and what they show of a text.
+"""Sentence pairs of an epoch of pretraining, drawn from the lengths of sentences, and statistics of them.
 
 The rules are those of create_pretraining_data.py in google-research/bert: sentences of a document are packed until they
-fill an example and cut in two; half of the time the second part is exchanged for one of another document. A pair that
-got a single sentence has nothing to cut, and its second part is always random.
+fill an example, and cut into two parts. Half of the second parts are replaced with sentences of another document. A
+single sentence cannot be cut, so its second part is always random.
 """
 
 from __future__ import annotations
@@ -17,68 +17,67 @@ import numpy as np
 PLAN = np.dtype(
     [
         ("document", np.int32),
-        ("first", np.int32),  # first part: sentences first to middle of the document
+        ("first", np.int32),  # first part: sentences [first, middle) of the document
         ("middle", np.int32),
-        ("last", np.int32),  # second part: sentences middle to last, when it is the next one
-        ("random_document", np.int32),  # else sentences random_first to random_last of that document; -1 for next
+        ("last", np.int32),  # second part, if it is the next one: sentences [middle, last)
+        ("random_document", np.int32),  # else sentences [random_first, random_last) of this document; -1 if next
         ("random_first", np.int32),
         ("random_last", np.int32),
     ]
 )
-LEAST_NEXT = 0.5
-"""Fraction of pairs that can be next below which next sentences teach little. Half of those that can be next are: in
-the paper half of all pairs, below this less than a quarter, and always answering "random" is right in more than 75%."""
-LEAST_SHOWN = 0.8
-"""Fraction of the text that an epoch shows below which much of it is cut away. Running text with sentences of 25 to 40
-tokens shows 93 to 87% in examples of 128 tokens: the last sentence of an example is cut."""
+MIN_CAN_BE_NEXT = 0.5
+"""Warn if a smaller fraction of pairs has two sentences or more. Half of these pairs are next: in the paper half of all
+pairs, but below this threshold less than a quarter, so that always answering "random" is right in more than 75%."""
+MIN_SHOWN = 0.8
+"""Warn if an epoch shows a smaller fraction of the text. Sentences of 25 to 40 tokens show 93 to 87% in examples of 128
+tokens, as the last sentence of an example is cut."""
 
-PLAN_STREAM, ORDER_STREAM, EXAMPLE_STREAM, SUMMARY_STREAM = range(4)
+PLAN_STREAM, ORDER_STREAM, EXAMPLE_STREAM, STATISTICS_STREAM = range(4)
 
 
 def random_generator(seed: int, epoch: int, stream: int, index: int = 0) -> np.random.Generator:
-    """A generator of its own for each (seed, epoch, stream, index), at no cost for the indices before."""
+    """Return an independent generator for each (seed, epoch, stream, index), without drawing for other indices."""
     return np.random.Generator(np.random.Philox(key=[seed, epoch], counter=[0, 0, index, stream]))
 
 
 class Documents(Protocol):
-    """Documents of sentences, by the lengths of the sentences."""
+    """Documents of sentences, described by the lengths of the sentences."""
 
     @property
     def num_documents(self) -> int:
         """Number of documents."""
 
     def sentence_ends(self, document: int) -> np.ndarray:
-        """[sentences + 1] where the first sentence of a document begins and where each ends."""
+        """Return the begin of the first sentence of a document and the end of each, [sentences + 1]."""
 
-    def token_places(self, documents: np.ndarray, sentences: np.ndarray) -> np.ndarray:
-        """[n] where sentences of documents begin, in tokens of the whole text."""
+    def token_offsets(self, documents: np.ndarray, sentences: np.ndarray) -> np.ndarray:
+        """Return the begins of some sentences [n], in tokens of the whole text."""
 
 
 @dataclass(frozen=True, slots=True)
 class EveryNth:
-    """Every n-th document, as a text of its own."""
+    """A sample of documents: every n-th one."""
 
-    whole: Documents
+    documents: Documents
     step: int
-    """n."""
 
     @property
     def num_documents(self) -> int:
         """Number of documents."""
-        return -(-self.whole.num_documents // self.step)
+        return -(-self.documents.num_documents // self.step)
 
     def sentence_ends(self, document: int) -> np.ndarray:
-        """Sentence ends of a document of the sample, in tokens."""
-        return self.whole.sentence_ends(document * self.step)
+        """Return the sentence ends of a document of the sample."""
+        return self.documents.sentence_ends(document * self.step)
 
-    def token_places(self, documents: np.ndarray, sentences: np.ndarray) -> np.ndarray:
-        """Places of sentences of the sample, in tokens of the corpus."""
-        return self.whole.token_places(documents * self.step, sentences)
+    def token_offsets(self, documents: np.ndarray, sentences: np.ndarray) -> np.ndarray:
+        """Return the begins of sentences of the sample, in tokens of the whole text."""
+        return self.documents.token_offsets(documents * self.step, sentences)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PairRules:
-    """How documents are cut into pairs; the fields are those of `PretrainingExamples`."""
+    """Rules for cutting documents into pairs; the fields are those of `PretrainingExamples`."""
 
     max_seq_length: int = 128
     short_seq_prob: float = 0.1
@@ -87,18 +86,18 @@ class PairRules:
 
     @property
     def max_tokens(self) -> int:
-        """Tokens of both parts together."""
+        """Largest number of tokens of both parts together."""
         return self.max_seq_length - 3
 
 
 def draw_pairs(documents: Documents, rules: PairRules, epoch: int = 0) -> np.ndarray:
-    """[pairs] of type `PLAN`, document after document."""
+    """Draw the pairs of an epoch, [pairs] of dtype `PLAN`, document after document."""
     numbers = range(documents.num_documents)
     return np.fromiter((row for number in numbers for row in _draw_document(documents, number, rules, epoch)), PLAN)
 
 
 def _draw_document(documents: Documents, document: int, rules: PairRules, epoch: int) -> Iterator[tuple[int, ...]]:
-    """Cut one document into pairs; sentences after a random next are put back and used again."""
+    """Cut a document into pairs; sentences that a random next part replaced are used again."""
     rng = random_generator(rules.seed, epoch, PLAN_STREAM, document)
     ends = documents.sentence_ends(document).tolist()
     target = rules.max_tokens
@@ -130,39 +129,39 @@ def _draw_random_next(
 
 
 def _reach(ends: Sequence[int] | np.ndarray, first: int, num_tokens: int) -> int:
-    """The end of the sentences, one at least, that from `first` on have `num_tokens`, or of all that are left."""
+    """Return the end of the sentences, at least one, that hold `num_tokens` from `first` on; or the last sentence."""
     return min(bisect_left(ends, ends[first] + num_tokens, first + 1), len(ends) - 1)
 
 
 @dataclass(frozen=True, slots=True)
-class PairSummary:
-    """Fractions of an epoch."""
+class PairStatistics:
+    """Fractions of the pairs and of the text of an epoch."""
 
     can_be_next: float
-    """Pairs of two sentences or more, whose second part may be the next."""
+    """Fraction of pairs with two sentences or more, whose second part can be the next one."""
     are_next: float
-    """Pairs whose second part is the next."""
+    """Fraction of pairs whose second part is the next one."""
     shown: float
-    """Tokens of the text that stand in an example at least."""
+    """Fraction of the text's tokens that are in at least one example."""
 
 
-def summarise_pairs(documents: Documents, pairs: np.ndarray, rules: PairRules) -> PairSummary:
-    """Summarise pairs, as `draw_pairs` gives them.
+def pair_statistics(documents: Documents, pairs: np.ndarray, rules: PairRules) -> PairStatistics:
+    """Compute statistics of pairs from `draw_pairs`.
 
-    Which end of a part is cut is drawn here anew, as often as not the front; all else is what the examples have.
+    The end at which a part is cut is drawn at random; everything else is as in the examples.
     """
     is_random = pairs["random_document"] >= 0
     document = np.where(is_random, pairs["random_document"], pairs["document"])
     first = np.where(is_random, pairs["random_first"], pairs["middle"])
     last = np.where(is_random, pairs["random_last"], pairs["last"])
-    starts = [documents.token_places(pairs["document"], pairs["first"]), documents.token_places(document, first)]
-    ends = [documents.token_places(pairs["document"], pairs["middle"]), documents.token_places(document, last)]
+    starts = [documents.token_offsets(pairs["document"], pairs["first"]), documents.token_offsets(document, first)]
+    ends = [documents.token_offsets(pairs["document"], pairs["middle"]), documents.token_offsets(document, last)]
     lengths = [end - start for start, end in zip(starts, ends, strict=True)]
-    num_tokens = lengths[0].sum() + lengths[1][~is_random].sum()  # a sentence is in one pair, but for random parts
+    num_tokens = lengths[0].sum() + lengths[1][~is_random].sum()  # the text: random parts repeat it
     kept = np.concatenate(truncated_lengths(lengths[0], lengths[1], rules.max_tokens))
-    rng = random_generator(rules.seed, 0, SUMMARY_STREAM)
+    rng = random_generator(rules.seed, 0, STATISTICS_STREAM)
     shown_from = np.concatenate(starts) + rng.binomial(np.concatenate(lengths) - kept, 0.5)
-    return PairSummary(
+    return PairStatistics(
         can_be_next=float(np.mean(pairs["last"] - pairs["first"] >= 2)),
         are_next=float(np.mean(~is_random)),
         shown=float(_length_of_union(shown_from, shown_from + kept) / num_tokens),
@@ -170,8 +169,10 @@ def summarise_pairs(documents: Documents, pairs: np.ndarray, rules: PairRules) -
 
 
 def truncated_lengths(first: np.ndarray, second: np.ndarray, max_tokens: int) -> tuple[np.ndarray, np.ndarray]:
-    """Lengths of the parts of pairs when tokens of the longer one, of equal ones the second, are dropped until they
-    fit together."""
+    """Return the lengths of both parts after dropping tokens of the longer one until they fit.
+
+    Of equal parts, the second loses the token.
+    """
     half = max_tokens // 2
     return (
         np.minimum(first, np.maximum(max_tokens - half, max_tokens - second)),
@@ -186,7 +187,7 @@ def _length_of_union(starts: np.ndarray, ends: np.ndarray) -> int:
     return int(np.maximum(ends - np.maximum(starts, reached), 0).sum())
 
 
-def estimate_pairs(documents: Documents, rules: PairRules, *, step: int) -> PairSummary:
-    """Summarise an epoch of every n-th document, as if they were the whole text."""
+def estimate_pair_statistics(documents: Documents, rules: PairRules, *, step: int) -> PairStatistics:
+    """Estimate the statistics of an epoch from every n-th document."""
     sample = EveryNth(documents, step)
-    return summarise_pairs(sample, draw_pairs(sample, rules), rules)
+    return pair_statistics(sample, draw_pairs(sample, rules), rules)

@@ -1,33 +1,37 @@
-"""The same as `worker_pool`, on a Ray cluster: what the workers of a node that dies were at is done by others."""
+"""A pool of workers on a Ray cluster, like `worker_pool`; if a node dies, other nodes do its work."""
+
+# clients/bertline/jobs/ray_pool.py is another one: neither `training` nor `bertline` may import the other or a third.
 
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import pickle
 import re
 import signal
 import socket
+import sys
+import threading
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TextIO, TypeVar
 
 import tasks
 import training
-from training.text.quiet import without_threads
 
 ResultT = TypeVar("ResultT")
 
 MAX_ATTEMPTS = 4
-"""How often an item is begun: Ray itself would go on for ever with one that ends its worker each time."""
+"""How often an item is started; Ray itself retries an item forever if it kills its worker each time."""
 CONNECT_S = 5.0
 _SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_DATA_LOG_LEVEL": "CRITICAL",
-    "RAY_DEDUP_LOGS": "0",  # else what was held back is printed in the end
+    "RAY_DEDUP_LOGS": "0",  # prints held-back messages at the end
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
 
@@ -35,17 +39,19 @@ _SETTINGS = {
 def map_on_ray(
     function: Callable[..., ResultT], arguments: Iterable[tuple[Any, ...]], *, num_workers: int, address: str
 ) -> Iterator[ResultT]:
-    """Results of a function, in order, from tasks of one core each.
+    """Yield the results of a function, in order; each call runs on one core of the cluster.
 
     Args:
-        function: of a module of ours; the modules travel, other libraries have to be on every node.
-        arguments: read whole before anything begins, so they should be small.
-        num_workers: at the same time; 0 for one a core of the cluster.
-        address: `host:port` of a cluster, `auto` for the one that this machine belongs to, `local` to start one here.
+        function: function of `training` or `tasks`; Ray ships these packages, all other libraries must be installed on
+            every node.
+        arguments: arguments of each call; all are read before the first call, so they should be small.
+        num_workers: calls at the same time; 0 for one for each core of the cluster.
+        address: `host:port` of a cluster, `auto` for the cluster of this machine, `local` to start one here.
 
     Raises:
-        ChildProcessError: when Ray is not installed, there is no cluster or it failed, or an item ended its worker time
-            and again; also what the function raises.
+        ChildProcessError: if Ray is not installed, no cluster answers or it failed, or an item killed its worker
+            repeatedly.
+        Exception: whatever the function raises.
     """
     rows = [{"number": number, "item": pickle.dumps(items)} for number, items in enumerate(arguments)]
     with _connected(address) as ray:
@@ -62,7 +68,7 @@ def map_on_ray(
 
 
 class _Attempts:
-    """On the node of the command, which has to live anyway."""
+    """Ray actor that counts attempts; it runs on the node of the command, which must live anyway."""
 
     def __init__(self) -> None:
         self._counts: Counter[int] = Counter()
@@ -79,13 +85,13 @@ def _here(ray: Any) -> Any:
 
 
 def _call(row: dict[str, Any], function: Callable[..., Any], attempts: Any) -> dict[str, Any]:
-    """In a worker. An error is a result, too: Ray would wrap it in pages."""
+    """Call the function in a worker. Return errors as results, as Ray would wrap them in pages of text."""
     import ray
 
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # there is a worker for each core already
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # there is already a worker for each core
     try:
         if ray.get(attempts.begin.remote(row["number"])) > MAX_ATTEMPTS:
-            raise ChildProcessError(f"a worker died {MAX_ATTEMPTS} times at the same work; is there enough memory?")
+            raise ChildProcessError(f"a worker died {MAX_ATTEMPTS} times at the same item; is there enough memory?")
         outcome = True, function(*pickle.loads(row["item"]))
     except (ValueError, OSError, MemoryError) as error:
         outcome = False, error
@@ -100,6 +106,29 @@ def _result(outcome: tuple[bool, Any]) -> Any:
     return outcome[1]
 
 
+class _FilteredStdout(io.TextIOBase):
+    """Drops the output of threads whose name begins with a prefix."""
+
+    def __init__(self, file: TextIO, prefix: str) -> None:
+        self._file = file
+        self._prefix = prefix
+
+    def write(self, text: str) -> int:
+        if threading.current_thread().name.startswith(self._prefix):
+            return len(text)
+        return self._file.write(text)
+
+    def flush(self) -> None:
+        self._file.flush()
+
+
+@contextmanager
+def _silent_threads(prefix: str) -> Iterator[None]:
+    """Drop what Ray's threads print: the end of a node's log for each node that dies."""
+    with redirect_stdout(_FilteredStdout(sys.stdout, prefix)):  # type: ignore[type-var]
+        yield
+
+
 @contextmanager
 def _connected(address: str) -> Iterator[Any]:
     for name, value in _SETTINGS.items():
@@ -111,7 +140,7 @@ def _connected(address: str) -> Iterator[Any]:
         raise ChildProcessError(
             f"--ray needs what is not installed ({error}): python -m pip install --group ray -c constraints.txt"
         ) from error
-    with without_threads("ray_"):
+    with _silent_threads("ray_"):
         _connect(ray, address)
         try:
             yield ray
@@ -137,11 +166,11 @@ def _connect(ray: Any, address: str) -> None:
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise ChildProcessError(f"cannot join the Ray cluster `{address}`: {_one_line(error)}") from error
     finally:
-        signal.signal(signal.SIGTERM, on_signal)  # Ray's would make another exit code of it
+        signal.signal(signal.SIGTERM, on_signal)  # Ray's handler would change the exit code
 
 
 def _check_reachable(address: str) -> None:
-    """Ray would try for minutes."""
+    """Raise at once if nothing listens at the address; Ray would retry for minutes."""
     host, _, port = address.rpartition(":")
     if not host or "/" in host or not port.isdecimal():
         raise ChildProcessError(f"--ray must be `auto`, `local` or host:port of a cluster's head: `{address}`")

@@ -1,4 +1,4 @@
-"""Shards made on the nodes of a Ray cluster, which share a file system."""
+"""Shards made on a Ray cluster whose nodes share a file system."""
 
 from __future__ import annotations
 
@@ -9,62 +9,62 @@ from pathlib import Path
 
 from training.progress_bar import ProgressBar
 from training.text.documents import Block
-from training.text.file_ranges import Place, places_of
+from training.text.file_ranges import FileRange, file_ranges
 from training.text.ray_pool import map_on_ray
-from training.text.shard_maker import ShardSummary, make_shard
+from training.text.shard_maker import ShardStatistics, make_shard
 
 Job = tuple[Path, list[Block], int, str, str | None]
-"""What `make_shard` takes."""
+"""Arguments of `make_shard`."""
 
 
 def make_shards_on_ray(
     jobs: Iterable[Job], directory: Path, *, num_file_bytes: int, num_workers: int, address: str
-) -> Iterator[ShardSummary]:
-    """As `make_shard` of each job, in order; not the text is sent, but where it stands.
+) -> Iterator[ShardStatistics]:
+    """Run `make_shard` for each job, in order. Nodes get ranges of files and read the text themselves.
 
     Args:
-        directory: where the shards go.
-        num_file_bytes: of all jobs.
+        directory: directory of the shards.
+        num_file_bytes: size of the text of all jobs.
 
     Raises:
-        ValueError: as `make_shard` does.
-        ChildProcessError: when the cluster failed, or a node does not see the directory or the text.
+        ValueError: as `make_shard`.
+        ChildProcessError: if the cluster failed, or a node does not see the directory or the text.
     """
-    mark = directory.absolute() / f".{uuid.uuid4().hex}"
-    mark.touch()
-    placed = list(_placed(jobs, mark, num_file_bytes))
-    yield from map_on_ray(make_shard_here, placed, num_workers=num_workers, address=address)
-    for item in directory.glob(".*"):  # the mark, and what was half-written on a node that died
+    probe = directory.absolute() / f".{uuid.uuid4().hex}"
+    probe.touch()
+    node_jobs = list(_node_jobs(jobs, probe, num_file_bytes))
+    yield from map_on_ray(make_shard_on_node, node_jobs, num_workers=num_workers, address=address)
+    for item in directory.glob(".*"):  # the probe, and partial files of nodes that died
         item.unlink(missing_ok=True)
 
 
-def _placed(
-    jobs: Iterable[Job], mark: Path, num_file_bytes: int
-) -> Iterator[tuple[Path, Path, list[Place], int, str, str | None]]:
-    """Read all text once, to know where shards begin."""
+def _node_jobs(
+    jobs: Iterable[Job], probe: Path, num_file_bytes: int
+) -> Iterator[tuple[Path, Path, list[FileRange], int, str, str | None]]:
+    """Read all text once, to find where shards begin."""
     with ProgressBar("cut", unit="byte", total=num_file_bytes, lasting=False) as bar:
         for path, chunk, num_bytes, _, words in jobs:
-            yield mark, mark.with_name(path.name), places_of(chunk), num_bytes, str(mark.parent), words
+            yield probe, probe.with_name(path.name), file_ranges(chunk), num_bytes, str(probe.parent), words
             bar.update(num_bytes)
 
 
-def make_shard_here(
-    mark: Path, path: Path, chunk: list[Place], num_bytes: int, tokenizer_dir: str, words: str | None = None
-) -> ShardSummary:
-    """As `make_shard`, on a node.
+def make_shard_on_node(
+    probe: Path, path: Path, chunk: list[FileRange], num_bytes: int, tokenizer_dir: str, words: str | None = None
+) -> ShardStatistics:
+    """Run `make_shard` on a node of the cluster.
 
     Args:
-        mark: a file beside the shards, which is seen where their folder is shared.
+        probe: file beside the shards; it exists here if the node shares their directory.
 
     Raises:
-        ValueError: as `make_shard` does.
-        ChildProcessError: when this node sees another folder, or has not the text or the segmenter.
+        ValueError: as `make_shard`.
+        ChildProcessError: if the node does not share the directory, or has no text or no segmenter.
     """
-    if not mark.exists():
+    if not probe.exists():
         raise ChildProcessError(
-            f"node {socket.gethostname()} of the Ray cluster does not share `{mark.parent}` with this machine; "
+            f"node {socket.gethostname()} of the Ray cluster does not share `{probe.parent}` with this machine; "
             "write to a folder that all nodes mount under the same path"
         )
-    if absent := [place.path for place in chunk if not place.path.exists()]:
-        raise ChildProcessError(f"node {socket.gethostname()} of the Ray cluster has no `{absent[0]}`; share the data")
+    if missing := [part.path for part in chunk if not part.path.exists()]:
+        raise ChildProcessError(f"node {socket.gethostname()} of the Ray cluster has no `{missing[0]}`; share the data")
     return make_shard(path, chunk, num_bytes, tokenizer_dir, words)

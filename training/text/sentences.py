@@ -1,13 +1,12 @@
-"""Sentences of running text, in the scripts of the world.
+"""Sentence splitting for running text in many scripts.
 
 - `.` `!` `?` end a sentence before a space and the start of the next one: a capital, a letter of a script without
-  capitals, a digit, Spanish `¿` `¡`, or one of these in quotes or brackets; not after abbreviations and initials.
-- Marks that do nothing else (`。` `।` `؟` `։` `።` `။` `។` `།` ...) end a sentence without space or capital, too.
-- Thai and Lao have no marks: they are split at the spaces between words, which are ends of clauses as often as of
-  sentences.
+  capitals, a digit, Spanish `¿` `¡`, or one of these in quotes or brackets. Abbreviations and initials do not count.
+- Marks with no other use (`。` `।` `؟` `։` `።` `။` `។` `།` ...) end a sentence even without a space or capital.
+- Thai and Lao have no marks: they are split at spaces between words, which end clauses as often as sentences.
 
-Closing quotes and brackets stay with their sentence. Abbreviations that another Latin language than English has (`art.`
-is a word in English) count only where the words around are of such a language.
+Closing quotes and brackets stay with their sentence. Abbreviations of Latin languages other than English (`art.` is a
+word in English) count only if the words around belong to such a language.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _MARKS = (
     "\U00011141-\U00011143\U000111c5\U000111c6\U00011238\U00011239\U0001144b\U0001144c\U000115c2\U000115c3\U00011641"
     "\U00011642\U0001173c-\U0001173e\U00011c41\U00011c42\U00016a6e\U00016a6f\U00016b37\U00016b38"
 )
-# Georgian is left out: it has small letters only.
+# Without Georgian, which has small letters only.
 _CASED = [chr(code) for code in (*range(0x100, 0x10A0), *range(0x1C80, 0x1C90), *range(0x1D00, 0x2000))]
 _CAPITALS = "A-ZＡ-Ｚ" + "".join(filter(str.isupper, _CASED))
 _SMALL = "a-zß-öø-ÿªºａ-ｚ" + "".join(filter(str.islower, _CASED))
@@ -37,7 +36,7 @@ _CLOSING_ONLY = r"”’)\]»›」』》〉）】〕］｝〗〙﹂﹄｣"
 _FOREIGN_CLOSING = "“«»‹›」』》〉）】"
 _FOREIGN_OPENING = "«»‹›„‚¿¡「『《〈（【"
 
-# What follows . ! ? at the end of a sentence: of the letters to U+00FF, those that the rule for English has always had.
+# Text after . ! ? at the end of a sentence. Of the letters up to U+00FF, only those of the rule for English.
 _SPACE_AND_START = rf"""[{_CLOSING}{_FOREIGN_CLOSING}]*(?:\s»)?\s+
     (?=["'(\[“‘]?(?:[A-Z0-9À-Þ]|[^\W_\x00-\xff{_SMALL}{_THAI}]|[{_FOREIGN_OPENING}]+["'(\[“‘]?[^\W_{_SMALL}])
     |[¿¡]|[—–]\s*[^\W_\x00-\u024f{_SMALL}])"""
@@ -46,16 +45,16 @@ _NOT_LATIN = re.compile(r"[^\x00-\u024f\u0300-\u036f\u1e00-\u1eff\u2010-\u203b]"
 _ENDS = re.compile(
     rf"""[.!?:;‼⁇⁈⁉‽\u037e．፡{_MARKS}]
     (?:
-        # Marks that have other uses: a space and a start must follow. In Greek ; asks, in Armenian : is a full stop.
+        # Marks with other uses: a space and a start must follow. Greek ; is a question mark, Armenian : a full stop.
         (?:(?<=[.!?‼⁇⁈⁉‽\u037e])|(?<=[{_GREEK}];)(?=\W+[{_GREEK}])|(?<=[{_ARMENIAN}]:)(?=\W+[0-9{_ARMENIAN}]))
         {_SPACE_AND_START}
     |
-        # Marks that end sentences and nothing else. ። may be typed as ፡፡; ．also stands in numbers and initials.
+        # Marks with no other use. ። may be typed as ፡፡; ．is also used in numbers and initials.
         (?:(?<=[{_MARKS}])|(?<=፡)፡|(?<=．)(?<![0-9０-９A-Za-zＡ-Ｚａ-ｚ]．)(?!\d))
         [{_MARKS}.!?．{_CLOSING_ONLY}]*+(?:(?P<quote>["'])[{_MARKS}]*+)?+(?:\s*[།༎])*+
         (?!(?<=\d.)\d)(?!\s*\d+\s*॥)(?!ល។)(?![と,])(?!って)\s*+(?![,;:،؛、，；：…‥—–·・]|(?<=\s)[a-zß-öø-ÿ])
     |
-        # ! and ? between letters that are written without spaces.
+        # ! and ? between letters of scripts without spaces.
         (?<=[{_IDEOGRAPHIC}][!?])[!?{_CLOSING}{_CLOSING_ONLY}]*+(?=[{_IDEOGRAPHIC}“‘「『（])
     )""",
     re.VERBOSE,
@@ -98,7 +97,7 @@ _LONGEST_ABBREVIATION = 3 + max(map(len, _ALL))
 
 
 def _any_of(words: list[str]) -> str:
-    """Pattern for abbreviations, in which a dot may be one with a space or a space alone."""
+    """Return a pattern for abbreviations; a dot inside may be followed by a space, or be replaced by one."""
     return "|".join(re.escape(word).replace(r"\.", r"(?:\.\s?|\s)") for word in words)
 
 
@@ -120,9 +119,9 @@ _FOREIGN_WORDS = re.compile(
 
 
 def split_sentences(paragraph: str) -> list[str]:
-    """Split at the ends of sentences, in any script; common abbreviations and initials do not end one.
+    """Split a paragraph into sentences, in any script; common abbreviations and initials do not end one.
 
-    Thai and Lao, which write no full stops, are split at the spaces between words.
+    Thai and Lao, which have no full stops, are split at spaces between words.
     """
     sentences, start = [], 0
     latin = paragraph.isascii() or not _NOT_LATIN.search(paragraph)
@@ -141,7 +140,7 @@ def split_sentences(paragraph: str) -> list[str]:
 
 
 def _is_abbreviated(paragraph: str, start: int, mark: int, following: int) -> bool:
-    """Whether a full stop that ends at `mark` belongs to an abbreviation or an initial."""
+    """Return whether the full stop that ends at `mark` belongs to an abbreviation or an initial."""
     if paragraph[mark - 1] != ".":
         return False
     first = max(start, mark - _LONGEST_ABBREVIATION)
@@ -159,12 +158,12 @@ def _is_abbreviated(paragraph: str, start: int, mark: int, following: int) -> bo
 
 
 def _is_in_title(paragraph: str, start: int, mark: int) -> bool:
-    """Whether the mark stands in the name of a work, as in 《摔跤吧！爸爸》."""
+    """Return whether the mark is part of a title, as in 《摔跤吧！爸爸》."""
     first = max(start, mark - _LONGEST_TITLE)
     opening = paragraph.rfind("《", first, mark)
     return opening > paragraph.rfind("》", first, mark) and "》" in paragraph[mark : mark + _LONGEST_TITLE]
 
 
 def _is_foreign(text: str) -> bool:
-    """Whether more words are of other Latin languages than of English."""
+    """Return whether more words belong to other Latin languages than to English."""
     return len(_FOREIGN_WORDS.findall(text)) > len(_ENGLISH_WORDS.findall(text))

@@ -1,4 +1,4 @@
-"""Text -> one shard, and what is to be known of it: the work that processes and machines share."""
+"""Make one shard from text and summarize it: the unit of work that processes and machines share."""
 
 from __future__ import annotations
 
@@ -18,58 +18,58 @@ from training.text.shards import Shard, write_shard
 
 
 class Text(Protocol):
-    """Consecutive documents: as a block of them, or as the place where they are read."""
+    """Consecutive documents: a `Block` or a `FileRange`."""
 
     def documents(self) -> Iterator[list[str]]:
-        """The documents, each a list of sentences."""
+        """Yield documents as lists of sentences."""
 
 
 @dataclass(frozen=True, slots=True)
-class ShardSummary:
-    """What is to be known of a shard without opening it."""
+class ShardStatistics:
+    """Counts and hashes of a shard."""
 
     record: dict[str, Any]
-    """File, counts and digest."""
+    """The shard's entry in corpus.json: file, counts and digest."""
     sentences: tuple[np.ndarray, np.ndarray]
-    """Hashes and lengths, each [sentences]."""
+    """Hashes and lengths of sentences, each [sentences]."""
     documents: tuple[np.ndarray, np.ndarray]
-    """Hashes and lengths, each [documents]."""
+    """Hashes and lengths of documents, each [documents]."""
     num_unknown: int
-    """Tokens that are [UNK]."""
+    """Number of [UNK] tokens."""
     num_file_bytes: int
-    """What was read for it."""
+    """Bytes read from text files."""
     word_counts: dict[str, int] = field(default_factory=dict)
-    """Where words were asked for: how many there are, the seams between tokens where the segmenter decides, and at how
-    many of them a word begins."""
+    """With a segmenter: `num_words`, `num_seams` (pairs of adjacent tokens in its scripts), and `num_boundaries` (seams
+    at which a word begins)."""
 
 
 def make_shard(
     path: Path, chunk: Sequence[Text], num_file_bytes: int, tokenizer_dir: str, words: str | None = None
-) -> ShardSummary:
-    """Write one shard, and look at it.
+) -> ShardStatistics:
+    """Write one shard and summarize it.
 
     Args:
-        path: of the shard.
-        chunk: its text; nothing, where the shard is there already.
-        num_file_bytes: what was read for it.
-        words: segmenter, as `name_with_version` names it.
+        path: file of the shard.
+        chunk: text of the shard; empty if the shard exists.
+        num_file_bytes: bytes read from text files.
+        words: segmenter, with its version as from `name_with_version`.
 
     Raises:
-        ValueError: naming the file and the line that is not as it should be.
-        ChildProcessError: when the segmenter is not here.
+        ValueError: naming the file and the malformed line.
+        ChildProcessError: if the segmenter is not installed.
     """
     encoder = _encoder(tokenizer_dir, words)
     if chunk:
         write_shard(path, (document for text in chunk for document in text.documents()), encoder)
     if isinstance(encoder, WordEncoder):
-        summary = _summarise(path, num_file_bytes, encoder.sentences.unk_id)
+        summary = _summarize(path, num_file_bytes, encoder.sentences.unk_id)
         return replace(summary, word_counts=_count_words(path, encoder))
-    return _summarise(path, num_file_bytes, encoder.unk_id)
+    return _summarize(path, num_file_bytes, encoder.unk_id)
 
 
 @cache
 def _encoder(tokenizer_dir: str, words: str | None) -> SentenceEncoder | WordEncoder:
-    """One a process, for what it remembers."""
+    """Create one encoder for each process, for its cache."""
     tokenizer = Tokenizer.load(tokenizer_dir)
     return WordEncoder(tokenizer, words) if words else SentenceEncoder(tokenizer)
 
@@ -83,11 +83,11 @@ def _count_words(path: Path, encoder: WordEncoder) -> dict[str, int]:
     return {name: int(found.sum()) for name, found in counts.items()}
 
 
-def _summarise(path: Path, num_file_bytes: int, unk_id: int) -> ShardSummary:
+def _summarize(path: Path, num_file_bytes: int, unk_id: int) -> ShardStatistics:
     shard = Shard(path)
     sentences, documents = (
         (hash_segments(shard.ids, ends), np.diff(ends))
         for ends in (shard.sentence_ends, shard.sentence_ends[shard.document_ends])
     )
     record = {"file": path.name} | shard.counts() | {"sha256": sha256(path)}
-    return ShardSummary(record, sentences, documents, int((shard.ids == unk_id).sum()), num_file_bytes)
+    return ShardStatistics(record, sentences, documents, int((shard.ids == unk_id).sum()), num_file_bytes)

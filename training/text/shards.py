@@ -1,7 +1,7 @@
-"""A shard of a corpus: one Arrow IPC file, memory-mapped, with a column `document: list<list<uint16|uint32>>`.
+"""A shard of a corpus: one memory-mapped Arrow IPC file with a column `document: list<list<uint16|uint32>>`.
 
-Where the corpus was asked for words, a column `continues_word: list<list<bool>>` says which tokens belong to the word
-of the one before, in a bit each.
+A corpus with word boundaries also has a column `continues_word: list<list<bool>>`, one bit a token: True if the token
+continues the word of the token before.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ COUNTS = ("num_documents", "num_sentences", "num_tokens")
 
 
 def write_shard(path: Path, documents: Iterable[list[str]], encoder: SentenceEncoder | WordEncoder) -> None:
-    """Tokenise documents of sentences and write one shard; documents and sentences without a token are left out.
+    """Tokenize documents of sentences and write one shard, without empty documents and sentences.
 
-    Nothing depends on anything but the arguments, and the file is whole or absent.
+    The shard depends on the arguments alone, and the file is whole or absent.
     """
     sentences = encoder.sentences if isinstance(encoder, WordEncoder) else encoder
     ids: list[np.ndarray] = []
@@ -53,10 +53,10 @@ def _nested(values: np.ndarray, sentence_ends: np.ndarray, document_ends: list[i
 
 
 class Shard:
-    """A shard on disk. Opening it reads nothing but the footer, and leaves no file open.
+    """A shard on disk. Opening it reads only the footer, and leaves no file open.
 
     Raises:
-        ValueError: naming the shard that cannot be read.
+        ValueError: naming a shard that cannot be read.
     """
 
     def __init__(self, path: Path) -> None:
@@ -74,16 +74,16 @@ class Shard:
 
     @property
     def has_words(self) -> bool:
-        """Whether it says more of words than the pieces do."""
+        """True if the shard has word boundaries."""
         return self._continues is not None
 
     def continues_word(self, start: int = 0, end: int | None = None) -> np.ndarray:
-        """[end - start] bool: which of the tokens belong to the word of the one before; where `has_words`."""
+        """Return bool [end - start]: True for tokens that continue a word. The shard must have words."""
         assert self._continues is not None
         last: int = len(self.ids) if end is None else end
         return self._continues.slice(start, last - start).to_numpy(zero_copy_only=False)
 
     def counts(self) -> dict[str, int]:
-        """Documents, sentences and tokens."""
+        """Return the number of documents, sentences and tokens."""
         sizes = (len(self.document_ends) - 1, len(self.sentence_ends) - 1, len(self.ids))
         return dict(zip(COUNTS, sizes, strict=True))

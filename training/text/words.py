@@ -1,9 +1,9 @@
-"""Words of text that is written without spaces, for whole-word masking.
+"""Word segmentation of text that is written without spaces, for whole-word masking.
 
     python -m training.corpus --data zh/ --tokenizer build/tokenizer --out build/corpus --words jieba
 
-The pieces of BERT's tokenizer do not show them: each Chinese character is a token of its own. A segmenter says where
-words begin between such characters; everywhere else words are what they are without it.
+BERT's tokenizer makes each Chinese character a token, so its tokens do not show words. A segmenter finds where words
+begin between such characters. All other text is unaffected.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ from functools import cache
 from tasks.languages import HAN, KANA
 
 Split = Callable[[str], list[str]]
-"""A sentence -> its words, which joined are the text to tokenise."""
+"""Splits a sentence into words; joined, they are the text to tokenize."""
 
 
 @dataclass(frozen=True, slots=True)
 class Segmenter:
-    """A way to find words."""
+    """A method to find words."""
 
     load: Callable[[], Split]
     letters: str
-    """Between two of these it says where words begin; ranges of a regular expression's class."""
+    """Characters between which it finds words, as ranges of a regular expression's class."""
     package: str | None = None
-    """The distribution that has it, of the dependency group `chinese`."""
+    """Distribution that must be installed, from the dependency group `chinese`."""
 
 
 def _load_jieba() -> Split:
-    """jieba with its own dictionary, and its model for words that are not in there."""
-    with warnings.catch_warnings():  # its patterns have invalid escapes, and it asks for pkg_resources
+    """Load jieba with its dictionary, and its model for words outside of the dictionary."""
+    with warnings.catch_warnings():  # for invalid escapes and for pkg_resources
         warnings.simplefilter("ignore")
         import jieba
     jieba.setLogLevel(logging.ERROR)
     tokenizer = jieba.Tokenizer()
-    # Its own `initialize` would go by a file in the temporary folder, which any user of the machine can have put there.
+    # jieba's `initialize` would read a cache in the temporary folder, where any user of the machine can write.
     tokenizer.FREQ, tokenizer.total = tokenizer.gen_pfdict(tokenizer.get_dict_file())
     tokenizer.initialized = True
     return tokenizer.lcut
@@ -52,14 +52,14 @@ SEGMENTERS = {
     "jieba": Segmenter(_load_jieba, HAN, package="jieba"),
     "spaces": Segmenter(lambda: _SPACES.split, HAN + KANA),
 }
-"""Segmenters by their name for `--words`."""
+"""Segmenters by name, as in `--words`."""
 
 
 def name_with_version(name: str) -> str:
-    """Name a segmenter so that two of the same name find the same words.
+    """Return the name of a segmenter with its version: the same name finds the same words.
 
     Raises:
-        ChildProcessError: when it is not installed.
+        ChildProcessError: if it is not installed.
     """
     package = SEGMENTERS[name].package
     if package is None:
@@ -68,22 +68,22 @@ def name_with_version(name: str) -> str:
         return f"{name} {importlib.metadata.version(package)}"
     except importlib.metadata.PackageNotFoundError:
         raise ChildProcessError(
-            f"--words {name} needs what is not installed: python -m pip install --group chinese -c constraints.txt"
+            f"--words {name} needs `{package}`: python -m pip install --group chinese -c constraints.txt"
         ) from None
 
 
 @cache
 def load_segmenter(name: str) -> tuple[Split, str]:
-    """Load a segmenter, once a process.
+    """Load a segmenter, once for each process.
 
     Args:
-        name: as `name_with_version` gave it, maybe on another machine.
+        name: name and version from `name_with_version`, possibly of another machine.
 
     Returns:
-        How it splits, and the letters between which it counts.
+        The function that splits sentences, and the characters between which it finds words.
 
     Raises:
-        ChildProcessError: when it is not installed here, or in another version.
+        ChildProcessError: if it is not installed here, or in another version.
     """
     plain = name.split()[0]
     if (here := name_with_version(plain)) != name:

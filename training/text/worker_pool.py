@@ -1,4 +1,4 @@
-"""Worker processes that do not outlive the one that started them."""
+"""A pool of worker processes that end with their parent."""
 
 from __future__ import annotations
 
@@ -21,16 +21,17 @@ ResultT = TypeVar("ResultT")
 def map_in_order(
     function: Callable[..., ResultT], arguments: Iterable[tuple[Any, ...]], *, num_workers: int
 ) -> Iterator[ResultT]:
-    """Results of a function, in order, from processes of one thread each.
+    """Yield the results of a function, in order, from processes with one thread each.
 
-    Two sets of arguments a worker are read ahead, so that memory stays bounded. On an error nothing new is begun.
+    At most two sets of arguments for each worker are read ahead, to bound memory. After an error no call starts.
 
     Args:
-        function: of a module that can be imported.
-        num_workers: 0 for one a core.
+        function: function of a module that workers can import.
+        num_workers: number of processes; 0 for one for each core.
 
     Raises:
-        ChildProcessError: when a worker was killed; also what the function raises.
+        ChildProcessError: if a worker was killed.
+        Exception: whatever the function raises.
     """
     num_workers = num_workers or available_cpus()
     pool = ProcessPoolExecutor(num_workers, get_context("spawn"), _start_worker, initargs=(os.getpid(),))
@@ -44,14 +45,14 @@ def map_in_order(
         while pending:
             yield pending.popleft().result()
     except BrokenProcessPool as error:
-        raise ChildProcessError("a worker was killed; is there enough memory? give fewer --num-workers") from error
+        raise ChildProcessError("a worker was killed; is there enough memory? lower --num-workers") from error
     finally:
         pool.shutdown(cancel_futures=True)
 
 
 @contextmanager
 def _blocked_interrupts() -> Iterator[None]:
-    """A process that is started in here never sees an interrupt: that is the parent's to handle, some moments later."""
+    """Start processes that ignore interrupts: the parent handles them, and ends its workers."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -60,5 +61,5 @@ def _blocked_interrupts() -> Iterator[None]:
 
 
 def _start_worker(parent: int) -> None:
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # there is a process for each core already
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # there is already a process for each core
     end_with(parent)

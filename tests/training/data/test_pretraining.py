@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.toy import WORDS
 from training.corpus import Corpus, CorpusRecipe, prepare_corpus
 from training.data.pretraining import Masking, PretrainingExamples, mask_tokens, truncate_at_random_ends
-from training.text.pairs import PairRules, estimate_pairs, truncated_lengths
+from training.text.pairs import PairRules, estimate_pair_statistics, truncated_lengths
 from training.vocab import VocabRecipe, train_vocab
 
 
@@ -261,7 +261,7 @@ def test_summary_is_what_the_examples_are(max_seq_length, next_sentences, some_c
     if next_sentences:
         assert summary.are_next == pytest.approx(summary.can_be_next / 2, abs=2 / len(labels) ** 0.5)
         assert (summary.can_be_next == 0) == (kind in ("one", "huge"))
-    sample = estimate_pairs(
+    sample = estimate_pair_statistics(
         corpus, PairRules(max_seq_length=max_seq_length, next_sentences=next_sentences, seed=5), step=2
     )
     assert sample.can_be_next == pytest.approx(summary.can_be_next, abs=0.1)
@@ -279,7 +279,7 @@ def test_places_are_counted_through_all_shards(corpus):
         for number, sentence in zip(documents, sentences, strict=True)
     ]
 
-    assert corpus.token_places(documents, sentences).tolist() == expected
+    assert corpus.token_offsets(documents, sentences).tolist() == expected
 
 
 def test_places_in_corpora_of_billions_of_tokens():
@@ -288,7 +288,7 @@ def test_places_in_corpora_of_billions_of_tokens():
     shards = [SimpleNamespace(ids=range(3 * 10**9), document_ends=ends[:1], sentence_ends=ends) for _ in range(2)]
     corpus = SimpleNamespace(_shards=shards, _first_document=[0, 1, 2])
 
-    assert Corpus.token_places(corpus, np.array([0, 1]), np.array([1, 2])).tolist() == [5, 3 * 10**9 + 9]
+    assert Corpus.token_offsets(corpus, np.array([0, 1]), np.array([1, 2])).tolist() == [5, 3 * 10**9 + 9]
 
 
 @pytest.mark.parametrize("direction", ["left-to-right", "right-to-left", "concatenated"])

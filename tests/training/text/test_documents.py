@@ -10,7 +10,7 @@ import pyarrow.parquet
 import pytest
 
 from training.text.documents import find_files, read_blocks, read_documents, read_lines
-from training.text.file_ranges import places_of
+from training.text.file_ranges import file_ranges
 
 EXPECTED = [["One is here.", "Two is there."], ["Three is alone."]]
 PLAIN = "One is here. Two is there.\r\n\n \nThree is alone.\n"
@@ -117,7 +117,7 @@ def test_carriage_returns_alone_end_lines(name, tmp_path):
     assert list(read_documents(tmp_path / name))[:2] == documents
     assert len(blocks) > 10
     for block in blocks:
-        (place,) = places_of([block])
+        (place,) = file_ranges([block])
         assert list(place.documents()) == list(block.documents())
 
 
@@ -146,7 +146,7 @@ def test_tables_are_not_read_as_running_text(name, tmp_path):
     (tmp_path / "a.txt").write_text("One.\n")
     (tmp_path / name).write_text("text\tlabel\na\t0\n")
 
-    with pytest.raises(ValueError, match=rf"{name}` is a table, not running text: write its texts to a \.txt file"):
+    with pytest.raises(ValueError, match=rf"{name}` is a table, not running text; write its texts to a \.txt file"):
         find_files([tmp_path])
 
 
@@ -166,5 +166,5 @@ def test_missing_paths_are_named(tmp_path):
     with pytest.raises(ValueError, match="no files in"):
         find_files([tmp_path])
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(ValueError, match="pipe` is no file, but a pipe or the like"):
+    with pytest.raises(ValueError, match="pipe` is a pipe or device"):
         find_files([tmp_path / "pipe"])

@@ -16,7 +16,7 @@ def share_of(segments, limit=100):
         ids = np.array([item for segment in part for item in segment], dtype=np.uint16)
         ends = np.cumsum([0, *map(len, part)])
         counter.add(hash_segments(ids, ends), np.diff(ends))
-    return counter.share()
+    return counter.fraction()
 
 
 @given(segment_lists)
@@ -40,5 +40,5 @@ def test_share_of_a_sample_is_close():
             np.append(hashes[part], np.repeat(hashes[:1], 5000)), np.append(lengths[part], [30] * 5000)
         )
 
-    assert counter.share() == pytest.approx(1 / 3, abs=0.05)
-    assert counter.share() == reversed_counter.share()
+    assert counter.fraction() == pytest.approx(1 / 3, abs=0.05)
+    assert counter.fraction() == reversed_counter.fraction()

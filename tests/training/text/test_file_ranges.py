@@ -10,7 +10,7 @@ import pytest
 
 from tests.toy import make_text
 from training.text.documents import read_blocks
-from training.text.file_ranges import places_of
+from training.text.file_ranges import file_ranges
 
 TEXTS = make_text(60, seed=3).split("\n\n")
 
@@ -31,7 +31,7 @@ def test_places_hold_the_documents_of_their_blocks(name, tmp_path):
     blocks = list(read_blocks(tmp_path / name, 2000))
     first, second = blocks[: len(blocks) // 2], blocks[len(blocks) // 2 :]
     expected = [[document for block in half for document in block.documents()] for half in (first, second)]
-    (first_place,), (second_place,) = places_of(first), places_of(second)
+    (first_place,), (second_place,) = file_ranges(first), file_ranges(second)
 
     assert all(expected)
     assert list(first_place.documents()) == expected[0]
@@ -44,21 +44,21 @@ def test_places_of_several_files_stay_apart(tmp_path):
         write(tmp_path / name)
     blocks = [block for name in ("a.txt", "b.txt") for block in read_blocks(tmp_path / name, 2000)]
 
-    assert [place.path.name for place in places_of(blocks)] == ["a.txt", "b.txt"]
+    assert [place.path.name for place in file_ranges(blocks)] == ["a.txt", "b.txt"]
 
 
 def test_other_text_than_where_it_was_cut_is_refused(tmp_path):
     """As on a node that has another file of the same name; and the line of a mistake is that of the file."""
     write(tmp_path / "a.txt")
     _, *rest = read_blocks(tmp_path / "a.txt", 2000)
-    (place,) = places_of(rest)
+    (place,) = file_ranges(rest)
     text = (tmp_path / "a.txt").read_bytes()
     (tmp_path / "a.txt").write_bytes(text[:-3] + b"zq\n")
 
-    with pytest.raises(ChildProcessError, match=r"a.txt` has other text here than where the command was started"):
+    with pytest.raises(ChildProcessError, match=r"a.txt` differs from the file on the machine"):
         list(place.documents())
     (tmp_path / "a.txt").write_bytes(text + b"\n\n\xff\n")
-    (place,) = places_of(list(read_blocks(tmp_path / "a.txt", 2000))[1:])
+    (place,) = file_ranges(list(read_blocks(tmp_path / "a.txt", 2000))[1:])
     num_lines = text.count(b"\n")
     with pytest.raises(ValueError, match=f"line {num_lines + 3}: not UTF-8"):
         list(place.documents())

@@ -13,8 +13,8 @@ import pytest
 from tests.ray_cluster import NODE, kill_a_node, two_nodes
 from training.corpus import CorpusRecipe, _with_address, prepare_corpus
 from training.text.documents import read_blocks
-from training.text.file_ranges import places_of
-from training.text.ray_shards import make_shard_here
+from training.text.file_ranges import file_ranges
+from training.text.ray_shards import make_shard_on_node
 
 HAS_RAY = importlib.util.find_spec("ray") is not None
 needs_ray = pytest.mark.skipif(not HAS_RAY, reason="pip install --group ray")
@@ -130,14 +130,14 @@ def test_no_cluster_is_one_line(address, message, text_file, tokenizer_dir, tmp_
 def test_a_node_that_does_not_share_folders_says_so(text_file, tokenizer_dir, tmp_path):
     """By its name, rather than to write somewhere, or to read something else."""
     (tmp_path / "mark").touch()
-    (place,) = places_of(list(read_blocks(text_file)))
+    (place,) = file_ranges(list(read_blocks(text_file)))
     moved = replace(place, path=tmp_path / "a.txt")
     for mark, text, message in (
         ("other", place, "node .* does not share `.*` with this machine"),
         ("mark", moved, r"node .* has no `.*a.txt`; share the data"),
     ):
         with pytest.raises(ChildProcessError, match=message):
-            make_shard_here(tmp_path / mark, tmp_path / "shard-00000.arrow", [text], 0, str(tokenizer_dir))
+            make_shard_on_node(tmp_path / mark, tmp_path / "shard-00000.arrow", [text], 0, str(tokenizer_dir))
 
     assert [path.name for path in tmp_path.iterdir()] == ["mark"]
 

@@ -149,7 +149,7 @@ def test_without_jieba_the_group_is_named(monkeypatch):
         raise importlib.metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr("importlib.metadata.version", missing)
-    with pytest.raises(ChildProcessError, match=r"--words jieba needs what is not installed: .* --group chinese"):
+    with pytest.raises(ChildProcessError, match=r"--words jieba needs `jieba`: .* --group chinese"):
         name_with_version("jieba")
 
 
