@@ -18,7 +18,7 @@ from tests.serving.models import write_model
 
 
 class Running:
-    """A server under test, a channel to it and its stub."""
+    """Server under test with a channel and a stub."""
 
     def __init__(self, server, loop):
         self.server = server
@@ -28,17 +28,17 @@ class Running:
         self.stub = encoder_pb2_grpc.EncoderStub(self.channel)
 
     def stop(self, grace_s):
-        """Begin to stop; the returned future is done when it has."""
+        """Start to stop the server; return a future of the end."""
         return asyncio.run_coroutine_threadsafe(self.server.stop(grace_s), self.loop)
 
     def page(self):
-        """The text of /metrics."""
+        """Return the text of /metrics."""
         address = f"http://127.0.0.1:{self.server.metrics_port}/metrics"
         with urllib.request.urlopen(address, timeout=10) as reply:
             return reply.read().decode()
 
     def metrics(self):
-        """All samples: (name, sorted labels) -> value."""
+        """Return all samples: (name, sorted labels) -> value."""
         return {
             (sample.name, tuple(sorted(sample.labels.items()))): sample.value
             for family in text_string_to_metric_families(self.page())
@@ -46,14 +46,14 @@ class Running:
         }
 
     def total(self, name, **labels):
-        """Sum of the samples of a name that have these labels."""
+        """Return the sum of the samples with a name and these labels."""
         wanted = set(labels.items())
         return sum(
             value for (found, having), value in self.metrics().items() if found == name and wanted <= set(having)
         )
 
     def wait_for(self, name, minimum, **labels):
-        """Wait until the samples of a name reach a sum."""
+        """Wait until the sum of the samples of a name reaches a minimum."""
         end = time.monotonic() + 60
         while self.total(name, **labels) < minimum:
             assert time.monotonic() < end, f"{name} {labels} stays below {minimum}"
@@ -95,7 +95,7 @@ def serve(models_dir, *, load=True, **settings):
 
 @pytest.fixture(scope="session")
 def all_tasks(tmp_path_factory):
-    """A directory with a model of each task, and their references by name."""
+    """Directory with a model of each task, and their references by name."""
     models = tmp_path_factory.mktemp("models")
     references = {
         "embedder": write_model(models, "embedder", task="embedding"),
@@ -111,7 +111,7 @@ def all_tasks(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def server(all_tasks):
-    """A server of all tasks."""
+    """Server of all tasks."""
     with serve(all_tasks[0]) as running:
         yield running
 
@@ -124,7 +124,7 @@ def references(all_tasks):
 
 @pytest.fixture(scope="session")
 def slow_models(tmp_path_factory):
-    """A directory with one model that takes tens of milliseconds for a text of 32 tokens."""
+    """Directory with one model that takes tens of milliseconds for a text of 32 tokens."""
     models = tmp_path_factory.mktemp("slow")
     write_model(models, "slow", hidden_size=512, passes=200)
     return models

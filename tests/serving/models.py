@@ -37,7 +37,7 @@ SETTINGS = {
 
 @dataclass(frozen=True)
 class Weights:
-    """What the graph holds."""
+    """Weights of the graph."""
 
     embedding: np.ndarray
     types: np.ndarray
@@ -50,14 +50,14 @@ class Weights:
         return cls(*(rng.normal(size=shape).astype(np.float32) for shape in shapes))
 
     def hidden(self, features):
-        """Of one sequence, [length, hidden]."""
+        """Return the hidden states of one sequence, [length, hidden]."""
         hidden = self.embedding[features.input_ids] + self.types[features.token_type_ids]
         return hidden + hidden.mean(axis=0)
 
 
 @dataclass(frozen=True)
 class Reference:
-    """The task and weights of a model that was written: computes predictions with numpy."""
+    """Task and weights of a written model; computes its predictions with numpy."""
 
     task: Task
     weights: Weights
@@ -76,7 +76,7 @@ class Reference:
         return {"start_logits": logits[:, 0], "end_logits": logits[:, 1]}
 
     def predict(self, examples, truncate=True, **changes):
-        """As evaluation does it, with some settings, or fields of the task, changed."""
+        """Return the prediction as in evaluation, with changed settings or task fields."""
         own = {name: changes.pop(name) for name in list(changes) if name in vars(self.task)}
         task = replace(self.task.with_settings(**changes), **own)
         windows = task.encode(examples, truncate=truncate)
@@ -140,7 +140,7 @@ def _output_names(task):
 
 
 def make_graph(task, weights, passes):
-    """The graph of a task, with dynamic axes for batch and length."""
+    """Return the graph of a task, with dynamic axes for batch and length."""
     hidden_size = weights.embedding.shape[1]
     constants = {
         "embedding": weights.embedding,

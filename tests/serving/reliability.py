@@ -1,4 +1,4 @@
-"""What tests of reliability share: texts that can be told apart, and what must be true when all is over."""
+"""Helpers of the reliability tests: distinguishable texts, and checks after the traffic has ended."""
 
 import random
 import subprocess
@@ -13,24 +13,24 @@ from tests.serving.models import WORDS
 
 
 def texts_of(num_words, count, seed=0):
-    """So many different texts."""
+    """Return `count` different texts."""
     rng = random.Random(seed)
     return [" ".join(rng.choices(WORDS, k=num_words)) for _ in range(count)]
 
 
 def vectors(reply):
-    """[texts, dim]."""
+    """Return the vectors of a reply, [texts, dim]."""
     return np.frombuffer(reply.vectors, "<f4").reshape(-1, reply.dim)
 
 
 def is_vector(found, expected):
-    """The same, but for what rounding in another batch changes."""
+    """Return whether two vectors are equal up to the rounding differences between batches."""
     return np.allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 
 @contextmanager
 def open_channel(target, **options):
-    """A channel with a connection of its own."""
+    """Open a channel with a connection of its own."""
     pairs = [("grpc.use_local_subchannel_pool", 1), *((f"grpc.{name}", value) for name, value in options.items())]
     with grpc.insecure_channel(target, options=pairs) as channel:
         yield channel
@@ -38,7 +38,7 @@ def open_channel(target, **options):
 
 @contextmanager
 def client_process(source, *arguments):
-    """A client in a process of its own; it is killed in the end."""
+    """Run a client process, and kill it at the end."""
     process = subprocess.Popen([sys.executable, "-c", source, *map(str, arguments)])
     try:
         yield process
@@ -48,7 +48,7 @@ def client_process(source, *arguments):
 
 
 def wait_until(condition, message, limit_s=60):
-    """Wait for something to become true."""
+    """Wait until a condition is true."""
     end = time.monotonic() + limit_s
     while not condition():
         assert time.monotonic() < end, message
@@ -56,7 +56,7 @@ def wait_until(condition, message, limit_s=60):
 
 
 def check_counts(server):
-    """Every call that started has ended, once, and nothing waits any more."""
+    """Check that each started call has ended once and nothing waits."""
 
     def difference():
         return server.total("grpc_server_started_total") - server.total("grpc_server_handled_total")
@@ -67,5 +67,5 @@ def check_counts(server):
 
 
 def check_log(records):
-    """The log tells of no trouble."""
+    """Check that the log has no errors."""
     assert [record for record in records if record.levelname in ("ERROR", "CRITICAL") or record.exc_info] == []

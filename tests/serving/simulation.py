@@ -1,4 +1,4 @@
-"""Discrete-event simulation of the real scheduler: its clock and its cores are simulated, all decisions are its own."""
+"""Discrete-event simulation of the real scheduler with a simulated clock and simulated cores."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SECONDS_PER_TOKEN, SECONDS_PER_RUN = 10e-6, 100e-6
 
 
 class SimulatedModel:
-    """A model of which only the time that its batches take matters."""
+    """Model with a computed batch time and no outputs."""
 
     def __init__(self, *, max_batch_tokens=256, num_threads=1, speed=1.0):
         self.max_batch_tokens, self.num_threads, self.speed = max_batch_tokens, num_threads, speed
@@ -24,7 +24,7 @@ class SimulatedModel:
         return [(tokens, self.seconds(tokens)) for tokens in (6, 2 * self.max_batch_tokens)]
 
     def seconds(self, padded_tokens):
-        """Core seconds of a batch."""
+        """Return the core seconds of a batch."""
         return (SECONDS_PER_RUN + padded_tokens * SECONDS_PER_TOKEN) / self.speed
 
     def new_run(self):
@@ -40,7 +40,7 @@ class _Ignore:
 
 
 class SimulatedScheduler(Scheduler):
-    """The scheduler, without threads: `Simulation` computes its batches."""
+    """Scheduler without threads; `Simulation` computes its batches."""
 
     def __init__(self, cores, clock, **settings):
         self.running = []
@@ -53,7 +53,7 @@ class SimulatedScheduler(Scheduler):
         return self.running
 
     def next_batch(self):
-        """A batch that begins now; None where there is no room or no work."""
+        """Return a batch that starts now; None if no cores are free or nothing waits."""
         while self._has_room():
             batch = self._take()
             if live := self._live(batch):
@@ -70,7 +70,7 @@ class SimulatedScheduler(Scheduler):
 
 @dataclass
 class Record:
-    """What became of the requests of one caller."""
+    """Results of the requests of one caller."""
 
     waits_s: list[float] = field(default_factory=list)
     latencies_s: list[float] = field(default_factory=list)
@@ -95,11 +95,11 @@ class Simulation:
         self._numbers = itertools.count()
 
     def at(self, time_s, function, *arguments):
-        """Call a function at a time."""
+        """Schedule a function call."""
         heapq.heappush(self._events, (time_s, next(self._numbers), function, arguments))
 
     def run(self, until_s):
-        """Let time pass."""
+        """Advance the clock."""
         while self._events and self._events[0][0] <= until_s:
             self.now_s, _, function, arguments = heapq.heappop(self._events)
             function(*arguments)
@@ -158,7 +158,7 @@ class Simulation:
         future.add_done_callback(ended)
 
     def bulk(self, caller, model, lengths, *, in_flight=1, is_bulk=False):
-        """A caller that always has so many requests under way."""
+        """Add a caller that always has `in_flight` requests."""
 
         def send():
             self.ask(caller, model, lengths, is_bulk=is_bulk, then=send, again_s=0.05)
@@ -167,7 +167,7 @@ class Simulation:
             self.at(self.now_s, send)
 
     def stream(self, caller, model, length, *, period_s, until_s, timeout_s=None, first_s=0.0):
-        """A caller that sends a short request every so often."""
+        """Add a caller that sends a short request every `period_s`."""
         time_s = first_s
         while time_s < until_s:
             self.at(time_s, lambda: self.ask(caller, model, [length], timeout_s=timeout_s))

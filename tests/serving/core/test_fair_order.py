@@ -1,4 +1,4 @@
-"""The order of jobs: shares of callers, of short jobs, of the oldest job, and what admission forecasts by it."""
+"""Fair order: fractions of callers, of short jobs and of the oldest job, and the wait estimate of admission."""
 
 import itertools
 from collections import defaultdict
@@ -14,7 +14,7 @@ SECONDS_PER_TOKEN = 0.001
 
 
 def add(order, length, caller=None, *, count=1, is_bulk=False, deadline_s=None):
-    """A job of `count` sequences."""
+    """Add a job of `count` sequences."""
     job = Job(
         None,
         [[range(length)] for _ in range(count)],
@@ -52,7 +52,7 @@ def seconds_by_caller(order, num_batches):
 
 
 def test_short_before_long():
-    """A short job goes before long ones that came before it, and these in turn."""
+    """A short job goes before long ones that came before it; long ones keep their order."""
     order = FairOrder()
     long = [add(order, 40) for _ in range(2)]
     short = add(order, 2)
@@ -62,7 +62,7 @@ def test_short_before_long():
 
 
 def test_nearest_deadline_first():
-    """Jobs about as long go in the order of their deadlines, those without one last."""
+    """Jobs of similar size go in the order of their deadlines; jobs without one go last."""
     order = FairOrder()
     late, never, soon = (add(order, 20, deadline_s=deadline) for deadline in (9.0, None, 3.0))
 
@@ -72,7 +72,7 @@ def test_nearest_deadline_first():
 @pytest.mark.parametrize("lengths", [(20, 20), (20, 60), (25, 100)])
 @pytest.mark.parametrize("num_callers", [2, 7])
 def test_callers_share_the_time(lengths, num_callers):
-    """Equally, however many jobs they have waiting, and however long these are."""
+    """Callers get equal core time, whatever the number and size of their jobs."""
     order = FairOrder()
     for number in range(num_callers):
         for _ in range(100 * (1 + number % 3)):
@@ -84,7 +84,7 @@ def test_callers_share_the_time(lengths, num_callers):
 
 
 def test_a_caller_that_was_away_has_no_credit():
-    """It gets its share from then on, not what it left to others."""
+    """A caller that returns gets its fraction from then on, and nothing for the time before."""
     order = FairOrder()
     add(order, 20, "busy", count=2000)
     seconds_by_caller(order, 500)
@@ -94,8 +94,8 @@ def test_a_caller_that_was_away_has_no_credit():
     assert found["back"] <= found["busy"] * (1 + OLD_RATIO) + 0.1
 
 
-def test_a_caller_that_had_more_than_its_share_is_remembered():
-    """Asking for one thing after the other gets no more than asking for all at once."""
+def test_a_caller_with_more_than_its_fraction_is_remembered():
+    """Sending jobs one after another gives no more core time than sending all at once."""
     order = FairOrder()
     add(order, 20, "all", count=2000)
     found = defaultdict(float)
@@ -110,7 +110,7 @@ def test_a_caller_that_had_more_than_its_share_is_remembered():
 
 
 def test_short_jobs_go_first_for_half_of_the_time_only():
-    """A flood of them leaves the other half to a caller whose turn it is."""
+    """A flood of short jobs leaves half of the time to the caller whose turn it is."""
     order = FairOrder()
     for number in range(50):
         add(order, 100, f"bulk {number}", count=1000)
@@ -122,7 +122,7 @@ def test_short_jobs_go_first_for_half_of_the_time_only():
 
 
 def test_callers_with_short_jobs_take_turns():
-    """A flood of short jobs does not keep another caller's waiting."""
+    """A flood of short jobs does not delay the short jobs of another caller."""
     order = FairOrder()
     add(order, 100, "bulk", count=1000)
     for _ in range(1000):
@@ -134,8 +134,8 @@ def test_callers_with_short_jobs_take_turns():
     assert query in [take(order) for _ in range(3)]
 
 
-def test_bulk_waits_for_all_others_but_for_the_share_of_the_oldest():
-    """It gets all of the time that nobody else wants, and little of what others do."""
+def test_bulk_waits_for_interactive_jobs():
+    """Bulk jobs get all idle time, and beside interactive jobs only the fraction of the oldest job."""
     order = FairOrder()
     add(order, 20, "job", count=10_000, is_bulk=True)
     assert seconds_by_caller(order, 10) == {"job": pytest.approx(0.2)}
@@ -145,8 +145,8 @@ def test_bulk_waits_for_all_others_but_for_the_share_of_the_oldest():
     assert found["job"] / sum(found.values()) == pytest.approx(OLD_RATIO, abs=0.02)
 
 
-def test_the_oldest_job_is_not_shut_out():
-    """Whatever comes after it, by whomever: new callers with short jobs, without end."""
+def test_the_oldest_job_does_not_starve():
+    """An endless flood of short jobs of new callers does not block it."""
     order = FairOrder()
     oldest = add(order, 100, "old", count=10)
     spent_s = 0.0
@@ -167,7 +167,7 @@ def test_the_oldest_job_is_not_shut_out():
     )
 )
 def test_counts(jobs):
-    """Each sequence is computed once or dropped, and nothing stays behind."""
+    """Each sequence is computed once or dropped, and the counts end at zero."""
     order, added, taken = FairOrder(), 0, 0
     for length, caller, is_bulk, count, to_take in jobs:
         job = add(order, length, caller, count=count, is_bulk=is_bulk)
@@ -190,9 +190,9 @@ def test_counts(jobs):
     assert not any(turns.callers or turns.waiting.work_s for turns in order._classes)
 
 
-def test_outlook():
-    """A new job waits for its caller's, for as much of each other's as its own takes, and never for much longer ones
-    while short jobs have their share."""
+def test_wait_estimate():
+    """A new job waits for its caller's jobs and for an equal amount of each other caller's, but never for much longer
+    ones while short jobs have their fraction."""
     order = FairOrder()
     assert order.estimate_wait(Origin("a"), 0.1, 0.0).work_ahead_s == 0
     add(order, 100, "a", count=10)
@@ -207,8 +207,8 @@ def test_outlook():
     assert order.estimate_wait(Origin("c"), 0.15, 0.0).work_ahead_s == pytest.approx(0.3)
 
 
-def test_a_caller_that_had_less_is_behind():
-    """Only who had more than one that waits leaves room to it."""
+def test_reserve_for_callers_with_less_core_time():
+    """Only a caller with more core time than a waiting one must leave a reserve."""
     order = FairOrder()
     add(order, 100, "a", count=2)
     take(order)
@@ -219,8 +219,8 @@ def test_a_caller_that_had_less_is_behind():
     assert not order.estimate_wait(Origin("b"), 1.0, 0.0).others_served_less
 
 
-def test_a_caller_that_found_no_room_is_behind_those_that_had_more_since():
-    """Until it finds room, or does not ask any more."""
+def test_refused_callers_come_first():
+    """A refused caller counts as waiting until it is admitted or stops trying."""
     order = FairOrder()
     add(order, 100, "a", count=9)
     order.refuse(Origin("b"), 0.0)
@@ -236,7 +236,7 @@ def test_a_caller_that_found_no_room_is_behind_those_that_had_more_since():
 
 
 def test_refused_callers_are_forgotten():
-    """Also while another caller asks again and again."""
+    """Refusals are forgotten even while another caller tries again and again."""
     order = FairOrder()
     add(order, 100, "a", count=9)
     for number in range(1000):
@@ -247,7 +247,7 @@ def test_refused_callers_are_forgotten():
 
 
 def test_bulk_callers_are_forgotten():
-    """Also while interactive jobs wait all the time."""
+    """Bulk callers are forgotten even while interactive jobs always wait."""
     order = FairOrder()
     for number in range(500):
         add(order, 10, "interactive")
@@ -263,8 +263,8 @@ def test_bulk_callers_are_forgotten():
 
 
 @pytest.mark.parametrize("num_callers", [10, 1000])
-def test_forecasts_where_there_are_many_callers(num_callers):
-    """A sample of the callers stands for all of them."""
+def test_wait_estimates_with_many_callers(num_callers):
+    """A sample of the callers represents all of them."""
     order = FairOrder()
     for number in range(num_callers):
         add(order, 100 if number % 7 else 300, number, count=2)
@@ -275,8 +275,8 @@ def test_forecasts_where_there_are_many_callers(num_callers):
     assert order.estimate_wait(Origin("new"), 100.0, 0.0).work_ahead_s == pytest.approx(whole_s, rel=0.1)
 
 
-def test_forecasts_see_large_callers_among_many():
-    """Wherever they stand, and whatever the others have: on average, and nearly each time."""
+def test_wait_estimates_include_large_callers():
+    """Callers with much work count at any position, on average and nearly each time."""
     for place in (0, 1, 2, 300, 599):
         order = FairOrder()
         for number in range(600):
@@ -287,5 +287,5 @@ def test_forecasts_see_large_callers_among_many():
 
 
 def test_sizes():
-    """Powers of two."""
+    """Size classes are powers of two."""
     assert size_class(0.25) - size_class(0.124) == 2

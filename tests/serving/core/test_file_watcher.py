@@ -17,8 +17,9 @@ def path(tmp_path):
     return path
 
 
-def test_what_could_not_be_read_is_read_once_it_can_be(path, caplog):
-    """Who mends the permissions of a file changes nothing in it; until then the error is logged once."""
+def test_unreadable_file_is_read_when_readable(path, caplog):
+    """Correcting the permissions is enough, though it changes nothing in the file; until then the error is logged
+    once."""
     denied = False
 
     def read():
@@ -44,7 +45,7 @@ def test_what_could_not_be_read_is_read_once_it_can_be(path, caplog):
 
 
 def test_a_file_of_the_same_size_and_time_is_read_again(path):
-    """Tools that copy files keep their times."""
+    """Tools that copy files preserve their times."""
     files, before = FileWatcher(TOKENS, [path], path.read_text), path.stat()
     path.write_text("new")
     while path.stat().st_ctime_ns == before.st_ctime_ns:  # the clock of a file system is coarse
@@ -57,7 +58,7 @@ def test_a_file_of_the_same_size_and_time_is_read_again(path):
 
 
 def test_storage_that_hangs(tmp_path, monkeypatch):
-    """The earlier content stays in use, nobody waits, and after a while the file counts as failing."""
+    """The earlier content stays in use, `current` does not wait, and after a while the file counts as failing."""
     monkeypatch.setattr(watched, "CHECK_S", 0.01)
     monkeypatch.setattr(watched, "HUNG_S", 0.2)
     path, hangs, release = tmp_path / "file", threading.Event(), threading.Event()
@@ -81,7 +82,7 @@ def test_storage_that_hangs(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero"), lambda path: enlarge(path)])
 def test_no_regular_files(tmp_path, make):
-    """A pipe, a device and a file without end are no tokens, at the start and later, and nothing waits for them."""
+    """A pipe, a device and an endless file are refused, at start and later, without waiting for them."""
     path = tmp_path / "tokens"
     path.write_text("token\n")
     files = FileWatcher(TOKENS, [path], lambda: read_tokens(path))
@@ -100,8 +101,8 @@ def enlarge(path):
         file.truncate(2**40)
 
 
-def test_files_that_nobody_uses_are_not_looked_at(path, monkeypatch):
-    """The thread that looks at them ends."""
+def test_unused_watcher_ends(path, monkeypatch):
+    """The thread ends when its watcher is garbage collected."""
     monkeypatch.setattr(watched, "CHECK_S", 0.01)
     before = set(threading.enumerate())
     files = FileWatcher(TOKENS, [path], path.read_text)

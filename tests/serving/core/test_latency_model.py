@@ -1,4 +1,4 @@
-"""What admission believes of the speed of models."""
+"""Latency model: estimates of the speed of models and of the tokens of requests."""
 
 import pytest
 from hypothesis import given
@@ -8,7 +8,7 @@ from serving.core.latency_model import LatencyModel, LinearFit
 
 
 class Model:
-    """One that takes 1 ms a run and 0.1 ms a token."""
+    """Model that takes 1 ms a run and 0.1 ms a token."""
 
     max_batch_tokens = 100
     measured_batches = ((6, 0.0016), (64, 0.0074))
@@ -19,9 +19,8 @@ def run(latency, model, num_tokens, times, slowness=1.0):
         latency.observe_batch(model, num_tokens, slowness * (0.001 + 0.0001 * num_tokens))
 
 
-def test_small_batches_do_not_tell_what_full_ones_cost():
-    """After many calls of a few tokens, each as long as the run itself, a large request is not thought to take as much
-    a token."""
+def test_small_batches_do_not_change_the_estimate_of_full_ones():
+    """Many calls of a few tokens, dominated by the time of a run, do not raise the time a token of large requests."""
     latency, model = LatencyModel(), Model()
     before = latency.seconds_per_token(model)
 
@@ -31,8 +30,8 @@ def test_small_batches_do_not_tell_what_full_ones_cost():
     assert latency.seconds_per_token(model) == pytest.approx(0.00011)
 
 
-def test_a_machine_that_is_slower_than_at_the_start_is_noticed():
-    """Others may have come to use its cores."""
+def test_a_slower_machine_is_noticed():
+    """The estimate follows when other processes use the cores, and when they stop."""
     latency, model = LatencyModel(), Model()
 
     run(latency, model, 100, 300, slowness=3)
@@ -43,7 +42,7 @@ def test_a_machine_that_is_slower_than_at_the_start_is_noticed():
 
 
 def test_sequences_that_are_longer_than_the_cap_are_full_batches():
-    """Where each sequence is a batch of its own, a token costs its share of such a batch, not a whole run."""
+    """If each sequence is a batch alone, a token costs its fraction of that batch, not a whole run."""
     latency, model = LatencyModel(), Model()
     model.max_batch_tokens = 1
 
@@ -53,8 +52,8 @@ def test_sequences_that_are_longer_than_the_cap_are_full_batches():
 
 
 @given(st.lists(st.tuples(st.integers(1, 600), st.floats(1e-6, 10)), min_size=1, max_size=40), st.integers(1, 600))
-def test_forecasts_are_never_absurd(seen, wanted):
-    """Whatever was seen, a batch takes time, and a longer one no less."""
+def test_estimates_are_positive_and_increasing(seen, wanted):
+    """After any observations, a batch takes time, and a longer one at least as much."""
     line = LinearFit([(6, 0.001), (1024, 0.1)])
     for num_tokens, seconds in seen:
         line.add(num_tokens, seconds)
@@ -63,8 +62,8 @@ def test_forecasts_are_never_absurd(seen, wanted):
     assert line.seconds(wanted + 1) >= line.seconds(wanted)
 
 
-def test_tiny_requests_tell_little_of_large_ones():
-    """A few letters are more tokens a byte than prose, most of them special ones."""
+def test_tiny_requests_hardly_count_for_large_ones():
+    """A few letters have more tokens a byte than prose, most of them special tokens."""
     latency, model = LatencyModel(), Model()
     latency.observe_request(model, num_bytes=3, num_inputs=1, num_tokens=3)
 
@@ -75,8 +74,8 @@ def test_tiny_requests_tell_little_of_large_ones():
     assert latency.estimate_tokens(model, num_bytes=20_000, num_inputs=10) == pytest.approx(5000, rel=0.05)
 
 
-def test_requests_like_those_before_have_as_many_tokens():
-    """Also of inputs so short that the special tokens are half of them, and before any came they have the fewest."""
+def test_token_estimate_of_similar_requests():
+    """Also for inputs so short that half of the tokens are special ones; before any observation it is the minimum."""
     latency, model = LatencyModel(), Model()
     assert latency.estimate_tokens(model, num_bytes=2000, num_inputs=100) == 300
     for _ in range(20):
@@ -85,8 +84,8 @@ def test_requests_like_those_before_have_as_many_tokens():
     assert latency.estimate_tokens(model, num_bytes=2000, num_inputs=100) == pytest.approx(500, abs=1)
 
 
-def test_one_batch_that_took_very_long_changes_little():
-    """A batch that took thousands of times as long, as after it a huge reply was made, does not have others refused."""
+def test_one_slow_batch_changes_little():
+    """A single batch that took thousands of times as long does not make the server refuse others."""
     latency, model = LatencyModel(), Model()
     before = latency.seconds_per_token(model)
     for number in range(100):

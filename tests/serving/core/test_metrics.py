@@ -25,7 +25,7 @@ EMBEDDER = {"model": "embedder", "version": "1", "task": "embedding"}
 
 @pytest.fixture
 def fresh(all_tasks):
-    """A server that nobody has called."""
+    """Server without any calls."""
     with serve(all_tasks[0]) as running:
         yield running
 
@@ -68,7 +68,7 @@ def test_from_the_start(fresh):
 
 
 def test_health(tmp_path):
-    """What health checks are told is there from the start: of the server, each model and version, until the drain."""
+    """Health series exist from the start, for the server, each model and each version, until the drain."""
     write_model(tmp_path, "tiny")
     write_model(tmp_path, "tiny", "2", files={"model.onnx": "0" * 64, "tokenizer.json": "0" * 64})
     with serve(tmp_path, load=False) as running:
@@ -81,12 +81,12 @@ def test_health(tmp_path):
 
 
 def serving(running):
-    """What `bertline_serving` says of each service."""
+    """Return the values of `bertline_serving` by service."""
     return {dict(labels)["service"]: value for (name, labels), value in running.metrics().items() if name == SERVING}
 
 
 def test_counters_equal_the_traffic(fresh):
-    """Each call is counted once, under its status: answered, refused, unparsable or for another task."""
+    """Each call is counted once under its status: answered, refused, unparsable or for another task."""
     requests = [
         ("Embed", pb.EmbedRequest(texts=["cat", "the cat"]).SerializeToString()),
         ("Embed", pb.EmbedRequest(texts=[""]).SerializeToString()),
@@ -129,7 +129,7 @@ def test_counters_equal_the_traffic(fresh):
 
 
 def test_counters_of_batches(fresh):
-    """Batches add up: rows to sequences, tokens to tokens and padding."""
+    """The counters of batches add up: rows equal sequences, tokens equal tokens and padding."""
     texts = ["cat " * (1 + index % 9) for index in range(200)]
     fresh.stub.Embed(pb.EmbedRequest(texts=texts))
 
@@ -143,7 +143,7 @@ def test_counters_of_batches(fresh):
 
 
 def test_counters_after_cancelling(fresh):
-    """Calls cancelled at any moment are counted once too."""
+    """Calls cancelled at any moment are counted once, too."""
     calls = [fresh.stub.Embed.future(pb.EmbedRequest(texts=["cat"] * 50)) for _ in range(60)]
     for call in calls[::2]:
         call.cancel()
@@ -157,7 +157,7 @@ def test_counters_after_cancelling(fresh):
 
 
 def test_page(fresh):
-    """The page follows Prometheus' conventions: help everywhere, `_total` on counters, base units, ordered buckets."""
+    """The page follows Prometheus' conventions: help texts, `_total` on counters, base units, ordered buckets."""
     lines = fresh.page().splitlines()
     types = {line.split()[2]: line.split()[3] for line in lines if line.startswith("# TYPE")}
     helped = {line.split()[2] for line in lines if line.startswith("# HELP") and len(line.split()) > 3}
@@ -171,7 +171,8 @@ def test_page(fresh):
 
 
 def test_idle_connections(tmp_path, monkeypatch, capfd):
-    """Connections to /metrics that ask for nothing or leave early hold up no scrape, and are closed in silence."""
+    """Connections to the metrics port that send nothing or leave early delay no scrape, and are closed without a log
+    line."""
     monkeypatch.setattr(metrics_server._Handler, "timeout", 0.3)
     write_model(tmp_path)
     with serve(tmp_path) as running, ExitStack() as stack:
@@ -190,7 +191,7 @@ def test_idle_connections(tmp_path, monkeypatch, capfd):
 
 
 def test_slow_connections(tmp_path, monkeypatch):
-    """Clients of /metrics that send a byte now and then keep neither threads nor scrapes for long, however many."""
+    """Any number of clients that send a byte now and then hold threads and delay scrapes only briefly."""
     monkeypatch.setattr(metrics_server, "CONNECTION_S", 1.0)
     write_model(tmp_path)
     with serve(tmp_path) as running, ExitStack() as stack:

@@ -17,7 +17,7 @@ from tests.serving.models import edit_manifest, write_model
 
 
 def test_compute(tmp_path):
-    """A batch of sequences of different lengths gives what numpy computes for each alone."""
+    """A batch of different lengths gives what numpy computes for each sequence alone."""
     reference = write_model(tmp_path)
     model = load_model(tmp_path / "tiny" / "1")
     sequences = [windows[0] for windows in reference.task.encode(["cat", "the cat sees", "who likes"])]
@@ -27,8 +27,8 @@ def test_compute(tmp_path):
         np.testing.assert_allclose(outputs["sentence_embedding"], expected, rtol=1e-5, atol=1e-6)
 
 
-def test_a_run_that_was_aborted_does_not_begin(tmp_path):
-    """An abort that comes before its run is not lost, and holds for that run alone."""
+def test_abort_before_the_run(tmp_path):
+    """An abort before the run starts is not lost, and affects that run only."""
     write_model(tmp_path)
     model = load_model(tmp_path / "tiny" / "1")
     sequences = model.task.encode(["cat"])[0]
@@ -41,7 +41,7 @@ def test_a_run_that_was_aborted_does_not_begin(tmp_path):
 
 
 def test_shared_tokenizer(tmp_path):
-    """Models with the same tokenizer share it; it is read once."""
+    """Models with the same tokenizer file share one tokenizer, loaded once."""
     for version in ("1", "2"):
         write_model(tmp_path, version=version)
     models = [load_model(tmp_path / "tiny" / version) for version in ("1", "2")]
@@ -59,7 +59,7 @@ def test_shared_tokenizer(tmp_path):
     ],
 )
 def test_execution(tmp_path, settings, max_batch_tokens, num_threads):
-    """Cap and threads are the manifest's unless settings replace them; there are no more threads than cores."""
+    """Token cap and threads come from the manifest unless settings replace them; threads never exceed the cores."""
     write_model(tmp_path, execution=Execution(max_batch_tokens=64, num_threads=3))
 
     model = load_model(tmp_path / "tiny" / "1", **settings)
@@ -87,8 +87,9 @@ def test_execution(tmp_path, settings, max_batch_tokens, num_threads):
         ([Version("m", "1", error="bad"), Version("n", "1")], ("", ""), UnavailableError, "`n/1` is being loaded"),
     ],
 )
-def test_what_is_not_loaded(versions, asked, error, message):
-    """A version that is being loaded may be asked for again; of those that cannot be loaded, the highest is told."""
+def test_models_that_are_not_loaded(versions, asked, error, message):
+    """A version that is being loaded is UNAVAILABLE; of versions that cannot be loaded, the error of the highest is
+    reported."""
     with pytest.raises(error, match=message):
         Models(versions).find(*asked)
 
@@ -124,13 +125,13 @@ def test_graph_of_another_task(tmp_path):
 
 
 def test_every_task_is_served():
-    """There is an RPC for each."""
+    """Each task has an endpoint."""
     assert {endpoint.task for endpoint in ENDPOINTS} == TASKS.keys()
     assert len(ENDPOINTS) == len(TASKS)
 
 
 def test_other_name(tmp_path):
-    """A model directory in the place of another is an error that says where it belongs."""
+    """A model directory under another name is an error that names its own name."""
     write_model(tmp_path)
     (tmp_path / "tiny").rename(tmp_path / "renamed")
 
@@ -139,7 +140,7 @@ def test_other_name(tmp_path):
 
 
 def test_not_a_graph(tmp_path):
-    """A file that is no graph is an error in one line."""
+    """A file that is not a graph is a one-line error."""
     write_model(tmp_path)
     directory = tmp_path / "tiny" / "1"
     (directory / MODEL_FILE).write_bytes(b"junk")
@@ -152,7 +153,7 @@ def test_not_a_graph(tmp_path):
 
 
 def test_graph_that_fails(tmp_path):
-    """A graph that cannot run the tokenizer's ids is found at warm-up."""
+    """A graph that cannot process the tokenizer's ids fails at warm-up."""
     write_model(tmp_path)
     directory = tmp_path / "tiny" / "1"
     graph = onnx.load(directory / MODEL_FILE)
@@ -166,7 +167,7 @@ def test_graph_that_fails(tmp_path):
 
 
 def test_speed_is_that_of_the_fastest_run(tmp_path, monkeypatch):
-    """When a model is loaded, the machine may have other things to do."""
+    """The fastest of several runs counts, since other processes may slow some down."""
     write_model(tmp_path)
     monkeypatch.setattr("serving.core.models.MAX_MEASURE_S", 60)
     run, pauses = Session.run, iter([0.6, 0.4])

@@ -13,7 +13,7 @@ class Model:
 
 
 def fill(queue, *models_and_lengths):
-    """Jobs of one sequence, which cost nothing, and so are computed as they come."""
+    """Queue jobs of one sequence without work, so that they are computed in order of arrival."""
     return [add(queue, model, [length], 0.0) for model, length in models_and_lengths]
 
 
@@ -33,7 +33,8 @@ def lengths(batch):
     waiting=st.lists(st.tuples(st.integers(0, 1), st.integers(1, 100)), max_size=60),
 )
 def test_batches(caps, waiting):
-    """Every batch holds what is due first, of one model, within cap and padding; together they hold each entry once."""
+    """Each batch starts with the next entry, has one model, and stays within token cap and padding limit; all entries
+    appear once."""
     models = [Model(cap) for cap in caps]
     queue = Queue()
     entries = fill(queue, *((models[number], length) for number, length in waiting))
@@ -61,7 +62,7 @@ def test_batches(caps, waiting):
     ],
 )
 def test_batch_of_neighbours(cap, waiting, expected):
-    """The first takes along what is nearest in length, as far as cap and padding allow."""
+    """The first entry is batched with those nearest in length, within token cap and padding limit."""
     queue = Queue()
     fill(queue, *((model, length) for model in [Model(cap)] for length in waiting))
 
@@ -69,7 +70,7 @@ def test_batch_of_neighbours(cap, waiting, expected):
 
 
 def test_remove():
-    """An entry can leave from anywhere, once."""
+    """An entry can be removed from any position, once."""
     queue = Queue()
     model = Model(100)
     first, second, third = fill(queue, (model, 5), (model, 6), (model, 5))

@@ -24,7 +24,7 @@ from tests.serving.reliability import wait_until
 
 
 class Echo:
-    """A model whose output for a sequence is its sum; waits while its gate is shut."""
+    """Model whose output for a sequence is its sum; it waits while its gate is closed."""
 
     max_batch_tokens = 40
     num_threads = 1
@@ -63,7 +63,7 @@ class Echo:
 
 
 class Log:
-    """What the scheduler told."""
+    """Observer that keeps the batches and the number of dropped sequences."""
 
     def __init__(self):
         self.batches = []
@@ -88,7 +88,7 @@ def model():
 
 @pytest.fixture
 def scheduler(log):
-    """One worker, so that what is submitted while it is busy stays in the queue."""
+    """Scheduler with one worker: jobs that are submitted while it is busy stay in the queue."""
     scheduler = Scheduler(workers=1, observer=log)
     yield scheduler
     scheduler.close()
@@ -114,12 +114,12 @@ def test_groups(scheduler, model):
 
 
 def test_nothing(scheduler, model):
-    """No groups, no results, at once."""
+    """A job without groups ends at once, without results."""
     assert scheduler.submit(model, [], total).result(0).results == []
 
 
 def test_batches_form_while_busy(scheduler, model, log):
-    """What waits together is computed together, each job with its own result."""
+    """Sequences that wait together are computed in one batch, and each job gets its own results."""
     busy = occupy(scheduler, model)
     futures = [scheduler.submit(model, [[[number]]], total) for number in range(30)]
     model.gate.set()
@@ -130,7 +130,7 @@ def test_batches_form_while_busy(scheduler, model, log):
 
 
 def test_many_threads(log, model):
-    """Jobs of any shape, submitted from many threads to several workers, get what is theirs."""
+    """Jobs of any shape, submitted from many threads to several workers, get their own results."""
     scheduler = Scheduler(workers=4, observer=log)
     jobs, random_ = [], random.Random(0)
     models = [model, Echo()]
@@ -159,7 +159,7 @@ def test_many_threads(log, model):
 
 
 def test_full_queue(scheduler, model):
-    """What would wait too long is refused at once, with the time after which to try again; what waits is not harmed."""
+    """A job that would wait too long is refused at once with a retry time; waiting jobs are not affected."""
     model.seconds_per_token = 0.1
     busy = occupy(scheduler, model)
     waiting = scheduler.submit(model, [[[1] * 50]], total)
@@ -176,8 +176,8 @@ def test_full_queue(scheduler, model):
     assert scheduler.queued_tokens(model) == 0
 
 
-def test_a_refused_job_leaves_nothing(scheduler, model):
-    """Its sequences are free at once, without the garbage collector."""
+def test_refused_job_is_freed(scheduler, model):
+    """The sequences of a refused job are freed at once, without the garbage collector."""
 
     class Sequence(list):
         pass
@@ -196,7 +196,7 @@ def test_a_refused_job_leaves_nothing(scheduler, model):
 
 
 def test_a_deadline_that_cannot_be_met_is_refused_at_once(scheduler, model):
-    """By what waits before it and what it takes itself; a short one goes before long ones."""
+    """The estimate counts the work ahead and the job itself; a short job goes before long ones."""
     model.seconds_per_token = 0.01
     occupy(scheduler, model)
     scheduler.submit(model, [[[1] * 100]], total)
@@ -213,8 +213,8 @@ def test_a_deadline_that_cannot_be_met_is_refused_at_once(scheduler, model):
 
 
 @pytest.mark.parametrize(("ask", "refused", "admitted"), [("check", 1.3, 1.5), ("submit", 1.2, 1.3)])
-def test_a_deadline_leaves_room_for_a_wrong_forecast(log, model, ask, refused, admitted):
-    """More has to be left than is forecast: the most before texts become tokens."""
+def test_deadline_needs_headroom(log, model, ask, refused, admitted):
+    """The time left must exceed the estimate by a margin, a larger one before tokenisation."""
     model.seconds_per_token, needed_s = 1.0, 1000.0
     scheduler = Scheduler(workers=1, observer=log, max_queue_s=2 * needed_s)
     work = {"check": 1000, "submit": [[[1] * 1000]]}[ask]
@@ -238,9 +238,9 @@ def test_a_deadline_leaves_room_for_a_wrong_forecast(log, model, ask, refused, a
         (1, [4, 12, 16], "0.02", "0.16"),
     ],
 )
-def test_a_batch_takes_no_more_cores_for_others_being_idle(log, model, num_threads, lengths, shared, needed):
-    """A sequence takes as long as the cores of its batch need; sequences of several lengths are computed side by side,
-    and before lengths are known all may be."""
+def test_one_sequence_uses_the_cores_of_one_batch(log, model, num_threads, lengths, shared, needed):
+    """A sequence uses the cores of one batch even if others are idle. Several lengths run side by side; before lengths
+    are known, all sequences may."""
     model.seconds_per_token, model.num_threads = 0.01, num_threads
     scheduler = Scheduler(workers=16, observer=log)
     with pytest.raises(DeadlineTooShortError, match=f"about {shared} s are needed"):
@@ -251,7 +251,7 @@ def test_a_batch_takes_no_more_cores_for_others_being_idle(log, model, num_threa
 
 
 def test_speed_is_learnt(scheduler, model):
-    """What admission goes by follows what batches take."""
+    """Admission follows the measured time of batches."""
     model.seconds_per_token = 10.0
     with pytest.raises(TooLargeError):
         scheduler.check(model, 20)
@@ -264,7 +264,7 @@ def test_speed_is_learnt(scheduler, model):
 
 
 def test_cancelled_in_queue(scheduler, model, log):
-    """A cancelled job leaves the queue at once, is never computed, and its neighbours are."""
+    """A cancelled job leaves the queue at once and is never computed; its neighbours are."""
     occupy(scheduler, model)
     first, second, third = (scheduler.submit(model, [[[number] * 5]] * 2, total) for number in (1, 2, 3))
 
@@ -303,8 +303,8 @@ def test_expired(scheduler, model, log):
     assert log.dropped == 3
 
 
-def test_cancelling_what_blocks_the_queue_wakes_idle_workers(log):
-    """Cores that were too few for it compute what waits behind it."""
+def test_cancelling_the_first_job_wakes_idle_workers(log):
+    """Cores that were too few for the cancelled job compute the jobs behind it."""
     wide, narrow = Echo(), Echo()
     wide.num_threads = 2
     narrow.gate.clear()
@@ -323,7 +323,7 @@ def test_cancelling_what_blocks_the_queue_wakes_idle_workers(log):
 
 
 def test_failing_batch(scheduler, model, caplog):
-    """A batch that fails fails its jobs, is logged, and the worker goes on."""
+    """A failed batch fails its jobs and is logged; the worker goes on."""
     poisoned = scheduler.submit(model, [[[-1]]], total)
 
     with pytest.raises(ComputeError, match="RuntimeError"):
@@ -332,8 +332,8 @@ def test_failing_batch(scheduler, model, caplog):
     assert "poison" in caplog.text
 
 
-def test_what_failed_is_not_counted_as_dropped(scheduler, model, log):
-    """Nobody left: the rest of a job leaves the queue since a batch of it failed."""
+def test_failed_sequences_do_not_count_as_dropped(scheduler, model, log):
+    """The rest of a failed job leaves the queue, but counts neither as cancelled nor as expired."""
     poisoned = scheduler.submit(model, [[[-1] * 40]] * 3, total)
 
     with pytest.raises(ComputeError):
@@ -343,8 +343,8 @@ def test_what_failed_is_not_counted_as_dropped(scheduler, model, log):
 
 
 @pytest.mark.parametrize(("error", "counted"), [(ComputeError("broken"), 0), (ExpiredError("late"), 2), (None, 2)])
-def test_what_ends_before_its_batch_begins(scheduler, model, log, error, counted):
-    """It is not computed, and counted only where nobody waits for it any more; its neighbours are computed."""
+def test_job_that_ends_before_its_batch_starts(scheduler, model, log, error, counted):
+    """Its sequences are not computed, and count as dropped only after a cancellation; its neighbours are computed."""
     occupy(scheduler, model)
     future, _ = (scheduler.submit(model, [[[number] * 5]] * 2, total) for number in (1, 2))
     batch = scheduler._queue.pop_batch()
@@ -358,7 +358,7 @@ def test_what_ends_before_its_batch_begins(scheduler, model, log, error, counted
 
 
 def test_failing_finish(scheduler, model):
-    """A result that cannot be made fails that job alone."""
+    """A result that cannot be built fails only its own job."""
     occupy(scheduler, model)
     bad = scheduler.submit(model, [[[1]]], lambda group, outputs: 1 // 0)
     good = scheduler.submit(model, [[[1]]], total)
@@ -370,7 +370,7 @@ def test_failing_finish(scheduler, model):
 
 
 def test_short_jobs_go_before_long_ones(scheduler, model):
-    """A query need not wait for bulk requests that came before it."""
+    """A query does not wait for bulk requests that came before it."""
     model.seconds_per_token = 0.001
     occupy(scheduler, model)
     bulk = [scheduler.submit(model, [[[1] * 30]] * 4, total) for _ in range(5)]
@@ -381,8 +381,8 @@ def test_short_jobs_go_before_long_ones(scheduler, model):
     assert [2] * 3 in model.batches[1]
 
 
-def test_long_jobs_are_not_kept_waiting_by_short_ones(scheduler, model):
-    """The oldest job goes first for a fraction of the time, whatever comes."""
+def test_long_jobs_do_not_starve(scheduler, model):
+    """The oldest job goes first for a fraction of the time."""
     model.seconds_per_token = 0.001
     occupy(scheduler, model)
     long = scheduler.submit(model, [[[1] * 40]] * 4, total)
@@ -396,7 +396,7 @@ def test_long_jobs_are_not_kept_waiting_by_short_ones(scheduler, model):
 
 
 def test_a_batch_that_hangs_is_aborted(log, model):
-    """Its jobs fail at once, the trouble is told while it lasts, and the worker goes on."""
+    """Its jobs fail at once, the problem is reported until it ends, and the worker goes on."""
     scheduler = Scheduler(workers=1, observer=log, max_run_s=0.05)
     hung = occupy(scheduler, model)
     time.sleep(0.1)
@@ -416,7 +416,7 @@ def test_a_batch_that_hangs_is_aborted(log, model):
 
 
 def test_a_batch_that_cannot_be_aborted_is_reported(log, model, monkeypatch):
-    """Whoever looks after the scheduler, or closes it, has to end the process."""
+    """`check_workers` and `close` raise an error, so that the caller ends the process."""
     monkeypatch.setattr("serving.core.scheduler.ABORT_S", 0.0)
     scheduler = Scheduler(workers=1, observer=log, max_run_s=0.01)
     occupy(scheduler, model)
@@ -431,8 +431,8 @@ def test_a_batch_that_cannot_be_aborted_is_reported(log, model, monkeypatch):
     model.gate.set()
 
 
-def test_a_process_that_stood_still_is_not_given_up(scheduler, model):
-    """However long a batch has taken when that is seen first, it may take some time to end once it is aborted."""
+def test_aborted_batch_gets_time_to_end(scheduler, model):
+    """Even a batch that is far over the limit when it is first checked gets time to end after its abort."""
     hung = occupy(scheduler, model)
     model.abort = model.aborted.set
     scheduler._workers[0].running.started_s -= 1000
@@ -444,8 +444,8 @@ def test_a_process_that_stood_still_is_not_given_up(scheduler, model):
     model.gate.set()
 
 
-def test_what_was_learnt_in_bad_times_is_forgotten_when_idle(scheduler, model):
-    """As long as all is refused nothing is computed, and nothing new would be learnt."""
+def test_high_estimates_are_reset_when_idle(scheduler, model):
+    """If all requests are refused, no batch can correct the estimate, so an idle scheduler resets it."""
     model.seconds_per_token = 0.001
     for _ in range(200):  # the machine did something else
         scheduler.latency_model.observe_batch(model, 40, 0.4)
@@ -465,8 +465,8 @@ def test_what_was_learnt_in_bad_times_is_forgotten_when_idle(scheduler, model):
 
 
 @pytest.mark.parametrize("learnt", [0.0005, 0.002])
-def test_what_was_learnt_stays_where_forgetting_it_lets_nothing_in(scheduler, model, learnt):
-    """A call that is hopeless at any speed tells nothing of the model's."""
+def test_estimates_stay_if_a_reset_would_admit_nothing(scheduler, model, learnt):
+    """A deadline too short at any speed does not reset the estimate."""
     model.seconds_per_token = 0.001
     for _ in range(500):
         scheduler.latency_model.observe_batch(model, 40, 40 * learnt)
@@ -477,8 +477,8 @@ def test_what_was_learnt_stays_where_forgetting_it_lets_nothing_in(scheduler, mo
     assert scheduler.latency_model.seconds_per_token(model) == before == pytest.approx(learnt, rel=0.1)
 
 
-def test_closing_aborts_what_is_under_way(log, model):
-    """Nobody waits for it any more; what has not begun never does."""
+def test_closing_aborts_running_batches(log, model):
+    """Running jobs fail, waiting jobs are cancelled and never start."""
     scheduler = Scheduler(workers=1, observer=log)
     running = occupy(scheduler, model)
     waiting = scheduler.submit(model, [[[1]]], total)
@@ -491,8 +491,8 @@ def test_closing_aborts_what_is_under_way(log, model):
     assert len(model.batches) == 1
 
 
-def test_a_run_that_cannot_begin_fails_its_batch_alone(scheduler, model):
-    """Its worker and its core are free for the next one."""
+def test_run_that_cannot_start(scheduler, model):
+    """Only its own batch fails; the worker and its core are free for the next one."""
     new_run = model.new_run
     model.new_run = lambda: 1 // 0
     with pytest.raises(ComputeError, match="ZeroDivisionError"):
@@ -504,7 +504,7 @@ def test_a_run_that_cannot_begin_fails_its_batch_alone(scheduler, model):
 
 
 def test_a_worker_that_ends_is_replaced(scheduler, model, monkeypatch):
-    """Whatever ended it; its jobs fail, and the next ones are computed."""
+    """Its jobs fail, and the next ones are computed."""
     monkeypatch.setattr("threading.excepthook", lambda arguments: None)
     with monkeypatch.context() as broken:
         broken.setattr(scheduler, "_fail", lambda batch, reason: 1 // 0)
@@ -521,8 +521,7 @@ def test_a_worker_that_ends_is_replaced(scheduler, model, monkeypatch):
 
 @pytest.mark.parametrize("deadline_passes", [False, True])
 def test_an_ended_job_is_freed(scheduler, model, deadline_passes):
-    """Nothing keeps the arrays and the request of a job once its future is gone, not even a worker that has nothing
-    else to do."""
+    """Nothing keeps the arrays and the request of a job after its future is gone, not even an idle worker."""
 
     class Sequence(list):
         pass
@@ -550,7 +549,7 @@ def test_an_ended_job_is_freed(scheduler, model, deadline_passes):
 
 
 def test_close(log, model):
-    """Closing ends the batch under way and cancels what waits."""
+    """Closing ends the running batch and cancels waiting jobs."""
     scheduler = Scheduler(workers=1, observer=log)
     busy = occupy(scheduler, model)
     waiting = scheduler.submit(model, [[[1]], [[2]]], total)
@@ -563,8 +562,8 @@ def test_close(log, model):
         waiting.result(0)
 
 
-def test_closing_while_callers_give_up(log, model, monkeypatch):
-    """What takes entries out of the queue does so alone, and each job is cancelled, by whichever comes first."""
+def test_closing_while_callers_cancel(log, model, monkeypatch):
+    """Entries are removed under the lock, and each job is cancelled once."""
     scheduler = Scheduler(workers=1, observer=log, max_queue_s=1000)
     pop_batch, alone = scheduler._queue.pop_batch, []
 
@@ -587,8 +586,8 @@ def test_closing_while_callers_give_up(log, model, monkeypatch):
     assert busy.done()
 
 
-def test_what_the_end_cancels_is_unavailable(log, model):
-    """To who waits for it in an event loop."""
+def test_jobs_cancelled_by_close_are_unavailable(log, model):
+    """A caller that waits in an event loop gets UnavailableError."""
     scheduler = Scheduler(workers=1, observer=log)
     occupy(scheduler, model)
 
@@ -603,7 +602,7 @@ def test_what_the_end_cancels_is_unavailable(log, model):
 
 
 def test_models_of_several_threads_share_the_cores(log):
-    """A batch starts when there are cores for it: none beside one that takes all, two that take half each."""
+    """A batch starts when enough cores are free: alone if it needs all, two at a time if each needs half."""
     wide, narrow = Echo(), Echo()
     wide.num_threads = 4
     wide.gate.clear()

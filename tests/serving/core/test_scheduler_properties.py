@@ -1,4 +1,4 @@
-"""What must be true of the scheduler whatever comes, in whatever order."""
+"""Invariants of the scheduler for any sequence of events (stateful hypothesis test)."""
 
 import time
 from collections import Counter
@@ -16,14 +16,14 @@ GROUPS = st.lists(st.lists(st.integers(6, 12), min_size=1, max_size=4), max_size
 
 
 class NeverEndsEarly:
-    """A run that is over before it could be aborted."""
+    """Run that ignores aborts: it ends before one can reach it."""
 
     def abort(self):
         pass
 
 
 class EchoModel:
-    """Gives back what it is given, and counts it; fails once when told to."""
+    """Model that returns and counts its inputs, and fails once after `break_`."""
 
     measured_batches = ((64, 1e-5), (6, 1e-6))
 
@@ -45,7 +45,7 @@ class EchoModel:
 
 
 class Sums:
-    """Sequences that were computed, and those that were dropped."""
+    """Observer that counts computed and dropped sequences."""
 
     def __init__(self):
         self.computed, self.dropped = [], []
@@ -58,7 +58,7 @@ class Sums:
 
 
 class SchedulerMachine(RuleBasedStateMachine):
-    """Submits, cancels and breaks at will; looks in the end what became of each job."""
+    """State machine that submits, cancels and breaks, and checks the outcome of each job at the end."""
 
     @initialize(workers=st.integers(1, 3))
     def start(self, workers):
@@ -126,6 +126,6 @@ class SchedulerMachine(RuleBasedStateMachine):
 
 
 class TestScheduler(SchedulerMachine.TestCase):
-    """No job is lost, none is computed twice, and nothing stays behind in the counts."""
+    """No job is lost, none is computed twice, and the counts end at zero."""
 
     settings = settings(max_examples=25, stateful_step_count=30)
