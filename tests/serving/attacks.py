@@ -1,4 +1,4 @@
-"""Attackers on loopback: each wants memory or time of a server for as little as it can. All are bounded."""
+"""Attackers on loopback: each uses much memory or time of a server at little cost. All are bounded."""
 
 import socket
 import struct
@@ -27,7 +27,7 @@ WINDOW = 65_535
 
 
 class Sender:
-    """A connection that sends messages on many streams, as much of each as the server lets it."""
+    """Connection that sends messages on many streams, as far as the server's windows allow."""
 
     def __init__(self, target, *, reads=True):
         """Connect.
@@ -59,14 +59,14 @@ class Sender:
         self._reader.join(10)
 
     def open(self, path, more=()):
-        """Begin a call without its message, with more header fields; returns its stream."""
+        """Start a call with more header fields but without its message; return its stream."""
         with self._changed:
             stream = self._connection.open(path, more)
             self._windows[stream] = self._initial
         return stream
 
     def send(self, stream, data, *, last=False, timeout_s=5.0):
-        """Send a part of a message. Returns whether all of it could be sent before the stream ended or time was up."""
+        """Send a part of a message; return whether all of it was sent before the stream ended or time was up."""
         end, sent = time.monotonic() + timeout_s, 0
         while sent < len(data) or (last and not data):
             with self._changed:
@@ -127,7 +127,7 @@ class Sender:
 
 
 def never_end(target, num_streams, size, *, path=EMBED, seconds=5.0, part=0.95):
-    """Send most of a message on each of many streams, and no end; returns the bytes that the server took."""
+    """Send most of a message on each of many streams, without its end; return the bytes that the server accepted."""
     with Sender(target) as sender:
         head = struct.pack(">?I", False, size)
         body = bytes(int(size * part))
@@ -153,7 +153,7 @@ def never_end(target, num_streams, size, *, path=EMBED, seconds=5.0, part=0.95):
 
 
 def read_nothing(target, path, message, num_calls, *, seconds=5.0):
-    """Ask on one connection and shut the windows of all replies."""
+    """Make requests on one connection and close the windows of all replies."""
     with Sender(target, reads=False) as sender:
         end = time.monotonic() + seconds
         try:
@@ -166,7 +166,7 @@ def read_nothing(target, path, message, num_calls, *, seconds=5.0):
 
 
 def reset_rapidly(target, *, rate=10_000, seconds=3.0, path=EMBED):
-    """Begin calls and cancel each at once; returns how many there were until the server closed the connection."""
+    """Start calls and cancel each at once; return their number when the server closed the connection."""
     with Sender(target) as sender:
         began, count = time.monotonic(), 0
         try:
@@ -181,7 +181,7 @@ def reset_rapidly(target, *, rate=10_000, seconds=3.0, path=EMBED):
 
 
 def say_nothing(target, num_connections, seconds):
-    """Open connections, say nothing, and close them."""
+    """Open connections, send nothing, and close them."""
     host, port = target.rsplit(":", 1)
     sockets = []
     for _ in range(num_connections):

@@ -1,4 +1,4 @@
-"""Certificates, made by openssl's command."""
+"""Certificates made with the command openssl."""
 
 import shutil
 import subprocess
@@ -11,21 +11,21 @@ import pytest
 
 @dataclass(frozen=True)
 class Certificate:
-    """A certificate and its key, in files."""
+    """Files of a certificate and its key."""
 
     path: Path
     key: Path
 
     def credentials(self, authority):
-        """Of a client that shows this certificate."""
+        """Return the credentials of a client with this certificate."""
         return grpc.ssl_channel_credentials(authority.path.read_bytes(), self.key.read_bytes(), self.path.read_bytes())
 
 
 class Authority(Certificate):
-    """Signs certificates; `credentials()` are those of a client that trusts it."""
+    """Certificate authority; `credentials()` are those of a client that trusts it."""
 
     def sign(self, name, *, days=2, rsa_bits=None):
-        """Make a certificate of 127.0.0.1; one of `days` below 0 has expired; with an RSA key where it has bits."""
+        """Make a certificate for 127.0.0.1; expired if `days` is negative, with an RSA key if `rsa_bits` is set."""
         made = Certificate(self.path.with_name(f"{name}.pem"), self.path.with_name(f"{name}.key"))
         request, extensions = self.path.with_name(f"{name}.csr"), self.path.with_name(f"{name}.ext")
         extensions.write_text("subjectAltName=IP:127.0.0.1\n")
@@ -36,7 +36,7 @@ class Authority(Certificate):
         return made
 
     def trusted(self):
-        """Credentials of a client that trusts this authority and shows no certificate."""
+        """Return the credentials of a client that trusts this authority and has no certificate."""
         return grpc.ssl_channel_credentials(self.path.read_bytes())
 
 
@@ -44,7 +44,7 @@ EC = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
 
 
 def make_authority(directory):
-    """A new authority, in a directory that is made."""
+    """Make an authority in a new directory."""
     directory.mkdir()
     made = Authority(directory / "ca.pem", directory / "ca.key")
     openssl("req", "-x509", *EC, "-keyout", made.key, "-out", made.path, "-days", 2, "-subj", "/CN=authority")
@@ -52,7 +52,7 @@ def make_authority(directory):
 
 
 def openssl(*arguments):
-    """Run openssl, or skip the test where there is none."""
+    """Run openssl, or skip the test if it is not installed."""
     if not shutil.which("openssl"):
         pytest.skip("openssl's command makes the certificates")
     subprocess.run(["openssl", *map(str, arguments)], check=True, capture_output=True)

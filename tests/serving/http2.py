@@ -1,4 +1,4 @@
-"""A client of HTTP/2 that does what those of gRPC never do: it reads only when told to, and pings at will."""
+"""HTTP/2 client that does what gRPC clients never do: it reads only on demand, and pings at any time."""
 
 import socket
 import struct
@@ -14,7 +14,7 @@ MAX_CONCURRENT_STREAMS, INITIAL_WINDOW_SIZE = 3, 4
 
 
 class Connection:
-    """A connection to a server."""
+    """Connection to a server."""
 
     def __init__(self, target, settings=None):
         host, port = target.rsplit(":", 1)
@@ -45,7 +45,7 @@ class Connection:
             self.send(DATA, END_STREAM if last else 0, stream, data[start : start + 16_384])
 
     def open(self, path, more=()):
-        """Begin a call without its message, with more header fields; returns its stream."""
+        """Start a call with more header fields but without its message; return its stream."""
         self._stream += 2
         fields = {
             ":method": "POST",
@@ -63,12 +63,12 @@ class Connection:
         self.send(PING, 0, 0, bytes(8))
 
     def frames(self):
-        """Read: (type, payload) of each frame, until the server closes the connection."""
+        """Yield (type, payload) of each frame until the server closes the connection."""
         for kind, _, _, payload in self.all_frames():
             yield kind, payload
 
     def all_frames(self):
-        """Read: (type, flags, stream, payload) of each frame, until the server closes the connection."""
+        """Yield (type, flags, stream, payload) of each frame until the server closes the connection."""
         while len(head := self._read(9)) == 9:
             stream = int.from_bytes(head[5:], "big") & 0x7FFFFFFF
             yield head[3], head[4], stream, self._read(int.from_bytes(head[:3], "big"))
@@ -87,13 +87,13 @@ class Connection:
 
 
 def _field(name, value):
-    """A header field of HPACK: literal, not indexed, not compressed."""
+    """Return a header field of HPACK: literal, not indexed, not compressed."""
     found = [item if isinstance(item, bytes) else item.encode() for item in (name, value)]
     return b"\0" + b"".join(_length(len(item)) + item for item in found)
 
 
 def _length(value):
-    """An integer of HPACK in seven bits and, where these are not enough, bytes behind them."""
+    """Return an integer of HPACK with a prefix of seven bits."""
     if value < 127:
         return bytes([value])
     groups, value = bytearray([127]), value - 127

@@ -1,4 +1,4 @@
-"""Messages that no client should send, made from sound ones; the same for the same seed."""
+"""Messages that no client should send, made from valid ones; the same for the same seed."""
 
 from bertline.v1 import encoder_pb2 as pb
 from serving.grpc_api.encoder import METHODS, SERVICE
@@ -43,7 +43,7 @@ CHARACTERS = [
 
 
 def text(rng, longest=12):
-    """A text of words and of what is hard about Unicode."""
+    """Return a text of words and hard Unicode."""
     return "".join(rng.choice(CHARACTERS) + rng.choice(["", " "]) for _ in range(rng.randrange(longest)))
 
 
@@ -81,7 +81,7 @@ def _infer(rng):
 
 
 def sound(rng, method):
-    """A request of a method of either service that could be sound."""
+    """Return a request of a method of either service that may be valid."""
     truncate, top_k = rng.random() < 0.7, rng.choice([0, 0, 1, 3, 2**32 - 1])
     makers = {
         "Embed": lambda: pb.EmbedRequest(
@@ -169,21 +169,21 @@ def _wrong_type(rng, data):
 
 
 def _huge_count(rng, data):
-    """Very many empty or tiny elements, or a length that is not there."""
+    """Return very many empty or tiny elements, or a length without data."""
     field = _varint(rng.randrange(1, 8) << 3 | 2)
     many = field + rng.choice([b"\0", b"\x01a", b"\x02\x0a\0"])
     return data + rng.choice([many * (LIMIT_BYTES // len(many)), field + _varint(rng.choice(SPECIAL))])
 
 
 def _many_axes(rng, data):
-    """One more tensor, of a shape that none has."""
+    """Return one more tensor, of an impossible shape."""
     shape = [rng.choice([1, 127, 2**62])] * rng.choice([3, 300, 2000])
     request = oip.ModelInferRequest(inputs=[{"name": "text", "datatype": "BYTES", "shape": shape}])
     return data + request.SerializeToString()
 
 
 def _nested(rng, data):
-    """Messages in messages, deeper than any."""
+    """Return messages nested deeper than any valid ones."""
     found = b""
     for _ in range(rng.choice([50, 99, 101, 300])):
         found = _varint(2 << 3 | 2) + _varint(len(found)) + found
@@ -191,7 +191,7 @@ def _nested(rng, data):
 
 
 def _not_utf8(rng, data):
-    """Lone surrogates, overlong forms and stray bytes in the place of a letter."""
+    """Replace a letter by lone surrogates, overlong forms or stray bytes."""
     bad = rng.choice(
         [b"\xed\xa0\x80", b"\xed\xbf\xbf", b"\xc0\xaf", b"\xff", b"\x80", b"\xf4\x90\x80\x80", b"\xe2\x82"]
     )
@@ -227,7 +227,7 @@ PATHS += [f"/{open_inference.SERVICE}/{method}" for method in open_inference.MET
 
 
 def messages(rng, count):
-    """Paths and messages: of all methods, sometimes with the message of another, sometimes of none."""
+    """Yield paths and messages of all methods, sometimes with the message of another method or none."""
     for number in range(count):
         path = PATHS[number % len(PATHS)]
         method = rng.choice(PATHS).rpartition("/")[2] if rng.random() < 0.1 else path.rpartition("/")[2]

@@ -42,7 +42,7 @@ ROWS = 2000
 
 @dataclass
 class Honest:
-    """What became of honest calls."""
+    """Outcome of the honest calls."""
 
     codes: Counter[str] = field(default_factory=Counter)
     wrong: int = 0
@@ -116,7 +116,7 @@ async def _honest(connection: Connection, target: str) -> Honest:
 
 
 def _job(target: str, folder: Path) -> str:
-    """Embed a file; returns what is wrong with the output, or an empty string."""
+    """Embed a file; return the error in its output, or an empty string."""
     output = folder / "out.npy"
     command = [sys.executable, "-m", "bertline.cli", "embed", "-i", str(folder / "in.txt"), "-o", str(output)]
     ended = subprocess.run(
@@ -129,7 +129,7 @@ def _job(target: str, folder: Path) -> str:
 
 
 def soak(models: Path, seconds: float) -> list[str]:
-    """Run it; returns what failed, in words."""
+    """Run the soak test; return the failures in words."""
     failures: list[str] = []
     with (
         tempfile.TemporaryDirectory() as name,
@@ -176,7 +176,7 @@ def soak(models: Path, seconds: float) -> list[str]:
 
 
 def _attack(attack: Attack, server: ServerProcess) -> float:
-    """Attack for a while; returns the most memory meanwhile, in MiB."""
+    """Attack for a while; return the maximum memory in MiB."""
     target = server.target
     attacker, most_mb, ends_s = Worker(attack_for, attack.name, target, ATTACK_S), 0.0, time.monotonic() + ATTACK_S
     while time.monotonic() < ends_s:
@@ -188,7 +188,7 @@ def _attack(attack: Attack, server: ServerProcess) -> float:
 
 
 def main() -> int:
-    """Command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.serving.soak", description=__doc__)
     parser.add_argument("models", type=Path)
     parser.add_argument("--minutes", type=float, default=60.0)

@@ -1,4 +1,4 @@
-"""Short queries beside bulk on a real server, and the class of a call in its metadata."""
+"""Short queries beside bulk on a real server, and the priority class in the metadata of a call."""
 
 import threading
 import time
@@ -17,7 +17,7 @@ BULK = (("priority", "bulk"),)
 
 @contextmanager
 def bulk_callers(target, count, *, in_flight, texts, metadata=()):
-    """Callers that keep so many requests under way each, on connections of their own."""
+    """Run callers with `in_flight` requests each, on connections of their own."""
     ended = threading.Event()
     request = pb.EmbedRequest(texts=texts, truncate=True)
 
@@ -40,7 +40,7 @@ def bulk_callers(target, count, *, in_flight, texts, metadata=()):
 
 
 def short_queries(target, num_queries, timeout_s):
-    """Statuses and seconds of queries that come one by one."""
+    """Return statuses and seconds of queries that are sent one by one."""
     found = []
     with open_channel(target) as channel:
         stub = EncoderStub(channel)
@@ -55,7 +55,7 @@ def short_queries(target, num_queries, timeout_s):
 
 @pytest.mark.parametrize(("count", "in_flight", "metadata"), [(1, 8, BULK), (8, 2, ())])
 def test_short_queries_beside_bulk_are_answered(slow_models, count, in_flight, metadata):
-    """Also with a deadline that is far below the time that the bulk requests in the queue take."""
+    """Also with a deadline far below the time of the bulk requests in the queue."""
     with (
         serve(slow_models) as server,
         bulk_callers(server.target, count, in_flight=in_flight, texts=texts_of(30, 16), metadata=metadata),
@@ -70,7 +70,7 @@ def test_short_queries_beside_bulk_are_answered(slow_models, count, in_flight, m
 
 @pytest.mark.parametrize("value", ["interactive", "bulk", "u=3, i", "u=1", "i", ""])
 def test_known_priorities(server, value):
-    """Both classes, and what proxies send in the header of that name (RFC 9218)."""
+    """Both classes, and the values that proxies send in this header (RFC 9218)."""
     request = pb.EmbedRequest(texts=["cat"], model=pb.ModelRef(name="embedder"))
 
     assert server.stub.Embed.future(request, metadata=(("priority", value),), timeout=10).code() is grpc.StatusCode.OK
@@ -78,7 +78,7 @@ def test_known_priorities(server, value):
 
 @pytest.mark.parametrize("value", ["Bulk", "low", "bulk,bulk", "1"])
 def test_unknown_priorities_are_refused(server, value):
-    """A misspelt class would compete with interactive calls without a word."""
+    """Otherwise a misspelt bulk class would silently compete with interactive calls."""
     call = server.stub.Embed.future(pb.EmbedRequest(texts=["cat"]), metadata=(("priority", value),), timeout=10)
 
     assert call.code() is grpc.StatusCode.INVALID_ARGUMENT

@@ -1,4 +1,4 @@
-"""Clients that are killed, do not read, or ping too often, and connections that end while calls are under way."""
+"""Clients that are killed, do not read or ping too often, and connections that end during calls."""
 
 import asyncio
 import threading
@@ -36,7 +36,7 @@ time.sleep(60)
 
 
 def test_a_client_is_killed(slow_models):
-    """What waits of its many calls is dropped, and calls of others that shared batches with them are answered right."""
+    """Its waiting calls are dropped, and calls of others in the same batches are answered correctly."""
     texts = texts_of(30, 6)
     with serve(slow_models, workers=1, max_batch_tokens=96, max_queue_s=1000) as server:
         alone = [vectors(server.stub.Embed(pb.EmbedRequest(texts=[text])))[0] for text in texts]
@@ -59,13 +59,13 @@ def test_a_client_is_killed(slow_models):
 
 @pytest.fixture
 def large_replies(tmp_path):
-    """A directory of one model, of which 2,000 texts take a reply of 4 MB."""
+    """Directory of one model with replies of 4 MB for 2,000 texts."""
     write_model(tmp_path, hidden_size=512)
     return tmp_path
 
 
 def test_a_client_that_does_not_read(large_replies, monkeypatch, caplog):
-    """It is refused further calls once much waits for it; others are served, and the drain keeps to its grace."""
+    """Its calls are refused once many replies are unread; others are served, and the drain keeps its grace period."""
     monkeypatch.setattr("serving.grpc_api.messages.MAX_UNREAD_BYTES", 6_000_000)
     request = pb.EmbedRequest(texts=texts_of(1, 2000))
     with serve(large_replies, max_queue_s=100) as server, http2.Connection(server.target) as connection:
@@ -116,7 +116,7 @@ def test_a_client_that_does_not_read_leaves(large_replies):
 
 
 def test_a_client_that_answers_no_ping(slow_models):
-    """It loses its connection, and its calls leave the queue."""
+    """Its connection is closed, and its calls leave the queue."""
     settings = {"keepalive_time_s": 0.3, "keepalive_timeout_s": 2, "max_queue_s": 1000}
     with serve(slow_models, workers=1, max_batch_tokens=32, **settings) as server:
         with http2.Connection(server.target) as connection:
@@ -130,7 +130,7 @@ def test_a_client_that_answers_no_ping(slow_models):
 
 
 def test_connections_that_grow_old(tmp_path):
-    """Clients connect anew, and lose no call on the way."""
+    """Clients connect again without losing a call."""
     write_model(tmp_path)
     texts = texts_of(5, 50)
     wrong, connections = [], []
@@ -163,7 +163,7 @@ def test_connections_that_grow_old(tmp_path):
 
 
 def test_a_call_that_outlives_its_connection(slow_models):
-    """It is cancelled when the grace of the connection is over."""
+    """It is cancelled at the end of the connection's grace period."""
     with serve(
         slow_models,
         workers=1,
@@ -180,7 +180,7 @@ def test_a_call_that_outlives_its_connection(slow_models):
 
 
 def test_pings_that_come_too_often(all_tasks):
-    """A client that pings all the time is told to calm down, and disconnected."""
+    """A client that pings without pause is disconnected (ENHANCE_YOUR_CALM)."""
     with serve(all_tasks[0]) as server, http2.Connection(server.target) as connection:
         for _ in range(5):
             connection.ping()
@@ -192,7 +192,7 @@ def test_pings_that_come_too_often(all_tasks):
 
 
 def test_pings_that_are_permitted(all_tasks, monkeypatch):
-    """A client that pings no oftener than every MIN_PING_S stays connected, with calls or without."""
+    """A client that pings at most every MIN_PING_S stays connected, with or without calls."""
     monkeypatch.setattr("serving.grpc_api.listening.MIN_PING_S", 0.05)
     with serve(all_tasks[0]) as server, http2.Connection(server.target) as connection:
         for _ in range(8):
@@ -206,7 +206,7 @@ def test_pings_that_are_permitted(all_tasks, monkeypatch):
 
 
 def kinds_until_a_reply(connection):
-    """Kinds of the frames that come, up to those of a reply."""
+    """Return the types of frames up to those of a reply."""
     for kind, _ in connection.frames():
         yield kind
         if kind == http2.DATA:

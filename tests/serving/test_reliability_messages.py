@@ -1,4 +1,4 @@
-"""Messages that are malformed, and texts that are hard to handle, by the thousand."""
+"""Thousands of malformed messages and texts that are hard to process."""
 
 import random
 from collections import Counter
@@ -20,13 +20,13 @@ SIZES = [1000, pytest.param(10_000, marks=pytest.mark.slow)]
 
 @pytest.fixture(scope="module")
 def fresh(all_tasks):
-    """A server of all tasks that nobody else calls."""
+    """Server of all tasks that no other test calls."""
     with serve(all_tasks[0]) as running:
         yield running
 
 
 def outcomes(server, items):
-    """(path, data, code, details) of each call, UNDER_WAY of them at one time."""
+    """Yield (path, data, code, details) of each call, with UNDER_WAY concurrent calls."""
     stubs = {}
     under_way = []
     for path, data in items:
@@ -40,7 +40,7 @@ def outcomes(server, items):
 
 @pytest.mark.parametrize("count", SIZES)
 def test_malformed_messages(fresh, count, caplog):
-    """Whatever comes to whatever method, a call is answered or refused, and never fails inside."""
+    """Any message to any method is answered or refused, and is never INTERNAL."""
     before = {name: fresh.total(f"grpc_server_{name}_total") for name in ("started", "handled")}
     found = list(outcomes(fresh, messages(random.Random(count), count)))
 
@@ -59,7 +59,7 @@ def non_empty(rng, count):
 
 @pytest.mark.parametrize("count", [300, pytest.param(3000, marks=pytest.mark.slow)])
 def test_vectors_of_hard_texts(fresh, references, count):
-    """Of many texts, each has the vector that it has alone."""
+    """Each of many texts has the vector that it has alone."""
     texts = non_empty(random.Random(count), count)
     reply = fresh.stub.Embed(pb.EmbedRequest(texts=texts, truncate=True))
     alone = [fresh.stub.Embed.future(pb.EmbedRequest(texts=[item], truncate=True)) for item in texts]
@@ -70,7 +70,7 @@ def test_vectors_of_hard_texts(fresh, references, count):
 
 @pytest.mark.parametrize("count", [300, pytest.param(3000, marks=pytest.mark.slow)])
 def test_places_in_hard_texts(fresh, count):
-    """What is said to stand somewhere in a text stands there: spans, entities, words and tokens, by code points."""
+    """Offsets of spans, entities, words and tokens are right in code points."""
     rng = random.Random(count)
     contexts = [[text(rng, 40) + " the cat", text(rng) + " dog"] for _ in range(count)]
     answers = fresh.stub.Answer(
@@ -99,7 +99,7 @@ def test_places_in_hard_texts(fresh, count):
 
 
 def test_places_in_hard_texts_of_the_open_protocol(fresh):
-    """There too, answers stand where they are said to stand."""
+    """Offsets of answers are right there, too."""
     rng = random.Random(0)
     contexts = [text(rng, 40) + " the cat" for _ in range(200)]
     found = infer(fresh, "reader", question=["who"] * len(contexts), context=contexts, parameters={"top_k": 3})
@@ -111,7 +111,7 @@ def test_places_in_hard_texts_of_the_open_protocol(fresh):
 
 
 def test_lone_surrogates(fresh):
-    """Halves of surrogate pairs, as JSON can bring them, are named as what is not UTF-8."""
+    """Lone surrogates, which JSON can contain, are reported as invalid UTF-8."""
     message = (
         pb.EmbedRequest(texts=["cat", "XXX"])
         .SerializeToString()

@@ -1,4 +1,4 @@
-"""Server processes that are reloaded, drained and killed while several clients call them all the time."""
+"""Server processes that are reloaded, drained and killed while several clients call them without pause."""
 
 import json
 import os
@@ -25,7 +25,7 @@ TEXTS = texts_of(6, 8)
 
 
 class Client(threading.Thread):
-    """Calls all the time, several calls at once, until it is told to stop or a call fails."""
+    """Client with several concurrent calls, until it is stopped or a call fails."""
 
     def __init__(self, channel):
         super().__init__()
@@ -36,7 +36,7 @@ class Client(threading.Thread):
         self.stopped = threading.Event()
 
     def run(self):
-        """Keep 6 calls under way."""
+        """Keep 6 concurrent calls."""
         number = 0
         while not self.errors and not self.stopped.is_set():
             asked = [TEXTS[(number + i) % 8 :] for i in range(6)]
@@ -51,7 +51,7 @@ class Client(threading.Thread):
 
 @contextmanager
 def clients(target):
-    """Clients with a connection each, and their channels."""
+    """Run clients with a connection each; yield them with their channels."""
     with open_channel(target) as first, open_channel(target) as second, open_channel(target) as third:
         running = [Client(channel) for channel in (first, second, third)]
         for client in running:
@@ -66,7 +66,7 @@ def clients(target):
 
 
 def some_more(running, condition=lambda reply: True):
-    """Wait until each client has got more replies, the last of them such a one."""
+    """Wait until each client has more replies, the last of which fulfils a condition."""
     counts = [len(client.replies) for client in running]
     wait_until(
         lambda: all(
@@ -78,7 +78,7 @@ def some_more(running, condition=lambda reply: True):
 
 
 def put(models, version, seed, *, broken=False):
-    """Write a version elsewhere and rename it into its place. Returns the vector of each text."""
+    """Write a version elsewhere and rename it into place; return the vector of each text."""
     staging = models.parent / "staging"
     reference = write_model(staging, "tiny", version, seed=seed)
     if broken:
@@ -89,8 +89,8 @@ def put(models, version, seed, *, broken=False):
 
 
 def test_reload_and_drain(tmp_path):
-    """Versions come and go, and the server drains: each reply is wholly of the version that it names, each call that
-    comes later is UNAVAILABLE, and the server has ended as many calls as its clients have seen."""
+    """While versions come and go and the server drains, each reply is wholly of the version that it names, later calls
+    are UNAVAILABLE, and server and clients count the same calls."""
     models = tmp_path / "models"
     expected = {"1": put(models, "1", 1)}
     log = tmp_path / "log"
@@ -125,8 +125,8 @@ def test_reload_and_drain(tmp_path):
 
 
 def test_killed(slow_models):
-    """When the server is killed every call under way is UNAVAILABLE at once, and the same channels serve anew when
-    there is a server again."""
+    """When the server is killed, running calls are UNAVAILABLE at once, and the same channels work with a new
+    server."""
     with (
         listening(slow_models, "--max-batch-tokens", 32, "--max-queue-s", 1000) as (process, target, _),
         open_channel(
@@ -154,7 +154,7 @@ def test_killed(slow_models):
 
 
 def test_drain_beside_a_client_that_does_not_read(tmp_path):
-    """The server ends when its grace does, with 0 and without complaint."""
+    """The server ends with its grace period, with exit code 0 and without errors."""
     write_model(tmp_path / "models", hidden_size=512)
     with (
         listening(tmp_path / "models", "--grace-s", 0.5) as (process, target, _),

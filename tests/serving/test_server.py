@@ -30,7 +30,7 @@ LONG = "the cat " * 15  # 32 tokens
 
 @pytest.fixture
 def slow(slow_models, monkeypatch):
-    """A server with one worker that computes one text at a time; its queue takes what it believes to be 520 tokens."""
+    """Server with one worker and batches of one text, whose queue holds an estimated 520 tokens."""
     monkeypatch.setattr("serving.core.latency_model._full_batch_seconds_per_token", lambda line, model: 0.01)
     with serve(slow_models, workers=1, max_batch_tokens=32, max_queue_s=5.2) as running:
         yield running
@@ -54,16 +54,16 @@ def test_health(server, service):
 
 
 def test_health_while_starting(all_tasks):
-    """Before the models are loaded, health says NOT_SERVING."""
+    """Before the models are loaded, the health status is NOT_SERVING."""
     with serve(all_tasks[0], load=False) as running:
         assert health(running, "") == health(running, SERVICE) == "NOT_SERVING"
 
 
 def test_health_while_busy(server):
-    """Health answers meanwhile, again and again, while a large request is being encoded and decoded."""
+    """Health checks are answered while a large request is encoded and decoded."""
 
     def longest_wait(texts):
-        """As a share of the request's time."""
+        """Return the longest wait as a fraction of the request's time."""
         begun, slowest_s = time.perf_counter(), 0.0
         call = embed(server, *texts)
         while not call.done():
@@ -77,7 +77,7 @@ def test_health_while_busy(server):
 
 
 def test_reflection(server):
-    """Reflection lists the service, and knows its file."""
+    """Reflection lists the service and knows its file."""
     stub = reflection_pb2_grpc.ServerReflectionStub(server.channel)
     requests = [
         reflection_pb2.ServerReflectionRequest(list_services=""),
@@ -90,14 +90,14 @@ def test_reflection(server):
 
 
 def busy(server, num_texts):
-    """A call that is being computed, most of it waiting in the queue."""
+    """Call that is being computed; most of it waits in the queue."""
     call = embed(server, *[LONG] * num_texts)
     server.wait_for("bertline_queue_tokens", 1)
     return call
 
 
 def test_calls_of_a_connection(server):
-    """What a connection may have under way at one time is bounded."""
+    """The number of concurrent calls of a connection is limited."""
     with http2.Connection(server.target) as connection:
         settings = next(payload for kind, payload in connection.frames() if kind == http2.SETTINGS)
     told = dict(struct.iter_unpack(">HI", settings))
@@ -106,7 +106,7 @@ def test_calls_of_a_connection(server):
 
 
 def test_full_queue(slow):
-    """What finds no room is RESOURCE_EXHAUSTED at once; what waits is answered."""
+    """A request that does not fit is RESOURCE_EXHAUSTED at once; waiting requests are answered."""
     call = busy(slow, 16)
     refused = embed(slow, *[LONG] * 10)
 
@@ -120,7 +120,7 @@ def test_full_queue(slow):
 
 
 def test_request_larger_than_the_queue(slow):
-    """What would not fit even an empty queue is RESOURCE_EXHAUSTED, and the message says what to do."""
+    """A request that does not fit an empty queue is RESOURCE_EXHAUSTED, and the message says what to do."""
     for texts in ([LONG] * 17, ["cat"] * 200):  # the second one is known to be too large before it is encoded
         refused = embed(slow, *texts)
 
@@ -131,9 +131,9 @@ def test_request_larger_than_the_queue(slow):
     assert slow.total("bertline_encode_seconds_count") == 1
 
 
-def test_what_a_model_does_not_read_does_not_count(slow):
-    """After short texts, long ones that are cut, token ids and texts of which only the tokens are asked are judged by
-    what there is to compute."""
+def test_only_computed_tokens_count(slow):
+    """After short texts, truncated long texts, token ids and Tokenize requests are admitted by the tokens to
+    compute."""
     for _ in range(50):
         embed(slow, "cat dog").result(10)
 
@@ -149,8 +149,8 @@ def test_what_a_model_does_not_read_does_not_count(slow):
     assert embed_cut(17).code() is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
-def test_few_letters_tell_nothing_of_prose(slow):
-    """After a request of them, one that has room is answered, and one that has none refused."""
+def test_tiny_requests_do_not_change_admission(slow):
+    """After requests of a few letters, prose that fits is admitted, and prose that does not is refused."""
     embed(slow, "a").result(10)
 
     assert sum(embed(slow, *["the cat"] * 120).result(20).num_tokens) == 480
@@ -159,7 +159,7 @@ def test_few_letters_tell_nothing_of_prose(slow):
 
 @contextmanager
 def busy_threads(server):
-    """All threads that turn texts into tokens have other things to do."""
+    """Keep all tokenising threads busy."""
     release = threading.Event()
     for _ in range(NUM_THREADS):
         waiting = server.server._service.codec_pool.run(None, SMALL_BYTES + 1, release.wait)
@@ -171,7 +171,7 @@ def busy_threads(server):
 
 
 def hold(monkeypatch, owner, name):
-    """Let a method wait; returns what tells that it was called, and what lets it go on."""
+    """Make a method wait; return an event for its call and one that releases it."""
     called, release, method = threading.Event(), threading.Event(), getattr(owner, name)
 
     def held(*arguments, **options):
@@ -183,16 +183,16 @@ def hold(monkeypatch, owner, name):
     return called, release
 
 
-def test_a_refusal_waits_for_no_tokenizing(slow):
-    """What is too much is refused while all threads that turn texts into tokens are busy with other requests."""
+def test_refusals_do_not_wait_for_tokenisation(slow):
+    """Requests that are too large are refused while all tokenising threads are busy."""
     with busy_threads(slow):
         refused = embed(slow, *["cat"] * SMALL_BYTES).exception(5)
 
     assert refused.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
-def test_what_is_refused_after_all_is_not_tokenized(slow, monkeypatch):
-    """Where others have filled the queue since a request was admitted, its texts need not become tokens any more."""
+def test_requests_refused_late_are_not_tokenised(slow, monkeypatch):
+    """If others have filled the queue since a request was admitted, its texts are not tokenised."""
     embed(slow, LONG).result(10)  # how many tokens a byte gives
     _, compute = hold(monkeypatch, Model, "compute")
     with busy_threads(slow):
@@ -214,7 +214,7 @@ def tokenize(server, **options):
 
 
 def test_no_other_call_waits_for_tokenize(slow, monkeypatch):
-    """It has a thread of its own, and waits for no other call's either."""
+    """Tokenize has a thread of its own, and waits for no other call."""
     with busy_threads(slow):
         assert list(tokenize(slow).result(10).num_tokens) == [4]
     called, release = hold(monkeypatch, tokenize_module, "tokenize")
@@ -226,8 +226,8 @@ def test_no_other_call_waits_for_tokenize(slow, monkeypatch):
     assert [list(call.result(10).num_tokens) for call in waiting] == [[4]] * len(waiting)
 
 
-def test_tokenize_is_refused_where_too_much_waits(slow_models, monkeypatch):
-    """As with a full queue, saying when to try again; what waits is answered, and what comes then."""
+def test_tokenize_is_refused_if_too_much_waits(slow_models, monkeypatch):
+    """It is refused with a retry time like other calls; waiting and later calls are answered."""
     monkeypatch.setattr("serving.core.service.TOKENIZE_BYTES", 2 * SEQUENCE_BYTES)
     with serve(slow_models) as running:
         called, release = hold(monkeypatch, tokenize_module, "tokenize")
@@ -247,7 +247,7 @@ def test_tokenize_is_refused_where_too_much_waits(slow_models, monkeypatch):
 
 
 def test_cancelled_call(slow):
-    """A cancelled call frees its place in the queue, and the calls around it are answered."""
+    """A cancelled call leaves the queue, and its neighbours are answered."""
     first = busy(slow, 4)
     cancelled = embed(slow, *[LONG] * 10)  # more than the first, which therefore goes before it
     slow.wait_for("bertline_encode_seconds_count", 2)
@@ -262,8 +262,8 @@ def test_cancelled_call(slow):
     assert slow.total("bertline_tokens_total") == 5 * 32
 
 
-def test_cancelled_while_texts_become_tokens(slow, monkeypatch):
-    """What becomes of them is dropped: nothing waits, and nothing is computed."""
+def test_cancelled_during_tokenisation(slow, monkeypatch):
+    """Nothing waits in the queue and nothing is computed."""
     computing, compute = hold(monkeypatch, Model, "compute")
     first = embed(slow, LONG)
     assert computing.wait(10)
@@ -282,7 +282,7 @@ def test_cancelled_while_texts_become_tokens(slow, monkeypatch):
 
 
 def test_deadline_that_cannot_be_met(slow):
-    """It is DEADLINE_EXCEEDED at once, with the time after which to try again, and nothing is computed."""
+    """It is DEADLINE_EXCEEDED at once with a retry time, and nothing is computed."""
     call = embed(slow, *[LONG] * 8, timeout=2)
 
     assert call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
@@ -294,7 +294,7 @@ def test_deadline_that_cannot_be_met(slow):
 
 @pytest.fixture
 def patient(slow, monkeypatch):
-    """A server that refuses nothing, and a client that is connected; between them may lie some time."""
+    """Server that refuses nothing, and a client that is connected, perhaps with a delay between them."""
     monkeypatch.setattr("serving.core.latency_model._full_batch_seconds_per_token", lambda line, model: 1e-9)
     monkeypatch.setattr("serving.grpc_api.steps.ROUNDING_S", 0.3)
     grpc.channel_ready_future(slow.channel).result(60)
@@ -302,7 +302,7 @@ def patient(slow, monkeypatch):
 
 
 def test_deadline(patient):
-    """A call whose deadline passes is DEADLINE_EXCEEDED, and what still waits for it is not computed."""
+    """A call whose deadline passes is DEADLINE_EXCEEDED, and its waiting sequences are not computed."""
     slow = patient
     call = embed(slow, *[LONG] * 40, timeout=0.5)
 
@@ -314,7 +314,7 @@ def test_deadline(patient):
 
 @pytest.mark.parametrize("timeout", [1.0, 1.5])
 def test_deadlines_of_seconds_are_no_cancellations(patient, monkeypatch, timeout):
-    """gRPC tells the server a later time than the client goes by."""
+    """gRPC sends the server a later deadline than the client's own."""
     slow = patient
     compute = Model.compute
     monkeypatch.setattr(Model, "compute", lambda *arguments: time.sleep(0.1) or compute(*arguments))
@@ -336,14 +336,14 @@ def test_deadlines_of_seconds_are_no_cancellations(patient, monkeypatch, timeout
     ],
 )
 def test_whose_deadline_it_was(given_s, remaining_s, expired):
-    """That of the server is later by a hundredth, and by what it takes to hear of it."""
+    """The server's deadline is later by a hundredth and by the transmission time."""
     code = code_of_cancellation(given_s, remaining_s)
 
     assert code is (grpc.StatusCode.DEADLINE_EXCEEDED if expired else grpc.StatusCode.CANCELLED)
 
 
 def test_drain(slow):
-    """While draining, health says NOT_SERVING, calls in flight finish, new ones are UNAVAILABLE."""
+    """While draining, the health status is NOT_SERVING, running calls finish and new ones are UNAVAILABLE."""
     watch = health_pb2_grpc.HealthStub(slow.channel).Watch(health_pb2.HealthCheckRequest(service=SERVICE))
     states = [next(watch).status]
     call = busy(slow, 8)
@@ -357,7 +357,7 @@ def test_drain(slow):
 
 
 def test_drain_loses_nothing(all_tasks):
-    """Of many calls around a drain, each is either answered or UNAVAILABLE."""
+    """Of many calls around a drain, each is answered or UNAVAILABLE."""
     with serve(all_tasks[0]) as running:
         calls = [embed(running, "the cat") for _ in range(200)]
         calls[20].result(10)
@@ -370,7 +370,7 @@ def test_drain_loses_nothing(all_tasks):
 
 
 def test_drain_runs_out_of_grace(slow):
-    """What has not finished when the grace is over is cancelled."""
+    """Calls that have not finished by the end of the grace period are cancelled."""
     call = busy(slow, 8)
     slow.stop(0.05).result(10)
 
@@ -378,7 +378,7 @@ def test_drain_runs_out_of_grace(slow):
 
 
 def test_a_run_that_hangs_is_aborted(slow_models, monkeypatch):
-    """Its calls are INTERNAL, health is NOT_SERVING while it lasts, and later calls are answered."""
+    """Its calls are INTERNAL, the health status is NOT_SERVING until it ends, and later calls are answered."""
     aborted = queue.Queue()
     abort = SessionRun.abort
     monkeypatch.setattr(SessionRun, "abort", lambda run: aborted.put(run))  # so that it lasts until its health was seen

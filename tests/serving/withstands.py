@@ -37,7 +37,7 @@ SETTLE_S = 30.0
 
 @dataclass(frozen=True)
 class Attack:
-    """What an attacker does for some seconds, in a process of its own."""
+    """Attack for some seconds, in a process of its own."""
 
     name: str
     what: str
@@ -50,7 +50,7 @@ class Attack:
 
 
 def _calls(target: str, path: str, message: bytes, count: int, seconds: float, *, connections: int = 1) -> None:
-    """Make so many calls at the same time, over and over."""
+    """Make `count` concurrent calls, again and again."""
     ends_s = time.monotonic() + seconds
     options = [
         ("grpc.use_local_subchannel_pool", 1),
@@ -89,12 +89,12 @@ def full_stops(target: str, seconds: float) -> None:
 
 
 def empty_inputs(target: str, seconds: float) -> None:
-    """Eight callers with two million tensors of nothing."""
+    """Eight callers with two million empty tensors."""
     _calls(target, INFER, b"\x0a\x05embed" + b"\x2a\x00" * 2_000_000, 8, seconds)
 
 
 def empty_words(target: str, seconds: float) -> None:
-    """Four callers with two million words of nothing."""
+    """Four callers with two million empty words."""
     message = pb.TagRequest(inputs=[pb.TagInput(words=[""] * 2_000_000)], model=pb.ModelRef(name="tag"))
     _calls(target, TAG, message.SerializeToString(), 4, seconds)
 
@@ -113,7 +113,7 @@ def long_tensors(target: str, seconds: float) -> None:
 
 
 def watches(target: str, seconds: float) -> None:
-    """Watches of health whose service has a name of 500 kB."""
+    """Health watches of services with names of 500 kB."""
     name = b"\x0a" + _varint(500_000) + b"a" * 500_000
     with Http2(target) as connection:
         ends_s = time.monotonic() + seconds
@@ -136,7 +136,7 @@ def _varint(value: int) -> bytes:
 
 
 def readers_of_nothing(target: str, seconds: float) -> None:
-    """Twelve connections that ask for 8 MB with 24 kB, and read nothing."""
+    """Twelve connections that request 8 MB with 24 kB and do not read."""
     message = pb.EmbedRequest(texts=["a"] * 8000, model=pb.ModelRef(name="embed")).SerializeToString()
     _together(12, lambda: read_nothing(target, EMBED, message, 20, seconds=seconds))
 
@@ -150,7 +150,7 @@ def _together(count: int, function: Callable[[], object]) -> None:
 
 
 def resets(target: str, seconds: float) -> None:
-    """Calls that are cancelled as soon as they begin, from new connections where the old one is closed."""
+    """Calls that are cancelled as soon as they start, from new connections if the old one is closed."""
     ends_s = time.monotonic() + seconds
     while (left_s := ends_s - time.monotonic()) > 0:
         try:
@@ -160,12 +160,12 @@ def resets(target: str, seconds: float) -> None:
 
 
 def failing_calls(target: str, seconds: float) -> None:
-    """Calls that fail, each a line of the log."""
+    """Calls that fail, one log line each."""
     _calls(target, EMBED, b"\xff" * 20, 8, seconds)
 
 
 def bulk(target: str, seconds: float) -> None:
-    """As many bulk callers as a busy afternoon has."""
+    """As many bulk callers as on a busy afternoon."""
     _calls(
         target,
         EMBED,
@@ -177,7 +177,7 @@ def bulk(target: str, seconds: float) -> None:
 
 
 def slow_metrics(target: str, seconds: float) -> None:
-    """Connections that say nothing, to the port of calls."""
+    """Silent connections to the gRPC port."""
     say_nothing(target, 400, seconds)
 
 
@@ -229,14 +229,14 @@ ATTACKS = [
 
 @dataclass
 class Noticed:
-    """What the bystander noticed."""
+    """Latencies and statuses that the bystander measured."""
 
     codes: Counter[str] = field(default_factory=Counter)
     seconds: list[float] = field(default_factory=list)
 
 
 def _stand_by(connection: Connection, target: str) -> None:
-    """Send a short query each 0.1 s until told to end."""
+    """Send a short query each 0.1 s until stopped."""
     found = Noticed()
     with grpc.insecure_channel(target, options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
         stub = EncoderStub(channel)
@@ -256,7 +256,7 @@ def _stand_by(connection: Connection, target: str) -> None:
 
 
 def attack_for(connection: Connection, name: str, target: str, seconds: float) -> None:
-    """Run an attack in a process of its own, and say when it is over."""
+    """Run an attack in this process, report its end, and wait for the reply."""
     next(item for item in ATTACKS if item.name == name).run(target, seconds)
     connection.send("done")
     connection.recv()

@@ -1,4 +1,4 @@
-"""Whatever is wrong with one model is that model's: it is `failed` with a line, and the others are served."""
+"""A broken model affects only itself: it is `failed` with an error in one line, and the others are served."""
 
 import json
 import os
@@ -19,7 +19,7 @@ from tests.serving.reliability import vectors, wait_until
 
 
 def sign(directory):
-    """Let the manifest of a model that was changed have the right digests."""
+    """Update the digests in the manifest of a changed model."""
     names = [name for name in (MODEL_FILE, DATA_FILE, TOKENIZER_FILE) if (directory / name).is_file()]
     edit_manifest(directory, files={name: sha256(directory / name) for name in names})
 
@@ -80,7 +80,7 @@ BROKEN = {
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_broken(tmp_path, name):
-    """At the start, and while others are served; mended, it is served as well."""
+    """At start and while others are served; once corrected, it is served, too."""
     write_model(tmp_path)
     write_model(tmp_path, "broken")
     damage, message = BROKEN[name]
@@ -100,7 +100,7 @@ def test_broken(tmp_path, name):
 
 
 def move_weights(directory, *, signed=True, location=DATA_FILE):
-    """As export does with large graphs."""
+    """Move the weights beside the graph, as export does for large graphs."""
     proto = onnx.load(directory / MODEL_FILE)
     place = directory / location
     if place.exists():
@@ -111,7 +111,7 @@ def move_weights(directory, *, signed=True, location=DATA_FILE):
 
 
 def overwrite(path):
-    """In place, with the size and the time that it had."""
+    """Overwrite a file in place, with its size and time."""
     status, size = path.stat(), path.stat().st_size
     with path.open("r+b") as file:
         file.write(bytes(size))
@@ -119,7 +119,7 @@ def overwrite(path):
 
 
 def test_weights_beside_the_graph(tmp_path):
-    """They are served as evaluated, also after somebody wrote to their file, which makes the version stale."""
+    """They are served as evaluated even after a write to their file, which makes the version stale."""
     reference = write_model(tmp_path, "tiny", hidden_size=64)
     move_weights(tmp_path / "tiny" / "1")
     expected = np.stack(reference.predict(["cat"]))
@@ -137,7 +137,7 @@ def test_weights_beside_the_graph(tmp_path):
 
 @pytest.mark.parametrize("location", [DATA_FILE, "weights.bin"])
 def test_weights_without_a_digest(tmp_path, location):
-    """Are not served."""
+    """They are not served."""
     write_model(tmp_path)
     write_model(tmp_path, "other")
     move_weights(tmp_path / "other" / "1", signed=False, location=location)
@@ -150,12 +150,12 @@ def test_weights_without_a_digest(tmp_path, location):
 
 
 class PanicException(BaseException):
-    """No module exports that of Rust."""
+    """Stand-in for the exception of a Rust panic, which no module exports."""
 
 
 @pytest.mark.parametrize("error", [MemoryError(), PanicException("a panic"), RecursionError(), SystemExit(3)])
-def test_unforeseen_failures(tmp_path, monkeypatch, caplog, error):
-    """Errors of all kinds, those without a message and those that are no `Exception` included."""
+def test_unexpected_errors(tmp_path, monkeypatch, caplog, error):
+    """All kinds of errors, also without a message or derived from BaseException."""
     write_model(tmp_path)
 
     def failing(path, *, loaded, **options):

@@ -1,4 +1,4 @@
-"""Storage that does not answer, or holds what is no file, stalls what lies on it alone."""
+"""Storage that does not answer, or holds special files, affects only its own models."""
 
 import os
 import shutil
@@ -22,7 +22,7 @@ from tests.serving.reliability import wait_until
 
 
 class Storage:
-    """The path `hung` does not answer, as on a mount whose server is gone."""
+    """Storage whose path `hung` does not answer, like a mount whose server is gone."""
 
     def __init__(self, monkeypatch):
         self.hung = None
@@ -65,9 +65,9 @@ AGE = "bertline_repository_look_age_seconds"
 
 
 @pytest.mark.parametrize("place", ["other", "other/1", "tiny", "tiny/2", ""])
-def test_looks_go_on(tmp_path, storage, caplog, place):
-    """While a folder hangs, what was loaded serves, and what comes elsewhere is loaded; the log says once what hangs,
-    the metric for how long, and no threads pile up. When it answers, all is as it should be."""
+def test_scans_go_on(tmp_path, storage, caplog, place):
+    """While a folder hangs, loaded models serve and models elsewhere are loaded; the log reports the folder once, a
+    metric how long, and threads do not pile up. When it answers, everything is as usual."""
     write_model(tmp_path)
     with watching(tmp_path) as server:
         assert server.total(AGE) < 1
@@ -94,7 +94,7 @@ def test_looks_go_on(tmp_path, storage, caplog, place):
 
 
 def test_a_load_that_hangs(tmp_path, storage, caplog):
-    """It keeps neither others from being loaded nor the version that it replaces from serving; it ends when it can."""
+    """It delays neither other loads nor the version that it replaces; it ends when it can."""
     write_model(tmp_path)
     with watching(tmp_path) as server:
         write_model(tmp_path / "staging", "tiny", "2")
@@ -115,7 +115,7 @@ def test_a_load_that_hangs(tmp_path, storage, caplog):
 
 
 def test_a_load_that_fails_late(tmp_path, storage, caplog):
-    """What is wrong with it is told as of any other."""
+    """Its error is reported like any other."""
     write_model(tmp_path)
     with watching(tmp_path, poll_s=0) as server:
         write_model(tmp_path, "tiny", "2")
@@ -133,7 +133,7 @@ def test_a_load_that_fails_late(tmp_path, storage, caplog):
 
 @pytest.mark.parametrize("part", ["", MODEL_FILE])
 def test_start(tmp_path, storage, part):
-    """A server starts beside what hangs, and serves it later."""
+    """A server starts beside hanging storage, and serves its models later."""
     write_model(tmp_path)
     write_model(tmp_path, "other")
     storage.hung = tmp_path / "other" / "1" / part
@@ -145,7 +145,7 @@ def test_start(tmp_path, storage, part):
 
 
 def test_start_with_nothing_else(tmp_path, storage):
-    """Storage that hangs is told, as that; a load that takes long is waited for."""
+    """Hanging storage is reported as such; a slow load is waited for."""
     write_model(tmp_path)
     storage.hung = tmp_path / "tiny" / "1"
     with pytest.raises(TimeoutError, match=r"no model can be loaded: `.*/tiny/1` does not answer"), serve(tmp_path):
@@ -158,8 +158,8 @@ def test_start_with_nothing_else(tmp_path, storage):
 
 @pytest.mark.parametrize("name", [MANIFEST_FILE, MODEL_FILE, DATA_FILE, TOKENIZER_FILE, ""])
 @pytest.mark.parametrize("kind", ["pipe", "device"])
-def test_what_is_no_file(tmp_path, name, kind):
-    """A pipe or a device is never waited for; the version is refused, and others are served."""
+def test_special_files(tmp_path, name, kind):
+    """A pipe or a device is never waited for; its version is refused, and others are served."""
     write_model(tmp_path)
     write_model(tmp_path, "odd")
     place = tmp_path / "odd" / "1" / name
@@ -183,7 +183,7 @@ def test_what_is_no_file(tmp_path, name, kind):
 
 
 def test_a_model_that_is_a_pipe(tmp_path):
-    """It is none."""
+    """A pipe in the place of a model is ignored."""
     write_model(tmp_path)
     os.mkfifo(tmp_path / "other")
     with serve(tmp_path) as server:
@@ -191,7 +191,7 @@ def test_a_model_that_is_a_pipe(tmp_path):
 
 
 def test_the_watcher_survives(tmp_path, monkeypatch, caplog):
-    """Even what nobody foresaw; it is logged, and the next look finds what there is."""
+    """Unexpected errors are logged, and the next scan finds the models."""
     write_model(tmp_path)
     refresh, failures = Repository.refresh, [MemoryError(), type("PanicException", (BaseException,), {})("broken")]
 
@@ -228,7 +228,7 @@ sys.exit(main(sys.argv[1:]))
 
 @pytest.mark.parametrize("hung", ["tiny/2", "tiny/2/model.onnx", "models", "tiny/1/model.onnx"])
 def test_exit(tmp_path, hung):
-    """SIGTERM ends a process whose storage hangs, within its grace; SIGHUP does not kill it."""
+    """SIGTERM ends a process with hanging storage within its grace period; SIGHUP does not kill it."""
     write_model(tmp_path / "models")
     command = [sys.executable, "-c", HANGING, tmp_path / "models", "--port", "0", "--metrics-port", "0"]
     command += ["--grace-s", "2", "--poll-s", "0"]
@@ -256,7 +256,7 @@ def test_exit(tmp_path, hung):
 
 @pytest.mark.parametrize("hung", ["models", "tiny/1"])
 def test_start_fails(tmp_path, hung):
-    """A server without any model, since their storage hangs, ends so that another try is made."""
+    """A server whose only model is on hanging storage exits with 1, so that it is started again."""
     write_model(tmp_path / "models")
     command = [sys.executable, "-c", HANGING, tmp_path / "models", "--port", "0", "--metrics-port", "0"]
     environment = os.environ | {"HUNG": hung, "IDLE_S": "0.3"}

@@ -31,7 +31,7 @@ LONG = "the cat " * 15
 
 @pytest.fixture
 def put(tmp_path):
-    """Writes a model elsewhere and renames it into the directory of models, as export does."""
+    """Function that writes a model elsewhere and renames it into the directory of models, as export does."""
 
     def put(name="tiny", version="1", *, broken=False, **options):
         staging, place = tmp_path / "staging", tmp_path / "models" / name / version
@@ -55,7 +55,7 @@ def models_dir(tmp_path):
 
 @contextmanager
 def watching(models_dir, **settings):
-    """A server that looks every 20 ms."""
+    """Server that polls every 20 ms."""
     with serve(models_dir, **{"poll_s": 0.02} | settings) as running:
         yield running
 
@@ -65,7 +65,7 @@ def embed(server, texts=TEXTS, **model):
 
 
 def versions(server):
-    """ListModels: state and error by name/version."""
+    """Return states and errors of ListModels by `name/version`."""
     reply = server.stub.ListModels(pb.ListModelsRequest())
     return {
         f"{info.model.name}/{info.model.version}": (pb.ModelState.Name(info.state)[12:], info.error)
@@ -92,7 +92,7 @@ def wait_until(condition):
 
 @contextmanager
 def clients(server, num_threads=4):
-    """Clients that call all the time; yields their replies, in the order in which they came."""
+    """Run clients that call without pause; yield their replies in the order of arrival."""
     replies, errors, stopping = [], [], threading.Event()
 
     def call():
@@ -115,7 +115,7 @@ def clients(server, num_threads=4):
 
 
 def some_more(replies, count=20):
-    """Wait for replies to come."""
+    """Wait for more replies."""
     target = len(replies) + count
     wait_until(lambda: len(replies) >= target)
 
@@ -129,7 +129,7 @@ def is_of(reply, expected):
 
 
 def test_new_version_under_load(put, models_dir):
-    """While version 2 comes and version 1 goes, every call is answered, wholly by the version that the reply names."""
+    """While version 2 replaces version 1, each call is answered wholly by the version that its reply names."""
     expected = {"1": np.stack(put(seed=1).predict(TEXTS))}
     with watching(models_dir) as server, clients(server) as replies:
         some_more(replies)
@@ -144,7 +144,7 @@ def test_new_version_under_load(put, models_dir):
 
 
 def test_replaced_under_load(put, models_dir):
-    """A version that is replaced in place, over and over, answers each call wholly with one of its contents."""
+    """A version that is replaced in place again and again answers each call wholly with one of its contents."""
     contents = [np.stack(put(seed=0).predict(TEXTS))]
     with watching(models_dir) as server, clients(server) as replies:
         for seed in range(1, 4):
@@ -157,7 +157,7 @@ def test_replaced_under_load(put, models_dir):
 
 
 def test_another_task_in_its_place(put, models_dir):
-    """A version may come back as another task."""
+    """A version may be replaced by a model of another task."""
     put()
     with watching(models_dir) as server:
         put(task="classification")
@@ -168,7 +168,7 @@ def test_another_task_in_its_place(put, models_dir):
 
 
 def test_unloaded_under_load(put, models_dir):
-    """A call that waits for a model whose directory goes is answered by it; later ones are NOT_FOUND."""
+    """A call that waits for a model whose directory is removed is answered; later calls are NOT_FOUND."""
     put("keeper")
     put("slow", hidden_size=512, passes=200)
     with watching(models_dir, workers=1, max_batch_tokens=32, max_queue_s=1000) as server:
@@ -187,7 +187,7 @@ def test_unloaded_under_load(put, models_dir):
 
 
 def test_memory(put, models_dir):
-    """The session of a model that was swapped is freed, and with it the last of its states."""
+    """The session of a replaced model is freed, and its last state disappears."""
     put()
     put("other")
     with watching(models_dir) as server:
@@ -203,8 +203,8 @@ def test_memory(put, models_dir):
 
 
 def test_bad_version(put, models_dir, caplog):
-    """A new version that cannot be loaded leaves the others serving, and is told of once: log, ListModels, metrics,
-    health; mended, it serves."""
+    """A new version that cannot be loaded leaves the others serving and is reported once: in the log, ListModels,
+    metrics and health. Once corrected, it serves."""
     put()
     with watching(models_dir) as server:
         put(version="2", broken=True)
@@ -234,8 +234,8 @@ def test_bad_version(put, models_dir, caplog):
 
 
 @pytest.mark.parametrize("asked", [{}, {"name": "mended"}, {"name": "mended", "version": "1"}])
-def test_mended_in_its_place(put, models_dir, monkeypatch, asked):
-    """While what was put in the place of a version that failed is loaded, it may be asked for again."""
+def test_corrected_version_is_loading(put, models_dir, monkeypatch, asked):
+    """While the correction of a failed version is loaded, calls for it are UNAVAILABLE."""
     put("tiny", task="regression")
     put("mended", broken=True)
     entered, gate = threading.Event(), threading.Event()
@@ -260,15 +260,15 @@ def test_mended_in_its_place(put, models_dir, monkeypatch, asked):
         embed(server, **asked)
 
 
-def look(server):
-    """Let a server look at its directory once, as it does from time to time."""
+def scan(server):
+    """Make a server scan its directory once, as polling does."""
     refresh = server.server._repository.refresh(patient=True)
     asyncio.run_coroutine_threadsafe(refresh, server.loop).result(60)
 
 
 @pytest.mark.parametrize("breakage", ["graph", "manifest", "task", "name"])
-def test_replaced_by_what_is_bad(put, models_dir, breakage):
-    """What cannot be loaded in the place of a version leaves the version serving as it was, STALE."""
+def test_replaced_by_a_broken_version(put, models_dir, breakage):
+    """If its replacement cannot be loaded, a version serves on and is STALE."""
     reference = put()
     directory = models_dir / "tiny" / "1"
     with watching(models_dir) as server:
@@ -289,7 +289,7 @@ def test_replaced_by_what_is_bad(put, models_dir, breakage):
 
 @pytest.mark.parametrize("manifest_last", [False, True])
 def test_written_in_place(put, models_dir, tmp_path, caplog, manifest_last):
-    """A directory that is copied file by file is loaded once it is whole, without complaint on the way."""
+    """A directory that is copied file by file is loaded when it is complete, without errors before."""
     put()
     write_model(tmp_path / "staging", version="2")
     with watching(models_dir, poll_s=0) as server:
@@ -300,8 +300,8 @@ def test_written_in_place(put, models_dir, tmp_path, caplog, manifest_last):
             with open(target / item.name, "wb", buffering=0) as file:
                 for start in range(0, len(content), 1 + len(content) // 4):
                     file.write(content[start : start + 1 + len(content) // 4])
-                    look(server)
-        look(server)
+                    scan(server)
+        scan(server)
 
         assert states(server)["tiny/2"] == "READY"
 
@@ -309,13 +309,13 @@ def test_written_in_place(put, models_dir, tmp_path, caplog, manifest_last):
 
 
 def test_same_content(put, models_dir):
-    """What only looks new is checked, and neither loaded again nor counted."""
+    """A version that only looks new is checked, but neither loaded again nor counted."""
     put()
     with watching(models_dir, poll_s=0) as server:
         model = next(iter(server.server._repository.models))
         seconds = server.total("bertline_model_load_seconds")
         os.utime(models_dir / "tiny" / "1" / MODEL_FILE)
-        look(server)
+        scan(server)
 
         assert next(iter(server.server._repository.models)) is model
         assert server.total("bertline_model_loads_total", result="loaded") == 1
@@ -323,8 +323,7 @@ def test_same_content(put, models_dir):
 
 
 def test_nothing_new(put, models_dir, monkeypatch):
-    """A look that finds nothing new puts the models together once, however many there are. (Servers of other tests look
-    at theirs meanwhile.)"""
+    """A scan without changes builds one snapshot of all models."""
     names = {"tiny", "other", "third"}
     for name in names:
         put(name)
@@ -333,13 +332,13 @@ def test_nothing_new(put, models_dir, monkeypatch):
         monkeypatch.setattr(
             "serving.core.repository.Models", lambda versions: made.append(versions) or Models(versions)
         )
-        look(server)
+        scan(server)
 
     assert len([versions for versions in made if {item.name for item in versions} == names]) == 1
 
 
 def test_odd_manifest(put, models_dir):
-    """A manifest that JSON or UTF-8 cannot repeat fails its own version; the others are listed."""
+    """A manifest that cannot be written as JSON or UTF-8 fails its own version; the others are listed."""
     put()
     odd = {"nan": {"scores": {"pearson": float("nan")}}, "half": {"outputs": ["\ud800"]}, "key": {"\ud800": 1}}
     for name, changes in odd.items():
@@ -350,8 +349,8 @@ def test_odd_manifest(put, models_dir):
 
 
 def test_unreadable_folder(put, models_dir, tmp_path, caplog):
-    """A folder that cannot be read leaves what was loaded from it serving, and the others coming and going; the log
-    says so once. In strict mode a server does not start with it."""
+    """If a folder cannot be read, its loaded versions keep serving and other models come and go; the log reports it
+    once. With --strict the server does not start."""
     put()
     put("other")
     with watching(models_dir, poll_s=0) as server:
@@ -360,7 +359,7 @@ def test_unreadable_folder(put, models_dir, tmp_path, caplog):
         put("third")
         shutil.rmtree(models_dir / "other")
         for _ in range(3):
-            look(server)
+            scan(server)
 
         assert states(server) == {"third/1": "READY", "tiny/1": "READY"}
         errors = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
@@ -368,7 +367,7 @@ def test_unreadable_folder(put, models_dir, tmp_path, caplog):
         assert errors[0].startswith(f"cannot read `{models_dir / 'tiny'}`: too many levels of symbolic links; ")
 
         os.unlink(models_dir / "tiny")
-        look(server)
+        scan(server)
         assert states(server) == {"third/1": "READY"}
 
     os.symlink("tiny", models_dir / "tiny")
@@ -384,8 +383,8 @@ def test_unreadable_folder(put, models_dir, tmp_path, caplog):
         pass
 
 
-def test_asked_to_look(put, models_dir):
-    """Asked to look, a server that does not poll tries again what could not be loaded, too."""
+def test_requested_scan(put, models_dir):
+    """A requested scan, without polling, also loads failed versions again."""
     put()
     put("other", broken=True)
     with watching(models_dir, poll_s=0) as server:
@@ -397,7 +396,7 @@ def test_asked_to_look(put, models_dir):
 
 
 def fail_to_load(monkeypatch, errors):
-    """Make loads fail with these errors, one after the other; returns references to what they held meanwhile."""
+    """Make loads fail with these errors, one after another; return weak references to what they held."""
     load, held = Repository._load_unchanged, []
 
     class Weights:
@@ -415,7 +414,8 @@ def fail_to_load(monkeypatch, errors):
 
 
 def test_storage_that_fails_for_a_while(put, models_dir, monkeypatch, caplog):
-    """A version there is loaded once it can be read, without any change in it. The log tells of an error once."""
+    """A version whose files could not be read is loaded when they can, without any change in them. The log reports an
+    error once."""
     monkeypatch.setattr(repository_module, "RETRY_S", 0.05)
     put()
     with watching(models_dir) as server:
@@ -431,7 +431,7 @@ def test_storage_that_fails_for_a_while(put, models_dir, monkeypatch, caplog):
 
 
 def test_a_load_that_fails_leaves_nothing(put, models_dir, monkeypatch):
-    """Its memory is free at once, without the garbage collector."""
+    """The memory of a failed load is free at once, without the garbage collector."""
     put()
     gc.disable()
     try:
@@ -446,7 +446,7 @@ def test_a_load_that_fails_leaves_nothing(put, models_dir, monkeypatch):
 
 
 def test_all_gone(put, models_dir, tmp_path, caplog):
-    """A directory of models that vanishes, or is empty, as storage that is no longer mounted, unloads nothing."""
+    """A directory of models that vanishes or is empty, such as an unmounted one, unloads nothing."""
     put()
     with watching(models_dir) as server:
         os.rename(models_dir, tmp_path / "away")
@@ -462,7 +462,7 @@ def test_all_gone(put, models_dir, tmp_path, caplog):
 
 
 def test_max_versions(put, models_dir):
-    """Of each model the highest versions that can be loaded are kept, so many."""
+    """Only the highest versions of each model that can be loaded are kept."""
     for version in ("1", "2", "10"):
         put(version=version, broken=version == "10")
     put("other", "7")
@@ -475,7 +475,8 @@ def test_max_versions(put, models_dir):
 
 
 def test_start(put, models_dir):
-    """A server starts with what can be loaded; with nothing, or in strict mode not with all, it does not start."""
+    """A server starts with the models that can be loaded; it does not start with none, or with --strict if one
+    fails."""
     put(broken=True)
     put("other", broken=True)
     with (
@@ -496,7 +497,8 @@ def test_start(put, models_dir):
 
 
 def test_health_of_models(put, models_dir):
-    """Watchers are told when a model comes and goes; unknown ones are SERVICE_UNKNOWN, or NOT_FOUND when asked for."""
+    """Watches report when a model comes and goes; for unknown models they send SERVICE_UNKNOWN, and Check is
+    NOT_FOUND."""
     put("other")
     with watching(models_dir) as server:
         stub = health_pb2_grpc.HealthStub(server.channel)
@@ -517,7 +519,7 @@ def test_health_of_models(put, models_dir):
 
 
 def test_health_is_frozen_by_a_drain(put, models_dir):
-    """A model that is loaded while the server drains does not make it healthy again."""
+    """A model that is loaded during a drain does not make the server healthy again."""
     put(hidden_size=512, passes=200)
     with watching(models_dir, workers=1, max_batch_tokens=32, max_queue_s=1000) as server:
         call = server.stub.Embed.future(pb.EmbedRequest(texts=[LONG] * 16))

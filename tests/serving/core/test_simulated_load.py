@@ -1,4 +1,4 @@
-"""What the real scheduler gives callers who load it, by simulation: from 1 to 64 cores, without a clock that wavers."""
+"""Latencies and fractions that the real scheduler gives callers under load, simulated on 1 to 64 cores."""
 
 import pytest
 from hypothesis import example, given, settings
@@ -20,7 +20,7 @@ def bulk_work(simulation, models, callers):
 
 
 def load(simulation, models, callers, *, seconds, is_bulk=False):
-    """Bulk callers: for each the number of its model, requests in flight, rows and their length."""
+    """Draw bulk callers: the index of the model, requests in flight, and rows and length of each request."""
     for number, (model, in_flight, rows, length) in enumerate(callers):
         simulation.bulk(f"bulk {number}", models[model], [length] * rows, in_flight=in_flight, is_bulk=is_bulk)
 
@@ -47,7 +47,7 @@ LOADS = {
 @example(cores=1, callers=[(0, 1, 1, 100), (0, 1, 1, 100), (0, 1, 21, 100)], is_bulk=False, timeout_s=None)
 @example(cores=1, callers=[(0, 1, 18, 130), (1, 1, 13, 107), (1, 8, 9, 171)], is_bulk=False, timeout_s=0.05)
 def test_short_queries_beside_bulk(cores, callers, is_bulk, timeout_s):
-    """Each is answered, after ten times its own work and a running batch at most, and bulk keeps its rate."""
+    """Each is answered within ten times its own work plus a running batch, and bulk keeps its rate."""
     check_short_queries(cores, callers, is_bulk, timeout_s)
 
 
@@ -55,7 +55,7 @@ def test_short_queries_beside_bulk(cores, callers, is_bulk, timeout_s):
 @settings(max_examples=100, deadline=None)
 @given(**LOADS)
 def test_short_queries_beside_bulk_at_length(cores, callers, is_bulk, timeout_s):
-    """The same, for more mixes."""
+    """The same for more mixes."""
     check_short_queries(cores, callers, is_bulk, timeout_s)
 
 
@@ -84,7 +84,7 @@ def check_short_queries(cores, callers, is_bulk, timeout_s):
     [(2, 32, 4), *(pytest.param(*case, marks=pytest.mark.slow) for case in [(2, 256, 1), (16, 32, 1), (16, 256, 4)])],
 )
 def test_many_raw_callers(cores, num_callers, in_flight):
-    """More bulk callers than the queue has room for: none starves, and short queries are answered in time."""
+    """With more bulk callers than the queue has room for, none starves, and short queries are answered in time."""
     simulation, model = Simulation(cores, max_queue_s=2.0), SimulatedModel()
     load(simulation, [model], [(0, in_flight, 16, 250)] * num_callers, seconds=20)
     simulation.stream("query", model, SHORT, period_s=0.1, until_s=19.9, timeout_s=0.05)
@@ -100,7 +100,7 @@ def test_many_raw_callers(cores, num_callers, in_flight):
 
 
 def test_a_flood_of_short_queries():
-    """It keeps neither another caller's short query waiting nor bulk from its share."""
+    """It delays neither the short queries of another caller nor the bulk's fraction."""
     simulation, model = Simulation(2), SimulatedModel()
     for number in range(4):
         simulation.bulk(f"bulk {number}", model, [250] * 64, in_flight=2)
@@ -115,7 +115,7 @@ def test_a_flood_of_short_queries():
 
 
 def test_long_windows_beside_short_rows_of_the_same_caller():
-    """One caller's long document is not shut out by its own short texts."""
+    """A caller's own short texts do not block its long document."""
     simulation, model = Simulation(2), SimulatedModel()
     simulation.bulk("own", model, [SHORT], in_flight=100)
     simulation.at(0.1, lambda: simulation.ask("own", model, [250] * 40))
@@ -125,7 +125,7 @@ def test_long_windows_beside_short_rows_of_the_same_caller():
 
 
 def test_bulk_class_beside_a_saturated_server():
-    """It goes on, slowly; interactive callers keep the rest."""
+    """Bulk jobs go on slowly; interactive callers get the rest."""
     simulation, model = Simulation(2), SimulatedModel()
     for number in range(20):
         simulation.bulk(f"user {number}", model, [16], in_flight=20)
@@ -137,7 +137,7 @@ def test_bulk_class_beside_a_saturated_server():
 
 
 def test_a_burst():
-    """A thousand queries at once beside a job of the class bulk: all are computed before more of it."""
+    """A thousand queries at once beside a bulk job are all computed before more of the job."""
     simulation, model = Simulation(4), SimulatedModel()
     simulation.bulk("bulk", model, [250] * 64, in_flight=8, is_bulk=True)
     for number in range(1000):
@@ -150,8 +150,8 @@ def test_a_burst():
     assert max(max(record.latencies_s) for record in users) < 2 * needed_s + simulation.longest_batch_s
 
 
-def test_forecasts_are_kept():
-    """Nearly all that is admitted with a deadline is done by then, also where far more comes than can be done."""
+def test_admitted_deadlines_are_met():
+    """Nearly all admitted requests meet their deadlines, even under heavy overload."""
     simulation, model = Simulation(2), SimulatedModel()
     for number in range(40):
         for start in range(60):

@@ -12,7 +12,7 @@ def open_files():
 
 @pytest.fixture
 def pair():
-    """A connection on loopback: its two ends."""
+    """Open a connection on loopback: both ends."""
     with (
         socket.create_server(("127.0.0.1", 0)) as listening,
         socket.create_connection(listening.getsockname()) as client,
@@ -22,8 +22,8 @@ def pair():
             yield server, client
 
 
-def test_the_connection_of_a_peer_is_shut(pair):
-    """The other end reads its end; no other connection is touched."""
+def test_the_connection_of_a_peer_is_closed(pair):
+    """The other end reads end of file; no other connection is touched."""
     _, client = pair
     host, port = client.getsockname()
 
@@ -34,7 +34,7 @@ def test_the_connection_of_a_peer_is_shut(pair):
 
 @pytest.mark.parametrize("peer", ["ipv4:127.0.0.1:1", "ipv6:%5B::1%5D:1", "unix:/tmp/nowhere", ""])
 def test_no_file_stays_open(pair, peer, tmp_path):
-    """Whatever else is open, pipes and files among them, and whether or not there is such a connection."""
+    """No descriptor leaks, with other open pipes and files, whether or not the connection exists."""
     read, write = os.pipe()
     before = open_files()
     with (tmp_path / "file").open("w"):

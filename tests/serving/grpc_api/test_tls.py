@@ -33,7 +33,7 @@ def authority(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def stranger(tmp_path_factory):
-    """An authority that nobody trusts."""
+    """Authority that nobody trusts."""
     return make_authority(tmp_path_factory.mktemp("tls") / "other")
 
 
@@ -44,21 +44,21 @@ def certificate(authority):
 
 @pytest.fixture(scope="module")
 def tls(all_tasks, certificate):
-    """A server with TLS."""
+    """Server with TLS."""
     with serve(all_tasks[0], tls_cert=certificate.path, tls_key=certificate.key) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def mutual(all_tasks, certificate, authority):
-    """A server that asks clients for certificates."""
+    """Server with mutual TLS."""
     files = {"tls_cert": certificate.path, "tls_key": certificate.key, "tls_client_ca": authority.path}
     with serve(all_tasks[0], **files) as running:
         yield running
 
 
 def code(server, channel_credentials):
-    """Status of a call over a new connection."""
+    """Return the status of a call over a new connection."""
     options = [("grpc.use_local_subchannel_pool", 1)]
     with grpc.secure_channel(server.target, channel_credentials, options=options) as channel:
         return encoder_pb2_grpc.EncoderStub(channel).Embed.future(pb.EmbedRequest(texts=["cat"]), timeout=5).code()
@@ -75,7 +75,7 @@ def test_untrusted(tls, stranger):
 
 
 def test_plain_text(tls):
-    """Nobody is answered without TLS."""
+    """Clients without TLS are not answered."""
     assert tls.stub.Embed.future(pb.EmbedRequest(texts=["cat"]), timeout=5).code() is UNAVAILABLE
 
 
@@ -85,7 +85,7 @@ def test_client_certificate(mutual, authority):
 
 
 def test_bad_client_certificates(mutual, authority, stranger):
-    """A client without a certificate, with an expired one, or with one of another authority is not."""
+    """A client without a certificate, with an expired one, or with one of another authority is not answered."""
     assert code(mutual, authority.trusted()) is UNAVAILABLE
     assert code(mutual, authority.sign("expired", days=-1).credentials(authority)) is UNAVAILABLE
     assert code(mutual, stranger.sign("client").credentials(authority)) is UNAVAILABLE
@@ -93,7 +93,7 @@ def test_bad_client_certificates(mutual, authority, stranger):
 
 @pytest.fixture
 def watchful(monkeypatch):
-    """Files are looked at often, and renewed certificates used soon."""
+    """Files are checked often, and renewed certificates used soon."""
     monkeypatch.setattr(watched, "CHECK_S", 0.02)
     monkeypatch.setattr(tls_module, "HOLD_S", 0.1)
 
@@ -114,7 +114,8 @@ def installed(authority, tmp_path):
 
 
 def test_renewal(all_tasks, authority, stranger, installed, watchful, caplog):
-    """New certificates are used without a restart; broken ones are one line in the log, and the old ones stay."""
+    """New certificates are used without a restart; broken ones are one line in the log, and the old ones stay in
+    use."""
     caplog.set_level(logging.INFO)
     files, install = installed
     with serve(all_tasks[0], **files) as running:
@@ -131,7 +132,7 @@ def test_renewal(all_tasks, authority, stranger, installed, watchful, caplog):
 
 
 def test_calls_while_certificates_are_renewed(all_tasks, authority, installed, watchful):
-    """None fails, be its connection old or new, and new connections see the last certificate."""
+    """No call fails on old or new connections, and new connections get the last certificate."""
     files, install = installed
     codes, done = [], threading.Event()
     with serve(all_tasks[0], **files) as running:
@@ -160,7 +161,7 @@ def test_calls_while_certificates_are_renewed(all_tasks, authority, installed, w
 
 
 def shown(running):
-    """The certificate that a new connection sees, in PEM."""
+    """Return the certificate that a new connection gets, in PEM."""
     host, port = running.target.rsplit(":", 1)
     return ssl.get_server_certificate((host, int(port)), timeout=5).strip()
 
@@ -172,7 +173,7 @@ def pem(certificate):
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="a core is given on Linux")
 def test_masses_of_connections_beside_a_busy_neighbour(all_tasks, authority, installed):
-    """Handshakes, and connections that say nothing, on one busy core: the server lives, whatever is renewed."""
+    """Many handshakes and silent connections on one busy core do not crash a server that renews certificates."""
     files, install = installed
     core = min(os.sched_getaffinity(0))
     flags = [item for name, path in files.items() for item in (f"--{name.replace('_', '-')}", path)]
@@ -195,7 +196,7 @@ def test_masses_of_connections_beside_a_busy_neighbour(all_tasks, authority, ins
 
 
 def shake_hands(target, authority, seconds):
-    """Connect as often as possible, with TLS and without a word."""
+    """Connect as often as possible, with TLS and without any data."""
     host, port = target.rsplit(":", 1)
     context, end = ssl.create_default_context(cafile=authority.path), time.monotonic() + seconds
 
@@ -214,7 +215,7 @@ def shake_hands(target, authority, seconds):
 
 
 def test_bad_files(certificate, authority, stranger, tmp_path):
-    """Files that are no use are one line that names them."""
+    """Unusable files are a one-line error that names them."""
     broken = tmp_path / "broken.pem"
     broken.write_text("-----BEGIN CERTIFICATE-----\nnothing\n-----END CERTIFICATE-----\n")
     chain = tmp_path / "chain.pem"
@@ -239,7 +240,7 @@ def test_bad_files(certificate, authority, stranger, tmp_path):
 
 
 def test_plain_text_warning(all_tasks, caplog):
-    """Listening on other than local addresses without TLS is one warning; on local ones it is none."""
+    """Listening without TLS on addresses other than loopback logs one warning."""
     for host in ("127.0.0.1", "localhost", "0.0.0.0"):
         with serve(all_tasks[0], load=False, host=host):
             pass

@@ -1,4 +1,4 @@
-"""Connections never take the descriptors that the server needs for itself."""
+"""Connections never use the file descriptors that the server itself needs."""
 
 import re
 import signal
@@ -25,7 +25,7 @@ TEXT = pb.EmbedRequest(texts=["cat"])
 
 @pytest.mark.parametrize("allowed", [16, 64, 128, 256, 1024, 65_536, 2**30])
 def test_something_is_left(allowed):
-    """However few there are, what connections and scrapes leave is a quarter and more, or what is enough."""
+    """Connections and scrapes leave at least a quarter of the descriptors, or enough of them."""
     left = allowed - max_connections(allowed) - max_scrapes(allowed)
 
     assert left >= min(allowed // 4, 96)
@@ -34,7 +34,7 @@ def test_something_is_left(allowed):
 
 @pytest.fixture
 def limited(monkeypatch):
-    """Servers that begin with soft and hard limits of open files."""
+    """Function that limits the open files of servers to a soft and a hard limit."""
 
     def limit(soft, hard):
         script = f'ulimit -Sn {soft} && ulimit -Hn {hard} && exec "$@"'
@@ -47,7 +47,7 @@ def limited(monkeypatch):
 
 
 def test_the_limit_is_raised(tmp_path, limited):
-    """As far as it may be; what was done is told, and nothing else."""
+    """The limit is raised as far as allowed, with one log line."""
     write_model(tmp_path)
     limited(64, 4096)
     with started(tmp_path) as (process, stub, _):
@@ -61,7 +61,7 @@ def test_the_limit_is_raised(tmp_path, limited):
 
 @pytest.mark.parametrize(("host", "addresses"), [("127.0.0.1", 1), ("both.example", 2), ("none.example", 0)])
 def test_connections_of_all_addresses(monkeypatch, host, addresses):
-    """They are counted for each address, hence divided among them."""
+    """gRPC counts connections for each address, so the limit is divided among them."""
     found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (f"127.0.0.{number}", 0)) for number in range(addresses)]
 
     def resolve(*_, **__):
@@ -79,8 +79,8 @@ def test_connections_of_all_addresses(monkeypatch, host, addresses):
 
 
 def test_many_connections(tmp_path, limited):
-    """With few descriptors and more connections than that, to both ports, those who are connected are answered, new
-    models are loaded, and the others are told; when they have gone, all is as before."""
+    """With more connections to both ports than descriptors, open connections are answered, models are loaded, and other
+    connections are closed with a log line; afterwards everything is as usual."""
     write_model(tmp_path)
     limited(64, 64)
     with listening(tmp_path, "--poll-s", 0.1) as (process, target, metrics), ExitStack() as stack:
@@ -117,5 +117,5 @@ def has_page(address):
 
 
 def test_unit():
-    """The unit asks for more than systemd gives by itself."""
+    """The systemd unit raises the default limit."""
     assert int(re.search(r"^LimitNOFILE=(\d+)$", (DEPLOY / "bertline.service").read_text(), re.MULTILINE)[1]) >= 65_536

@@ -15,7 +15,7 @@ GOOD, BAD = pb.EmbedRequest(texts=["cat", "the cat"]), pb.EmbedRequest(texts=[""
 
 
 def call_lines(caplog):
-    """Fields of the lines for calls."""
+    """Return the fields of the log lines of calls."""
     return [record.fields for record in caplog.records if record.name == "serving.calls"]
 
 
@@ -23,7 +23,7 @@ def call_lines(caplog):
     ("which", "codes"), [("none", []), ("failed", ["INVALID_ARGUMENT"]), ("all", ["OK", "INVALID_ARGUMENT"])]
 )
 def test_calls(all_tasks, caplog, which, codes):
-    """Calls are logged as set, each in one line."""
+    """Calls are logged as set, one line each."""
     caplog.set_level(logging.INFO)
     with serve(all_tasks[0], log_calls=which) as running:
         for request in (GOOD, BAD):
@@ -34,7 +34,7 @@ def test_calls(all_tasks, caplog, which, codes):
 
 
 def test_line_of_a_call(all_tasks, caplog):
-    """A line has id, method, model, sizes and durations; that of a failed call what the client was told."""
+    """A line has id, method, model, sizes and durations; that of a failed call also the error."""
     caplog.set_level(logging.INFO)
     with serve(all_tasks[0], log_calls="all") as running:
         reply = running.stub.Embed(GOOD, metadata=(("x-request-id", "job-7"),))
@@ -62,7 +62,7 @@ def test_line_of_a_call(all_tasks, caplog):
 
 
 def test_clients_that_end_their_watch_have_not_failed(caplog):
-    """Each does so when it closes; other calls that are cancelled get a line."""
+    """A client that closes its watch is not logged; other cancelled calls are."""
     caplog.set_level(logging.INFO)
     for path in ("/grpc.health.v1.Health/Watch", "/bertline.v1.Encoder/Embed"):
         CallLog("failed")(Call(path, "id", status="CANCELLED"))
@@ -81,7 +81,7 @@ def test_waits_of_a_call_are_added_up(caplog):
 
 
 def test_line_of_a_reply_from_the_cache(all_tasks, caplog):
-    """A line tells when nothing was computed."""
+    """A line says if the reply came from the cache."""
     caplog.set_level(logging.INFO)
     with serve(all_tasks[0], log_calls="all", cache_bytes=10_000) as running:
         for _ in range(2):
@@ -92,7 +92,7 @@ def test_line_of_a_reply_from_the_cache(all_tasks, caplog):
 
 
 def test_floods(caplog, monkeypatch):
-    """Of very many failed calls the first of each second are logged, and then how many were not."""
+    """Of many failed calls, the first of each second are logged, then the number of omitted ones."""
     caplog.set_level(logging.INFO)
     now = 100.0
     monkeypatch.setattr("time.monotonic", lambda: now)
@@ -110,7 +110,7 @@ def test_floods(caplog, monkeypatch):
 
 
 def formatted(formatter, **fields):
-    """A line with these fields, and one with a traceback."""
+    """Return a formatted line with fields, and one with a traceback."""
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
     handler.setFormatter(formatter)
@@ -125,7 +125,7 @@ def formatted(formatter, **fields):
 
 
 def test_json():
-    """Each line is an object, tracebacks included."""
+    """Each line is a JSON object, tracebacks included."""
     first, second = map(json.loads, formatted(JsonFormatter(), code="OK", ms=1.5, error='"a"\nb').splitlines())
 
     assert first.pop("time").endswith("+00:00")
@@ -142,7 +142,7 @@ def test_json():
 
 
 def test_text():
-    """Fields follow the message; what could be taken for another field or line is quoted."""
+    """Fields follow the message; values that look like fields or lines are quoted."""
     line = formatted(TextFormatter(), code="OK", ms=1.5, error="a=b\nERROR", empty="").splitlines()[0]
 
     assert line.endswith(r'INFO serving.test: call of Embed code=OK ms=1.5 error="a=b\nERROR" empty=""')

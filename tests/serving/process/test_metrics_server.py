@@ -15,7 +15,7 @@ LONG = "the cat " * 15
 
 
 def get(running, path="/healthz"):
-    """Status, content type and text of a page."""
+    """Return status, content type and text of a page."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{running.server.metrics_port}{path}", timeout=10) as reply:
             return reply.status, reply.headers["Content-Type"], reply.read().decode()
@@ -35,20 +35,20 @@ def models(tmp_path_factory):
 
 
 def test_healthy(models):
-    """A server with a model answers 200, and its metrics are where they were."""
+    """A server with a model answers 200; /metrics is unchanged."""
     with serve(models) as running:
         assert get(running) == (200, PLAIN, "ok\n")
         assert "bertline_serving" in get(running, "/metrics")[2]
 
 
 def test_before_the_models_are_loaded(models):
-    """The port is open from the start, and says 503 until the models are loaded."""
+    """The port is open from the start and answers 503 until the models are loaded."""
     with serve(models, load=False) as running:
         assert get(running) == (503, PLAIN, "the server is starting\n")
 
 
 def test_a_hanging_worker(models, monkeypatch):
-    """While a batch hangs the reason is that of the log; afterwards the server is healthy again."""
+    """While a batch hangs the answer is 503 with the reason; afterwards it is 200."""
     monkeypatch.setattr("serving.server.MONITOR_S", 0.01)
     problems = ["a batch takes longer than 60 s"]
     with serve(models) as running:
@@ -64,7 +64,7 @@ def test_a_hanging_worker(models, monkeypatch):
 
 
 def test_draining(slow_models):
-    """A server that drains says 503 while it finishes its calls."""
+    """A draining server answers 503 while it finishes its calls."""
     with serve(slow_models, max_batch_tokens=32) as running:
         call = running.stub.Embed.future(pb.EmbedRequest(texts=[LONG] * 40))
         running.wait_for("grpc_server_started_total", 1)

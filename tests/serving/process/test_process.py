@@ -22,7 +22,7 @@ LONG = "the cat " * 15
 
 
 def failure(*arguments, **environment):
-    """Exit code and stderr of a server that cannot start."""
+    """Return exit code and stderr of a server that cannot start."""
     done = subprocess.run(
         command(*arguments), capture_output=True, text=True, timeout=60, env=os.environ | environment, check=False
     )
@@ -31,7 +31,7 @@ def failure(*arguments, **environment):
 
 
 def wait_until_computing(metrics):
-    """Until a batch has been computed."""
+    """Wait until a batch has been computed."""
     end = time.monotonic() + 60
     while True:
         with urllib.request.urlopen(metrics, timeout=10) as reply:
@@ -41,7 +41,7 @@ def wait_until_computing(metrics):
 
 
 def test_sigterm(slow_models):
-    """SIGTERM lets the calls in flight finish; then the exit code is 0 and nothing was complained of."""
+    """SIGTERM lets running calls finish; the exit code is 0, without warnings."""
     with started(slow_models, "--max-batch-tokens", 32) as (process, stub, metrics):
         call = stub.Embed.future(pb.EmbedRequest(texts=[LONG] * 8))
         wait_until_computing(metrics)
@@ -55,7 +55,7 @@ def test_sigterm(slow_models):
 
 
 def test_second_signal(slow_models):
-    """A second signal does not wait for the calls in flight."""
+    """A second signal does not wait for running calls."""
     flags = ("--max-batch-tokens", 32, "--workers", 1, "--max-queue-s", 1000)
     with started(slow_models, *flags, BERTLINE_GRACE_S="60") as (process, stub, metrics):
         call = stub.Embed.future(pb.EmbedRequest(texts=[LONG] * 400))
@@ -72,7 +72,7 @@ def test_second_signal(slow_models):
 
 @pytest.mark.parametrize("flag", ["--port", "--metrics-port"])
 def test_busy_port(all_tasks, flag):
-    """A busy port is one line and exit code 2."""
+    """A busy port is a one-line error and exit code 2."""
     with socket.create_server(("127.0.0.1", 0)) as busy:
         ports = {"--port": 0, "--metrics-port": 0, flag: busy.getsockname()[1]}
         code, stderr = failure(all_tasks[0], *(item for pair in ports.items() for item in pair))
@@ -83,7 +83,7 @@ def test_busy_port(all_tasks, flag):
 
 
 def test_broken_digest(tmp_path):
-    """A changed file is one line that names it, and exit code 2."""
+    """A changed file is a one-line error that names it, and exit code 2."""
     write_model(tmp_path)
     path = tmp_path / "tiny" / "1" / "model.onnx"
     path.write_bytes(path.read_bytes() + b"\0")
@@ -95,7 +95,7 @@ def test_broken_digest(tmp_path):
 
 
 def test_no_models(tmp_path):
-    """A missing directory of models is one line and exit code 2."""
+    """A missing directory of models is a one-line error and exit code 2."""
     code, stderr = failure(BERTLINE_MODELS_DIR=str(tmp_path / "none"), BERTLINE_PORT="0", BERTLINE_METRICS_PORT="0")
 
     assert code == 2
@@ -133,7 +133,7 @@ def test_no_models(tmp_path):
     ],
 )
 def test_bad_settings(arguments, environment, message):
-    """A setting that is wrong is one line that names it, and exit code 2."""
+    """A wrong setting is a one-line error that names it, and exit code 2."""
     code, stderr = failure(*arguments, **environment)
 
     assert code == 2
@@ -142,7 +142,7 @@ def test_bad_settings(arguments, environment, message):
 
 @pytest.mark.parametrize(("folder", "message"), [("tiny", "one model; serve its parent"), ("tiny/1", "one version of")])
 def test_a_folder_of_one_model(tmp_path, folder, message):
-    """The folder of a model instead of its parent is one line that names the parent, and exit code 2."""
+    """The folder of a model instead of its parent is a one-line error that names the parent, and exit code 2."""
     write_model(tmp_path)
 
     code, stderr = failure(tmp_path / folder, "--port", 0, "--metrics-port", 0)
@@ -152,7 +152,7 @@ def test_a_folder_of_one_model(tmp_path, folder, message):
 
 
 def ready_lines(*arguments):
-    """Start a server; return its ready line on stdout, and that of its --ready-fd."""
+    """Start a server; return its ready lines on stdout and at --ready-fd."""
     ready_fd, write_fd = os.pipe()
     flags = ("--port", 0, "--metrics-port", 0, "--ready-fd", write_fd)
     with subprocess.Popen(
@@ -168,7 +168,7 @@ def ready_lines(*arguments):
 
 @pytest.mark.parametrize("log_format", ["text", "json"])
 def test_ready_line(tmp_path, log_format):
-    """The ready line has the format of the log; the one at --ready-fd is always JSON, with addresses and models."""
+    """The ready line has the format of the log; the one at --ready-fd is always JSON."""
     write_model(tmp_path)
 
     line, at_fd = ready_lines(tmp_path, "--log-format", log_format)
@@ -187,7 +187,7 @@ def test_ready_line(tmp_path, log_format):
 
 
 def test_nobody_reads_at_the_ready_fd(tmp_path):
-    """A parent that has closed its end gets a warning in the log, and the server goes on."""
+    """If the reader is gone, the server logs a warning and goes on."""
     write_model(tmp_path)
     ready_fd, write_fd = os.pipe()
     os.close(ready_fd)
@@ -207,7 +207,7 @@ def test_nobody_reads_at_the_ready_fd(tmp_path):
 
 
 def test_help():
-    """Help names every flag and what it trades."""
+    """The help names every flag."""
     text = subprocess.run(command("--help"), capture_output=True, text=True, check=True, timeout=60).stdout
 
     for part in ("--host", "--port", "--metrics-port", "--workers", "--max-queue-s", "--grace-s", "BERTLINE_"):
@@ -215,7 +215,7 @@ def test_help():
 
 
 def test_sighup(tmp_path):
-    """SIGHUP looks for models at once, without polling, and whatever it finds the server goes on."""
+    """SIGHUP scans for models at once, without polling, and a broken one does not stop the server."""
     write_model(tmp_path)
     with started(tmp_path, "--poll-s", 0) as (process, stub, _):
         write_model(tmp_path, version="2")
@@ -235,7 +235,7 @@ def test_sighup(tmp_path):
 
 
 def test_every_flag_is_a_variable_too():
-    """Each setting can be given as a flag and as a variable, and the help explains it."""
+    """Each setting is a flag and a variable, and the help explains it."""
     text = subprocess.run(command("--help"), capture_output=True, text=True, check=True, timeout=60).stdout
     for name, field in Settings.model_fields.items():
         assert field.description, name
@@ -255,7 +255,7 @@ def print_config(*arguments, **environment):
 
 
 def test_unknown_variables(monkeypatch):
-    """A variable that was mistyped is told of; those of the command and of Kubernetes are none of the server's."""
+    """Mistyped variables are reported, but not those of the client or of Kubernetes."""
     names = (
         "NUM_THREAD",
         "NUM_THREADS",
@@ -272,7 +272,7 @@ def test_unknown_variables(monkeypatch):
 
 
 def test_print_config():
-    """--print-config tells all settings and where each is from, the flag before the variable, passwords masked."""
+    """--print-config prints all settings with their sources; flags win over variables, and passwords are masked."""
     environment = {
         "BERTLINE_PORT": "7",
         "BERTLINE_MAX_TEXTS": "9",
@@ -292,19 +292,19 @@ def test_print_config():
 
 
 def test_version():
-    """--version tells the version of Bertline and of what computes, in one line."""
+    """--version prints the versions of Bertline and its main packages in one line."""
     done = subprocess.run(command("--version"), capture_output=True, text=True, check=True, timeout=60)
 
     assert re.fullmatch(r"bertline \d+\.\d+\.\d+ \(onnxruntime \S+, grpcio .*\)\n", done.stdout)
 
 
 def files(*directories):
-    """All below some directories, with times of change."""
+    """Return all files below some directories with their modification times."""
     return {path: path.stat().st_mtime_ns for directory in directories for path in [directory, *directory.rglob("*")]}
 
 
 def test_nothing_is_written(tmp_path, monkeypatch):
-    """A server needs no home and writes nothing where it runs, beside its models, or among temporary files."""
+    """A server needs no home directory and writes no files."""
     models, temporary, here = (tmp_path / name for name in ("models", "temporary", "here"))
     write_model(models)
     temporary.mkdir()
@@ -325,7 +325,7 @@ def test_nothing_is_written(tmp_path, monkeypatch):
 
 
 def test_systemd(tmp_path):
-    """Who listens at NOTIFY_SOCKET is told when the server is ready, and when it stops."""
+    """The socket of NOTIFY_SOCKET gets READY=1 and STOPPING=1."""
     write_model(tmp_path)
     path = tmp_path / "notify"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
@@ -338,8 +338,8 @@ def test_systemd(tmp_path):
             assert process.wait(60) == 0
 
 
-def test_a_changed_file_that_is_no_use(tmp_path):
-    """The metrics tell of it, though nobody calls, until it is mended."""
+def test_unusable_changed_file(tmp_path):
+    """The metrics report it without any call, until it is corrected."""
     write_model(tmp_path / "models")
     path = tmp_path / "tokens"
     path.write_text("good\n")
@@ -357,7 +357,7 @@ def test_a_changed_file_that_is_no_use(tmp_path):
 
 
 def test_nobody_reads_the_notifications(tmp_path, monkeypatch, caplog):
-    """Where the socket is full the server goes on, and says so."""
+    """If the socket is full, the server logs a warning and goes on."""
     monkeypatch.setattr(systemd, "TIMEOUT_S", 0.1)
     monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
@@ -396,8 +396,8 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-def test_a_model_that_loads_does_not_keep_the_process(tmp_path):
-    """Threads cannot be ended, but the process can."""
+def test_exit_while_a_model_loads(tmp_path):
+    """The process ends although the thread cannot be ended."""
     write_model(tmp_path)
     command = [sys.executable, "-c", LOADING, tmp_path, "--port", "0", "--metrics-port", "0"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
@@ -426,8 +426,8 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-def test_a_request_that_is_read_does_not_keep_the_process(tmp_path, monkeypatch):
-    """However long it takes."""
+def test_exit_while_a_request_is_decoded(tmp_path, monkeypatch):
+    """The process ends although the threads cannot be ended."""
     write_model(tmp_path)
     monkeypatch.setattr(
         "tests.serving.processes.command", lambda *rest: [sys.executable, "-c", READING, *map(str, rest)]
@@ -446,7 +446,7 @@ def test_a_request_that_is_read_does_not_keep_the_process(tmp_path, monkeypatch)
 
 @pytest.fixture
 def hanging(tmp_path, monkeypatch):
-    """Servers have a model whose runs of some texts never end."""
+    """Servers whose model hangs on some texts."""
     write_model(tmp_path)
     monkeypatch.setattr(
         "tests.serving.processes.command", lambda *rest: [sys.executable, "-c", HANGING, *map(str, rest)]
@@ -454,8 +454,8 @@ def hanging(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("hanging")
-def test_a_run_that_hangs_does_not_keep_the_process(tmp_path):
-    """Nor does it have to be noticed before the signal comes."""
+def test_exit_while_a_run_hangs(tmp_path):
+    """The process ends even if the hanging run was not noticed before the signal."""
     with started(tmp_path, "--workers", 2, "--grace-s", 0.1) as (process, stub, _):
         hung = stub.Embed.future(pb.EmbedRequest(texts=["dog"]))
         assert "hanging\n" in iter(process.stderr.readline, "")
@@ -468,7 +468,7 @@ def test_a_run_that_hangs_does_not_keep_the_process(tmp_path):
 
 @pytest.mark.usefixtures("hanging")
 def test_a_run_that_hangs_for_good(tmp_path):
-    """Its call fails, others are answered, and the process ends with an error for whoever is to start another."""
+    """Its call fails, others are answered, and the process ends with an error, so that it is started again."""
     with started(tmp_path, "--workers", 2, "--max-run-s", 3) as (process, stub, _):
         hung = stub.Embed.future(pb.EmbedRequest(texts=["dog"]))
         assert "hanging\n" in iter(process.stderr.readline, "")  # a worker has taken it, alone

@@ -1,4 +1,4 @@
-"""Standard output and standard error that nobody reads, that are full, closed or gone, keep no server from serving."""
+"""Servers serve on while standard output and standard error are not read, full, closed or gone."""
 
 import os
 import re
@@ -27,13 +27,13 @@ LINE = "x" * 99 + "\n"
 
 @contextmanager
 def pipe():
-    """Read and write end, closed in the end."""
+    """Open a pipe: read and write end, closed at the end."""
     with ExitStack() as stack:
         yield [stack.enter_context(open(fd, mode, buffering=0)) for fd, mode in zip(os.pipe(), ("rb", "wb"))]  # noqa: B905
 
 
 def read_all(file, until=b""):
-    """What comes until the other end is closed, or until this has come."""
+    """Read until the other end is closed, or until `end` has been read."""
     found = b""
     while data := file.read(PIPE_BYTES):
         found += data
@@ -51,7 +51,7 @@ def fill(write):
 
 
 def test_lines_are_written():
-    """In their order, from any number of threads, each whole."""
+    """Lines of any number of threads are written in order, each whole."""
     with pipe() as (read, write):
         output = Output(write.fileno())
         threads = [
@@ -71,8 +71,8 @@ def test_lines_are_written():
         assert [line for line in lines if line[0] == name] == [f"{name}{i}" for i in range(200)]
 
 
-def test_what_nobody_reads_is_dropped():
-    """Whoever writes never waits, memory is bounded, and who reads again is told how many lines were dropped."""
+def test_unread_lines_are_dropped():
+    """`put` never waits, memory is bounded, and the number of dropped lines is written when the pipe is read again."""
     count = (MAX_BYTES + 10 * PIPE_BYTES) // len(LINE)
     with pipe() as (read, write):
         output = Output(write.fileno())
@@ -91,8 +91,8 @@ def test_what_nobody_reads_is_dropped():
     assert [line for line in found if line.startswith("x")] == [LINE[:-1]] * (count - num_dropped)
 
 
-def test_a_full_pipe_does_not_keep_the_end():
-    """Closing waits so long and no longer."""
+def test_close_with_a_full_pipe():
+    """`close` waits at most its timeout."""
     with pipe() as (_, write):
         fill(write)
         output = Output(write.fileno())
@@ -102,7 +102,7 @@ def test_a_full_pipe_does_not_keep_the_end():
 
 
 def test_failed_writes_are_counted():
-    """Nobody is told of a disk that is full, but the count, and what comes later is written if it can be."""
+    """Lines that a full disk loses are counted, and later lines are written if possible."""
     failures = []
     with open("/dev/full", "wb", buffering=0) as full:
         output = Output(full.fileno(), failed=failures.append)
@@ -115,7 +115,7 @@ def test_failed_writes_are_counted():
 
 
 def test_a_descriptor_that_does_not_block():
-    """Others may have made it so: all is written as soon as there is room."""
+    """If another process made it non-blocking, all lines are written as soon as there is room."""
     with pipe() as (read, write):
         os.set_blocking(write.fileno(), False)
         output = Output(write.fileno())
@@ -128,7 +128,7 @@ def test_a_descriptor_that_does_not_block():
 
 
 def fail(stub, count):
-    """Calls that get a line each."""
+    """Make calls that fail, one log line each."""
     for _ in range(count):
         with pytest.raises(grpc.RpcError):
             stub.Embed(pb.EmbedRequest(texts=[""] * 60), timeout=10, metadata=[("x-request-id", "i" * 128)])
@@ -136,14 +136,14 @@ def fail(stub, count):
 
 @pytest.fixture
 def models(tmp_path):
-    """A directory with a model."""
+    """Directory with one model."""
     write_model(tmp_path)
     return tmp_path
 
 
 @contextmanager
 def unread(models):
-    """A server that logs all calls, to a pipe that is full: (process, stub, metrics, the pipe)."""
+    """Server that logs all calls to a full pipe: (process, stub, metrics, pipe)."""
     with pipe() as (read, write):
         fill(write)
         with (
@@ -154,14 +154,14 @@ def unread(models):
 
 
 def embed(stub, count):
-    """Calls at one time that are answered, and get a line each."""
+    """Make concurrent calls that succeed, one log line each."""
     options = {"timeout": 10, "metadata": [("x-request-id", "i" * 128)]}
     calls = [stub.Embed.future(pb.EmbedRequest(texts=["cat"]), **options) for _ in range(count)]
     assert all(call.result().dim == 8 for call in calls)
 
 
 def test_nobody_reads_the_log(models):
-    """The server answers, and ends when it is told to."""
+    """The server answers, and ends on SIGTERM."""
     with unread(models) as (process, stub, *_):
         embed(stub, 100)
         process.send_signal(signal.SIGTERM)
@@ -171,7 +171,7 @@ def test_nobody_reads_the_log(models):
 
 @pytest.mark.slow
 def test_nobody_reads_the_log_for_long(models):
-    """Lines that are too many to keep are dropped and counted; who reads again is told of it."""
+    """Lines beyond the buffer are dropped and counted, and the log reports the number when it is read again."""
     with unread(models) as (_, stub, metrics, (read, _)):
         for _ in range(60):
             embed(stub, 100)
@@ -184,7 +184,7 @@ def test_nobody_reads_the_log_for_long(models):
 
 @contextmanager
 def serving(models, redirections, **streams):
-    """A server whose streams a shell redirects, once it answers: (process, stub)."""
+    """Run a server whose streams a shell redirects, until it answers: (process, stub)."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     words = command(models, "--port", port, "--metrics-port", 0)
@@ -201,7 +201,7 @@ def serving(models, redirections, **streams):
 
 
 def answers(stub):
-    """Whether it has loaded its model."""
+    """Return whether the server has loaded its model."""
     try:
         return stub.Embed(pb.EmbedRequest(texts=["cat"]), timeout=5, wait_for_ready=True).dim == 8
     except grpc.RpcError:
@@ -217,7 +217,7 @@ def answers(stub):
     ],
 )
 def test_streams_that_cannot_be_written(models, redirections):
-    """A server starts, serves and ends as ever."""
+    """A server starts, serves and ends as usual."""
     with serving(models, redirections) as (process, stub):
         fail(stub, 3)
         process.send_signal(signal.SIGTERM)
@@ -236,7 +236,7 @@ def test_streams_that_cannot_be_written(models, redirections):
     ],
 )
 def test_streams_that_nobody_reads(models, which, state):
-    """Nor does a pipe that is full, or whose reader has gone."""
+    """A full pipe, or one without a reader, changes nothing."""
     with pipe() as (read, write):
         if state == "full":
             fill(write)
@@ -251,7 +251,7 @@ def test_streams_that_nobody_reads(models, which, state):
 
 
 def test_a_ready_line_that_is_lost(models):
-    """The log says so."""
+    """The log reports it."""
     with serving(models, ">/dev/full", stderr=subprocess.PIPE) as (process, _):
         process.send_signal(signal.SIGTERM)
 
@@ -272,7 +272,7 @@ with streams.non_blocking():
 
 
 def test_libraries_do_not_wait_either():
-    """What they write to standard error themselves is dropped where its pipe is full."""
+    """Lines of libraries on standard error are dropped if its pipe is full."""
     with pipe() as (read, write):
         done = subprocess.run([sys.executable, "-c", NATIVE], stderr=write, timeout=20, check=False)
         write.close()
@@ -283,7 +283,7 @@ def test_libraries_do_not_wait_either():
 
 
 def test_no_line_for_strangers(models, tmp_path):
-    """Handshakes that fail write nothing, which would be a line for each connection of anybody."""
+    """Failed handshakes write no log lines."""
     key, cert = tmp_path / "key.pem", tmp_path / "cert.pem"
     made = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
     subprocess.run(

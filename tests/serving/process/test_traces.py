@@ -16,7 +16,7 @@ PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-{flags}"
 
 
 class Collector:
-    """A collector of spans, on a free port."""
+    """Collector of spans on a free port."""
 
     def __init__(self):
         service = pytest.importorskip("opentelemetry.proto.collector.trace.v1.trace_service_pb2")
@@ -48,7 +48,7 @@ class Collector:
         ]
 
     def resources(self):
-        """Attributes of what sent the spans."""
+        """Return the attributes of the senders of the spans."""
         return {
             item.key: item.value.string_value
             for request in self.requests
@@ -65,7 +65,7 @@ def collector():
 
 
 def test_spans(all_tasks, collector, monkeypatch):
-    """A call is a span that belongs to the caller's trace, with spans for its stages in it, sent before the end."""
+    """A call is a span in the caller's trace, with child spans for its stages, sent before the server ends."""
     monkeypatch.setattr("serving.process.traces.CLOSE_S", 60)
     with serve(all_tasks[0], trace_endpoint=collector.endpoint) as running:
         running.stub.Embed(pb.EmbedRequest(texts=["cat"]), metadata=(("traceparent", PARENT.format(flags="01")),))
@@ -89,7 +89,7 @@ def test_spans(all_tasks, collector, monkeypatch):
 
 
 def test_sampling(all_tasks, collector, monkeypatch):
-    """A call is traced as its caller's trace says, or as the share says."""
+    """A call is traced as its caller's trace decides, or by the fraction."""
     monkeypatch.setattr("serving.process.traces.CLOSE_S", 60)
     with serve(all_tasks[0], trace_endpoint=collector.endpoint, trace_sample=0.0) as running:
         for metadata in ((), (("traceparent", PARENT.format(flags="00")),), (("traceparent", "nonsense"),)):
@@ -102,7 +102,7 @@ def test_sampling(all_tasks, collector, monkeypatch):
 
 @pytest.fixture(params=["nobody listens", "somebody listens and says nothing"])
 def no_collector(request):
-    """An address where spans are lost."""
+    """Address where spans are lost."""
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         if request.param != "nobody listens":
@@ -111,7 +111,7 @@ def no_collector(request):
 
 
 def test_no_collector(all_tasks, no_collector, monkeypatch, caplog):
-    """Without a collector calls are answered all the same, and the server ends soon, telling what was lost."""
+    """Without a collector calls are answered, and the server ends soon with the number of lost spans."""
     pytest.importorskip("opentelemetry.sdk")
     monkeypatch.setattr("serving.process.traces.CLOSE_S", 0.1)
     with serve(all_tasks[0], trace_endpoint=no_collector) as running:
@@ -125,8 +125,8 @@ def test_no_collector(all_tasks, no_collector, monkeypatch, caplog):
     assert told == ["1 spans did not reach the collector of traces"]
 
 
-def test_lost_where_too_many_wait(no_collector, monkeypatch, caplog):
-    """Spans that were dropped before they were sent, as too many waited already, are lost, too."""
+def test_lost_if_too_many_wait(no_collector, monkeypatch, caplog):
+    """Spans that OpenTelemetry drops before the export count as lost, too."""
     pytest.importorskip("opentelemetry.sdk")
     monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "2")
     monkeypatch.setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "2")
@@ -143,7 +143,7 @@ def test_lost_where_too_many_wait(no_collector, monkeypatch, caplog):
 
 
 def test_not_installed(monkeypatch):
-    """Without OpenTelemetry's packages, asking for traces is one line that says what to install."""
+    """Tracing without OpenTelemetry's packages is a one-line error with the command that installs them."""
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
 
     with pytest.raises(ValueError, match=r"`opentelemetry`: run `python -m pip install --group tracing"):
