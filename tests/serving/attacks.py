@@ -23,7 +23,7 @@ EMBED = "/bertline.v1.Encoder/Embed"
 CHECK = "/grpc.health.v1.Health/Check"
 WATCH = "/grpc.health.v1.Health/Watch"
 WINDOW = 65_535
-"""Of HTTP/2, until a peer says otherwise."""
+"""Initial flow-control window of HTTP/2."""
 
 
 class Sender:
@@ -40,10 +40,10 @@ class Sender:
         self._initial = self._window = WINDOW
         self._windows = {}
         self.ended = {}
-        """Type and payload of the frame that ended a stream, by stream."""
+        """Stream -> type and payload of the frame that ended it."""
         self.is_closed = False
         self.num_sent = 0
-        """Bytes of messages."""
+        """Bytes of messages sent."""
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 

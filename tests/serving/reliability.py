@@ -61,7 +61,7 @@ def check_counts(server):
     def difference():
         return server.total("grpc_server_started_total") - server.total("grpc_server_handled_total")
 
-    wait_until(lambda: not difference(), "calls are under way still")
+    wait_until(lambda: not difference(), "calls have not ended")
     assert server.total("grpc_server_handling_seconds_count") == server.total("grpc_server_handled_total")
     assert server.total("bertline_queue_sequences") == server.total("bertline_queue_tokens") == 0
 

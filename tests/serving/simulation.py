@@ -79,7 +79,7 @@ class Record:
     done_tokens: int = 0
     last_done_s: float = 0.0
     longest_gap_s: float = 0.0
-    """Between two replies, while it always has something to compute."""
+    """Longest time between two replies of a caller that always has requests."""
 
 
 class Simulation:

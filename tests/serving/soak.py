@@ -1,10 +1,10 @@
-"""Run honest traffic beside all attacks in turn: no crash, no wrong or lost reply, no growth of memory is allowed.
+"""Run honest traffic beside each attack in turn. A crash, a wrong or lost reply, or memory growth is a failure.
 
     python -m tests.serving.soak models --minutes 60
 
-`models` is a folder with models `embed` (embedding) and `tag` (tagging). Honest callers send short and long requests,
+`models` is a folder with models `embed` (embedding) and `tag` (tagging). Honest callers send short and long requests
 and compare each reply with that of the idle server; a job embeds a file again and again. Memory after all attacks is
-compared with that under honest traffic alone, which goes on at both times. Exit code 1 says what failed.
+compared with memory before them, both under honest traffic. Exits with 1 and names the failures.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ATTACK_S, PAUSE_S, SETTLE_S = 15.0, 5.0, 30.0
 MAX_GROWTH = 1.15
 NUM_CALLERS = 6
 ROWS = 2000
-"""Rows of the file that the job embeds."""
+"""Number of rows of the job's file."""
 
 
 @dataclass
@@ -46,11 +46,11 @@ class Honest:
 
     codes: Counter[str] = field(default_factory=Counter)
     wrong: int = 0
-    """Answered, but not as on the idle server."""
+    """Replies that differ from those of the idle server."""
     short_s: list[float] = field(default_factory=list)
-    """Seconds of short calls that were answered."""
+    """Seconds of successful short calls."""
     odd: set[str] = field(default_factory=set)
-    """Statuses that are neither OK nor refusals, with method, seconds and details."""
+    """Method, status, seconds and details of calls that neither succeeded nor were refused."""
 
 
 def _requests() -> list[tuple[str, pb.EmbedRequest | pb.TagRequest]]:
@@ -66,7 +66,9 @@ def _requests() -> list[tuple[str, pb.EmbedRequest | pb.TagRequest]]:
         found.append(("Embed", pb.EmbedRequest(texts=[text(60) for _ in range(16)], model=embed, truncate=True)))
         found.append(("Tag", pb.TagRequest(inputs=[pb.TagInput(text=text(30))], model=tag)))
     found.append(("Embed", pb.EmbedRequest(texts=[text(5000)], model=embed, truncate=True)))
-    found.append(("Embed", pb.EmbedRequest(texts=[text(3) for _ in range(4000)], model=embed)))  # as clients send lists
+    found.append(
+        ("Embed", pb.EmbedRequest(texts=[text(3) for _ in range(4000)], model=embed))
+    )  # a long list, as clients send
     found.append(("Tag", pb.TagRequest(inputs=[pb.TagInput(text=text(20_000))], model=tag)))
     return found
 

@@ -74,7 +74,7 @@ def test_a_client_that_does_not_read(large_replies, monkeypatch, caplog):
             connection.call(EMBED, request.SerializeToString())
         server.wait_for("grpc_server_handled_total", 3)
         computed, memory = server.total("bertline_tokens_total"), server.total("process_resident_memory_bytes")
-        for count in range(100):  # one by one: HTTP/2 lets a client send no more than 64 KiB unread
+        for count in range(100):  # one by one: HTTP/2 allows 64 KiB of unread data
             connection.call(EMBED, request.SerializeToString())
             server.wait_for("bertline_refused_total", count + 1, reason="unread_replies")
 
@@ -103,7 +103,7 @@ def test_a_client_that_does_not_read_leaves(large_replies):
     """Nothing of its calls stays behind."""
     with serve(large_replies) as server:
         server.stub.Embed(pb.EmbedRequest(texts=["cat"]))
-        wait_until(lambda: num_tasks(server) < 10, "calls that have ended go on")
+        wait_until(lambda: num_tasks(server) < 10, "ended calls are still open")
         before = num_tasks(server)
         with http2.Connection(server.target) as connection:
             for _ in range(3):

@@ -31,7 +31,7 @@ class Client(threading.Thread):
         super().__init__()
         self._stub = encoder_pb2_grpc.EncoderStub(channel)
         self.replies = []
-        """(texts, reply) in the order in which they were asked for."""
+        """(texts, reply) in the order of the requests."""
         self.errors = []
         self.stopped = threading.Event()
 

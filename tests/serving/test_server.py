@@ -121,7 +121,7 @@ def test_full_queue(slow):
 
 def test_request_larger_than_the_queue(slow):
     """A request that does not fit an empty queue is RESOURCE_EXHAUSTED, and the message says what to do."""
-    for texts in ([LONG] * 17, ["cat"] * 200):  # the second one is known to be too large before it is encoded
+    for texts in ([LONG] * 17, ["cat"] * 200):  # the second is refused before it is encoded
         refused = embed(slow, *texts)
 
         assert refused.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -193,7 +193,7 @@ def test_refusals_do_not_wait_for_tokenisation(slow):
 
 def test_requests_refused_late_are_not_tokenised(slow, monkeypatch):
     """If others have filled the queue since a request was admitted, its texts are not tokenised."""
-    embed(slow, LONG).result(10)  # how many tokens a byte gives
+    embed(slow, LONG).result(10)  # teaches the tokens per byte
     _, compute = hold(monkeypatch, Model, "compute")
     with busy_threads(slow):
         late = embed(slow, *[LONG] * 10)
@@ -249,7 +249,7 @@ def test_tokenize_is_refused_if_too_much_waits(slow_models, monkeypatch):
 def test_cancelled_call(slow):
     """A cancelled call leaves the queue, and its neighbours are answered."""
     first = busy(slow, 4)
-    cancelled = embed(slow, *[LONG] * 10)  # more than the first, which therefore goes before it
+    cancelled = embed(slow, *[LONG] * 10)  # longer than the first, which goes before it
     slow.wait_for("bertline_encode_seconds_count", 2)
     last = embed(slow, LONG)
     cancelled.cancel()
@@ -381,7 +381,9 @@ def test_a_run_that_hangs_is_aborted(slow_models, monkeypatch):
     """Its calls are INTERNAL, the health status is NOT_SERVING until it ends, and later calls are answered."""
     aborted = queue.Queue()
     abort = SessionRun.abort
-    monkeypatch.setattr(SessionRun, "abort", lambda run: aborted.put(run))  # so that it lasts until its health was seen
+    monkeypatch.setattr(
+        SessionRun, "abort", lambda run: aborted.put(run)
+    )  # so that it hangs until the test has seen the health status
     monkeypatch.setattr("serving.server.MONITOR_S", 0.001)
     with serve(slow_models, workers=1, max_batch_tokens=8192, max_queue_s=600) as running:
         running.server._scheduler._max_run_s = 0.01

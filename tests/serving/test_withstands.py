@@ -8,7 +8,7 @@ from tests.serving.withstands import ATTACKS, MIB, measure
 
 BUFFER = 64 * MIB
 MORE_MB = 128
-"""What attackers may add beside the memory for messages."""
+"""Memory that attackers may use besides the memory for messages."""
 
 
 @pytest.fixture(scope="module")

@@ -1,10 +1,10 @@
-"""Attack a server and measure what a bystander notices: the table in docs/explanation/robustness.md.
+"""Attack a server and measure the latency of a bystander: the table in docs/explanation/robustness.md.
 
     python -m tests.serving.withstands models
     python -m tests.serving.withstands models --only messages-without-end,reset-rapidly --seconds 5
 
 A bystander sends a short Embed each 0.1 s. Server, bystander and attacker share the cores of this machine; all traffic
-is on loopback, and bounded. `models` is a folder with models `embed` (embedding) and `tag` (tagging).
+is on loopback and bounded. `models` is a folder with models `embed` (embedding) and `tag` (tagging).
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class Attack:
     name: str
     what: str
     bound: str
-    """What the server does about it."""
+    """Defence of the server."""
     run: Callable[[str, float], None]
-    """Called with the target and how many seconds it may take."""
+    """Function of the target and the seconds to attack."""
     flags: tuple[str, ...] = ()
     """Flags of the server."""
 

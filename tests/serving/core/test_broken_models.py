@@ -93,7 +93,7 @@ def test_broken(tmp_path, name):
 
         write_model(tmp_path, "broken", "2")
         damage(tmp_path / "broken" / "2")
-        wait_until(lambda: states(server).get("broken/2") == "FAILED", "it is not told")
+        wait_until(lambda: states(server).get("broken/2") == "FAILED", "it was not reported")
         write_model(tmp_path, "broken", "3")
         wait_until(lambda: states(server).get("broken/3") == "READY", "the watcher has ended")
         assert embed(server, name="tiny").dim == 8
@@ -128,7 +128,7 @@ def test_weights_beside_the_graph(tmp_path):
         np.testing.assert_allclose(vectors(embed(server, ["cat"])), expected, rtol=1e-4, atol=1e-5)
         overwrite(data)
         np.testing.assert_allclose(vectors(embed(server, ["cat"])), expected, rtol=1e-4, atol=1e-5)
-        wait_until(lambda: states(server)["tiny/1"] == "STALE", "it is not noticed")
+        wait_until(lambda: states(server)["tiny/1"] == "STALE", "the change was not noticed")
         os.truncate(data, 0)
         np.testing.assert_allclose(vectors(embed(server, ["cat"])), expected, rtol=1e-4, atol=1e-5)
 

@@ -48,7 +48,7 @@ def test_a_file_of_the_same_size_and_time_is_read_again(path):
     """Tools that copy files preserve their times."""
     files, before = FileWatcher(TOKENS, [path], path.read_text), path.stat()
     path.write_text("new")
-    while path.stat().st_ctime_ns == before.st_ctime_ns:  # the clock of a file system is coarse
+    while path.stat().st_ctime_ns == before.st_ctime_ns:  # file system clocks are coarse
         os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert path.stat().st_mtime_ns == before.st_mtime_ns
@@ -76,7 +76,7 @@ def test_storage_that_hangs(tmp_path, monkeypatch):
     wait_until(lambda: files.is_failing, "it does not count as failing", limit_s=5)
     assert files.current() == "old"
     release.set()
-    wait_until(lambda: files.current() == "newer", "it is not read", limit_s=5)
+    wait_until(lambda: files.current() == "newer", "it was not read again", limit_s=5)
     assert not files.is_failing
 
 
@@ -108,4 +108,4 @@ def test_unused_watcher_ends(path, monkeypatch):
     files = FileWatcher(TOKENS, [path], path.read_text)
     (thread,) = set(threading.enumerate()) - before
     del files
-    wait_until(lambda: not thread.is_alive(), "the thread stays", limit_s=5)
+    wait_until(lambda: not thread.is_alive(), "the thread has not ended", limit_s=5)

@@ -81,7 +81,7 @@ def test_scans_go_on(tmp_path, storage, caplog, place):
         expected = loaded.get(place, {"tiny/2", "third/1"}) | {"tiny/1"}
         wait_until(lambda: {key for key, state in states(server).items() if state == "READY"} == expected, place)
         server.wait_for(AGE, 1)
-        wait_until(lambda: errors_of(caplog), "nobody says so")
+        wait_until(lambda: errors_of(caplog), "no log line")
 
         assert embed(server, name="tiny", version="1").dim == 8
         assert [f"`{tmp_path / place}` does not answer" in line for line in errors_of(caplog)] == [True]
@@ -89,8 +89,8 @@ def test_scans_go_on(tmp_path, storage, caplog, place):
 
         storage.answer()
         every = {"tiny/1": "READY", "tiny/2": "READY", "other/1": "READY", "third/1": "READY"}
-        wait_until(lambda: states(server) == every, "it is not seen again")
-        wait_until(lambda: server.total(AGE) < 0.5, "looks do not end")
+        wait_until(lambda: states(server) == every, "it was not found again")
+        wait_until(lambda: server.total(AGE) < 0.5, "scans do not end")
 
 
 def test_a_load_that_hangs(tmp_path, storage, caplog):
@@ -101,9 +101,9 @@ def test_a_load_that_hangs(tmp_path, storage, caplog):
         storage.hung = tmp_path / "tiny" / "2" / MODEL_FILE
         os.rename(tmp_path / "staging" / "tiny" / "2", tmp_path / "tiny" / "2")
         shutil.rmtree(tmp_path / "tiny" / "1")
-        wait_until(lambda: "has not ended after" in caplog.text, "nobody says so")
+        wait_until(lambda: "has not ended after" in caplog.text, "no log line")
         write_model(tmp_path, "other")
-        wait_until(lambda: states(server).get("other/1") == "READY", "others wait for it")
+        wait_until(lambda: states(server).get("other/1") == "READY", "other models wait for it")
 
         assert states(server) == {"tiny/1": "READY", "tiny/2": "LOADING", "other/1": "READY"}
         assert embed(server, name="tiny").model.version == "1"
@@ -121,10 +121,10 @@ def test_a_load_that_fails_late(tmp_path, storage, caplog):
         write_model(tmp_path, "tiny", "2")
         storage.hung = tmp_path / "tiny" / "2" / MODEL_FILE
         server.loop.call_soon_threadsafe(server.server.reload)
-        wait_until(lambda: "has not ended after" in caplog.text, "nobody says so")
+        wait_until(lambda: "has not ended after" in caplog.text, "no log line")
         (tmp_path / "tiny" / "2" / MODEL_FILE).write_bytes(b"junk")
         storage.answer()
-        wait_until(lambda: states(server)["tiny/2"] == "FAILED", "it is not told")
+        wait_until(lambda: states(server)["tiny/2"] == "FAILED", "it was not reported")
 
         assert "wrong digest" in versions(server)["tiny/2"][1]
         assert any("cannot load tiny/2" in line for line in errors_of(caplog))

@@ -46,7 +46,7 @@ def test_sequences_that_are_longer_than_the_cap_are_full_batches():
     latency, model = LatencyModel(), Model()
     model.max_batch_tokens = 1
 
-    assert latency.seconds_per_token(model) < 0.0002  # by the longest that was measured
+    assert latency.seconds_per_token(model) < 0.0002  # from the longest measured batch
     run(latency, model, 50, 300)
     assert latency.seconds_per_token(model) == pytest.approx(0.006 / 50, rel=0.05)
 

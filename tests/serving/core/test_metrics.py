@@ -185,7 +185,7 @@ def test_idle_connections(tmp_path, monkeypatch, capfd):
                 leaving.sendall(b"GET /metrics" + b"/" * 70_000 * (number % 2) + b" HTTP/1.1\r\n\r\n")
 
         assert "bertline_serving" in running.page()
-        assert time.monotonic() - started < 5  # where the backlog is full, each waits a second
+        assert time.monotonic() - started < 5  # with a full listen backlog, each would take a second
         assert [connection.recv(1) for connection in idle] == [b""] * 30
     assert "Traceback" not in capfd.readouterr().err
 

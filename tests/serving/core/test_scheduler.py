@@ -29,7 +29,7 @@ class Echo:
     max_batch_tokens = 40
     num_threads = 1
     seconds_per_token = 1e-6
-    """As it claims to take."""
+    """Speed in the measured batches."""
 
     def __init__(self):
         self.gate = threading.Event()
@@ -313,10 +313,10 @@ def test_cancelling_the_first_job_wakes_idle_workers(log):
     assert narrow.entered.acquire(timeout=10)
     blocking = scheduler.submit(wide, [[[1] * 20]], total)
     behind = scheduler.submit(narrow, [[[1] * 30]], total)
-    wait_until(lambda: scheduler._changed._waiters, "the other worker found something to do")
+    wait_until(lambda: scheduler._changed._waiters, "the other worker is not idle")
 
     assert blocking.cancel()
-    assert narrow.entered.acquire(timeout=5), "it waits for the first batch to end"
+    assert narrow.entered.acquire(timeout=5), "the second batch waits for the first to end"
     narrow.gate.set()
     assert behind.result(10).results == [30]
     scheduler.close()
@@ -447,7 +447,7 @@ def test_aborted_batch_gets_time_to_end(scheduler, model):
 def test_high_estimates_are_reset_when_idle(scheduler, model):
     """If all requests are refused, no batch can correct the estimate, so an idle scheduler resets it."""
     model.seconds_per_token = 0.001
-    for _ in range(200):  # the machine did something else
+    for _ in range(200):  # other processes use the machine
         scheduler.latency_model.observe_batch(model, 40, 0.4)
     assert 5000 * scheduler.latency_model.seconds_per_token(model) > 10
 
@@ -543,7 +543,7 @@ def test_an_ended_job_is_freed(scheduler, model, deadline_passes):
         assert isinstance(future.exception(), ExpiredError) is deadline_passes
         model.batches.clear()
         del sequence, request, future
-        wait_until(lambda: not any(reference() for reference in references), "something is kept", limit_s=10)
+        wait_until(lambda: not any(reference() for reference in references), "an object is kept alive", limit_s=10)
     finally:
         gc.enable()
 

@@ -104,7 +104,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             return
         for job in self.jobs:
             self._check(*job)
-        wait_until(lambda: not any(map(self.scheduler.queued_sequences, self.models)), "sequences wait for ever")
+        wait_until(lambda: not any(map(self.scheduler.queued_sequences, self.models)), "sequences wait forever")
         self.scheduler.close()
 
         assert not any(map(self.scheduler.queued_tokens, self.models))

@@ -10,7 +10,7 @@ SHORT = 8
 """Tokens of a short query."""
 MIN_BULK_RATE = 0.9
 MAX_WAIT = 10
-"""Times its own work that a short query may wait beside one running batch."""
+"""Maximum wait of a short query beside one running batch, as a multiple of its own work."""
 
 
 def bulk_work(simulation, models, callers):
@@ -70,7 +70,7 @@ def check_short_queries(cores, callers, is_bulk, timeout_s):
     simulation.run(seconds)
 
     query = simulation.records["query"]
-    # The longest batch of models that take two cores may begin between: their cores are gathered first.
+    # The longest batch of models with two cores may start before it: cores are collected for such batches.
     widest = 2 if any(model == 2 for model, *_ in callers) and cores > 1 else 1
     assert (query.refused, query.late) == (0, 0)
     assert len(query.waits_s) == 34

@@ -114,13 +114,14 @@ def installed(authority, tmp_path):
 
 
 def test_renewal(all_tasks, authority, stranger, installed, watchful, caplog):
-    """New certificates are used without a restart; broken ones are one line in the log, and the old ones stay in
-    use."""
+    """New certificates are used without a restart; broken ones are logged once, and the old ones stay in use."""
     caplog.set_level(logging.INFO)
     files, install = installed
     with serve(all_tasks[0], **files) as running:
         install(stranger.sign("second"))
-        wait_until(lambda: code(running, stranger.trusted()) is grpc.StatusCode.OK, "the old ones stay", limit_s=10)
+        wait_until(
+            lambda: code(running, stranger.trusted()) is grpc.StatusCode.OK, "the old ones are still in use", limit_s=10
+        )
         assert code(running, authority.trusted()) is UNAVAILABLE
         files["tls_cert"].write_text("broken")
         wait_until(lambda: any(item.levelno == logging.ERROR for item in caplog.records), "no error", limit_s=5)
@@ -151,7 +152,7 @@ def test_calls_while_certificates_are_renewed(all_tasks, authority, installed, w
         for number in range(4):
             certificate = authority.sign(f"renewed-{number}")
             install(certificate)
-            wait_until(lambda: shown(running) == pem(certificate), "the old one is shown", limit_s=10)  # noqa: B023
+            wait_until(lambda: shown(running) == pem(certificate), "the old one is still in use", limit_s=10)  # noqa: B023
         done.set()
         for thread in threads:
             thread.join()

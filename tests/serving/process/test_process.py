@@ -161,7 +161,7 @@ def ready_lines(*arguments):
         os.close(write_fd)
         try:
             with open(ready_fd) as ready:
-                return process.stdout.readline(), ready.read()  # to its end: the server has closed it
+                return process.stdout.readline(), ready.read()  # until end of file: the server closes it
         finally:
             process.kill()
 
@@ -353,7 +353,7 @@ def test_unusable_changed_file(tmp_path):
         assert failed() == []
         for content, expected in (("two words\n", ["tokens"]), ("better\n", [])):
             path.write_text(content)
-            wait_until(lambda expected=expected: failed() == expected, "the metrics tell something else", 20)
+            wait_until(lambda expected=expected: failed() == expected, "the metrics show another state", 20)
 
 
 def test_nobody_reads_the_notifications(tmp_path, monkeypatch, caplog):
@@ -471,7 +471,7 @@ def test_a_run_that_hangs_for_good(tmp_path):
     """Its call fails, others are answered, and the process ends with an error, so that it is started again."""
     with started(tmp_path, "--workers", 2, "--max-run-s", 3) as (process, stub, _):
         hung = stub.Embed.future(pb.EmbedRequest(texts=["dog"]))
-        assert "hanging\n" in iter(process.stderr.readline, "")  # a worker has taken it, alone
+        assert "hanging\n" in iter(process.stderr.readline, "")  # a worker computes it, alone in its batch
         assert stub.Embed(pb.EmbedRequest(texts=["cat"]), timeout=60).dim == 8
 
         assert hung.code() is grpc.StatusCode.INTERNAL
