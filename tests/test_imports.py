@@ -26,6 +26,9 @@ MUST_NEVER_LOAD = {
     "export": {"grpc"},
     "serving": {"torch", "transformers", "optimum"},
 }
+ROOMS_MAY_IMPORT = {"serving.core": set(), "serving.endpoints": {"serving.core"}}
+"""Rooms of `serving` that every protocol shares, and the other rooms that each may import."""
+PROTOCOLS = {"grpc", "grpc_health", "grpc_reflection", "grpc_status", "starlette", "uvicorn"}
 IMPORT_ALL = """
 import importlib, json, pkgutil, sys
 package = importlib.import_module(sys.argv[1])
@@ -81,6 +84,16 @@ def test_the_server_loads_only_the_messages(modules):
     loaded = {name for name in modules("serving")["loaded"] if name.startswith("bertline.")}
 
     assert all(name == "bertline.v1" or name.startswith("bertline.v1.") for name in loaded)
+
+
+@pytest.mark.parametrize("room", sorted(ROOMS_MAY_IMPORT))
+def test_rooms_of_the_server_know_no_protocol(modules, room):
+    """The core and the endpoints load no other room of the server, and no library of gRPC or HTTP."""
+    loaded = modules(room)["loaded"]
+    rooms = {".".join(name.split(".")[:2]) for name in loaded if name.startswith("serving.")}
+
+    assert rooms - {room} <= ROOMS_MAY_IMPORT[room]
+    assert not {name.partition(".")[0] for name in loaded} & (PROTOCOLS | MUST_NEVER_LOAD["serving"])
 
 
 @pytest.mark.parametrize("package", ["export", "serving"])
