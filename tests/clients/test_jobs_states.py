@@ -1,0 +1,284 @@
+"""States of a job directory: whatever happens to runs, in the end the output is that of an uninterrupted run."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from bertline.jobs.directory import ACTIONS, Action, JobDirectory, StaleParts, State, Totals, action_for
+from bertline.jobs.layout import rejects_of
+from bertline.jobs.operations import OPERATIONS, VECTOR
+from bertline.jobs.pass_through import ROW_NUMBER, PassThrough
+from bertline.jobs.read import rows as rows_module
+from bertline.jobs.read.rows import ALL_COLUMNS, chunks_of
+from bertline.jobs.read.sources import Format, Source
+from bertline.jobs.send import ChunkResults, Rejection
+from bertline.jobs.storage import File, FileError, file_of
+from bertline.jobs.write import JsonlWriter, ParquetWriter, Writer
+
+INPUTS = {
+    "first": ["one", "two", "refuse", "long four", "five", "long six", "seven"],
+    "second": ["one", "two", "three", "other", "refuse", "long six"],
+    "shorter": ["one", "two"],
+}
+"""Contents of the input file: chunks of two rows, some rejected, some truncated."""
+NEXT = {
+    State.NEW: {State.NEW, State.UNFINISHED, State.JOINED, State.MOVED, State.COMPLETE},
+    State.UNFINISHED: {State.UNFINISHED, State.NEW, State.JOINED, State.MOVED, State.COMPLETE},
+    State.OTHER_JOB: set(State) - {State.FOREIGN, State.OTHER_MOVED},
+    State.JOINED: set(State) - {State.FOREIGN, State.OTHER_JOB, State.OTHER_MOVED},
+    State.MOVED: set(State) - {State.FOREIGN, State.OTHER_JOB, State.OTHER_MOVED},
+    State.OTHER_MOVED: set(State) - {State.FOREIGN, State.OTHER_JOB},
+    State.COMPLETE: {State.COMPLETE, State.NEW, State.UNFINISHED, State.OTHER_JOB},
+    State.FOREIGN: {State.FOREIGN},
+}
+"""States that a run may leave behind, by the state that it found."""
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+@dataclass
+class Disk:
+    """Counts the steps that change files, and kills the process before one of them."""
+
+    steps_left: int = 10**9
+
+    def step(self) -> None:
+        self.steps_left -= 1
+        if self.steps_left < 0:  # later steps fail as well: a dead process does not clean up
+            raise Killed
+
+
+DISK = Disk()
+
+
+@contextmanager
+def small_chunks_and_kills() -> Iterator[None]:
+    """Cut chunks of two rows, and count the steps of File."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rows_module, "BLOCK_ROWS", 2)
+        patch.setattr(rows_module, "CHUNK_ROWS", 2)
+        for name in ("move", "remove"):
+            patch.setattr(File, name, _counted(getattr(File, name)))
+        yield
+
+
+def _counted(method: Callable[..., None]) -> Callable[..., None]:
+    def counted(self: File, *arguments: File) -> None:
+        DISK.step()
+        method(self, *arguments)
+
+    return counted
+
+
+def directory_of(folder: Path, output: str, option: str) -> JobDirectory:
+    """Return the directory of a job; `option` stands for all that makes it another job."""
+    operation = OPERATIONS["embed"]
+    pass_through = PassThrough(ALL_COLUMNS, [VECTOR], [ROW_NUMBER])
+    is_jsonl = output.endswith("jsonl")
+    writer: Writer = (
+        JsonlWriter(operation, pass_through) if is_jsonl else ParquetWriter(operation, pass_through, 2, "float32")
+    )
+    file = file_of(f"{folder}/{output}")
+    return JobDirectory(file, writer, {"option": option, "inputs": ["in.txt"]}, rejects_of(file))
+
+
+def results_of(chunk: Any, option: str) -> ChunkResults:
+    """Return the results that a server would give: none for `refuse`; texts with `long` are truncated."""
+    texts = [row.fields["text"] for row in chunk.rows]
+    results = [Rejection("refused") if text == "refuse" else np.float32([len(text), len(option)]) for text in texts]
+    return ChunkResults(chunk, results, len(texts), sum("long" in text for text in texts))
+
+
+def do_job(folder: Path, output: str, option: str, *, force: bool = False, restart: bool = False) -> Totals:
+    """Run a job as `jobs.run` does, without a server."""
+    directory = directory_of(folder, output, option)
+    source = Source(file_of(f"{folder}/in.txt"), Format.text)
+    with directory.opened(force=force, restart=restart) as has_work:
+        if has_work:
+            for chunk in chunks_of(source, 0, ["text"], ["text"], lambda row: 1):
+                if not directory.has(chunk):
+                    directory.write(results_of(chunk, option))
+            directory.finish()
+    return directory.totals
+
+
+def write_input(folder: Path, content: str) -> None:
+    (folder / "in.txt").write_text("".join(f"{text}\n" for text in INPUTS[content]))
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    """Return all files but the input and the lock."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes().replace(str(folder).encode(), b"")
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name not in ("in.txt", "_lock")
+    }
+
+
+@cache
+def expected(output: str, option: str, content: str) -> tuple[dict[str, bytes], Totals]:
+    """Return the files and totals of an uninterrupted run."""
+    folder = Path(tempfile.mkdtemp())
+    try:
+        write_input(folder, content)
+        totals = do_job(folder, output, option)
+        return files_of(folder), totals
+    finally:
+        shutil.rmtree(folder)
+
+
+class JobDirectoryMachine(RuleBasedStateMachine):
+    """Runs of two jobs with the same output: killed anywhere, resumed, forced, restarted, with other input."""
+
+    @initialize(output=st.sampled_from(["out.jsonl", "out.parquet", "out/"]))
+    def start(self, output: str) -> None:
+        """Start with an empty folder."""
+        self.patches = small_chunks_and_kills()
+        self.patches.__enter__()
+        self.folder, self.output, self.content = Path(tempfile.mkdtemp()), output, "first"
+        write_input(self.folder, self.content)
+
+    def teardown(self) -> None:
+        """End with a run that starts again: it has to give what an uninterrupted run gives."""
+        if hasattr(self, "folder"):
+            DISK.steps_left = 10**9
+            if self.state("a") is not State.FOREIGN:
+                totals = do_job(self.folder, self.output, "a", force=True, restart=True)
+                assert (files_of(self.folder), totals) == expected(self.output, "a", self.content)
+            shutil.rmtree(self.folder)
+            self.patches.__exit__(None, None, None)
+
+    def state(self, option: str) -> State:
+        """Return the state as a job sees it."""
+        return directory_of(self.folder, self.output, option).state()
+
+    @rule(
+        option=st.sampled_from(["a", "b"]),
+        num_steps=st.one_of(st.just(10**9), st.integers(0, 30)),
+        force=st.booleans(),
+        restart=st.booleans(),
+    )
+    def run_job(self, option: str, num_steps: int, force: bool, restart: bool) -> None:
+        """Run a job, killed before one of its steps or not."""
+        found, before = self.state(option), files_of(self.folder)
+        directory = directory_of(self.folder, self.output, option)
+        action = action_for(found, output_exists=directory._output_exists(), force=force, restart=restart)
+        DISK.steps_left = num_steps
+        outcome: Any
+        try:
+            outcome = do_job(self.folder, self.output, option, force=force, restart=restart)
+        except (FileError, Killed) as error:
+            outcome = error
+        finally:
+            DISK.steps_left = 10**9
+
+        assert self.state(option) in NEXT[found]
+        if isinstance(outcome, Killed):
+            return
+        if action in (Action.REFUSE_OTHER, Action.REFUSE_FOREIGN):
+            assert isinstance(outcome, FileError)
+            assert files_of(self.folder) == before
+        elif action is Action.REFUSE_EXISTING:
+            assert isinstance(outcome, FileError)
+            kept = {name: data for name, data in before.items() if not name.startswith("out") or ".job/" not in name}
+            assert kept.items() <= files_of(self.folder).items()
+        elif isinstance(outcome, StaleParts):
+            assert action is Action.RESUME
+        elif action is Action.FINISH:
+            assert self.state(option) is State.NEW
+        else:
+            assert outcome == expected(self.output, option, self.content)[1]
+            assert files_of(self.folder) == expected(self.output, option, self.content)[0]
+
+    @rule(content=st.sampled_from(sorted(INPUTS)))
+    def change_input(self, content: str) -> None:
+        """Replace the rows of the input."""
+        self.content = content
+        write_input(self.folder, content)
+
+    @precondition(lambda self: not self.output.endswith("/"))
+    @rule()
+    def remove_output(self) -> None:
+        """Remove the output, but not the job directory."""
+        assume((self.folder / self.output).exists())
+        (self.folder / self.output).unlink()
+
+    @rule()
+    def add_and_remove_a_foreign_file(self) -> None:
+        """Refuse every run, without any change, while a file of someone else is in the directory."""
+        place = Path(directory_of(self.folder, self.output, "a").folder.path)
+        assume(place.exists())
+        (place / "notes").write_text("mine")
+        before = files_of(self.folder)
+        for force in (False, True):
+            for restart in (False, True):
+                with pytest.raises(FileError, match="holds files that no job wrote"):
+                    do_job(self.folder, self.output, "a", force=force, restart=restart)
+        assert files_of(self.folder) == before
+        (place / "notes").unlink()
+
+    @invariant()
+    def complete_outputs_are_whole(self) -> None:
+        """An output file never holds a part of the rows; a folder with _SUCCESS has all parts."""
+        if not hasattr(self, "folder"):
+            return
+        path = self.folder / self.output
+        if self.output == "out.jsonl" and path.exists():
+            wholes = [expected(self.output, option, content)[0][self.output] for option in "ab" for content in INPUTS]
+            assert path.read_bytes() in wholes
+
+
+JobDirectoryMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=8, deadline=None)
+TestJobDirectory = JobDirectoryMachine.TestCase
+
+
+def test_every_state_has_actions() -> None:
+    """The table of actions is total, and forcing never refuses but for foreign files and other jobs."""
+    assert set(ACTIONS) == set(State) == set(NEXT)
+    for state in State:
+        for restart in (False, True):
+            forced = action_for(state, output_exists=True, force=True, restart=restart)
+            assert forced is action_for(state, output_exists=False, force=False, restart=restart)
+            assert forced is not Action.REFUSE_EXISTING
+            assert (forced is Action.REFUSE_FOREIGN) == (state is State.FOREIGN)
+
+
+@pytest.mark.parametrize("output", ["out.jsonl", "out/"])
+def test_killed_at_every_step_and_resumed(tmp_path: Path, output: str) -> None:
+    """A job that is killed before each step in turn, each time resumed from there, ends like an uninterrupted one."""
+    with small_chunks_and_kills():
+        write_input(tmp_path, "first")
+        wanted = expected(output, "a", "first")
+        num_killed, states = 0, set[State]()
+        while True:
+            DISK.steps_left = num_killed % 7
+            try:
+                totals = do_job(tmp_path, output, "a")
+                break
+            except Killed:
+                num_killed += 1
+            except FileError:  # killed after the last step that matters
+                totals = wanted[1]
+                break
+            finally:
+                DISK.steps_left = 10**9
+            states.add(directory_of(tmp_path, output, "a").state())
+
+        assert (files_of(tmp_path), totals) == wanted
+        assert num_killed > 5
+        assert State.UNFINISHED in states
