@@ -12,9 +12,12 @@ from pathlib import Path
 import pytest
 
 from bertline import Client
+from bertline.commands import options
+from bertline.jobs import progress
 from bertline.jobs.progress import Progress, ProgressBar
 from bertline.testing import FakeModel, FakeServer
-from tests.clients.command import Result, Run, asked, command, fails, label_as, numbers
+from bertline.v1 import encoder_pb2 as pb
+from tests.clients.command import Result, Run, asked, command, fails, label_as, numbers, succeeds
 
 
 def test_the_process_answers(target: str, server: FakeServer) -> None:
@@ -476,11 +479,148 @@ def test_progress_fits_into_narrow_terminals(
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "60")
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    with ProgressBar() as progress:
-        progress.add(12_000, 500_000, 0.5)
-        progress.wait("the server is away")
+    with ProgressBar() as bar:
+        bar.add(12_000, 500_000, 0.5)
+        bar.wait("the server is away")
 
     told = capfd.readouterr().err
     assert re.search(r"50% 12,000 rows, [\d,]+ rows/s, 0:00:00 left", told)
     assert "tokens" not in told
     assert "bertline: waiting: the server is away" in told
+
+
+SUMMARY = r"bertline: {rows}, {rejected} rejected{more} in 0:00:\d\d \([\d,]+ rows/s, [\d,]+ tokens/s\)"
+
+
+def test_progress_without_a_terminal_is_lines(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Logs of cron and nohup get a line an interval, with the fraction that is done, and a closing summary."""
+    path = tmp_path / "texts.txt"
+    path.write_text("text\n" * 300 + "refuse\n")
+    monkeypatch.setattr(progress, "INTERVAL_S", 0.0)
+    *lines, summary, rejected = run("embed", "-i", str(path), "-o", str(tmp_path / "out.jsonl")).err.splitlines()
+
+    assert len(lines) > 1
+    assert all(re.fullmatch(r"bertline: \d+%, \d+ rows, .* rows/s, .* tokens/s, .* left", line) for line in lines)
+    assert re.fullmatch(SUMMARY.format(rows="301 rows", rejected="1", more=""), summary)
+    assert "1 row was rejected" in rejected
+
+
+def test_a_quick_job_prints_only_its_summary(run: Run, tmp_path: Path) -> None:
+    """The interval is a minute; results on standard output have no summary, unless the job takes longer."""
+    path = tmp_path / "texts.txt"
+    path.write_text("text\n" * 10)
+
+    assert succeeds(run("embed", "-i", str(path), "-o", str(tmp_path / "out.jsonl")))
+    assert run("embed", "-i", str(path)).err == ""
+
+
+def test_a_long_job_to_standard_output_has_a_summary(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may run under nohup with its output redirected."""
+    monkeypatch.setattr(options, "SUMMARY_AFTER_S", 0.0)
+    result = run("embed", "-i", "-", stdin=b"text\n")
+
+    assert re.fullmatch(SUMMARY.format(rows="1 row", rejected="0", more="") + "\n", result.err)
+
+
+def test_progress_of_standard_input_has_no_fraction(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody knows how long it is."""
+    monkeypatch.setattr(progress, "INTERVAL_S", 0.0)
+    lines = run("embed", "-i", "-", stdin=b"text\n" * 100).err.splitlines()
+
+    assert lines
+    assert all(re.fullmatch(r"bertline: \d+ rows, .* rows/s, .* tokens/s", line) for line in lines)
+
+
+@pytest.mark.parametrize("output", ["out.jsonl", "out/"])
+def test_the_summary_counts_the_whole_job(
+    run: Run, server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: str
+) -> None:
+    """Rows, rejected and truncated ones of an interrupted run are counted with those of the run that resumes it."""
+    monkeypatch.setattr("bertline.jobs.read.rows.CHUNK_ROWS", 256)
+    server.models = [FakeModel(max_seq_length=8, manifest={"truncate": True})]
+    path = tmp_path / "texts.txt"
+    path.write_text(("refuse\n" + "a text of more words than eight\n" + "text\n" * 98) * 8)
+    arguments = ("embed", "-i", str(path), "-o", f"{tmp_path}/{output}", "--in-flight", "1")
+    server.fail("INTERNAL", "broken", method="Embed", after=8, times=None)
+    assert run(*arguments).code == 1
+    server.reset()
+    server.refuse("refuse", "refused")
+    summary, truncated, rejected = run(*arguments).err.splitlines()
+
+    earlier = re.search(r"\((\d+) in earlier runs\)", summary)
+    assert earlier
+    assert 0 < int(earlier[1]) < 800
+    counts = {"rows": rf"800 rows \({earlier[1]} in earlier runs\)", "rejected": "8", "more": ", 8 truncated"}
+    assert re.fullmatch(SUMMARY.format(**counts), summary)
+    assert "8 of 800 rows were truncated" in truncated
+    assert "8 rows were rejected" in rejected
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments"),
+    [
+        ("embed", ["in.txt"]),
+        ("classify", ["text", "in.txt"]),
+        ("answer", ["in.txt", "context"]),
+        ("choose", ["q", "in.txt", "other"]),
+    ],
+)
+def test_a_text_that_names_a_file_is_asked_about(
+    run: Run, server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, arguments: list[str]
+) -> None:
+    """One line asks whether -i was meant; after `--` the name is a text."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "in.txt").write_text("text\n")
+    (tmp_path / "folder").mkdir()
+
+    assert fails(run(command, *arguments), "`in.txt` is a file: did you mean -i in.txt?", 2)
+    assert server.calls == []
+    assert run(command, "--", *arguments).code == 0
+    assert run("embed", "folder", "none.txt", "--", "in.txt").code == 0
+    assert fails(run("embed", "in.txt", "--", "in.txt"), "did you mean -i in.txt?", 2)
+
+
+@pytest.mark.parametrize("spelling", [["--columns.text", "body"], ["--columns.text=body"], ["--column", "text=body"]])
+def test_columns_are_spelt_in_two_ways(run: Run, spelling: list[str]) -> None:
+    """As in the commands of training, too."""
+    line = b'{"body": "one"}\n'
+
+    assert run("embed", "-i", "-", "--format", "jsonl", *spelling, stdin=line).rows[0]["vector"] == numbers("one")
+
+
+def test_columns_that_no_operation_has(run: Run) -> None:
+    """Either spelling names the known ones; a hyphen stands for an underscore, as in training's flags."""
+    message = "--column is NAME=COLUMN, with NAME one of text, text_pair: `body=x`"
+    pair = b'{"text": "one", "other": "two"}\n'
+
+    assert fails(run("classify", "-i", "-", "--columns.body", "x"), message, 2)
+    assert fails(run("classify", "-i", "-", "--columns.text"), "'--column' requires an argument", 2)
+    assert run("classify", "-i", "-", "--format", "jsonl", "--columns.text-pair", "other", stdin=pair).code == 0
+
+
+@pytest.mark.parametrize("command", ["classify", "embed", "tag", "fill-mask"])
+def test_one_text_is_one_call(run: Run, server: FakeServer, command: str) -> None:
+    """The models of the server, with 100 kB of manifests, are not listed for it."""
+    run(command, "a [MASK] text")
+
+    assert len(server.calls) == 1
+
+
+def test_more_texts_than_fit_in_a_request_use_one_model(run: Run, server: FakeServer) -> None:
+    """It is chosen before the first request, and checked after the last one."""
+    run("embed", "one", "two", "three", "--batch-size", "2")
+
+    assert [call.method for call in server.calls] == ["ListModels", "Embed", "Embed", "GetModel"]
+
+
+def test_one_text_waits_for_a_model_that_is_being_loaded(run: Run, server: FakeServer) -> None:
+    """As a file does."""
+
+    def load(request: pb.GetModelRequest) -> pb.ModelInfo:
+        server.models = [FakeModel()]
+        return server.models[0].info
+
+    server.models = [FakeModel(state="loading")]
+    server.reply("GetModel", load)
+
+    assert run("embed", "text").rows[0]["vector"] == numbers("text")
