@@ -26,7 +26,8 @@ import tyro
 from benchmarks.embed_load import read_texts
 from benchmarks.server_process import running_server
 from benchmarks.serving import engine_texts_per_s
-from training.bounds import COUNT, POSITIVE, Bounds, check_numbers
+from tasks.schema import Bounds
+from training.bounds import COUNT, POSITIVE, check_numbers
 from training.command import command, parse
 
 SAMPLE_S = 0.01

@@ -21,7 +21,8 @@ from typing import Annotated, Any
 import torch
 
 from benchmarks.worker import Worker
-from training.bounds import COUNT, Bounds, check_numbers
+from tasks.schema import Bounds
+from training.bounds import COUNT, check_numbers
 from training.checkpoint import create_model
 from training.command import command, parse
 from training.loop.optimizer import create_optimizer

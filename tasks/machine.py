@@ -7,7 +7,7 @@ import platform
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 CPUINFO = Path("/proc/cpuinfo")
 VNNI = frozenset({"avx512_vnni", "avx_vnni"})
@@ -25,6 +25,14 @@ MATMUL_FEATURES = (
 )
 """CPU features that matter to matrix products, by Linux's names."""
 _CGROUPS = Path("/sys/fs/cgroup")
+
+
+class MachineRecord(TypedDict):
+    """Keys of `describe_machine` that every record has; records of GPUs have more."""
+
+    cpu: str
+    features: list[str]
+    cores: int
 
 
 def available_cpus() -> int:

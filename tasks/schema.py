@@ -7,8 +7,8 @@
     read_fields(Options, {"num_threads": "2"})  # ValueError: `num_threads` must be a whole number: `'2'`
     check_bounds(Options(num_threads=0))        # ValueError: num_threads must be at least 1: `0`
 
-Manifest, task settings, task card and recipes are checked here. Importing this module costs nothing: it needs no
-package, unlike pydantic, which `training` and `export` do not install.
+Manifest, task settings, task cards, recipes and `config.json` are checked here. Unlike pydantic, which `training` and
+`export` do not install, this module costs nothing to import and reports one mistake in one line.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints, is_typeddict
+from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +79,8 @@ def _holds_numbers(hint: Any) -> bool:
 
 @cache
 def _hints(record_type: Any) -> dict[str, Any]:
-    return get_type_hints(record_type, include_extras=True)
+    hints = get_type_hints(record_type, include_extras=True)
+    return {name: hint for name, hint in hints.items() if get_origin(hint) is not ClassVar}
 
 
 def read_fields(
@@ -107,6 +108,20 @@ def read_fields(
     return {key: read_value(value, hints[key], f"{prefix}{key}") for key, value in values.items()}
 
 
+def check_known_fields(record_type: Any, values: Mapping[str, Any], *, prefix: str = "") -> None:
+    """Check the types of the fields that are there, and ignore unknown keys, as of another version.
+
+    Args:
+        prefix: put before keys in messages.
+
+    Raises:
+        ValueError: naming the key of a wrong type.
+    """
+    for name, hint in _hints(record_type).items():
+        if name in values:
+            read_value(values[name], hint, f"{prefix}{name}")
+
+
 def read_value(value: Any, hint: Any, path: str) -> Any:
     """Check a JSON value against a type, and convert it: lists to tuples, whole numbers to floats.
 
@@ -116,9 +131,7 @@ def read_value(value: Any, hint: Any, path: str) -> Any:
     if not fits(value, hint):
         raise ValueError(f"`{path}` must be {describe(hint)}: `{_shorten(repr(value))}`")
     if is_dataclass(hint):
-        for name, item in _hints(hint).items():  # type: ignore[arg-type]
-            if name in value:
-                read_value(value[name], item, f"{path}.{name}")
+        check_known_fields(hint, value, prefix=f"{path}.")
     return _convert(value, hint)
 
 

@@ -25,7 +25,8 @@ from torch import Tensor, nn
 
 from tasks.embedding import Embedding, EmbeddingSettings, Pooling
 from tasks.regression import RegressionExample
-from training.bounds import COUNT, EPOCHS, LEARNING_RATE, NOT_NEGATIVE, TOKENS, Bounds
+from tasks.schema import Bounds
+from training.bounds import COUNT, EPOCHS, LEARNING_RATE, NOT_NEGATIVE, TOKENS
 from training.checkpoint import load_model, load_tokenizer, read_shape
 from training.command import command, parse
 from training.data.columns import Columns, existing_columns

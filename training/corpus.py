@@ -25,9 +25,10 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from tasks.files import atomic_write, check_output_path, resumable_directory, sha256
+from tasks.schema import Bounds
 from tasks.tokenizer import Tokenizer
 from tasks.tokenizer_files import TOKENIZER_FILE, TOKENIZER_FILES
-from training.bounds import Bounds, check_numbers
+from training.bounds import check_numbers
 from training.command import command, parse
 from training.progress_bar import ProgressBar
 from training.text.documents import BLOCK_BYTES, Block, find_files, read_blocks

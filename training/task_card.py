@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,8 @@ from typing import Any
 from tasks import settings_from_dict, settings_to_dict
 from tasks.base import TaskSettings
 from tasks.json_files import read_json
+from tasks.machine import MachineRecord
+from tasks.schema import read_value
 from training.renamed_fields import with_new_names
 
 TASK_FILE = "task.json"
@@ -53,38 +55,28 @@ def read_task_card(directory: str | Path) -> TaskCard | None:
         raise ValueError(f"broken task card `{path}`: {error}") from error
 
 
-_RECORDS: dict[str, tuple[Callable[[Any], bool], str]] = {
+_RECORDS: dict[str, Any] = {
     **dict.fromkeys(
         (
             *("scores", "provenance", "provenance.data", "provenance.recipe", "provenance.pretraining"),
             *("provenance.pretraining.recipe", "provenance.recipe.columns", "provenance.recipe.dev_columns"),
             *("provenance.before", "provenance.pretraining.before"),
         ),
-        (lambda value: isinstance(value, dict), "an object"),
+        dict[str, Any],
     ),
+    **dict.fromkeys(("provenance.recipe.dev", "provenance.recipe.train"), list[str]),
     **dict.fromkeys(
-        ("provenance.recipe.dev", "provenance.recipe.train"),
-        (lambda value: isinstance(value, list) and all(isinstance(item, str) for item in value), "a list of strings"),
+        ("provenance.recipe.checkpoint", "provenance.recipe.run_dir", "provenance.pretraining.recipe.run_dir"), str
     ),
-    **dict.fromkeys(
-        ("provenance.recipe.checkpoint", "provenance.recipe.run_dir", "provenance.pretraining.recipe.run_dir"),
-        (lambda value: isinstance(value, str), "a string"),
-    ),
-    **dict.fromkeys(
-        ("provenance.machine", "provenance.pretraining.machine"),
-        (
-            lambda value: isinstance(value, dict) and {"cpu", "cores", "features"} <= value.keys(),
-            "an object with `cpu`, `cores` and `features`",
-        ),
-    ),
-    "provenance.text_pairs": (lambda value: isinstance(value, bool), "true or false"),
+    **dict.fromkeys(("provenance.machine", "provenance.pretraining.machine"), MachineRecord),
+    "provenance.text_pairs": bool,
 }
-"""Keys of a task card that other code reads: a check of the value, and its type in words. All keys are optional."""
+"""Keys of a task card that other code reads, and their types. All keys are optional."""
 
 
 def _check_records(values: Mapping[str, Any]) -> None:
-    for path, (fits, kind) in _RECORDS.items():
+    for path, hint in _RECORDS.items():
         *parents, last = path.split(".")
         record = functools.reduce(lambda found, key: found.get(key, {}), parents, values)
-        if last in record and not fits(record[last]):
-            raise ValueError(f"{path} must be {kind}: `{str(record[last])[:60]}`")
+        if last in record:
+            read_value(record[last], hint, path)

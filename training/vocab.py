@@ -19,8 +19,9 @@ import numpy as np
 import tokenizers
 
 from tasks.files import atomic_directory, check_output_path
+from tasks.schema import Bounds
 from tasks.tokenizer_files import TOKENIZER_FILE, build_tokenizer
-from training.bounds import NOT_NEGATIVE, Bounds, check_numbers
+from training.bounds import NOT_NEGATIVE, check_numbers
 from training.command import command, parse
 from training.progress_bar import ProgressBar
 from training.text.documents import find_files, read_blocks

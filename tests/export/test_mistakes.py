@@ -119,7 +119,7 @@ CHECKPOINTS = {
     "too many layers": (config(num_hidden_layers=10**6), "num_hidden_layers must be at least 1 and at most"),
     "dropout": (config(hidden_dropout_prob=float("nan")), "hidden_dropout_prob must be at least 0 and below 1: `nan`"),
     "no epsilon": (config(layer_norm_eps=0), "layer_norm_eps must be at least 1e-30 and at most 1: `0`"),
-    "epsilon": (config(layer_norm_eps=True), "layer_norm_eps must be of type float"),
+    "epsilon": (config(layer_norm_eps=True), "`layer_norm_eps` must be a finite number: `True`"),
     "quantized": (config(quantization_config={"quant_method": "fp8"}), "has a quantization_config"),
     "8 bits": (weights(torch.Tensor.to, torch.float8_e4m3fn), "is quantized; take the checkpoint in 16 bits or more"),
     "sparse": (pickle_of(lambda name, value: (name, value.to_sparse())), "expected tensors by name"),
@@ -172,16 +172,19 @@ def test_broken_checkpoints(mistake, tmp_path, checkpoints, monkeypatch):
 
 CARD = {"task": "classification", "settings": {"labels": ["sports", "weather", "news"], "max_seq_length": 32}}
 RECORDS = {
-    "no recipe": ({"recipe": None}, "provenance.recipe must be an object: `None`"),
-    "dev": ({"recipe": {"dev": 5}}, "provenance.recipe.dev must be a list of strings: `5`"),
-    "devs": ({"recipe": {"dev": [5]}}, "provenance.recipe.dev must be a list of strings"),
-    "columns": ({"recipe": {"dev": [], "dev_columns": 5}}, "provenance.recipe.dev_columns must be an object"),
-    "origin": ({"recipe": {"checkpoint": 5}}, "provenance.recipe.checkpoint must be a string"),
-    "pretraining": ({"pretraining": [1]}, r"provenance.pretraining must be an object: `\[1\]`"),
-    "before": ({"pretraining": {"recipe": 5}}, "provenance.pretraining.recipe must be an object"),
-    "pairs": ({"text_pairs": []}, "provenance.text_pairs must be true or false"),
-    "data": ({"data": "a.tsv"}, "provenance.data must be an object"),
-    "machine": ({"machine": {"cpu": "Fast 1"}}, "provenance.machine must be a machine.s record"),
+    "no recipe": ({"recipe": None}, "`provenance.recipe` must be an object: `None`"),
+    "dev": ({"recipe": {"dev": 5}}, "`provenance.recipe.dev` must be a list of strings: `5`"),
+    "devs": ({"recipe": {"dev": [5]}}, "`provenance.recipe.dev` must be a list of strings"),
+    "columns": ({"recipe": {"dev": [], "dev_columns": 5}}, "`provenance.recipe.dev_columns` must be an object"),
+    "origin": ({"recipe": {"checkpoint": 5}}, "`provenance.recipe.checkpoint` must be a string"),
+    "pretraining": ({"pretraining": [1]}, r"`provenance.pretraining` must be an object: `\[1\]`"),
+    "before": ({"pretraining": {"recipe": 5}}, "`provenance.pretraining.recipe` must be an object"),
+    "pairs": ({"text_pairs": []}, "`provenance.text_pairs` must be true or false"),
+    "data": ({"data": "a.tsv"}, "`provenance.data` must be an object"),
+    "machine": (
+        {"machine": {"cpu": "Fast 1"}},
+        "`provenance.machine` must be an object with `cpu`, `features`, `cores`",
+    ),
 }
 
 

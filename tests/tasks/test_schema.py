@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypedDict
+from typing import Annotated, Any, ClassVar, Literal, TypedDict
 
 import pytest
 
-from tasks.schema import Bounds, check_bounds, describe, fits, read_fields, read_value
+from tasks.schema import Bounds, check_bounds, check_known_fields, describe, fits, read_fields, read_value
 
 
 class Machine(TypedDict):
@@ -23,6 +23,7 @@ class Inner:
 
 @dataclass(frozen=True)
 class Record:
+    kind: ClassVar[Literal["a"]] = "a"
     count: Annotated[int, Bounds(least=1, most=9)]
     rate: float = 0.5
     rates: tuple[Annotated[float, Bounds(above=0)], ...] = ()
@@ -85,6 +86,13 @@ def test_values_are_converted():
 
     assert found == {"count": 1, "rate": 2.0, "rates": (1.0, 2.5)}
     assert [type(value) for value in (found["rate"], *found["rates"])] == [float] * 3
+
+
+def test_unknown_and_missing_fields_of_other_versions():
+    """Only the types of fields that are there are checked, class variables excepted."""
+    check_known_fields(Record, {"kind": 5, "unknown": 1, "rate": 1})
+    with pytest.raises(ValueError, match=r"`x\.inner\.name` must be a string: `1`"):
+        check_known_fields(Record, {"inner": {"name": 1}}, prefix="x.")
 
 
 def test_fields_that_may_be_missing():

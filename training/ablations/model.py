@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from training.bounds import Bounds
+from tasks.schema import Bounds
 from training.model.encoder import SIZE, Encoder, EncoderConfig, Layer, padding_mask
 
 Direction = Literal["both", "left-to-right", "right-to-left", "concatenated"]

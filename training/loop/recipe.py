@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-import types
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any
 
 from tasks.json_files import read_json
+from tasks.schema import check_known_fields
 from training.renamed_fields import with_new_names
 
 RECIPE_FILE = "recipe.json"
@@ -146,33 +146,8 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def check_types(recipe_type: type, values: Mapping[str, Any], path: Path) -> None:
-    """Check the types of a recipe's fields in a file.
-
-    Raises:
-        ValueError: names the file and the field.
-    """
-    hints = get_type_hints(recipe_type)
-    for name in (item.name for item in dataclasses.fields(recipe_type)):
-        if name in values and not _fits(values[name], hints[name]):
-            raise ValueError(f"broken `{path}`: `{name}` cannot be `{values[name]}`; correct it, or give another run")
-
-
-def _fits(value: Any, kind: Any) -> bool:
-    """Return whether a JSON value can be that of a field of some type."""
-    origin, arguments = get_origin(kind), get_args(kind)
-    if origin in (Union, types.UnionType):
-        return any(_fits(value, item) for item in arguments)
-    if origin is Annotated:
-        return _fits(value, arguments[0])
-    if origin is Literal:
-        return any(isinstance(value, type(item)) for item in arguments)
-    if origin is tuple:
-        return isinstance(value, list) and all(_fits(item, arguments[0]) for item in value)
-    if dataclasses.is_dataclass(kind):
-        hints = get_type_hints(kind)
-        return isinstance(value, Mapping) and all(
-            _fits(item, hints[name]) for name, item in value.items() if name in hints
-        )
-    if kind is float:
-        return isinstance(value, int | float)
-    return isinstance(value, str if kind is Path else kind)
+    """Raise ValueError, naming the file and the field, if a value in a recipe file has a wrong type."""
+    try:
+        check_known_fields(recipe_type, values)
+    except ValueError as error:
+        raise ValueError(f"broken `{path}`: {error}; correct it, or give another run") from error

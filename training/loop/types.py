@@ -9,7 +9,8 @@ from typing import Annotated, ClassVar, Literal, Protocol
 import torch
 from torch import Tensor
 
-from training.bounds import BELOW_ONE, COUNT, FRACTION, LEARNING_RATE, NOT_NEGATIVE, POSITIVE, Bounds, check_numbers
+from tasks.schema import Bounds
+from training.bounds import BELOW_ONE, COUNT, FRACTION, LEARNING_RATE, NOT_NEGATIVE, POSITIVE, check_numbers
 
 Dtype = Literal["auto", "fp32", "bf16"]
 Stage = Literal["pretraining", "fine-tuning", "contrastive training"]

@@ -11,14 +11,15 @@ Shape suffixes: B batch, L length, D hidden size, H attention heads, K head size
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Annotated
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from training.bounds import BELOW_ONE, NOT_NEGATIVE, Bounds, check_numbers
+from tasks.schema import Bounds, check_bounds, check_known_fields
+from training.bounds import BELOW_ONE, NOT_NEGATIVE
 from training.model import cpu
 
 SIZE = Bounds(least=1, most=10_000_000)
@@ -61,11 +62,8 @@ class EncoderConfig:
     pad_token_id: int = 0
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            kind, value = type(field.default), getattr(self, field.name)
-            if not isinstance(value, (int, float) if kind is float else kind) or isinstance(value, bool):
-                raise ValueError(f"{field.name} must be of type {kind.__name__}: `{value}`")
-        check_numbers(self, named=str)
+        check_known_fields(type(self), vars(self))
+        check_bounds(self)
         if self.hidden_size % self.num_attention_heads:
             raise ValueError(
                 f"hidden_size `{self.hidden_size}` is not a multiple of "

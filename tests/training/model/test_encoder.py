@@ -268,7 +268,10 @@ def spoil_weight(directory):
         (lambda d: edit_config(d, hidden_act="silu"), "unknown hidden_act: `silu`"),
         (lambda d: edit_config(d, hidden_size=33), "33"),
         (lambda d: edit_config(d, vocab_size=91), "where its config makes it"),
-        (lambda d: edit_config(d, hidden_size="33"), "broken .*config.json`: hidden_size must be of type int: `33`"),
+        (
+            lambda d: edit_config(d, hidden_size="33"),
+            "broken .*config.json`: `hidden_size` must be a whole number: `'33'`",
+        ),
         (lambda d: (d / "model.safetensors").unlink(), "no weights"),
         (lambda d: save_pickle(d, {"model": {"weight": torch.ones(1)}}), "expected tensors by name"),
         (lambda d: save_pickle(d, [torch.ones(1)]), "expected tensors by name"),
