@@ -22,8 +22,8 @@ import typer
 from rich.console import Console
 
 from bertline._connection import Priority
-from bertline.bench.load_generator import Load, Samples, Usage, due_times
-from bertline.bench.report import Bar, Latency, Medians, Report, Run, Status, histogram
+from bertline.bench.load_generator import CallResults, LoadProfile, ProcessUsage, due_times
+from bertline.bench.report import BenchRun, HistogramBar, Latency, Report, StatusCount, TimingMedians, histogram
 from bertline.bench.run import bench
 from bertline.bench.settings import BenchSettings, read_numbers
 from bertline.bench.view import BenchProgress, print_report
@@ -76,7 +76,7 @@ def answer_with(server: FakeServer, timings: pb.Timings | None) -> None:
     server.reply("Embed", embed)
 
 
-def only(report: Report) -> Run:
+def only(report: Report) -> BenchRun:
     (run,) = report.runs
     return run
 
@@ -185,21 +185,31 @@ def test_a_call_that_fails_late_does_not_lengthen_a_run(server: FakeServer) -> N
 @pytest.mark.parametrize(
     ("load", "samples", "elapsed_s", "expected"),
     [
-        (Load(concurrency=2, duration_s=10), Samples(last_reply_s=10.5), 40, 10.5),
-        (Load(concurrency=2, duration_s=10), Samples(last_reply_s=5), 40, 10),  # no reply in the second half counts
-        (Load(rate=2, duration_s=10), Samples(last_reply_s=9), 10, 10),
-        (Load(concurrency=2, duration_s=10), Samples(last_reply_s=3), 4, 4),  # Ctrl-C
-        (Load(concurrency=2, num_calls=9), Samples(num_begun=9, last_begun_s=3, last_reply_s=4), 33, 4),
-        (Load(concurrency=2, num_calls=9), Samples(num_begun=9, last_begun_s=3, last_reply_s=2), 33, 3),
-        (Load(concurrency=2, num_calls=9), Samples(num_begun=8, last_begun_s=3, last_reply_s=2), 33, 33),  # Ctrl-C
+        (LoadProfile(concurrency=2, duration_s=10), CallResults(last_reply_s=10.5), 40, 10.5),
+        (
+            LoadProfile(concurrency=2, duration_s=10),
+            CallResults(last_reply_s=5),
+            40,
+            10,
+        ),  # no reply in the second half counts
+        (LoadProfile(rate=2, duration_s=10), CallResults(last_reply_s=9), 10, 10),
+        (LoadProfile(concurrency=2, duration_s=10), CallResults(last_reply_s=3), 4, 4),  # Ctrl-C
+        (LoadProfile(concurrency=2, num_calls=9), CallResults(num_begun=9, last_begun_s=3, last_reply_s=4), 33, 4),
+        (LoadProfile(concurrency=2, num_calls=9), CallResults(num_begun=9, last_begun_s=3, last_reply_s=2), 33, 3),
+        (
+            LoadProfile(concurrency=2, num_calls=9),
+            CallResults(num_begun=8, last_begun_s=3, last_reply_s=2),
+            33,
+            33,
+        ),  # Ctrl-C
     ],
 )
 def test_a_run_ends_with_its_load_or_the_last_reply(
-    load: Load, samples: Samples, elapsed_s: float, expected: float
+    load: LoadProfile, samples: CallResults, elapsed_s: float, expected: float
 ) -> None:
     """Whichever is later, and not with what fails after that."""
-    usage = Usage(seconds=elapsed_s, cpu_s=elapsed_s / 2, busy_s=elapsed_s / 4)
-    run = Run.of(load, samples, usage, interrupted=False)
+    usage = ProcessUsage(seconds=elapsed_s, cpu_s=elapsed_s / 2, busy_s=elapsed_s / 4)
+    run = BenchRun.of(load, samples, usage, interrupted=False)
 
     assert (run.seconds, run.client_cores, run.client_busy) == (expected, 0.5, 0.25)
 
@@ -243,7 +253,7 @@ def test_the_model_chooses_the_call(server: FakeServer, task: str) -> None:
 def test_an_unknown_task_is_one_line(server: FakeServer) -> None:
     """A model of a task that this client does not know cannot be called."""
     server.reply("GetModel", lambda request: pb.ModelInfo(model=server.models[0].ref, task="summary"))
-    with pytest.raises(ValueError, match="no call is known for models of task `summary`; update the client"):
+    with pytest.raises(ValueError, match="this client does not know task `summary`; update it"):
         bench(settings_for(server))
 
 
@@ -275,7 +285,7 @@ def test_latency_counts_from_when_a_call_was_due(server: FakeServer) -> None:
     assert run.latency_s.min > 0.4  # the last was due at 0.29 s, and nothing was answered before 0.8 s
     assert run.service_s.p50 < run.latency_s.p50 / 2
     assert run.max_late_s > 0.4
-    assert any("after they were due" in warning for warning in run.warnings)
+    assert any("their latency includes this" in warning for warning in run.warnings)
 
 
 def test_an_open_loop_does_not_wait_for_replies(server: FakeServer) -> None:
@@ -305,7 +315,7 @@ def test_what_was_not_sent_is_told(server: FakeServer) -> None:
     assert run.num_calls + run.num_unsent == pytest.approx(150, abs=2)
     assert run.num_unsent > 100
     assert report.exit_code() == 1
-    assert run.warnings[0].startswith(f"about {run.num_unsent:,} calls that were due were never sent")
+    assert run.warnings[0].startswith(f"about {run.num_unsent:,} calls were due but never sent")
 
 
 @pytest.mark.usefixtures("harmless_ctrl_c")
@@ -336,7 +346,7 @@ def test_ctrl_c_tells_what_was_not_sent_until_then(
 
 def test_poisson_arrivals_are_those_of_the_seed() -> None:
     """Gaps are exponential with the mean of the rate; the same seed gives the same."""
-    load = Load(rate=200.0, num_calls=20_000, seed=1)
+    load = LoadProfile(rate=200.0, num_calls=20_000, seed=1)
     times = np.fromiter(due_times(load, 200.0, 5.0), float)
     gaps = np.diff(times)
 
@@ -345,12 +355,12 @@ def test_poisson_arrivals_are_those_of_the_seed() -> None:
     assert gaps.mean() == pytest.approx(1 / 200, rel=0.05)
     assert gaps.std() == pytest.approx(1 / 200, rel=0.05)
     assert list(due_times(load, 200.0, 5.0)) == list(times)
-    assert list(due_times(Load(rate=200.0, num_calls=20_000, seed=2), 200.0, 5.0)) != list(times)
+    assert list(due_times(LoadProfile(rate=200.0, num_calls=20_000, seed=2), 200.0, 5.0)) != list(times)
 
 
 def test_constant_arrivals_are_evenly_spaced() -> None:
     """At 4 calls a second one is due every quarter of a second."""
-    load = Load(rate=4.0, arrivals="constant", num_calls=5)
+    load = LoadProfile(rate=4.0, arrivals="constant", num_calls=5)
 
     assert list(due_times(load, 4.0, 1.0)) == [1.0, 1.25, 1.5, 1.75, 2.0]
 
@@ -393,13 +403,13 @@ def test_histograms_hold_every_call(values: list[float]) -> None:
 
 
 def test_the_servers_timings_are_told(server: FakeServer) -> None:
-    """Medians of what replies carry; replies without timings are told, as they come out of a cache."""
+    """Medians cover the replies with timings. A warning counts the others, which come from a cache."""
     answer_with(server, TIMINGS)
     told = only(bench(settings_for(server, num_requests=6)))
     answer_with(server, None)
     untold = only(bench(settings_for(server, num_requests=6)))
 
-    assert isinstance(told.server_medians, Medians)
+    assert isinstance(told.server_medians, TimingMedians)
     assert (told.server_medians.tokenize_s, told.server_medians.queue_s, told.server_medians.inference_s) == (
         0.25,
         0.5,
@@ -412,9 +422,13 @@ def test_the_servers_timings_are_told(server: FakeServer) -> None:
 
 def test_a_busy_client_is_told() -> None:
     """Figures of a client that had no time are doubtful."""
-    samples = Samples()
-    busy = Run.of(Load(concurrency=1), samples, Usage(seconds=10, cpu_s=9, busy_s=9.5), interrupted=False)
-    idle = Run.of(Load(concurrency=1), samples, Usage(seconds=10, cpu_s=9, busy_s=5), interrupted=False)
+    samples = CallResults()
+    busy = BenchRun.of(
+        LoadProfile(concurrency=1), samples, ProcessUsage(seconds=10, cpu_s=9, busy_s=9.5), interrupted=False
+    )
+    idle = BenchRun.of(
+        LoadProfile(concurrency=1), samples, ProcessUsage(seconds=10, cpu_s=9, busy_s=5), interrupted=False
+    )
 
     assert "the client was the bottleneck: its event loop was busy 95% of the time" in busy.warnings[0]
     assert (busy.client_busy, busy.client_cores) == pytest.approx((0.95, 0.9))
@@ -457,7 +471,7 @@ def test_ctrl_c_tells_what_was_measured(server: FakeServer) -> None:
     assert run.num_calls == run.num_ok + run.num_abandoned
     assert run.seconds < 30
     assert (report.exit_code(), report.exit_code(allow_failures=True)) == (130, 130)
-    assert "ended by Ctrl-C" in printed(report)
+    assert "interrupted by Ctrl-C" in printed(report)
 
 
 @pytest.mark.usefixtures("harmless_ctrl_c")
@@ -477,7 +491,7 @@ def test_ctrl_c_in_the_warm_up(server: FakeServer) -> None:
 
     assert report.runs == []
     assert report.exit_code() == 130
-    assert "ended by Ctrl-C before anything was measured" in printed(report)
+    assert "interrupted by Ctrl-C before anything was measured" in printed(report)
 
 
 def test_the_json_holds_everything(server: FakeServer) -> None:
@@ -486,7 +500,7 @@ def test_the_json_holds_everything(server: FakeServer) -> None:
     found = json.loads(json.dumps(report.to_dict(), allow_nan=False))
 
     assert set(found) == {field.name for field in fields(Report)}
-    assert set(found["runs"][0]) == {field.name for field in fields(Run)}
+    assert set(found["runs"][0]) == {field.name for field in fields(BenchRun)}
     assert set(found["runs"][0]["latency_s"]) == {"mean", "min", "p50", "p90", "p95", "p99", "p99_9", "max"}
     assert set(found["runs"][0]["server_medians"]) == {"tokenize_s", "queue_s", "inference_s", "rest_s"}
     assert set(found["runs"][0]["histogram"][0]) == {"from_s", "to_s", "num_calls"}
@@ -498,7 +512,11 @@ def test_the_page_names_every_option_and_key() -> None:
     """docs/guides/load-test.md has all options of the command, and all keys of its JSON."""
     page = (Path(__file__).parents[2] / "docs" / "guides" / "load-test.md").read_text(encoding="utf-8")
     options = typer.main.get_command(app).commands["bench"].params  # type: ignore[attr-defined]
-    keys = {field.name for kind in (Report, Run, Latency, Medians, Bar, Status) for field in fields(kind)}
+    keys = {
+        field.name
+        for kind in (Report, BenchRun, Latency, TimingMedians, HistogramBar, StatusCount)
+        for field in fields(kind)
+    }
 
     for option in options:
         assert any(f"`{name}{end}" in page for name in (*option.opts, *option.secondary_opts) for end in "` "), option
@@ -541,16 +559,16 @@ def test_a_full_disk_is_told_in_one_line(
         ({"duration_s": 1.0, "num_requests": 1}, "--duration or --requests, not both"),
         ({"concurrency": (4, 0)}, "--concurrency must be at least 1: `0`"),
         ({"batch_size": 0}, "--batch-size must be at least 1: `0`"),
-        ({"priority": "low"}, "--priority is one of interactive, bulk: `low`"),
+        ({"priority": "low"}, "--priority must be one of interactive, bulk: `low`"),
         ({"channels": -1}, "--channels must be at least 1: `-1`"),
         ({"num_requests": 0}, "--requests must be at least 1: `0`"),
         ({"max_in_flight": 0}, "--max-in-flight must be at least 1: `0`"),
-        ({"rate": (0.0,)}, "--rate must be above 0, and finite: `0`"),
-        ({"rate": (float("nan"),)}, "--rate must be above 0, and finite: `nan`"),
-        ({"duration_s": float("inf")}, "--duration must be above 0, and finite: `inf`"),
-        ({"timeout_s": -1.0}, "--timeout must be above 0, and finite: `-1`"),
+        ({"rate": (0.0,)}, "--rate must be above 0 and finite: `0`"),
+        ({"rate": (float("nan"),)}, "--rate must be above 0 and finite: `nan`"),
+        ({"duration_s": float("inf")}, "--duration must be above 0 and finite: `inf`"),
+        ({"timeout_s": -1.0}, "--timeout must be above 0 and finite: `-1`"),
         ({"warm_up_s": -1.0}, "--warm-up must be 0 or more seconds: `-1`"),
-        ({"arrivals": "bursts"}, "--arrivals is one of poisson, constant: `bursts`"),
+        ({"arrivals": "bursts"}, "--arrivals must be one of poisson, constant: `bursts`"),
     ],
 )
 def test_bad_options_are_one_line(options: dict[str, Any], message: str) -> None:
@@ -566,7 +584,7 @@ def test_numbers_with_commas() -> None:
     assert read_numbers("--concurrency", "1,2, 16", int) == (1, 2, 16)
     assert read_numbers("--rate", "0.5", float) == (0.5,)
     for text in ("", "1,,2", "1;2", "2.5"):
-        with pytest.raises(ValueError, match=r"--concurrency is a whole number, or several with commas between them"):
+        with pytest.raises(ValueError, match=r"--concurrency must be a whole number, or several separated by commas"):
             read_numbers("--concurrency", text, int)
 
 

@@ -81,7 +81,7 @@ def test_an_empty_file_is_refused(tmp_path: Path) -> None:
     """A file without text cannot be sent."""
     path = tmp_path / "texts.txt"
     path.write_text("\n \n", encoding="utf-8")
-    with pytest.raises(FileError, match="holds no input; give a file with a text a line"):
+    with pytest.raises(FileError, match="has no inputs; give a file with one text per line"):
         read_inputs("embedding", str(path))
 
 

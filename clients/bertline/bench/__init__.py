@@ -1,1 +1,1 @@
-"""Load on a server, and what comes of it: the command `bertline bench`."""
+"""Load test of a server: the command `bertline bench`."""

@@ -1,4 +1,4 @@
-"""Calls on a server: so many in flight, or so many a second, each timed; light enough to share the server's machine."""
+"""Load generator: sends calls by concurrency or at a rate and times them. Light enough to run beside the server."""
 
 from __future__ import annotations
 
@@ -22,79 +22,79 @@ from bertline.bench.inputs import Payload, Payloads, rpc
 
 Arrivals = Literal["poisson", "constant"]
 _MAX_LATE_S = 0.1
-"""A call that was due before the end is sent so long after it, no later."""
+"""Seconds after the end of a run for which calls that were due before it are still sent."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Load:
-    """How calls follow each other: by `concurrency` or `rate`, until `duration_s` or `num_calls`."""
+class LoadProfile:
+    """When calls are sent: by `concurrency` or at a `rate`, until `duration_s` or `num_calls`."""
 
     concurrency: int | None = None
-    """Calls in flight: the next begins when one has ended (closed loop)."""
+    """Calls in flight: the next one starts when one has ended (closed loop)."""
     rate: float | None = None
-    """Calls that are due a second, whatever became of those before (open loop)."""
+    """Calls that are due per second, even if earlier ones have not ended (open loop)."""
     arrivals: Arrivals = "poisson"
     max_in_flight: int = 1000
-    """Of an open loop. A call that is due beyond it waits here, and its wait counts."""
+    """Most calls in flight in an open loop. Later calls wait in the client, and their wait counts."""
     duration_s: float | None = None
     num_calls: int | None = None
     timeout_s: float = 30.0
     seed: int = 0
 
-    def warm_up(self, seconds: float) -> Load:
-        """The same for so long."""
+    def warm_up(self, seconds: float) -> LoadProfile:
+        """Return the same profile for another duration."""
         return replace(self, duration_s=seconds, num_calls=None)
 
 
 @dataclass
-class Samples:
-    """What became of calls; arrays hold one number for each answered call, in the order of the replies."""
+class CallResults:
+    """Results of the calls of a run. Arrays hold one number per answered call, in the order of the replies."""
 
     latency_s: array[float] = field(default_factory=lambda: array("d"))
-    """From when the call was due (open loop) or begun (closed loop) to its reply."""
+    """From when the call was due (open loop) or sent (closed loop) to its reply."""
     service_s: array[float] = field(default_factory=lambda: array("d"))
-    """From when it was sent to its reply."""
+    """From when the call was sent to its reply."""
     tokenize_s: array[float] = field(default_factory=lambda: array("f"))
-    """The server's own timings; of replies that carry them."""
+    """The server's timings, of replies that carry them."""
     queue_s: array[float] = field(default_factory=lambda: array("f"))
     inference_s: array[float] = field(default_factory=lambda: array("f"))
     rest_s: array[float] = field(default_factory=lambda: array("f"))
-    """`service_s` less the server's timings: the network, gRPC at both ends, the wait for a core."""
+    """`service_s` minus the server's timings: network, gRPC at both ends, wait for a core."""
     num_begun: int = 0
     num_unsent: int = 0
-    """About how many calls were due, by the rate, and not sent when the time was over or Ctrl-C came."""
+    """Estimated number of calls that were due, but not sent before the run ended."""
     num_abandoned: int = 0
-    """Calls under way when Ctrl-C ended the run."""
+    """Calls in flight when Ctrl-C ended the run."""
     num_texts: int = 0
     num_tokens: int = 0
     num_cut: int = 0
-    """Texts of which tokens were cut away."""
+    """Texts that were truncated."""
     bytes_sent: int = 0
-    """By answered calls."""
+    """Bytes of the requests of answered calls."""
     bytes_received: int = 0
     last_begun_s: float = 0.0
-    """When the last call was begun, since the run was."""
+    """Time of the last call, in seconds since the start of the run."""
     last_reply_s: float = 0.0
-    """When the last reply came."""
+    """Time of the last reply, in seconds since the start of the run."""
     max_late_s: float = 0.0
-    """The longest between when a call was due and when it was sent."""
+    """Longest delay from when a call was due to when it was sent."""
     statuses: Counter[str] = field(default_factory=Counter)
     messages: dict[str, str] = field(default_factory=dict)
-    """The first of each status but OK."""
+    """First message of each status except OK."""
     models: Counter[str] = field(default_factory=Counter)
-    """Calls answered by each model and version."""
+    """Answered calls by model and version."""
 
     @property
     def num_failed(self) -> int:
-        """Calls that ended otherwise than with a reply."""
+        """Number of calls that failed."""
         return self.statuses.total() - self.statuses["OK"]
 
-    def failed(self, status: str, message: str) -> None:
+    def add_failure(self, status: str, message: str) -> None:
         """Count a call that failed."""
         self.statuses[status] += 1
         self.messages.setdefault(status, " ".join(message.split()))
 
-    def answered(self, payload: Payload, reply: Any, *, num_bytes: int, latency_s: float, service_s: float) -> None:
+    def add_reply(self, payload: Payload, reply: Any, *, num_bytes: int, latency_s: float, service_s: float) -> None:
         """Count a call that was answered."""
         self.statuses["OK"] += 1
         self.latency_s.append(latency_s)
@@ -114,28 +114,28 @@ class Samples:
 
 
 @dataclass
-class Usage:
-    """What a run took of this process."""
+class ProcessUsage:
+    """Resources of this process that a run used."""
 
     seconds: float = 0.0
-    """Until all of its calls had ended."""
+    """Seconds until all calls had ended."""
     cpu_s: float = 0.0
-    """All of its threads."""
+    """CPU time of all threads."""
     busy_s: float = 0.0
-    """While the event loop did not wait for something to happen."""
+    """Seconds in which the event loop did not wait."""
 
 
-class WatchedSelector(selectors.SelectSelector):
-    """Knows how long the event loop had nothing to do.
+class IdleTimeSelector(selectors.SelectSelector):
+    """Selector that measures how long the event loop is idle.
 
-    select() wakes within some 0.1 ms of a time; epoll rounds up to the next millisecond, by which calls of an open loop
-    would be late. gRPC reads its sockets itself, so that there are few files to watch.
+    select() wakes up about 0.1 ms late. epoll rounds up to the next millisecond, which would delay calls of an open
+    loop. gRPC reads its sockets itself, so there are few files to select from.
     """
 
     idle_s = 0.0
 
     def select(self, timeout: float | None = None) -> Any:
-        """Wait, and count the time."""
+        """Wait for events, and count the time."""
         if timeout is not None and timeout <= 0:
             return super().select(timeout)
         began = time.perf_counter()
@@ -145,12 +145,14 @@ class WatchedSelector(selectors.SelectSelector):
             self.idle_s += time.perf_counter() - began
 
 
-class Loader:
-    """Loads a server over open channels.
+class LoadGenerator:
+    """Generator of load on a server.
 
     Args:
-        channels: used in turn.
-        selector: of the event loop that runs.
+        channels: open channels, used in turn.
+        payloads: calls to send in turn.
+        metadata: of every call.
+        selector: of the running event loop.
     """
 
     def __init__(
@@ -158,122 +160,125 @@ class Loader:
         channels: Sequence[grpc.aio.Channel],
         payloads: Payloads,
         metadata: Sequence[tuple[str, str]],
-        selector: WatchedSelector,
+        selector: IdleTimeSelector,
     ) -> None:
         path, self._reply_class = rpc(payloads.method)
-        # Bytes in both directions: nothing is serialised while the clock runs, and a reply is read after it.
+        # Bytes in both directions: serialising and parsing are not timed.
         self._methods = cycle([channel.unary_unary(path) for channel in channels])
         self._payloads = cycle(payloads.items)
         self._metadata = tuple(metadata)
         self._selector = selector
         self._started = 0.0
-        self.samples = Samples()
-        """Of the run that is under way, or was the last."""
-        self.usage = Usage()
+        self.results = CallResults()
+        """Results of the current or last run."""
+        self.usage = ProcessUsage()
 
     @property
     def elapsed_s(self) -> float:
-        """Since the run began."""
+        """Seconds since the start of the run."""
         return time.perf_counter() - self._started
 
-    async def run(self, load: Load) -> None:
-        """Make calls until the load is done and all are answered; cancelling it leaves what was measured until then."""
-        self.samples = Samples()
+    async def run(self, profile: LoadProfile) -> None:
+        """Send calls until the profile is complete and all have ended. If cancelled, the results until then remain."""
+        self.results = CallResults()
         self._started = time.perf_counter()
         cpu_s, idle_s = time.process_time(), self._selector.idle_s
         try:
-            await (self._closed(load) if load.rate is None else self._open(load, load.rate))
+            await (self._closed(profile) if profile.rate is None else self._open(profile, profile.rate))
         finally:
             seconds = self.elapsed_s
-            self.usage = Usage(seconds, time.process_time() - cpu_s, seconds - (self._selector.idle_s - idle_s))
+            self.usage = ProcessUsage(seconds, time.process_time() - cpu_s, seconds - (self._selector.idle_s - idle_s))
 
-    async def _closed(self, load: Load) -> None:
-        turns = self._turns(load)
+    async def _closed(self, profile: LoadProfile) -> None:
+        turns = self._turns(profile)
 
         async def one_by_one() -> None:
             for _ in turns:
-                await self._call(load)
+                await self._call(profile)
 
         async with asyncio.TaskGroup() as group:
-            for _ in range(min(load.concurrency or 1, load.num_calls or sys.maxsize)):
+            for _ in range(min(profile.concurrency or 1, profile.num_calls or sys.maxsize)):
                 group.create_task(one_by_one())
 
-    def _turns(self, load: Load) -> Iterator[int]:
-        end = self._end(load)
-        for turn in count() if load.num_calls is None else range(load.num_calls):
+    def _turns(self, profile: LoadProfile) -> Iterator[int]:
+        end = self._end(profile)
+        for turn in count() if profile.num_calls is None else range(profile.num_calls):
             if time.perf_counter() >= end:
                 return
             yield turn
 
-    async def _open(self, load: Load, rate: float) -> None:
-        end, free = self._end(load), asyncio.Semaphore(load.max_in_flight)
+    async def _open(self, profile: LoadProfile, rate: float) -> None:
+        end, free = self._end(profile), asyncio.Semaphore(profile.max_in_flight)
         next_due = float("inf")
 
         async def one(due: float) -> None:
             try:
-                await self._call(load, due)
+                await self._call(profile, due)
             finally:
                 free.release()
 
         try:
             async with asyncio.TaskGroup() as group:
-                for next_due in takewhile(lambda due: due < end, due_times(load, rate, self._started)):
+                for next_due in takewhile(lambda due: due < end, due_times(profile, rate, self._started)):
                     await asyncio.sleep(max(0.0, next_due - time.perf_counter()))
                     await free.acquire()
                     if time.perf_counter() >= end + _MAX_LATE_S:
                         return
                     group.create_task(one(next_due))
                 next_due = float("inf")
-                if load.duration_s is not None:
+                if profile.duration_s is not None:
                     await asyncio.sleep(max(0.0, end - time.perf_counter()))
         finally:
             overdue_s = min(end, time.perf_counter()) - next_due
             overdue = math.ceil(max(0.0, overdue_s) * rate)
-            to_come = overdue if load.num_calls is None else load.num_calls - self.samples.num_begun
-            self.samples.num_unsent = min(overdue, to_come)
+            to_come = overdue if profile.num_calls is None else profile.num_calls - self.results.num_begun
+            self.results.num_unsent = min(overdue, to_come)
 
-    def _end(self, load: Load) -> float:
-        return float("inf") if load.duration_s is None else self._started + load.duration_s
+    def _end(self, profile: LoadProfile) -> float:
+        return float("inf") if profile.duration_s is None else self._started + profile.duration_s
 
-    async def _call(self, load: Load, due: float | None = None) -> None:
-        samples, payload, method = self.samples, next(self._payloads), next(self._methods)
-        samples.num_begun += 1
+    async def _call(self, profile: LoadProfile, due: float | None = None) -> None:
+        results, payload, method = self.results, next(self._payloads), next(self._methods)
+        results.num_begun += 1
         sent = time.perf_counter()
-        samples.last_begun_s = sent - self._started
+        results.last_begun_s = sent - self._started
         due = sent if due is None else due
-        samples.max_late_s = max(samples.max_late_s, sent - due)
+        results.max_late_s = max(results.max_late_s, sent - due)
         try:
-            raw = await method(payload.body, timeout=load.timeout_s, metadata=self._metadata)
+            raw = await method(payload.body, timeout=profile.timeout_s, metadata=self._metadata)
             ended = time.perf_counter()
             reply = self._reply_class.FromString(raw)
         except grpc.aio.AioRpcError as error:
-            samples.failed(error.code().name, error.details() or "")
+            results.add_failure(error.code().name, error.details() or "")
         except DecodeError:
-            samples.failed("INTERNAL", f"the reply is no {self._reply_class.DESCRIPTOR.full_name}")
+            results.add_failure("INTERNAL", f"the reply is no {self._reply_class.DESCRIPTOR.full_name}")
         except asyncio.CancelledError:
-            samples.num_abandoned += 1
+            results.num_abandoned += 1
             raise
         else:
-            samples.last_reply_s = ended - self._started
-            samples.answered(payload, reply, num_bytes=len(raw), latency_s=ended - due, service_s=ended - sent)
+            results.last_reply_s = ended - self._started
+            results.add_reply(payload, reply, num_bytes=len(raw), latency_s=ended - due, service_s=ended - sent)
 
 
-def measured_s(load: Load, samples: Samples, elapsed_s: float) -> float:
-    """How long the load lasted, or until the last reply where that came later: calls that fail after it are waited for,
-    and take nothing from what was answered.
+def measured_s(profile: LoadProfile, results: CallResults, elapsed_s: float) -> float:
+    """Return the duration of a run: until the end of its profile, or until the last reply if that came later.
+
+    Calls that fail after that do not extend it.
 
     Args:
-        elapsed_s: when all calls had ended.
+        profile: of the run.
+        results: of the run.
+        elapsed_s: seconds until all calls had ended.
     """
-    if load.duration_s is not None:
-        lasted_s = load.duration_s
+    if profile.duration_s is not None:
+        lasted_s = profile.duration_s
     else:
-        lasted_s = samples.last_begun_s if samples.num_begun == load.num_calls else elapsed_s
-    return max(samples.last_reply_s, min(lasted_s, elapsed_s))
+        lasted_s = results.last_begun_s if results.num_begun == profile.num_calls else elapsed_s
+    return max(results.last_reply_s, min(lasted_s, elapsed_s))
 
 
-def due_times(load: Load, rate: float, started: float) -> Iterator[float]:
-    """When the calls of an open loop are due, the first at once."""
-    draw = random.Random(load.seed).expovariate
-    gaps = (draw(rate) for _ in count()) if load.arrivals == "poisson" else repeat(1 / rate)
-    return islice(accumulate(gaps, initial=started), load.num_calls)
+def due_times(profile: LoadProfile, rate: float, started: float) -> Iterator[float]:
+    """Yield when the calls of an open loop are due, the first at once."""
+    draw = random.Random(profile.seed).expovariate
+    gaps = (draw(rate) for _ in count()) if profile.arrivals == "poisson" else repeat(1 / rate)
+    return islice(accumulate(gaps, initial=started), profile.num_calls)

@@ -1,4 +1,4 @@
-"""The figures of `bertline bench`, and their JSON."""
+"""Report of `bertline bench`, and its JSON."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from typing import Any
 import numpy as np
 
 from bertline._connection import Priority
-from bertline.bench.load_generator import Arrivals, Load, Samples, Usage, measured_s
+from bertline.bench.load_generator import Arrivals, CallResults, LoadProfile, ProcessUsage, measured_s
 
 FORMAT = 1
-"""Of the JSON; another number when a key changes its meaning or goes."""
+"""Version of the JSON. It changes if a key changes its meaning or is removed."""
 _PER_MILLE = {"p50": 500, "p90": 900, "p95": 950, "p99": 990, "p99_9": 999}
 NUM_BARS = 10
 MAX_BUSY = 0.9
-"""Share of the time that the event loop may work before it is the loop that is measured."""
+"""Busy fraction of the event loop above which the client is the bottleneck."""
 MAX_LATE_S = 0.1
-"""Calls of an open loop that are sent later than that were not sent as they were due."""
+"""Delay in seconds above which calls of an open loop count as late."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Latency:
-    """Of answered calls. A percentile is the least of their latencies that such a share of them did not exceed."""
+    """Latency of answered calls, in seconds. A percentile is the smallest latency that this fraction did not exceed."""
 
     mean: float
     min: float
@@ -36,25 +36,27 @@ class Latency:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Latency | None:
-        """None of no values."""
+        """Return the latency of some calls; None for no calls."""
         if not len(values):
             return None
         ordered = np.sort(values)
-        percentiles = {name: float(ordered[-(-len(ordered) * share // 1000) - 1]) for name, share in _PER_MILLE.items()}
+        percentiles = {
+            name: float(ordered[-(-len(ordered) * per_mille // 1000) - 1]) for name, per_mille in _PER_MILLE.items()
+        }
         return cls(mean=float(ordered.mean()), min=float(ordered[0]), max=float(ordered[-1]), **percentiles)
 
 
 @dataclass(frozen=True)
-class Bar:
-    """Calls whose latency lay in a range, the upper end included."""
+class HistogramBar:
+    """Number of calls in a range of latencies; the upper end belongs to it."""
 
     from_s: float
     to_s: float
     num_calls: int
 
 
-def histogram(values: Sequence[float], num_bars: int = NUM_BARS) -> list[Bar]:
-    """Bars from the least value to the greatest, each wider than the one before by the same factor."""
+def histogram(values: Sequence[float], num_bars: int = NUM_BARS) -> list[HistogramBar]:
+    """Return a histogram from the least to the greatest value, with logarithmic bars."""
     if not len(values):
         return []
     array = np.asarray(values)
@@ -62,183 +64,184 @@ def histogram(values: Sequence[float], num_bars: int = NUM_BARS) -> list[Bar]:
     edges[0], edges[-1] = array.min(), array.max()
     counts = np.bincount(np.clip(np.searchsorted(edges, array, side="left") - 1, 0, num_bars - 1), minlength=num_bars)
     if edges[0] == edges[-1]:
-        return [Bar(float(edges[0]), float(edges[-1]), len(array))]
-    return [Bar(float(a), float(b), int(n)) for a, b, n in zip(edges[:-1], edges[1:], counts, strict=True)]
+        return [HistogramBar(float(edges[0]), float(edges[-1]), len(array))]
+    return [HistogramBar(float(a), float(b), int(n)) for a, b, n in zip(edges[:-1], edges[1:], counts, strict=True)]
 
 
 @dataclass(frozen=True)
-class Medians:
-    """Where the time of a call went, by the replies that tell; medians, in seconds, which need not add up."""
+class TimingMedians:
+    """Medians of a call's timings, in seconds, over replies that carry timings. They need not add up."""
 
     tokenize_s: float
-    """On the server, as all but the last."""
+    """At the server, like queue and inference."""
     queue_s: float
     inference_s: float
     rest_s: float
-    """From sending to the reply, less these three: the network, gRPC at both ends, waiting for a core."""
+    """From sending to the reply, minus the three above: network, gRPC at both ends, wait for a core."""
 
     @classmethod
-    def of(cls, samples: Samples) -> Medians | None:
-        """None where no reply tells."""
-        if not samples.tokenize_s:
+    def of(cls, results: CallResults) -> TimingMedians | None:
+        """Return the medians; None if no reply carries timings."""
+        if not results.tokenize_s:
             return None
-        parts = (samples.tokenize_s, samples.queue_s, samples.inference_s, samples.rest_s)
+        parts = (results.tokenize_s, results.queue_s, results.inference_s, results.rest_s)
         return cls(*(float(np.median(np.asarray(part))) for part in parts))
 
 
 @dataclass(frozen=True)
-class Status:
-    """Calls that ended so."""
+class StatusCount:
+    """Number of calls that ended with a status."""
 
     status: str
-    """`OK`, or the gRPC status."""
+    """`OK` or another gRPC status."""
     num_calls: int
     message: str
-    """The first; empty for OK."""
+    """Message of the first such call; empty for OK."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
-    """One load and what came of it."""
+class BenchRun:
+    """Figures of one run."""
 
     concurrency: int | None
     rate: float | None
     seconds: float
-    """From the start to the end of the load (or Ctrl-C), or to the last reply where that came later."""
+    """Duration: until the end of the load or Ctrl-C, or until the last reply if that came later."""
     interrupted: bool
     num_calls: int
-    """Sent: answered, failed, or abandoned."""
+    """Calls that were sent: answered, failed or abandoned."""
     num_ok: int
     num_failed: int
     num_abandoned: int
-    """Under way when Ctrl-C came."""
+    """Calls in flight at Ctrl-C."""
     num_unsent: int
-    """Of an open loop: about how many were due, and not sent since the time was over or Ctrl-C came."""
+    """Open loop: estimated number of calls that were due, but not sent before the end."""
     num_texts: int
-    """Answered, as are the tokens and all that is per second."""
+    """Texts of answered calls. Tokens and rates are of answered calls, too."""
     num_tokens: int
     num_cut: int
-    """Texts that the model could not read to their end."""
+    """Texts that were truncated."""
     num_timed: int
-    """Replies with timings; a server's cache sends none."""
+    """Replies with timings. Replies from the server's cache have none."""
     calls_per_s: float
     texts_per_s: float
     tokens_per_s: float
     sent_bytes_per_s: float
     received_bytes_per_s: float
     latency_s: Latency | None
-    """From when a call was due (open loop) or begun (closed loop) to its reply."""
+    """From when a call was due (open loop) or sent (closed loop) to its reply."""
     service_s: Latency | None
-    """From when it was sent to its reply: the same in a closed loop."""
+    """From when a call was sent to its reply. In a closed loop, this equals `latency_s`."""
     max_late_s: float
-    """The longest between when a call was due and when it was sent."""
-    server_medians: Medians | None
-    histogram: list[Bar]
-    """Of `latency_s`."""
-    statuses: list[Status]
+    """Longest delay from when a call was due to when it was sent."""
+    server_medians: TimingMedians | None
+    histogram: list[HistogramBar]
+    """Histogram of `latency_s`."""
+    statuses: list[StatusCount]
     models: dict[str, int]
-    """Calls answered by each NAME/VERSION."""
+    """Answered calls by NAME/VERSION."""
     client_cores: float
-    """CPU time of this process for each second."""
+    """CPU seconds of this process per second."""
     client_busy: float
-    """Share of the time that its event loop had something to do."""
+    """Fraction of the time in which its event loop was busy."""
     warnings: list[str]
-    """What makes the figures doubtful."""
+    """Reasons to doubt the figures."""
 
     @classmethod
-    def of(cls, load: Load, samples: Samples, usage: Usage, *, interrupted: bool) -> Run:
-        """The figures of what was measured."""
-        seconds = measured_s(load, samples, usage.seconds)
+    def of(cls, profile: LoadProfile, results: CallResults, usage: ProcessUsage, *, interrupted: bool) -> BenchRun:
+        """Return the figures of a run."""
+        seconds = measured_s(profile, results, usage.seconds)
         per_s = 1 / seconds
-        num_ok = samples.statuses["OK"]
+        num_ok = results.statuses["OK"]
         statuses = [
-            Status(status, count, samples.messages.get(status, "")) for status, count in samples.statuses.most_common()
+            StatusCount(status, count, results.messages.get(status, ""))
+            for status, count in results.statuses.most_common()
         ]
-        latency_s = Latency.of(samples.latency_s)
+        latency_s = Latency.of(results.latency_s)
         return cls(
-            concurrency=load.concurrency,
-            rate=load.rate,
+            concurrency=profile.concurrency,
+            rate=profile.rate,
             seconds=seconds,
             interrupted=interrupted,
-            num_calls=samples.num_begun,
+            num_calls=results.num_begun,
             num_ok=num_ok,
-            num_failed=samples.num_failed,
-            num_abandoned=samples.num_abandoned,
-            num_unsent=samples.num_unsent,
-            num_texts=samples.num_texts,
-            num_tokens=samples.num_tokens,
-            num_cut=samples.num_cut,
-            num_timed=len(samples.tokenize_s),
+            num_failed=results.num_failed,
+            num_abandoned=results.num_abandoned,
+            num_unsent=results.num_unsent,
+            num_texts=results.num_texts,
+            num_tokens=results.num_tokens,
+            num_cut=results.num_cut,
+            num_timed=len(results.tokenize_s),
             calls_per_s=num_ok * per_s,
-            texts_per_s=samples.num_texts * per_s,
-            tokens_per_s=samples.num_tokens * per_s,
-            sent_bytes_per_s=samples.bytes_sent * per_s,
-            received_bytes_per_s=samples.bytes_received * per_s,
+            texts_per_s=results.num_texts * per_s,
+            tokens_per_s=results.num_tokens * per_s,
+            sent_bytes_per_s=results.bytes_sent * per_s,
+            received_bytes_per_s=results.bytes_received * per_s,
             latency_s=latency_s,
-            service_s=Latency.of(samples.service_s),
-            max_late_s=samples.max_late_s,
-            server_medians=Medians.of(samples),
-            histogram=histogram(samples.latency_s),
+            service_s=Latency.of(results.service_s),
+            max_late_s=results.max_late_s,
+            server_medians=TimingMedians.of(results),
+            histogram=histogram(results.latency_s),
             statuses=statuses,
-            models=dict(samples.models),
+            models=dict(results.models),
             client_cores=usage.cpu_s / usage.seconds,
             client_busy=usage.busy_s / usage.seconds,
-            warnings=list(_warnings(load, samples, usage)),
+            warnings=list(_warnings(profile, results, usage)),
         )
 
 
-def _warnings(load: Load, samples: Samples, usage: Usage) -> Iterator[str]:
-    """What makes figures doubtful, and what to do about it."""
-    busy, num_ok, num_timed = usage.busy_s / usage.seconds, samples.statuses["OK"], len(samples.tokenize_s)
+def _warnings(profile: LoadProfile, results: CallResults, usage: ProcessUsage) -> Iterator[str]:
+    """Yield reasons to doubt the figures, and what to do."""
+    busy, num_ok, num_timed = usage.busy_s / usage.seconds, results.statuses["OK"], len(results.tokenize_s)
     if busy > MAX_BUSY:
         yield (
             f"the client was the bottleneck: its event loop was busy {busy:.0%} of the time; put more texts into "
-            "a call (--batch-size), or run several `bertline bench` at once"
+            "each call (--batch-size), or run several `bertline bench` at once"
         )
-    if samples.num_unsent:
+    if results.num_unsent:
         yield (
-            f"about {samples.num_unsent:,} calls that were due were never sent: the server, or the client, does not "
-            f"keep up with --rate {load.rate:g} (at most {load.max_in_flight:,} are in flight, --max-in-flight)"
+            f"about {results.num_unsent:,} calls were due but never sent: the server or the client does not "
+            f"keep up with --rate {profile.rate:g} (at most {profile.max_in_flight:,} are in flight, --max-in-flight)"
         )
-    elif samples.max_late_s > MAX_LATE_S:
-        yield f"calls were sent up to {samples.max_late_s:.2g} s after they were due, which is in their latency"
+    elif results.max_late_s > MAX_LATE_S:
+        yield f"calls were sent up to {results.max_late_s:.2g} s late; their latency includes this"
     if num_timed < num_ok:
         yield (
-            f"{num_ok - num_timed:,} of {num_ok:,} replies carry no timings, as those out of a server's cache: "
+            f"{num_ok - num_timed:,} of {num_ok:,} replies carry no timings, as replies from the server's cache: "
             "give more different inputs (--input), or serve without --cache-bytes"
         )
-    if len(samples.models) > 1:
-        yield f"several versions answered: {', '.join(sorted(samples.models))}; name one with --model NAME/VERSION"
+    if len(results.models) > 1:
+        yield f"several versions answered: {', '.join(sorted(results.models))}; choose one with --model NAME/VERSION"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """All that was asked for and found."""
+    """Settings and results of a load test."""
 
     format: int = FORMAT
     started: str
-    """ISO 8601, UTC."""
+    """Start time in UTC, ISO 8601."""
     target: str
     model: str
-    """NAME/VERSION as the server gave it at the start."""
+    """NAME/VERSION of the server at the start."""
     task: str
     precision: str
     max_seq_length: int
     method: str
-    """The RPC."""
+    """Name of the RPC."""
     input_path: str | None
     """Null for the built-in texts."""
     num_inputs: int
-    """Different ones that were sent in turn."""
+    """Number of different inputs, sent in turn."""
     batch_size: int
     channels: int
     priority: Priority
     arrivals: Arrivals
-    """Of open loops, as `max_in_flight` and `seed`."""
+    """Open loop only, like `max_in_flight` and `seed`."""
     max_in_flight: int
     seed: int
     duration_s: float | None
-    """Of each run; or its `num_requests`."""
+    """Duration of each run; null if `num_requests` is set."""
     num_requests: int | None
     warm_up_s: float
     timeout_s: float
@@ -246,19 +249,23 @@ class Report:
     client: dict[str, str | int]
     """Versions of bertline, grpcio and Python, and the number of cores."""
     interrupted: bool
-    """By Ctrl-C: later runs are missing, and the last may be short."""
-    runs: list[Run]
-    """One for each concurrency or rate, in the order asked for."""
+    """True after Ctrl-C: later runs are missing, and the last may be short."""
+    runs: list[BenchRun]
+    """One for each concurrency or rate, in their order."""
 
     def to_dict(self) -> dict[str, Any]:
-        """What `--json` prints: the fields of this class, of `Run` and of the others here, under their names.
+        """Return what `--json` prints: the fields of this class and of its parts, by name.
 
-        Times are seconds, null is what there was nothing to compute from.
+        Times are in seconds. null means that there was nothing to compute from.
         """
         return asdict(self)
 
     def exit_code(self, *, allow_failures: bool = False) -> int:
-        """Of the command: 130 when Ctrl-C ended it, 1 when calls failed (or, if that is allowed, none was answered)."""
+        """Return the exit code: 130 after Ctrl-C, 1 if calls failed, else 0.
+
+        Args:
+            allow_failures: return 1 only if a run has no answered call.
+        """
         if self.interrupted:
             return 130
         if any(not run.num_ok for run in self.runs):

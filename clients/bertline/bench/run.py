@@ -1,4 +1,4 @@
-"""`bertline bench`: what a server takes, and how soon it replies.
+"""Run `bertline bench`: throughput and latency of a server under load.
 
 report = bench(BenchSettings(target="127.0.0.1:50051", concurrency=(1, 4, 16), duration_s=10))
 print(json.dumps(report.to_dict()))
@@ -22,42 +22,43 @@ import grpc.aio
 
 from bertline._connection import Connection
 from bertline.bench.inputs import Payloads, make_payloads, read_inputs
-from bertline.bench.load_generator import Load, Loader, Samples, WatchedSelector
-from bertline.bench.report import Report, Run
+from bertline.bench.load_generator import CallResults, IdleTimeSelector, LoadGenerator, LoadProfile
+from bertline.bench.report import BenchRun, Report
 from bertline.bench.settings import BenchSettings
 from bertline.client import Client
 from bertline.errors import ConnectionFailed
 from bertline.results import Model
 
 _CHANNEL_OPTIONS = {
-    "grpc.enable_retries": 0,  # a call that is refused is counted, not sent again
-    "grpc.use_local_subchannel_pool": 1,  # channels otherwise share a connection
+    "grpc.enable_retries": 0,  # refused calls are counted, not sent again
+    "grpc.use_local_subchannel_pool": 1,  # else channels share a connection
 }
 _TICK_S = 0.5
 _SET_UP_S = 30.0
-"""To find the model and to connect, however short --timeout is."""
+"""Most seconds to find the model and to connect. --timeout does not count here."""
 
 
 class Progress(Protocol):
-    """Shows how far a bench is."""
+    """Display of the progress."""
 
-    def begin(self, load: Load, *, is_warm_up: bool) -> None:
-        """A run, or its warm-up, begins."""
+    def begin(self, profile: LoadProfile, *, is_warm_up: bool) -> None:
+        """Show that a run or its warm-up starts."""
 
-    def update(self, load: Load, samples: Samples, elapsed_s: float) -> None:
-        """So much was done of it."""
+    def update(self, profile: LoadProfile, results: CallResults, elapsed_s: float) -> None:
+        """Show the results so far."""
 
 
 def bench(settings: BenchSettings, progress: Progress | None = None) -> Report:
-    """Load a server and measure. Ctrl-C ends it early, with what was measured until then.
+    """Load a server and measure. Ctrl-C ends the measurement early and keeps its results.
 
     Args:
-        progress: is told how far it is; nothing is shown without one.
+        settings: of the measurement.
+        progress: display; None shows nothing.
 
     Raises:
-        BertlineError: when the server cannot be reached, or has no such model. Calls that fail are counted, not raised.
-        FileError: when the inputs cannot be read.
-        ValueError: when an input cannot be sent.
+        BertlineError: if the server cannot be reached, or has no such model. Failed calls are counted, not raised.
+        FileError: if the inputs cannot be read.
+        ValueError: if an input cannot be sent.
     """
     connection = Connection(
         target=settings.target,
@@ -80,29 +81,29 @@ def bench(settings: BenchSettings, progress: Progress | None = None) -> Report:
         truncate=settings.truncate,
     )
     started = datetime.now(UTC)
-    selector = WatchedSelector()
+    selector = IdleTimeSelector()
     with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(selector)) as runner:
-        runs, interrupted = runner.run(_Bench(settings, connection, payloads, selector, progress).run())
+        runs, interrupted = runner.run(_Benchmark(settings, connection, payloads, selector, progress).run())
     return _report(settings, model, payloads, len(inputs), started, runs, interrupted)
 
 
-class _Bench:
-    """The runs of one bench."""
+class _Benchmark:
+    """All runs of a benchmark."""
 
     def __init__(
         self,
         settings: BenchSettings,
         connection: Connection,
         payloads: Payloads,
-        selector: WatchedSelector,
+        selector: IdleTimeSelector,
         progress: Progress | None,
     ) -> None:
         self._settings, self._connection, self._payloads = settings, connection, payloads
         self._selector, self._progress = selector, progress
 
-    async def run(self) -> tuple[list[Run], bool]:
-        """All runs, and whether Ctrl-C ended them."""
-        runs: list[Run] = []
+    async def run(self) -> tuple[list[BenchRun], bool]:
+        """Return all runs, and whether Ctrl-C ended them."""
+        runs: list[BenchRun] = []
         measuring = asyncio.create_task(self._measure(runs))
         with _ctrl_c_cancels(measuring):
             try:
@@ -111,23 +112,23 @@ class _Bench:
                 return runs, True
         return runs, False
 
-    async def _measure(self, runs: list[Run]) -> None:
-        """Add one run after the other, the last one also when it is cancelled."""
+    async def _measure(self, runs: list[BenchRun]) -> None:
+        """Append one run after the other. A cancelled run is appended, too."""
         async with AsyncExitStack() as stack:
             channels = await self._channels(stack)
-            loader = Loader(channels, self._payloads, self._connection.metadata, self._selector)
-            for load in self._settings.loads():
+            generator = LoadGenerator(channels, self._payloads, self._connection.metadata, self._selector)
+            for profile in self._settings.profiles():
                 if self._settings.warm_up_s:
-                    await self._watched(loader, load.warm_up(self._settings.warm_up_s), is_warm_up=True)
+                    await self._run_with_progress(generator, profile.warm_up(self._settings.warm_up_s), is_warm_up=True)
                 interrupted = True
                 try:
-                    await self._watched(loader, load)
+                    await self._run_with_progress(generator, profile)
                     interrupted = False
                 finally:
-                    runs.append(Run.of(load, loader.samples, loader.usage, interrupted=interrupted))
+                    runs.append(BenchRun.of(profile, generator.results, generator.usage, interrupted=interrupted))
 
     async def _channels(self, stack: AsyncExitStack) -> Sequence[grpc.aio.Channel]:
-        """Open connections."""
+        """Open the channels and wait until they are connected."""
         opened = [
             self._connection.open(grpc.aio, check_health=False, more_options=_CHANNEL_OPTIONS)
             for _ in range(self._settings.channels)
@@ -142,28 +143,30 @@ class _Bench:
             raise ConnectionFailed(f"no connection to `{self._connection.target}` within {_SET_UP_S:g} s") from error
         return opened
 
-    async def _watched(self, loader: Loader, load: Load, *, is_warm_up: bool = False) -> None:
-        """Run a load and tell how far it is."""
+    async def _run_with_progress(
+        self, generator: LoadGenerator, profile: LoadProfile, *, is_warm_up: bool = False
+    ) -> None:
+        """Run a profile and show its progress."""
         if self._progress is None:
-            await loader.run(load)
+            await generator.run(profile)
             return
-        ticker = asyncio.create_task(self._tick(loader, load, is_warm_up))
+        ticker = asyncio.create_task(self._tick(generator, profile, is_warm_up))
         try:
-            await loader.run(load)
+            await generator.run(profile)
         finally:
             ticker.cancel()
 
-    async def _tick(self, loader: Loader, load: Load, is_warm_up: bool) -> None:
+    async def _tick(self, generator: LoadGenerator, profile: LoadProfile, is_warm_up: bool) -> None:
         assert self._progress
-        self._progress.begin(load, is_warm_up=is_warm_up)
+        self._progress.begin(profile, is_warm_up=is_warm_up)
         while True:
             await asyncio.sleep(_TICK_S)
-            self._progress.update(load, loader.samples, loader.elapsed_s)
+            self._progress.update(profile, generator.results, generator.elapsed_s)
 
 
 @contextmanager
 def _ctrl_c_cancels(task: asyncio.Task[None]) -> Iterator[None]:
-    """Ctrl-C cancels a task, once; more of it, as `timeout -s INT` sends, does not keep the rest from being told."""
+    """Cancel a task at the first Ctrl-C, and ignore further ones, so that the report is still printed."""
     loop, before = asyncio.get_running_loop(), signal.getsignal(signal.SIGINT)
 
     def cancel() -> None:
@@ -191,10 +194,10 @@ def _report(
     payloads: Payloads,
     num_inputs: int,
     started: datetime,
-    runs: list[Run],
+    runs: list[BenchRun],
     interrupted: bool,
 ) -> Report:
-    first = settings.loads()[0]
+    first = settings.profiles()[0]
     return Report(
         started=started.isoformat(timespec="seconds"),
         target=settings.target,

@@ -1,4 +1,4 @@
-"""The options of `bertline bench`."""
+"""Options of `bertline bench`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, TypeVar, get_args
 import grpc
 
 from bertline._connection import Priority
-from bertline.bench.load_generator import Arrivals, Load
+from bertline.bench.load_generator import Arrivals, LoadProfile
 from bertline.jobs.read.sources import Format
 
 NumberT = TypeVar("NumberT", int, float)
@@ -17,50 +17,50 @@ NumberT = TypeVar("NumberT", int, float)
 
 @dataclass(frozen=True, kw_only=True)
 class BenchSettings:
-    """The options of `bertline bench`; each is named where it differs from its field.
+    """Options of `bertline bench`. Docstrings name a flag where it differs from the field.
 
     Raises:
-        ValueError: when one is out of range, or excludes another.
+        ValueError: if an option is out of range, or excludes another one.
     """
 
     target: str = "127.0.0.1:50051"
     credentials: grpc.ChannelCredentials | None = None
     token: str | None = field(default=None, repr=False)
     model: str = ""
-    """`--model NAME` or `NAME/VERSION`. Default: the only one loaded."""
+    """`--model NAME` or `NAME/VERSION`. Default: the only loaded model."""
     version: str = ""
     input_path: str | None = None
-    """`--input FILE`, URL or a pattern of files: texts, or rows with the columns that the command for the task reads;
-    `-` is standard input. Default: built-in texts of 2 to 130 words."""
+    """`--input`: file, URL or pattern of files, with texts or with the columns that the task's command reads; `-` for
+    standard input. Default: built-in texts of 2 to 130 words."""
     format: Format | None = None
-    """Of the input. Default: what its name says, else a text a line."""
+    """Format of the input. Default: inferred from its name, else one text per line."""
     batch_size: int = 1
     """Texts in each call."""
     concurrency: tuple[int, ...] = ()
-    """`--concurrency 8` or `--concurrency 1,4,16`: calls in flight, one run for each number. Default: 8."""
+    """Calls in flight: one run for each number. `--concurrency 8` or `--concurrency 1,4,16`. Default: 8."""
     rate: tuple[float, ...] = ()
-    """`--rate 100` or `--rate 100,200`: calls due a second, whatever became of those before; not with
-    --concurrency."""
+    """Calls due per second, even if earlier ones have not ended: one run for each number. `--rate 100` or
+    `--rate 100,200`. Not with --concurrency."""
     arrivals: Arrivals = "poisson"
-    """With --rate: `poisson`, as of many callers who know nothing of each other, or `constant` gaps."""
+    """With --rate: `poisson` for the random gaps of many independent callers, or `constant` gaps."""
     max_in_flight: int = 1000
-    """With --rate: calls that are due beyond it wait in the client, which counts as latency."""
+    """With --rate: most calls in flight. Later calls wait in the client, and their wait counts as latency."""
     duration_s: float | None = None
-    """`--duration SECONDS` of each run; calls under way at its end are awaited. Default: 10."""
+    """`--duration`: seconds of each run. Calls in flight at its end are awaited. Default: 10."""
     num_requests: int | None = None
-    """`--requests N`: calls of each run, instead of --duration."""
+    """`--requests`: calls of each run, instead of --duration."""
     warm_up_s: float = 1.0
-    """`--warm-up SECONDS` of the same load before each run, left out of its figures."""
+    """`--warm-up`: seconds of the same load before each run, which do not count."""
     timeout_s: float = 30.0
-    """`--timeout SECONDS` that a call may take; it is the call's deadline, which the server knows too."""
+    """`--timeout`: seconds that a call may take. The server knows this deadline, too."""
     channels: int = 1
     """Connections, used in turn."""
     priority: Priority = "bulk"
-    """`--priority bulk` gives way to the calls of others on a busy server; `interactive` competes with them."""
+    """Priority of the calls: a busy server computes `bulk` calls after `interactive` ones."""
     truncate: bool = True
-    """Cut texts that are too long instead of having them refused."""
+    """Truncate texts that are too long. If False, the server refuses them."""
     seed: int = 0
-    """Of --arrivals poisson."""
+    """Random seed of --arrivals poisson."""
 
     def __post_init__(self) -> None:
         if self.concurrency and self.rate:
@@ -68,9 +68,9 @@ class BenchSettings:
         if self.duration_s is not None and self.num_requests is not None:
             raise ValueError("give --duration or --requests, not both")
         if self.arrivals not in get_args(Arrivals):
-            raise ValueError(f"--arrivals is one of {', '.join(get_args(Arrivals))}: `{self.arrivals}`")
+            raise ValueError(f"--arrivals must be one of {', '.join(get_args(Arrivals))}: `{self.arrivals}`")
         if self.priority not in get_args(Priority):
-            raise ValueError(f"--priority is one of {', '.join(get_args(Priority))}: `{self.priority}`")
+            raise ValueError(f"--priority must be one of {', '.join(get_args(Priority))}: `{self.priority}`")
         if self.max_in_flight < 1:
             raise ValueError(f"--max-in-flight must be at least 1: `{self.max_in_flight}`")
         counts = {"batch-size": self.batch_size, "channels": self.channels, "requests": self.num_requests}
@@ -80,12 +80,12 @@ class BenchSettings:
         seconds = {"duration": self.duration_s, "timeout": self.timeout_s}
         for name, number in [*seconds.items(), *(("rate", value) for value in self.rate)]:
             if number is not None and not 0 < number < math.inf:
-                raise ValueError(f"--{name} must be above 0, and finite: `{number:g}`")
+                raise ValueError(f"--{name} must be above 0 and finite: `{number:g}`")
         if not 0 <= self.warm_up_s < math.inf:
             raise ValueError(f"--warm-up must be 0 or more seconds: `{self.warm_up_s:g}`")
 
-    def loads(self) -> list[Load]:
-        """One for each run."""
+    def profiles(self) -> list[LoadProfile]:
+        """Return the load profile of each run."""
         duration_s = 10.0 if self.duration_s is None and self.num_requests is None else self.duration_s
         shared: dict[str, Any] = {
             "duration_s": duration_s,
@@ -96,22 +96,23 @@ class BenchSettings:
             "seed": self.seed,
         }
         if self.rate:
-            return [Load(rate=rate, **shared) for rate in self.rate]
-        return [Load(concurrency=number, **shared) for number in self.concurrency or (8,)]
+            return [LoadProfile(rate=rate, **shared) for rate in self.rate]
+        return [LoadProfile(concurrency=number, **shared) for number in self.concurrency or (8,)]
 
 
 def read_numbers(option: str, text: str, kind: type[NumberT]) -> tuple[NumberT, ...]:
-    """Numbers with commas between them.
+    """Parse numbers that are separated by commas.
 
     Args:
-        option: for the message.
+        option: name of the option, for the error message.
+        text: to parse.
         kind: int or float.
 
     Raises:
-        ValueError: when something else came.
+        ValueError: if the text is anything else.
     """
     try:
         return tuple(kind(part) for part in text.split(","))
     except ValueError:
-        what = "a whole number" if kind is int else "a number"
-        raise ValueError(f"{option} is {what}, or several with commas between them: `{text}`") from None
+        number = "a whole number" if kind is int else "a number"
+        raise ValueError(f"{option} must be {number}, or several separated by commas: `{text}`") from None

@@ -1,4 +1,4 @@
-"""Texts that `bertline bench` sends when it is given none."""
+"""Default texts of `bertline bench`."""
 
 _TEXTS = """
 opening hours

@@ -1,4 +1,4 @@
-"""What `bertline bench` shows on a terminal: how far it is, then the figures."""
+"""Terminal output of `bertline bench`: progress, then the report."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from rich.progress import Progress as Bars
 from rich.table import Table
 from rich.text import Text
 
-from bertline.bench.load_generator import Load, Samples
-from bertline.bench.report import Bar, Latency, Report, Run
+from bertline.bench.load_generator import CallResults, LoadProfile
+from bertline.bench.report import BenchRun, HistogramBar, Latency, Report
 
 _BAR_WIDTH, _MESSAGE_WIDTH = 40, 300
 
 
 class BenchProgress:
-    """A line that says what is measured, what was done of it and how much went wrong; nothing but on a terminal.
+    """Progress line with the current run, its progress and its failures. Shown only on a terminal.
 
-    It is drawn when it is told to, not by a thread of its own, which would disturb what is measured.
+    It is drawn by `update`, not by a thread of its own, which would disturb the measurement.
     """
 
     def __init__(self, console: Console) -> None:
@@ -46,27 +46,27 @@ class BenchProgress:
     ) -> None:
         self._bars.stop()
 
-    def begin(self, load: Load, *, is_warm_up: bool) -> None:
-        """A run, or its warm-up, begins."""
+    def begin(self, profile: LoadProfile, *, is_warm_up: bool) -> None:
+        """Show that a run or its warm-up starts."""
         if self._task is not None:
             self._bars.remove_task(self._task)
-        what = f"{load_name(load.concurrency, load.rate)}{', warm-up' if is_warm_up else ''}"
-        self._task = self._bars.add_task(what, total=load.duration_s or load.num_calls, now="")
+        label = f"{run_name(profile.concurrency, profile.rate)}{', warm-up' if is_warm_up else ''}"
+        self._task = self._bars.add_task(label, total=profile.duration_s or profile.num_calls, now="")
         self._last = (0.0, 0)
         self._bars.refresh()
 
-    def update(self, load: Load, samples: Samples, elapsed_s: float) -> None:
-        """So much was done of it."""
+    def update(self, profile: LoadProfile, results: CallResults, elapsed_s: float) -> None:
+        """Show the results so far."""
         last_s, last_texts = self._last
-        self._last = (elapsed_s, samples.num_texts)
-        texts_per_s = (samples.num_texts - last_texts) / max(elapsed_s - last_s, 1e-9)
-        done = samples.statuses.total() if load.duration_s is None else elapsed_s
-        now = f"{_count(texts_per_s)} texts/s, {samples.num_failed:,} failed"
+        self._last = (elapsed_s, results.num_texts)
+        texts_per_s = (results.num_texts - last_texts) / max(elapsed_s - last_s, 1e-9)
+        done = results.statuses.total() if profile.duration_s is None else elapsed_s
+        now = f"{_count(texts_per_s)} texts/s, {results.num_failed:,} failed"
         self._bars.update(self._task, completed=done, now=now, refresh=True)
 
 
 def print_report(report: Report, console: Console) -> None:
-    """The figures: a table of a line for each run, or of a single run all that is known."""
+    """Print a report: all figures of a single run, or a table with a line per run."""
     say = _Printer(console)
     texts = "1 text" if report.batch_size == 1 else f"{report.batch_size} texts"
     say(f"{report.model} ({report.task}, {report.precision}) at {report.target}: {report.method}, {texts} a call")
@@ -75,23 +75,23 @@ def print_report(report: Report, console: Console) -> None:
     elif report.runs:
         console.print(_runs_table(report.runs))
     for run in report.runs:
-        place = f"{load_name(run.concurrency, run.rate)}: " if len(report.runs) > 1 else ""
+        place = f"{run_name(run.concurrency, run.rate)}: " if len(report.runs) > 1 else ""
         for line in _remarks(run):
             say(f"{place}{line}")
     if num_cut := sum(run.num_cut for run in report.runs):
         num_texts = sum(run.num_texts for run in report.runs)
-        say(f"{num_cut:,} of {num_texts:,} texts were longer than the model reads, and cut")
+        say(f"{num_cut:,} of {num_texts:,} texts were too long for the model and truncated")
     if report.interrupted:
-        say("ended by Ctrl-C" + ("" if report.runs else " before anything was measured"))
+        say("interrupted by Ctrl-C" + ("" if report.runs else " before anything was measured"))
 
 
-def load_name(concurrency: int | None, rate: float | None) -> str:
-    """What distinguishes a run from others."""
+def run_name(concurrency: int | None, rate: float | None) -> str:
+    """Return a short name of a run."""
     return f"{concurrency} in flight" if rate is None else f"{rate:g} calls/s due"
 
 
 class _Printer:
-    """Prints lines as they are, whatever brackets the texts of a server hold."""
+    """Printer of plain lines: brackets in a server's texts are no markup."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -100,9 +100,9 @@ class _Printer:
         self._console.print(Text(line), soft_wrap=True)
 
 
-def _print_run(run: Run, console: Console, say: _Printer) -> None:
+def _print_run(run: BenchRun, console: Console, say: _Printer) -> None:
     say()
-    say(f"{load_name(run.concurrency, run.rate)}: {run.num_calls:,} calls in {run.seconds:.2f} s")
+    say(f"{run_name(run.concurrency, run.rate)}: {run.num_calls:,} calls in {run.seconds:.2f} s")
     say(f"  {_count(run.calls_per_s)} calls/s, {_count(run.texts_per_s)} texts/s, {_count(run.tokens_per_s)} tokens/s")
     say(f"  {_bytes(run.sent_bytes_per_s)}/s sent, {_bytes(run.received_bytes_per_s)}/s received")
     if run.latency_s:
@@ -114,12 +114,12 @@ def _print_run(run: Run, console: Console, say: _Printer) -> None:
         say()
     if parts := run.server_medians:
         names = {"tokenize": parts.tokenize_s, "queue": parts.queue_s, "inference": parts.inference_s}
-        told = ", ".join(f"{name} {_ms(value)}" for name, value in (names | {"elsewhere": parts.rest_s}).items())
-        say(f"where the time goes (medians, ms): {told}")
+        line = ", ".join(f"{name} {_ms(value)}" for name, value in (names | {"elsewhere": parts.rest_s}).items())
+        say(f"where the time goes (medians, ms): {line}")
     say(f"this client: {run.client_cores:.2f} cores, event loop busy {run.client_busy:.0%}")
 
 
-def _latency_table(run: Run) -> Table:
+def _latency_table(run: BenchRun) -> Table:
     table = _table("ms", *_LATENCY_TITLES, min_width=6)
     assert run.latency_s
     assert run.service_s
@@ -129,7 +129,7 @@ def _latency_table(run: Run) -> Table:
     return table
 
 
-def _histogram_lines(bars: list[Bar], block: str) -> Iterator[str]:
+def _histogram_lines(bars: list[HistogramBar], block: str) -> Iterator[str]:
     most = max(bar.num_calls for bar in bars)
     width = max(len(f"{bar.num_calls:,}") for bar in bars)
     for bar in bars:
@@ -145,8 +145,8 @@ def _latency_cells(latency: Latency) -> Iterator[str]:
     return map(_ms, values)
 
 
-def _runs_table(runs: Sequence[Run]) -> Table:
-    """As narrow as a terminal of 80 columns; texts/s are calls/s times the texts of a call."""
+def _runs_table(runs: Sequence[BenchRun]) -> Table:
+    """Return a table that fits into 80 columns. calls/s are left out: they are texts/s by the batch size."""
     first = "in flight" if runs[0].rate is None else "due/s"
     table = _table(first, "texts/s", "tokens/s", "p50 ms", "p90", "p99", "max", "queue", "inference", "failed")
     for run in runs:
@@ -159,14 +159,14 @@ def _runs_table(runs: Sequence[Run]) -> Table:
     return table
 
 
-def _remarks(run: Run) -> Iterator[str]:
-    """What went wrong, and what is to be doubted."""
+def _remarks(run: BenchRun) -> Iterator[str]:
+    """Yield failures and warnings of a run."""
     for status in run.statuses:
         if status.status != "OK":
             message = f": {status.message[:_MESSAGE_WIDTH]}" if status.message else ""
             yield f"{status.num_calls:,} of {run.num_calls:,} calls failed with {status.status}, the first{message}"
     if run.num_abandoned:
-        yield f"{run.num_abandoned:,} calls under way were given up"
+        yield f"{run.num_abandoned:,} calls in flight were abandoned"
     yield from (f"warning: {warning}" for warning in run.warnings)
 
 
@@ -178,7 +178,7 @@ def _table(*titles: str, min_width: int | None = None) -> Table:
 
 
 def _ms(seconds: float) -> str:
-    """Milliseconds with three digits."""
+    """Format seconds as milliseconds with three digits."""
     value = seconds * 1000
     return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
