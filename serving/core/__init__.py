@@ -1,1 +1,1 @@
-"""What the server does with requests, whatever protocol they come by: admission, batching, models, metrics."""
+"""Parts that know no protocol: admission, scheduling, models, cache and metrics."""

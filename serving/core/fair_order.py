@@ -100,11 +100,11 @@ class TimeBudget:
         """Core seconds left; negative if the last batch took more."""
 
     @property
-    def is_left(self) -> bool:
+    def has_time(self) -> bool:
         """True if the rule may take another batch."""
         return self.left_s > 0
 
-    def count(self, work_s: float, *, is_spent: bool) -> None:
+    def update(self, work_s: float, *, is_spent: bool) -> None:
         """Earn a fraction of a computed batch, and pay for it if the rule took it (`is_spent`)."""
         self.left_s = min(self._max_s, self.left_s + (self._ratio - is_spent) * work_s)
 
@@ -332,9 +332,9 @@ class FairOrder:
             return NextJob(in_turn, Rule.TURN)
         oldest = next(iter(self._keys))
         first = (
-            NextJob(oldest, Rule.OLD) if self._old.is_left and oldest is not in_turn else NextJob(in_turn, Rule.TURN)
+            NextJob(oldest, Rule.OLD) if self._old.has_time and oldest is not in_turn else NextJob(in_turn, Rule.TURN)
         )
-        if not self._short.is_left:
+        if not self._short.has_time:
             return first
         shortest = self._shortest() or in_turn
         jobs = (shortest, in_turn) if self._is_much_shorter(shortest, in_turn) else (in_turn, shortest)
@@ -359,8 +359,8 @@ class FairOrder:
         """Charge callers and rules for a batch. To be called before its entries leave."""
         self._next = None
         work_s = sum(entry.work_s for entry in batch)
-        self._short.count(work_s, is_spent=next_job.rule is Rule.SHORT)
-        self._old.count(work_s, is_spent=next_job.rule is Rule.OLD)
+        self._short.update(work_s, is_spent=next_job.rule is Rule.SHORT)
+        self._old.update(work_s, is_spent=next_job.rule is Rule.OLD)
         if next_job.rule is Rule.SHORT and not next_job.job.origin.is_bulk:
             self._sizes[self._keys[next_job.job][0]].callers.move_to_end(next_job.job.origin.caller)
         charges: defaultdict[Origin, float] = defaultdict(float)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import grpc
 
-from serving.core import file_watcher as watched
+from serving.core import file_watcher
 from serving.core.file_watcher import MAX_FILE_BYTES, TLS, FileWatcher
 from tasks.regular import read_regular
 
@@ -54,8 +54,8 @@ class Certificates:
             OSError: when a file cannot be read.
         """
         paths = [path for path in (files.cert, files.key, files.client_ca) if path]
-        self._watched = FileWatcher(TLS, paths, lambda: _read(files))
-        self._in_use = self._watched.current()
+        self._watcher = FileWatcher(TLS, paths, lambda: _read(files))
+        self._in_use = self._watcher.current()
         self._new: grpc.ServerCertificateConfiguration | None = None
         """New certificates for the next handshake."""
         self._is_mutual = files.client_ca is not None
@@ -80,8 +80,8 @@ class Certificates:
         """
         last_error = ""
         while True:
-            await asyncio.sleep(watched.CHECK_S)
-            current = self._watched.current()
+            await asyncio.sleep(file_watcher.CHECK_S)
+            current = self._watcher.current()
             if current is self._in_use:
                 continue
             try:

@@ -1,1 +1,1 @@
-"""The server as a process of the operating system: logs, streams, traces, memory, open files, systemd."""
+"""Operation of the server process: logs, streams, traces, metrics port, memory, open files, systemd."""

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from serving.core import file_watcher as watched
+from serving.core import file_watcher
 from serving.core.bearer_tokens import read_tokens
 from serving.core.file_watcher import TOKENS, FileWatcher, failing
 from tests.serving.reliability import wait_until
@@ -59,8 +59,8 @@ def test_a_file_of_the_same_size_and_time_is_read_again(path):
 
 def test_storage_that_hangs(tmp_path, monkeypatch):
     """The earlier content stays in use, `current` does not wait, and after a while the file counts as failing."""
-    monkeypatch.setattr(watched, "CHECK_S", 0.01)
-    monkeypatch.setattr(watched, "HUNG_S", 0.2)
+    monkeypatch.setattr(file_watcher, "CHECK_S", 0.01)
+    monkeypatch.setattr(file_watcher, "HUNG_S", 0.2)
     path, hangs, release = tmp_path / "file", threading.Event(), threading.Event()
 
     def read():
@@ -103,7 +103,7 @@ def enlarge(path):
 
 def test_unused_watcher_ends(path, monkeypatch):
     """The thread ends when its watcher is garbage collected."""
-    monkeypatch.setattr(watched, "CHECK_S", 0.01)
+    monkeypatch.setattr(file_watcher, "CHECK_S", 0.01)
     before = set(threading.enumerate())
     files = FileWatcher(TOKENS, [path], path.read_text)
     (thread,) = set(threading.enumerate()) - before

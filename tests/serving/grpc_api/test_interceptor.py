@@ -8,7 +8,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from bertline.v1 import encoder_pb2 as pb
-from serving.core import file_watcher as watched
+from serving.core import file_watcher
 from serving.core.bearer_tokens import BearerTokens, read_tokens
 from serving.core.errors import UnauthenticatedError
 from tests.serving.conftest import serve
@@ -54,7 +54,7 @@ def tokens_file(tmp_path):
 @pytest.fixture
 def guarded(all_tasks, tokens_file, monkeypatch):
     """A server with tokens, whose file it looks at often."""
-    monkeypatch.setattr(watched, "CHECK_S", 0.01)
+    monkeypatch.setattr(file_watcher, "CHECK_S", 0.01)
     with serve(all_tasks[0], tokens_file=tokens_file) as running:
         yield running
 

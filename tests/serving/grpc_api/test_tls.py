@@ -13,7 +13,7 @@ import pytest
 
 from bertline.v1 import encoder_pb2 as pb
 from bertline.v1 import encoder_pb2_grpc
-from serving.core import file_watcher as watched
+from serving.core import file_watcher
 from serving.grpc_api import tls as tls_module
 from serving.grpc_api.tls import Certificates, TlsFiles
 from tests.serving.attacks import say_nothing
@@ -94,7 +94,7 @@ def test_bad_client_certificates(mutual, authority, stranger):
 @pytest.fixture
 def watchful(monkeypatch):
     """Files are checked often, and renewed certificates used soon."""
-    monkeypatch.setattr(watched, "CHECK_S", 0.02)
+    monkeypatch.setattr(file_watcher, "CHECK_S", 0.02)
     monkeypatch.setattr(tls_module, "HOLD_S", 0.1)
 
 
