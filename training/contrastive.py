@@ -207,7 +207,7 @@ def _train_embedding(recipe: ContrastiveRecipe, run: RunDirectory) -> Path:
             cuts["dev texts"] = remark("dev texts", recipe.checkpoint, task, task.encode(texts_of(dev)))
         origin["cuts"] = cuts
         _note_known(views, dev)
-    position = train(
+    progress = train(
         model,
         [Phase(data=data)],
         objective.loss,
@@ -230,7 +230,7 @@ def _train_embedding(recipe: ContrastiveRecipe, run: RunDirectory) -> Path:
             task,
             dev,
             rows,
-            origin | training_extent(position, data.num_batches(0)) | training_machine(world),
+            origin | training_extent(progress, data.num_batches(0)) | training_machine(world),
         )
     world.barrier()
     return run.checkpoint_path

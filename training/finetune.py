@@ -156,7 +156,7 @@ def _finetune(recipe: FinetuneRecipe, run: RunDirectory) -> Path:
     cuts = _remark_on_data(recipe, task, examples, items, left_out, dev, dev_features) if world.is_main else {}
     num_steps = max(1, round(recipe.num_epochs * data.num_batches(0)))
     some_dev = dev.sample(recipe.eval_examples)
-    position = train(
+    progress = train(
         model,
         [Phase(data=data)],
         objective.loss,
@@ -176,7 +176,7 @@ def _finetune(recipe: FinetuneRecipe, run: RunDirectory) -> Path:
             task, scores = _final_scores(recipe, task, model, examples, dev, world) if dev else (task, {})
             data_paths, pairs = (*recipe.train, *recipe.dev), _pairs(examples)
             origin = provenance(recipe.checkpoint, data_paths, recipe, found, text_pairs=bool(pairs) and all(pairs))
-            origin |= training_extent(position, data.num_batches(0)) | training_machine(world) | {"cuts": cuts}
+            origin |= training_extent(progress, data.num_batches(0)) | training_machine(world) | {"cuts": cuts}
             card = TaskCard(task=task.name, settings=task.settings, scores=scores, provenance=origin)
             write_result(run, model, tokenizer_from=recipe.checkpoint, card=card)
         if scores:

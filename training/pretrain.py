@@ -212,7 +212,7 @@ def _pretrain(recipe: PretrainRecipe, run: RunDirectory) -> Path:
     world.on_main(lambda: None if run.states() else _remark_on_pairs(phases, recipe, dev))  # it takes a pass of pairs
     evaluation = _evaluation(model, recipe, dev, world)
     before = _pretraining_before(recipe, request)
-    position = train(
+    progress = train(
         model,
         phases,
         objective.losses,
@@ -221,12 +221,12 @@ def _pretrain(recipe: PretrainRecipe, run: RunDirectory) -> Path:
         run=run,
         weights=objective.weights,
         evaluation=evaluation,
-        watch=LossMonitor(_plateau(corpus, recipe)),
+        monitor=LossMonitor(_plateau(corpus, recipe)),
         label="pretrain",
     )
     if world.is_main:
         provenance = before | {"recipe": recipe_fields(recipe), "corpus": corpus.digest}
-        provenance |= {"num_steps": position.step, "num_tokens": position.num_tokens} | training_machine(world)
+        provenance |= {"num_steps": progress.step, "num_tokens": progress.num_tokens} | training_machine(world)
         card = TaskCard(
             task="masked-lm",
             settings=MaskedLMSettings(max_seq_length=recipe.long_seq_length or recipe.max_seq_length),

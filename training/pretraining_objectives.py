@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from training.data.pretraining import PretrainingExamples
 from training.data.pretraining_batches import IGNORED, PretrainingData
-from training.loop.train import autocast
+from training.loop.precision import autocast
 from training.loop.types import Batch, Dtype
 from training.model.heads import BertForPreTraining
 from training.model.replaced_token_detection import BertForReplacedTokenDetection

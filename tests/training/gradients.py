@@ -14,9 +14,9 @@ from training.corpus import Corpus
 from training.data.pretraining import PretrainingExamples
 from training.data.pretraining_batches import PretrainingData
 from training.loop.distributed import world
+from training.loop.gradients import accumulate_gradients
 from training.loop.prefetcher import Prefetcher
-from training.loop.train import StepTotals, backward
-from training.loop.types import LoopSettings, Phase, Progress
+from training.loop.types import LoopSettings, Phase, Place
 from training.model.encoder import EncoderConfig
 from training.pretraining_objectives import MaskedLM
 
@@ -31,9 +31,9 @@ def write_gradients(corpus_dir, micro_batch_size, out):
     with world() as peers:
         network = DistributedDataParallel(model) if peers.size > 1 else model
         data = PretrainingData(PretrainingExamples(corpus, max_seq_length=32), 8)
-        with Prefetcher([Phase(data=data)], settings, peers) as feed:
-            batches, _ = feed.take(Progress())
-            backward(network, batches, MaskedLM().losses, settings, peers, StepTotals())
+        with Prefetcher([Phase(data=data)], settings, peers) as prefetcher:
+            _, batches, _ = prefetcher.take(Place())
+            accumulate_gradients(network, batches, MaskedLM().losses, settings, peers)
         del network  # before the processes part: it would wait for them
         if peers.is_main:
             torch.save({name: value.grad for name, value in model.named_parameters()}, out)

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM (a preempted machine), put off until the step is done."""
+"""Delay Ctrl-C and SIGTERM (a preempted machine) until the current step is done."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupt:
-    """Takes note of the first signal; a second one does what it did before. Outside of the main thread: of none."""
+    """Records the first signal; a second one has its usual effect. Does nothing outside of the main thread."""
 
     def __init__(self) -> None:
-        self.is_asked = False
+        self.is_requested = False
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Interrupt:
         if threading.current_thread() is threading.main_thread():
             noticed = [number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN]  # as under nohup
-            self._before = {number: signal.signal(number, self._note) for number in noticed}
+            self._before = {number: signal.signal(number, self._record) for number in noticed}
         return self
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        self.is_asked = True
+    def _record(self, number: int, frame: FrameType | None) -> None:
+        self.is_requested = True
         self._restore()
 
     def _restore(self) -> None:

@@ -1,4 +1,4 @@
-"""What to look out for in the loss: no number, a rise that stays, and a masked LM that only counts tokens."""
+"""Loss monitor: detects NaN or infinite losses, a lasting rise, and a plateau."""
 
 from __future__ import annotations
 
@@ -11,101 +11,112 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from training.loop.types import Progress
+from training.loop.types import Place, Progress
+from training.renamed_fields import with_new_names
 
 
 class DivergedError(ValueError):
-    """Loss or gradient is no number."""
+    """Loss or gradient is NaN or infinite."""
 
 
 @dataclass(frozen=True)
 class Plateau:
-    """A loss at which training is known to stay for long."""
+    """Loss at which training is known to stay for long."""
 
     loss: str
     """Name of the loss."""
     value: float
+    """Nats."""
     meaning: str
+    """What predicts equally well."""
     hint: str
+    """What to do about it."""
 
 
 class LossMonitor:
-    """Looks at each step on the device, so that it need not be waited for, and reports where the loop logs."""
+    """Checks every step on the device, without waiting for it, and reports when the loop logs."""
 
     RISE = 0.5
-    """Nats by which the smoothed loss must rise above its lowest (or by a fifth of that, if more)."""
+    """Rise of the smoothed loss above its lowest value that is reported, in nats (or a fifth of it, if more)."""
     PATIENCE = 0.5
-    """Share of the run after which a plateau is worth a remark."""
-    MEMORY = 0.9
-    """Weight of a loss in its mean over that of the one after it."""
+    """Fraction of the run after which a plateau is reported."""
+    DECAY = 0.9
+    """Weight of a loss in the moving average, relative to the next one."""
 
     def __init__(self, plateau: Plateau | None = None) -> None:
         self._plateau = plateau
-        self._places: deque[Progress] = deque()
+        self._unchecked: deque[tuple[int, Place]] = deque()  # (step, place) of the batches
         self._smoothed: dict[str, float] = {}
         self._num_smoothed = 0.0
         self._lowest = float("inf")
-        self._said: set[str] = set()
+        self._warned: set[str] = set()
 
     def start(self, num_steps: int, device: torch.device) -> None:
-        """Begin, or go on."""
+        """Prepare for the steps of a run, new or resumed."""
         self._num_steps = num_steps
         self._bad = torch.full((3,), torch.nan, dtype=torch.float64, device=device)  # step, loss, gradient norm
 
     def state_dict(self) -> dict[str, Any]:
-        """What to go on from: smoothed losses and of how many, and what was said."""
+        """Return the state for a resume: smoothed losses, their number, and the warnings printed."""
         smoothed = {"smoothed": dict(self._smoothed), "num_smoothed": self._num_smoothed}
-        return smoothed | {"lowest": self._lowest, "said": sorted(self._said)}
+        return smoothed | {"lowest": self._lowest, "warned": sorted(self._warned)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a `state_dict`; what one from before lacks begins anew, but smoothed losses are then of many."""
+        """Load a `state_dict`. Missing keys of older states get defaults; their smoothed losses count as many."""
+        state = with_new_names(state)
         self._smoothed = dict(state.get("smoothed", {}))
         self._num_smoothed = float(state.get("num_smoothed", "inf" if self._smoothed else 0))
         self._lowest = float(state.get("lowest", "inf"))
-        self._said = set(state.get("said", ()))
+        self._warned = set(state.get("warned", state.get("said", ())))
 
-    def observe(self, position: Progress, losses: Mapping[str, Tensor], norm: Tensor) -> Tensor:
-        """Look at a step.
+    def observe(self, progress: Progress, losses: Mapping[str, Tensor], norm: Tensor) -> Tensor:
+        """Check a step on the device.
+
+        Args:
+            progress: before the step is counted.
+            losses: mean losses of the global batch.
+            norm: of the gradient.
 
         Returns:
-            1 if loss or gradient is no number (the optimizer then leaves weights and moments alone), else 0; float32.
+            1.0 if loss or gradient is NaN or infinite, so that the optimizer skips the update; else 0.0.
         """
         loss = torch.stack(list(losses.values())).sum()
         finite = torch.isfinite(loss) & torch.isfinite(norm)
-        found = torch.stack([torch.full_like(loss, position.step + 1), loss, norm.to(loss)])
+        found = torch.stack([torch.full_like(loss, progress.step + 1), loss, norm.to(loss)])
         self._bad = torch.where(finite | self._bad[0].isfinite(), self._bad, found)
-        self._places.append(Progress(step=position.step + 1, epoch=position.epoch, index=position.index))
+        self._unchecked.append((progress.step + 1, progress.place))
         return (~finite).float()
 
     def check_finite(self) -> None:
-        """Judge what was observed since the last time; to be called before anything is made of the weights.
+        """Check the steps since the last call. Call it before the weights are used or saved.
 
         Raises:
-            DivergedError: naming the first step whose loss or gradient is no number, and its batch.
+            DivergedError: names the first step whose loss or gradient is NaN or infinite, and its batch.
         """
         bad_step, loss, norm = self._bad.tolist()
-        for place in self._places:
-            if place.step == bad_step:
+        for step, place in self._unchecked:
+            if step == bad_step:
                 raise DivergedError(
-                    f"the loss is {loss:.4g} and the gradient's norm {norm:.4g} at step {place.step} (epoch "
-                    f"{place.epoch}, batch {place.index}); the weights are as before it: lower --learning-rate or "
-                    "raise --warmup-ratio"
+                    f"the loss is {loss:.4g} and the gradient's norm {norm:.4g} at step {step} (epoch {place.epoch}, "
+                    f"batch {place.index}); the weights are those before it: lower --learning-rate or raise "
+                    "--warmup-ratio"
                 )
-        self._places.clear()
+        self._unchecked.clear()
 
     def warning(self, step: float, losses: Mapping[str, float]) -> str:
-        """A remark on the losses of a step, empty if there is none; each kind is made once.
+        """Return a warning about the losses of a step, "" if there is none; each kind of warning comes once.
 
         Args:
-            step: of the schedule, which goes by time where time is limited.
+            step: of the schedule, which follows the time if that is limited.
+            losses: mean losses of the global batch.
         """
         self._num_smoothed += 1
-        share = (1 - self.MEMORY) / (1 - self.MEMORY**self._num_smoothed)  # as the weights of all add up to 1
+        weight = (1 - self.DECAY) / (1 - self.DECAY**self._num_smoothed)  # so that all weights add up to 1
         for name, value in {**losses, "": sum(losses.values())}.items():
             before = self._smoothed.get(name, value)
-            self._smoothed[name] = before + share * (value - before)
+            self._smoothed[name] = before + weight * (value - before)
         self._lowest = min(self._lowest, self._smoothed[""])
-        return self._once("rise", self._rise()) or self._once("plateau", self._stuck(step))
+        return self._once("rise", self._rise()) or self._once("plateau", self._on_plateau(step))
 
     def _rise(self) -> str:
         now = self._smoothed[""]
@@ -113,7 +124,7 @@ class LossMonitor:
             return ""
         return f"the loss has risen from {self._lowest:.3f} to {now:.3f}; lower --learning-rate if it stays there"
 
-    def _stuck(self, step: float) -> str:
+    def _on_plateau(self, step: float) -> str:
         plateau = self._plateau
         if plateau is None or step < self.PATIENCE * self._num_steps:
             return ""
@@ -124,8 +135,8 @@ class LossMonitor:
         return f"the loss `{plateau.loss}` is {now:.3f}, {no_better}: {plateau.hint}"
 
     def _once(self, kind: str, warning: str) -> str:
-        if not warning or kind in self._said:
+        if not warning or kind in self._warned:
             return ""
-        self._said.add(kind)
+        self._warned.add(kind)
         print(f"warning: {warning}", file=sys.stderr, flush=True)
         return warning

@@ -1,4 +1,4 @@
-"""AdamW with BERT's decay rules, learning rates by layer, and their course over a run."""
+"""AdamW with BERT's decay rules and learning rates by layer."""
 
 from __future__ import annotations
 
@@ -21,14 +21,18 @@ def create_optimizer(
     layer_decay: float = 1.0,
     unfreeze_every: int = 0,
 ) -> torch.optim.AdamW:
-    """AdamW in which LayerNorm's parameters and biases do not decay, embeddings do; frozen parameters are left out.
+    """Create AdamW. LayerNorm parameters and biases do not decay, embeddings do; frozen parameters are left out.
 
     Source: google-research/bert optimization.py (`exclude_from_weight_decay`). Unlike there, moments are corrected for
-    bias, which is what makes fine-tuning on small data sets stable (Mosbach et al. 2021).
+    bias, which makes fine-tuning on small data sets stable (Mosbach et al. 2021).
 
     Args:
-        layer_decay: learning rate of a layer over that of the layer above (Howard and Ruder 2018, section 3.2).
-        unfreeze_every: steps after which the next lower layer joins (the same, section 3.3); 0 for all at once.
+        model: the network.
+        weight_decay: of the parameters that decay.
+        betas: decay rates of the moments.
+        layer_decay: learning rate of a layer divided by that of the layer above (Howard and Ruder 2018, section 3.2).
+        unfreeze_every: steps after which the next lower layer starts to train (the same, section 3.3); 0 for all at
+            once.
     """
     groups = defaultdict(list)
     trained = [(name, value) for name, value in model.named_parameters() if value.requires_grad]
@@ -57,8 +61,10 @@ def _decays(name: str) -> bool:
 
 
 def _depth(name: str, config: EncoderConfig) -> int:
-    """Layers between a parameter and the head: 0 for the head and the pooler, 1 for the last layer that is read, in
-    each stack of layers."""
+    """Return the distance of a parameter from the head, in layers.
+
+    It is 0 for the head and the pooler, 1 for the last layer that the head reads, in each stack of layers.
+    """
     last = config.depth
     if name.startswith("bert.embeddings."):
         return last + 1
@@ -66,22 +72,15 @@ def _depth(name: str, config: EncoderConfig) -> int:
     return last - int(layer[1]) % config.num_hidden_layers if layer else 0
 
 
-def set_rates(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """Give each group its share of the learning rate."""
+def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    """Set the learning rate of each group, scaled by its layer."""
     for group in optimizer.param_groups:
         group["lr"] = rate * group["scale"]
 
 
-def drop_frozen(optimizer: torch.optim.Optimizer, step: int) -> None:
-    """Take away the gradients of what does not train yet, so that neither weights nor moments change."""
+def remove_frozen_gradients(optimizer: torch.optim.Optimizer, step: int) -> None:
+    """Remove gradients of layers that do not train yet, so that neither weights nor moments change."""
     for group in optimizer.param_groups:
         if step < group["first_step"]:
             for parameter in group["params"]:
                 parameter.grad = None
-
-
-def learning_rate(step: float, *, peak: float, num_steps: int, warmup_steps: int) -> float:
-    """Learning rate of a step (counted from 0): linear to `peak` over the warm-up, then linear to 0 at `num_steps`."""
-    if step < warmup_steps:
-        return peak * min(1.0, (step + 1) / warmup_steps)
-    return peak * max(0.0, (num_steps - step) / max(1, num_steps - warmup_steps))

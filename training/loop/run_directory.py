@@ -1,10 +1,10 @@
-"""A run directory: what was asked for, how it went, and states to go on from.
+"""Run directory: recipe, metrics and resumable states.
 
-runs/<name>/recipe.json            what was asked for, with digests of the data
-runs/<name>/metrics.jsonl          a line every `log_every` steps, and one an evaluation
+runs/<name>/recipe.json            stage, recipe, digests of the data
+runs/<name>/metrics.jsonl          a line every `log_every` steps, and one for each evaluation
 runs/<name>/tensorboard/           the same for TensorBoard
-runs/<name>/state/step-00000500/   resumable state: weights, optimizer, position, recipe
-runs/<name>/state/best-00000400/   the one with the best dev score, and the best one before the last step state
+runs/<name>/state/step-00000500/   resumable state: weights, optimizer, progress, recipe
+runs/<name>/state/best-00000400/   state with the best dev score, and the best one before the last step state
 runs/<name>/checkpoint/            the result
 """
 
@@ -13,9 +13,9 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -25,6 +25,7 @@ from torch import nn
 
 from tasks.files import atomic_directory, atomic_write, locked, name_in_errors
 from training.loop.distributed import World
+from training.loop.loss_monitor import LossMonitor
 from training.loop.recipe import RECIPE_FILE, RecipeRecord, RunMismatchError
 from training.loop.types import Progress
 from training.renamed_fields import with_new_names
@@ -32,7 +33,6 @@ from training.weights import has_weights
 
 if TYPE_CHECKING:
     from training.loop.events import Events
-    from training.loop.loss_monitor import LossMonitor
 
 METRICS_FILE = "metrics.jsonl"
 STATE_FILE = "state.pt"
@@ -43,7 +43,7 @@ StateKind = Literal["step", "best"]
 
 
 class RunDirectory:
-    """A run directory: its recipe, metrics and states. It is this process's own from `begin` to the end of `with`."""
+    """Directory of one run. This process holds a lock on it from `begin` to the end of `with`."""
 
     def __init__(self, path: Path, world: World) -> None:
         self.path = path
@@ -64,50 +64,51 @@ class RunDirectory:
             if error and self._is_new and not (self.states() or (self.path / METRICS_FILE).exists()):
                 self._forget()
 
-    def begin(self, asked: RecipeRecord) -> bool:
-        """Write down what is asked for, or compare with what the run was started with.
+    def begin(self, record: RecipeRecord) -> bool:
+        """Lock the directory, and write recipe.json or compare with it.
 
         Returns:
-            Whether the run is to be gone on with; if not, its result is there, and nothing is left to do.
+            True to train; False if the run is finished.
 
         Raises:
             RunMismatchError: if a field of the recipe or the stage differs, or a checkpoint lacks weights or recipe.
-            ValueError: when another process is at the run.
+            ValueError: if another process holds the lock.
         """
-        self._asked = asked
+        self._record = record
         return self.world.on_main(self._begin)
 
     def _begin(self) -> bool:
         path = self.path / RECIPE_FILE
         if self.checkpoint_path.exists() and not path.is_file():
             raise RunMismatchError(
-                f"`{self.path}` holds the checkpoint of a grid or of others; choose another run directory"
+                f"`{self.path}` holds a checkpoint without {RECIPE_FILE} (of a grid, or from elsewhere); choose "
+                "another run directory"
             )
         self.path.mkdir(parents=True, exist_ok=True)
         self._lock.enter_context(locked(self.path, LOCK_FILE))
         is_finished = self.checkpoint_path.exists()
-        # A run that failed before its first state leaves nothing to go on from: its mistake may be mended in place.
+        # A run that failed before its first state has nothing to resume, so its recipe may be corrected in place.
         if path.is_file() and (self.states() or is_finished):
-            self._asked.check(_json_object(path.read_bytes(), f"`{path}`"), self.path, is_finished=is_finished)
+            self._record.check(_json_object(path.read_bytes(), f"`{path}`"), self.path, is_finished=is_finished)
         if is_finished and not has_weights(self.checkpoint_path):
-            raise RunMismatchError(f"`{self.checkpoint_path}` has no weights; remove it, and the same command goes on")
+            raise RunMismatchError(f"`{self.checkpoint_path}` has no weights; remove it, and the same command resumes")
         self._is_new = not path.is_file()
-        atomic_write(path, (json.dumps(self._asked.values, indent=2) + "\n").encode())
-        self._sweep_up()
+        atomic_write(path, (json.dumps(self._record.values, indent=2) + "\n").encode())
+        self._remove_leftovers()
         if is_finished:
             self.drop_states()
             print(f"`{self.path}` was finished before", flush=True)
         return not is_finished
 
     def _forget(self) -> None:
-        """Leave nothing of a run that was refused before its first step."""
+        """Remove the files of a run that failed before its first step."""
         for name in (RECIPE_FILE, LOCK_FILE):
             (self.path / name).unlink(missing_ok=True)
-        with suppress(OSError):  # there is something else in it
+        with suppress(OSError):  # it holds other files
             self.path.rmdir()
 
-    def _sweep_up(self) -> None:
-        """Remove what was half-written by a process that was killed."""
+    def _remove_leftovers(self) -> None:
+        """Remove files that a killed process left half-written."""
         names = (RECIPE_FILE, METRICS_FILE, self.checkpoint_path.name)
         for leftover in [item for name in names for item in self.path.glob(f".{name}.*")]:
             shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
@@ -115,29 +116,34 @@ class RunDirectory:
             shutil.rmtree(leftover)
 
     def states(self, kind: StateKind = "step") -> list[Path]:
-        """Resumable states, oldest first."""
+        """Return the resumable states, oldest first."""
         return sorted((self.path / "state").glob(f"{kind}-*"))
 
     def save_state(
         self,
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
-        position: Progress,
-        watch: LossMonitor,
+        progress: Progress,
+        monitor: LossMonitor,
         *,
         keep: int,
         kind: StateKind = "step",
     ) -> None:
-        """Write a state while training goes on, unless it is there, then drop those that are no longer needed.
+        """Write a state in the background, unless it exists, then remove states that are no longer needed.
 
         Args:
-            keep: how many step states stay.
+            model: the network.
+            optimizer: of the network.
+            progress: of the run.
+            monitor: of the losses.
+            keep: number of step states to keep.
+            kind: `step` for a resume, `best` for the best score.
         """
         self.finish_writing()
-        path = self.path / "state" / f"{kind}-{position.step:08d}"
+        path = self.path / "state" / f"{kind}-{progress.step:08d}"
         if self.world.is_main and not path.exists():
-            state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "position": asdict(position)}
-            snapshot = _copy_to_cpu(state | {"watch": watch.state_dict(), "recipe": self._asked.values})
+            state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "progress": asdict(progress)}
+            snapshot = _copy_to_cpu(state | {"loss_monitor": monitor.state_dict(), "recipe": self._record.values})
             self._writing = self._writer.submit(self._write_state, snapshot, path, keep)
 
     def _write_state(self, state: Mapping[str, Any], path: Path, keep: int) -> None:
@@ -147,54 +153,47 @@ class RunDirectory:
             shutil.rmtree(old)
 
     def _superseded(self, keep: int) -> list[Path]:
-        """States that no run needs: neither this one, nor one that goes on from the last step state after a kill."""
+        """Return the states that neither this run needs nor one that resumes from the last step state after a kill."""
         steps, bests = self.states(), self.states("best")
         last_step = _step_of(steps[-1]) if steps else 0
         before = [best for best in bests if _step_of(best) <= last_step]
         return [*steps[:-keep], *(best for best in bests if best not in (*before[-1:], bests[-1]))]
 
     def finish_writing(self) -> None:
-        """Wait for the state that is being written.
+        """Wait until the last state is written.
 
         Raises:
-            OSError: when it could not be written.
+            OSError: if it could not be written.
         """
         if self._writing is not None:
             self._writing.result()
             self._writing = None
 
-    def load_state(self, model: nn.Module, optimizer: torch.optim.Optimizer, watch: LossMonitor) -> Progress:
-        """Go on from the last state, if there is one; later lines of the metrics and best states are dropped.
+    def load_state(self, model: nn.Module, optimizer: torch.optim.Optimizer, monitor: LossMonitor) -> Progress:
+        """Load the last state, if there is one, and drop later lines of the metrics and later best states.
 
         Raises:
-            ValueError: name_in_errors a state that cannot be read.
+            ValueError: names a state that cannot be read.
         """
-        states = self.states()
-        position = self._restore(states[-1], model, optimizer, watch) if states else Progress()
-        self.world.on_main(lambda: self._go_on_from(position.step))
+        progress = Progress()
+        if states := self.states():
+            state = self._read_state(states[-1])
+            with _naming_state(states[-1]):
+                model.load_state_dict(state["model"])
+                optimizer.load_state_dict(state["optimizer"])
+                monitor.load_state_dict(state.get("loss_monitor", {}))
+                progress = Progress(**state["progress"])
+        self.world.on_main(lambda: self._resume_after(progress.step))
         if not self.states("best"):
-            position.best_score = None
-        return position
+            progress.best_score = None
+        return progress
 
-    def _restore(
-        self, directory: Path, model: nn.Module, optimizer: torch.optim.Optimizer, watch: LossMonitor
-    ) -> Progress:
-        state = self._read_state(directory)
-        self._asked.check(state["recipe"], self.path, is_finished=False)
-        try:
-            model.load_state_dict(state["model"])
-            optimizer.load_state_dict(state["optimizer"])
-            watch.load_state_dict(state.get("watch", {}))
-            return Progress(**state["position"])
-        except Exception as error:  # what is not as it should be raises errors of many kinds
-            raise _broken_state(directory, error) from error
-
-    def _go_on_from(self, step: int) -> None:
+    def _resume_after(self, step: int) -> None:
         if step:
-            print(f"going on after step {step:,}", flush=True)
-            self._note_if_gone(step)
+            print(f"resuming after step {step:,}", flush=True)
+            self._warn_if_gone(step)
         for best in self.states("best"):
-            if _step_of(best) > step:  # of another attempt, perhaps with other settings
+            if _step_of(best) > step:  # from another attempt, perhaps with other settings
                 shutil.rmtree(best)
         kept = [line for line in read_metrics(self.path) if line["step"] <= step]
         atomic_write(self.path / METRICS_FILE, "".join(json.dumps(line) + "\n" for line in kept).encode())
@@ -204,50 +203,47 @@ class RunDirectory:
         """Load the weights of the best state.
 
         Returns:
-            How far the run had come with them.
+            Progress of the run at these weights.
 
         Raises:
-            ValueError: when there is none, or it cannot be read.
+            ValueError: if there is none, or it cannot be read.
         """
         self.finish_writing()
         if not (bests := self.states("best")):
-            raise ValueError(f"no score on dev was a number in `{self.path}`; take --select last")
-        directory = bests[-1]
-        state = self._read_state(directory)
-        self._asked.check(state["recipe"], self.path, is_finished=False)
-        try:
+            raise ValueError(f"all scores on dev were NaN or infinite in `{self.path}`; use --select last")
+        state = self._read_state(bests[-1])
+        with _naming_state(bests[-1]):
             model.load_state_dict(state["model"])
-            return Progress(**state["position"])
-        except Exception as error:
-            raise _broken_state(directory, error) from error
+            return Progress(**state["progress"])
 
     def _read_state(self, directory: Path) -> dict[str, Any]:
-        try:
+        with _naming_state(directory):
             state = torch.load(directory / STATE_FILE, map_location=self.world.device, weights_only=True)
-        except Exception as error:  # a damaged file raises errors of many kinds
-            raise _broken_state(directory, error) from error
+        if isinstance(state, dict):
+            state = {_RENAMED_STATE_KEYS.get(key, key): value for key, value in state.items()}
         if not isinstance(state, dict) or not all(isinstance(state.get(key), dict) for key in _STATE_KEYS):
             raise _broken_state(directory, f"expected a dictionary of {', '.join(_STATE_KEYS)}")
+        self._record.check(state["recipe"], self.path, is_finished=False)
         return state
 
     def log(self, values: Mapping[str, Any]) -> None:
-        """Append a line to the metrics."""
+        """Append a line to metrics.jsonl and TensorBoard's events; on the main process only."""
         if self.world.is_main:
             path = self.path / METRICS_FILE
-            self._note_if_gone(values["step"])
+            self._warn_if_gone(values["step"])
             with name_in_errors(path), open(path, "a", encoding="utf-8") as file:
                 file.write(json.dumps(values) + "\n")
             assert self._events
             numbers = {name: value for name, value in values.items() if _is_number(value) and name != "step"}
             self._events.add(values["step"], {_tag(name): value for name, value in numbers.items()})
 
-    def _note_if_gone(self, step: int) -> None:
-        """Curves do not tell where their beginning has been removed; the file is there from the first step on."""
+    def _warn_if_gone(self, step: int) -> None:
+        """Warn if metrics.jsonl was removed, as its curves would not show that. It exists from the first step on."""
         if not (path := self.path / METRICS_FILE).is_file():
-            print(f"warning: `{path}` is gone; the metrics begin anew at step {step:,}", file=sys.stderr, flush=True)
+            print(f"warning: `{path}` is gone; the metrics start again at step {step:,}", file=sys.stderr, flush=True)
 
     def _open_events(self, step: int) -> None:
-        from training.loop.events import Events  # here, as it takes a while to import
+        from training.loop.events import Events  # slow to import
 
         directory = self.path / TENSORBOARD_DIR
         if step == 0:
@@ -255,7 +251,7 @@ class RunDirectory:
         self._events = Events(directory, step)
 
     def close(self) -> None:
-        """Finish writing."""
+        """Wait for the last state, and close the events."""
         try:
             self.finish_writing()
         finally:
@@ -273,23 +269,23 @@ def _step_of(state: Path) -> int:
 
 
 def read_metrics(run: Path) -> list[dict[str, Any]]:
-    """The lines of a run's metrics; a last line that was cut short by a kill is left out.
+    """Read the lines of a run's metrics, without a last line that a kill cut short.
 
     Raises:
-        ValueError: name_in_errors a line that is damaged.
+        ValueError: names a damaged line.
     """
     path = run / METRICS_FILE
     lines = path.read_bytes().split(b"\n")[:-1] if path.is_file() else []
     return [_metrics_line(line, f"`{path}`, line {number}") for number, line in enumerate(lines, start=1)]
 
 
-def _metrics_line(data: bytes, place: str) -> dict[str, Any]:
-    values = with_new_names(_json_object(data, place))
+def _metrics_line(data: bytes, location: str) -> dict[str, Any]:
+    values = with_new_names(_json_object(data, location))
     if not isinstance(values.get("step"), int):
-        raise ValueError(f"{place}: there is no `step`; {_MEND}")
+        raise ValueError(f"{location}: there is no `step`; {_HINT}")
     for name, value in values.items():
         if not _is_number(value) and name != "warning":
-            raise ValueError(f"{place}: `{name}` is no number; {_MEND}")
+            raise ValueError(f"{location}: `{name}` is not a number; {_HINT}")
     return values
 
 
@@ -298,36 +294,47 @@ def _is_number(value: Any) -> bool:
 
 
 def _tag(name: str) -> str:
-    """What TensorBoard calls a key of the metrics."""
+    """Return TensorBoard's name of a key of the metrics."""
     return f"eval/{name.removeprefix('eval_')}" if name.startswith("eval_") else f"train/{name}"
 
 
-def _json_object(data: bytes, place: str) -> dict[str, Any]:
+def _json_object(data: bytes, location: str) -> dict[str, Any]:
     try:
         values = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{place}: broken JSON ({error}); {_MEND}") from error
+        raise ValueError(f"{location}: broken JSON ({error}); {_HINT}") from error
     if not isinstance(values, dict):
-        raise ValueError(f"{place}: expected a JSON object; {_MEND}")
+        raise ValueError(f"{location}: expected a JSON object; {_HINT}")
     return values
 
 
-_MEND = "mend it, or choose another run directory"
+_HINT = "correct it, or choose another run directory"
 
 
-_STATE_KEYS = ("model", "optimizer", "position", "recipe")
+_STATE_KEYS = ("model", "optimizer", "progress", "recipe")
+_RENAMED_STATE_KEYS = {"position": "progress", "watch": "loss_monitor"}
+"""Old -> new keys of states."""
+
+
+@contextmanager
+def _naming_state(directory: Path) -> Iterator[None]:
+    """Turn errors in reading a state, which are of many kinds, into a ValueError that names it."""
+    try:
+        yield
+    except Exception as error:
+        raise _broken_state(directory, error) from error
 
 
 def _broken_state(directory: Path, reason: object) -> ValueError:
     words = " ".join(str(reason).split())[:200] or type(reason).__name__
     return ValueError(
-        f"cannot read state `{directory / STATE_FILE}`: {words}; remove `{directory}` to go on from the one before, "
-        "or to begin anew"
+        f"cannot read state `{directory / STATE_FILE}`: {words}; remove `{directory}` to resume from the state before "
+        "it, or to start again"
     )
 
 
 def _save(state: Mapping[str, Any], path: Path) -> None:
-    """Write a state through a file of ours: torch's own error does not say why."""
+    """Write a state through a file opened here, because torch's own error does not say what went wrong."""
     with name_in_errors(path), open(path, "wb") as file:
         try:
             torch.save(state, file)
@@ -338,7 +345,7 @@ def _save(state: Mapping[str, Any], path: Path) -> None:
 
 
 def _copy_to_cpu(value: Any) -> Any:
-    """A copy of nested state that later steps do not change."""
+    """Copy nested state, so that later steps do not change it."""
     if isinstance(value, torch.Tensor):
         return value.detach().to("cpu", copy=True)
     if isinstance(value, dict):

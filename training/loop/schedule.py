@@ -1,24 +1,19 @@
-"""Where in its schedule a run is: by its steps or, if that is further, by the time that has gone."""
+"""Learning-rate schedule: linear warm-up, then linear decay, by steps or by time."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from training.loop.optimizer import learning_rate
-from training.loop.types import Progress
-
-if TYPE_CHECKING:
-    from training.loop.types import LoopSettings
+from training.loop.types import LoopSettings, Progress
 
 
 class LearningRateSchedule:
-    """The schedule of a run.
+    """Schedule of a run. With a time budget, the run is as far as its steps or its time, whichever is further.
 
     Args:
         num_steps: optimizer steps, at most.
         settings: learning rate, warm-up and time budget.
-        ends: shares of the run after which each phase is over; the last is 1.
+        ends: fractions of the run at which the phases end; the last is 1.
     """
 
     def __init__(self, num_steps: int, settings: LoopSettings, ends: Sequence[float] = (1.0,)) -> None:
@@ -28,36 +23,45 @@ class LearningRateSchedule:
         self._peak = settings.learning_rate
         self._warmup_steps = round(settings.warmup_ratio * num_steps)
 
-    def step(self, position: Progress) -> float:
-        """The step that a run without a time budget would be at."""
-        by_time = position.elapsed_s / self._budget_s * self.num_steps if self._budget_s else 0.0
-        return max(position.step, by_time)
+    def step(self, progress: Progress) -> float:
+        """Return the step at which a run without a time budget would be equally far."""
+        by_time = progress.elapsed_s / self._budget_s * self.num_steps if self._budget_s else 0.0
+        return max(progress.step, by_time)
 
-    def is_over(self, position: Progress) -> bool:
-        """Whether steps or time are used up."""
-        return self.step(position) >= self.num_steps
+    def is_over(self, progress: Progress) -> bool:
+        """Return whether steps or time are used up."""
+        return self.step(progress) >= self.num_steps
 
-    def learning_rate(self, position: Progress) -> float:
-        """Of the step that comes."""
+    def learning_rate(self, progress: Progress) -> float:
+        """Return the learning rate of the next step."""
         return learning_rate(
-            self.step(position), peak=self._peak, num_steps=self.num_steps, warmup_steps=self._warmup_steps
+            self.step(progress), peak=self._peak, num_steps=self.num_steps, warmup_steps=self._warmup_steps
         )
 
-    def enter_phase(self, position: Progress) -> None:
-        """Begin with the data of the phase that it is time for."""
-        while self.step(position) >= self._ends[position.phase]:
-            position.phase, position.epoch, position.index = position.phase + 1, 0, 0
+    def phase(self, progress: Progress) -> int:
+        """Return the phase of the next step."""
+        phase = progress.phase
+        while self.step(progress) >= self._ends[phase]:
+            phase += 1
+        return phase
 
     @property
-    def unit(self) -> str:
-        """What the progress bar counts."""
+    def bar_unit(self) -> str:
+        """Unit of the progress bar."""
         return "%" if self._budget_s else "step"
 
     @property
-    def total(self) -> int:
-        """Where the progress bar ends."""
+    def bar_total(self) -> int:
+        """End of the progress bar."""
         return 100 if self._budget_s else self.num_steps
 
-    def done(self, position: Progress) -> int:
-        """Where the progress bar is."""
-        return min(self.total, int(self.total * self.step(position) / self.num_steps))
+    def bar_position(self, progress: Progress) -> int:
+        """Return the position of the progress bar."""
+        return min(self.bar_total, int(self.bar_total * self.step(progress) / self.num_steps))
+
+
+def learning_rate(step: float, *, peak: float, num_steps: int, warmup_steps: int) -> float:
+    """Return the learning rate of a step (from 0): linear to `peak` in the warm-up, then linear to 0 at `num_steps`."""
+    if step < warmup_steps:
+        return peak * min(1.0, (step + 1) / warmup_steps)
+    return peak * max(0.0, (num_steps - step) / max(1, num_steps - warmup_steps))

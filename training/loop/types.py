@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from tasks.schema import Bounds
 from training.bounds import BELOW_ONE, COUNT, FRACTION, LEARNING_RATE, NOT_NEGATIVE, POSITIVE, check_numbers
@@ -85,6 +85,10 @@ class Batch:
         """Return a copy on a device."""
         move = lambda items: {k: v.to(device, non_blocking=True) for k, v in items.items()}  # noqa: E731
         return Batch(move(self.inputs), move(self.targets), self.counts, self.num_tokens)
+
+
+Losses = Callable[[nn.Module, Batch], dict[str, Tensor]]
+"""Function from network and batch to losses by name, each summed over its targets."""
 
 
 class Data(Protocol):

@@ -42,7 +42,8 @@ from training.data.table_examples import (
     read_texts,
 )
 from training.data.tagging import read_tagging
-from training.loop.optimizer import create_optimizer, learning_rate
+from training.loop.optimizer import create_optimizer
+from training.loop.schedule import learning_rate
 from training.model.encoder import EncoderConfig
 from training.text.documents import read_documents
 

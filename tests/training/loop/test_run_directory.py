@@ -123,7 +123,7 @@ def test_a_checkpoint_that_does_not_fit_is_named(checkpoint, tmp_path):
         (b"\xff\xfe", "broken JSON"),
         (b"[1]", "expected a JSON object"),
         (b'{"step": "one"}', "there is no `step`"),
-        (b'{"step": 1, "loss": "low"}', "`loss` is no number"),
+        (b'{"step": 1, "loss": "low"}', "`loss` is not a number"),
         (b"", "broken JSON"),
     ],
 )
@@ -133,7 +133,7 @@ def test_a_damaged_line_of_the_metrics_is_named(line, message, tmp_path, alone):
     (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 1}\n' + line + b"\n")
 
     for use in (read_metrics, plot_run, lambda path: resume(path, alone)):
-        with pytest.raises(ValueError, match=rf"metrics\.jsonl`, line 2: {message}.*mend it, or choose another"):
+        with pytest.raises(ValueError, match=rf"metrics\.jsonl`, line 2: {message}.*correct it, or choose another"):
             use(tmp_path)
 
 
@@ -145,7 +145,7 @@ def damage(state, how):
         state.unlink()
     else:
         whole = torch.load(state)
-        torch.save({"list": [1], "other": {"weights": {}}, "fields": whole | {"position": {"place": 1}}}[how], state)
+        torch.save({"list": [1], "other": {"weights": {}}, "fields": whole | {"progress": {"place": 1}}}[how], state)
 
 
 @pytest.mark.parametrize("how", ["cut", "gone", "list", "other", "fields"])
@@ -154,7 +154,7 @@ def test_a_damaged_state_is_named(how, tmp_path, alone):
     write_states(tmp_path, alone, 1, 2)
     damage(tmp_path / "state" / "step-00000002" / "state.pt", how)
 
-    with pytest.raises(ValueError, match=r"cannot read state `.*state\.pt`: .*remove `.*step-00000002` to go on"):
+    with pytest.raises(ValueError, match=r"cannot read state `.*state\.pt`: .*remove `.*step-00000002` to resume"):
         resume(tmp_path, alone)
 
     for item in (tmp_path / "state" / "step-00000002").iterdir():
@@ -168,7 +168,7 @@ def test_a_checkpoint_without_weights_is_no_result(tmp_path, alone):
     write_states(tmp_path, alone, 1)
     (tmp_path / "checkpoint").mkdir()
 
-    with pytest.raises(RunMismatchError, match=r"checkpoint` has no weights; remove it, and the same command goes on"):
+    with pytest.raises(RunMismatchError, match=r"checkpoint` has no weights; remove it, and the same command resumes"):
         resume(tmp_path, alone)
 
     (tmp_path / "checkpoint").rmdir()
@@ -196,24 +196,24 @@ def test_what_a_kill_left_behind_is_cleaned_up(tmp_path, alone):
 
 def test_what_was_said_is_not_said_again(tmp_path, alone):
     """A state keeps smoothed losses and warnings; one from before it did is gone on from all the same."""
-    watch = LossMonitor()
-    watch.start(10, torch.device("cpu"))
-    assert [watch.warning(step, {"loss": loss}) != "" for step, loss in enumerate((1.0, 99.0, 99.0))] == [0, 1, 0]
+    monitor = LossMonitor()
+    monitor.start(10, torch.device("cpu"))
+    assert [monitor.warning(step, {"loss": loss}) != "" for step, loss in enumerate((1.0, 99.0, 99.0))] == [0, 1, 0]
     with RunDirectory(tmp_path, alone) as run:
         run.begin(ASKED)
-        run.save_state(*network(), Progress(step=1), watch, keep=9)
+        run.save_state(*network(), Progress(step=1), monitor, keep=9)
     resumed = LossMonitor()
     with RunDirectory(tmp_path, alone) as run:
         run.begin(ASKED)
         run.load_state(*network(), resumed)
     resumed.start(10, torch.device("cpu"))
 
-    assert resumed.state_dict() == watch.state_dict()
+    assert resumed.state_dict() == monitor.state_dict()
     assert resumed.warning(3, {"loss": 99.0}) == ""
 
     path = tmp_path / "state" / "step-00000001" / "state.pt"
     state = torch.load(path)
-    del state["watch"]
+    del state["loss_monitor"]
     torch.save(state, path)
     assert resume(tmp_path, alone).step == 1
 
@@ -301,6 +301,6 @@ def test_metrics_that_were_removed_are_noticed(tmp_path, alone, capsys):
 
     warnings = capsys.readouterr().err.splitlines()
     assert [warning.partition("metrics.jsonl")[2] for warning in warnings] == [
-        f"` is gone; the metrics begin anew at step {step}" for step in (1, 3)
+        f"` is gone; the metrics start again at step {step}" for step in (1, 3)
     ]
     assert [line["step"] for line in read_metrics(tmp_path)] == [3, 4]

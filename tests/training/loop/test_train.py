@@ -24,14 +24,15 @@ from training.checkpoint import create_model, load_model
 from training.corpus import Corpus
 from training.loop import run_directory as run_module
 from training.loop import throughput_meter as meter_module
+from training.loop.gradients import accumulate_gradients
 from training.loop.loss_monitor import DivergedError, LossMonitor, Plateau
-from training.loop.optimizer import create_optimizer, drop_frozen, set_rates
+from training.loop.optimizer import create_optimizer, remove_frozen_gradients, set_learning_rate
 from training.loop.prefetcher import Prefetcher
 from training.loop.recipe import RecipeRecord
 from training.loop.run_directory import RunDirectory, read_metrics
 from training.loop.schedule import LearningRateSchedule
-from training.loop.train import StepTotals, backward, train
-from training.loop.types import Batch, Evaluation, LoopSettings, Phase, Progress
+from training.loop.train import train
+from training.loop.types import Batch, Evaluation, LoopSettings, Phase, Place, Progress
 from training.model.encoder import EncoderConfig
 from training.pretrain import PretrainRecipe, pretrain
 
@@ -68,7 +69,7 @@ def begun(path, alone):
         yield run
 
 
-def tiny_train(path, alone, *, num_steps=12, phases=None, loss=objective, watch=None, evaluation=None, **changes):
+def tiny_train(path, alone, *, num_steps=12, phases=None, loss=objective, monitor=None, evaluation=None, **changes):
     torch.manual_seed(0)
     model = create_model("embedding", SHAPE, dropout=0.0)
     settings = LoopSettings(
@@ -77,15 +78,15 @@ def tiny_train(path, alone, *, num_steps=12, phases=None, loss=objective, watch=
     )
     phases = phases or [Phase(data=Numbered())]
     with begun(path, alone) as run:
-        position = train(
+        progress = train(
             *(model, phases, loss),
             num_steps=num_steps,
             settings=settings,
             run=run,
-            watch=watch,
+            monitor=monitor,
             evaluation=evaluation,
         )
-    return model, position, run
+    return model, progress, run
 
 
 def test_each_batch_is_seen_once_and_in_order(tmp_path, alone):
@@ -101,11 +102,11 @@ def test_phases_follow_each_other(tmp_path, alone):
     """The second begins at its share of the steps, from its own first batch, with its own micro-batches."""
     short, long = Numbered(), Numbered()
     phases = [Phase(data=short, end=0.75), Phase(data=long, micro_batch_size=1)]
-    _, position, _ = tiny_train(tmp_path / "run", alone, phases=phases)
+    _, progress, _ = tiny_train(tmp_path / "run", alone, phases=phases)
 
     assert short.asked[-2:-1] == [(1, 3, 0, 4)]
     assert long.asked[:5] == [(0, 0, 0, 1), (0, 0, 1, 2), (0, 0, 2, 3), (0, 0, 3, 4), (0, 1, 0, 1)]
-    assert (position.phase, position.epoch, position.index, position.step) == (1, 0, 3, 12)
+    assert (progress.phase, progress.epoch, progress.index, progress.step) == (1, 0, 3, 12)
 
 
 def test_time_budget_ends_a_run(tmp_path, alone, monkeypatch, capsys):
@@ -113,13 +114,13 @@ def test_time_budget_ends_a_run(tmp_path, alone, monkeypatch, capsys):
     what is said after half of the run is said after half of the time."""
     ticks = (0.1 * number for number in itertools.count())
     monkeypatch.setattr(meter_module, "time", SimpleNamespace(monotonic=ticks.__next__, perf_counter=time.perf_counter))
-    watch = LossMonitor(Plateau(loss="loss", value=-1.0, meaning="what cannot be", hint="give more time"))
-    _, position, run = tiny_train(
-        *(tmp_path / "run", alone), num_steps=1_000_000, max_minutes=0.2, warmup_ratio=0.25, watch=watch
+    monitor = LossMonitor(Plateau(loss="loss", value=-1.0, meaning="what cannot be", hint="give more time"))
+    _, progress, run = tiny_train(
+        *(tmp_path / "run", alone), num_steps=1_000_000, max_minutes=0.2, warmup_ratio=0.25, monitor=monitor
     )
 
-    assert 50 < position.step < 200
-    assert 12 <= position.elapsed_s < 13
+    assert 50 < progress.step < 200
+    assert 12 <= progress.elapsed_s < 13
     rates = [line["learning_rate"] for line in read_metrics(run.path)]
     assert max(rates) == pytest.approx(1e-3, rel=0.1)
     assert rates[-1] < 2e-4
@@ -127,7 +128,7 @@ def test_time_budget_ends_a_run(tmp_path, alone, monkeypatch, capsys):
     assert "100%|" in bar
     assert "%/s" not in bar
     assert bar.count("no better than what cannot be") == 1
-    assert [line["step"] > position.step / 3 for line in read_metrics(run.path) if "warning" in line] == [True]
+    assert [line["step"] > progress.step / 3 for line in read_metrics(run.path) if "warning" in line] == [True]
 
 
 def test_time_of_training_goes_on_after_a_kill(tmp_path, alone, monkeypatch):
@@ -178,13 +179,13 @@ def test_infinite_loss_is_named_and_leaves_the_weights(tmp_path, alone):
     torch.manual_seed(0)
     model = create_model("embedding", SHAPE, dropout=0.0)
     optimizer = create_optimizer(model, weight_decay=0.01, betas=(0.9, 0.999))
-    set_rates(optimizer, 1e-3)
-    watch = LossMonitor()
-    watch.start(10, torch.device("cpu"))
+    set_learning_rate(optimizer, 1e-3)
+    monitor = LossMonitor()
+    monitor.start(10, torch.device("cpu"))
     before = {name: value.clone() for name, value in model.state_dict().items()}
     losses = objective(model, Numbered().batch(0, 0, slice(0, 2)))
     (losses["loss"] * math.nan).backward()
-    optimizer.found_inf = watch.observe(Progress(), {"loss": losses["loss"] * math.nan}, torch.tensor(1.0))
+    optimizer.found_inf = monitor.observe(Progress(), {"loss": losses["loss"] * math.nan}, torch.tensor(1.0))
     optimizer.step()
 
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
@@ -209,7 +210,7 @@ def test_losses_count_by_their_weights(alone):
         return {"one": outputs["pooler_output"].square().sum(), "two": outputs["last_hidden_state"].abs().sum()}
 
     settings = LoopSettings(dtype="fp32")
-    backward(model, [batch], losses, settings, alone, StepTotals(), {"two": 3.0})
+    accumulate_gradients(model, [batch], losses, settings, alone, weights={"two": 3.0})
     sums = losses(model, batch)
     expected = torch.autograd.grad(sums["one"] / 2 + 3 * sums["two"] / 8, list(model.parameters()))
 
@@ -235,11 +236,10 @@ def test_an_epoch_without_a_whole_batch_is_passed_over(alone):
     """Epochs of pretraining vary in size."""
     data = Numbered()
     data.num_batches = lambda epoch: (2, 0, 3)[epoch]
-    with Prefetcher([Phase(data=data)], LoopSettings(global_batch_size=2, micro_batch_size=2), alone) as feed:
-        position = Progress(index=2)
-        feed.take(position)
+    with Prefetcher([Phase(data=data)], LoopSettings(global_batch_size=2, micro_batch_size=2), alone) as prefetcher:
+        place, _, _ = prefetcher.take(Place(index=2))
 
-    assert (position.epoch, position.index) == (2, 0)
+    assert place == Place(epoch=2)
 
 
 @pytest.mark.parametrize(
@@ -260,14 +260,14 @@ def test_impossible_settings_are_refused(wrong):
         LoopSettings(**wrong)
 
 
-def watched(losses, **settings):
-    watch = LossMonitor(**settings)
-    watch.start(len(losses), torch.device("cpu"))
+def monitored(losses, **settings):
+    monitor = LossMonitor(**settings)
+    monitor.start(len(losses), torch.device("cpu"))
     warnings = []
     for step, loss in enumerate(losses, start=1):
-        watch.observe(Progress(step=step - 1), {"mlm": torch.tensor(loss)}, torch.tensor(1.0))
-        watch.check_finite()
-        if warning := watch.warning(step, {"mlm": loss}):
+        monitor.observe(Progress(step=step - 1), {"mlm": torch.tensor(loss)}, torch.tensor(1.0))
+        monitor.check_finite()
+        if warning := monitor.warning(step, {"mlm": loss}):
             warnings.append((step, warning))
     return warnings
 
@@ -276,43 +276,43 @@ def test_collapse_is_reported_once():
     """A loss that rises and stays there; noise is no collapse."""
     noise = [3 + 0.4 * (-1) ** step for step in range(60)]
 
-    assert watched(noise) == []
-    ((step, warning),) = watched([*noise, *[7.0] * 40])
+    assert monitored(noise) == []
+    ((step, warning),) = monitored([*noise, *[7.0] * 40])
     assert 60 < step < 70
     assert "has risen from" in warning
 
 
 def test_a_single_loss_is_no_rise_after_a_state_that_did_not_count_losses():
     """Its smoothed loss is of many, not of none."""
-    watch = LossMonitor()
-    watch.start(10, torch.device("cpu"))
-    watch.load_state_dict({"smoothed": {"mlm": 3.0, "": 3.0}, "lowest": 2.9})
+    monitor = LossMonitor()
+    monitor.start(10, torch.device("cpu"))
+    monitor.load_state_dict({"smoothed": {"mlm": 3.0, "": 3.0}, "lowest": 2.9})
 
-    assert watch.warning(5, {"mlm": 4.0}) == ""
+    assert monitor.warning(5, {"mlm": 4.0}) == ""
 
 
 def test_plateau_is_reported_in_the_second_half():
     """A masked LM that is no better than token frequencies."""
     plateau = Plateau(loss="mlm", value=5.8, meaning="token frequencies alone", hint="train longer")
 
-    ((step, warning),) = watched([5.81] * 40, plateau=plateau)
+    ((step, warning),) = monitored([5.81] * 40, plateau=plateau)
     assert step == 20
     assert "no better than token frequencies alone (5.800): train longer" in warning
-    assert watched([5.81] * 19 + [5.0] * 60, plateau=plateau) == []
+    assert monitored([5.81] * 19 + [5.0] * 60, plateau=plateau) == []
 
 
 def test_losses_of_the_start_are_soon_forgotten():
     """A run with few lines is judged by its latest losses."""
     plateau = Plateau(loss="mlm", value=5.8, meaning="token frequencies alone", hint="train longer")
 
-    assert watched([10.3] + [5.0] * 19, plateau=plateau) == []
+    assert monitored([10.3] + [5.0] * 19, plateau=plateau) == []
 
 
 def test_lower_layers_learn_slower_and_later():
     """Rates fall by the layer from the head down; what is frozen keeps weights and moments."""
     model = create_model("classification", SHAPE, num_labels=2)
     optimizer = create_optimizer(model, weight_decay=0.01, betas=(0.9, 0.999), layer_decay=0.5, unfreeze_every=10)
-    set_rates(optimizer, 1.0)
+    set_learning_rate(optimizer, 1.0)
     names = {id(value): name for name, value in model.named_parameters()}
     depths = {"classifier.weight": 0, "bert.pooler.bias": 0, "bert.layers.2.qkv.weight": 1, "bert.layers.0.qkv.bias": 3}
     depths |= {"bert.embeddings.word.weight": 4}
@@ -325,7 +325,7 @@ def test_lower_layers_learn_slower_and_later():
     assert found["bert.layers.2.attention_norm.weight"]["weight_decay"] == 0.0
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)
-    drop_frozen(optimizer, 15)
+    remove_frozen_gradients(optimizer, 15)
     assert {name for name, value in model.named_parameters() if value.grad is not None} == {
         name for name in found if found[name]["first_step"] <= 10
     }
@@ -474,19 +474,18 @@ def test_rate_of_a_busy_processor_is_measured_again(tmp_path, alone, monkeypatch
     assert max(found[1:]) < 1
 
 
-def test_feed_makes_the_next_batch_ahead(alone):
+def test_prefetcher_makes_the_next_batch_ahead(alone):
     """While one is in use; and starts over when another is asked for than the one it made."""
     data = Numbered()
     settings = LoopSettings(global_batch_size=2, micro_batch_size=2)
-    with Prefetcher([Phase(data=data)], settings, alone) as feed:
-        position = Progress()
-        feed.take(position)
+    with Prefetcher([Phase(data=data)], settings, alone) as prefetcher:
+        prefetcher.take(Place())
         deadline = time.monotonic() + 5
         while len(data.asked) < 2 and time.monotonic() < deadline:
             time.sleep(0.01)
         assert data.asked == [(0, 0, 0, 2), (0, 1, 0, 2)]
-        feed.take(position := Progress(epoch=3, index=8))
-        assert (position.epoch, position.index) == (4, 0)
+        place, _, _ = prefetcher.take(Place(epoch=3, index=8))
+        assert place == Place(epoch=4)
 
 
 def test_line_cut_short_by_a_kill_is_left_out(tmp_path):
@@ -544,7 +543,7 @@ def test_interrupted_run_goes_on_from_its_last_step(number, corpus_dir, tmp_path
     before = losses(tmp_path / "run")
 
     assert process.returncode == 130
-    assert f"interrupted after step {len(before)}; the same command goes on from there" in stderr
+    assert f"interrupted after step {len(before)}; the same command resumes there" in stderr
     assert "Traceback" not in stderr
     assert [path.name for path in (tmp_path / "run" / "state").iterdir()] == [f"step-{len(before):08d}"]
 
@@ -562,11 +561,11 @@ def test_a_signal_ends_a_run_in_any_step(step, last, checkpoint_every, tmp_path,
             signal.raise_signal(signal.SIGTERM)
         return objective(network, batch)
 
-    with pytest.raises(KeyboardInterrupt, match=f"interrupted after step {last}; the same command goes on"):
+    with pytest.raises(KeyboardInterrupt, match=f"interrupted after step {last}; the same command resumes there"):
         tiny_train(tmp_path / "run", alone, loss=interrupted, checkpoint_every=checkpoint_every)
 
-    _, position, _ = tiny_train(tmp_path / "run", alone, loss=interrupted, checkpoint_every=checkpoint_every)
-    assert (position.step, len(seen)) == (12, 12)
+    _, progress, _ = tiny_train(tmp_path / "run", alone, loss=interrupted, checkpoint_every=checkpoint_every)
+    assert (progress.step, len(seen)) == (12, 12)
 
 
 @pytest.mark.slow
