@@ -296,7 +296,7 @@ def test_nothing_is_selected_where_no_score_is_a_number(corpus_dir, tmp_path, al
     changes = {"num_steps": 2, "eval_every": 1, "dev_corpus": corpus_dir}
     last, best = (recipe(corpus_dir, tmp_path / "run", **changes, select=select) for select in ("last", "best"))
 
-    with pytest.raises(ValueError, match=r"no score on dev was a number in `.*run`; take --select last"):
+    with pytest.raises(ValueError, match=r"all scores on dev were NaN or infinite in `.*run`; use --select last"):
         pretrain(best, alone)
     assert (pretrain(last, alone) / "model.safetensors").is_file()
     with pytest.raises(RunMismatchError, match="was started with select `last`, not `best`"):
