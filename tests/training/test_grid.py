@@ -335,7 +335,7 @@ def test_checkpoint_of_another_run_is_not_overwritten(finished, checkpoint, data
         grid(recipe(checkpoint, data, checkpoint.parent), alone)
     cell = recipe(checkpoint, data, finished[0]).cells(Setting(1e-2, 16, 2.0))[0]
     with pytest.raises(
-        RunMismatchError, match="holds a checkpoint without recipe.json .*; choose another run directory"
+        RunMismatchError, match=r"holds a checkpoint without recipe\.json .*; choose another run directory"
     ):
         finetune(replace(cell, run_dir=finished[0]), alone)
 
