@@ -16,6 +16,8 @@ from typing import Annotated, Any, NoReturn, TypeVar, get_type_hints, is_typeddi
 
 import tyro
 
+from training.column_flags import expand_column_flags
+
 RecipeT = TypeVar("RecipeT")
 
 PEER_DELAY_S = 2.0
@@ -81,7 +83,7 @@ def parse(
         ValueError: for values that the recipe refuses, a flag that must have values and stands without any, one that
             is called otherwise here, and one that there is not.
     """
-    arguments = list(sys.argv[1:] if args is None else args)
+    arguments = expand_column_flags(sys.argv[1:] if args is None else args)
     if {"-h", "--help"} & set(arguments):
         arguments = ["--help"]  # the whole of it: words that stand before would be left out
     _check_names(arguments, recipe_type)
