@@ -20,7 +20,7 @@ from training.bounds import COUNT, check_numbers
 from training.data.cloze import MAX_PASSAGE_TOKENS
 from training.data.columns import Columns, dev_columns, existing_columns
 from training.data.examples import Examples, encode_examples, sample_indices
-from training.data.input_warnings import is_cut
+from training.data.input_warnings import is_truncated
 from training.data.labelled import read_examples, read_similarities
 from training.data.sources import source_digest, source_names
 from training.data.table_examples import read_texts
@@ -62,7 +62,7 @@ class EvaluationSet:
     @property
     def num_truncated(self) -> int:
         """Number of examples that lost tokens because they were too long."""
-        return sum(map(is_cut, self.windows))
+        return sum(map(is_truncated, self.windows))
 
     def with_metric(self, metric: str) -> EvaluationSet:
         """Return the same set with one of its scores first, so that the quality gate uses it.

@@ -35,7 +35,7 @@ from tasks.machine import available_cpus
 from tasks.manifest import Precision, check_precision
 from tasks.model_directory import MODEL_FILE, ModelDirectory, parse_model_path, read_model_directory
 from training.bounds import check_numbers
-from training.data.input_warnings import limit_of
+from training.data.input_warnings import length_limit
 from training.evaluate import torch_run
 from training.model.heads import BertModel
 from training.reports.model_card import read_notes
@@ -194,7 +194,7 @@ def _truncates(source: Source, evaluation_set: EvaluationSet, config: ExportConf
     if truncated:
         verb = "truncates" if truncate else "rejects"
         texts = ", ".join(truncated)
-        reporter.say(f"truncated to {limit_of(source.task)}: {texts}; the server {verb} such texts (--truncate)")
+        reporter.say(f"truncated to {length_limit(source.task)}: {texts}; the server {verb} such texts (--truncate)")
     return truncate
 
 

@@ -1,4 +1,4 @@
-"""What a prediction without any model scores; printed beside every score."""
+"""Scores of predictions without a model, printed beside every score."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from training.similarity import word_overlap
 
 
 def baseline(task: str, train: Sequence[Any], dev: Sequence[Any], tokenizer: Tokenizer) -> tuple[str, dict[str, float]]:
-    """Name and scores on dev of the best baseline of a task, fitted on train."""
+    """Return name and dev scores of a task's best baseline, fitted on train."""
     if task == "masked-lm":
         return "unigram", unigram(train, dev, tokenizer)
     found = [(name, scores_of(train, dev)) for name, scores_of in BASELINES[task].items()]
@@ -35,28 +35,28 @@ def baseline(task: str, train: Sequence[Any], dev: Sequence[Any], tokenizer: Tok
 
 
 def majority_label(train: Sequence[ClassificationExample], dev: Sequence[ClassificationExample]) -> dict[str, float]:
-    """Always the commonest label of train."""
+    """Predict the most frequent label of train."""
     counts = Counter(example.label or "" for example in train)
     predictions = [counts.most_common(1)[0][0]] * len(dev)
     return classification_scores([example.label or "" for example in dev], predictions, sorted(counts))
 
 
 def mean_label(train: Sequence[RegressionExample], dev: Sequence[RegressionExample]) -> dict[str, float]:
-    """Always the mean of train; its correlations are 0 by definition."""
+    """Predict the mean of train; its correlations are 0 by definition."""
     mean = float(np.mean([example.label or 0.0 for example in train]))
     return regression_scores([example.label or 0.0 for example in dev], [mean] * len(dev))
 
 
 def majority_choice(train: Sequence[MultipleChoiceExample], dev: Sequence[MultipleChoiceExample]) -> dict[str, float]:
-    """Always the number that is right most often in train."""
+    """Predict the choice that is right most often in train."""
     choice = Counter(example.label for example in train).most_common(1)[0][0]
     return {"accuracy": accuracy([example.label for example in dev], [choice] * len(dev))}
 
 
 def majority_tag(train: Sequence[TaggingExample], dev: Sequence[TaggingExample]) -> dict[str, float]:
-    """For each word the tag that it has most often in train, and for words that train lacks the commonest of all.
+    """Predict each word's most frequent tag in train, for new words the most frequent tag of all.
 
-    Entities are scored on tags of IOB2, so that the same entities give the same score in every scheme.
+    Entities are scored as IOB2 tags, so that the same entities have the same score in every scheme.
     """
     labels = {tag for example in train for tag in example.tags}
     scores = _majority_tag_scores(train, dev, labels)
@@ -80,44 +80,46 @@ def _majority_tag_scores(
 
 
 def first_words(train: Sequence[SpanExample], dev: Sequence[SpanExample]) -> dict[str, float]:
-    """Always the first words (or characters, where answers are scored by them) of the context, as many as an answer in
-    train has in the median."""
+    """Predict the first words of the context, as many as the median answer of train has.
+
+    If answers are scored by characters, the first characters.
+    """
     split: Callable[[str], list[str]] = split_characters if scored_by_characters(dev) else str.split
     count = int(median([len(split(example.answers[0])) for example in train if example.answers] or [0]))
     return answer_scores(dev, [" ".join(split(example.context)[:count]) for example in dev])
 
 
 def no_answer(train: Sequence[SpanExample], dev: Sequence[SpanExample]) -> dict[str, float]:
-    """Never an answer."""
+    """Predict that no question has an answer."""
     return answer_scores(dev, [""] * len(dev))
 
 
 def unigram(train: Sequence[ClozeExample], dev: Sequence[ClozeExample], tokenizer: Tokenizer) -> dict[str, float]:
-    """Each token with its frequency among the hidden ones of train."""
+    """Predict masked tokens by their frequency among the masked tokens of train."""
     return unigram_of_counts(_hidden_counts(train, tokenizer), _hidden_counts(dev, tokenizer))
 
 
 def unigram_of_counts(train: np.ndarray, dev: np.ndarray) -> dict[str, float]:
-    """Each token with its frequency in train, add-one smoothed over the vocabulary.
+    """Predict tokens by their frequency in train, with add-one smoothing.
 
     Args:
-        train: [vocabulary] how often each token occurs.
-        dev: the same, of what is to be predicted.
+        train: count of each token, [vocabulary].
+        dev: the same for the tokens to predict.
     """
     smoothed = train + 1.0
     loss = -(dev * np.log(smoothed / smoothed.sum())).sum() / dev.sum()
     return {"loss": float(loss), "accuracy": float(dev[smoothed.argmax()] / dev.sum())}
 
 
-def no_context(train: np.ndarray, dev: np.ndarray, masking: Masking) -> dict[str, float]:
-    """Each token to predict by what stands in its own place and by frequencies in train, add-one smoothed.
+def masked_unigram(train: np.ndarray, dev: np.ndarray, masking: Masking) -> dict[str, float]:
+    """Predict tokens by their frequency in train and by the masked input at their own position.
 
-    [MASK] tells nothing, another token may be the true one (those that stay) or a random one; Bayes' rule says how
-    likely each is. This is the best that can be done in pretraining without looking at any other token.
+    [MASK] says nothing. Another token is the original (it stayed) or random; Bayes' rule gives the probability of each.
+    No prediction in pretraining is better without other tokens. Frequencies have add-one smoothing.
 
     Args:
-        train: [vocabulary] how often each token occurs.
-        dev: the same, of what is to be predicted.
+        train: count of each token, [vocabulary].
+        dev: the same for the tokens to predict.
     """
     kept, random = 1 - masking.mask_fraction - masking.random_fraction, masking.random_fraction
     q_V, p_V = (train + 1.0) / (train + 1.0).sum(), dev / dev.sum()
@@ -125,7 +127,7 @@ def no_context(train: np.ndarray, dev: np.ndarray, masking: Masking) -> dict[str
     entropy, best = -(p_V * log_q_V).sum(), p_V[top]
     loss, accuracy = masking.mask_fraction * entropy, masking.mask_fraction * best
     if kept + random > EPSILON:
-        stayed_V = kept * q_V / (kept * q_V + random / len(q_V))  # probability that what stands there is the true one
+        stayed_V = kept * q_V / (kept * q_V + random / len(q_V))  # probability that the token is the original
         same_V = stayed_V + (1 - stayed_V) * q_V
         trusts_V = same_V >= (1 - stayed_V) * q_V[top]
         loss -= kept * (p_V * np.log(same_V)).sum()
@@ -138,7 +140,7 @@ def no_context(train: np.ndarray, dev: np.ndarray, masking: Masking) -> dict[str
 
 
 EPSILON = 1e-9
-"""A share of tokens that is none."""
+"""Smaller fractions of tokens count as 0."""
 
 
 def _hidden_counts(examples: Sequence[ClozeExample], tokenizer: Tokenizer) -> np.ndarray:
@@ -153,5 +155,4 @@ BASELINES: dict[str, dict[str, Callable[[Sequence[Any], Sequence[Any]], dict[str
     "multiple-choice": {"commonest choice": majority_choice},
     "tagging": {"commonest tag": majority_tag},
 }
-"""What each task is held against, by name: the best of these by the task's scores, the first score first. Numbers are
-held against `training.similarity.word_overlap`, too."""
+"""Baselines of each task by name; the one with the best first score counts. Regression also has `word_overlap`."""

@@ -32,7 +32,7 @@ from training.command import command, parse
 from training.data.columns import Columns, existing_columns
 from training.data.examples import Examples, encode_examples
 from training.data.finetuning import FinetuningData
-from training.data.input_warnings import remark
+from training.data.input_warnings import report_inputs
 from training.data.labelled import read_similarities
 from training.data.table_examples import read_positives, read_texts
 from training.evaluate import format_scores, torch_run
@@ -202,9 +202,9 @@ def _train_embedding(recipe: ContrastiveRecipe, run: RunDirectory) -> Path:
         print(f"{len(items):,} texts with their positives", flush=True)
         limit = f"--train-seq-length {recipe.train_seq_length}"
         what = "training texts"
-        cuts = {what: remark(what, recipe.checkpoint, task, (item.features for item in items), limit)}
+        cuts = {what: report_inputs(what, recipe.checkpoint, task, (item.features for item in items), limit)}
         if dev:
-            cuts["dev texts"] = remark("dev texts", recipe.checkpoint, task, task.encode(texts_of(dev)))
+            cuts["dev texts"] = report_inputs("dev texts", recipe.checkpoint, task, task.encode(texts_of(dev)))
         origin["cuts"] = cuts
         _note_known(views, dev)
     progress = train(

@@ -32,7 +32,7 @@ from training.command import command, parse
 from training.data.cloze import MAX_PASSAGE_TOKENS
 from training.data.columns import Columns, dev_columns, existing_columns
 from training.data.examples import Examples, encode_examples
-from training.data.input_warnings import remark
+from training.data.input_warnings import report_inputs
 from training.data.labelled import read_examples, read_similarities
 from training.model.heads import BertModel
 from training.model.vectors import SentenceEmbedder
@@ -160,7 +160,7 @@ def evaluate_predictions(
     )
     examples = read(recipe.data)
     check_labels(task, examples)
-    remark("examples", recipe.checkpoint, task, encode_examples(task, examples))  # or it says what is wrong
+    report_inputs("examples", recipe.checkpoint, task, encode_examples(task, examples))  # or it says what is wrong
     predictions = predict_with_progress(task, examples, run)
     if recipe.predictions:
         lines = [json.dumps(task.to_dict(*pair)) for pair in zip(examples, predictions, strict=True)]
@@ -181,7 +181,7 @@ def evaluate_vectors(recipe: EvaluateRecipe, task: Embedding, run: RunModel) -> 
     if recipe.train or recipe.predictions:
         raise ValueError("--train and --predictions are not for embeddings: nothing is fitted, and vectors are large")
     pairs = read_similarities(recipe.data, columns=recipe.columns, tokenizer=task.tokenizer)
-    remark("texts", recipe.checkpoint, task, task.encode(texts_of(pairs)))
+    report_inputs("texts", recipe.checkpoint, task, task.encode(texts_of(pairs)))
     scores = vector_scores(pairs, lambda texts: predict_with_progress(task, texts, run))
     return len(pairs), {str(recipe.checkpoint): scores, "word overlap": word_overlap(pairs, task.tokenizer)}
 

@@ -33,7 +33,7 @@ from training.data.cells import to_number
 from training.data.columns import Columns
 from training.data.examples import Examples, encode_examples
 from training.data.finetuning import FinetuningData, label_examples
-from training.data.input_warnings import remark
+from training.data.input_warnings import report_inputs
 from training.data.labelled import read_examples
 from training.evaluate import format_scores, predict_with_progress, torch_run
 from training.loop.distributed import World, world
@@ -215,7 +215,7 @@ def _remark_on_data(
         "training sequences": [item.features for item in items],
         "dev examples": dev_features,
     }
-    cuts = {what: remark(what, recipe.checkpoint, task, features) for what, features in read.items() if features}
+    cuts = {what: report_inputs(what, recipe.checkpoint, task, features) for what, features in read.items() if features}
     _note_known(examples, dev)
     _note_new_positions(recipe, task.settings)
     _note_new_classifier(recipe, task)

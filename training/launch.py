@@ -1,11 +1,11 @@
-"""Start a stage in several processes on this machine as `torchrun` does, but report a mistake in one line.
+"""Start a command in several processes, like `torchrun`, but report a user's mistake in one line.
 
     python -m training.launch 2 training.pretrain mini --corpus build/corpus --run-dir runs/mini
     python -m training.launch 2 --max-restarts 3 training.pretrain mini --corpus build/corpus --run-dir runs/mini
 
-Flags before the module are torchrun's. With `--max-restarts`, all processes start anew when one dies, and go on from
-the last state, but not after a mistake, which they would only repeat. When the launcher dies, they all do. On several
-machines (which share the run directory), one command on each, with its own rank:
+Flags before the module are torchrun's. With `--max-restarts`, all processes restart from the last state if one dies,
+but not after a user's mistake. If the launcher dies, all processes end. With several machines that share the run
+directory, start one command on each with its own rank:
 
     python -m training.launch 8 --nnodes 2 --node-rank 0 --master-addr 10.0.0.1 training.pretrain base ...
 """
@@ -32,7 +32,7 @@ from training.loop.distributed import LAUNCHER
 
 
 class Agent(LocalElasticAgent):
-    """What starts the processes anew, but not after a mistake, which they would only repeat."""
+    """Elastic agent that does not restart processes after a user's mistake: they would repeat it."""
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         result = super()._monitor_workers(worker_group)
@@ -42,17 +42,17 @@ class Agent(LocalElasticAgent):
 
 
 def launch(num_processes: int, flags: Sequence[str], module: str, arguments: Sequence[str]) -> int:
-    """Run `python -m module arguments` in processes that are peers.
+    """Run `python -m module arguments` in several processes.
 
     Args:
-        num_processes: on this machine.
-        flags: torchrun's; without `--nnodes` there is no other machine.
+        num_processes: number of processes on this machine.
+        flags: flags of torchrun; without `--nnodes` there is a single machine.
 
     Returns:
-        0, the exit code of the process that failed, or 128 + the signal that ended them.
+        0, the exit code of the failed process, or 128 + the number of the signal.
 
     Raises:
-        ValueError: when there would be no process, or is no such module.
+        ValueError: if the number of processes is below 1, or the module does not exist.
     """
     if num_processes < 1:
         raise ValueError(f"the number of processes must be at least 1: `{num_processes}`")
@@ -60,19 +60,19 @@ def launch(num_processes: int, flags: Sequence[str], module: str, arguments: Seq
         raise ValueError(f"no such command: `python -m {module}`")
     os.environ[LAUNCHER] = str(os.getpid())
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, available_cpus() // num_processes)))
-    logging.disable(logging.ERROR)  # of this process only: the others say themselves what is wrong
+    logging.disable(logging.ERROR)  # of this process only: the others report their errors
     torch_launcher.LocalElasticAgent = Agent  # type: ignore[misc]
     place = [] if any(flag.startswith("--nnodes") for flag in flags) else ["--standalone"]
     try:
         run.main([*place, "--nproc-per-node", str(num_processes), *flags, "-m", module, *arguments])
     except ChildFailedError as error:
         code = error.get_first_failure()[1].exitcode
-        if code >= 0:  # the process has said why
+        if code >= 0:  # the process has reported the error
             return code
         hint = "; is there enough memory?" if -code == signal.SIGKILL else ""
         print(f"\nerror: a process was ended by {signal.Signals(-code).name}{hint}", file=sys.stderr)
         return 128 - code
-    except SignalException as error:  # the others have been ended
+    except SignalException as error:  # the processes have ended
         return 128 + int(error.sigval)
     return 0
 
@@ -80,7 +80,7 @@ def launch(num_processes: int, flags: Sequence[str], module: str, arguments: Seq
 def _exists(module: str) -> bool:
     try:
         return find_spec(module) is not None
-    except ModuleNotFoundError:  # of what it would be part of
+    except ModuleNotFoundError:  # of the parent package
         return False
 
 

@@ -23,15 +23,14 @@ from torch import nn
 
 from tasks.masked_lm import MaskedLMSettings
 from training.ablations.model import Direction, direction_of, make_config
-from training.baselines import no_context
+from training.baselines import masked_unigram
 from training.bounds import COUNT, FRACTION, NOT_NEGATIVE, POSITIVE, TOKENS, refuse_unused
 from training.checkpoint import create_model, load_model, load_tokenizer, read_config
 from training.command import command, parse
 from training.corpus import Corpus
 from training.data.pretraining import Masking, PretrainingExamples
 from training.data.pretraining_batches import PretrainingData
-from training.data.pretraining_warnings import LENGTH_FLAGS, remark_on_dev_pairs, remark_on_pairs
-from training.data.whole_words import whole_words_note
+from training.data.pretraining_warnings import LENGTH_FLAGS, report_pairs, warn_about_dev_pairs, whole_words_note
 from training.evaluate import format_scores
 from training.loop.distributed import World, world
 from training.loop.loss_monitor import LossMonitor, Plateau
@@ -43,7 +42,7 @@ from training.loop.types import Evaluation, LoopSettings, Phase
 from training.model.encoder import EncoderConfig
 from training.model.heads import BertForPreTraining, BertModel
 from training.model.initialization import initialize_local
-from training.pretraining_objectives import MaskedLM, ReplacedTokens, evaluate_pretraining, without_context
+from training.pretraining_objectives import MaskedLM, ReplacedTokens, base_rate_scores, evaluate_pretraining
 from training.provenance import checkpoint_name, training_machine
 from training.reports.model_card import score_rows
 from training.task_card import TaskCard, read_task_card
@@ -209,7 +208,7 @@ def _pretrain(recipe: PretrainRecipe, run: RunDirectory) -> Path:
             print("note: the dev corpus is the one to learn from: its loss says nothing of other text", flush=True)
     dev = _dev_examples(recipe, dev_corpus) if dev_corpus else None
     phases = _phases(corpus, recipe, objective)
-    world.on_main(lambda: None if run.states() else _remark_on_pairs(phases, recipe, dev))  # it takes a pass of pairs
+    world.on_main(lambda: None if run.states() else _report_pairs(phases, recipe, dev))  # it takes a pass of pairs
     evaluation = _evaluation(model, recipe, dev, world)
     before = _pretraining_before(recipe, request)
     progress = train(
@@ -247,21 +246,21 @@ def _scores(
     if evaluation is None or dev is None:
         return {}
     count = min(recipe.eval_examples, dev.num_examples(0))
-    baseline = no_context_scores(corpus, dev.corpus, recipe.direction)
+    baseline = unigram_scores(corpus, dev.corpus, recipe.direction)
     scores = evaluation.scores()
     if "nsp_accuracy" in scores:
         share = float(dev.nsp_labels(0)[:count].mean())
         baseline["nsp_accuracy"] = max(share, 1 - share)
-    return {"dev": scores, NO_CONTEXT: baseline | without_context(scores), "num_dev_examples": count}
+    return {"dev": scores, UNIGRAM: baseline | base_rate_scores(scores), "num_dev_examples": count}
 
 
-NO_CONTEXT = "no context"
+UNIGRAM = "unigram baseline"
 """Name of the baseline."""
 
 
-def no_context_scores(corpus: Corpus, dev: Corpus, direction: Direction) -> dict[str, float]:
+def unigram_scores(corpus: Corpus, dev: Corpus, direction: Direction) -> dict[str, float]:
     """Masked LM loss and accuracy on dev by token frequencies and what stands in each place, masked as dev is."""
-    return no_context(corpus.token_counts(), dev.token_counts(), _shown(direction, Masking()))
+    return masked_unigram(corpus.token_counts(), dev.token_counts(), _shown(direction, Masking()))
 
 
 def _shown(direction: Direction, masking: Masking) -> Masking:
@@ -346,12 +345,12 @@ def _phases(corpus: Corpus, recipe: PretrainRecipe, objective: MaskedLM) -> list
     return [Phase(data=short, end=1 - recipe.long_fraction), Phase(data=long, micro_batch_size=fewer)]
 
 
-def _remark_on_pairs(phases: Sequence[Phase], recipe: PretrainRecipe, dev: PretrainingExamples | None) -> None:
+def _report_pairs(phases: Sequence[Phase], recipe: PretrainRecipe, dev: PretrainingExamples | None) -> None:
     for phase, flag in zip(phases, LENGTH_FLAGS, strict=False):
         assert isinstance(phase.data, PretrainingData)
-        remark_on_pairs(phase.data.examples, flag)
+        report_pairs(phase.data.examples, flag)
     if dev:
-        remark_on_dev_pairs(dev, recipe.eval_examples)
+        warn_about_dev_pairs(dev, recipe.eval_examples)
 
 
 def _examples(corpus: Corpus, recipe: PretrainRecipe, max_seq_length: int) -> PretrainingExamples:
@@ -393,7 +392,7 @@ def _plateau(corpus: Corpus, recipe: PretrainRecipe) -> Plateau:
     is_local = recipe.initialization == "local" or recipe.init
     return Plateau(
         loss=recipe.learns.context_loss,
-        value=no_context(counts, counts, masking)["mlm_loss"],
+        value=masked_unigram(counts, counts, masking)["mlm_loss"],
         meaning="token frequencies alone",
         hint="no context is used yet; train longer"
         + (

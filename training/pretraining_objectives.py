@@ -30,7 +30,7 @@ class MaskedLM:
     """BERT's own: masked tokens and, where half of the second parts are random, next sentences (section 3.1)."""
 
     context_loss = "mlm"
-    """The loss that token frequencies alone bring no lower than to what `training.baselines.no_context` says."""
+    """The loss that token frequencies alone bring no lower than to what `training.baselines.masked_unigram` says."""
     weights: Mapping[str, float] = {}
     """Of losses in their sum, where they are not 1."""
 
@@ -177,7 +177,7 @@ def evaluate_pretraining(
     return {name: sums[name] / counts[name] for name in sums}
 
 
-def without_context(scores: Mapping[str, Any]) -> dict[str, float]:
+def base_rate_scores(scores: Mapping[str, Any]) -> dict[str, float]:
     """What a discriminator has that knows how often tokens are replaced, and looks at none."""
     if "replaced" not in scores:
         return {}

@@ -13,6 +13,7 @@ RENAMED_FIELDS = {
 }
 """Old -> new names of recipe fields. The flags have these names, with hyphens."""
 RENAMED_SCORES = {
+    "no context": "unigram baseline",
     "detector": "discriminator",
     "detector_loss": "discriminator_loss",
     "detector_accuracy": "discriminator_accuracy",

@@ -28,7 +28,7 @@ from training.data.sources import source_names
 from training.finetune import FinetuneRecipe
 from training.loop.recipe import RECIPE_FILE, check_types, default_fields, flatten, stage_of
 from training.loop.run_directory import read_metrics
-from training.pretrain import NO_CONTEXT, PretrainRecipe, no_context_scores
+from training.pretrain import UNIGRAM, PretrainRecipe, unigram_scores
 from training.renamed_fields import with_new_names
 from training.reports.model_card import base_model, format_number, score_rows
 from training.reports.page import render_page
@@ -184,7 +184,7 @@ def format_count(count: float) -> str:
     return f"{count:.0f}"
 
 
-ABOUT_NO_CONTEXT = (
+ABOUT_UNIGRAM = (
     "No context: each token by its frequency and by what stands in its own place: [MASK], itself or a random one."
 )
 
@@ -196,7 +196,7 @@ def scores(
     if card and (rows := score_rows(card.scores)):
         count = card.scores.get("num_dev_examples")
         about = f"On {count:,} dev examples." if count else ""
-        return rows, f"{about} {ABOUT_NO_CONTEXT}" if NO_CONTEXT in rows else about
+        return rows, f"{about} {ABOUT_UNIGRAM}" if UNIGRAM in rows else about
     last = next((line for line in reversed(lines) if any(key.startswith("eval_") for key in line)), None)
     if last is None:
         return {}, "None: the run has no dev data, or has not come to its first evaluation."
@@ -206,7 +206,7 @@ def scores(
     baseline = corpus_baseline(settings) if "mlm_loss" in own else None
     if baseline is None:
         return {"dev": own}, about
-    return {"dev": own, NO_CONTEXT: baseline}, f"{about} {ABOUT_NO_CONTEXT}"
+    return {"dev": own, UNIGRAM: baseline}, f"{about} {ABOUT_UNIGRAM}"
 
 
 def corpus_baseline(settings: Mapping[str, Any]) -> dict[str, float] | None:
@@ -218,7 +218,7 @@ def corpus_baseline(settings: Mapping[str, Any]) -> dict[str, float] | None:
     recorded = settings.get("corpus_digest"), settings.get("dev_corpus_digest", dev.digest)
     if (corpus.digest, dev.digest) != recorded or dev.tokenizer.vocab_size != corpus.tokenizer.vocab_size:
         return None
-    return no_context_scores(corpus, dev, settings.get("direction", "both"))
+    return unigram_scores(corpus, dev, settings.get("direction", "both"))
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.baselines import no_context
+from training.baselines import masked_unigram
 from training.data.pretraining import Masking
 
 MASK = 12
@@ -16,7 +16,7 @@ MASK = 12
     st.lists(st.integers(0, 50), min_size=MASK, max_size=MASK).filter(any),
     st.sampled_from([(0.8, 0.1), (1.0, 0.0), (0.8, 0.0), (0.8, 0.2), (0.0, 0.8), (0.0, 1.0), (0.5, 0.3)]),
 )
-def test_no_context_is_bayes_rule(train, dev, shares):
+def test_unigram_baseline_is_bayes_rule(train, dev, shares):
     """Written out over all pairs of the true token and what stands in its place."""
     train, dev = np.array(train), np.array(dev)
     masking = Masking(mask_fraction=shares[0], random_fraction=shares[1])
@@ -35,7 +35,7 @@ def test_no_context_is_bayes_rule(train, dev, shares):
     happens = true > 1e-12
     loss = -(true[happens] * np.log(posterior[happens])).sum()
 
-    found = no_context(train, dev, masking)
+    found = masked_unigram(train, dev, masking)
 
     assert found["mlm_loss"] == pytest.approx(loss, abs=1e-6)
     ties = np.isclose(posterior, posterior.max(0), rtol=1e-9)

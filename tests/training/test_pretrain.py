@@ -165,7 +165,7 @@ def test_a_run_that_learns_from_such_a_corpus_already_goes_on(corpora, tmp_path,
     """Its pairs were described when it began, and are not again."""
     changes = {"num_steps": 3, "checkpoint_every": 1, "eval_every": 2, "dev_corpus": corpora / "few"}
     with monkeypatch.context() as patch:
-        patch.setattr("training.pretrain._remark_on_pairs", lambda *_, **__: None)
+        patch.setattr("training.pretrain._report_pairs", lambda *_, **__: None)
         patch.setattr("training.pretrain.evaluate_pretraining", None)  # dies at step 2
         with pytest.raises(TypeError):
             pretrain(recipe(corpora / "single", tmp_path / "run", **changes), alone)
@@ -193,7 +193,7 @@ def test_next_sentences_of_dev_that_are_all_random_are_not_scored(corpora, corpu
         scores = read_task_card(pretrain(recipe(corpus_dir, tmp_path / dev, **changes), alone)).scores
         said = capfd.readouterr().err
 
-        assert ("nsp_accuracy" in scores["dev"]) == ("nsp_accuracy" in scores["no context"]) == (dev == "few")
+        assert ("nsp_accuracy" in scores["dev"]) == ("nsp_accuracy" in scores["unigram baseline"]) == (dev == "few")
         assert ("are random: nsp_accuracy is left out" in said) == (dev == "single")
         assert ('compare nsp_accuracy with always answering "random"' in said) == (dev == "few")
 
@@ -383,7 +383,7 @@ def test_replaced_tokens(corpus_dir, tmp_path, alone, monkeypatch):
     assert not loading["unexpected_keys"]
     scores = read_task_card(checkpoint).scores
     assert {"discriminator_loss", "discriminator_accuracy", "generator_loss", "mlm_loss"} <= scores["dev"].keys()
-    assert scores["no context"]["discriminator_accuracy"] == pytest.approx(1 - scores["dev"]["replaced"])
+    assert scores["unigram baseline"]["discriminator_accuracy"] == pytest.approx(1 - scores["dev"]["replaced"])
 
 
 @pytest.mark.parametrize("direction", ["both", "left-to-right", "concatenated"])

@@ -90,7 +90,7 @@ def test_a_pretrained_run(checkpoint, tmp_path):
     assert "script" not in page.tags
     assert page.tags.count("svg") == 8
     assert "finished, 10 steps" in page.text
-    assert "no context" in page.text
+    assert "unigram baseline" in page.text
     assert "masked words are the likeliest" in page.text
     assert "put together from token ids" in page.text
 

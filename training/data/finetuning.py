@@ -1,4 +1,4 @@
-"""Labelled sequences of a task, and the batches of them that fine-tuning sees."""
+"""Labelled features of a task, and their batches in fine-tuning."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from training.loop.types import Batch
 from training.objectives import OBJECTIVES, LabelledFeatures, Objective
 
 LENGTH_STEP = 16
-"""Sequences are padded to a multiple of this many tokens, or to the longest of the data."""
+"""Sequences are padded to a multiple of this number of tokens, or to the longest of the data."""
 
 
 def label_examples(task: AnyTask, examples: Examples) -> tuple[list[LabelledFeatures], list[str]]:
-    """Items of all usable examples, and where those stand that had to be left out (see `Objective.is_usable`).
+    """Return the labelled features of usable examples, and the locations of others (see `Objective.is_usable`).
 
     Raises:
         ValueError: as `encode_examples`.
     """
     objective = OBJECTIVES[task.name]
-    left_out = [place for place, example in examples.located() if not objective.is_usable(example)]
+    left_out = [location for location, example in examples.located() if not objective.is_usable(example)]
     items = [
         item
         for example, features in zip(examples, encode_examples(task, examples), strict=True)
@@ -36,7 +36,7 @@ def label_examples(task: AnyTask, examples: Examples) -> tuple[list[LabelledFeat
 
 
 class FinetuningData:
-    """Global batches of labelled items, shuffled anew each epoch; items of like length share a batch."""
+    """Global batches of labelled features, shuffled anew each epoch; features of similar length share a batch."""
 
     def __init__(
         self, items: Sequence[LabelledFeatures], objective: Objective, *, global_batch_size: int, seed: int, pad_id: int
@@ -50,11 +50,11 @@ class FinetuningData:
         self._cached: tuple[int, np.ndarray] = (-1, np.zeros(0))
 
     def num_batches(self, epoch: int) -> int:
-        """Global batches in an epoch; the last is filled up from the start."""
+        """Return the number of batches in an epoch; the last is filled up from the start."""
         return -(-len(self.items) // self.global_batch_size)
 
     def batch(self, epoch: int, index: int, part: slice) -> Batch:
-        """The items `part` of a global batch."""
+        """Return the items `part` of a global batch."""
         if self._cached[0] != epoch:
             self._cached = (epoch, self._order(epoch))
         chosen = [self.items[number] for number in self._cached[1][index][part]]
@@ -65,12 +65,12 @@ class FinetuningData:
         return Batch(inputs, targets, {"loss": count}, int(arrays["attention_mask"].sum()))
 
     def _padded_length(self, items: Sequence[LabelledFeatures]) -> int:
-        """Lengths are rounded up, so that shapes are few (see `training.data.pretraining_batches`)."""
+        """Round the length up, so that shapes are few (see `training.data.pretraining_batches`)."""
         longest = max(item.length for item in items)
         return min(longest + -longest % LENGTH_STEP, int(self._lengths.max()))
 
     def _order(self, epoch: int) -> np.ndarray:
-        """[batches, global_batch_size] numbers of items: shuffled, then sorted by length within 32 batches."""
+        """Return item numbers [batches, global_batch_size]: shuffled, then sorted by length within 32 batches."""
         rng = random_generator(self.seed, epoch, stream=0)
         order = np.resize(rng.permutation(len(self.items)), self.num_batches(epoch) * self.global_batch_size)
         pool = 32 * self.global_batch_size

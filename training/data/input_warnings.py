@@ -1,4 +1,4 @@
-"""Remarks on texts as a network reads them: how much it does not know, and how much it does not see."""
+"""Checks of the tokens that a network reads: unknown words and truncated texts."""
 
 from __future__ import annotations
 
@@ -10,50 +10,49 @@ from typing import Any
 from tasks import AnyTask
 from tasks.features import Features
 
-MOST_UNKNOWN = 0.05
-"""Fraction of [UNK] among the tokens above which a vocabulary does not suit a text."""
+MAX_UNKNOWN_FRACTION = 0.05
+"""Warn if a larger fraction of the tokens is [UNK]."""
 
 
-def remark(
-    what: str, checkpoint: str | Path, task: AnyTask, examples: Iterable[Sequence[Features]], limit: str = ""
+def report_inputs(
+    name: str, checkpoint: str | Path, task: AnyTask, examples: Iterable[Sequence[Features]], limit: str = ""
 ) -> dict[str, Any]:
-    """Print what of some texts is lost before the network reads them: a warning where more than MOST_UNKNOWN of their
-    tokens are [UNK], a note where some were cut.
+    """Warn if many tokens are [UNK], and print a note if examples were truncated.
 
     Args:
-        what: what they are: `training examples`.
-        checkpoint: whose vocabulary it is.
-        task: how the texts were read.
-        examples: the features of each.
-        limit: what they had to fit; by default, the task's settings.
+        name: name of the examples, such as `training examples`.
+        checkpoint: checkpoint with the vocabulary.
+        task: task that encoded the examples.
+        examples: features of each example.
+        limit: length that the examples had to fit; by default, from the task's settings.
 
     Returns:
-        What is recorded of the cuts: `num_cut` of `num_examples`, and the `limit`.
+        The record of truncation: `num_cut` of `num_examples`, and the `limit`.
     """
-    num_examples = num_cut = num_tokens = num_unknown = 0
+    num_examples = num_truncated = num_tokens = num_unknown = 0
     for features in examples:
         num_examples += 1
-        num_cut += is_cut(features)
+        num_truncated += is_truncated(features)
         num_tokens += sum(len(item) for item in features)
         num_unknown += sum(int((item.input_ids == task.tokenizer.unk_id).sum()) for item in features)
-    if num_unknown > MOST_UNKNOWN * num_tokens:
+    if num_unknown > MAX_UNKNOWN_FRACTION * num_tokens:
         print(
-            f"warning: {num_unknown / num_tokens:.0%} of the tokens of the {what} are [UNK]: the vocabulary of "
-            f"`{checkpoint}` lacks their words or their script; take a checkpoint that knows them",
+            f"warning: {num_unknown / num_tokens:.0%} of the tokens of the {name} are [UNK]: the vocabulary of "
+            f"`{checkpoint}` lacks their words or their script; use another checkpoint",
             file=sys.stderr,
         )
-    limit = limit or limit_of(task)
-    if num_cut:
-        print(f"note: {num_cut:,} of {num_examples:,} {what} were cut to fit {limit}", flush=True)
-    return {"num_cut": num_cut, "num_examples": num_examples, "limit": limit}
+    limit = limit or length_limit(task)
+    if num_truncated:
+        print(f"note: {num_truncated:,} of {num_examples:,} {name} were cut to fit {limit}", flush=True)
+    return {"num_cut": num_truncated, "num_examples": num_examples, "limit": limit}
 
 
-def limit_of(task: AnyTask) -> str:
-    """The setting that cuts texts, and its value: of spans it is questions, as contexts are read in windows."""
+def length_limit(task: AnyTask) -> str:
+    """Return the setting that truncates texts, with its value; spans read contexts in windows and cut questions."""
     name = "max_query_length" if task.name == "spans" else "max_seq_length"
     return f"{name} {getattr(task.settings, name)}"
 
 
-def is_cut(features: Sequence[Features]) -> bool:
-    """Whether an example lost tokens that did not fit."""
+def is_truncated(features: Sequence[Features]) -> bool:
+    """Return whether an example lost tokens that did not fit."""
     return any(item.num_truncated for item in features)

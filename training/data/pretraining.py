@@ -1,10 +1,10 @@
 """Pretraining examples as a pure function of (seed, epoch, index).
 
 The rules are those of the paper (appendix A.2) and of create_pretraining_data.py in google-research/bert: sentences are
-packed into pairs, half of the second parts come from another document, and 15% of the tokens are to be predicted, of
-which 80% become [MASK], 10% a random token and 10% stay. There the data are drawn once and written down ten times; here
-each epoch draws its own pairs and masks, and because nothing depends on what was drawn before, training resumes at any
-step at once and sees the same global batches with any number of processes. Ablations predict the next token instead.
+packed into pairs, half of the second parts come from another document, and 15% of the tokens are predicted: 80% of them
+become [MASK], 10% a random token, and 10% stay. The reference writes ten copies of the data; here each epoch draws new
+pairs and masks. No example depends on others, so training resumes at any step at once, and sees the same global batches
+with any number of processes. Ablations predict the next token instead.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from training.text.pairs import (
 
 @dataclass(frozen=True, kw_only=True)
 class Masking:
-    """Which tokens are to be predicted, and what stands in their place."""
+    """Rules of masking: which tokens are predicted, and what replaces them."""
 
     rate: float = 0.15
-    """Share of the tokens (specials counted) to predict."""
+    """Fraction of the tokens, special ones included, that are predicted."""
     mask_fraction: float = 0.8
     """Fraction of the predicted tokens that become [MASK]."""
     random_fraction: float = 0.1
     """Fraction of the predicted tokens that become a random token; the rest stay as they are."""
     whole_words: bool = False
-    """Choose all tokens of a word together: its pieces, or its characters where the corpus has words."""
+    """Mask all tokens of a word together: its pieces, or its characters if the corpus has words."""
 
     def __post_init__(self) -> None:
         if not 0 < self.rate <= 1:
-            raise ValueError(f"masking_rate lies above 0 and up to 1: `{self.rate}`")
+            raise ValueError(f"masking_rate must be above 0 and at most 1: `{self.rate}`")
         fractions = (self.mask_fraction, self.random_fraction)
         if min(fractions) < 0 or not sum(fractions) <= 1 + 1e-9:
             raise ValueError(
@@ -54,29 +54,29 @@ class Masking:
 
 @dataclass(frozen=True, slots=True)
 class PretrainingExample:
-    """One pair with what is to be predicted."""
+    """One pair with its targets."""
 
     input_ids: np.ndarray
-    """[length] int64, masked"""
+    """Masked ids, int64 [length]."""
     token_type_ids: np.ndarray
-    """[length] int64"""
+    """Part of each token, int64 [length]."""
     masked_positions: np.ndarray
-    """[masks] int64, ascending: states that predict. With two stacks of layers, position times two plus the stack."""
+    """Positions of predictions, ascending, int64 [masks]; `training.ablations.model` says how two stacks count them."""
     masked_labels: np.ndarray
-    """[masks] int64, what they are to predict"""
+    """Original ids at these positions, int64 [masks]."""
     nsp_label: int
-    """0: the second part follows the first; 1: it is random."""
+    """0 if the second part follows the first, 1 if it is random."""
 
 
 class PretrainingExamples:
     """The examples of a corpus.
 
     Args:
-        max_seq_length: longest example in tokens, specials included.
-        masking: what is to be predicted.
-        short_seq_prob: share of documents (drawn anew each epoch) cut into shorter pairs.
-        next_sentences: whether half of the second parts come from another document; else all follow the first.
-        direction: `both` for a masked LM, else the next token is to be predicted (the one before, from right to left).
+        max_seq_length: longest example in tokens, special tokens included.
+        masking: rules of masking; None for the paper's.
+        short_seq_prob: fraction of documents, drawn anew in each epoch, that are cut into shorter pairs.
+        next_sentences: True if half of the second parts come from another document; else all follow the first.
+        direction: `both` for a masked LM; otherwise examples predict the next token (the previous one, right-to-left).
         seed: 0 or more.
     """
 
@@ -92,7 +92,7 @@ class PretrainingExamples:
         seed: int = 0,
     ) -> None:
         if next_sentences and corpus.num_documents < 2:
-            raise ValueError("pretraining needs at least two documents, to draw random next sentences from")
+            raise ValueError("next sentence prediction needs two documents; put a blank line between documents")
         self.corpus = corpus
         self.seed = seed
         self.masking = masking or Masking()
@@ -108,26 +108,26 @@ class PretrainingExamples:
 
     @property
     def max_predictions(self) -> int:
-        """The most that one example has to predict."""
+        """Largest number of predictions of an example."""
         if self.direction == "both":
             return max(1, round(self.max_seq_length * self.masking.rate))
         return (self.max_seq_length - 1) * (2 if self.direction == "concatenated" else 1)
 
     def num_examples(self, epoch: int) -> int:
-        """How many examples an epoch has (it varies a little, as pairs are drawn anew)."""
+        """Return the number of examples of an epoch; it varies a little, as pairs are drawn anew."""
         return len(self._epoch(epoch)[0])
 
     def nsp_labels(self, epoch: int) -> np.ndarray:
-        """[examples] int64: the `nsp_label` of each, at no cost."""
+        """Return the `nsp_label` of each example, int64 [examples], without making the examples."""
         plan, order = self._epoch(epoch)
         return (plan["random_document"][order] >= 0).astype(np.int64)
 
-    def summary(self, epoch: int = 0) -> PairStatistics:
-        """Summarise the pairs of an epoch, and what they show of the corpus."""
+    def pair_statistics(self, epoch: int = 0) -> PairStatistics:
+        """Compute statistics of the pairs of an epoch."""
         return pair_statistics(self.corpus, self._epoch(epoch)[0], self._rules)
 
     def example(self, epoch: int, index: int) -> PretrainingExample:
-        """Example `index` of an epoch."""
+        """Return example `index` of an epoch."""
         plan, order = self._epoch(epoch)
         rng = random_generator(self.seed, epoch, EXAMPLE_STREAM, index)
         parts, is_random = _parts(plan[order[index]])
@@ -151,7 +151,7 @@ class PretrainingExamples:
     def _continues_word(
         self, parts: Sequence[tuple[int, int, int]], kept: Sequence[np.ndarray], input_ids: np.ndarray
     ) -> np.ndarray | None:
-        """[length] for whole words: which tokens belong to the word of the one before."""
+        """Return which tokens continue a word, bool [length]; None without whole-word masking."""
         if self._is_piece is None:
             return None
         if not self.corpus.has_words:
@@ -159,7 +159,7 @@ class PretrainingExamples:
         continues, start = np.zeros(len(input_ids), bool), 1
         for part, tokens in zip(parts, kept, strict=True):
             of_part = self.corpus.continues_word(*part)[tokens]
-            continues[start + 1 : start + len(of_part)] = of_part[1:]  # what was cut off a word begins one
+            continues[start + 1 : start + len(of_part)] = of_part[1:]  # the rest of a truncated word begins a word
             start += len(of_part) + 1
         return continues
 
@@ -169,7 +169,7 @@ class PretrainingExamples:
 
 
 def _parts(row: np.void) -> tuple[list[tuple[int, int, int]], bool]:
-    """The sentences of both parts, as document, first and last; and whether the second part is random."""
+    """Return document, first and last sentence of both parts, and whether the second part is random."""
     is_random = bool(row["random_document"] >= 0)
     second = ("random_document", "random_first", "random_last") if is_random else ("document", "middle", "last")
     return [(row[a], row[b], row[c]) for a, b, c in (("document", "first", "middle"), second)], is_random
@@ -178,7 +178,7 @@ def _parts(row: np.void) -> tuple[list[tuple[int, int, int]], bool]:
 def truncate_at_random_ends(
     first: np.ndarray, second: np.ndarray, max_tokens: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Drop tokens of the longer one, from its front or back by the toss of a coin, until both fit together."""
+    """Drop tokens of the longer part, at random from its front or its back, until both parts fit."""
     bounds = [[0, len(first)], [0, len(second)]]
     excess = len(first) + len(second) - max_tokens
     for from_front in rng.random(max(excess, 0)) < 0.5:
@@ -197,14 +197,14 @@ def mask_tokens(
     rng: np.random.Generator,
     continues_word: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Choose tokens to predict and hide them: 80% [MASK], 10% a random token of the whole vocabulary, 10% as they are.
+    """Choose tokens to predict, and replace most of them: by default 80% with [MASK] and 10% with a random token.
 
     Args:
-        special_positions: where [CLS] and [SEP] stand, which are never chosen.
-        continues_word: [length] bool, for whole words: which tokens belong to the word of the one before.
+        special_positions: positions of [CLS] and [SEP], which are never chosen.
+        continues_word: for whole-word masking, bool [length]: tokens that continue a word.
 
     Returns:
-        The ids with tokens hidden; the positions chosen, ascending; the ids that stood there.
+        The masked ids; the chosen positions, ascending; the original ids at these positions.
     """
     candidates = np.delete(np.arange(len(input_ids)), special_positions)
     count = min(len(candidates), max(1, round(len(input_ids) * masking.rate)))
@@ -222,7 +222,7 @@ def mask_tokens(
 
 
 def _choose_words(candidates: np.ndarray, continues: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
-    """Positions of whole words in random order; one that would exceed the count is passed over.
+    """Choose the positions of whole words in random order; words that would exceed the count are skipped.
 
     Source: create_masked_lm_predictions of google-research/bert, with `do_whole_word_mask`.
     """
@@ -237,18 +237,18 @@ def _choose_words(candidates: np.ndarray, continues: np.ndarray, count: int, rng
 
 
 def next_tokens(input_ids: np.ndarray, direction: Direction) -> tuple[np.ndarray, np.ndarray]:
-    """States that predict, and the token after each, or before, for the languages models of ablations.
+    """Return the targets of a language model for ablations: positions, and the token after (or before) each.
 
     Returns:
-        Positions (times two plus the number of the stack, where there are two) and labels; none for a masked LM.
+        Positions, as `training.ablations.model` counts them, and labels; both empty for a masked LM.
     """
-    places = np.arange(len(input_ids))
+    indices = np.arange(len(input_ids))
     if direction == "left-to-right":
-        return places[:-1], input_ids[1:]
+        return indices[:-1], input_ids[1:]
     if direction == "right-to-left":
-        return places[1:], input_ids[:-1]
+        return indices[1:], input_ids[:-1]
     if direction == "concatenated":
-        order = np.argsort(np.concatenate([places[:-1] * 2, places[1:] * 2 + 1]), kind="stable")
-        positions = np.concatenate([places[:-1] * 2, places[1:] * 2 + 1])
+        order = np.argsort(np.concatenate([indices[:-1] * 2, indices[1:] * 2 + 1]), kind="stable")
+        positions = np.concatenate([indices[:-1] * 2, indices[1:] * 2 + 1])
         return positions[order], np.concatenate([input_ids[1:], input_ids[:-1]])[order]
-    return places[:0], input_ids[:0]
+    return indices[:0], input_ids[:0]

@@ -1,4 +1,4 @@
-"""Global batches of pretraining examples, of one shape."""
+"""Global batches of pretraining examples; all have the same shape."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from training.data.pretraining import PretrainingExample, PretrainingExamples
 from training.loop.types import Batch
 
 IGNORED = -100
-"""Label of positions that are not to be predicted."""
+"""Label of positions without a prediction."""
 
 
 class PretrainingData:
-    """Global batches of pretraining examples; the rest of an epoch that does not fill a batch is left out.
+    """Global batches of pretraining examples, without the last examples of an epoch that do not fill a batch.
 
     Args:
-        counts: the number of targets of each loss, where a batch's own are not what is learnt.
+        counts: function that returns the number of targets of each loss; by default, the batch's own counts.
     """
 
     def __init__(
@@ -33,39 +33,39 @@ class PretrainingData:
         self.examples = examples
         self._counts = counts or (lambda batch: batch.counts)
         self.global_batch_size = global_batch_size
-        self._drawn_ahead = 0  # epoch
+        self._epoch_ahead = 0  # epoch
         if examples.num_examples(0) < global_batch_size:
             raise ValueError(
-                f"the corpus gives {examples.num_examples(0)} examples, less than one batch of {global_batch_size}; "
+                f"the corpus has {examples.num_examples(0)} examples, less than one batch of {global_batch_size}; "
                 "lower --global-batch-size or add text"
             )
 
     def num_batches(self, epoch: int) -> int:
-        """Whole batches in an epoch."""
+        """Return the number of whole batches in an epoch."""
         return self.examples.num_examples(epoch) // self.global_batch_size
 
     def batch(self, epoch: int, index: int, part: slice) -> Batch:
-        """The examples `part` of a global batch."""
-        if index >= self.num_batches(epoch) // 2 and self._drawn_ahead <= epoch:  # the next one, before it is needed
-            self._drawn_ahead = epoch + 1
+        """Return the examples `part` of a global batch."""
+        if index >= self.num_batches(epoch) // 2 and self._epoch_ahead <= epoch:  # prepare the next epoch in time
+            self._epoch_ahead = epoch + 1
             Thread(target=self.examples.num_examples, args=(epoch + 1,), daemon=True).start()
         first = index * self.global_batch_size
         batch = self.examples_batch(epoch, range(first + part.start, first + part.stop))
         return replace(batch, counts=self._counts(batch))
 
     def examples_batch(self, epoch: int, numbers: Sequence[int]) -> Batch:
-        """Some examples of an epoch as one batch."""
+        """Return some examples of an epoch as one batch."""
         return pretraining_batch([self.examples.example(epoch, number) for number in numbers], of=self.examples)
 
 
 def pretraining_batch(examples: Sequence[PretrainingExample], *, of: PretrainingExamples) -> Batch:
-    """Pad examples; masked positions are flat (row * length + column), so that only they reach the vocabulary head.
+    """Pad examples to a batch. Masked positions are flat: row * length + column.
 
-    All batches of a size have the same shape, the labels that fill it up being ignored: oneDNN compiles and keeps a
-    kernel for every shape it meets (a new one each step would make memory grow for hours), and so does torch.compile.
+    All batches of a size have the same shape; labels that fill it up are ignored. oneDNN and torch.compile keep a
+    kernel for each shape, so a new shape in each step would make memory grow for hours.
 
     Args:
-        of: where the examples come from.
+        of: source of the examples.
     """
     features = [Features(input_ids=x.input_ids, token_type_ids=x.token_type_ids) for x in examples]
     arrays = collate(features, length=of.max_seq_length)

@@ -1,51 +1,60 @@
-"""Remarks on the pairs of pretraining: whether next sentences can be learnt, and how much of the text is shown."""
+"""Checks of a corpus before pretraining: next-sentence pairs, text that examples show, whole-word masking."""
 
 from __future__ import annotations
 
+import re
 import sys
 
+import numpy as np
+
+from tasks.languages import HAN
+from tasks.tokenizer import Tokenizer
+from training.corpus import Corpus
 from training.data.pretraining import PretrainingExamples
 from training.text.pairs import MIN_CAN_BE_NEXT, MIN_SHOWN, PairStatistics
 
 LENGTH_FLAGS = ("--max-seq-length", "--long-seq-length")
-"""They set the lengths of the phases of a run."""
+"""Flags that set the sequence length of each phase of a run."""
+MIN_HAN_FRACTION = 0.1
+MIN_PIECE_FRACTION = 0.01
+"""Least fraction of tokens that continue a word; 0.1 in English with 30,000 tokens."""
 
 
-def remark_on_pairs(examples: PretrainingExamples, flag: str) -> None:
-    """Print what the pairs of an epoch are and show.
+def report_pairs(examples: PretrainingExamples, flag: str) -> None:
+    """Print statistics of the pairs of an epoch; warn if few can be next, or much text is cut.
 
     Args:
-        flag: sets their length.
+        flag: flag that sets the sequence length, for the hint.
 
     Raises:
-        ValueError: when no pair can be next, so that all targets are the same.
+        ValueError: if no pair can be next, so that all targets are the same.
     """
-    summary = examples.summary()
+    statistics = examples.pair_statistics()
     if examples.next_sentences:
-        _check_next(examples, summary)
+        _check_next(examples, statistics)
         print(
-            f"an epoch at {examples.max_seq_length} tokens: {summary.can_be_next:.1%} of the pairs can be next "
-            f"({summary.are_next:.1%} are), {summary.shown:.1%} of the text is shown",
+            f"an epoch at {examples.max_seq_length} tokens: {statistics.can_be_next:.1%} of the pairs can be next "
+            f"({statistics.are_next:.1%} are), {statistics.shown:.1%} of the text is shown",
             flush=True,
         )
-    if summary.shown < MIN_SHOWN:
+    if statistics.shown < MIN_SHOWN:
         print(
-            f"note: an epoch at {examples.max_seq_length} tokens shows {summary.shown:.1%} of the text, as long "
+            f"note: an epoch at {examples.max_seq_length} tokens shows {statistics.shown:.1%} of the text, as long "
             f"sentences are cut; put a sentence a line, or raise {flag}",
             flush=True,
         )
 
 
-def _check_next(examples: PretrainingExamples, summary: PairStatistics) -> None:
-    if summary.can_be_next >= MIN_CAN_BE_NEXT:
+def _check_next(examples: PretrainingExamples, statistics: PairStatistics) -> None:
+    if statistics.can_be_next >= MIN_CAN_BE_NEXT:
         return
     found = f"of the pairs of `{examples.corpus.directory}` at {examples.max_seq_length} tokens can be next"
     remedy = (
         "prepare it with more sentences a document (training.corpus says how), or pretrain with --no-next-sentences"
     )
-    if summary.can_be_next:
-        guessed = max(summary.are_next, 1 - summary.are_next)
-        _warn(f'{summary.can_be_next:.1%} {found}: always answering "random" is right in {guessed:.1%}; {remedy}')
+    if statistics.can_be_next:
+        guessed = max(statistics.are_next, 1 - statistics.are_next)
+        _warn(f'{statistics.can_be_next:.1%} {found}: always answering "random" is right in {guessed:.1%}; {remedy}')
         return
     raise ValueError(
         f"none {found} ({examples.corpus.num_single():,} of {examples.corpus.num_documents:,} documents have a single "
@@ -53,8 +62,8 @@ def _check_next(examples: PretrainingExamples, summary: PairStatistics) -> None:
     )
 
 
-def remark_on_dev_pairs(examples: PretrainingExamples, num_examples: int) -> None:
-    """Warn where the first examples, on which a run is evaluated, tell nothing of next sentences, or little."""
+def warn_about_dev_pairs(examples: PretrainingExamples, num_examples: int) -> None:
+    """Warn if the first dev examples say little about next sentence prediction: nearly all pairs are random."""
     if not examples.next_sentences:
         return
     fraction = float(examples.nsp_labels(0)[:num_examples].mean())
@@ -62,9 +71,32 @@ def remark_on_dev_pairs(examples: PretrainingExamples, num_examples: int) -> Non
     if fraction in (0, 1):
         kind = "random" if fraction else "next"
         _warn(f"all pairs of {name} are {kind}: nsp_accuracy is left out; give it documents of several sentences")
-    elif examples.summary().can_be_next < MIN_CAN_BE_NEXT:
+    elif examples.pair_statistics().can_be_next < MIN_CAN_BE_NEXT:
         _warn(f'{fraction:.1%} of the pairs of {name} are random: compare nsp_accuracy with always answering "random"')
 
 
 def _warn(text: str) -> None:
     print(f"warning: {text}", file=sys.stderr, flush=True)
+
+
+def whole_words_note(corpus: Corpus) -> str | None:
+    """Return why `--whole-words` changes hardly anything on a corpus, judged by its first tokens; None if it does."""
+    ids, continues = corpus.sample_tokens()
+    if continues is None:
+        chinese = float(_is_han(corpus.tokenizer)[ids].mean())
+        if chinese >= MIN_HAN_FRACTION:
+            return (
+                f"{chinese:.0%} of the first {len(ids):,} tokens are Chinese characters, each of which is masked as a "
+                "word; to mask whole words of Chinese, prepare the corpus with --words jieba"
+            )
+        continues = corpus.tokenizer.continues_word()[ids]
+    fraction = float(continues.mean())
+    if fraction >= MIN_PIECE_FRACTION:
+        return None
+    return f"--whole-words changes hardly anything: {fraction:.1%} of the first {len(ids):,} tokens continue a word"
+
+
+def _is_han(tokenizer: Tokenizer) -> np.ndarray:
+    """Return which tokens of the vocabulary are a Chinese character, bool [vocabulary]."""
+    han = re.compile(f"[{HAN}]")
+    return np.array([bool(han.fullmatch(tokenizer.token(index))) for index in range(tokenizer.vocab_size)])

@@ -6,7 +6,7 @@ from tasks import create_task, settings_from_dict
 from tasks.classification import ClassificationExample
 from tasks.tokenizer import Tokenizer
 from tasks.tokenizer_files import build_tokenizer
-from training.data.input_warnings import remark
+from training.data.input_warnings import report_inputs
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def task():
 )
 def test_texts_of_another_language(task, texts, is_foreign, capsys):
     """A checkpoint that knows none of their words learns nothing from them, and says nothing by itself."""
-    remark("training examples", "runs/mini", task, task.encode([ClassificationExample(text) for text in texts]))
+    report_inputs("training examples", "runs/mini", task, task.encode([ClassificationExample(text) for text in texts]))
 
     said = capsys.readouterr()
     assert ("of the tokens of the training examples are [UNK]: the vocabulary of `runs/mini`" in said.err) == is_foreign
@@ -39,6 +39,6 @@ def test_texts_that_are_cut(task, capsys):
     """They are counted, with the setting that says where."""
     texts = ["the cat"] * 3 + ["the cat " * 4] * 2
 
-    remark("dev examples", "x", task, task.encode([ClassificationExample(text) for text in texts]))
+    report_inputs("dev examples", "x", task, task.encode([ClassificationExample(text) for text in texts]))
 
     assert capsys.readouterr().out == "note: 2 of 5 dev examples were cut to fit max_seq_length 8\n"

@@ -142,7 +142,7 @@ def test_shares_of_fates_are_settings(shares):
 @pytest.mark.parametrize("wrong", [{"rate": 0.0}, {"rate": 1.5}, {"mask_fraction": 0.8, "random_fraction": 0.3}])
 def test_impossible_masking_is_refused(wrong):
     """With what is wrong."""
-    with pytest.raises(ValueError, match=r"masking_rate lies above 0|add up to at most 1"):
+    with pytest.raises(ValueError, match=r"masking_rate must be above 0|add up to at most 1"):
         Masking(**wrong)
 
 
@@ -253,7 +253,7 @@ def test_summary_is_what_the_examples_are(max_seq_length, next_sentences, some_c
     tokens = np.concatenate([restored(example) for example in everything])
     shown = np.unique(tokens[tokens >= corpus.tokenizer.vocab_size])
 
-    summary = examples.summary()
+    summary = examples.pair_statistics()
 
     assert examples.nsp_labels(0).tolist() == labels
     assert summary.are_next == pytest.approx(1 - np.mean(labels), abs=1e-12)

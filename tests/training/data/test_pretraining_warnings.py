@@ -6,7 +6,7 @@ import pytest
 from tests.toy import TINY
 from training.corpus import Corpus, CorpusRecipe, prepare_corpus
 from training.data.pretraining import Masking, PretrainingExamples
-from training.data.whole_words import whole_words_note
+from training.data.pretraining_warnings import whole_words_note
 from training.pretrain import PretrainRecipe, pretrain
 from training.vocab import VocabRecipe, train_vocab
 
