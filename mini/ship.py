@@ -13,6 +13,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from export.html_report import REPORT_FILE
 from mini.cards import PRETRAINED, notes
 from mini.line import NAME, Arguments, Line, is_kept, kept_models, served_as
 from tasks.files import atomic_directory
@@ -66,7 +67,7 @@ def _kept(places: Mapping[Path, tuple[Path, str]]) -> list[Path]:
 
 
 def _files(source: Path) -> list[Path]:
-    return [path for path in sorted(source.rglob("*")) if path.is_file()]
+    return [path for path in sorted(source.rglob("*")) if path.is_file() and path.name != REPORT_FILE]
 
 
 def _copy(source: Path, place: Path, about: str) -> None:

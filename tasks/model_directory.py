@@ -173,10 +173,18 @@ def parse_model_path(path: str | Path) -> tuple[str, str]:
     """Return name and version of `.../<name>/<version>`.
 
     Raises:
-        ValueError: when the path has another form.
+        ValueError: naming the part that is missing or invalid.
     """
     path = Path(path)
     name, version = path.parent.name, path.name
-    if not _NAME.fullmatch(name) or not _VERSION.fullmatch(version):
-        raise ValueError(f"not a model directory `.../<name>/<version>` with a whole number as version: `{path}`")
+    if not _VERSION.fullmatch(version):
+        raise ValueError(
+            f"not a model directory `.../<name>/<version>`: `{path}` must end in a version, a whole number such as `1`"
+        )
+    if not name:
+        raise ValueError(f"not a model directory `.../<name>/<version>`: `{path}` has no name before the version")
+    if not _NAME.fullmatch(name):
+        raise ValueError(
+            f"invalid model name: `{name}`; use letters, digits, `.`, `_` and `-`, and start with a letter or digit"
+        )
     return name, version

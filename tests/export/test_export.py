@@ -462,7 +462,7 @@ def test_wrong_arguments_are_named(tmp_path, checkpoints):
     """Precision and model directory are checked before any work."""
     with pytest.raises(ValueError, match="unknown precision: `fp4`"):
         export_checkpoint(checkpoints["plain"], tmp_path / "plain/1", ExportConfig(precision="fp4"))
-    with pytest.raises(ValueError, match="whole number as version"):
+    with pytest.raises(ValueError, match="must end in a version, a whole number"):
         export_checkpoint(checkpoints["plain"], tmp_path / "plain/latest")
 
 

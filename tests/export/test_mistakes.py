@@ -514,7 +514,7 @@ def test_no_threshold_is_none(tmp_path, checkpoints, monkeypatch):
 
     line = refusal(monkeypatch, checkpoints["spans"], tmp_path / "models/spans/1", "--no-tune", *flags)
 
-    assert "setting `null_threshold` must be a finite number" in line
+    assert "`settings.null_threshold` must be a finite number" in line
 
 
 @pytest.mark.parametrize(

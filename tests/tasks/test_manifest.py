@@ -346,9 +346,15 @@ def test_parse_model_path(path):
 
 
 @pytest.mark.parametrize(
-    "path", ["1", "demo", "demo/v1", "demo/0", "demo/01", "demo/1.0", "demo/-1", ".x/1", "a b/1", ""]
+    ("paths", "message"),
+    [
+        (["demo", "demo/v1", "demo/0", "demo/01", "demo/1.0", "demo/-1", ""], "must end in a version"),
+        (["1"], "has no name before the version"),
+        ([".x/1", "a b/1", "models/bge small/1"], r"invalid model name: `(\.x|a b|bge small)`"),
+    ],
 )
-def test_paths_that_are_no_model_path(path):
-    """A version is a whole number from 1, a name has no spaces and no leading dot."""
-    with pytest.raises(ValueError, match=r"not a model directory `\.\.\./<name>/<version>`"):
-        parse_model_path(path)
+def test_paths_that_are_no_model_path(paths, message):
+    """The error names the part that is wrong: the version, a missing name, or an invalid one."""
+    for path in paths:
+        with pytest.raises(ValueError, match=message):
+            parse_model_path(path)
