@@ -5,7 +5,7 @@ from __future__ import annotations
 from tasks.machine import available_memory_bytes
 
 MEMORY_DIVISOR = 8
-"""The default budget is the available memory divided by this."""
+"""Divisor of the available memory that gives the default budget."""
 MIN_BYTES, MAX_BYTES = 32 * 2**20, 256 * 2**20
 """Bounds of the default. Less would refuse ordinary requests; more is not needed to keep two dozen cores busy."""
 

@@ -15,7 +15,7 @@ M = TypeVar("M")
 
 @dataclass(frozen=True, slots=True)
 class CachedReply(Generic[M]):
-    """A reply, and what is recorded for each call that gets it."""
+    """Reply, with what is recorded for each call that gets it."""
 
     model: M
     """Model that computed it."""

@@ -24,7 +24,7 @@ class Stage:
 
 @dataclass(slots=True)
 class Call:
-    """One call. The front and the inference service fill in the fields as they learn them."""
+    """Call. The front and the inference service fill in the fields as they learn them."""
 
     path: str
     """Service and method: `/bertline.v1.Encoder/Embed`."""
@@ -32,7 +32,7 @@ class Call:
     headers: Mapping[str, str] = field(default_factory=dict)
     """Headers (metadata in gRPC), with lower-case names."""
     authorizations: Sequence[str] = ()
-    """All values of the header `authorization`."""
+    """Values of the header `authorization`, of which some calls have several."""
     client: str = ""
     """Digest of the bearer token; empty without tokens."""
     trace_context: dict[str, str] = field(default_factory=dict)

@@ -30,7 +30,7 @@ class Reply:
 
 
 class Inference(ABC):
-    """One request of an endpoint: `encode` it, `decode` the outputs for each input, then make the `reply`."""
+    """Request of an endpoint on its way: `encode`, then `decode` for each input, then `reply`."""
 
     model: Model
     windows: Sequence[Sequence[Features]]
@@ -62,7 +62,7 @@ class Inference(ABC):
 
 
 class Endpoint(ABC):
-    """One operation. Stateless: the same object serves all calls."""
+    """Operation of a front. Stateless: the same object serves all calls."""
 
     @abstractmethod
     def parse(self, data: bytes, limits: ParseLimits) -> Any:

@@ -45,7 +45,7 @@ class ErrorKind(Enum):
     UNKNOWN_METHOD = auto()
     UNAUTHENTICATED = auto()
     EXHAUSTED = auto()
-    """No capacity now, or not for a request of this size."""
+    """Capacity is short now, or never suffices for a request of this size."""
     DEADLINE = auto()
     UNAVAILABLE = auto()
     INTERNAL = auto()
@@ -70,7 +70,7 @@ class ServingError(Exception):
 
 
 class InvalidRequestError(ServingError, ValueError):
-    """The caller must change the request. `violations` names the fields, if the error is about fields."""
+    """Invalid request, which the caller must change. `violations` names the fields, if the error is about fields."""
 
     kind = ErrorKind.INVALID_REQUEST
 
@@ -83,61 +83,61 @@ class InvalidRequestError(ServingError, ValueError):
 
 
 class ModelNotFoundError(ServingError, LookupError):
-    """No model of this name, or no such version of it, is loaded."""
+    """Name or version of a model that is not loaded."""
 
     kind = ErrorKind.NOT_FOUND
 
 
 class UnknownServiceError(ServingError, LookupError):
-    """The health check names an unknown service."""
+    """Health check of an unknown service."""
 
     kind = ErrorKind.NOT_FOUND
 
 
 class UnknownMethodError(ServingError, LookupError):
-    """No service has a method of this name."""
+    """Call of an unknown method."""
 
     kind = ErrorKind.UNKNOWN_METHOD
 
 
 class NoMessageError(ServingError, ValueError):
-    """The client ended its side of a call without sending a message."""
+    """Call whose client sent no message."""
 
     kind = ErrorKind.INVALID_REQUEST
 
 
 class UnauthenticatedError(ServingError):
-    """The call carries no valid bearer token."""
+    """Call without a valid bearer token."""
 
     kind = ErrorKind.UNAUTHENTICATED
 
 
 class UnavailableError(ServingError):
-    """The server is starting or draining, or the model is being loaded."""
+    """Call while the server starts or drains, or while the model is being loaded."""
 
     kind = ErrorKind.UNAVAILABLE
 
 
 class TooManyCallsError(ServingError):
-    """The client has as many concurrent calls as it may."""
+    """More concurrent calls of a client than allowed."""
 
     kind = ErrorKind.EXHAUSTED
 
 
 class TooManyWatchesError(ServingError):
-    """Too many health watches are open."""
+    """More open health watches than allowed."""
 
     kind = ErrorKind.EXHAUSTED
 
 
 class UnreadRepliesError(ServingError):
-    """The connection has not read the replies to its earlier calls."""
+    """Call of a connection that does not read the replies to its earlier calls."""
 
     kind = ErrorKind.EXHAUSTED
 
 
 class RefusedError(ServingError):
-    """Nothing was computed, because there is not enough capacity."""
+    """Request that was refused before it was computed, for lack of capacity."""
 
     kind = ErrorKind.EXHAUSTED
 
@@ -148,47 +148,47 @@ class RefusedError(ServingError):
 
 
 class QueueFullError(RefusedError):
-    """The estimated wait in the queue is too long."""
+    """Request whose estimated wait in the queue is too long."""
 
 
 class TooLargeError(RefusedError):
-    """The request is too much work even for an empty queue."""
+    """Request that is too much work even for an empty queue."""
 
 
 class DeadlineTooShortError(RefusedError):
-    """The deadline would pass before the reply is computed."""
+    """Request whose deadline would pass before its reply is computed."""
 
     kind = ErrorKind.DEADLINE
 
 
 class MessageTooLargeError(RefusedError):
-    """A request or its reply has more bytes than allowed."""
+    """Request or reply with more bytes than allowed."""
 
 
 class ReceivingError(RefusedError):
-    """A message arrives too slowly, or too many messages arrive at the same time."""
+    """Message that arrives too slowly, or together with too many others."""
 
 
 class NoThreadError(RefusedError):
-    """Too many calls or bytes wait for the codec threads."""
+    """Request that would wait too long for a codec thread."""
 
 
 class NoRoomError(RefusedError):
-    """The memory for messages is used up."""
+    """Request or reply that exceeds the memory for messages."""
 
 
 class ExpiredError(ServingError):
-    """The deadline passed before the reply was computed."""
+    """Request whose deadline passed before its reply was computed."""
 
     kind = ErrorKind.DEADLINE
 
 
 class ComputeError(ServingError):
-    """A model failed on a batch, did not end in time, or returned outputs that cannot be decoded."""
+    """Failure of a model: an exception, a run that did not end in time, or outputs that cannot be decoded."""
 
 
 class UnusableOutputError(ComputeError):
-    """A model returned unusable outputs for one input; `violations` names the input."""
+    """Unusable outputs of a model for one input, which `violations` names."""
 
     def __init__(self, violation: Violation) -> None:
         self.violations = [violation]

@@ -7,4 +7,4 @@ from serving.endpoints.embed import Embed
 from serving.endpoints.fill_mask import FillMask
 
 ENDPOINTS: tuple[TextEndpoint, ...] = (Embed(), Classify(), Regress(), Choose(), Answer(), Tag(), FillMask())
-"""One endpoint for each task."""
+"""Endpoints that run a model, one for each task."""

@@ -70,7 +70,7 @@ def _reply(service: InferenceService, request: PendingRequest, model: Model, inp
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Some tokens of an input, serialised. The concatenated parts of an input are its message."""
+    """Part of the result for an input, serialised. The concatenated parts are the message."""
 
     data: bytes
     num_tokens: int

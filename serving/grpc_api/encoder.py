@@ -1,4 +1,4 @@
-"""The gRPC service `bertline.v1.Encoder`."""
+"""Service `bertline.v1.Encoder`: its methods, and the endpoint of each."""
 
 from __future__ import annotations
 

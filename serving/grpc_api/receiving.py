@@ -49,7 +49,7 @@ MAX_KNOWN = 8192
 
 
 class _Standing(IntEnum):
-    """How fast the messages of a connection came."""
+    """Standing of a connection: how fast its messages came."""
 
     PROMPT = 0
     UNKNOWN = 1

@@ -50,7 +50,7 @@ def is_health(call: Call) -> bool:
 
 
 class Step(Protocol):
-    """One step of a call."""
+    """Step of a call."""
 
     async def __call__(self, call: Call, context: Any, proceed: Answer) -> Any:
         """Return the reply of `await proceed(call, context)`, or raise an error instead."""

@@ -1,4 +1,5 @@
-"""The Open Inference Protocol ("KServe v2") beside our own service, so that tritonclient and its like talk to us.
+"""Open Inference Protocol ("KServe v2"), for clients such as tritonclient.
 
-Texts go the way of `bertline.v1` (`texts`), token ids go straight to the graph (`token_ids`); both become tensors.
+Its tensors hold texts, which take the same path as requests of `bertline.v1`, or token ids, which go straight to the
+graph.
 """

@@ -1,4 +1,4 @@
-"""The service of the protocol: health and metadata of server and models, and ModelInfer."""
+"""Service of the protocol: health and metadata of server and models, and ModelInfer."""
 
 from __future__ import annotations
 

@@ -180,7 +180,7 @@ class _Reader:
 
 
 def _numbers(values: Sequence[int], dtype: str) -> np.ndarray:
-    """Make an array of numbers, in parts: numpy holds the interpreter lock until a part is done."""
+    """Return an array of numbers. It is filled in parts, since numpy holds the interpreter lock during each."""
     array = np.empty(len(values), dtype)
     for first in range(0, len(values), CONVERTED_ELEMENTS):
         array[first : first + CONVERTED_ELEMENTS] = values[first : first + CONVERTED_ELEMENTS]
@@ -194,10 +194,14 @@ def _array(values: Sequence[bytes]) -> np.ndarray:
 
 
 def requested_outputs(request: pb.ModelInferRequest, specs: Sequence[TensorSpec]) -> list[TensorSpec]:
-    """The outputs to send: those that the request names, in its order, or all.
+    """Return the outputs to send: those that the request names, in its order, or all.
+
+    Args:
+        request: the request.
+        specs: outputs that the model has.
 
     Raises:
-        InvalidRequestError: naming an output that there is not.
+        InvalidRequestError: naming an unknown output.
     """
     known = {spec.name: spec for spec in specs}
     chosen: dict[str, TensorSpec] = {}

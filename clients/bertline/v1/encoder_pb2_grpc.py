@@ -90,70 +90,70 @@ class EncoderServicer:
     """Missing associated documentation comment in .proto file."""
 
     def Embed(self, request, context):
-        """One vector per text. Models of task `embedding`.
+        """Return a vector for each text. For models of task `embedding`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Classify(self, request, context):
-        """Labels with their probabilities, for a text or a pair of texts. Models of task `classification`.
+        """Return labels with probabilities for each text or pair of texts. For models of task `classification`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Regress(self, request, context):
-        """A number for a text or a pair of texts (how alike they are, say). Models of task `regression`.
+        """Return a number for each text or pair of texts, such as their similarity. For models of task `regression`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Choose(self, request, context):
-        """Which of several choices fits a context, a question or both. Models of task `multiple-choice`.
+        """Return the choice that fits a context, a question or both best. For models of task `multiple-choice`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Answer(self, request, context):
-        """The spans of one or several contexts that answer a question. Models of task `spans`.
+        """Return the spans of one or several contexts that answer a question. For models of task `spans`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Tag(self, request, context):
-        """The entities of a text (people, places, ...) and where they stand. Models of task `tagging`.
+        """Return the entities of each text (people, places, ...) with their offsets. For models of task `tagging`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def FillMask(self, request, context):
-        """The likeliest tokens at each [MASK] of a text. Models of task `masked-lm`.
+        """Return the likeliest tokens at each [MASK] of a text. For models of task `masked-lm`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Tokenize(self, request, context):
-        """What a model's tokenizer makes of texts. Any model.
+        """Return the tokens of each text or pair of texts. For any model.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListModels(self, request, context):
-        """Which models there are, how each treats text, and why one of them cannot be loaded.
+        """List all models: their state, how they treat text, and the error of those that cannot be loaded.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetModel(self, request, context):
-        """The same of one model.
+        """Return the description of one loaded model.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
