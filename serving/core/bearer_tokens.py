@@ -21,7 +21,7 @@ _TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]+")
 
 
 class BearerTokens:
-    """BearerTokens of a file, one a line, read again when it changes. No message contains a token."""
+    """Tokens of a file, one a line, read again when it changes. No message contains a token."""
 
     def __init__(self, path: Path) -> None:
         """Read the file.

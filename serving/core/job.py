@@ -18,7 +18,7 @@ class AbortableRun(Protocol):
 
 
 class BatchModel(Hashable, Protocol):
-    """BatchModel that computes batches of sequences."""
+    """Model that computes batches of sequences."""
 
     @property
     def max_batch_tokens(self) -> int:
@@ -30,7 +30,7 @@ class BatchModel(Hashable, Protocol):
 
     @property
     def measured_batches(self) -> Sequence[tuple[int, float]]:
-        """(tokens, core seconds) of the batches measured_batches at load time; at least one."""
+        """(tokens, core seconds) of the batches measured at load time; at least one."""
 
     def new_run(self) -> AbortableRun:
         """Return a run for one call of `compute`."""
@@ -84,7 +84,7 @@ class Entry:
 
     @property
     def model(self) -> BatchModel:
-        """BatchModel of the job."""
+        """Model of the job."""
         return self.job.model
 
 

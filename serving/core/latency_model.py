@@ -25,7 +25,7 @@ class LinearFit:
     """
 
     def __init__(self, points: Sequence[tuple[int, float]]) -> None:
-        """Start from measured_batches points.
+        """Start from measured points.
 
         Args:
             points: (tokens, seconds) of batches. They keep their full weight; later observations fade.
@@ -76,7 +76,7 @@ class LatencyModel:
         return self.initial_seconds_per_token(model) if seconds is None else seconds
 
     def initial_seconds_per_token(self, model: BatchModel) -> float:
-        """Return the same estimate from the batches that were measured_batches at load time alone."""
+        """Return the same estimate from the batches that were measured at load time alone."""
         return _full_batch_seconds_per_token(LinearFit(model.measured_batches), model)
 
     def estimate_tokens(self, model: BatchModel, num_bytes: int, num_inputs: int) -> int:
@@ -85,7 +85,7 @@ class LatencyModel:
         return MIN_TOKENS * num_inputs + int(num_bytes * seen_tokens / seen_bytes)
 
     def reset(self, model: BatchModel) -> None:
-        """Drop the observed batches of a model; keep those that were measured_batches at load time."""
+        """Drop the observed batches of a model; keep those that were measured at load time."""
         self._fits.pop(model, None)
         self._seconds_per_token.pop(model, None)
 

@@ -59,12 +59,12 @@ class Model:
         return SessionRun()
 
     def compute(self, sequences: Sequence[Features], run: SessionRun | None = None) -> list[Outputs]:
-        """SessionRun one batch; return the outputs of each sequence without padding."""
+        """Run one batch; return the outputs of each sequence without padding."""
         outputs = self.session.run(collate(sequences, pad_id=self.task.tokenizer.pad_id), run)
         return split_outputs(outputs, [len(item) for item in sequences], token_outputs=self.task.token_outputs)
 
     def warm_up(self) -> list[tuple[int, float]]:
-        """SessionRun sequences of the maximum and the minimum length, check the output shapes, and measure the time.
+        """Run sequences of the maximum and the minimum length, check the output shapes, and measure the time.
 
         Returns:
             (tokens, core seconds) of each batch; tokens include padding.

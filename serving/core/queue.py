@@ -19,9 +19,9 @@ class Queue:
 
     def __init__(self) -> None:
         self.tokens: Counter[BatchModel] = Counter()
-        """BatchModel -> number of waiting tokens."""
+        """Model -> number of waiting tokens."""
         self.sequences: Counter[BatchModel] = Counter()
-        """BatchModel -> number of waiting sequences."""
+        """Model -> number of waiting sequences."""
         self._order = FairOrder()
         self._by_length: dict[BatchModel, dict[int, OrderedDict[Entry, None]]] = defaultdict(dict)
 

@@ -34,7 +34,7 @@ class ModelLoader(Protocol):
     """Function that loads a model directory."""
 
     def __call__(self, path: Path, *, loaded: Model | None) -> Model:
-        """ModelLoader `path`; return `loaded` if the directory has not changed.
+        """Load `path`; return `loaded` if the directory has not changed.
 
         Raises:
             ValueError, OSError: when the directory cannot be served.
@@ -69,7 +69,7 @@ class _VersionSlot:
     is_reported: bool = True
     """True if the error is visible to clients. A first error is held back: the directory may still be written to."""
     loading: StorageWork[Model] | None = None
-    """ModelLoader that has not ended, even if no scan waits for it."""
+    """Load that has not ended, even if no scan waits for it."""
     is_overdue: bool = False
     """True if the scan that started the load has stopped waiting for it."""
     retry_s: float = math.inf
@@ -234,7 +234,7 @@ class Repository:
             logger.info("`%s` can be read again", path)
 
     async def _refresh(self, name: str, versions: Versions, patient: bool, limit: asyncio.Semaphore) -> set[VersionKey]:
-        """ModelLoader the new versions of a model; return the versions to keep."""
+        """Load the new versions of a model; return the versions to keep."""
         try:
             return await self._refresh_each(versions, patient, limit)
         except Exception:  # must not affect other models
@@ -242,7 +242,7 @@ class Repository:
             return {key for key in self._slots if key[0] == name}
 
     async def _refresh_each(self, versions: Versions, patient: bool, limit: asyncio.Semaphore) -> set[VersionKey]:
-        """ModelLoader the new versions of a model, highest first; return the versions to keep."""
+        """Load the new versions of a model, highest first; return the versions to keep."""
         kept: set[VersionKey] = set()
         num_ready = 0
         for key, (path, found) in reversed(versions.items()):
@@ -317,7 +317,7 @@ class Repository:
             logger.info("loaded %s in %.2f s", model, seconds)
 
     def _load_unchanged(self, path: Path, loaded: Model | None, found: Fingerprint) -> Model:
-        """ModelLoader a directory; raise an error if it changes during the load, as its files might not match."""
+        """Load a directory; raise an error if it changes during the load, as its files might not match."""
         model = self._load_model(path, loaded=loaded)
         if fingerprint(path) != found:
             raise ValueError(f"`{path}` was written to while it was loaded; write it elsewhere and rename it")

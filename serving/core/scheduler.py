@@ -68,7 +68,7 @@ class SchedulerObserver(Protocol):
 
 @dataclass(eq=False)
 class _RunningBatch:
-    """BatchStats that a worker computes."""
+    """Batch that a worker computes."""
 
     batch: list[Entry]
     run: AbortableRun
@@ -80,7 +80,7 @@ class _RunningBatch:
 
     @property
     def model(self) -> BatchModel:
-        """BatchModel that computes the batch."""
+        """Model that computes the batch."""
         return self.batch[0].model
 
     def left_s(self, now_s: float) -> float:

@@ -20,7 +20,7 @@ _FATAL = 4
 
 
 class SessionRun:
-    """SessionRun of a graph that another thread can abort, even before it begins."""
+    """Run of a graph that another thread can abort, even before it begins."""
 
     def __init__(self) -> None:
         self.options = ort.RunOptions()
@@ -61,7 +61,7 @@ class Session:
         self._input_names, self._output_names = inputs, list(output_names)
 
     def run(self, arrays: Arrays, run: SessionRun | None = None) -> Arrays:
-        """SessionRun the graph on one batch.
+        """Run the graph on one batch.
 
         Args:
             arrays: padded inputs by name, each [batch, length] int32.

@@ -100,9 +100,9 @@ def test_calls_of_a_connection(server):
     """The number of concurrent calls of a connection is limited."""
     with http2.Connection(server.target) as connection:
         settings = next(payload for kind, payload in connection.frames() if kind == http2.SETTINGS)
-    told = dict(struct.iter_unpack(">HI", settings))
+    limits = dict(struct.iter_unpack(">HI", settings))
 
-    assert told[http2.MAX_CONCURRENT_STREAMS] == MAX_STREAMS
+    assert limits[http2.MAX_CONCURRENT_STREAMS] == MAX_STREAMS
 
 
 def test_full_queue(slow):

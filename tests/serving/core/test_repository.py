@@ -502,19 +502,19 @@ def test_health_of_models(put, models_dir):
     put("other")
     with watching(models_dir) as server:
         stub = health_pb2_grpc.HealthStub(server.channel)
-        told = iter(stub.Watch(health_pb2.HealthCheckRequest(service=f"{SERVICE}/tiny")))
+        sent = iter(stub.Watch(health_pb2.HealthCheckRequest(service=f"{SERVICE}/tiny")))
         status = health_pb2.HealthCheckResponse
 
-        assert next(told).status == status.SERVICE_UNKNOWN
+        assert next(sent).status == status.SERVICE_UNKNOWN
         with pytest.raises(grpc.RpcError, match="NOT_FOUND"):
             health(server, "tiny")
         put()
-        assert [next(told).status, next(told).status] == [status.NOT_SERVING, status.SERVING]
+        assert [next(sent).status, next(sent).status] == [status.NOT_SERVING, status.SERVING]
         assert {health(server, item) for item in ("other", "other/1", "tiny", "tiny/1")} == {"SERVING"}
         shutil.rmtree(models_dir / "tiny")
-        assert next(told).status == status.SERVICE_UNKNOWN
+        assert next(sent).status == status.SERVICE_UNKNOWN
         stopping = server.stop(5)
-        assert not list(told)
+        assert not list(sent)
         stopping.result(10)
 
 

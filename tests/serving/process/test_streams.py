@@ -86,8 +86,8 @@ def test_unread_lines_are_dropped():
         threading.Thread(target=lambda: (output.close(60), write.close())).start()
         found = read_all(read).decode().splitlines()
 
-    told = [int(line.split()[0]) for line in found if line.endswith("dropped")]
-    assert sum(told) == num_dropped
+    counts = [int(line.split()[0]) for line in found if line.endswith("dropped")]
+    assert sum(counts) == num_dropped
     assert [line for line in found if line.startswith("x")] == [LINE[:-1]] * (count - num_dropped)
 
 

@@ -121,8 +121,8 @@ def test_no_collector(all_tasks, no_collector, monkeypatch, caplog):
         running.stop(0).result(10)
 
     assert time.monotonic() - started < 8  # OpenTelemetry would wait 10 s for a silent collector
-    told = [record.getMessage() for record in caplog.records if record.name == "serving.process.traces"]
-    assert told == ["1 spans did not reach the collector of traces"]
+    messages = [record.getMessage() for record in caplog.records if record.name == "serving.process.traces"]
+    assert messages == ["1 spans did not reach the collector of traces"]
 
 
 def test_lost_if_too_many_wait(no_collector, monkeypatch, caplog):
@@ -138,8 +138,8 @@ def test_lost_if_too_many_wait(no_collector, monkeypatch, caplog):
     traces.close()
     traces.close()
 
-    told = [record.getMessage() for record in caplog.records if record.name == "serving.process.traces"]
-    assert told == ["100 spans did not reach the collector of traces"]
+    messages = [record.getMessage() for record in caplog.records if record.name == "serving.process.traces"]
+    assert messages == ["100 spans did not reach the collector of traces"]
 
 
 def test_not_installed(monkeypatch):
