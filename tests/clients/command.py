@@ -1,4 +1,4 @@
-"""The command, run in this process or as one of its own."""
+"""Helpers that run the command, in this process or in one of its own."""
 
 from __future__ import annotations
 
@@ -31,29 +31,29 @@ Run = Callable[..., Result]
 
 
 def parsed(line: str) -> Any:
-    """A line of JSON, which has neither NaN nor infinities, though Python reads them."""
+    """Parse a line of JSON; fail on NaN and infinities, which Python accepts."""
     return json.loads(line, parse_constant=lambda name: pytest.fail(f"not JSON: {name}"))
 
 
 def numbers(text: str) -> list[float]:
-    """The vector of a text with as few digits as tell its float32 from others."""
+    """Return the vector of a text, rounded like the command's JSON."""
     return [float(str(value)) for value in vector(text)]
 
 
 def label_as(server: FakeServer, scores: dict[str, float]) -> None:
-    """Let a server give every text the same labels."""
+    """Make a server return the same labels for every text."""
     result = pb.Classification(labels=[pb.LabelScore(label=label, score=score) for label, score in scores.items()])
     server.reply("Classify", lambda request: pb.ClassifyReply(results=[result] * len(request.inputs)))
 
 
 def asked(server: FakeServer, method: str = "Embed") -> list[Any]:
-    """The requests of an RPC that came."""
+    """Return the requests of an RPC that the server received."""
     return [call.request for call in server.calls if call.method == method]
 
 
 @pytest.fixture
 def run(target: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
-    """Runs the command in this process, against the fake server."""
+    """Return a function that runs the command in this process, against the fake server."""
     monkeypatch.setenv("BERTLINE_TARGET", target)
 
     def run(*arguments: str, stdin: bytes = b"") -> Result:
@@ -67,7 +67,7 @@ def run(target: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixtu
 
 
 def command(*arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    """Runs the command as a process of its own."""
+    """Run the command as a process of its own."""
     return subprocess.run(
         [sys.executable, "-m", "bertline.cli", *arguments], input=stdin, capture_output=True, check=False
     )
@@ -80,7 +80,7 @@ def succeeds(result: Result, code: int = 0) -> bool:
 
 
 def fails(result: Result, message: str, code: int = 1) -> bool:
-    """Whether there was nothing on stdout, and one line on stderr with the message."""
+    """Return True if there is nothing on stdout, and one line on stderr with the message."""
     return (
         result.code == code
         and not result.out

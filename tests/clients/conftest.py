@@ -18,7 +18,7 @@ def server() -> Iterator[FakeServer]:
 
 @pytest.fixture
 def target(server: FakeServer) -> str:
-    """Where the fake server is, which refuses the text `refuse`."""
+    """Return the address of the fake server, which refuses the text `refuse`."""
     server.refuse("refuse", "refused")
     return server.target
 

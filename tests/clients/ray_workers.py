@@ -1,4 +1,4 @@
-"""What the nodes of a cluster run, and the driver that asks them to."""
+"""Worker on the nodes of a cluster, and its driver."""
 
 import json
 import os

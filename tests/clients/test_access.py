@@ -22,7 +22,7 @@ def authority(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def target(authority, tmp_path_factory):
-    """A server that asks for a token and speaks TLS."""
+    """Start a server that asks for a token and speaks TLS."""
     models = tmp_path_factory.mktemp("models")
     write_model(models, "embedder")
     tokens = tmp_path_factory.mktemp("access") / "tokens"
@@ -39,7 +39,7 @@ def mine(authority):
 
 
 def test_client(target, authority, mine):
-    """A client with credentials and the token is answered; without, the errors say what is missing."""
+    """Accept a client with credentials and token; else say what is missing."""
     credentials = mine.credentials(authority)
     with Client(target, credentials=credentials, token=TOKEN) as client:
         assert client.embed(["cat"] * 100, model="embedder").shape == (100, 8)
@@ -53,7 +53,7 @@ def test_client(target, authority, mine):
 
 
 def test_untrusted_server(target, authority, mine, tmp_path):
-    """A server whose certificate somebody else signed is not said to be absent."""
+    """Say that the certificate is not trusted, not that no server is there."""
     stranger = make_authority(tmp_path / "stranger")
     with (
         Client(target, credentials=mine.credentials(stranger), token=TOKEN) as client,
@@ -63,7 +63,7 @@ def test_untrusted_server(target, authority, mine, tmp_path):
 
 
 def test_server_without_tls(authority, mine):
-    """A client that speaks TLS to a server that does not hears of that."""
+    """Say that the server does not speak TLS."""
     credentials = mine.credentials(authority)
     with (
         FakeServer() as plain,
@@ -74,7 +74,7 @@ def test_server_without_tls(authority, mine):
 
 
 def test_async_client(target, authority, mine):
-    """The client for asyncio takes the same."""
+    """AsyncClient takes the same arguments."""
 
     async def ask():
         async with AsyncClient(target, credentials=mine.credentials(authority), token=TOKEN) as client:
@@ -84,7 +84,7 @@ def test_async_client(target, authority, mine):
 
 
 def test_bad_token():
-    """What cannot be a token is refused before anything is sent, and not repeated."""
+    """Refuse an invalid token before anything is sent, and do not print it."""
     with pytest.raises(ValueError, match="`token` must be") as caught:
         Client("127.0.0.1:1", token="two words")
     assert "two" not in str(caught.value)
@@ -106,7 +106,7 @@ def run(target, monkeypatch, capfd):
 
 
 def test_command(run, authority, mine, monkeypatch):
-    """The command takes the token from the environment, certificates by flags before the command's name."""
+    """Read the token from the environment, certificates from flags before the command."""
     tls = ("--tls-ca", authority.path, "--tls-cert", mine.path, "--tls-key", mine.key)
     code, _, error = run(*tls, "models")
     assert (code, "the call has no token" in error) == (1, True)
@@ -128,7 +128,7 @@ def test_command(run, authority, mine, monkeypatch):
     ],
 )
 def test_bad_flags(run, arguments, message, code):
-    """Flags that are no use are one line."""
+    """Wrong flags are one line."""
     found, out, error = run(*arguments)
 
     assert (found, out, error.count("\n")) == (code, "", 1)

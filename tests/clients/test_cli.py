@@ -21,7 +21,7 @@ from tests.clients.command import Result, Run, asked, command, fails, label_as, 
 
 
 def test_the_process_answers(target: str, server: FakeServer) -> None:
-    """The command prints one row of JSON and leaves with 0."""
+    """Print one row of JSON, and exit with 0."""
     label_as(server, {"negative": 1.0})
     result = command("classify", "some text", "--target", target)
 
@@ -30,7 +30,7 @@ def test_the_process_answers(target: str, server: FakeServer) -> None:
 
 
 def test_the_process_fails_in_one_line(dead_target: str) -> None:
-    """Without a server there is one line on stderr, the address in it, and exit code 1."""
+    """Print one line with the address to stderr, and exit with 1."""
     result = command("embed", "some text", "--target", dead_target)
 
     assert (result.returncode, result.stdout) == (1, b"")
@@ -39,7 +39,7 @@ def test_the_process_fails_in_one_line(dead_target: str) -> None:
 
 
 def test_version(run: Run) -> None:
-    """--version names the distribution's version."""
+    """Print the version of the distribution."""
     assert run("--version") == (0, f"bertline {version('bertline')}\n", "")
 
 
@@ -52,7 +52,7 @@ def test_version(run: Run) -> None:
     ],
 )
 def test_options_in_the_wrong_place(run: Run, arguments: list[str], message: str) -> None:
-    """The message tells where an option stands that is known elsewhere."""
+    """Say whether a known option belongs before or after the command."""
     assert fails(run(*arguments), message, 2)
 
 
@@ -70,8 +70,8 @@ def test_a_reader_that_leaves_is_no_error(target: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("redirection", "message"), [("<&-", b"cannot read standard input"), (">&-", b"cannot write standard output")]
 )
-def test_closed_streams_are_told_in_one_line(target: str, redirection: str, message: bytes) -> None:
-    """As a shell gives them to a command that must not read or write."""
+def test_closed_streams_are_reported_in_one_line(target: str, redirection: str, message: bytes) -> None:
+    """Report standard streams that a shell has closed."""
     script = f"echo text | {sys.executable} -m bertline.cli embed --input - --target {target} {redirection}"
     result = subprocess.run(["bash", "-c", script], capture_output=True, check=False)
 
@@ -94,8 +94,8 @@ def test_an_interruption_is_quiet(target: str, server: FakeServer, tmp_path: Pat
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_full_disk_is_told_in_one_line(target: str) -> None:
-    """What cannot be written is no success."""
+def test_a_full_disk_is_reported_in_one_line(target: str) -> None:
+    """Exit with 1 when results cannot be written."""
     with open("/dev/full", "wb") as full:
         process = subprocess.run(
             [sys.executable, "-m", "bertline.cli", "embed", "text", "-t", target],
@@ -109,7 +109,7 @@ def test_a_full_disk_is_told_in_one_line(target: str) -> None:
 
 
 def test_texts_of_the_command_line(run: Run) -> None:
-    """Each argument is a text, each gets a row."""
+    """Arguments are texts; one row a text."""
     result = run("embed", "one", "two")
 
     assert [row["vector"] for row in result.rows] == [numbers("one"), numbers("two")]
@@ -123,7 +123,7 @@ def test_scores_are_written_short(run: Run, server: FakeServer) -> None:
 
 
 def test_question_and_context_of_the_command_line(run: Run) -> None:
-    """The answer stands first, its spans follow."""
+    """Rows hold the best answer, then all spans."""
     (row,) = run("answer", "Where is Paris?", "In Paris it is, Paris.", "--top-k", "2").rows
 
     assert (row["answer"], row["score"], row["has_answer"]) == ("Paris", 0.75, True)
@@ -134,7 +134,7 @@ def test_question_and_context_of_the_command_line(run: Run) -> None:
 
 
 def test_masks_of_the_command_line(run: Run, target: str) -> None:
-    """Each [MASK] has its tokens."""
+    """Rows hold a list of tokens for every [MASK]."""
     with Client(target) as client:
         ((first, second),) = client.fill_mask(["[MASK] and [MASK]"], top_k=1)
     (row,) = run("fill-mask", "[MASK] and [MASK]", "--top-k", "1").rows
@@ -152,7 +152,7 @@ def test_a_text_file_gives_a_row_for_each_line(run: Run, tmp_path: Path) -> None
 
 
 def test_a_dash_is_standard_output(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As it is standard input; no file of that name comes about."""
+    """`-o -` writes to standard output, not to a file of that name."""
     monkeypatch.chdir(tmp_path)
 
     assert len(run("embed", "-i", "-", "-o", "-", stdin=b"one\ntwo\n").rows) == 2
@@ -196,7 +196,7 @@ def test_no_lines_give_no_rows(run: Run) -> None:
 def test_bad_lines_of_text_are_named(
     run: Run, server: FakeServer, tmp_path: Path, content: bytes, messages: list[str]
 ) -> None:
-    """Each has a line on standard error, with file, line and reason; the others have results; the exit code is 3."""
+    """Bad lines are reported with file, line and reason; others have results; the exit code is 3."""
     path = tmp_path / "texts.txt"
     path.write_bytes(content)
     for text in ("refuse this", "refuse that"):
@@ -221,7 +221,7 @@ def test_bad_lines_of_text_are_named(
     ],
 )
 def test_bad_lines_of_jsonl_are_named(run: Run, tmp_path: Path, line: str, message: str) -> None:
-    """The message names file, line, and key."""
+    """Messages name file, line and key."""
     path = tmp_path / "in.jsonl"
     path.write_text('{"question": "q", "context": "c"}\n' + line + "\n")
     result = run("answer", "-i", str(path))
@@ -233,7 +233,7 @@ def test_bad_lines_of_jsonl_are_named(run: Run, tmp_path: Path, line: str, messa
 
 
 def test_many_bad_lines_are_counted(run: Run, tmp_path: Path) -> None:
-    """Of more than twenty the rest is counted; a file can be named for all."""
+    """Twenty bad lines are printed, the rest counted; --rejects saves all."""
     path, rejects = tmp_path / "texts.txt", tmp_path / "rejects.jsonl"
     path.write_text("refuse\n" * 30)
 
@@ -255,7 +255,7 @@ def test_many_bad_lines_are_counted(run: Run, tmp_path: Path) -> None:
     ],
 )
 def test_empty_lines_can_be_skipped(run: Run, tmp_path: Path, name: str, header: str, rows: tuple[str, str]) -> None:
-    """With --skip-empty, rows are those of the other lines, whatever kind of space stands in the empty ones."""
+    """--skip-empty skips lines of any white space."""
     path = tmp_path / name
     path.write_text("\n".join([header, rows[0], "", "  ", "\u00a0\u3000", rows[1], ""]), encoding="utf-8")
     result = run("embed", "-i", str(path), "--skip-empty")
@@ -265,7 +265,7 @@ def test_empty_lines_can_be_skipped(run: Run, tmp_path: Path, name: str, header:
 
 
 def test_output_files_are_whole_or_absent(run: Run, dead_target: str, tmp_path: Path) -> None:
-    """A run that fails leaves nothing, one that succeeds leaves the file and nothing else."""
+    """A run that fails leaves nothing; one that succeeds leaves the file and nothing else."""
     output = tmp_path / "out" / "vectors.jsonl"
     output.parent.mkdir()
     failed = run("embed", "one", "-o", str(output), "-t", dead_target, "--patience", "0")
@@ -293,7 +293,7 @@ def test_output_files_are_replaced_only_by_force(run: Run, server: FakeServer, t
 
 
 def test_files_that_cannot_be_used_are_named(run: Run, tmp_path: Path) -> None:
-    """Missing files, folders and devices in the wrong place are told by name."""
+    """Messages name missing files, folders and devices."""
     missing = tmp_path / "missing" / "file"
 
     assert fails(run("embed", "-i", str(missing)), f"cannot read `{missing}`: No such file or directory")
@@ -321,15 +321,15 @@ def test_files_that_cannot_be_used_are_named(run: Run, tmp_path: Path) -> None:
         (("embed", "text", "--dimensions", "99999999999"), "--dimensions"),
     ],
 )
-def test_wrong_calls_are_told_in_one_line(run: Run, arguments: tuple[str, ...], message: str) -> None:
-    """A wrong call leaves with 2 and names the help."""
+def test_wrong_calls_are_reported_in_one_line(run: Run, arguments: tuple[str, ...], message: str) -> None:
+    """Wrong usage exits with 2, and names --help."""
     result = run(*arguments)
 
     assert fails(result, message, code=2)
     assert "--help`" in result.err
 
 
-def test_what_the_server_says_is_told_in_one_line(run: Run, server: FakeServer) -> None:
+def test_what_the_server_says_is_reported_in_one_line(run: Run, server: FakeServer) -> None:
     """Unknown models and statuses of the server are one line and exit code 1."""
     assert fails(run("embed", "text", "--model", "other"), "no model of that name: `other` (loaded: fake/1)")
     server.fail("RESOURCE_EXHAUSTED", "the queue\nis full", method="Embed", times=None)
@@ -352,7 +352,7 @@ def test_model_version_and_options_reach_the_server(run: Run, server: FakeServer
 
 
 def test_health(run: Run, server: FakeServer, dead_target: str) -> None:
-    """The exit code says whether a server, or a model of it, can be asked."""
+    """Exit with 0 if a server, or a model, takes requests."""
     name = server.models[0].name
 
     assert run("health", "-t", server.target) == Result(0, "serving\n", "")
@@ -391,7 +391,7 @@ def test_models_with_manifests_are_jsonl(run: Run, server: FakeServer) -> None:
 
 
 def test_models_are_a_table_on_a_terminal(run: Run, server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A person sees names, states and labels, and below them what is wrong."""
+    """A table shows names, states and labels; load errors stand below it."""
     server.models = MODELS
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "120")
@@ -412,7 +412,7 @@ def test_models_are_a_table_on_a_terminal(run: Run, server: FakeServer, monkeypa
 
 
 def test_names_of_models_are_never_cut(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A line that is wider than the terminal is left to it."""
+    """Lines may be wider than the terminal."""
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "30")
 
@@ -422,7 +422,7 @@ def test_names_of_models_are_never_cut(run: Run, monkeypatch: pytest.MonkeyPatch
 
 
 def test_bench(run: Run, server: FakeServer) -> None:
-    """The command counts calls and prints figures for people, or as JSON; failed calls are told in its exit code."""
+    """Print figures as a table or JSON; exit with 1 if calls failed."""
     options = ("--requests", "20", "--concurrency", "2,4", "--warm-up", "0")
     shown, told = run("bench", *options), json.loads(run("bench", *options, "--json").out)
 
@@ -443,12 +443,12 @@ def test_bench(run: Run, server: FakeServer) -> None:
     ],
 )
 def test_wrong_calls_of_bench(run: Run, arguments: list[str], message: str) -> None:
-    """They are told in one line."""
+    """Wrong usage is one line."""
     assert fails(run("bench", *arguments), message, code=2)
 
 
 def test_progress_is_shown_to_a_person_only(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The bar is on stderr when that is a terminal and the results go elsewhere."""
+    """Show the bar if stderr is a terminal and results go elsewhere."""
     path = tmp_path / "texts.txt"
     path.write_text("text\n" * 10)
     assert run("embed", "-i", str(path)).err == ""
@@ -461,7 +461,7 @@ def test_progress_is_shown_to_a_person_only(run: Run, tmp_path: Path, monkeypatc
 
 
 def test_progress_is_that_of_the_rows_that_came_back(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows that were read and not answered yet are not counted."""
+    """Count rows that have results, not rows that were read."""
     path, fractions = tmp_path / "texts.txt", list[float]()
     path.write_text("text\n" * 2000)
     monkeypatch.setattr(Progress, "add", lambda self, *counts: fractions.append(counts[-1]))
@@ -475,7 +475,7 @@ def test_progress_is_that_of_the_rows_that_came_back(run: Run, tmp_path: Path, m
 def test_progress_fits_into_narrow_terminals(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Time left is seen rather than tokens, and why a job waits stands above the bar."""
+    """Narrow terminals show the time left instead of tokens; the reason of a wait stands above the bar."""
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "60")
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
@@ -506,7 +506,7 @@ def test_progress_without_a_terminal_is_lines(run: Run, tmp_path: Path, monkeypa
 
 
 def test_a_quick_job_prints_only_its_summary(run: Run, tmp_path: Path) -> None:
-    """The interval is a minute; results on standard output have no summary, unless the job takes longer."""
+    """Results on standard output have no summary, unless the job takes more than a minute."""
     path = tmp_path / "texts.txt"
     path.write_text("text\n" * 10)
 
@@ -515,7 +515,7 @@ def test_a_quick_job_prints_only_its_summary(run: Run, tmp_path: Path) -> None:
 
 
 def test_a_long_job_to_standard_output_has_a_summary(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may run under nohup with its output redirected."""
+    """Print the summary of jobs that run under nohup with redirected output."""
     monkeypatch.setattr(options, "SUMMARY_AFTER_S", 0.0)
     result = run("embed", "-i", "-", stdin=b"text\n")
 
@@ -523,7 +523,7 @@ def test_a_long_job_to_standard_output_has_a_summary(run: Run, tmp_path: Path, m
 
 
 def test_progress_of_standard_input_has_no_fraction(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody knows how long it is."""
+    """The length of standard input is unknown."""
     monkeypatch.setattr(progress, "INTERVAL_S", 0.0)
     lines = run("embed", "-i", "-", stdin=b"text\n" * 100).err.splitlines()
 
@@ -582,7 +582,7 @@ def test_a_text_that_names_a_file_is_asked_about(
 
 @pytest.mark.parametrize("spelling", [["--columns.text", "body"], ["--columns.text=body"], ["--column", "text=body"]])
 def test_columns_are_spelt_in_two_ways(run: Run, spelling: list[str]) -> None:
-    """As in the commands of training, too."""
+    """Accept the spelling of training's commands, too."""
     line = b'{"body": "one"}\n'
 
     assert run("embed", "-i", "-", "--format", "jsonl", *spelling, stdin=line).rows[0]["vector"] == numbers("one")
@@ -600,21 +600,21 @@ def test_columns_that_no_operation_has(run: Run) -> None:
 
 @pytest.mark.parametrize("command", ["classify", "embed", "tag", "fill-mask"])
 def test_one_text_is_one_call(run: Run, server: FakeServer, command: str) -> None:
-    """The models of the server, with 100 kB of manifests, are not listed for it."""
+    """Do not list the server's models, with 100 kB of manifests, for one text."""
     run(command, "a [MASK] text")
 
     assert len(server.calls) == 1
 
 
 def test_more_texts_than_fit_in_a_request_use_one_model(run: Run, server: FakeServer) -> None:
-    """It is chosen before the first request, and checked after the last one."""
+    """Choose the version before the first request, and check it after the last one."""
     run("embed", "one", "two", "three", "--batch-size", "2")
 
     assert [call.method for call in server.calls] == ["ListModels", "Embed", "Embed", "GetModel"]
 
 
 def test_one_text_waits_for_a_model_that_is_being_loaded(run: Run, server: FakeServer) -> None:
-    """As a file does."""
+    """Wait for the model, as a job with files does."""
 
     def load(request: pb.GetModelRequest) -> pb.ModelInfo:
         server.models = [FakeModel()]

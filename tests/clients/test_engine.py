@@ -15,7 +15,7 @@ from tests.serving.models import write_model
 
 
 def servers_of(models: Path) -> int:
-    """Processes that serve a folder."""
+    """Count the processes that serve a folder."""
     commands = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -39,7 +39,7 @@ def models(tmp_path: Path) -> Path:
 
 
 def test_a_job_serves_its_own_models(run: Run, models: Path, tmp_path: Path) -> None:
-    """With --engine no server is needed; the one that the job has started ends with it."""
+    """--engine starts a server, and stops it with the job."""
     (tmp_path / "in.txt").write_text("the cat\nthe dog\n" * 200)
     output = tmp_path / "out.npy"
 
@@ -51,7 +51,7 @@ def test_a_job_serves_its_own_models(run: Run, models: Path, tmp_path: Path) -> 
 def test_settings_of_other_servers_are_not_for_it(
     run: Run, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It asks for no token, speaks no TLS and is heard on this machine only, whatever the environment says."""
+    """Ignore BERTLINE_ variables that set up other servers."""
     (tmp_path / "tokens").write_text("a-token\n")
     settings = {"HOST": "0.0.0.0", "TOKENS_FILE": f"{tmp_path}/tokens", "TLS_CERT": f"{tmp_path}/none", "WORKERS": "no"}
     for name, value in settings.items():
@@ -63,7 +63,7 @@ def test_settings_of_other_servers_are_not_for_it(
 
 
 def test_a_server_does_not_outlive_its_job(models: Path, tmp_path: Path) -> None:
-    """Not even when that is killed."""
+    """End the server when its job is killed."""
     arguments = ["embed", "-i", "-", "-o", str(tmp_path / "out.npy"), "--engine", str(models)]
     with subprocess.Popen([sys.executable, "-m", "bertline.cli", *arguments], stdin=subprocess.PIPE) as process:
         wait_for_servers(models, 1)
@@ -72,5 +72,5 @@ def test_a_server_does_not_outlive_its_job(models: Path, tmp_path: Path) -> None
 
 
 def test_models_that_cannot_be_served(run: Run, tmp_path: Path) -> None:
-    """One line says why."""
+    """One line gives the reason."""
     assert fails(run("embed", "text", "--engine", str(tmp_path / "none")), "no directory of models")

@@ -30,7 +30,7 @@ WORDS = ["red", "green", "blue", "owl", "oak"]
 
 
 def texts(count: int, seed: int = 0) -> list[str]:
-    """Texts of which no two are the same."""
+    """Return different texts."""
     source = random.Random(seed)
     return [f"{number} {' '.join(source.choices(WORDS, k=source.randint(1, 6)))}" for number in range(count)]
 
@@ -46,19 +46,19 @@ def read_jsonl(path: Path) -> list[Any]:
 
 @pytest.fixture
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Chunks of 256 rows, so that a job has many of them."""
+    """Cut chunks of 256 rows, so that a job has many of them."""
     monkeypatch.setattr("bertline.jobs.read.rows.CHUNK_ROWS", 256)
 
 
 def test_jobs_give_way_to_other_calls(run: Run, server: FakeServer, tmp_path: Path) -> None:
-    """Their requests are of the class bulk."""
+    """Requests of jobs have priority bulk."""
     run("embed", "-i", write_jsonl(tmp_path / "in.jsonl", [{"text": "a"}]), "-o", str(tmp_path / "out.npy"))
 
     assert {call.metadata.get("priority") for call in server.calls if call.method == "Embed"} == {"bulk"}
 
 
 def test_parquet_keeps_columns_and_their_types(run: Run, tmp_path: Path) -> None:
-    """Columns of Parquet stay as they are, between the number of the row and the vectors: lists of a fixed size."""
+    """Parquet columns keep their types, between row number and vectors (lists of a fixed size)."""
     given = texts(3000)
     table = pa.table(
         {
@@ -83,7 +83,7 @@ def test_parquet_keeps_columns_and_their_types(run: Run, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("suffix", ["jsonl", "jsonl.gz", "csv", "tsv", "parquet", "txt"])
 def test_every_format_gives_the_same(run: Run, tmp_path: Path, suffix: str) -> None:
-    """The format of the input follows from its name; quotes and line feeds in CSV are kept."""
+    """Suffixes decide on the format; quotes and line feeds in CSV are kept."""
     odd = {"tsv": [], "txt": ["tab\tbed"]}.get(suffix, ["tab\tbed", "two\nlines"])
     given = [*texts(300), 'a "quoted", text', *odd]
     path = tmp_path / f"in.{suffix}"
@@ -102,7 +102,7 @@ def test_every_format_gives_the_same(run: Run, tmp_path: Path, suffix: str) -> N
 
 
 def test_jsonl_keeps_other_columns(run: Run, server: FakeServer, tmp_path: Path) -> None:
-    """All keys stand in the rows as they came; one with the name of a result is renamed."""
+    """Keys pass through unchanged; one with the name of a result is renamed."""
     rows = [{"id": "a\ud800", "text": "x", "label": "gold", "more": {"a": [1]}}, {"text": "y", "text_pair": "z"}]
     output = tmp_path / "out.jsonl"
     label_as(server, {"neutral": 0.75, "negative": 0.25})
@@ -119,7 +119,7 @@ def test_jsonl_keeps_other_columns(run: Run, server: FakeServer, tmp_path: Path)
 
 
 def test_columns_to_keep_can_be_chosen(run: Run, tmp_path: Path) -> None:
-    """--keep names them, and --drop those that are left out; one that is named for both is told."""
+    """--keep selects columns, --drop leaves some out; a column in both is refused."""
     path = write_jsonl(tmp_path / "in.jsonl", [{"id": 1, "text": "x", "more": 2}])
 
     def columns(*options: str) -> set[str]:
@@ -137,7 +137,7 @@ def test_columns_to_keep_can_be_chosen(run: Run, tmp_path: Path) -> None:
 def test_rejected_rows_are_found_from_the_output(
     run: Run, tmp_path: Path, small_chunks: None, name: str, output: str
 ) -> None:
-    """Each row has its number in its file: those that are missing were rejected. Their numbers are told, too."""
+    """Output and rejected rows carry row numbers, which together are complete."""
     given = texts(700)
     for number in (0, 256, 640):
         given[number] = "refuse"
@@ -155,7 +155,7 @@ def test_rejected_rows_are_found_from_the_output(
 
 @pytest.mark.parametrize("output", ["out.jsonl", "out.parquet", "out/"])
 def test_rows_of_several_files_tell_theirs(run: Run, tmp_path: Path, output: str) -> None:
-    """Where a job has several files, a column says which one a row is of."""
+    """Column `file` names the file if a job has several."""
     for name, text in (("a.parquet", "one"), ("b.parquet", "two")):
         write_rows(tmp_path / name, [text])
     run("embed", "-i", f"{tmp_path}/*.parquet", "-o", f"{tmp_path}/{output}", "--drop", "text")
@@ -177,7 +177,7 @@ def write_rows(path: Path, given: list[str]) -> None:
 
 
 def test_npy_has_a_row_for_each_row(run: Run, tmp_path: Path) -> None:
-    """Row i is the vector of row i, and NaN where that was rejected."""
+    """Row i of the array is the vector of row i, or NaN if it was rejected."""
     given = [*texts(3000), "refuse", "last"]
     (tmp_path / "in.txt").write_text("\n".join(given))
     output = tmp_path / "out.npy"
@@ -190,8 +190,8 @@ def test_npy_has_a_row_for_each_row(run: Run, tmp_path: Path) -> None:
     assert np.array_equal(np.delete(found, 3000, 0), np.delete(wanted, 3000, 0))
 
 
-def test_bad_rows_are_told_with_their_reasons(run: Run, tmp_path: Path) -> None:
-    """Rows that cannot be used go to a file of their own; all others have results, in order; the exit code says so."""
+def test_bad_rows_are_reported_with_their_reasons(run: Run, tmp_path: Path) -> None:
+    """Bad rows go to a file of their own; others have results, in order; the exit code is 3."""
     rows = [{"text": "a", "id": 0}, {"txt": "b"}, "{", {"text": "refuse", "id": 3}, {"text": 5}, {"text": "f", "id": 5}]
     output = tmp_path / "out.jsonl"
     path = write_jsonl(tmp_path / "in.jsonl", rows)
@@ -215,7 +215,7 @@ def test_bad_rows_are_told_with_their_reasons(run: Run, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("told", [True, False], ids=["by the server", "by the reply"])
 def test_rows_without_numbers_are_rejected(run: Run, server: FakeServer, tmp_path: Path, told: bool) -> None:
-    """Those that the model gives no finite numbers for, whether the server says so, one by one, or sends them."""
+    """Reject rows with NaN, whether the server refuses or returns them."""
     given = [f"{number}{' bad' * (number % 7 == 0)}" for number in range(200)]
 
     def embed(request: pb.EmbedRequest) -> pb.EmbedReply:
@@ -241,7 +241,7 @@ def test_rows_without_numbers_are_rejected(run: Run, server: FakeServer, tmp_pat
 
 @pytest.mark.parametrize("field", ["texts[7]", "texts[-1]", "model", "texts"])
 def test_an_error_about_no_input(run: Run, server: FakeServer, tmp_path: Path, field: str) -> None:
-    """It ends the job in one line: what it names was never sent."""
+    """An error about an input that was not sent ends the job."""
 
     def embed(request: pb.EmbedRequest) -> pb.EmbedReply:
         raise Refusal("INTERNAL", "out of order", [(field, "NaN")])
@@ -256,7 +256,7 @@ def test_an_error_about_no_input(run: Run, server: FakeServer, tmp_path: Path, f
 
 
 def test_rows_of_other_types_do_not_spoil_parquet(run: Run, tmp_path: Path) -> None:
-    """What does not fit into the columns of the first rows is rejected, and says which column."""
+    """Rows that do not fit the columns of the first rows are rejected; the reason names the column."""
     rows = [{"text": "a", "n": 1}, {"text": "b"}, {"text": "c", "n": "one"}, {"text": "d", "n": 2, "new": 1}]
     output = tmp_path / "out.parquet"
     result = run("embed", "-i", write_jsonl(tmp_path / "in.jsonl", rows), "-o", str(output))
@@ -319,7 +319,7 @@ def test_object_stores(run: Run, tmp_path: Path) -> None:
 def test_files_that_cannot_be_used(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
 ) -> None:
-    """One line names the file and what is wrong with it, and nothing is left behind."""
+    """One line names the file and the error, and nothing is left behind."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "in.csv").write_text("id,text\n1,a\n")
     (tmp_path / "in.parquet").write_bytes(b"not parquet")
@@ -344,7 +344,7 @@ def test_rows_with_the_wrong_number_of_values(run: Run, tmp_path: Path) -> None:
 
 
 def test_an_interrupted_job_goes_on(run: Run, server: FakeServer, tmp_path: Path, small_chunks: None) -> None:
-    """What was done when the server failed is not asked again, and the output is the same in the end."""
+    """Finished parts are not sent again, and the output is the same in the end."""
     rows = [{"text": text, "id": number} for number, text in enumerate(texts(2000))]
     rows[700] = {"text": "refuse", "id": 700}
     path, wanted, output = (
@@ -392,7 +392,7 @@ def test_another_job_does_not_go_on(
     change: list[str] | None,
     message: str,
 ) -> None:
-    """With other options, files, rows or a model with other settings, a job is refused; --restart begins it anew."""
+    """Other options, files, rows or model settings are refused; --restart starts again."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "more.txt").write_text("more")
     (tmp_path / "in.txt").write_text("\n".join(texts(2000)))
@@ -413,7 +413,7 @@ def test_another_job_does_not_go_on(
 
 @pytest.mark.parametrize("num_left", [256, 0])
 def test_rows_that_are_gone(run: Run, server: FakeServer, tmp_path: Path, small_chunks: None, num_left: int) -> None:
-    """A file that has become shorter since the job was begun, or empty, is refused, as one with other rows."""
+    """Refuse a file that has become shorter or empty since the job started."""
     path = tmp_path / "in.txt"
     path.write_text("\n".join(texts(2000)))
     server.fail("INTERNAL", "broken", method="Embed", after=20, times=None)
@@ -429,7 +429,7 @@ def test_rows_that_are_gone(run: Run, server: FakeServer, tmp_path: Path, small_
 
 
 def test_a_busy_server_is_waited_for(run: Run, server: FakeServer, tmp_path: Path) -> None:
-    """A server that refuses for a while costs no row; one that refuses for longer than --patience ends the job."""
+    """Retry while the server is overloaded, up to --patience."""
     (tmp_path / "in.txt").write_text("\n".join(texts(500)))
     server.overload(method="Embed", times=5, pushback_ms=None)
     result = run("embed", "-i", f"{tmp_path}/in.txt")
@@ -440,7 +440,7 @@ def test_a_busy_server_is_waited_for(run: Run, server: FakeServer, tmp_path: Pat
 
 
 class ReplacedModel(FakeModel):
-    """The same version with another network."""
+    """Model of the same version with another network."""
 
     @property
     def info(self) -> pb.ModelInfo:
@@ -450,7 +450,7 @@ class ReplacedModel(FakeModel):
 
 
 def replacing(server: FakeServer, model: FakeModel) -> Callable[[pb.EmbedRequest], pb.EmbedReply]:
-    """Answers; the model is another one after the first time."""
+    """Return a reply that replaces the model after the first request."""
 
     def embed(request: pb.EmbedRequest) -> pb.EmbedReply:
         server.models = [model]
@@ -467,7 +467,7 @@ def replacing(server: FakeServer, model: FakeModel) -> Callable[[pb.EmbedRequest
 def test_a_model_that_is_replaced_meanwhile(
     run: Run, server: FakeServer, tmp_path: Path, small_chunks: None, model: FakeModel, output: str
 ) -> None:
-    """No output is made of the results of two models; what is done stays until the job begins anew."""
+    """Make no output from the results of two models; parts stay until --restart."""
     (tmp_path / "in.txt").write_text("\n".join(texts(1000)))
     server.reply("Embed", replacing(server, model))
     arguments = ("embed", "-i", f"{tmp_path}/in.txt", "-o", f"{tmp_path}/{output}")
@@ -482,7 +482,7 @@ def test_a_model_that_is_replaced_meanwhile(
 
 
 def test_a_model_that_is_replaced_while_rows_are_printed(run: Run, server: FakeServer) -> None:
-    """They are told to be of two models in the end."""
+    """Report at the end that two models answered."""
     server.reply("Embed", replacing(server, ReplacedModel()))
     result = run("embed", "-i", "-", stdin=b"text\n")
 
@@ -491,7 +491,7 @@ def test_a_model_that_is_replaced_while_rows_are_printed(run: Run, server: FakeS
 
 
 def test_a_server_that_is_busy_in_the_end_is_waited_for(run: Run, server: FakeServer, tmp_path: Path) -> None:
-    """As one that is amid the rows."""
+    """Retry the check of the model at the end."""
     server.fail(method="GetModel", times=4)
 
     assert run("embed", "text", "-o", f"{tmp_path}/out.npy").code == 0
@@ -500,7 +500,7 @@ def test_a_server_that_is_busy_in_the_end_is_waited_for(run: Run, server: FakeSe
 
 @pytest.mark.parametrize("model", [[], ["-m", "fake"], ["-m", "fake/1"]], ids=["any", "a model", "a version"])
 def test_a_model_that_is_being_loaded(run: Run, server: FakeServer, tmp_path: Path, model: list[str]) -> None:
-    """It is waited for, so that the job is one of this model, and goes on as such after an interruption."""
+    """Wait for the model, so that the job is pinned to it and can be resumed."""
     (tmp_path / "in.txt").write_text("".join(f"{text}\n" for text in texts(3000)))
     arguments = ("embed", "-i", f"{tmp_path}/in.txt", "-o", f"{tmp_path}/out.jsonl", "--in-flight", "1", *model)
     server.models = [FakeModel(state="loading")]
@@ -516,13 +516,13 @@ def test_a_model_that_is_being_loaded(run: Run, server: FakeServer, tmp_path: Pa
 
 
 def loaded(server: FakeServer) -> pb.ModelInfo:
-    """A model that was being loaded until it was asked about."""
+    """Return a model that is loaded as soon as it is asked for."""
     server.models = [FakeModel()]
     return server.models[0].info
 
 
 def test_parts_do_not_name_all_files(run: Run, tmp_path: Path) -> None:
-    """Of which there may be thousands: the job's own file does, parts and outputs tell their number."""
+    """Only `_job.json` lists all inputs, which may be thousands; parts hold their number."""
     for number in range(3):
         (tmp_path / f"in{number}.txt").write_text("text\n")
     for output in ("out/", "out.parquet"):
@@ -536,7 +536,7 @@ def test_parts_do_not_name_all_files(run: Run, tmp_path: Path) -> None:
 
 
 def test_two_runs_do_not_share_a_folder(run: Run, server: FakeServer, target: str, tmp_path: Path) -> None:
-    """A second run of a job that is at work is refused."""
+    """Refuse a second run while the first one is at work."""
     (tmp_path / "in.txt").write_text("text")
     goes_on = threading.Event()
 
@@ -560,7 +560,7 @@ def test_two_runs_do_not_share_a_folder(run: Run, server: FakeServer, target: st
 @pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["jsonl", "parquet", "npy"])
 def test_kill_at_any_moment(target: str, tmp_path: Path, suffix: str) -> None:
-    """A job that is killed again and again gives the same bytes as one that is not, and each row once."""
+    """A job that is killed many times writes the same bytes as one that is not."""
     rows = [{"text": text, "id": number} for number, text in enumerate(texts(60_000))]
     for number in range(0, 60_000, 9_999):
         rows[number] = {"text": "refuse", "id": number}

@@ -1,4 +1,4 @@
-"""What a job may do to files that are there already, and how it ends when it was killed in its last steps."""
+"""Existing files that a job may or may not replace, and jobs that are killed in their last steps."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tests.clients.command import Run, fails, succeeds
 
 
 class Killed(BaseException):
-    """The process ends here."""
+    """End of the process."""
 
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current folder, with a file of 1,000 rows, and chunks of 256."""
+    """Change to a folder with a file of 1,000 rows; cut chunks of 256."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("bertline.jobs.read.rows.CHUNK_ROWS", 256)
     (tmp_path / "in.txt").write_text("".join(f"text {number}\n" for number in range(1000)))
@@ -30,7 +30,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_folder_of_other_files_stays(run: Run, folder: Path) -> None:
-    """A folder that holds what no job made is no output, whatever is said, and nothing in it is touched."""
+    """Refuse a folder with foreign files, whatever the options, and change nothing in it."""
     for name in ("mine", "out.jsonl.job"):
         (folder / name).mkdir()
         (folder / name / "precious").write_text("text")
@@ -45,7 +45,7 @@ def test_a_folder_of_other_files_stays(run: Run, folder: Path) -> None:
 
 
 def test_a_finished_folder_with_other_files_stays(run: Run, folder: Path) -> None:
-    """--force replaces a folder that a job made, unless somebody put files of their own into it."""
+    """--force replaces a folder of a job, unless it holds foreign files."""
     run("embed", "-i", "in.txt", "-o", "out/")
     (folder / "out" / "notes").write_text("text")
     before = sorted(path.name for path in (folder / "out").iterdir())
@@ -57,7 +57,7 @@ def test_a_finished_folder_with_other_files_stays(run: Run, folder: Path) -> Non
 
 
 def test_a_mistake_costs_nothing_that_is_done(run: Run, server: FakeServer, folder: Path) -> None:
-    """A job that is refused, since it is another one, leaves the parts of the interrupted one as they are."""
+    """Another job is refused, and the parts of the interrupted one stay."""
     server.fail("INTERNAL", "broken", method="Embed", after=14, times=None)
     run("embed", "-i", "in.txt", "-o", "out.jsonl", "--in-flight", "1")
     server.reset()
@@ -74,7 +74,7 @@ def test_a_mistake_costs_nothing_that_is_done(run: Run, server: FakeServer, fold
     [*(pytest.param(name, marks=pytest.mark.slow) for name in ("out.jsonl", "out.npy")), "out.parquet", "out/"],
 )
 def test_killed_at_every_step(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch, output: str) -> None:
-    """Killed before any of the steps that move or remove a file, a job ends as if it had not been, without strays."""
+    """A job that is killed before any step and resumed writes the same files, and no others."""
     (folder / "in.txt").write_text("".join(f"text {number}\n" for number in range(300)) + "refuse\n")
     (folder / "wanted").mkdir()
     run("embed", "-i", "in.txt", "-o", f"wanted/{output}")
@@ -113,7 +113,7 @@ def test_killed_at_every_step(run: Run, folder: Path, monkeypatch: pytest.Monkey
 
 
 def _files(folder: Path) -> dict[str, bytes]:
-    """All files below, but for what an empty job folder is made of."""
+    """Return the content of all files below a folder."""
     return {
         str(path.relative_to(folder)): path.read_bytes().replace(str(folder.name).encode(), b"")
         for path in folder.rglob("*")
@@ -122,7 +122,7 @@ def _files(folder: Path) -> dict[str, bytes]:
 
 
 def test_what_a_finished_job_left_is_no_other_job(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A job that was killed between its output and its clean-up does not stand for the next one of that name."""
+    """Leftovers of a finished job do not stop the next one with the same output."""
     remove = File.remove
 
     def killed(self: File) -> None:
@@ -144,7 +144,7 @@ def test_what_a_finished_job_left_is_no_other_job(run: Run, folder: Path, monkey
 
 
 def interrupt(run: Run, server: FakeServer, *arguments: str) -> None:
-    """Let a job fail midway."""
+    """Run a job that fails midway."""
     server.fail("INTERNAL", "broken", method="Embed", after=14, times=None)
     run("embed", "-i", "in.txt", *arguments, "--in-flight", "1")
     server.reset()
@@ -152,7 +152,7 @@ def interrupt(run: Run, server: FakeServer, *arguments: str) -> None:
 
 @pytest.mark.parametrize("options", [[], ["--restart"]])
 def test_a_job_that_goes_on_replaces_no_file(run: Run, server: FakeServer, folder: Path, options: list[str]) -> None:
-    """A file that --rejects names first when a job goes on, or begins anew, is not this job's."""
+    """Do not replace a file that --rejects names for the first time."""
     (folder / "notes.txt").write_text("mine")
     interrupt(run, server, "-o", "out.jsonl")
     before = sorted((folder / "out.jsonl.job").glob("part-*"))
@@ -168,7 +168,7 @@ def test_a_job_that_goes_on_replaces_no_file(run: Run, server: FakeServer, folde
 def test_a_file_that_came_meanwhile_is_not_the_jobs(
     run: Run, server: FakeServer, folder: Path, options: list[str]
 ) -> None:
-    """Be it that --rejects named its place from the start: nothing was written there yet."""
+    """Do not replace a file that appeared at the place of --rejects."""
     interrupt(run, server, "-o", "out.jsonl", "--rejects", "notes.txt")
     (folder / "notes.txt").write_text("mine")
 
@@ -183,8 +183,7 @@ def test_a_file_that_came_meanwhile_is_not_the_jobs(
 def test_a_job_that_goes_on_replaces_what_it_wrote(
     run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch, options: list[str]
 ) -> None:
-    """A run that was killed when its rejected rows were told, and its output was not made yet, is not in its own way,
-    be it that they are told elsewhere than at first."""
+    """Resume after a kill between rejected rows and output, also if --rejects names another file than at first."""
     (folder / "in.txt").write_text("text\nrefuse\n")
     move = File.move
 
@@ -205,7 +204,7 @@ def test_a_job_that_goes_on_replaces_what_it_wrote(
 
 
 def test_what_lies_beside_the_rejected_rows_stays(run: Run, folder: Path) -> None:
-    """Whatever its name is, be it what is read."""
+    """Keep files with similar names, also inputs."""
     (folder / "r.tmp").write_text("text\n")
     (folder / "out.jsonl.rejects.jsonl.tmp").mkdir()
 
@@ -220,7 +219,7 @@ def test_what_lies_beside_the_rejected_rows_stays(run: Run, folder: Path) -> Non
 def test_parts_outlast_a_mistake_in_the_input(
     run: Run, server: FakeServer, folder: Path, arguments: list[str], output: str
 ) -> None:
-    """What is to be replaced, or begun anew, stays where the input is not there or cannot be read."""
+    """Keep parts and output if the input is missing or unreadable."""
     (folder / "in.parquet").write_text("not parquet")
     interrupt(run, server, "-o", output)
     if output == "out/":
@@ -233,7 +232,7 @@ def test_parts_outlast_a_mistake_in_the_input(
 
 
 def test_the_folder_of_rejected_rows_has_to_be_there(run: Run, server: FakeServer) -> None:
-    """Which is told before anything is asked, not when all is done."""
+    """Refuse a missing folder before anything is sent."""
     for output in ([], ["-o", "out.jsonl"]):
         result = run("embed", "text", *output, "--rejects", "none/r.jsonl")
 
@@ -245,7 +244,7 @@ def test_the_folder_of_rejected_rows_has_to_be_there(run: Run, server: FakeServe
 def test_the_lock_is_closed_before_its_folder_goes(
     run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch, model: str, code: int
 ) -> None:
-    """Of a job that is done, or did nothing: NFS keeps a file that is open, and its folder with it."""
+    """Close the lock before removal: NFS keeps open files, and their folder."""
     remove, open_there = File.remove, []
 
     def removed(self: File) -> None:
@@ -263,7 +262,7 @@ def test_the_lock_is_closed_before_its_folder_goes(
 
 @pytest.mark.parametrize("code", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP], ids=errno.errorcode.get)
 def test_without_locks(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
-    """A file system that has none is no other run that is at work."""
+    """Work without locks, with a warning, if the file system has none."""
     monkeypatch.setattr("bertline.jobs.directory.fcntl.flock", failing(code))
 
     result = run("embed", "-i", "in.txt", "-o", "out.jsonl")
@@ -275,7 +274,7 @@ def test_without_locks(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_a_lock_that_fails(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The system's reason is told, and nothing is left behind."""
+    """Report the reason of the system, and leave nothing behind."""
     monkeypatch.setattr("bertline.jobs.directory.fcntl.flock", failing(errno.EIO))
 
     assert fails(run("embed", "-i", "in.txt", "-o", "out.jsonl"), "cannot write `out.jsonl`: Input/output error")
@@ -283,7 +282,7 @@ def test_a_lock_that_fails(run: Run, folder: Path, monkeypatch: pytest.MonkeyPat
 
 
 def failing(code: int) -> Callable[..., None]:
-    """In place of what the system refuses."""
+    """Return a function that fails with an error code."""
 
     def fail(*arguments: object) -> None:
         raise OSError(code, os.strerror(code))
@@ -292,7 +291,7 @@ def failing(code: int) -> Callable[..., None]:
 
 
 def test_names_of_many_parts_are_in_the_order_of_the_rows() -> None:
-    """Also where there are more files, or chunks of one, than five digits count."""
+    """Sort by number, also beyond five digits."""
     keys = [(99_999, 0), (99_999, 99_999), (99_999, 100_000), (100_000, 0)]
     parts = [layout.part_name(*key, "0" * 12, ".jsonl") for key in keys]
     rejects = [layout.rejects_name(*key) for key in keys]

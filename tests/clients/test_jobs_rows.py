@@ -51,7 +51,7 @@ LINES = st.lists(
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(lines=LINES, suffix=st.sampled_from(["jsonl", "parquet", "npy"]))
 def test_every_line_of_jsonl_is_accounted_for(run: Run, lines: list[str], suffix: str) -> None:
-    """Whatever stands in the lines, each has a result or is rejected, and both files are in the order of the input."""
+    """Any lines: each has a result or is rejected, in the order of the input."""
     lines = ['{"text": "first"}', *lines]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -85,7 +85,7 @@ def read_vectors(path: Path) -> list[Any]:
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(texts=st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=8), min_size=1, max_size=8))
 def test_csv_gives_what_python_wrote(run: Run, tmp_path: Path, texts: list[str]) -> None:
-    """Quotes, line feeds, NUL and all else in the values of CSV come through, also after a byte order mark."""
+    """Values of CSV pass through unchanged, with quotes, line feeds and NUL."""
     stream = io.StringIO()
     csv.writer(stream, quoting=csv.QUOTE_ALL).writerows([["id", "text"], *([text, "x"] for text in texts)])
     (tmp_path / "in.csv").write_bytes(b"\xef\xbb\xbf" + stream.getvalue().encode())
@@ -96,8 +96,7 @@ def test_csv_gives_what_python_wrote(run: Run, tmp_path: Path, texts: list[str])
 
 
 def test_nothing_in_objects_is_left_out(run: Run, tmp_path: Path) -> None:
-    """Parquet takes rows whose objects, lists and numbers are like those of the first rows; others are rejected, not
-    cut."""
+    """Rows whose objects, lists or numbers differ in type from the first rows are rejected, not cut."""
     rows = [
         {"text": "a", "more": {"a": 1, "b": [{"c": "x"}]}, "list": [], "n": 1.5, "count": 1},
         {"text": "b", "more": None, "list": ["y"], "n": 2, "count": 2},
@@ -128,7 +127,7 @@ def test_nothing_in_objects_is_left_out(run: Run, tmp_path: Path) -> None:
 def test_first_rows_that_are_rejected_settle_no_columns(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: str
 ) -> None:
-    """The columns of Parquet are those of the first rows with results, also where whole chunks before have none."""
+    """First rows with results decide on the columns, even after whole chunks of rejected rows."""
     monkeypatch.setattr("bertline.jobs.read.rows.CHUNK_ROWS", 256)
     (tmp_path / "in.jsonl").write_text("{\n" * 600 + '{"text": "a", "id": 1}\n' * 300)
     arguments = ("classify", "-i", f"{tmp_path}/in.jsonl", "-o", f"{tmp_path}/{output}")
@@ -138,7 +137,7 @@ def test_first_rows_that_are_rejected_settle_no_columns(
 
 
 def test_columns_are_the_same_after_an_interruption(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run that ends while it gives the first files of a folder their columns leaves the rest to the next."""
+    """A run that fails while it completes columns of parts is finished by the next run."""
     monkeypatch.setattr("bertline.jobs.read.rows.CHUNK_ROWS", 256)
     (tmp_path / "in.jsonl").write_text("{\n" * 600 + '{"text": "a", "id": 1}\n' * 300)
     arguments = ("classify", "-i", f"{tmp_path}/in.jsonl", "-o", f"{tmp_path}/out/")
@@ -167,7 +166,7 @@ def test_columns_are_the_same_after_an_interruption(run: Run, tmp_path: Path, mo
     ],
 )
 def test_a_quote_that_is_not_closed(run: Run, tmp_path: Path, content: str, line: int) -> None:
-    """The rest of a CSV file is not taken for one text, nor for the name of a column."""
+    """Refuse an open quote, which would make one value of the rest of the file."""
     (tmp_path / "in.csv").write_text(content)
     (tmp_path / "good.csv").write_text('id,text\n1,a\n2,"b\n3,c"')
 
@@ -181,7 +180,7 @@ def test_a_quote_that_is_not_closed(run: Run, tmp_path: Path, content: str, line
 def test_the_header_of_csv_belongs_to_its_rows(
     run: Run, server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An interrupted job does not go on with a header that names the columns in another order."""
+    """Do not resume with another order of columns in the header."""
     monkeypatch.setattr("bertline.jobs.read.rows.CHUNK_ROWS", 256)
     path, rows = tmp_path / "in.csv", "".join(f"title {number},text {number}\n" for number in range(600))
     path.write_text(f"title,text\n{rows}")
@@ -196,7 +195,7 @@ def test_the_header_of_csv_belongs_to_its_rows(
 
 
 def test_columns_that_were_named_have_to_be_there(run: Run, server: FakeServer, tmp_path: Path) -> None:
-    """A row that lacks the column which --column names is rejected, also where it is optional; null is none."""
+    """Reject rows without the column of --column, even if it is optional; null counts as present."""
     rows = [{"text": "a", "premise": "b"}, {"text": "a", "premise": None}, {"text": "a", "premises": "b"}]
     path = tmp_path / "in.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -209,7 +208,7 @@ def test_columns_that_were_named_have_to_be_there(run: Run, server: FakeServer, 
 
 @pytest.mark.parametrize(("known", "lengths"), [(0, [4, 2]), (8, [4, 4])])
 def test_vectors_of_several_lengths(known: int, lengths: list[int]) -> None:
-    """Vectors that cannot stand in one column are told as such."""
+    """Refuse vectors of several lengths."""
     with pytest.raises(
         FileError, match=r"have different lengths \([48] and [24]\): several models answered; name one with --model"
     ):
@@ -217,13 +216,13 @@ def test_vectors_of_several_lengths(known: int, lengths: list[int]) -> None:
 
 
 def lines_of(path: Path) -> list[str]:
-    """Lines that end in a line feed, and no others that Python knows."""
+    """Return lines that end in a line feed; other line ends of Unicode do not count."""
     return path.read_bytes().decode().split("\n")[:-1]
 
 
 @pytest.mark.parametrize("options", [(), ("--truncate",), ("--no-truncate",)])
-def test_rows_that_are_cut_are_told(run: Run, server: FakeServer, tmp_path: Path, options: tuple[str, ...]) -> None:
-    """As the model was evaluated, unless an option says what is to become of them."""
+def test_rows_that_are_cut_are_reported(run: Run, server: FakeServer, tmp_path: Path, options: tuple[str, ...]) -> None:
+    """Report truncated rows, unless --truncate or --no-truncate is given."""
     server.models = [FakeModel(max_seq_length=8, manifest={"truncate": True})]
     (tmp_path / "in.txt").write_text("short\n" + "a text of more words than eight\n" * 2)
     result = run("embed", "-i", f"{tmp_path}/in.txt", "-o", f"{tmp_path}/out.jsonl", *options)
@@ -234,7 +233,7 @@ def test_rows_that_are_cut_are_told(run: Run, server: FakeServer, tmp_path: Path
 
 
 def test_too_much_for_one_request() -> None:
-    """What the inputs have together is divided; what is wrong with another field ends the job."""
+    """Split a request that is too large; end the job for errors in other fields."""
 
     def ask(inputs: list[int], usage: Usage) -> list[int]:
         if sum(inputs) > 3:
@@ -251,7 +250,7 @@ def test_too_much_for_one_request() -> None:
 
 
 def test_a_row_is_asked_about_again_before_it_is_rejected() -> None:
-    """A server whose speed was low for a moment refuses what it takes later; what it refuses twice it never takes."""
+    """Send a refused row once more before it is rejected: the server may have been slow for a moment."""
     refusals = {"slow": 1, "huge": 2}
 
     def ask(inputs: list[str], usage: Usage) -> list[str]:
@@ -269,7 +268,7 @@ def test_a_row_is_asked_about_again_before_it_is_rejected() -> None:
 
 
 def test_requests_are_counted_in_bytes(run: Run, server: FakeServer, tmp_path: Path) -> None:
-    """Not in characters, several bytes of which one is in most scripts."""
+    """Limit requests by bytes, not by characters."""
     (tmp_path / "in.txt").write_text("\n".join(["猫" * 1000] * 500))
     run("embed", "-i", f"{tmp_path}/in.txt", "--batch-size", "500", "-o", f"{tmp_path}/out.npy")
 
@@ -278,5 +277,5 @@ def test_requests_are_counted_in_bytes(run: Run, server: FakeServer, tmp_path: P
 
 
 def test_bytes_of_what_utf8_has_not() -> None:
-    """A lone surrogate, as JSON may have, is no reason to fail."""
+    """Count the bytes of a lone surrogate, which JSON may hold."""
     assert text_bytes(["a", ("ü", "\ud800"), None]) == 6

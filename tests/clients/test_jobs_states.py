@@ -48,7 +48,7 @@ NEXT = {
 
 
 class Killed(BaseException):
-    """The process ends here."""
+    """End of the process."""
 
 
 @dataclass
@@ -248,7 +248,7 @@ TestJobDirectory = JobDirectoryMachine.TestCase
 
 
 def test_every_state_has_actions() -> None:
-    """The table of actions is total, and forcing never refuses but for foreign files and other jobs."""
+    """Every state has actions; with --force only foreign files and other jobs are refused."""
     assert set(ACTIONS) == set(State) == set(NEXT)
     for state in State:
         for restart in (False, True):

@@ -1,4 +1,4 @@
-"""Object stores that fail, in ways that the libraries for them have."""
+"""Object stores that fail with the errors of their libraries."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tests.clients.command import Run, fails
 
 
 class NoCredentials(Exception):
-    """As botocore's, which is no OSError."""
+    """Error like botocore's, which is not an OSError."""
 
 
 class Store(MemoryFileSystem):
-    """A store of which one method fails."""
+    """Store of which one method fails."""
 
     protocol = "store"
     failing = ""
@@ -37,7 +37,7 @@ class Store(MemoryFileSystem):
 
 @pytest.fixture(autouse=True)
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Store]]:
-    """A store that has a file; the current folder is empty."""
+    """Return a store with one file, and change to an empty folder."""
     monkeypatch.chdir(tmp_path)
     fsspec.register_implementation("store", Store, clobber=True)
     Store().pipe_file("/jobs/in.txt", b"text\n")
@@ -71,7 +71,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Stor
 def test_a_store_that_fails(
     run: Run, store: type[Store], failing: str, arguments: list[str], message: str, error: Exception, why: str
 ) -> None:
-    """One line names the file, and says what the library said."""
+    """One line names the file, and ends with the library's message."""
     store.failing, store.error = failing, error
     result = run("embed", *arguments)
 
@@ -80,21 +80,21 @@ def test_a_store_that_fails(
 
 
 def test_a_store_that_cannot_be_reached(run: Run, dead_target: str) -> None:
-    """As some are connected to when they are named."""
+    """Report stores that connect as soon as they are named."""
     result = run("embed", "-i", f"ftp://{dead_target}/x.txt")
 
     assert fails(result, f"cannot use `ftp://{dead_target}/x.txt`: Connection refused")
 
 
 def test_what_a_server_says_is_no_fault_of_a_store(run: Run, store: type[Store], dead_target: str) -> None:
-    """Where rows are told in a file of one while they are printed."""
+    """Do not blame the store of --rejects for an error of the server."""
     result = run("embed", "text", "--rejects", "store://jobs/r.jsonl", "-t", dead_target, "--patience", "0")
 
     assert fails(result, "no server is available")
 
 
 def test_whole_paths_keep_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On another machine they may lead elsewhere, as those of mounted secrets do; URLs are whole already."""
+    """Absolute paths keep links, which may differ on another machine; URLs stay."""
     (tmp_path / "release").mkdir()
     (tmp_path / "current").symlink_to("release")
     monkeypatch.chdir(tmp_path)

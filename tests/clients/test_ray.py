@@ -1,4 +1,4 @@
-"""Partitions on a Ray cluster of two nodes: each is done, whatever dies, and errors are those of the workers."""
+"""Partitions on a Ray cluster of two nodes: all are done if a node dies; errors are those of the workers."""
 
 import importlib.util
 import json
@@ -23,7 +23,7 @@ def cluster():
 
 
 def start(cluster, folder, partitions):
-    """A process that prints `[index, stats]` for each partition as it ends, or `[error, message]`."""
+    """Start a process that prints `[index, stats]` for each partition as it ends, or `[error, message]`."""
     arguments = ["tests.clients.ray_workers", cluster.address, str(folder), json.dumps(partitions)]
     return subprocess.Popen(
         [sys.executable, "-m", *arguments], stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]
@@ -33,7 +33,7 @@ def start(cluster, folder, partitions):
 @needs_ray
 @pytest.mark.slow
 def test_partitions_of_a_dead_node_are_done_by_others(cluster, tmp_path):
-    """Each is told of once, as it ends, and what the workers wrote is all there."""
+    """Each partition is reported once, as it ends, and has its output."""
     told = []
     with start(cluster, tmp_path, list(range(20))) as process:
         for line in process.stdout:
@@ -63,8 +63,8 @@ def test_partitions_of_a_dead_node_are_done_by_others(cluster, tmp_path):
         ),
     ],
 )
-def test_what_cannot_be_mended_is_one_line(cluster, tmp_path, folder, partitions, last):
-    """As the worker raised it; one that dies each time is not begun for ever. Not all of the rest is done first."""
+def test_errors_of_workers_are_one_line(cluster, tmp_path, folder, partitions, last):
+    """Report the worker's error, stop after MAX_ATTEMPTS deaths, and start no further partitions."""
     output, _ = start(cluster, folder or tmp_path, partitions).communicate()
     told = [json.loads(line) for line in output.splitlines()]
 
@@ -81,7 +81,7 @@ def test_what_cannot_be_mended_is_one_line(cluster, tmp_path, folder, partitions
     ],
 )
 def test_no_cluster_is_one_line(address, message):
-    """At once, where Ray tries for minutes."""
+    """Fail at once, where Ray tries for minutes."""
     began = time.monotonic()
     with pytest.raises(RayFailed, match=message):
         map_partitions([1], print, address=address, num_workers=1, progress=print)
@@ -91,6 +91,6 @@ def test_no_cluster_is_one_line(address, message):
 
 @pytest.mark.skipif(HAS_RAY, reason="Ray is installed")
 def test_without_ray_the_extra_is_named():
-    """It is not installed with the package."""
+    """Name the extra to install."""
     with pytest.raises(RayFailed, match=r"pip install 'bertline\[ray\]'"):
         map_partitions([1], print, address="local", num_workers=1, progress=print)

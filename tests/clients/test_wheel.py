@@ -1,4 +1,4 @@
-"""What applications install."""
+"""Wheel that applications install."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 def test_the_wheel_is_small_and_whole(wheel: Path) -> None:
-    """It holds every module, and that they are typed, in less than 200 kB."""
+    """Hold every module and py.typed, in less than 200 kB."""
     sources = {path.relative_to(CLIENTS).as_posix() for path in (CLIENTS / "bertline").rglob("*.py*")}
     wanted = {name for name in sources if "__pycache__" not in name} | {"bertline/py.typed"}
 
@@ -37,7 +37,7 @@ def test_the_wheel_is_small_and_whole(wheel: Path) -> None:
 
 @pytest.mark.slow
 def test_the_wheel_works_alone(wheel: Path, tmp_path: Path) -> None:
-    """What is in it imports, and talks to its own fake server."""
+    """Import it alone, and talk to its own fake server."""
     zipfile.ZipFile(wheel).extractall(tmp_path)
     code = (
         "import bertline, bertline.testing as t; s = t.FakeServer(); c = bertline.Client(s.target); "

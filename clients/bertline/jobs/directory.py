@@ -51,7 +51,7 @@ _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 
 
 class StaleParts(FileError):
-    """The input or the model has changed since the parts were written."""
+    """Input or model has changed since the parts were written."""
 
 
 class State(Enum):
@@ -68,7 +68,7 @@ class State(Enum):
 
 
 class Action(Enum):
-    """What a run does first."""
+    """First action of a run."""
 
     START = "remove what earlier runs left, and do all chunks"
     RESUME = "do the chunks that have no part"
@@ -126,7 +126,7 @@ class JobDirectory:
     identity: Mapping[str, Any]
     """Everything that the output depends on. Only runs with the same identity resume the job."""
     rejects: File
-    """Where the rejected rows of all chunks go at the end."""
+    """File for the rejected rows of all chunks, written at the end."""
     seen: dict[tuple[int, int], int] = field(default_factory=dict)
     """Rows of each (file, chunk) that this run has come across; with a cluster, those of all workers at the end."""
     _digests: dict[tuple[int, int], str] = field(default_factory=dict)

@@ -39,7 +39,7 @@ _SETTINGS = {
 
 
 class RayFailed(Exception):
-    """The cluster failed, or a partition failed MAX_ATTEMPTS times; the message is one line. Finished work stays."""
+    """Error of the cluster, or of a partition that failed MAX_ATTEMPTS times; one line. Finished work stays."""
 
 
 def map_partitions(

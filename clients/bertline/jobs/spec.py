@@ -77,7 +77,7 @@ class JobSpec:
     num_in_flight: int
     """Maximum number of concurrent requests."""
     patience_s: float
-    """How long to retry while the server is unreachable or overloaded."""
+    """Retry limit while the server is unreachable or overloaded."""
     model: Model | None = None
     """Model version that the whole job uses; None while the server chooses."""
 

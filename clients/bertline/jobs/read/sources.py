@@ -60,7 +60,7 @@ class Source:
 
     @property
     def how(self) -> str:
-        """How the file is read, for the identity of a job."""
+        """Format and treatment of empty lines, for the identity of a job."""
         return f"{self.format} without empty lines" if self.skip_empty else str(self.format)
 
     @property
