@@ -324,7 +324,7 @@ def test_a_damaged_run_is_named(checkpoint, tmp_path):
         render(run)
 
     recipe.write_text(json.dumps(json.loads(recipe.read_text()) | {"corpus": 5}))
-    with pytest.raises(ValueError, match=r"broken `.*recipe\.json`: `corpus` cannot be `5`; correct it"):
+    with pytest.raises(ValueError, match=r"broken `.*recipe\.json`: `corpus` must be a string: `5`; correct it"):
         render(run)
 
 
