@@ -17,13 +17,13 @@ from demo.models import MODELS, served_name
 from demo.served import local_predictions, num_same, score_predictions, served_predictions
 from export import ort_run
 from tasks.model_directory import read_model_directory
-from training.baselines import baseline
 from training.checkpoint import load_model
 from training.data.cloze import read_cloze
 from training.data.columns import Columns
 from training.data.squad import read_spans
 from training.data.table_examples import read_classification
 from training.evaluate import torch_run
+from training.objectives import best_baseline
 from training.progress_bar import ProgressBar
 from training.reports.markdown import markdown_table
 
@@ -111,7 +111,7 @@ class Scoreboard:
     def _score_rows(self, name: str, predictions: dict[str, list[Any]]) -> list[list[str]]:
         task, examples = MODELS[name].task, self.examples[name]
         by_way = [score_predictions(task, examples, predictions[way]) for way in WAYS]
-        label, base = baseline(task, self.train[name], examples, self.tokenizer)
+        label, base = best_baseline(task, self.train[name], examples, self.tokenizer)
         rows = []
         for metric in base:
             title = f"{MODELS[name].title}: {metric.replace('_', ' ')}"

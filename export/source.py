@@ -16,29 +16,22 @@ from typing import Any, Literal, TypedDict, get_args
 from export.sentence_transformers import checkpoint_directory, embedding_settings
 from tasks import TASKS, AnyTask, create_task, settings_from_dict, settings_to_dict
 from tasks.json_files import read_json
+from tasks.registry import LabelledTask
 from tasks.spans import SpanSettings
 from training.ablations.model import AblationConfig, direction_of
-from training.checkpoint import MODELS, LabelCountError, labels_of, load_model, load_tokenizer, read_config, read_shape
-from training.model.heads import BertModel
+from training.checkpoint import LabelCountError, labels_of, load_model, load_tokenizer, read_config, read_shape
+from training.model.heads import MODELS, BertModel
 from training.provenance import checkpoint_name
 from training.task_card import TASK_FILE, TaskCard, read_task_card
 
-TaskName = Literal["embedding", "classification", "regression", "multiple-choice", "tagging", "spans", "masked-lm"]
-
-_TASK_OF_ARCHITECTURE: dict[str, TaskName] = {
-    "BertModel": "embedding",
-    "BertForPreTraining": "embedding",
-    "BertForMaskedLM": "embedding",
-    "BertForSequenceClassification": "classification",
-    "BertForMultipleChoice": "multiple-choice",
-    "BertForTokenClassification": "tagging",
-    "BertForQuestionAnswering": "spans",
-}
-
-_OWN_HEADS = {
-    task: MODELS[task].architecture for task in ("classification", "regression", "multiple-choice", "tagging", "spans")
-}
+_OWN_HEADS = {task: MODELS[task].architecture for task in get_args(LabelledTask)}
 """Tasks that need a head of their own, with its architecture."""
+_TASK_OF_ARCHITECTURE = {
+    **dict.fromkeys(("BertModel", "BertForPreTraining", "BertForMaskedLM"), "embedding"),
+    **{
+        MODELS[task].architecture: task for task in reversed(get_args(LabelledTask))
+    },  # classification before regression
+}
 
 
 class SettingsChanges(TypedDict, total=False):
@@ -117,7 +110,7 @@ def read_source(checkpoint: str | Path, *, task: str | None = None, settings: Se
     _refuse_ablations(directory)
     task = task or (card.task if card else _infer_task(directory, config))
     if task not in TASKS:
-        raise ValueError(f"unknown task: `{task}` (one of: {', '.join(get_args(TaskName))})")
+        raise ValueError(f"unknown task: `{task}` (one of: {', '.join(TASKS)})")
     _refuse_other_heads(directory, config, card, task)
     tokenizer = load_tokenizer(directory)
     if card and card.task == task:
@@ -143,12 +136,12 @@ def _refuse_ablations(directory: Path) -> None:
     raise ValueError(f"cannot export an ablation of BERT: `{directory}`; {remedy}")
 
 
-def _infer_task(directory: Path, config: Mapping[str, Any]) -> TaskName:
+def _infer_task(directory: Path, config: Mapping[str, Any]) -> str:
     architecture = _architecture(config)
     if architecture not in _TASK_OF_ARCHITECTURE:
         raise ValueError(
             f"unknown architecture `{architecture}` in `{directory / 'config.json'}`; "
-            f"give --task (one of: {', '.join(get_args(TaskName))})"
+            f"give --task (one of: {', '.join(TASKS)})"
         )
     task = _TASK_OF_ARCHITECTURE[architecture]
     return "regression" if task == "classification" and _is_regression(config) else task
@@ -187,7 +180,7 @@ def _foreign_settings(directory: Path, config: Mapping[str, Any], card: TaskCard
     if task == "spans":
         limits.append(SpanSettings.max_seq_length)
     values: dict[str, Any] = {"max_seq_length": (longest := min(limits))}
-    if task in ("classification", "tagging"):
+    if MODELS[task].has_labels:
         values["labels"] = labels_of(config)
     if task == "spans":  # as in BERT's code for SQuAD, proportional to its 384 tokens
         values["max_query_length"] = min(SpanSettings.max_query_length, longest // 4)

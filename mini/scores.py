@@ -27,7 +27,6 @@ from mini.tasks import CLOZE, TASKS, MiniTask
 from tasks.files import atomic_write
 from tasks.json_files import read_json
 from tasks.model_directory import read_model_directory
-from training.baselines import baseline
 from training.checkpoint import load_tokenizer
 from training.command import command, parse
 from training.data.columns import dev_columns, existing_columns
@@ -36,6 +35,7 @@ from training.data.labelled import read_examples, read_similarities
 from training.evaluate import load_for_evaluation
 from training.grid import REPORT_FILE
 from training.loop.run_directory import METRICS_FILE, read_metrics
+from training.objectives import best_baseline
 from training.progress_bar import ProgressBar
 from training.similarity import vector_scores
 from training.task_card import TaskCard, read_task_card
@@ -189,7 +189,7 @@ def _score_split(line: Line, task: MiniTask, path: Path, ways: Mapping[str, Pred
         return read_examples(task.kind, paths, columns=columns, tokenizer=tokenizer)
 
     examples, known = read([path]), read([line.path(name) for name in task.train])
-    name, scores = baseline(task.kind, known, examples, tokenizer)
+    name, scores = best_baseline(task.kind, known, examples, tokenizer)
     found: dict[str, Any] = {"num_examples": len(examples), "baseline": {"name": name, "scores": scores}}
     values: dict[str, list[Any]] = {}
     with ProgressBar(f"{task.name}, {path.name}", unit="way", total=len(ways)) as bar:

@@ -93,6 +93,15 @@ class Task(Generic[ExampleT, FeaturesT, PredictionT, SettingsT]):
     token_outputs: ClassVar[bool]
     """True if outputs are per token ([batch, length, ...]), False if per sequence ([batch, ...])."""
 
+    def output_shape(self, *, hidden_size: int, vocab_size: int) -> tuple[int, ...]:
+        """Return the shape of each output without batch and length; empty for single numbers.
+
+        Args:
+            hidden_size: of the network.
+            vocab_size: of the network.
+        """
+        return ()
+
     def complete(self, example: ExampleT) -> ExampleT:
         """Return the example with its words, where the task works on words and the example is bare text."""
         return example

@@ -65,6 +65,9 @@ class Classification(Task[ClassificationExample, Features, ClassificationPredict
     output_names: ClassVar[tuple[str, ...]] = ("logits",)
     token_outputs: ClassVar[bool] = False
 
+    def output_shape(self, *, hidden_size: int, vocab_size: int) -> tuple[int, ...]:
+        return (len(self.settings.labels),)
+
     def encode(self, examples: Sequence[ClassificationExample], *, truncate: bool = True) -> list[list[Features]]:
         texts, pairs = [example.text for example in examples], [example.text_pair for example in examples]
         sequences = encode_pairs(self.tokenizer, texts, pairs, self.settings.max_seq_length, truncate=truncate)

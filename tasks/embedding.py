@@ -51,6 +51,9 @@ class Embedding(Task[str, Features, np.ndarray, EmbeddingSettings]):
     output_names: ClassVar[tuple[str, ...]] = ("sentence_embedding",)
     token_outputs: ClassVar[bool] = False
 
+    def output_shape(self, *, hidden_size: int, vocab_size: int) -> tuple[int, ...]:
+        return (hidden_size,)
+
     def encode(self, examples: Sequence[str], *, truncate: bool = True) -> list[list[Features]]:
         invalid: list[InvalidExample] = []
         max_length = self.settings.max_seq_length

@@ -55,6 +55,9 @@ class MaskedLM(Task[ClozeExample, Features, MaskPrediction, MaskedLMSettings]):
     output_names: ClassVar[tuple[str, ...]] = ("logits",)
     token_outputs: ClassVar[bool] = True
 
+    def output_shape(self, *, hidden_size: int, vocab_size: int) -> tuple[int, ...]:
+        return (vocab_size,)
+
     def encode(self, examples: Sequence[ClozeExample], *, truncate: bool = True) -> list[list[Features]]:
         invalid: list[InvalidExample] = []
         max_length = self.settings.max_seq_length

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Literal
 
 from tasks.base import AnyTask, TaskSettings
 from tasks.classification import Classification
@@ -17,6 +17,9 @@ from tasks.spans import Spans
 from tasks.tagging import Tagging
 from tasks.tokenizer import Tokenizer
 
+LabelledTask = Literal["classification", "spans", "regression", "multiple-choice", "tagging"]
+"""Names of the tasks that are fine-tuned on labelled data."""
+TaskName = LabelledTask | Literal["embedding", "masked-lm"]
 TASKS: dict[str, type[AnyTask]] = {
     task.name: task for task in (Embedding, Classification, Spans, MaskedLM, Regression, MultipleChoice, Tagging)
 }

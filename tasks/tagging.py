@@ -165,6 +165,9 @@ class Tagging(Task[TaggingExample, WordWindow, TaggingPrediction, TaggingSetting
     output_names: ClassVar[tuple[str, ...]] = ("logits",)
     token_outputs: ClassVar[bool] = True
 
+    def output_shape(self, *, hidden_size: int, vocab_size: int) -> tuple[int, ...]:
+        return (len(self.settings.labels),)
+
     def complete(self, example: TaggingExample) -> TaggingExample:
         """Divide the source into words.
 

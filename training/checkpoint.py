@@ -21,36 +21,12 @@ from tasks.tokenizer import Tokenizer
 from tasks.tokenizer_files import TOKENIZER_CONFIG_FILE, TOKENIZER_FILE
 from training.ablations.model import AblationConfig, change_config, make_config, without_combination
 from training.model.encoder import EncoderConfig
-from training.model.heads import (
-    BertForMultipleChoice,
-    BertForPreTraining,
-    BertForQuestionAnswering,
-    BertForSequenceClassification,
-    BertForSequenceRegression,
-    BertForTokenClassification,
-    BertModel,
-)
+from training.model.heads import MODELS, BertModel
 from training.weights import from_hugging_face, read_weights
 
 CONFIG_FILE = "config.json"
 ABLATION = "bert-ablation"
 """`model_type` of networks that differ from BERT for an ablation, so that transformers does not load them as BERT."""
-
-MODELS: dict[str, type[BertModel]] = {
-    "embedding": BertModel,
-    "masked-lm": BertForPreTraining,
-    "classification": BertForSequenceClassification,
-    "spans": BertForQuestionAnswering,
-    "regression": BertForSequenceRegression,
-    "multiple-choice": BertForMultipleChoice,
-    "tagging": BertForTokenClassification,
-}
-"""Network of each task."""
-_LABELLED: dict[str, Callable[[EncoderConfig, int], BertModel]] = {
-    "classification": BertForSequenceClassification,
-    "tagging": BertForTokenClassification,
-}
-"""Networks whose size depends on the number of labels."""
 
 
 def read_config(directory: str | Path) -> dict[str, Any]:
@@ -149,9 +125,8 @@ def _without_weights(task: str, config: EncoderConfig, num_labels: int | None, d
     if task == "masked-lm":  # predicts from the last layer, whatever the checkpoint's heads read
         config = without_combination(config)
     with torch.device("meta"):
-        if task in _LABELLED:
-            return _LABELLED[task](config, num_labels or 2)
-        return MODELS[task](config)
+        network: Callable[..., BertModel] = MODELS[task]
+        return network(config, num_labels or 2) if MODELS[task].has_labels else network(config)
 
 
 def load_model(
@@ -204,7 +179,7 @@ def load_model(
             shapes = f"{list(weights[name].shape)} where its config makes it {list(wanted[name])}"
             if name.startswith("classifier.") and len(weights[name]) != wanted[name][0]:
                 shapes = _label_counts(task, len(weights[name]), num_labels, values)
-                if num_labels and task not in _ONE_OUTPUT:
+                if num_labels and MODELS[task].has_labels:
                     raise LabelCountError(f"checkpoint `{directory}` does not fit `{task}`: `{name}` is {shapes}")
             raise ValueError(f"checkpoint `{directory}` does not fit `{task}`: `{name}` is {shapes}")
         raise ValueError(f"checkpoint `{directory}` cannot do `{task}`: it lacks `{name}`; fine-tune it for that first")
@@ -212,9 +187,6 @@ def load_model(
         raise ValueError(f"checkpoint `{directory}` is broken: `{broken}` has NaN or infinite values; train it again")
     model.load_state_dict(fitting, strict=False, assign=True)
     return model.initialize()
-
-
-_ONE_OUTPUT = ("regression", "multiple-choice")
 
 
 class LabelCountError(ValueError):
@@ -226,7 +198,7 @@ def _label_counts(task: str, num_outputs: int, num_labels: int | None, config: M
     said = ", ".join(
         f"{key} `{str(config[key])[:60]}`" for key in ("problem_type", "id2label", "num_labels") if config.get(key)
     )
-    if task in _ONE_OUTPUT:
+    if not MODELS[task].has_labels:
         return f"of {num_outputs} outputs, and one is supported ({CONFIG_FILE}: {said or 'no id2label'})"
     if num_labels:
         return f"of {num_outputs} labels, and {num_labels} are named"

@@ -26,7 +26,6 @@ from tasks.embedding import Embedding
 from tasks.files import atomic_write
 from tasks.metrics import is_loss
 from training.ablations.model import direction_of
-from training.baselines import baseline
 from training.checkpoint import load_model, load_tokenizer
 from training.command import command, parse
 from training.data.cloze import MAX_PASSAGE_TOKENS
@@ -36,7 +35,7 @@ from training.data.input_warnings import report_inputs
 from training.data.labelled import read_examples, read_similarities
 from training.model.heads import BertModel
 from training.model.vectors import SentenceEmbedder
-from training.objectives import OBJECTIVES, find_unknown_label
+from training.objectives import OBJECTIVES, best_baseline, find_unknown_label
 from training.progress_bar import ProgressBar
 from training.similarity import texts_of, vector_scores, word_overlap
 from training.task_card import read_task_card
@@ -167,7 +166,7 @@ def evaluate_predictions(
         atomic_write(recipe.predictions, "".join(line + "\n" for line in lines).encode())
     rows = {str(recipe.checkpoint): task.score(examples, predictions)}
     if recipe.train:
-        name, scores = baseline(task.name, read(recipe.train), examples, task.tokenizer)
+        name, scores = best_baseline(task.name, read(recipe.train), examples, task.tokenizer)
         rows[name] = scores
     return len(examples), rows
 

@@ -19,13 +19,13 @@ from typing import Annotated, Any, ClassVar, Literal
 import torch
 import tyro
 
-from tasks import AnyTask, create_task
+from tasks import TASKS, AnyTask, create_task
 from tasks.base import TaskSettings
 from tasks.batching import predict
 from tasks.features import Features
+from tasks.registry import LabelledTask
 from tasks.spans import Spans, best_null_threshold
 from training.ablations.model import Combination, change_config, num_combined_layers
-from training.baselines import baseline
 from training.bounds import COUNT, EPOCHS, LEARNING_RATE, NOT_NEGATIVE, TOKENS, refuse_unused
 from training.checkpoint import create_model, labels_of, load_model, load_tokenizer, read_config, read_shape
 from training.command import command, parse
@@ -44,15 +44,21 @@ from training.loop.train import train
 from training.loop.types import Evaluation, LoopSettings, Phase, Stage
 from training.model.encoder import EncoderConfig
 from training.model.heads import BertForSequenceRegression, BertModel
-from training.objectives import OBJECTIVES, LabelledFeatures, all_label_names, find_unknown_label, standardise_head
+from training.objectives import (
+    OBJECTIVES,
+    LabelledFeatures,
+    all_label_names,
+    best_baseline,
+    find_unknown_label,
+    standardise_head,
+)
 from training.provenance import PATH_FIELDS, input_digests, provenance, training_extent, training_machine
 from training.reports.grid_report import Outcome, Setting, metric_of
 from training.task_card import TaskCard, read_task_card
 from training.weights import read_weights
 
-_OF_SPANS = ("max_query_length", "max_answer_length", "null_threshold")
-_OF_TASKS = {"doc_stride": ("spans", "tagging"), **dict.fromkeys(_OF_SPANS, ("spans",))}
-"""Settings that some tasks have."""
+_TASK_SETTINGS = ("doc_stride", "max_query_length", "max_answer_length", "null_threshold")
+"""Fields of the recipe that are settings of some tasks only."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +68,7 @@ class FinetuneRecipe(LoopSettings):
     stage: ClassVar[Stage] = "fine-tuning"
 
     task: Annotated[
-        Literal["classification", "spans", "regression", "multiple-choice", "tagging"],
+        LabelledTask,
         tyro.conf.Positional,
         tyro.conf.arg(metavar="TASK"),
     ]
@@ -115,7 +121,8 @@ class FinetuneRecipe(LoopSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, tasks in _OF_TASKS.items():
+        for name in _TASK_SETTINGS:
+            tasks = [task for task in OBJECTIVES if hasattr(TASKS[task].settings_type, name)]
             if self.task not in tasks:
                 refuse_unused(self, name, f"is of {' and '.join(tasks)}")
         if self.frozen and (self.unfreeze_every or self.layer_decay != 1):
@@ -384,7 +391,7 @@ def _final_scores(
         rows = {"dev": tuned.score(dev, decided), "dev, null threshold 0": rows["dev"]}
         print(f"null threshold with the best F1 on dev: {tuned.settings.null_threshold:.3f}", flush=True)
         task = tuned
-    name, baseline_scores = baseline(task.name, examples, dev, task.tokenizer)
+    name, baseline_scores = best_baseline(task.name, examples, dev, task.tokenizer)
     return task, {**rows, name: baseline_scores, "num_dev_examples": len(dev)}
 
 

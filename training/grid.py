@@ -27,7 +27,6 @@ import tyro
 
 from tasks.files import atomic_directory, atomic_write
 from tasks.json_files import read_json
-from training.baselines import baseline
 from training.checkpoint import load_tokenizer
 from training.command import command, parse
 from training.data.labelled import read_examples
@@ -35,6 +34,7 @@ from training.finetune import FinetuneRecipe, finetune
 from training.loop.distributed import World, world
 from training.loop.loss_monitor import DivergedError
 from training.loop.recipe import RECIPE_FILE, RecipeRecord, check_no_run
+from training.objectives import best_baseline
 from training.provenance import PATH_FIELDS, input_digests
 from training.reports.grid_report import (
     Outcome,
@@ -274,7 +274,7 @@ def _check_metric(recipe: GridRecipe) -> None:
             read_examples(recipe.task, paths, columns=recipe.columns, tokenizer=tokenizer)
             for paths in (recipe.train, recipe.dev)
         )
-        metric_of(baseline(recipe.task, train, dev, tokenizer)[1], recipe.metric)
+        metric_of(best_baseline(recipe.task, train, dev, tokenizer)[1], recipe.metric)
 
 
 def _best(recipe: GridRecipe, outcomes: Sequence[Outcome]) -> Outcome | None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import chain
@@ -23,18 +23,31 @@ from tasks.base import TaskSettings
 from tasks.classification import ClassificationExample, ClassificationSettings
 from tasks.features import Features
 from tasks.joined_words import is_mark, learn_joined_words, word_around
+from tasks.masked_lm import MaskedLM
 from tasks.multiple_choice import MultipleChoiceExample, MultipleChoiceSettings
-from tasks.regression import RegressionExample, RegressionSettings
+from tasks.regression import Regression, RegressionExample, RegressionSettings
 from tasks.spans import SpanExample, SpanSettings, Window
 from tasks.tagging import TaggingExample, TaggingSettings, WordWindow
 from tasks.tags import find_malformed_tag, is_strict, is_strict_at_ends
+from tasks.tokenizer import Tokenizer
+from training.baselines import (
+    first_words,
+    majority_choice,
+    majority_label,
+    majority_tag,
+    mean_label,
+    no_answer,
+    unigram,
+)
 from training.data.examples import Examples
 from training.loop.types import Batch
 from training.model.heads import BertForSequenceRegression, BertModel
+from training.similarity import word_overlap
 
 if TYPE_CHECKING:
     from training.finetune import FinetuneRecipe
 
+Baseline = Callable[[Sequence[Any], Sequence[Any]], dict[str, float]]
 IGNORED = -100
 """Label of tokens that take no part in the loss."""
 
@@ -57,6 +70,8 @@ class Objective:
 
     max_seq_length: ClassVar[int] = 128
     """Where the recipe says nothing."""
+    baselines: ClassVar[Mapping[str, Baseline]]
+    """Predictions without a model, by name: train and dev examples -> scores on dev, the main score first."""
     unusable: ClassVar[str] = ""
     """Why examples are left out."""
 
@@ -100,6 +115,8 @@ class Objective:
 class ClassificationObjective(Objective):
     """Cross entropy of the label."""
 
+    baselines: ClassVar[Mapping[str, Baseline]] = {"majority label": majority_label}
+
     def settings(self, recipe: FinetuneRecipe, examples: Sequence[Any], max_seq_length: int) -> TaskSettings:
         return ClassificationSettings(max_seq_length=max_seq_length, labels=all_label_names(self, examples))
 
@@ -118,6 +135,8 @@ class ClassificationObjective(Objective):
 
 class RegressionObjective(Objective):
     """Squared error of labels that are standardised by the mean and deviation of the training data."""
+
+    baselines: ClassVar[Mapping[str, Baseline]] = {"mean label": mean_label}
 
     def settings(self, recipe: FinetuneRecipe, examples: Sequence[Any], max_seq_length: int) -> TaskSettings:
         labels = np.array([example.label or 0 for example in examples], dtype=np.float64)
@@ -167,6 +186,8 @@ def _scaled(layer: nn.Linear, scale: float, shift: float) -> nn.Linear:
 class MultipleChoiceObjective(Objective):
     """Cross entropy of the right choice, among those of its example; the choices of an example stay together."""
 
+    baselines: ClassVar[Mapping[str, Baseline]] = {"commonest choice": majority_choice}
+
     def settings(self, recipe: FinetuneRecipe, examples: Sequence[Any], max_seq_length: int) -> TaskSettings:
         return MultipleChoiceSettings(max_seq_length=max_seq_length)
 
@@ -198,6 +219,8 @@ def _is_divided(task: AnyTask, word: str) -> bool:
 
 class TaggingObjective(Objective):
     """Cross entropy of the tag at the first token of each word."""
+
+    baselines: ClassVar[Mapping[str, Baseline]] = {"commonest tag": majority_tag}
 
     def settings(self, recipe: FinetuneRecipe, examples: Sequence[Any], max_seq_length: int) -> TaskSettings:
         labels, sentences = all_label_names(self, examples), [example.tags for example in examples]
@@ -265,6 +288,8 @@ def _inside_words(example: SpanExample) -> list[tuple[str, int]]:
 
 class SpanObjective(Objective):
     """Mean of the cross entropies of the answer's first and last token."""
+
+    baselines: ClassVar[Mapping[str, Baseline]] = {"first words": first_words, "always no answer": no_answer}
 
     max_seq_length = 384
     unusable = "no answer stands at its answer_start"
@@ -341,6 +366,18 @@ OBJECTIVES: dict[str, Objective] = {
     "multiple-choice": MultipleChoiceObjective(),
     "tagging": TaggingObjective(),
 }
+
+
+def best_baseline(
+    task: str, train: Sequence[Any], dev: Sequence[Any], tokenizer: Tokenizer
+) -> tuple[str, dict[str, float]]:
+    """Return name and dev scores of the best baseline of a task, fitted on train; the first score decides."""
+    if task == MaskedLM.name:
+        return "unigram", unigram(train, dev, tokenizer)
+    found = [(name, scores_of(train, dev)) for name, scores_of in OBJECTIVES[task].baselines.items()]
+    if task == Regression.name:
+        found.append(("word overlap", word_overlap(dev, tokenizer)))
+    return max(found, key=lambda item: list(item[1].values()))
 
 
 def all_label_names(objective: Objective, examples: Sequence[Any]) -> tuple[str, ...]:

@@ -112,15 +112,7 @@ class Model:
     @cached_property
     def last_axis(self) -> tuple[int, ...]:
         """Size of the last axis of the outputs; empty for single numbers."""
-        labels = (len(getattr(self.task.settings, "labels", ())),)
-        sizes: dict[str, tuple[int, ...]] = {
-            "embedding": (self.manifest.hidden_size,),
-            "classification": labels,
-            "regression": (1,),
-            "tagging": labels,
-            "masked-lm": (self.manifest.vocab_size,),
-        }
-        return sizes.get(self.task.name, ())
+        return self.task.output_shape(hidden_size=self.manifest.hidden_size, vocab_size=self.manifest.vocab_size)
 
 
 def load_model(

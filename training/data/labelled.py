@@ -26,6 +26,14 @@ READERS: dict[str, Callable[[Path, Columns], Examples]] = {
     "tagging": read_tagging,
 }
 """Reader of the labelled data of each task."""
+TABLE_COLUMNS = {
+    ("tokens", "tags"): ["tagging"],
+    ("question", "context", "answers"): ["spans"],
+    ("choices", "label"): ["multiple-choice"],
+    ("ending0", "label"): ["multiple-choice"],
+    ("text", "label"): ["classification", "regression"],
+}
+"""Default names of columns -> tasks whose reader takes them, for hints at the right task."""
 
 
 def read_examples(
@@ -72,7 +80,7 @@ def _read(task: str, path: Path, columns: Columns) -> Examples:
     try:
         return READERS[task](path, columns)
     except ValueError as error:
-        raise ValueError(f"{error}{other_task(path, task)}") from error
+        raise ValueError(f"{error}{other_task(path, task, TABLE_COLUMNS)}") from error
 
 
 def read_similarities(paths: Sequence[Path], *, columns: Columns, tokenizer: Tokenizer) -> Examples:

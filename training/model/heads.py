@@ -22,6 +22,8 @@ class BertModel(nn.Module):
 
     architecture = "BertModel"
     with_pooler = True
+    has_labels = False
+    """True if the head has one output for each label; `__init__` then takes `num_labels`."""
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
@@ -110,6 +112,7 @@ class BertForSequenceClassification(BertModel):
     """A linear layer over the pooled output, after dropout (section 4.1)."""
 
     architecture = "BertForSequenceClassification"
+    has_labels = True
 
     def __init__(self, config: EncoderConfig, num_labels: int) -> None:
         super().__init__(config)
@@ -123,6 +126,8 @@ class BertForSequenceClassification(BertModel):
 
 class BertForSequenceRegression(BertForSequenceClassification):
     """One number for each sequence. In Hugging Face checkpoints this is a classifier with a single label."""
+
+    has_labels = False
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__(config, num_labels=1)
@@ -163,6 +168,7 @@ class BertForTokenClassification(BertModel):
 
     architecture = "BertForTokenClassification"
     with_pooler = False
+    has_labels = True
 
     def __init__(self, config: EncoderConfig, num_labels: int) -> None:
         super().__init__(config)
@@ -172,3 +178,15 @@ class BertForTokenClassification(BertModel):
     def forward(self, input_ids: Tensor, attention_mask: Tensor | None, token_type_ids: Tensor) -> dict[str, Tensor]:
         hidden_BLD = self.bert(input_ids, attention_mask, token_type_ids)
         return {"logits": self.classifier(self.dropout(hidden_BLD))}
+
+
+MODELS: dict[str, type[BertModel]] = {
+    "embedding": BertModel,
+    "masked-lm": BertForPreTraining,
+    "classification": BertForSequenceClassification,
+    "spans": BertForQuestionAnswering,
+    "regression": BertForSequenceRegression,
+    "multiple-choice": BertForMultipleChoice,
+    "tagging": BertForTokenClassification,
+}
+"""Network of each task."""

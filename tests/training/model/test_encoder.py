@@ -13,9 +13,10 @@ from tasks import TASKS
 from tasks.masked_lm import MaskedLMSettings
 from tasks.spans import SpanSettings
 from training.ablations.model import change_config, make_config
-from training.checkpoint import MODELS, create_model, load_model, read_shape
+from training.checkpoint import create_model, load_model, read_shape
 from training.checkpoint_writer import save_checkpoint
 from training.loop.types import Batch
+from training.model.heads import MODELS
 from training.pretraining_objectives import MaskedLM
 from training.task_card import TaskCard
 from training.weights import from_hugging_face, read_weights, to_hugging_face
