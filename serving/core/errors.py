@@ -195,6 +195,31 @@ class UnusableOutputError(ComputeError):
         super().__init__(str(violation))
 
 
+ERROR_REASONS: dict[type[Exception], str] = {
+    InvalidRequestError: "INVALID_REQUEST",
+    ModelNotFoundError: "MODEL_NOT_FOUND",
+    UnknownServiceError: "SERVICE_NOT_FOUND",
+    UnknownMethodError: "METHOD_NOT_FOUND",
+    NoMessageError: "NO_MESSAGE",
+    UnauthenticatedError: "UNAUTHENTICATED",
+    UnavailableError: "NOT_READY",
+    TooManyCallsError: "TOO_MANY_CALLS",
+    TooManyWatchesError: "TOO_MANY_WATCHES",
+    UnreadRepliesError: "UNREAD_REPLIES",
+    QueueFullError: "QUEUE_FULL",
+    TooLargeError: "REQUEST_TOO_LARGE",
+    DeadlineTooShortError: "DEADLINE_TOO_SHORT",
+    MessageTooLargeError: "MESSAGE_TOO_LARGE",
+    ReceivingError: "MESSAGE_NOT_RECEIVED",
+    NoThreadError: "NO_THREAD",
+    NoRoomError: "NO_MEMORY",
+    ExpiredError: "DEADLINE_EXCEEDED",
+    ComputeError: "COMPUTE_FAILED",
+    UnusableOutputError: "UNUSABLE_OUTPUT",
+}
+"""Reason of each error for clients, in the details of its status. Part of the API: only add to it."""
+INTERNAL_REASON = "INTERNAL"
+"""Reason of an unexpected error."""
 REFUSAL_REASONS: dict[type[Exception], str] = {
     UnauthenticatedError: "unauthenticated",
     TooManyCallsError: "client_concurrency",

@@ -12,28 +12,12 @@ from grpc_status import rpc_status
 
 from serving.core.calls import Call
 from serving.core.errors import (
-    ComputeError,
-    DeadlineTooShortError,
+    ERROR_REASONS,
+    INTERNAL_REASON,
     ErrorKind,
-    ExpiredError,
     InvalidRequestError,
-    MessageTooLargeError,
-    ModelNotFoundError,
-    NoMessageError,
-    NoRoomError,
-    NoThreadError,
-    QueueFullError,
-    ReceivingError,
     RefusedError,
     ServingError,
-    TooLargeError,
-    TooManyCallsError,
-    TooManyWatchesError,
-    UnauthenticatedError,
-    UnavailableError,
-    UnknownMethodError,
-    UnknownServiceError,
-    UnreadRepliesError,
     UnusableOutputError,
     Violation,
     drop_tracebacks,
@@ -52,31 +36,6 @@ CODES: dict[ErrorKind, grpc.StatusCode] = {
     ErrorKind.UNAVAILABLE: grpc.StatusCode.UNAVAILABLE,
     ErrorKind.INTERNAL: grpc.StatusCode.INTERNAL,
 }
-REASONS: dict[type[Exception], str] = {
-    InvalidRequestError: "INVALID_REQUEST",
-    ModelNotFoundError: "MODEL_NOT_FOUND",
-    UnknownServiceError: "SERVICE_NOT_FOUND",
-    UnknownMethodError: "METHOD_NOT_FOUND",
-    NoMessageError: "NO_MESSAGE",
-    UnauthenticatedError: "UNAUTHENTICATED",
-    UnavailableError: "NOT_READY",
-    TooManyCallsError: "TOO_MANY_CALLS",
-    TooManyWatchesError: "TOO_MANY_WATCHES",
-    UnreadRepliesError: "UNREAD_REPLIES",
-    QueueFullError: "QUEUE_FULL",
-    TooLargeError: "REQUEST_TOO_LARGE",
-    DeadlineTooShortError: "DEADLINE_TOO_SHORT",
-    MessageTooLargeError: "MESSAGE_TOO_LARGE",
-    ReceivingError: "MESSAGE_NOT_RECEIVED",
-    NoThreadError: "NO_THREAD",
-    NoRoomError: "NO_MEMORY",
-    ExpiredError: "DEADLINE_EXCEEDED",
-    ComputeError: "COMPUTE_FAILED",
-    UnusableOutputError: "UNUSABLE_OUTPUT",
-}
-"""Reason of the google.rpc.ErrorInfo of each error, for clients. Part of the API: only add to it."""
-INTERNAL = "INTERNAL"
-"""Reason of an unexpected error."""
 DOMAIN = "bertline"
 """Domain of every ErrorInfo."""
 PUSHBACK = "grpc-retry-pushback-ms"
@@ -92,7 +51,7 @@ SERVER_FAULTS = frozenset(
 def status_of(error: Exception) -> grpc.Status:
     """Return the status for an error. An error of another class than ServingError is logged and becomes INTERNAL.
 
-    The details hold a google.rpc.ErrorInfo with one of REASONS. If fields are wrong, they also hold a
+    The details hold a google.rpc.ErrorInfo with one of ERROR_REASONS. If fields are wrong, they also hold a
     google.rpc.BadRequest that names them, or only the first ones if there are too many for the trailing metadata.
     `num_violations` in the metadata of the ErrorInfo is their number, at most MAX_VIOLATIONS.
     """
@@ -103,7 +62,7 @@ def status_of(error: Exception) -> grpc.Status:
     message = str(error) if is_expected else "internal error; see the log of the server"
     status = status_pb2.Status(code=code.value[0], message=shorten(message))
     violations = error.violations if isinstance(error, InvalidRequestError | UnusableOutputError) else []
-    info = error_details_pb2.ErrorInfo(reason=REASONS.get(type(error), INTERNAL), domain=DOMAIN)
+    info = error_details_pb2.ErrorInfo(reason=ERROR_REASONS.get(type(error), INTERNAL_REASON), domain=DOMAIN)
     if violations:
         info.metadata["num_violations"] = str(len(violations))
         status.details.add().Pack(_bad_request(violations, MAX_DETAILS_BYTES - info.ByteSize()))

@@ -1,4 +1,4 @@
-"""Replies that are sent again to who asks the same."""
+"""Cache of replies."""
 
 import asyncio
 from collections import OrderedDict
@@ -20,7 +20,7 @@ EMBED = {"model": "embedder", "version": "1", "task": "embedding"}
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 5), st.integers(0, 400))))
 def test_least_recently_used_go_first(steps):
-    """Whatever comes and is asked for, it holds the last ones used that fit, and knows how much they take."""
+    """Random puts and gets: the cache holds the last used replies that fit, and knows their size."""
     capacity = 3 * OVERHEAD_BYTES + 300
     cache, expected = ReplyCache(capacity), OrderedDict()
     for is_put, number, size in steps:
@@ -42,7 +42,7 @@ def test_least_recently_used_go_first(steps):
 
 
 def test_too_large_ones_displace_nothing():
-    """A reply that would need more than the whole cache is not kept."""
+    """Replies larger than the whole cache are not stored."""
     cache = ReplyCache(1000)
     cache.put(b"a", CachedReply(None, 1, 1, b"small"))
 
@@ -52,7 +52,7 @@ def test_too_large_ones_displace_nothing():
 
 
 def test_keys_tell_methods_and_messages_apart():
-    """The same bytes mean something else to another method."""
+    """Methods with the same request bytes have different keys."""
     requests = [("/a", b"x"), ("/b", b"x"), ("/a", b""), ("/a", b"x\0"), ("/ax", b"")]
 
     assert len({request_key(*request) for request in requests}) == len(requests)
@@ -60,13 +60,13 @@ def test_keys_tell_methods_and_messages_apart():
 
 @pytest.fixture
 def cached(all_tasks):
-    """A server that keeps some replies, and that nobody has called."""
+    """Server with a small cache, and no calls yet."""
     with serve(all_tasks[0], cache_bytes=2000) as running:
         yield running
 
 
 def test_the_same_request_is_computed_once(cached):
-    """The second reply is the first one without durations, and the counters tell what was computed."""
+    """Repeated requests get the first reply without durations, and the counters count one computation."""
     request = pb.EmbedRequest(texts=["the cat", "dog " * 40], truncate=True)
 
     first, second = cached.stub.Embed(request), cached.stub.Embed(request)
@@ -84,7 +84,7 @@ def test_the_same_request_is_computed_once(cached):
 
 
 def test_other_requests_are_computed(cached):
-    """Anything that is different makes another request: an option, a letter, the method."""
+    """Requests with another option, letter or method are computed."""
     for request in (
         pb.EmbedRequest(texts=["the cat"]),
         pb.EmbedRequest(texts=["the cat"], truncate=True),
@@ -109,7 +109,7 @@ def test_old_replies_make_room(cached):
 
 
 def test_errors_are_not_kept(cached):
-    """What was refused is refused anew."""
+    """Errors are not cached."""
     for _ in range(2):
         with pytest.raises(grpc.RpcError, match="empty text"):
             cached.stub.Embed(pb.EmbedRequest(texts=[""]))
@@ -119,7 +119,7 @@ def test_errors_are_not_kept(cached):
 
 
 def test_both_services_have_it(cached):
-    """The Open Inference Protocol's replies, too."""
+    """Replies of the Open Inference Protocol are cached, too."""
     request, infer = infer_request("embedder", text=["the cat"]), stub(cached, "ModelInfer")
 
     assert infer(request) == infer(request)
@@ -127,7 +127,7 @@ def test_both_services_have_it(cached):
 
 
 def test_a_look_that_finds_nothing_new_leaves_it_as_it_is(all_tasks):
-    """However often the directory of models is looked at."""
+    """Scans that find no change keep the cache."""
     request = pb.EmbedRequest(texts=["the cat"])
     with serve(all_tasks[0], cache_bytes=10_000, poll_s=0.02) as server:
         server.stub.Embed(request)
@@ -140,7 +140,7 @@ def test_a_look_that_finds_nothing_new_leaves_it_as_it_is(all_tasks):
 
 
 def test_a_change_of_the_models_empties_it(tmp_path):
-    """What a version that came or went would answer otherwise is computed anew."""
+    """Loading or unloading a version empties the cache."""
     before = write_model(tmp_path, "tiny", "1", task="embedding")
     request = pb.EmbedRequest(texts=["the cat"])
     with serve(tmp_path, cache_bytes=10_000, poll_s=0.02) as server:
@@ -155,7 +155,7 @@ def test_a_change_of_the_models_empties_it(tmp_path):
 
 
 def test_there_is_none_unless_asked_for(all_tasks):
-    """By default every request is computed."""
+    """Without --cache-bytes every request is computed."""
     with serve(all_tasks[0]) as server:
         for _ in range(2):
             assert server.stub.Embed(pb.EmbedRequest(texts=["the cat"])).HasField("timings")

@@ -45,7 +45,7 @@ SOME = ["cat"] * 20
     ],
 )
 def test_much_work_in_few_bytes_is_done_beside_the_event_loop(server, monkeypatch, method, request_, is_beside):
-    """Where a request of any size becomes many sequences, or a text is read many times, others do not wait for it."""
+    """Requests with many sequences, or with texts that are tokenised repeatedly, run in threads, even if small."""
     threads = set()
 
     def noting(read):
@@ -66,7 +66,7 @@ def test_much_work_in_few_bytes_is_done_beside_the_event_loop(server, monkeypatc
 
 
 def test_the_wait_for_a_thread_is_a_stage_of_the_call():
-    """Each call is told of its own, and who counts waits of all."""
+    """Waits are recorded in their calls, and observed for the metrics."""
     waits, release = [], threading.Event()
     pool = CodecPool("some", 1, lambda name, seconds: waits.append((name, seconds)))
 
@@ -91,7 +91,7 @@ def test_the_wait_for_a_thread_is_a_stage_of_the_call():
 
 
 def test_what_would_wait_too_long_is_refused():
-    """Where too many bytes wait, the caller with most loses a call; one of any size may wait."""
+    """If too many bytes wait, the caller with most loses a call; a single call of any size may wait."""
     release = threading.Event()
     pool = CodecPool("some", 1, lambda name, seconds: None, max_size=10_000)
 
@@ -114,7 +114,7 @@ def test_what_would_wait_too_long_is_refused():
 
 
 def test_calls_that_were_cancelled_leave_nothing(monkeypatch):
-    """They give back their memory and their place at once, however long the threads are busy."""
+    """Cancelled calls free their memory and their place at once, even while all threads are busy."""
     monkeypatch.setattr(codec_pool_module, "MAX_WAITING", 5)
     release, kept = threading.Event(), []
     pool = CodecPool("some", 1, lambda name, seconds: None)
@@ -151,7 +151,7 @@ def call_of(client, **changes):
 
 
 def in_turns(calls, function):
-    """Run `function(number)` for each call while the one thread was busy; returns what came of each."""
+    """Queue `function(number)` for each call while the only thread is busy; return the results and errors."""
     release = threading.Event()
     pool = CodecPool("some", 1, lambda name, seconds: None)
 
@@ -178,7 +178,7 @@ def in_turns(calls, function):
 
 
 def test_callers_have_turns():
-    """Who asks much waits for himself; others have their turn after one of his."""
+    """Callers take turns, whatever the number of their calls."""
     order = []
     calls = [call_of("a") for _ in range(5)] + [call_of("", connection="b:1"), call_of("c"), call_of("c")]
     in_turns(calls, order.append)
@@ -187,7 +187,7 @@ def test_callers_have_turns():
 
 
 def test_work_that_nobody_waits_for():
-    """It is not begun where its call has ended, or its deadline has passed."""
+    """Work of cancelled or expired calls does not run."""
     order = []
     calls = [call_of("a"), call_of("a", deadline_s=time.monotonic() + 0.1), call_of("b"), call_of("b")]
     calls[2].path = "/service/Left"
@@ -198,7 +198,7 @@ def test_work_that_nobody_waits_for():
 
 
 def test_too_many_calls(monkeypatch):
-    """What waits is bounded by number, too."""
+    """The number of waiting calls is bounded."""
     monkeypatch.setattr(codec_pool_module, "MAX_WAITING", 3)
     found = in_turns([call_of("a") for _ in range(5)], lambda number: number)
 

@@ -1,4 +1,4 @@
-"""What is no number is an error, and no answer."""
+"""NaN and infinity in outputs are errors, not answers."""
 
 import re
 from contextlib import nullcontext
@@ -21,7 +21,7 @@ TASKS = ("embedding", "classification", "regression", "multiple-choice", "spans"
 
 
 def spoil(value):
-    """Let a word have a vector of this."""
+    """Replace the embedding of a word by a value."""
 
     def edit(weights):
         weights.embedding[VOCAB.index("bird")] = value
@@ -31,7 +31,7 @@ def spoil(value):
 
 @pytest.fixture(scope="module", params=VALUES)
 def spoilt(request, tmp_path_factory):
-    """A server of models of all tasks, with weights that are damaged."""
+    """Server with models of all tasks, whose weights are damaged."""
     models = tmp_path_factory.mktemp("spoilt")
     for task in TASKS:
         write_model(models, task, task=task, edit=spoil(VALUES[request.param]))
@@ -40,7 +40,7 @@ def spoilt(request, tmp_path_factory):
 
 
 def requests(text):
-    """One for each RPC."""
+    """Return a request for each RPC."""
     single, words = [pb.TextInput(text=text)], text.split()
     return {
         "Embed": pb.EmbedRequest(texts=[text]),
@@ -55,7 +55,7 @@ def requests(text):
 
 @pytest.mark.parametrize("method", requests(BROKEN))
 def test_numbers_that_are_none(spoilt, method):
-    """The call fails, naming the model; calls with other texts are answered."""
+    """Calls with a damaged text fail and name the model; other texts are answered."""
     call = getattr(spoilt.stub, method)
     error = call.future(requests(BROKEN)[method]).exception()
 
@@ -68,7 +68,7 @@ def test_numbers_that_are_none(spoilt, method):
     "inputs", [{"text": [BROKEN]}, {"input_ids": [[2, VOCAB.index("bird"), 3]]}], ids=["text", "token ids"]
 )
 def test_numbers_that_are_none_in_the_open_protocol(spoilt, inputs):
-    """There as well."""
+    """The Open Inference Protocol has the same errors."""
     with pytest.raises(grpc.RpcError) as caught:
         infer(spoilt, "embedding", **inputs)
 
@@ -77,7 +77,7 @@ def test_numbers_that_are_none_in_the_open_protocol(spoilt, inputs):
 
 
 def test_vectors_without_length(tmp_path):
-    """A vector of zeros is an error where it is to have length 1, and a vector where it is not."""
+    """Vectors of zeros are errors only if they have to be normalised."""
 
     def edit(weights):
         weights.embedding[:], weights.types[:] = 0, 0
@@ -109,7 +109,7 @@ ROWS = [
 
 @pytest.mark.parametrize(("task", "arrays", "is_sound"), ROWS)
 def test_negative_infinity(task, arrays, is_sound):
-    """It is a score of 0 beside finite logits; alone, or as the number of a regression, it is an error."""
+    """Negative infinity is a score of 0 beside finite logits; alone, or in a regression, it is an error."""
     model = SimpleNamespace(task=SimpleNamespace(name=task))
     outputs = [{"logits": np.array(array, np.float32)} for array in arrays]
     with nullcontext() if is_sound else pytest.raises(UnusableOutputError):

@@ -24,7 +24,7 @@ MOST = 32 * 250
 
 @pytest.fixture(scope="module")
 def limited(all_tasks):
-    """A server with low limits."""
+    """Server with low limits."""
     with serve(all_tasks[0], max_texts=3, max_chars=5000) as running:
         yield running
 
@@ -39,7 +39,7 @@ def test_texts_of_a_request(limited):
 
 
 def test_characters_of_a_text(server):
-    """A text of more characters than its tokens can need is INVALID_ARGUMENT before it is tokenised."""
+    """Texts with more characters than the model's tokens can have are INVALID_ARGUMENT before they are tokenised."""
     error, fields = refused(server.stub.Embed, pb.EmbedRequest(texts=["cat", "é" * (MOST + 1), "x" * MOST]))
 
     assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
@@ -47,7 +47,7 @@ def test_characters_of_a_text(server):
 
 
 def test_fields_are_named(limited):
-    """Of inputs with several texts, the one that is too long is named."""
+    """Errors name the text that is too long, in inputs with several texts."""
     inputs = [pb.TextInput(text="cat", text_pair="x" * 5001), pb.TextInput(text="x" * 6000)]
     _, fields = refused(limited.stub.Classify, pb.ClassifyRequest(inputs=inputs))
 
@@ -55,7 +55,7 @@ def test_fields_are_named(limited):
 
 
 def test_truncation_by_characters(server):
-    """With truncate a text is cut before it is tokenised, and its result is that of its beginning."""
+    """Truncated texts are cut before they are tokenised, and have the result of their beginning."""
     longer, beginning = "cat dog " * 2000, "cat dog " * 1000
     assert len(beginning) == MOST
 
@@ -68,7 +68,7 @@ def test_truncation_by_characters(server):
 
 @pytest.mark.parametrize(("text", "num_truncated"), [("cat" + " " * MOST + "dog", 1), ("cat" + " " * MOST, 0)])
 def test_a_cut_is_never_silent(server, text, num_truncated):
-    """What a text loses before it is tokenised counts as a token, and its input as truncated; white space does not."""
+    """Text that is cut before it is tokenised counts as one truncated token, unless it is white space."""
     before = server.total("bertline_truncated_total", model="embedder")
 
     reply = server.stub.Embed(pb.EmbedRequest(texts=["cat", text], truncate=True))
@@ -79,7 +79,7 @@ def test_a_cut_is_never_silent(server, text, num_truncated):
 
 
 def test_truncation_of_pairs(server):
-    """Each text of a pair is cut."""
+    """Both texts of a pair are cut."""
     item = pb.TextInput(text="cat " * 3000, text_pair="dog " * 3000)
 
     reply = server.stub.Classify(pb.ClassifyRequest(inputs=[item], truncate=True))
@@ -99,7 +99,7 @@ def test_contexts(server, limited):
 
 
 def test_limits_come_before_work(limited, monkeypatch):
-    """A text that is too long is refused before its words are looked for, or its tokens."""
+    """Texts that are too long are refused before they are split or tokenised."""
 
     def read(*arguments):
         raise AssertionError("it was read")
@@ -132,7 +132,7 @@ def test_limits_come_before_work(limited, monkeypatch):
     ],
 )
 def test_parts_of_inputs(limited, method, request_, came, field):
-    """What inputs may hold any number of is limited as inputs are: each part is work of its own."""
+    """Choices, contexts and targets are limited like inputs."""
     error, violations = refused(getattr(limited.stub, method), request_)
 
     assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
@@ -179,7 +179,7 @@ def test_labels_of_a_reply(server, monkeypatch):
 
 
 def test_a_question_before_many_choices(server):
-    """A long question is not repeated for choices without end."""
+    """Long questions with many choices are limited."""
     inputs = [pb.ChooseInput(context="the cat", question="who " * 1000, choices=["dog"] * 1000)]
     _, fields = refused(server.stub.Choose, pb.ChooseRequest(inputs=inputs, truncate=True))
 
@@ -187,7 +187,7 @@ def test_a_question_before_many_choices(server):
 
 
 def test_a_text_that_is_far_too_long_is_read_no_further(server, monkeypatch):
-    """Its error says how many tokens were seen; one that is a little too long is counted."""
+    """Errors for far too long texts give the tokens read so far; slightly too long texts are counted fully."""
     monkeypatch.setattr(tokenizer_module, "BATCH_CHARS", 200)
     monkeypatch.setattr(tokenizer_module, "PIECE_CHARS", 100)
     monkeypatch.setattr(_splitter, "PIECE_CHARS", 100)
@@ -207,7 +207,7 @@ def test_a_text_that_is_far_too_long_is_read_no_further(server, monkeypatch):
     ],
 )
 def test_too_much_to_compute_is_refused_while_it_is_read(all_tasks, method, request_):
-    """As soon as it is clear that it would wait too long: what is behind that is not read."""
+    """Texts are refused while they are tokenised, as soon as the estimated wait is too long."""
     with serve(all_tasks[0], max_queue_s=0.002) as running:
         read = []
         with_progress = Tokenizer.with_progress
@@ -256,8 +256,8 @@ def test_windows_of_a_request(server, monkeypatch, method):
 
 
 def test_windows_are_held_by_the_budget(all_tasks):
-    """They take memory that nobody knows before the texts are tokens: a request for which there is none then is
-    refused beside others, its job ends, and what it held is free again."""
+    """Windows need memory that is known only after tokenisation: a request without room is then refused, its job ends,
+    and its memory is free again."""
     request_ = WINDOWED["Tag"]("." * 20_000)
     with serve(all_tasks[0], max_request_bytes=2**20, buffer_bytes=8 * 2**20, max_queue_s=1000) as running:
         assert sum(running.stub.Tag(request_).num_windows) > 2000
@@ -271,7 +271,7 @@ def test_windows_are_held_by_the_budget(all_tasks):
 
 @pytest.mark.parametrize("method", ["Tag", "Classify"])
 def test_reading_ends_with_the_deadline(server, monkeypatch, method):
-    """A request that nobody waits for any more becomes no features."""
+    """Encoding stops when the deadline passes."""
     ended = threading.Event()
     encode = TextEncoder.encode
 
@@ -300,8 +300,7 @@ def test_reading_ends_with_the_deadline(server, monkeypatch, method):
 
 
 def test_texts_are_cut_as_the_model_was_evaluated(tmp_path):
-    """Where a request does not say what is to become of texts that are too long, the manifest does; of the other
-    protocol, too. What was cut is told."""
+    """Requests without `truncate` use the default of the manifest, in both protocols. Replies count what was cut."""
     write_model(tmp_path, "cut", truncate=True)
     write_model(tmp_path, "whole")
     long = "cat " * 40

@@ -14,7 +14,7 @@ def limits(monkeypatch):
 
 
 def seconds(*calls):
-    """How long each of these refusals takes that come at once: (caller, seconds until its deadline)."""
+    """Return the seconds that each of several simultaneous refusals takes: (caller, seconds until its deadline)."""
 
     async def one(pacer, caller, remaining_s):
         started = time.monotonic()
@@ -29,12 +29,12 @@ def seconds(*calls):
 
 
 def test_few_are_sent_at_once():
-    """Also several of one caller."""
+    """A few refusals are sent at once, also to one caller."""
     assert max(seconds(*[("a", None)] * 10)) < 0.08
 
 
 def test_callers_that_ask_too_often_wait():
-    """They get theirs one after the other, after a limited time; others, refused for the first time, at once."""
+    """Refusals to the same caller are spread over a limited time; first refusals to others are sent at once."""
     times = seconds(*[("a", None)] * 20, ("b", None), ("b", None))
 
     assert max(times[:10]) < 0.08
@@ -45,7 +45,7 @@ def test_callers_that_ask_too_often_wait():
 
 
 def test_a_deadline_ends_the_wait():
-    """The refusal still comes in time."""
+    """Delayed refusals are sent before the deadline."""
     times = seconds(*[("a", None)] * 18, ("a", 0.2), ("a", 0.01))
 
     assert times[18] == pytest.approx(0.2 - refusals.MARGIN_S, abs=0.06)
@@ -53,14 +53,14 @@ def test_a_deadline_ends_the_wait():
 
 
 def test_few_are_held(monkeypatch):
-    """What waits takes memory."""
+    """The number of delayed refusals is bounded."""
     monkeypatch.setattr(refusals, "MAX_HELD", 1)
 
     assert sum(took > 0.08 for took in seconds(*[("a", None)] * 19)) == 1
 
 
 def test_callers_are_forgotten():
-    """After a while without a refusal."""
+    """Callers without recent refusals are forgotten."""
 
     async def run():
         pacer = RefusalPacer()

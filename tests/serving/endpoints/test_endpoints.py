@@ -55,7 +55,7 @@ def test_no_inputs(server, method):
 
 
 def test_classify(server, references):
-    """All labels come with probabilities, likeliest first; an empty text_pair is not an absent one."""
+    """Replies have all labels with probabilities, likeliest first; an empty text_pair differs from an absent one."""
     examples = [ClassificationExample(TEXTS[0]), ClassificationExample(TEXTS[0], TEXTS[2])]
     inputs = [pb.TextInput(text=TEXTS[0]), pb.TextInput(text=TEXTS[0], text_pair=TEXTS[2])]
 
@@ -96,7 +96,7 @@ def test_answer(server, references):
 
 @pytest.mark.parametrize(("top_k", "expected"), [(0, 1), (1, 1), (3, 3), (1000, 5)])
 def test_answer_top_k(server, top_k, expected):
-    """As many spans come as were asked for, one by default, never more than the model's n_best_size."""
+    """Replies have top_k spans, one by default, at most the model's n_best_size."""
     item = pb.AnswerInput(question="who", contexts=["the cat sees the old dog near the river"])
 
     reply = server.stub.Answer(pb.AnswerRequest(inputs=[item], top_k=top_k))
@@ -105,7 +105,7 @@ def test_answer_top_k(server, top_k, expected):
 
 
 def test_fill_mask(server, references):
-    """Each [MASK] gets its likeliest tokens, and the targets in the order of the request."""
+    """Replies have the likeliest tokens for each [MASK], and the targets in the order of the request."""
     texts = ["the [MASK] sees", "[MASK] likes [MASK] ."]
 
     reply = server.stub.FillMask(pb.FillMaskRequest(texts=texts, targets=["dog", "cat"]))
@@ -123,7 +123,7 @@ def test_fill_mask(server, references):
 
 
 def test_fill_mask_whole_vocabulary(server):
-    """More tokens than there are is all of them, with probabilities that sum to 1."""
+    """A top_k above the vocabulary size returns all tokens, with probabilities that sum to 1."""
     reply = server.stub.FillMask(pb.FillMaskRequest(texts=["[MASK]"], top_k=2**32 - 1))
 
     scores = [item.score for item in reply.results[0].masks[0].tokens]
@@ -132,7 +132,7 @@ def test_fill_mask_whole_vocabulary(server):
 
 
 def test_truncate(server, references):
-    """With `truncate` a text that is too long counts as its beginning."""
+    """Truncated texts have the vectors of their beginnings."""
     reply = server.stub.Embed(pb.EmbedRequest(texts=["cat " * 100], truncate=True))
 
     assert list(reply.num_tokens) == [32]
@@ -140,7 +140,7 @@ def test_truncate(server, references):
 
 
 def test_list_models(server, references):
-    """Every model is listed with its task, sizes, labels, digest and manifest."""
+    """Models are listed with task, sizes, labels, digest and manifest."""
     models = {info.model.name: info for info in server.stub.ListModels(pb.ListModelsRequest()).models}
 
     assert {name: info.task for name, info in models.items()} == {
@@ -166,7 +166,7 @@ def test_concurrent_requests(server, references, requests):
 
 
 def test_large_request(server, references):
-    """A request of thousands of texts is answered whole."""
+    """Requests with thousands of texts are answered completely."""
     texts = [" ".join(WORDS[: 1 + index % 20]) for index in range(3000)]
 
     reply = server.stub.Embed(pb.EmbedRequest(texts=texts))
@@ -175,7 +175,7 @@ def test_large_request(server, references):
 
 
 def test_answer_out_of_several_contexts(server, references):
-    """All contexts count as one: the best spans of any, one null score; a single one is as it is in evaluation."""
+    """Several contexts have common best spans and one null score; a single context is answered as in evaluation."""
     contexts = ["the cat sees the old dog near the river . " * 2, "a bird", "the dog likes red trees"]
     item = pb.AnswerInput(question="who sees the dog ?", contexts=contexts)
 
@@ -220,7 +220,7 @@ def test_choose(server, references):
 
 
 def test_too_many_words_are_refused(server, monkeypatch):
-    """Of all inputs together, before any is tokenised: empty ones take next to nothing of a message."""
+    """The words of all inputs are limited before they are tokenised, since empty words take few bytes."""
     monkeypatch.setattr(answer_tag, "MAX_WORDS", 5)
     inputs = [pb.TagInput(words=["cat", "", "dog"]), pb.TagInput(words=["cat"] * 3)]
     call = server.stub.Tag.future(pb.TagRequest(inputs=inputs), timeout=10)
@@ -231,7 +231,7 @@ def test_too_many_words_are_refused(server, monkeypatch):
 
 @pytest.mark.parametrize("words_at_once", [1, 4, 4096])
 def test_tag_words(server, references, monkeypatch, words_at_once):
-    """Words that are given are tagged as in evaluation, in windows too, in however many parts the reply is made."""
+    """Given words are tagged as in evaluation, also in windows, for any number of parts of the reply."""
     monkeypatch.setattr(answer_tag, "SERIALIZED_WORDS", words_at_once)
     example = TaggingExample(tuple(f"{TEXTS[0]} {TEXTS[2]} {TEXTS[0]}".split()))
 
@@ -255,7 +255,7 @@ def test_tag_words(server, references, monkeypatch, words_at_once):
     )
 )
 def test_offsets_of_tags(server, parts):
-    """Whatever stands before them, words and entities are code points of the text, in order, and marks stay whole."""
+    """Offsets of words and entities are code points of the text, in order, and do not split combining marks."""
     text = " ".join(["the", *parts])
 
     result = server.stub.Tag(pb.TagRequest(inputs=[pb.TagInput(text=text)], return_words=True)).results[0]
@@ -267,7 +267,7 @@ def test_offsets_of_tags(server, parts):
 
 
 def test_windows(server, references):
-    """With `windows` nothing is cut: their vectors are averaged by their tokens; short texts stay as they are."""
+    """Vectors of windows are averaged, weighted by their tokens; short texts are not affected."""
     texts = ["cat " * 30 + "dog " * 10, "the cat"]
 
     reply = server.stub.Embed(pb.EmbedRequest(texts=texts, windows=True))
@@ -283,7 +283,7 @@ def test_windows(server, references):
 
 @pytest.mark.parametrize("normalize", [False, True])
 def test_dimensions(server, references, normalize):
-    """The first numbers of each vector, of length 1 where vectors are normalised."""
+    """Vectors are cut to their first numbers, and then normalised if the model does."""
     reply = server.stub.Embed(pb.EmbedRequest(texts=TEXTS, dimensions=3, normalize=normalize))
 
     expected = np.array(references["embedder"].predict(TEXTS))[:, :3]
@@ -293,7 +293,7 @@ def test_dimensions(server, references, normalize):
 
 
 def test_truncation_is_told(server):
-    """What was cut away is counted for each input, of pairs, choices and questions too."""
+    """Removed tokens are counted for each input: texts, pairs, choices and questions."""
     pair = pb.TextInput(text="cat " * 20, text_pair="dog " * 20)
     choice = pb.ChooseInput(question="who", choices=["cat " * 20, "dog"])
     question = pb.AnswerInput(question="who " * 8, contexts=["the cat " * 20, "dog"])
@@ -310,7 +310,7 @@ def test_truncation_is_told(server):
 
 
 def test_classify_top_k(server):
-    """As many labels as were asked for, the likeliest."""
+    """Replies have the top_k likeliest labels."""
     item = pb.TextInput(text="the cat")
     every = server.stub.Classify(pb.ClassifyRequest(inputs=[item])).results[0].labels
     best = server.stub.Classify(pb.ClassifyRequest(inputs=[item], top_k=2)).results[0].labels
@@ -320,7 +320,7 @@ def test_classify_top_k(server):
 
 
 def test_timings(server):
-    """Every reply tells where its time went."""
+    """Replies have the durations of their stages."""
     started = time.perf_counter()
     timings = server.stub.Embed(pb.EmbedRequest(texts=TEXTS)).timings
     elapsed_s = time.perf_counter() - started
@@ -331,7 +331,7 @@ def test_timings(server):
 
 
 def test_tokenize(server):
-    """Tokens stand where they say, in the text of their type; special ones nowhere. Nothing is too long, or empty."""
+    """Offsets of tokens point into the text of their type; special tokens have none. Texts may have any length."""
     text, other = "🦉 the cat sees", "cafe\u0301 dog"
     inputs = [pb.TextInput(text=text, text_pair=other), pb.TextInput(text="cat " * 100), pb.TextInput()]
 
@@ -373,7 +373,7 @@ def test_tokenize_in_time(server, monkeypatch):
 
 
 def test_get_model(server):
-    """One model is described as the list describes it."""
+    """GetModel returns the same description as ListModels."""
     listed = {info.model.name: info for info in server.stub.ListModels(pb.ListModelsRequest()).models}
 
     assert server.stub.GetModel(pb.GetModelRequest(model=pb.ModelRef(name="tagger"))) == listed["tagger"]

@@ -1,4 +1,4 @@
-"""A server process to which several callers send the longest texts that it takes, beside one that asks little."""
+"""Longest allowed texts from several callers, beside short queries, on a server process."""
 
 import statistics
 import threading
@@ -58,8 +58,8 @@ def resident_mib(process):
 @pytest.mark.parametrize("text", LONG.values(), ids=LONG)
 @pytest.mark.parametrize("method", REQUESTS)
 def test_three_of_the_longest_requests(models, tmp_path, method, text):
-    """They neither take much memory nor keep a short query waiting: what the model cannot compute in time is refused
-    before it is all read. The toy models are so fast that the queue is set short."""
+    """Longest requests neither take much memory nor block a short query: they are refused while they are tokenised if
+    the model cannot compute them in time. The queue is set short, since the toy models are fast."""
     path = tmp_path / "request"
     path.write_bytes(REQUESTS[method](text).SerializeToString())
     with listening(models, "--max-queue-s", 0.05) as (process, target, _), open_channel(target) as channel:

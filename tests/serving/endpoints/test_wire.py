@@ -1,4 +1,4 @@
-"""Requests are parsed as protobuf parses them, in little time and memory whatever they hold."""
+"""Parsing of requests: the same result as protobuf's, in little time and memory for any content."""
 
 import itertools
 import random
@@ -31,18 +31,18 @@ from tests.serving.reliability import open_channel
 
 MESSAGE_BYTES = 4 * 2**20 - 100
 MAX_STEP_S = 0.05
-"""Of another thread that only wants its turn; 0.005 on a quiet machine."""
+"""Longest wait of another thread that only wants its turn; 0.005 on a quiet machine."""
 
 
 def request_type(path):
-    """Of a method of one of both services; None where there is no such method."""
+    """Return the request type of a method of either service; None for an unknown method."""
     name = path.rpartition("/")[2]
     return getattr(oip if "inference" in path else pb, f"{name}Request", None)
 
 
 @pytest.mark.parametrize("piece_bytes", [1, 7, 100])
 def test_pieces_make_the_same_message(monkeypatch, piece_bytes):
-    """Whatever comes, and wherever it is cut, it is what protobuf makes of it at once, or refused as well."""
+    """Parsing in pieces of any size gives the same message as protobuf, or the same refusal."""
     monkeypatch.setattr(wire, "PIECE_BYTES", piece_bytes)
     num_parsed = num_refused = 0
     for path, data in messages(random.Random(piece_bytes), 2000):
@@ -62,7 +62,7 @@ def test_pieces_make_the_same_message(monkeypatch, piece_bytes):
 
 
 def test_numbers_in_pieces(monkeypatch):
-    """A packed field is cut between numbers, however many bytes each has."""
+    """Packed fields are cut between numbers of any size."""
     monkeypatch.setattr(wire, "PIECE_BYTES", 10)
     values = [0, 1, 127, 128, 2**31, 2**63 - 1, -1] * 20
     request = infer_request("embedder", input_ids=[[1]])
@@ -73,7 +73,7 @@ def test_numbers_in_pieces(monkeypatch):
 
 
 def field(number, content):
-    """With its length."""
+    """Serialise a field: tag, length, content."""
     size, groups = len(content), bytearray()
     while size > 0x7F:
         groups.append(size & 0x7F | 0x80)
@@ -82,12 +82,12 @@ def field(number, content):
 
 
 def many(item):
-    """As many of them as one message of the default size holds."""
+    """Repeat a field as often as a message of the default size holds."""
     return item * (MESSAGE_BYTES // len(item))
 
 
 def parameters(count):
-    """As short as they can be, each another."""
+    """Serialise different parameters that are as short as possible."""
     names = ((33 + i % 90, 33 + i // 90 % 90, 33 + i // 8100) for i in range(count))
     return b"".join(field(4, field(1, bytes(name))) for name in names)
 
@@ -123,7 +123,7 @@ HARMLESS = {
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_too_many_parts(name):
-    """They are refused before they take time or memory."""
+    """Messages with too many fields are refused before they take time or memory."""
     kind, data = HOSTILE[name]
     started = time.monotonic()
     with pytest.raises(InvalidRequestError, match=r"more than \d+ (items and parts of items|words) came") as caught:
@@ -135,7 +135,7 @@ def test_too_many_parts(name):
 
 @pytest.mark.parametrize("name", HARMLESS)
 def test_much_of_something_else(name):
-    """What takes little memory may be much."""
+    """Content that takes little memory is not limited by number."""
     kind, data = HARMLESS[name]
 
     assert parse(kind, data) == kind.FromString(data)
@@ -144,7 +144,7 @@ def test_much_of_something_else(name):
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "data"), [*HOSTILE.values(), *HARMLESS.values()], ids=[*HOSTILE, *HARMLESS])
 def test_others_have_their_turn(kind, data):
-    """No message keeps other threads from running for long."""
+    """Parsing any message lets other threads run."""
     slowest = min(_slowest_turn(kind, data) for _ in range(5))
 
     assert slowest < MAX_STEP_S
@@ -169,7 +169,7 @@ def _slowest_turn(kind, data):
 
 
 def test_calls_that_have_ended():
-    """Nothing more is read for a caller who has left."""
+    """Parsing stops when the caller has left."""
 
     def left():
         raise ExpiredError
@@ -181,7 +181,7 @@ def test_calls_that_have_ended():
 
 
 def test_very_many_broken_strings():
-    """The first ones are named, and the search for others ends."""
+    """Errors name the first broken strings, and the search then ends."""
     with pytest.raises(InvalidRequestError, match=r"texts\[0\]: not UTF-8; .* \(and at least \d+ more\)$") as caught:
         parse(pb.EmbedRequest, many(b"\x12\x01\xff"), ParseLimits(max_fields=10**9))
 
@@ -189,7 +189,7 @@ def test_very_many_broken_strings():
 
 
 def test_a_broken_string_among_many():
-    """It is named wherever it stands."""
+    """Errors name a single broken string at any position."""
     request = pb.TagRequest(inputs=[pb.TagInput(words=["cat"]), pb.TagInput(words=["dog"] * 100_000)])
     data = request.SerializeToString()[:-1] + b"\xff"
 
@@ -201,7 +201,7 @@ def test_a_broken_string_among_many():
     ("ended", "deadline_s"), [(True, None), (False, time.monotonic() - 1)], ids=["cancelled", "expired"]
 )
 def test_nobody_waits(ended, deadline_s):
-    """A request is not read for a call that was cancelled, or whose deadline has passed."""
+    """Requests of cancelled or expired calls are not parsed."""
     call = Call("/bertline.v1.Encoder/Tag", "id", has_ended=ended)
     request = PendingRequest(b"", deadline_s, call)
 
@@ -237,7 +237,7 @@ def test_cancelled_calls_are_known(server, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", HOSTILE)
 def test_attacks(tmp_path, name):
-    """Eight such messages at one time take little memory, and others' calls are answered meanwhile."""
+    """Eight hostile messages at the same time take little memory, and other calls are answered."""
     kind, data = HOSTILE[name]
     service = OPEN_INFERENCE if kind is oip.ModelInferRequest else SERVICE
     write_model(tmp_path)
@@ -260,5 +260,5 @@ def test_attacks(tmp_path, name):
 
 
 def memory_mib(pid):
-    """The most that a process has taken."""
+    """Return the peak memory of a process."""
     return int(re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())[1]) / 1024

@@ -53,14 +53,14 @@ def tokens_file(tmp_path):
 
 @pytest.fixture
 def guarded(all_tasks, tokens_file, monkeypatch):
-    """A server with tokens, whose file it looks at often."""
+    """Server with tokens, whose file it checks often."""
     monkeypatch.setattr(file_watcher, "CHECK_S", 0.01)
     with serve(all_tasks[0], tokens_file=tokens_file) as running:
         yield running
 
 
 def test_tokens(guarded):
-    """A call with any of the tokens is answered; one without, or with another, is UNAUTHENTICATED, and counted."""
+    """Calls with a valid token are answered; others are UNAUTHENTICATED and counted."""
     assert [code(guarded, metadata=bearer(token)) for token in (GOOD, OTHER)] == [grpc.StatusCode.OK] * 2
 
     refused = [(), bearer("good-token"), bearer(""), bearer("# for the tests"), (("authorization", GOOD),)]
@@ -84,7 +84,7 @@ def test_every_service_is_guarded(guarded):
 
 
 def test_open_health(all_tasks, tokens_file):
-    """Health alone can be left open."""
+    """Only health can be open without tokens."""
     with serve(all_tasks[0], tokens_file=tokens_file, open_health=True) as running:
         assert health_code(running) is grpc.StatusCode.OK
         assert reflection_code(running) is grpc.StatusCode.UNAUTHENTICATED
@@ -92,7 +92,7 @@ def test_open_health(all_tasks, tokens_file):
 
 
 def test_reload(guarded, tokens_file, caplog):
-    """A token that is taken out is refused from then on; a file that is no use leaves the tokens as they were."""
+    """Removed tokens are refused; an unusable file keeps the earlier tokens."""
 
     def errors():
         return [record for record in caplog.records if record.levelno == logging.ERROR]
@@ -131,7 +131,7 @@ def test_tokens_are_not_told(guarded, caplog):
     ],
 )
 def test_bad_tokens_file(tmp_path, content, message):
-    """A file of tokens that is no use is one line that names it, without what it holds."""
+    """Errors for unusable token files are one line with the path, without content."""
     path = tmp_path / "tokens"
     path.write_bytes(content)
 
@@ -142,7 +142,7 @@ def test_bad_tokens_file(tmp_path, content, message):
 
 
 def test_a_tokens_file_with_a_bom(tmp_path):
-    """It has the same tokens as without."""
+    """Files with a byte-order mark have the same tokens as without."""
     path = tmp_path / "tokens"
     path.write_bytes(b"\xef\xbb\xbfone\r\ntwo\r\n")
 
@@ -151,7 +151,7 @@ def test_a_tokens_file_with_a_bom(tmp_path):
 
 @pytest.mark.parametrize("second", [GOOD, OTHER, "wrong"])
 def test_two_authorizations(guarded, second):
-    """A call with two tokens is refused, be they right: who stands in between may have looked at the other one."""
+    """Calls with two tokens are refused, since a proxy may have checked only one of them."""
     call = guarded.stub.Embed.future(CAT, metadata=(*bearer(GOOD), *bearer(second)))
 
     assert call.code() is grpc.StatusCode.UNAUTHENTICATED
@@ -159,13 +159,13 @@ def test_two_authorizations(guarded, second):
 
 
 def test_a_token_that_is_too_long(tokens_file):
-    """It is refused before anything is computed of it."""
+    """Tokens that are too long are refused before they are hashed."""
     with pytest.raises(UnauthenticatedError, match="the token has 5000 characters; the maximum is 4096"):
         BearerTokens(tokens_file).client(["Bearer " + "a" * 5000])
 
 
 def test_clients_by_token(tokens_file):
-    """A client is the same for each call of a token, whatever stands around it, and no token itself."""
+    """Calls with the same token have the same client name, which does not contain the token."""
     tokens = BearerTokens(tokens_file)
 
     assert tokens.client([f"Bearer {GOOD}"]) == tokens.client([f"bearer  {GOOD}"]) != tokens.client([f"Bearer {OTHER}"])
@@ -174,7 +174,7 @@ def test_clients_by_token(tokens_file):
 
 
 def test_concurrency_of_a_client(slow_models, tokens_file):
-    """A client with as many calls under way as it may have is RESOURCE_EXHAUSTED; others and its next ones are not."""
+    """Clients with too many concurrent calls get RESOURCE_EXHAUSTED; others, and later calls, are answered."""
     settings = {"workers": 1, "max_batch_tokens": 32, "tokens_file": tokens_file, "max_concurrent_per_client": 2}
     request = pb.EmbedRequest(texts=[LONG] * 8)
     with serve(slow_models, **settings) as running:
@@ -192,7 +192,7 @@ def test_concurrency_of_a_client(slow_models, tokens_file):
 
 
 def test_concurrency_of_an_address(slow_models):
-    """Without tokens a client is an address, whatever its connections; cancelled calls make room."""
+    """Clients without tokens are identified by address; cancelled calls make room."""
     with serve(slow_models, workers=1, max_batch_tokens=32, max_concurrent_per_client=1) as running:
         call = running.stub.Embed.future(pb.EmbedRequest(texts=[LONG] * 8))
         running.wait_for("grpc_server_started_total", 1)
@@ -211,7 +211,7 @@ def request_id(call):
 
 @pytest.mark.parametrize("text", ["cat", ""])
 def test_request_id(server, text):
-    """A request id comes back, whatever the status; where none came, or none that fits in a log, a new one."""
+    """Replies and errors return the request id, or a new one if none or an unusable one came."""
     for sent, expected in (("job-7", "job-7"), ("two words", "[0-9a-f]{16}"), (None, "[0-9a-f]{16}")):
         metadata = (("x-request-id", sent),) if sent else ()
         call = server.stub.Embed.future(pb.EmbedRequest(texts=[text]), metadata=metadata)

@@ -1,4 +1,4 @@
-"""Calls whose headers or messages no client of gRPC would send."""
+"""Calls with headers or messages that no gRPC client sends."""
 
 import asyncio
 import struct
@@ -45,7 +45,7 @@ VALUES = [b"\xff\xfe", b"", b"=" * 300, b"99999999999999H", b"-1S", "值".encode
 
 
 def speak(target, *calls):
-    """Make odd calls on one connection, each with a message, until all have ended or the connection has."""
+    """Make odd calls with a message each on one connection, until all of them or the connection have ended."""
     message = struct.pack(">?I", False, len(MESSAGE)) + MESSAGE
     with Sender(target) as sender, suppress(OSError):
         streams = [sender.open(*call) for call in calls]
@@ -55,7 +55,7 @@ def speak(target, *calls):
 
 
 def check_answers(server):
-    """A client that is there already and a new one are answered, and no call is left."""
+    """Check that a connected and a new client are answered, and that no call is left."""
     assert server.stub.Embed(CAT, timeout=10).num_tokens == [3]
     with open_channel(server.target) as channel:
         assert channel.unary_unary(EMBED)(MESSAGE, timeout=10)
@@ -64,7 +64,7 @@ def check_answers(server):
 
 @pytest.mark.parametrize("path", ODD.values(), ids=ODD)
 def test_odd_paths(server, path):
-    """One call must not end the server: gRPC 1.84 and 1.85 end all calls where a path is not UTF-8."""
+    """Paths that are not UTF-8 must not end the server, as they do with gRPC 1.84 and 1.85."""
     call = server.stub.Embed.future(CAT, timeout=10)
     speak(server.target, (path, []))
 
@@ -73,7 +73,7 @@ def test_odd_paths(server, path):
 
 
 def test_odd_metadata(server):
-    """Any bytes may come in any field."""
+    """Header fields may hold any bytes."""
     fields = [(name, value) for name in FIELDS for value in VALUES]
     with ThreadPoolExecutor(4 * len(VALUES)) as pool:
         list(pool.map(lambda field: speak(server.target, *[(path, [field]) for path in PATHS]), fields))
@@ -82,7 +82,7 @@ def test_odd_metadata(server):
 
 
 def test_the_path_is_told_in_short(server):
-    """A status fits into what clients take."""
+    """Statuses with long paths fit into clients' limits."""
     with pytest.raises(grpc.RpcError) as caught:
         server.channel.unary_unary("/" + "é" * 1500)(b"", timeout=10)
 
@@ -92,7 +92,7 @@ def test_the_path_is_told_in_short(server):
 
 @pytest.mark.parametrize("path", [CHECK, WATCH, REFLECTION, EMBED])
 def test_a_message_that_is_none(server, path, caplog):
-    """INVALID_ARGUMENT, without a word of gRPC in the log."""
+    """Invalid messages are INVALID_ARGUMENT, and gRPC logs nothing."""
     method = server.channel.stream_stream(path)
     with pytest.raises(grpc.RpcError) as caught:
         list(method(iter([b"\xff" * 20]), timeout=10))
@@ -103,7 +103,7 @@ def test_a_message_that_is_none(server, path, caplog):
 
 
 def test_odd_calls_do_not_fill_the_log(server, caplog):
-    """gRPC tells of each of them with a traceback; one line a second is enough, which says how many there were."""
+    """gRPC's tracebacks for odd calls become one line per second, with the number of omitted ones."""
     odd = (EMBED, [("x-request-id", b"\xff")])
     started = time.monotonic()
     for _ in range(5):
@@ -117,7 +117,7 @@ def test_odd_calls_do_not_fill_the_log(server, caplog):
 
 
 def test_a_server_that_grpc_has_ended(all_tasks):
-    """Its process must not stay without it."""
+    """The process ends when gRPC has ended by itself."""
     with serve(all_tasks[0]) as running:
         watching = asyncio.run_coroutine_threadsafe(running.server.monitor_workers(), running.loop)
         asyncio.run_coroutine_threadsafe(running.server._grpc.stop(0), running.loop).result(10)
@@ -126,7 +126,7 @@ def test_a_server_that_grpc_has_ended(all_tasks):
 
 
 def test_each_connection_may_watch(server, monkeypatch):
-    """Connections that watch much do not keep another one from its first watch."""
+    """Connections with many watches do not block the first watch of another connection."""
     monkeypatch.setattr("serving.grpc_api.steps.MAX_WATCHES", 4)
     with open_channel(server.target) as greedy, open_channel(server.target) as channel:
         watches = [greedy.unary_stream(WATCH)(b"", timeout=10) for _ in range(4)]

@@ -1,4 +1,4 @@
-"""Messages that come slowly, never, in masses, or not at all."""
+"""Messages that come slowly, never, or in large numbers."""
 
 import asyncio
 import gc
@@ -40,15 +40,14 @@ MIB = 2**20
 
 @pytest.fixture
 def small(all_tasks):
-    """A server that takes requests of 1 MiB, and has memory for four."""
+    """Server for requests of 1 MiB, with memory for four."""
     with serve(all_tasks[0], max_request_bytes=MIB, buffer_bytes=4 * MIB, receive_s=30) as running:
         yield running
 
 
 @pytest.mark.parametrize("path", [EMBED, CHECK])
 def test_messages_without_end(small, path):
-    """A connection that begins many messages and ends none gets no more memory than there is for them; others are
-    answered at once."""
+    """Connections that begin many messages and complete none get bounded memory; others are answered at once."""
     before = small.total("process_resident_memory_bytes")
     with Sender(small.target) as sender:
         body = struct.pack(">?I", False, MIB) + bytes(MIB - 10)
@@ -65,7 +64,7 @@ def test_messages_without_end(small, path):
 
 
 def test_connections_with_messages_without_end(small):
-    """Where several connections do so, those with most of them lose some, and a new one is answered all the same."""
+    """If several connections do so, those with most messages lose some, and a new one is answered."""
     senders = [Sender(small.target) for _ in range(6)]
     body = struct.pack(">?I", False, MIB) + bytes(MIB - 10)
     for _ in range(8):
@@ -84,7 +83,7 @@ def test_connections_with_messages_without_end(small):
 
 
 def test_a_message_that_takes_too_long(all_tasks):
-    """It is RESOURCE_EXHAUSTED after its time, and counted."""
+    """Slow messages are RESOURCE_EXHAUSTED after the time limit, and counted."""
     with serve(all_tasks[0], receive_s=0.3) as running, Sender(running.target) as sender:
         stream = sender.open(EMBED)
         sender.send(stream, struct.pack(">?I", False, 1000) + bytes(500))
@@ -95,7 +94,7 @@ def test_a_message_that_takes_too_long(all_tasks):
 
 
 class Late:
-    """A call whose message comes just when it is given up."""
+    """Call whose message comes at the moment it is given up."""
 
     def __init__(self):
         self.message = asyncio.get_running_loop().create_future()
@@ -115,7 +114,7 @@ class Late:
 
 
 def test_a_message_that_comes_when_it_is_given_up():
-    """The call ends as gRPC ends what was aborted, and is not answered as well."""
+    """Calls given up at the moment their message comes are aborted, and not answered."""
 
     async def run():
         call = Late()
@@ -130,7 +129,7 @@ def test_a_message_that_comes_when_it_is_given_up():
 
 
 class Silent:
-    """A call whose message does not come, or only after some time."""
+    """Call whose message never comes, or only after some time."""
 
     def __init__(self, after_s=math.inf):
         self.after_s = after_s
@@ -153,7 +152,7 @@ class Silent:
 
 @asynccontextmanager
 async def asking_again(receiver, calls):
-    """Begin calls again and again: (connection, seconds until its message comes) of each."""
+    """Begin calls repeatedly, for each (connection, seconds until its message comes)."""
 
     async def ask(connection, after_s):
         while True:
@@ -170,7 +169,7 @@ async def asking_again(receiver, calls):
 
 
 async def seconds_to_receive(receiver, connection):
-    """How long a message waits that is there at once."""
+    """Return the wait of a message that is there at once."""
     started = time.monotonic()
     await receiver.message(connection, Silent(0))
     return time.monotonic() - started
@@ -178,7 +177,7 @@ async def seconds_to_receive(receiver, connection):
 
 @pytest.mark.parametrize("has_called", [False, True])
 def test_connections_without_a_message_do_not_keep_others_waiting(has_called):
-    """Hundreds of connections begin calls without a message, again and again."""
+    """Hundreds of connections that repeat calls without a message do not block others."""
     silent = [(f"attacker {number}", math.inf) for number in range(400)] * 2
 
     async def run():
@@ -195,7 +194,7 @@ def test_connections_without_a_message_do_not_keep_others_waiting(has_called):
 
 
 def test_a_new_connection_beside_busy_and_slow_ones():
-    """Each kind of connection has its turns, however much the others ask."""
+    """Connections of each standing have their turns, however busy the others are."""
     slow = [(f"slow {number}", math.inf) for number in range(60)] * 2
     prompt = [(f"prompt {number}", 0.005) for number in range(12)] * 2
 
@@ -214,7 +213,7 @@ async def collect(items):
 
 
 def test_a_stall_of_the_event_loop_makes_no_connection_slow():
-    """Messages that came meanwhile are seen before it is judged how long they took."""
+    """Messages that came during a stall of the event loop do not count as slow."""
 
     async def run():
         receiver = Receiver(64 * MIB, 4 * MIB, 60, lambda error: None)
@@ -228,7 +227,7 @@ def test_a_stall_of_the_event_loop_makes_no_connection_slow():
 
 
 def test_a_large_message_that_comes_slowly(small):
-    """It is answered, if it comes within its time."""
+    """Large slow messages within the time limit are answered."""
     request = pb.EmbedRequest(texts=["cat " * 2000] * 100, truncate=True, model=pb.ModelRef(name="embedder"))
     message = request.SerializeToString()
     with Sender(small.target) as sender:
@@ -241,7 +240,7 @@ def test_a_large_message_that_comes_slowly(small):
 
 
 def test_a_call_without_a_message(server):
-    """It is INVALID_ARGUMENT, not left open."""
+    """Calls without a message are INVALID_ARGUMENT."""
     call = server.channel.stream_unary(EMBED).future(iter(()), timeout=10)
 
     assert call.code() is grpc.StatusCode.INVALID_ARGUMENT
@@ -249,14 +248,14 @@ def test_a_call_without_a_message(server):
 
 
 def test_many_small_calls_at_once(small):
-    """A burst of a thousand on one connection is answered, in turns, with little memory as well."""
+    """A burst of a thousand calls on one connection is answered, also with little memory."""
     calls = [small.stub.Embed.future(CAT, timeout=60) for _ in range(1000)]
 
     assert Counter(call.code() for call in calls) == {grpc.StatusCode.OK: 1000}
 
 
 def test_more_calls_than_a_connection_may_have(all_tasks, monkeypatch):
-    """They wait at the client, and none is lost: a call that has ended makes room for another at once."""
+    """Calls beyond the limit of a connection wait at the client, and none is lost."""
     monkeypatch.setattr("serving.grpc_api.listening.MAX_STREAMS", 50)
     with serve(all_tasks[0]) as running:
         calls = [running.stub.Embed.future(CAT, timeout=60) for _ in range(2000)]
@@ -265,7 +264,7 @@ def test_more_calls_than_a_connection_may_have(all_tasks, monkeypatch):
 
 
 def test_messages_that_have_come(slow_models):
-    """A connection whose messages take the memory for such is refused more of them, and another one is not."""
+    """Connections that fill the memory for requests are refused more; others are answered."""
     with serve(slow_models, workers=1, max_request_bytes=MIB, buffer_bytes=4 * MIB, max_queue_s=1000) as running:
         request = pb.EmbedRequest(texts=["cat " * 5000] * 20, truncate=True)
         with open_channel(running.target) as channel:
@@ -281,7 +280,7 @@ def test_messages_that_have_come(slow_models):
 
 
 def test_watches(server):
-    """Watches of health are bounded by connection, and so are the names that they may give."""
+    """Health watches are limited per connection, and so is the size of their messages."""
     with open_channel(server.target) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
         watches = [stub.Watch(health_pb2.HealthCheckRequest()) for _ in range(MAX_WATCHES_PER_CONNECTION)]
@@ -302,7 +301,7 @@ def test_watches(server):
 
 
 def test_turns():
-    """Each caller has its turn, whatever others ask; what is too much is taken from the one with most."""
+    """Round-robin queue: callers take turns, and `take_back` takes from the one with most."""
     turns = RoundRobinQueue()
     for caller, item in [("a", 1), ("a", 2), ("a", 3), ("b", 4), ("c", 5), ("b", 6)]:
         turns.put(caller, item)
@@ -316,7 +315,7 @@ def test_turns():
 
 
 def test_budget():
-    """One connection may take all for a message, greedy ones end with equal parts, and some always remains."""
+    """Budget: one connection may take all for one message, greedy ones end with equal parts, and some remains."""
     budget = Budget(1000)
     assert budget.fits("a", 1000)
     while budget.fits("a", 1):
@@ -333,14 +332,14 @@ def test_budget():
 
 
 def test_buffer_that_does_not_hold_requests():
-    """It is a mistake in the settings, told with both numbers."""
+    """Too small a --buffer-bytes is an error with both numbers."""
     with pytest.raises(ValueError, match=r"--buffer-bytes.*`1048576` is less than four times --max-request-bytes, `4"):
         read_settings(["--buffer-bytes", str(MIB)])
 
 
 @pytest.mark.parametrize("text", ["cat", ""])
 def test_memory_of_refused_messages(small, text):
-    """It is free at once, not when the garbage collector comes by, be a message too large or wrong."""
+    """Memory of refused messages is free at once, without the garbage collector."""
     message = pb.EmbedRequest(texts=[text, "x" * (MIB - 100 if text == "" else MIB)]).SerializeToString()
     ask = small.channel.unary_unary(EMBED)
     assert ask.future(message, timeout=20).code() in (
@@ -362,7 +361,7 @@ def test_memory_of_refused_messages(small, text):
 @pytest.mark.slow
 @pytest.mark.parametrize("path", [EMBED, CHECK, WATCH])
 def test_many_streams_of_large_messages(all_tasks, path):
-    """At the defaults, a connection that fills all its streams adds no more memory than its windows and the budget."""
+    """With default settings, a connection that fills all its streams adds at most its windows and the budget."""
     with serve(all_tasks[0]) as running:
         before = running.total("process_resident_memory_bytes")
         never_end(running.target, MAX_STREAMS, 4_000_000, path=path, seconds=8)
@@ -373,7 +372,7 @@ def test_many_streams_of_large_messages(all_tasks, path):
 
 
 def test_replies_that_many_connections_do_not_read(tmp_path):
-    """All together take no more than the budget; a client that reads is answered meanwhile, and when they have gone."""
+    """Unread replies of many connections stay within the budget; a client that reads is answered."""
     write_model(tmp_path, hidden_size=512)
     message = pb.EmbedRequest(texts=["cat"] * 2000).SerializeToString()  # of which the reply has 4 MB
     settings = {"max_request_bytes": MIB, "buffer_bytes": 32 * MIB, "cache_bytes": 10**7, "max_queue_s": 1000}
@@ -395,7 +394,7 @@ def test_replies_that_many_connections_do_not_read(tmp_path):
 
 
 def test_a_connection_that_never_reads_makes_room(tmp_path, caplog):
-    """It is closed when others need its room and it has read nothing for long."""
+    """Connections that read nothing for long are closed when others need the memory."""
     write_model(tmp_path, hidden_size=512)
     message = pb.EmbedRequest(texts=["cat"] * 2000).SerializeToString()
     settings = {"max_request_bytes": MIB, "buffer_bytes": 12 * MIB, "keepalive_timeout_s": 0.2, "max_queue_s": 1000}
@@ -415,8 +414,7 @@ def test_a_connection_that_never_reads_makes_room(tmp_path, caplog):
 
 
 def test_rapid_reset(server, caplog):
-    """A connection that begins calls and cancels each at once is closed with a line in the log; others are answered,
-    meanwhile and afterwards."""
+    """Connections that begin and cancel calls rapidly are closed with a log line; others are answered."""
     began = time.monotonic()
     with ThreadPoolExecutor() as threads:
         resetting = threads.submit(reset_rapidly, server.target, seconds=10)
@@ -437,7 +435,7 @@ def test_rapid_reset(server, caplog):
 
 
 def test_calls_that_are_cancelled_leave_room_for_others(server):
-    """While the event loop is busy, gRPC keeps calls for it, and cancels what comes when it has too many."""
+    """Cancelled calls that wait for a busy event loop leave room for those of other connections."""
     senders = [Sender(server.target) for _ in range(3)]
     server.loop.call_soon_threadsafe(time.sleep, 1.5)
     for sender in senders:
@@ -451,7 +449,7 @@ def test_calls_that_are_cancelled_leave_room_for_others(server):
 
 
 def test_many_calls_that_are_cancelled(slow_models):
-    """A client that gives up what it has under way keeps its connection."""
+    """Clients that cancel their running calls keep their connection."""
     with serve(slow_models, workers=1, max_queue_s=1000) as running:
         calls = [running.stub.Embed.future(pb.EmbedRequest(texts=["cat " * 30])) for _ in range(150)]
         running.wait_for("grpc_server_started_total", 150)
@@ -465,7 +463,7 @@ def test_many_calls_that_are_cancelled(slow_models):
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
 def test_closing_a_connection(host):
-    """It is found by the name that gRPC gives its peer, and others stay."""
+    """`close_connections` closes the connection of a peer, and no other."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.create_server((host, 0), family=family) as listener:
         clients = [socket.create_connection(listener.getsockname()[:2]) for _ in range(2)]
@@ -489,7 +487,7 @@ def resident_mib(pid):
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is read as Linux tells it")
 def test_three_attackers_together(tmp_path):
-    """They add no more than 128 MiB and the budget, which come back, and a bystander is answered all the while."""
+    """Three attacks at the same time add at most 128 MiB and the budget, which are freed; others are answered."""
     write_model(tmp_path, hidden_size=256)
     message = pb.EmbedRequest(texts=["cat"] * 8000).SerializeToString()  # of which the reply has 8 MB
     attacks = [

@@ -7,16 +7,24 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_status import rpc_status
 
 from bertline.v1 import encoder_pb2 as pb
-from serving.core.errors import MAX_MESSAGE_BYTES, ErrorKind, RefusedError, ServingError, error_line
+from serving.core.errors import (
+    ERROR_REASONS,
+    INTERNAL_REASON,
+    MAX_MESSAGE_BYTES,
+    ErrorKind,
+    RefusedError,
+    ServingError,
+    error_line,
+)
 from serving.grpc_api.encoder import METHODS
-from serving.grpc_api.status import CODES, INTERNAL, MAX_DETAILS_BYTES, REASONS
+from serving.grpc_api.status import CODES, MAX_DETAILS_BYTES
 from tests.serving.conftest import serve
 from tests.serving.models import write_model
 
 
 @pytest.fixture(scope="module")
 def versions(tmp_path_factory):
-    """A server of two embedders, one of them in three versions."""
+    """Server with two embedders, one of them in three versions."""
     models = tmp_path_factory.mktemp("versions")
     for version in ("1", "9", "10"):
         write_model(models, "many", version)
@@ -26,7 +34,7 @@ def versions(tmp_path_factory):
 
 
 def refused(call, request, **options):
-    """The error of a call that must fail, and the fields that its details name."""
+    """Make a call that must fail; return its error, and the fields that the details name."""
     with pytest.raises(grpc.RpcError) as caught:
         call(request, **options)
     error = caught.value
@@ -147,7 +155,7 @@ def error_info(error):
     ],
 )
 def test_bad_fields(server, method, request_, expected):
-    """A bad input is INVALID_ARGUMENT, and the details name every bad field and only those."""
+    """Invalid inputs are INVALID_ARGUMENT, and the details name exactly the invalid fields."""
     error, fields = refused(getattr(server.stub, method), request_)
 
     assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
@@ -172,7 +180,7 @@ def test_very_many_bad_fields(server):
 
 
 def test_long_names(server):
-    """An error that repeats a name of the request stays short enough to travel, that of a health check as well."""
+    """Errors that repeat long names of the request stay short, also those of health checks."""
     name = "\N{PILE OF POO}" * 100_000
     errors = [
         refused(server.stub.Embed, pb.EmbedRequest(model=pb.ModelRef(name=name)))[0],
@@ -223,7 +231,7 @@ def test_not_a_message(server, method):
 
 
 def test_unknown_method(server):
-    """What the service does not have is UNIMPLEMENTED."""
+    """Unknown methods are UNIMPLEMENTED."""
     error, _ = refused(lambda raw: raw_call(server, "Sing", raw), b"")
 
     assert error.code() is grpc.StatusCode.UNIMPLEMENTED
@@ -234,7 +242,7 @@ def test_unknown_method(server):
     [("nobody", "", "many/1 (embedding), many/9 (embedding), many/10"), ("many", "2", "1, 9, 10"), ("other", "9", "1")],
 )
 def test_model_not_found(versions, name, version, listed):
-    """An unknown model or version is NOT_FOUND, and the message lists what is loaded."""
+    """Unknown models and versions are NOT_FOUND, and the message lists the loaded ones."""
     error, _ = refused(versions.stub.Embed, pb.EmbedRequest(model=pb.ModelRef(name=name, version=version)))
 
     assert error.code() is grpc.StatusCode.NOT_FOUND
@@ -256,14 +264,14 @@ def test_any_model(versions, method):
 
 @pytest.mark.parametrize(("version", "expected"), [("", "10"), ("9", "9"), ("1", "1")])
 def test_version(versions, version, expected):
-    """The version that was asked for answers, the highest by number if none was."""
+    """Requests are answered by their version, or by the numerically highest one."""
     reply = versions.stub.Embed(pb.EmbedRequest(model=pb.ModelRef(name="many", version=version)))
 
     assert reply.model.version == expected
 
 
 def test_ambiguous_model(versions):
-    """Without a name, several models of the task are INVALID_ARGUMENT, and the message lists them."""
+    """Requests without a name are INVALID_ARGUMENT if several models do the task; the message lists them."""
     error, _ = refused(versions.stub.Embed, pb.EmbedRequest())
 
     assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
@@ -273,7 +281,7 @@ def test_ambiguous_model(versions):
 
 @pytest.mark.parametrize("name", ["", "many"])
 def test_wrong_task(versions, name):
-    """A task that the model, or no model, does is INVALID_ARGUMENT."""
+    """Tasks that the named model, or every model, lacks are INVALID_ARGUMENT."""
     error, _ = refused(versions.stub.Classify, pb.ClassifyRequest(model=pb.ModelRef(name=name)))
 
     assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
@@ -299,8 +307,8 @@ def test_starting(all_tasks):
     ],
 )
 def test_too_large_message(all_tasks, count, message, counted):
-    """A message above the limit is RESOURCE_EXHAUSTED and not to be sent again, and the server goes on; one that is
-    not above twice the limit is counted, what is larger gRPC refuses while it comes."""
+    """Messages above the limit are RESOURCE_EXHAUSTED without retry. The server counts those up to twice the limit;
+    gRPC refuses larger ones while they come."""
     with serve(all_tasks[0], max_request_bytes=1000) as running:
         error, _ = refused(running.stub.Embed, pb.EmbedRequest(texts=["cat"] * count))
 
@@ -321,7 +329,7 @@ def embedded(server, *metadata):
 
 
 def test_a_reply_that_the_client_does_not_take_is_refused(server):
-    """Where its metadata say what it takes, with both sizes; without, and within the limit, it comes."""
+    """Replies above `max-reply-bytes` are refused with both sizes; others are sent."""
     size = embedded(server).result().ByteSize()
 
     assert size > 100 * 8 * 4
@@ -333,7 +341,7 @@ def test_a_reply_that_the_client_does_not_take_is_refused(server):
 
 @pytest.mark.parametrize("value", ["", "4 MiB", "-1", "1e6", "9" * 30])
 def test_a_limit_of_replies_that_is_no_number_is_refused(server, value):
-    """By name."""
+    """Values of `max-reply-bytes` that are no number are INVALID_ARGUMENT."""
     call = embedded(server, ("max-reply-bytes", value))
 
     assert call.code() is grpc.StatusCode.INVALID_ARGUMENT
@@ -343,8 +351,8 @@ def test_a_limit_of_replies_that_is_no_number_is_refused(server, value):
 def test_all_errors_have_a_status():
     """Every kind of error has a code, and every class that is raised has a reason of its own."""
     assert set(CODES) == set(ErrorKind)
-    assert set(REASONS) == set(subclasses(ServingError)) - {RefusedError}
-    assert len({*REASONS.values(), INTERNAL}) == len(REASONS) + 1
+    assert set(ERROR_REASONS) == set(subclasses(ServingError)) - {RefusedError}
+    assert len({*ERROR_REASONS.values(), INTERNAL_REASON}) == len(ERROR_REASONS) + 1
 
 
 def subclasses(kind):
@@ -353,7 +361,7 @@ def subclasses(kind):
 
 
 def test_an_error_that_nobody_foresaw(versions, monkeypatch, caplog):
-    """The caller learns nothing of it; the log has its traceback."""
+    """Unexpected errors are INTERNAL without details; the log has the traceback."""
 
     def fail(*arguments):
         raise ZeroDivisionError("a secret")
@@ -369,7 +377,7 @@ def test_an_error_that_nobody_foresaw(versions, monkeypatch, caplog):
 
 
 def test_a_name_with_its_version(versions):
-    """Who writes the version into the name is told of the other field."""
+    """Names with a version, such as `many/9`, get a hint to the field `version`."""
     error, _ = refused(versions.stub.Embed, pb.EmbedRequest(model=pb.ModelRef(name="many/9"), texts=["cat"]))
 
     assert error.details().startswith(
@@ -378,7 +386,7 @@ def test_a_name_with_its_version(versions):
 
 
 def test_files_that_cannot_be_read():
-    """An error of the operating system is told by the file and the reason, without a number."""
+    """Errors of the operating system become one line with file and reason, without the number."""
     assert (
         error_line(PermissionError(13, "Permission denied", "/key.pem")) == "cannot read `/key.pem`: permission denied"
     )

@@ -7,7 +7,7 @@ from serving.grpc_api.uncancelled import uncancelled
 
 
 async def read(future, log):
-    """As gRPC's reads: the result is taken from where it lies once a future is done."""
+    """Coroutine like gRPC's reads: it takes its result from elsewhere once a future is done."""
     await future
     log.append("read")
     return future.result()
@@ -15,7 +15,7 @@ async def read(future, log):
 
 @pytest.mark.parametrize("steps", [1, 3])
 def test_it_returns_what_the_coroutine_returns(steps):
-    """Whether its futures are done before or later, and however many they are."""
+    """The result is returned for any number of futures, done before or later."""
 
     async def several(futures):
         return [await future for future in futures]
@@ -45,7 +45,7 @@ def test_errors_come_out():
 
 @pytest.mark.parametrize("outcome", ["result", "error"])
 def test_cancelling_leaves_it_to_end_by_itself(outcome):
-    """The future is not cancelled, and what comes after it is done; who waited hears of the cancellation at once."""
+    """Cancelling does not cancel the future; the coroutine still ends, and the caller is cancelled at once."""
 
     async def run():
         future, log = asyncio.get_running_loop().create_future(), []
@@ -64,7 +64,7 @@ def test_cancelling_leaves_it_to_end_by_itself(outcome):
 
 
 def test_nothing_to_wait_for():
-    """A coroutine that awaits nothing is done at once."""
+    """Coroutines that await nothing return at once."""
 
     async def at_once():
         return 7

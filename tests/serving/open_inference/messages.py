@@ -1,4 +1,4 @@
-"""Requests of the Open Inference Protocol, and what comes back as numpy arrays."""
+"""Requests of the Open Inference Protocol, and responses as numpy arrays."""
 
 import struct
 
@@ -11,7 +11,7 @@ DTYPES = {"INT32": "<i4", "INT64": "<i8", "FP32": "<f4", "BOOL": "?"}
 
 
 def stub(server, method):
-    """What calls a method of the service."""
+    """Return a callable for a method of the service."""
     return server.channel.unary_unary(
         f"/{SERVICE}/{method}",
         request_serializer=lambda request: request if isinstance(request, bytes) else request.SerializeToString(),
@@ -20,17 +20,17 @@ def stub(server, method):
 
 
 def call(server, method, **fields):
-    """One call with the fields of its request."""
+    """Call a method with the fields of its request."""
     return stub(server, method)(getattr(pb, f"{method}Request")(**fields), timeout=20)
 
 
 def with_lengths(values):
-    """Elements of BYTES as they travel."""
+    """Serialise elements of BYTES."""
     return b"".join(struct.pack("<I", len(value)) + value for value in values)
 
 
 def infer_request(model="", outputs=(), typed=False, parameters=None, **inputs):
-    """A ModelInferRequest; lists of strings become BYTES, arrays what they are."""
+    """Return a ModelInferRequest: lists of strings become BYTES, arrays keep their type."""
     request = pb.ModelInferRequest(model_name=model, outputs=[{"name": name} for name in outputs])
     for name, value in (parameters or {}).items():
         kind = {bool: "bool_param", int: "int64_param", str: "string_param", float: "double_param"}[type(value)]
@@ -53,7 +53,7 @@ def _add_input(request, name, array, typed):
 
 
 def arrays(reply):
-    """The outputs of a response by name; those of BYTES as lists of strings."""
+    """Return the outputs of a response by name; BYTES become lists of strings."""
     found = {}
     for item, raw in zip(reply.outputs, reply.raw_output_contents, strict=True):
         values = _strings(raw) if item.datatype == "BYTES" else np.frombuffer(raw, DTYPES[item.datatype])
@@ -71,5 +71,5 @@ def _strings(raw):
 
 
 def infer(server, model, **fields):
-    """The outputs of a ModelInfer call."""
+    """Call ModelInfer and return its outputs."""
     return arrays(stub(server, "ModelInfer")(infer_request(model, **fields), timeout=20))

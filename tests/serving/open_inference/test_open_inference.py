@@ -63,7 +63,7 @@ def test_classification(server):
 
 
 def test_spans(server):
-    """Spans are those of Answer; rows with fewer of them are filled up."""
+    """Spans are those of Answer; rows with fewer spans are padded."""
     inputs = [bertline.AnswerInput(question="who sees the dog ?", contexts=[context]) for context in CONTEXTS]
     reply = server.stub.Answer(bertline.AnswerRequest(inputs=inputs, top_k=4))
 
@@ -96,8 +96,7 @@ def test_masked_lm(server):
 
 
 def test_padding_of_a_vocabulary_is_no_token(tmp_path):
-    """FillMask and ModelInfer give as many tokens as were asked for, and the same, whatever a network says of ids that
-    its tokenizer lacks."""
+    """FillMask and ModelInfer return the same top_k tokens, and never ids that the tokenizer lacks."""
     write_model(tmp_path, "padded", task="masked-lm", vocab_size=10 * len(VOCAB))
     with serve(tmp_path) as running:
         reply = running.stub.FillMask(bertline.FillMaskRequest(texts=["the [MASK] sees"], top_k=4))
@@ -125,7 +124,7 @@ def test_typed_contents(server, model):
 @pytest.mark.parametrize("typed", [False, True])
 @pytest.mark.parametrize("dtype", ["<i4", "<i8"])
 def test_token_ids(server, references, dtype, typed):
-    """Token ids give the outputs of the graph, whatever stands in the padding."""
+    """Token ids give the outputs of the graph, for any values in the padding."""
     reference = references["classifier"]
     padded, features = ids_of(reference, [ClassificationExample(*TEXTS[:2]), ClassificationExample("river")])
 
@@ -153,7 +152,7 @@ def test_outputs_per_token(server, references, model):
 
 
 def test_only_input_ids(server, references):
-    """Without a mask every token counts; without token types all are 0."""
+    """Requests without mask use every token; without token types all are 0."""
     ids, _ = ids_of(references["embedder"], TEXTS[:1])
 
     found = infer(server, "embedder", input_ids=ids["input_ids"])
@@ -162,7 +161,7 @@ def test_only_input_ids(server, references):
 
 
 def test_requested_outputs(server):
-    """Outputs come in the order in which they are asked for, and the id comes back."""
+    """Responses have the requested outputs in their order, and the id of the request."""
     request = infer_request("reader", **REQUESTS["reader"], outputs=["end", "answer"])
     request.id = "a \N{OWL}"
     request.model_version = "1"
@@ -174,7 +173,7 @@ def test_requested_outputs(server):
 
 
 def test_truncate(server):
-    """A text that is too long is cut where that is asked for."""
+    """Texts that are too long are cut with `truncate`."""
     found = infer(server, "embedder", text=["cat " * 100], parameters={"truncate": True})
 
     np.testing.assert_array_equal(found["embedding"], infer(server, "embedder", text=["cat " * 30])["embedding"])
@@ -182,7 +181,7 @@ def test_truncate(server):
 
 @pytest.mark.parametrize(("lengths", "cut"), [((30, 3), 0), ((100, 32), 72)])
 def test_cuts_are_told(server, lengths, cut):
-    """A parameter of the response says how many tokens were cut from all texts; there is none where none were."""
+    """Responses have a parameter with the number of removed tokens, unless it is 0."""
     request = infer_request("embedder", text=["cat " * length for length in lengths], parameters={"truncate": True})
     parameters = stub(server, "ModelInfer")(request).parameters
 
@@ -218,7 +217,7 @@ def test_metadata(server, references, model):
 
 
 def test_about_the_server(server):
-    """The server tells its name, that it is ready, and what is loaded."""
+    """ServerMetadata, ServerReady and RepositoryIndex give the name, readiness and loaded models."""
     metadata = call(server, "ServerMetadata")
     index = call(server, "RepositoryIndex", ready=True)
 
@@ -236,12 +235,12 @@ def test_about_the_server(server):
     [("reader", "", True), ("reader", "1", True), ("reader", "2", False), ("x", "", False)],
 )
 def test_model_ready(server, name, version, ready):
-    """A model is ready when it is loaded, in that version."""
+    """Models are ready if the requested version is loaded."""
     assert call(server, "ModelReady", name=name, version=version).ready == ready
 
 
 def test_what_health_says_is_what_readiness_is(tmp_path):
-    """A version that is being loaded is not ready, and nothing is while the workers are in trouble."""
+    """Versions that are being loaded are not ready; nothing is ready while workers have a problem."""
     write_model(tmp_path)
     with serve(tmp_path) as running:
         server = running.server
@@ -321,7 +320,7 @@ def test_limits(slow_models, monkeypatch):
 
 @pytest.mark.parametrize(("num_rows", "thread"), [(2, "loop"), (8, "codec")])
 def test_large_replies_do_not_stall_others(server, monkeypatch, num_rows, thread):
-    """A reply of many logits is made off the event loop, however small its request."""
+    """Replies with many logits are serialised in a thread, even for a small request."""
     made_in = []
 
     def response(*arguments):
@@ -337,12 +336,12 @@ def test_large_replies_do_not_stall_others(server, monkeypatch, num_rows, thread
 
 
 def test_forms_and_tasks():
-    """Every task has tensors."""
+    """All tasks have tensors."""
     assert TASK_TENSORS.keys() == TASKS.keys()
 
 
 def through_form(name, settings, outputs, row, **options):
-    """The tensors that a task's form makes of one row of texts where the graph gives these outputs."""
+    """Return the output tensors of a task for one row of texts and given outputs of the graph."""
     task = create_task(
         name, Tokenizer(build_tokenizer(VOCAB)), settings_from_dict(name, settings or SETTINGS.get(name, {}))
     )
@@ -372,7 +371,7 @@ def test_multiple_choice_form():
 
 
 def test_tagging_form():
-    """Tagging gives entities with their places in the text as it came, and the tag of each word, as JSON."""
+    """Tagging gives entities with offsets in the original text, and the tag of each word, as JSON."""
     settings = {"labels": ["O", "B-ANIMAL", "I-ANIMAL"]}
     logits = np.eye(3, dtype=np.float32)[[0, 0, 1, 2, 0, 0, 0]] * 9
 
@@ -388,7 +387,7 @@ def test_tagging_form():
 
 @pytest.mark.parametrize("elements", [1, 5, 2**20])
 def test_outputs_in_parts(server, references, monkeypatch, elements):
-    """Outputs are the same in however many parts they are copied."""
+    """Outputs are the same for any number of parts in which they are copied."""
     monkeypatch.setattr(tensors, "COPIED_ELEMENTS", elements)
     texts = ["the cat", "a dog", "who"]
     found = infer(server, "embedder", text=texts)
@@ -398,7 +397,7 @@ def test_outputs_in_parts(server, references, monkeypatch, elements):
 
 @pytest.mark.parametrize("numbers", [1, 5, 2**20])
 def test_numbers_in_parts(server, monkeypatch, numbers):
-    """So are token ids that come one by one, in however many parts they are read."""
+    """Token ids are the same for any number of parts in which they are converted."""
     monkeypatch.setattr(tensors, "CONVERTED_ELEMENTS", numbers)
     rows = [[2, 9, 10, 3], [2, 11, 12, 3]]
     typed, raw = (infer(server, "embedder", input_ids=rows, typed=flag) for flag in (True, False))
@@ -408,7 +407,7 @@ def test_numbers_in_parts(server, monkeypatch, numbers):
 
 @pytest.mark.parametrize("count", [0, 1, 3, 4, 7, 12])
 def test_long_lists_are_written_in_parts(monkeypatch, count):
-    """The parts together are the same JSON as the whole list."""
+    """Lists written in parts are the same JSON as whole lists."""
     monkeypatch.setattr(task_tensors, "JSON_ITEMS", 4)
     items = [{"word": 'é"字', "start": number} for number in range(count)]
 

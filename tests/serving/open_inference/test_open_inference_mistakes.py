@@ -14,7 +14,7 @@ MASK = np.array([[1, 1, 1, 1], [1, 1, 1, 0]])
 
 
 def text_request(**fields):
-    """A sound request for vectors of two texts, with some fields of its input changed."""
+    """Return a valid request for two texts, with some fields of its input changed."""
     request = infer_request("embedder", text=["cat", "dog"])
     for name, value in fields.items():
         setattr(request.inputs[0], name, value) if isinstance(value, str) else _replace(request.inputs[0], name, value)
@@ -33,7 +33,7 @@ def with_raw(*raw, model="embedder", **inputs):
 
 
 def with_parameter(**fields):
-    """A sound request with a parameter on its input or output."""
+    """Return a valid request with a parameter on its input or output."""
     request = infer_request("embedder", text=["cat"], outputs=["embedding"])
     for name, where in fields.items():
         getattr(request, where)[0].parameters[name].int64_param = 1
@@ -148,7 +148,7 @@ MISTAKES = {
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_mistakes(server, mistake):
-    """What is wrong with a request is INVALID_ARGUMENT, in one line that says where."""
+    """Invalid requests are INVALID_ARGUMENT, with one line that names the field."""
     request, message = MISTAKES[mistake]
     with pytest.raises(grpc.RpcError) as caught:
         stub(server, "ModelInfer")(request, timeout=20)
@@ -160,7 +160,7 @@ def test_mistakes(server, mistake):
 
 @pytest.mark.parametrize("method", ["ModelMetadata", "ModelConfig"])
 def test_unknown_model(server, method):
-    """A model that is not loaded is NOT_FOUND, and no name is INVALID_ARGUMENT."""
+    """Unknown models are NOT_FOUND, and an empty name is INVALID_ARGUMENT."""
     for name, code in {"nobody": grpc.StatusCode.NOT_FOUND, "": grpc.StatusCode.INVALID_ARGUMENT}.items():
         with pytest.raises(grpc.RpcError) as caught:
             call(server, method, name=name)
@@ -170,7 +170,7 @@ def test_unknown_model(server, method):
 
 
 def test_repository(server):
-    """There is one repository, without a name."""
+    """Repository names other than the empty one are refused."""
     with pytest.raises(grpc.RpcError, match="repository_name"):
         call(server, "RepositoryIndex", repository_name="mine")
 
@@ -233,7 +233,7 @@ tensors = st.tuples(
     names=st.lists(st.sampled_from(["embedding", "logits", "label", "answer", "x"]), max_size=2),
 )
 def test_random_contents(server, model, inputs, extra, names):
-    """Whatever the contents, a call is answered or refused, and never fails inside."""
+    """Calls with random contents are answered or refused, and never INTERNAL."""
     request = pb.ModelInferRequest(model_name=model, outputs=[{"name": name} for name in names])
     for name, datatype, shape, raw in inputs:
         request.inputs.add(name=name, datatype=datatype, shape=shape)
@@ -247,7 +247,7 @@ def test_random_contents(server, model, inputs, extra, names):
 @settings(max_examples=200)
 @given(raw=st.binary(max_size=200))
 def test_random_messages(server, raw):
-    """Random bytes instead of a message never fail inside."""
+    """Calls with random bytes are never INTERNAL."""
     code = stub(server, "ModelInfer").future(raw, timeout=20).code()
 
     assert code in {grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND}

@@ -1,4 +1,4 @@
-"""tritonclient registers messages of the same names as ours, so that it runs in processes of its own."""
+"""Checks with tritonclient, in separate processes: it registers messages with the same names as ours."""
 
 import json
 import re
@@ -31,7 +31,7 @@ client = triton.InferenceServerClient(target)
 
 
 def run(server, script):
-    """What a script prints, which gets the address of the server as its argument."""
+    """Run a script with the address of the server as argument; return its output."""
     command = [sys.executable, "-c", script, server.target]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
@@ -87,7 +87,7 @@ assert filled.as_numpy("token").shape == (1, 5)
 
 
 def test_questions_about_models(server):
-    """What a client asks before it infers is answered."""
+    """Health, metadata and configuration requests are answered."""
     script = """
 assert client.is_server_live() and client.is_server_ready() and client.is_model_ready("reader", "1")
 assert not client.is_model_ready("nobody")
@@ -127,7 +127,7 @@ except InferenceServerException as error:
 
 
 def test_example(server):
-    """The example of docs/guides/other-clients.md runs as it stands, but for the address and the model."""
+    """The example in docs/guides/other-clients.md runs, with another address and model."""
     section = PAGE.read_text("utf-8")
     example = re.search(r"```python\n(.*?)```", section, re.DOTALL)[1]
 
