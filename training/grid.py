@@ -37,8 +37,8 @@ from training.loop.recipe import RECIPE_FILE, RecipeRecord, check_no_run
 from training.objectives import best_baseline
 from training.provenance import PATH_FIELDS, input_digests
 from training.reports.grid_report import (
+    GridReport,
     Outcome,
-    Report,
     Setting,
     best_outcome,
     format_report,
@@ -108,7 +108,7 @@ class GridRecipe(FinetuneRecipe):
         ]
 
 
-def grid(recipe: GridRecipe, world: World) -> Report:
+def grid(recipe: GridRecipe, world: World) -> GridReport:
     """Run the grid, or go on with it; its best checkpoint comes to stand at `<run_dir>/checkpoint`.
 
     Raises:
@@ -291,7 +291,7 @@ def _drop_weights(recipe: GridRecipe, outcomes: Sequence[Outcome], best: Outcome
                 _weights(recipe, outcome).unlink(missing_ok=True)
 
 
-def _write(recipe: GridRecipe, found: Report, best: Outcome) -> None:
+def _write(recipe: GridRecipe, found: GridReport, best: Outcome) -> None:
     """Write report, picture and checkpoint, and print the report.
 
     Raises:
@@ -307,7 +307,7 @@ def _write(recipe: GridRecipe, found: Report, best: Outcome) -> None:
     print(f"best: {best.name}, {found.selection}")
 
 
-def _publish(source: Path, target: Path, found: Report) -> None:
+def _publish(source: Path, target: Path, found: GridReport) -> None:
     """Put a checkpoint at its place, with what it was chosen among in its scores."""
     card = read_task_card(source)
     assert card

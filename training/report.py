@@ -1,9 +1,9 @@
-"""A run as one page: scores beside their baselines, curves, what the model says, settings, where it all came from.
+"""Write a report of a run as one HTML page: scores with baselines, curves, predictions, settings and provenance.
 
     python -m training.report runs/mini
     python -m training.report runs/mini --data texts.txt --out page.html
 
-The page needs no network and no script. It may be written while the run goes on.
+The page needs no network and no script. The run may still be going on.
 """
 
 from __future__ import annotations
@@ -33,40 +33,43 @@ from training.renamed_fields import with_new_names
 from training.reports.model_card import base_model, format_number, score_rows
 from training.reports.page import render_page
 from training.reports.plot import curve_name, legend, panels, shows_loss, svg
-from training.reports.samples import format_percent, sample_predictions
+from training.reports.sample_views import format_percent
+from training.reports.samples import sample_predictions
 from training.task_card import TaskCard, read_task_card
 from training.weights import WEIGHTS_FILE, has_weights
 
 REPORT_FILE = "report.html"
 TEMPLATE = "report.html.j2"
 RECORDED = ("data", "corpus_digest", "dev_corpus_digest", "init_sha256", "checkpoint_sha256", "tokenizer_sha256")
-"""Keys of recipe.json that are no settings."""
+"""Keys of recipe.json that are not settings."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReportRecipe:
-    """Write the page of a run."""
+    """Write the report of a run."""
 
     run: tyro.conf.Positional[Path]
     """Run directory of training.pretrain, training.finetune or training.contrastive, finished or not."""
     data: tuple[Path, ...] = ()
-    """Files with examples to show predictions for: text for a pretrained checkpoint, else as for training.evaluate.
-    Unset: the dev data that the run's recipe names."""
+    """Files with examples to predict: text for a pretrained checkpoint, else as for training.evaluate. By default, the
+    dev data of the run."""
     out: Path | None = None
-    """Page to write; None for report.html in the run."""
+    """File to write; by default, report.html in the run directory."""
 
 
 def write_report(recipe: ReportRecipe) -> Path:
-    """Write the page; returns its path.
+    """Write the page and return its path.
 
     Raises:
-        ValueError: when the directory is not a run, or the data cannot be used.
+        ValueError: if the directory is not a run, or the data cannot be used.
     """
     if not (recipe.run / RECIPE_FILE).is_file():
         inner = sorted(path.parent for path in recipe.run.glob(f"**/{RECIPE_FILE}"))
-        inner.sort(key=lambda run: not has_weights(run / "checkpoint"))  # those that can say something first
+        inner.sort(key=lambda run: not has_weights(run / "checkpoint"))  # runs with weights first
         hint = (
-            f"give one of the {len(inner)} runs in it, as `{inner[0]}`" if inner else "give a directory of a training"
+            f"give one of its {len(inner)} runs, such as `{inner[0]}`"
+            if inner
+            else "give the run directory of a training"
         )
         raise ValueError(f"not a run: `{recipe.run}` has no {RECIPE_FILE}; {hint}")
     path = recipe.out or recipe.run / REPORT_FILE
@@ -75,7 +78,7 @@ def write_report(recipe: ReportRecipe) -> Path:
 
 
 def render(run: Path, data: Sequence[Path] = ()) -> str:
-    """The page of a run as HTML; `data` as in `ReportRecipe`."""
+    """Render the page of a run as HTML; `data` as in `ReportRecipe`."""
     settings = with_new_names(read_json(run / RECIPE_FILE))
     check_types(recipe_type(settings), settings, run / RECIPE_FILE)
     lines = read_metrics(run)
@@ -102,7 +105,7 @@ def render(run: Path, data: Sequence[Path] = ()) -> str:
 
 
 def recipe_type(settings: Mapping[str, Any]) -> type:
-    """The recipe that a run was started with."""
+    """Return the type of a run's recipe."""
     types = {"pretraining": PretrainRecipe, "fine-tuning": FinetuneRecipe, "contrastive training": ContrastiveRecipe}
     return types[stage_of(settings)]
 
@@ -110,7 +113,7 @@ def recipe_type(settings: Mapping[str, Any]) -> type:
 def facts(
     run: Path, settings: Mapping[str, Any], lines: Sequence[Mapping[str, Any]], card: TaskCard | None
 ) -> dict[str, str]:
-    """The line below the title: task, network, data, tokens, time; what is not known is left out."""
+    """Return the line below the title: task, network, data, tokens and time, as far as they are known."""
     task = card.task if card else settings.get("task", "masked-lm")
     found = {"task": task, "network": _network(run, settings)}
     if "corpus" in settings:
@@ -126,10 +129,10 @@ def facts(
 
 
 def _network(run: Path, settings: Mapping[str, Any]) -> str:
-    """Shape and size of the checkpoint, else of the one that the run starts from, or of the recipe."""
+    """Describe the network: of the checkpoint, else of the one that the run starts from, or of the recipe."""
     start = Path(settings.get("checkpoint") or settings.get("init") or "")
-    places = [place / CONFIG_FILE for place in (run / "checkpoint", start) if (place / CONFIG_FILE).is_file()]
-    shape = read_json(places[0]) if places else settings
+    files = [path for folder in (run / "checkpoint", start) if (path := folder / CONFIG_FILE).is_file()]
+    shape = read_json(files[0]) if files else settings
     if "hidden_size" not in shape:
         return ""
     layers, hidden, heads = (shape[name] for name in ("num_hidden_layers", "hidden_size", "num_attention_heads"))
@@ -139,10 +142,10 @@ def _network(run: Path, settings: Mapping[str, Any]) -> str:
 
 
 def num_parameters(weights: Path) -> int:
-    """Numbers in a safetensors file; reads its header only.
+    """Return the number of parameters in a safetensors file; reads its header only.
 
     Raises:
-        ValueError: naming a file that is damaged.
+        ValueError: naming a damaged file.
     """
     try:
         with safe_open(weights, "pt") as file:
@@ -159,7 +162,7 @@ def _corpus(path: Path) -> str:
 
 
 def training_seconds(lines: Sequence[Mapping[str, Any]]) -> float:
-    """Seconds of training as the metrics tell: tokens between lines over tokens a second."""
+    """Return the seconds of training: tokens between lines of the metrics over tokens a second."""
     seconds, before = 0.0, 0
     for line in lines:
         if line.get("tokens_per_s") and "num_tokens" in line:
@@ -169,7 +172,7 @@ def training_seconds(lines: Sequence[Mapping[str, Any]]) -> float:
 
 
 def format_seconds(seconds: float) -> str:
-    """40 s, 12 min, 3.5 h, 2.1 days."""
+    """Format seconds as 40 s, 12 min, 3.5 h or 2.1 days."""
     for unit, size in (("days", 86400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * size:
             return f"{seconds / size:.{0 if unit == 'min' else 1}f} {unit}"
@@ -177,7 +180,7 @@ def format_seconds(seconds: float) -> str:
 
 
 def format_count(count: float) -> str:
-    """7.8M, 16k, 950."""
+    """Format a count as 7.8M, 16.0k or 950."""
     for unit, size in (("B", 1e9), ("M", 1e6), ("k", 1e3)):
         if count >= size:
             return f"{count / size:.1f}{unit}"
@@ -185,21 +188,21 @@ def format_count(count: float) -> str:
 
 
 ABOUT_UNIGRAM = (
-    "No context: each token by its frequency and by what stands in its own place: [MASK], itself or a random one."
+    "Unigram baseline: each token is predicted by its frequency and its own masked input, without other tokens."
 )
 
 
 def scores(
     settings: Mapping[str, Any], lines: Sequence[Mapping[str, Any]], card: TaskCard | None
 ) -> tuple[dict[str, dict[str, float]], str]:
-    """Scores by row, baselines last, and a sentence about them."""
+    """Return scores by row, baselines last, and a sentence about them."""
     if card and (rows := score_rows(card.scores)):
         count = card.scores.get("num_dev_examples")
         about = f"On {count:,} dev examples." if count else ""
         return rows, f"{about} {ABOUT_UNIGRAM}" if UNIGRAM in rows else about
     last = next((line for line in reversed(lines) if any(key.startswith("eval_") for key in line)), None)
     if last is None:
-        return {}, "None: the run has no dev data, or has not come to its first evaluation."
+        return {}, "None: the run has no dev data, or no evaluation yet."
     own = {key.removeprefix("eval_"): value for key, value in last.items() if key.startswith("eval_")}
     how_many = f"up to {settings['eval_examples']:,}" if "eval_examples" in settings else "all"
     about = f"The last evaluation, at step {last['step']:,}, on {how_many} dev examples."
@@ -210,7 +213,7 @@ def scores(
 
 
 def corpus_baseline(settings: Mapping[str, Any]) -> dict[str, float] | None:
-    """What can be had without context on the dev corpus; None where a corpus is gone, or another one by now."""
+    """Return the unigram baseline on the dev corpus; None if a corpus no longer exists or has changed."""
     paths = [Path(settings[key]) for key in ("corpus", "dev_corpus") if settings.get(key)]
     if len(paths) < 2 or not all((path / CORPUS_FILE).is_file() for path in paths):
         return None
@@ -229,11 +232,11 @@ class Setting:
     value: Any
     default: Any
     is_changed: bool
-    """Whether it differs from the default; fields without one do."""
+    """True if it differs from the default, or has none."""
 
 
 def setting_tables(settings: Mapping[str, Any], card: TaskCard | None) -> list[tuple[str, list[Setting]]]:
-    """The settings of the run, and of the pretraining before it."""
+    """Return the settings of the run, and of the pretraining before it."""
     tables = [("This run", compare_with_defaults(settings))]
     before = card.provenance.get("pretraining", {}).get("recipe") if card and "train" in settings else None
     if before and not settings.get("from_scratch"):
@@ -242,7 +245,7 @@ def setting_tables(settings: Mapping[str, Any], card: TaskCard | None) -> list[t
 
 
 def compare_with_defaults(settings: Mapping[str, Any]) -> list[Setting]:
-    """Each setting beside the default of its recipe, by the name of its flag."""
+    """Return each setting with the default of its recipe, by the name of its flag."""
     defaults = flatten(default_fields(recipe_type(settings)))
     return [
         Setting(name, _shown(value), _shown(defaults.get(name, "")), value != defaults.get(name, ...))
@@ -256,7 +259,7 @@ def _shown(value: Any) -> str:
 
 
 def records(run: Path, settings: Mapping[str, Any], card: TaskCard | None) -> dict[str, str]:
-    """Digests and versions by what they are of."""
+    """Return digests and versions by name."""
     found: dict[str, Any] = dict(card.provenance) if card else {}
     if not card:
         found = {key: settings[key] for key in RECORDED if settings.get(key)}
@@ -274,7 +277,7 @@ def records(run: Path, settings: Mapping[str, Any], card: TaskCard | None) -> di
 
 
 def _leaves(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
-    """Nested records as rows; recipes are shown elsewhere."""
+    """Flatten nested records into rows, without recipes."""
     rows = []
     for key, value in values.items():
         if isinstance(value, Mapping):

@@ -253,8 +253,11 @@ def test_the_card_says_how_good_the_graph_is_on_what(precision, tmp_path, checkp
 @pytest.mark.parametrize(
     ("of_training", "unit"),
     [
-        ({}, "alignment is a mean squared distance; less is better."),
-        ({"dev": {"alignment_loss": 0.2, "uniformity_loss": -2.0}}, "uniformity a logarithm; of both less is better."),
+        ({}, "alignment is a mean squared distance; lower is better."),
+        (
+            {"dev": {"alignment_loss": 0.2, "uniformity_loss": -2.0}},
+            "a logarithm; for both lower is better.",
+        ),
     ],
 )
 def test_the_card_says_what_the_scores_of_its_tables_are(of_training, unit, exported):

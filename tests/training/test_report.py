@@ -20,7 +20,8 @@ from tests.toy import TINY, make_text, write_classification, write_spans
 from training.finetune import FinetuneRecipe, finetune
 from training.pretrain import PretrainRecipe, pretrain
 from training.report import ReportRecipe, compare_with_defaults, facts, render, training_seconds, write_report
-from training.reports.samples import SHOWN, _table, corpus_passages, marked, sample_predictions
+from training.reports.sample_views import SHOWN, marked, show_table
+from training.reports.samples import corpus_passages, sample_predictions
 
 VOID = {"meta", "br", "hr", "img", "input", "link", "path", "use"}
 
@@ -91,8 +92,8 @@ def test_a_pretrained_run(checkpoint, tmp_path):
     assert page.tags.count("svg") == 8
     assert "finished, 10 steps" in page.text
     assert "unigram baseline" in page.text
-    assert "masked words are the likeliest" in page.text
-    assert "put together from token ids" in page.text
+    assert "masked words are predicted first" in page.text
+    assert "decoded from token ids" in page.text
 
 
 @pytest.mark.parametrize(
@@ -170,7 +171,7 @@ def test_an_unfinished_run_has_a_page(checkpoint, tmp_path):
     empty = Page(render(run)).text
 
     assert "not finished, at step 10" in started
-    assert "the run has no checkpoint" in started
+    assert "not finished and has no checkpoint" in started
     assert "no step logged yet" in empty
 
 
@@ -184,7 +185,7 @@ def test_dev_data_that_is_gone_or_changed_is_told(finetuned, labelled, tmp_path)
     given_data = sample_predictions(run, recipe, [other])
 
     assert gone.items == ()
-    assert "gone.jsonl is no longer where the recipe says" in gone.note
+    assert "gone.jsonl no longer exists" in gone.note
     assert "has changed since" in changed.note
     assert "5 random examples" in given_data.note
 
@@ -344,10 +345,13 @@ def test_a_folder_of_runs_points_at_one_that_has_weights(checkpoint, tmp_path):
         shutil.copytree(checkpoint.parent, tmp_path / name)
     (tmp_path / "first" / "checkpoint" / "model.safetensors").unlink()
 
-    with pytest.raises(ValueError, match=rf"give one of the 2 runs in it, as `{tmp_path / 'second'}`"):
+    with pytest.raises(ValueError, match=rf"give one of its 2 runs, such as `{tmp_path / 'second'}`"):
         write_report(ReportRecipe(run=tmp_path))
 
-    assert "the checkpoint has no weights; a grid keeps those of its best run" in Page(render(tmp_path / "first")).text
+    assert (
+        "the checkpoint has no weights; a grid keeps only those of its best run"
+        in Page(render(tmp_path / "first")).text
+    )
 
 
 def test_choices_and_entities_are_shown_as_such():
@@ -372,7 +376,7 @@ def test_choices_and_entities_are_shown_as_such():
     ]
     assert "right in 0 of 2" in note
 
-    items, _ = _table(None, [RegressionExample(text="a", label=2.5)], [0.6629169583318620])
+    items, _ = show_table(None, [RegressionExample(text="a", label=2.5)], [0.6629169583318620])
     assert items[0]["cells"] == {"truth": "2.5", "predicted": "0.663"}
 
 
@@ -387,7 +391,7 @@ def test_the_largest_errors_of_numbers_come_first():
     assert found == sorted(found, reverse=True)
     assert found[:3] == [2.0, 1.99, 1.98]
     assert found[-1] < 0.5
-    assert "half of all errors are below 0.75" in note
+    assert "the median error is 0.75" in note
 
 
 def test_wrong_answers_come_first():

@@ -1,1 +1,1 @@
-"""What people look at: curves, model cards, samples, tables of a grid."""
+"""Reports for people: curves, model cards, samples, tables of a grid."""

@@ -1,4 +1,4 @@
-"""What a grid of fine-tuning runs found: a row a setting, as a table, as JSON-compatible values and as a picture."""
+"""Report of a grid of fine-tuning runs, a row for each setting: as text, as JSON-compatible values, and as a plot."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from training.reports.plot import COLOURS, FAILED, Ticks, curve_name, label_rows
 
 @dataclass(frozen=True)
 class Setting:
-    """What the runs of a row have in common."""
+    """Setting of the runs of a row."""
 
     learning_rate: float
     global_batch_size: int
@@ -29,29 +29,29 @@ class Setting:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What became of a run."""
+    """Result of a run."""
 
     name: str
-    """Of its directory."""
+    """Name of the run directory."""
     setting: Setting
     seed: int
     scores: Mapping[str, Any]
-    """Of its task card; empty when the run stopped."""
+    """Scores of the task card; empty if the run failed."""
     error: str | None = None
-    """What stopped it."""
+    """Error that stopped the run."""
 
     def score(self, metric: str) -> float | None:
-        """The score on dev; None when there is none, or it is not a number."""
+        """Return the score on dev; None if it is missing or NaN."""
         score = self.scores.get("dev", {}).get(metric, math.nan)
         return None if math.isnan(score) else score
 
     def baseline(self) -> tuple[str, Mapping[str, float]]:
-        """Name and scores of what does without any model: the row that is not of dev, as a task card has it."""
+        """Return name and scores of the baseline without a model."""
         rows = {name: row for name, row in self.scores.items() if isinstance(row, Mapping)}
         return next((name, row) for name, row in rows.items() if not name.startswith("dev"))
 
     def failure(self, metric: str) -> str | None:
-        """Why the run counts as failed: it stopped, or is no better than a baseline that is not perfect.
+        """Return why the run counts as failed: it stopped, or is not better than the baseline. None if it does not.
 
         Source: "degenerate results" in section 4.1 of the BERT paper; section 3 of Mosbach et al. 2021.
         """
@@ -64,7 +64,7 @@ class Outcome:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """The runs of a setting: mean, sample standard deviation, best and worst score of those that came to an end."""
+    """Runs of a setting: mean, sample standard deviation, best and worst score of finished runs."""
 
     setting: Setting
     mean: float | None
@@ -77,37 +77,37 @@ class Row:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report:
-    """The whole grid."""
+class GridReport:
+    """Report of a whole grid."""
 
     task: str
     metric: str
     num_dev_examples: int
     baseline: Mapping[str, float]
-    """What does without any model, and its score."""
+    """Name and score of the baseline without a model."""
     settings: Sequence[Row]
     unpretrained: Row | None
-    """The best setting from random weights."""
+    """Best setting, trained from random weights."""
     best: Mapping[str, Any]
-    """The run with the best score."""
+    """Run with the best score."""
     num_settings: int
     num_runs: int
     selection: str
-    """What the best was chosen among."""
+    """Sentence about the choice of the best run."""
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON-compatible values."""
+        """Return JSON-compatible values."""
         return asdict(self)
 
 
 def metric_of(scores: Mapping[str, float], wanted: str | None) -> str:
-    """The metric to go by: the one wanted, or the first of the task.
+    """Return the metric to choose by: `wanted`, or the first of the task.
 
     Args:
-        scores: on dev.
+        scores: scores on dev.
 
     Raises:
-        ValueError: when the task has no such score.
+        ValueError: if the task has no such score.
     """
     names = [name for name in scores if not is_loss(name)]
     if wanted is not None and wanted not in names:
@@ -116,7 +116,7 @@ def metric_of(scores: Mapping[str, float], wanted: str | None) -> str:
 
 
 def best_outcome(outcomes: Sequence[Outcome], metric: str) -> Outcome:
-    """The run with the best score on dev; of equal ones that with the smallest learning rate, then seed."""
+    """Return the run with the best score on dev; of equal ones, the smallest learning rate, then seed."""
 
     def rank(outcome: Outcome) -> tuple[float, float, int]:
         score = outcome.score(metric)
@@ -125,13 +125,13 @@ def best_outcome(outcomes: Sequence[Outcome], metric: str) -> Outcome:
     return max(outcomes, key=rank)
 
 
-def report(task: str, outcomes: Sequence[Outcome], unpretrained: Sequence[Outcome], metric: str) -> Report:
-    """Put the outcomes of all runs together; at least one of them has scores."""
+def report(task: str, outcomes: Sequence[Outcome], unpretrained: Sequence[Outcome], metric: str) -> GridReport:
+    """Create the report; at least one outcome must have scores."""
     settings = list(dict.fromkeys(outcome.setting for outcome in outcomes))
     best = best_outcome(outcomes, metric)
     name, scores = best.baseline()
     num_settings, num_runs = len(settings), len(outcomes)
-    return Report(
+    return GridReport(
         task=task,
         metric=metric,
         num_dev_examples=best.scores["num_dev_examples"],
@@ -144,7 +144,7 @@ def report(task: str, outcomes: Sequence[Outcome], unpretrained: Sequence[Outcom
         num_settings=num_settings,
         num_runs=num_runs,
         selection=f"chosen by {metric} on dev among {num_runs} runs (settings x seeds: {num_settings} x "
-        f"{num_runs // num_settings}), so its score on dev is optimistic; take other data to judge it",
+        f"{num_runs // num_settings}), so its score on dev is optimistic; evaluate it on other data",
     )
 
 
@@ -176,8 +176,8 @@ def _run(outcome: Outcome, metric: str) -> dict[str, Any]:
 _COLUMNS = {"mean": "mean", "sd": "standard_deviation", "best": "best", "min": "min"}
 
 
-def format_report(found: Report) -> str:
-    """A table: a row a setting, scores in percent; the best run's setting is marked."""
+def format_report(found: GridReport) -> str:
+    """Format a table with a row for each setting and scores in percent; the best run's setting is marked."""
     rows = _labelled(found)
     (baseline, score), width = next(iter(found.baseline.items())), max(map(len, rows))
     heading = f"{found.metric} on {found.num_dev_examples:,} dev examples, percent"
@@ -192,14 +192,14 @@ def format_report(found: Report) -> str:
     return "\n".join(lines)
 
 
-def _labelled(found: Report) -> dict[str, Row]:
-    """All rows by what they are called."""
+def _labelled(found: GridReport) -> dict[str, Row]:
+    """Return all rows by label."""
     rows = {f"learning rate {row.setting}": row for row in found.settings}
     return rows | ({"the best from random weights": found.unpretrained} if found.unpretrained else {})
 
 
-def _is_best(found: Report, row: Row) -> bool:
-    """Whether the best run is one of a row, and did not fail."""
+def _is_best(found: GridReport, row: Row) -> bool:
+    """Return whether a row has the best run, and the run did not fail."""
     return not found.best["failure"] and any(run["name"] == found.best["name"] for run in row.runs)
 
 
@@ -207,15 +207,15 @@ def _percent(score: float | None) -> str:
     return "-" if score is None else f"{100 * score:.2f}"
 
 
-def plot_report(found: Report, path: Path) -> None:
-    """Draw a row a setting: mean and deviation, a dot a seed, or a cross where it failed; the baseline is a line."""
+def plot_report(found: GridReport, path: Path) -> None:
+    """Plot a row for each setting: mean and deviation, a dot for each seed, a cross if it failed; and the baseline."""
     rows = _labelled(found)
     figure, axes = plt.subplots(figsize=(9.0, 1.5 + 0.45 * len(rows)), layout="constrained")
     for name, score in found.baseline.items():
         axes.axvline(score, color="black", linestyle=":", label=f"{name}, {_percent(score)}")
     _draw_rows(axes, list(rows.values()))
-    for place, row in enumerate(rows.values()):
-        note_row(axes, place, _note(row) + ("  (best)" if _is_best(found, row) else ""))
+    for number, row in enumerate(rows.values()):
+        note_row(axes, number, _note(row) + ("  (best)" if _is_best(found, row) else ""))
     label_rows(axes, list(rows))
     axes.set_xlabel(f"{curve_name(found.metric)} on dev, percent")
     axes.xaxis.set_major_formatter(Ticks(100))
@@ -224,19 +224,19 @@ def plot_report(found: Report, path: Path) -> None:
 
 
 def _draw_rows(axes: Axes, rows: Sequence[Row]) -> None:
-    means = [(row.mean, place, row.standard_deviation or 0.0) for place, row in enumerate(rows) if row.mean is not None]
+    means = [(row.mean, y, row.standard_deviation or 0.0) for y, row in enumerate(rows) if row.mean is not None]
     if means:
-        centres, places, deviations = zip(*means, strict=True)
+        centres, ys, deviations = zip(*means, strict=True)
         label = "mean and standard deviation"
-        axes.errorbar(centres, places, xerr=deviations, fmt="s", color=COLOURS[0], markersize=4, capsize=4, label=label)
-    seeds = [(run, place + 0.22) for place, row in enumerate(rows) for run in row.runs if run["score"] is not None]
+        axes.errorbar(centres, ys, xerr=deviations, fmt="s", color=COLOURS[0], markersize=4, capsize=4, label=label)
+    seeds = [(run, y + 0.22) for y, row in enumerate(rows) for run in row.runs if run["score"] is not None]
     for has_failed, marker, colour, label in ((False, "o", COLOURS[0], "a seed"), (True, "x", FAILED, "a failed seed")):
-        points = [(run["score"], place) for run, place in seeds if (run["failure"] is not None) == has_failed]
+        points = [(run["score"], y) for run, y in seeds if (run["failure"] is not None) == has_failed]
         if points:
             axes.plot(*zip(*points, strict=True), marker, color=colour, alpha=0.7, markersize=5, label=label)
 
 
 def _note(row: Row) -> str:
-    """Such as `81.20 ± 0.40, 1 failed`."""
+    """Return a note such as `81.20 ± 0.40, 1 failed`."""
     scores = " ± ".join(_percent(score) for score in (row.mean, row.standard_deviation) if score is not None)
     return ", ".join(filter(None, [scores, f"{row.num_failed} failed" if row.num_failed else ""]))

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Sequence
 
 
 def markdown_table(rows: Iterable[Sequence[str]]) -> str:
-    """Rows of as many cells each as a table that is one as plain text, too.
+    """Format rows as a Markdown table that is aligned as plain text.
 
     Args:
-        rows: the first is the heading; the first column stands to the left, the others to the right.
+        rows: rows with the same number of cells; the first is the header. The first column is aligned left, the others
+            right.
     """
     lines = list(rows)
     widths = [max(3, *map(len, column)) for column in zip(*lines, strict=True)]

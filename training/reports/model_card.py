@@ -1,6 +1,7 @@
 """The model card of a checkpoint: `README.md`, with the metadata that Hugging Face's hub reads.
 
-`training.checkpoint_writer.write_checkpoint` puts it beside the weights. It tells what is known, and what is not.
+`training.checkpoint_writer.write_checkpoint` writes it beside the weights. It states what is known of the
+model, and what is not.
 """
 
 from __future__ import annotations
@@ -31,15 +32,15 @@ FOLDER = Path(__file__).parent
 
 @dataclass(frozen=True)
 class Usage:
-    """How a task is called elsewhere."""
+    """Names of a task on the hub, in transformers and in the client."""
 
     sentence: str
-    """What it is."""
+    """Description of the model."""
     pipeline_tag: str
-    """Of Hugging Face's hub, and of `transformers.pipeline`."""
+    """Tag of Hugging Face's hub, and of `transformers.pipeline`."""
     auto_class: str
     client: str = ""
-    """Arguments of the command `bertline`; empty where it does not know the task."""
+    """Arguments of the command `bertline`; empty if it has no command for the task."""
 
 
 USAGES = {
@@ -84,7 +85,7 @@ USAGES = {
     ),
 }
 HUB_METRICS = {"macro_f1": "f1", "micro_f1": "f1", "weighted_f1": "f1", "mean_absolute_error": "mae"}
-"""Our names of scores -> the hub's, where they differ."""
+"""Names of scores -> different names on the hub."""
 MAIN_SETTINGS = {
     "mode": "training",
     "max_minutes": "minutes",
@@ -92,7 +93,7 @@ MAIN_SETTINGS = {
     "num_epochs": "epochs",
     "global_batch_size": "global batch, sequences",
     "max_seq_length": "longest sequence, tokens",
-    "long_seq_length": "longest sequence in the end, tokens",
+    "long_seq_length": "longest sequence in the last steps, tokens",
     "long_fraction": "fraction of the steps that is the end",
     "train_seq_length": "longest sequence in training, tokens",
     "temperature": "temperature",
@@ -107,15 +108,15 @@ MAIN_SETTINGS = {
     "dtype": "arithmetic",
     "seed": "seed",
 }
-"""What the card tells of a recipe."""
+"""Fields of a recipe that the card shows -> their labels."""
 
 
 def model_card(card: TaskCard, config: Mapping[str, Any], *, num_parameters: int) -> str:
-    """The text of `README.md`.
+    """Return the text of `README.md`.
 
     Args:
-        config: of `config.json`.
-        num_parameters: of the whole network, tied ones once.
+        config: values of `config.json`.
+        num_parameters: number of parameters of the network; tied ones count once.
     """
     provenance = card.provenance
     recipe = provenance.get("recipe") or provenance.get("pretraining", {}).get("recipe", {})
@@ -134,28 +135,28 @@ def model_card(card: TaskCard, config: Mapping[str, Any], *, num_parameters: int
 
 
 def render_card(template: str, *, metadata: Mapping[str, Any], folder: Path = FOLDER, **values: Any) -> str:
-    """A model card as Markdown, with room for notes.
+    """Render a model card as Markdown, with a section for notes.
 
     Args:
-        template: file in `folder`; it may use `card_parts.md.j2`.
-        metadata: for the hub, which reads it above the text.
-        values: what the card tells.
+        template: file in `folder`; it may import `card_parts.md.j2`.
+        metadata: metadata for the hub, above the text.
+        values: variables of the template.
     """
     text = _environment(folder).get_template(template).render(metadata=list(_yaml(metadata)), **values)
     return with_notes(text, "")
 
 
 def with_notes(card: str, notes: str) -> str:
-    """A card with notes (Markdown) in the place of those that it has."""
+    """Replace the notes of a card; both are Markdown."""
     parts = (card.partition(NOTES_BEGIN)[0], NOTES_BEGIN, notes)
     return "\n\n".join(stripped for part in parts if (stripped := part.strip())) + "\n"
 
 
 def read_notes(directory: Path) -> str:
-    """The notes of the card in a directory, as Markdown; empty where there are none.
+    """Return the notes of the card in a directory, as Markdown; empty if there are none.
 
     Raises:
-        ValueError: naming the card, when it is not UTF-8.
+        ValueError: naming the card if it is not UTF-8.
     """
     path = directory / CARD_FILE
     if not path.is_file():
@@ -163,20 +164,20 @@ def read_notes(directory: Path) -> str:
     try:
         return path.read_text(encoding="utf-8").partition(NOTES_BEGIN)[2].strip()
     except UnicodeDecodeError as error:
-        raise ValueError(f"`{path}` is not UTF-8, so that its notes cannot be kept; mend or remove it") from error
+        raise ValueError(f"`{path}` is not UTF-8, so its notes cannot be kept; fix or remove it") from error
 
 
 def usage_of(task: str) -> Usage:
-    """How a task is called elsewhere."""
+    """Return the usage of a task."""
     return USAGES.get(task, Usage(f"A BERT for {task}", "", "AutoModel"))
 
 
 def training_record(task: str, provenance: Mapping[str, Any], direction: str = "both") -> dict[str, Any]:
-    """What a card tells of the training, as far as there are records.
+    """Return what a card says about the training, as far as it is recorded.
 
     Args:
-        provenance: of the task card.
-        direction: of the network.
+        provenance: provenance of the task card.
+        direction: direction of the network's attention.
     """
     recipe = provenance.get("recipe") or provenance.get("pretraining", {}).get("recipe", {})
     pretrained = _pretrained(direction, recipe.get("next_sentences", False))
@@ -192,7 +193,7 @@ def training_record(task: str, provenance: Mapping[str, Any], direction: str = "
 
 
 def _pretrained(direction: str, next_sentences: bool) -> str:
-    """What a network without a task has learnt."""
+    """Describe a pretrained network."""
     if direction == "both":
         return f"{USAGES['masked-lm'].sentence}{' and next sentences' if next_sentences else ''}"
     if direction == "concatenated":
@@ -214,7 +215,7 @@ def _environment(folder: Path) -> jinja2.Environment:
 
 
 def score_rows(scores: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-    """The scores that are tables, by row: the checkpoint's own first, baselines after it."""
+    """Return the tables of scores by row: the checkpoint's own first, then baselines."""
     return {
         name: {key: value for key, value in row.items() if isinstance(value, int | float)}
         for name, row in scores.items()
@@ -223,7 +224,7 @@ def score_rows(scores: Mapping[str, Any]) -> dict[str, dict[str, float]]:
 
 
 def base_model(provenance: Mapping[str, Any]) -> str:
-    """Name of the checkpoint that was fine-tuned; empty where there is none, or only its shape was used."""
+    """Return the name of the checkpoint that was fine-tuned; empty if there is none, or only its shape was used."""
     recipe = provenance.get("recipe", {})
     if "checkpoint" not in recipe or recipe.get("from_scratch"):
         return ""
@@ -231,7 +232,7 @@ def base_model(provenance: Mapping[str, Any]) -> str:
 
 
 def format_number(value: Any) -> str:
-    """A setting or count as people write it: 12,000, 0.0005, `a, b` for lists."""
+    """Format a setting or count for people: 12,000, 0.0005, `a, b` for lists."""
     if isinstance(value, list | tuple):
         return ", ".join(map(format_number, value))
     if isinstance(value, bool) or value is None:
@@ -242,7 +243,7 @@ def format_number(value: Any) -> str:
 
 
 def code(text: object) -> str:
-    """Any text as Markdown's inline code, fit for a cell of a table."""
+    """Format any text as Markdown's inline code that fits into a cell of a table."""
     line = " ".join(str(text).split()).replace("|", "\\|")
     fence = "`" * (1 + max((len(run) for run in re.findall("`+", line)), default=0))
     space = " " if line.startswith("`") or line.endswith("`") else ""
@@ -279,7 +280,7 @@ def _hub_metric(name: str) -> str:
 
 
 def _dataset(paths: Sequence[Path]) -> dict[str, str]:
-    """What the scores are on, as the hub wants to know it: a data set of its own by its id."""
+    """Return the data of the scores in the hub's format; a data set of the hub by its id."""
     named = zip(paths, source_names(paths), strict=True)
     sources = [hub_source(path) if is_hub(path) else (name, {}) for path, name in named]
     name = ", ".join(source for source, _ in sources) or "dev"
@@ -289,13 +290,13 @@ def _dataset(paths: Sequence[Path]) -> dict[str, str]:
 
 
 def _stages(provenance: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What made the weights, as far as there are records: title, settings and data digests of each stage."""
+    """Return title, settings and data digests of each stage of training, as far as they are recorded."""
     pretrainings, finetunings = _records(provenance)
     return _numbered("Pretraining", pretrainings) + _numbered("Fine-tuning", finetunings)
 
 
 def _records(provenance: Mapping[str, Any]) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
-    """Of pretraining and of fine-tuning, without what was before weights were drawn anew."""
+    """Return the records of pretraining and fine-tuning since weights were last random."""
     finetunings = _chain(provenance) if "recipe" in provenance else []
     anew = [n for n, record in enumerate(finetunings) if record.get("recipe", {}).get("from_scratch")]
     if anew:
@@ -311,7 +312,7 @@ def _numbered(title: str, records: Sequence[Mapping[str, Any]]) -> list[dict[str
 
 
 def _chain(record: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:
-    """Records of stages of one kind, the first that ran first."""
+    """Return the records of stages of one kind, in the order in which they ran."""
     return [*_chain(record.get("before")), record] if record else []
 
 
@@ -324,7 +325,7 @@ def _stage(title: str, record: Mapping[str, Any]) -> dict[str, Any]:
     if "corpus" in record:
         data = {"corpus (its corpus.json)": record["corpus"]}
     if init := record.get("init"):
-        data = data | {f"weights to go on from: {init['name']}": init["sha256"]}
+        data = data | {f"weights to start from: {init['name']}": init["sha256"]}
     return {
         "title": title,
         "settings": {label: values[key] for key, label in MAIN_SETTINGS.items() if values.get(key) is not None},
@@ -336,6 +337,6 @@ def _stage(title: str, record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _yaml(values: Mapping[str, Any]) -> Iterator[str]:
-    """Lines of YAML, a key each; values as JSON, which is YAML and needs no quoting rules."""
+    """Yield a line of YAML for each key; values are JSON, which is valid YAML."""
     for key, value in values.items():
         yield f"{key}: {json.dumps(value, ensure_ascii=False)}"

@@ -1,4 +1,4 @@
-"""Pages that need no network and no script: a common look, in `page.html.j2`, for the templates that extend it."""
+"""HTML pages without scripts and network. Their templates extend `page.html.j2`."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def render_page(
     folder: Path = Path(__file__).parent,
     **values: Any,
 ) -> str:
-    """A page as HTML.
+    """Render a page as HTML.
 
     Args:
-        template: file in `folder`; it extends `page.html.j2`.
-        filters: of its own, beside `number`.
-        tests: of its own.
-        values: what it shows; `name` is its heading.
+        template: file in `folder` that extends `page.html.j2`.
+        filters: filters of the template, in addition to `number`.
+        tests: tests of the template.
+        values: variables of the template; `name` is the heading.
     """
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader([folder, Path(__file__).parent]),

@@ -1,4 +1,4 @@
-"""Training curves of a run as pictures: `curves.png`, and SVG for `training.report`.
+"""Plots of training curves: `curves.png`, and SVG for `training.report`.
 
 python -m training.reports.plot runs/demo/pretrain
 """
@@ -32,11 +32,11 @@ from training.loop.run_directory import read_metrics
 
 CURVES_FILE = "curves.png"
 MAX_POINTS = 80
-"""Points of a drawn curve; of more lines, each point is the mean of a stretch, in a band from its least to its most."""
+"""Largest number of points of a curve. With more lines, a point is the mean of several, in a band of their range."""
 POSITIONS = ("step", "epoch", "num_tokens", "elapsed_s")
-"""Keys of a metrics line that say where, not how."""
+"""Keys of a metrics line that are progress, not values."""
 LOSS, DEV_SCORES = "loss", "scores on dev, percent"
-"""Titles of the panels that hold several curves."""
+"""Titles of the panels with several curves."""
 LOSSES = ("loss", "mlm", "nsp", "generator", "discriminator", "corrector")
 NAMES = {
     "mlm": "masked words",
@@ -62,32 +62,32 @@ NAMES = {
     "mfu": "model FLOP utilization, percent",
     "data_wait": "wait for data, percent of the time",
 }
-"""Of keys, where their words do not say it."""
-SHARES = {"mfu", "data_wait"}
-"""Keys that are shares of 1, beside the scores on dev."""
+"""Labels of keys that do not label themselves."""
+FRACTIONS = {"mfu", "data_wait"}
+"""Keys that are fractions, in addition to the scores on dev."""
 UNITS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 COLOURS = ("#3b82f6", "#e8833a", "#2ea36b", "#c2569b", "#8b6fd6", "#9a8453")
-"""Told apart on light and on dark ground, and by most of the colour-blind."""
+"""Distinguishable on light and dark backgrounds, and by most colour-blind people."""
 FAILED = "#c0392f"
 INK = "#0a0b0c"
-"""Stands for the colour of the page's text, until the SVG is written."""
+"""Placeholder for the colour of the page's text."""
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One drawing: some keys of the metrics over the steps."""
+    """One plot: some keys of the metrics over the steps."""
 
     title: str
     keys: tuple[str, ...]
 
     @property
     def in_percent(self) -> bool:
-        """Whether it shows shares of 1, as percent."""
-        return self.title == DEV_SCORES or not SHARES.isdisjoint(self.keys)
+        """True if the values are fractions, shown in percent."""
+        return self.title == DEV_SCORES or not FRACTIONS.isdisjoint(self.keys)
 
 
 def panels(lines: Sequence[Mapping[str, Any]]) -> list[Panel]:
-    """What there is to draw: loss, scores on dev, then each other number that the lines hold, the best known first."""
+    """Return the panels to draw: loss, scores on dev, then each other number in the lines, known ones first."""
     keys = list(dict.fromkeys(key for line in lines for key, value in line.items() if isinstance(value, int | float)))
     losses = [key for key in LOSSES if key in keys] + [
         key for key in keys if shows_loss(key) and key not in LOSSES and not key.endswith("error")
@@ -101,12 +101,12 @@ def panels(lines: Sequence[Mapping[str, Any]]) -> list[Panel]:
 
 
 def shows_loss(key: str) -> bool:
-    """Whether a key of metrics or scores is a loss or an error, and not a fraction."""
+    """Return whether a key of metrics or scores is a loss or an error, not a fraction."""
     return key in LOSSES or is_loss(key)
 
 
 def curve_name(key: str) -> str:
-    """The words for a key of metrics or scores."""
+    """Return the label of a key of metrics or scores."""
     if key.endswith(CHARACTERS_SUFFIX):
         return curve_name(key.removesuffix(CHARACTERS_SUFFIX)) + CHARACTERS_SUFFIX
     key = key.removeprefix("eval_")
@@ -116,7 +116,7 @@ def curve_name(key: str) -> str:
 
 @dataclass(frozen=True)
 class Curve:
-    """Points to draw, [points] each."""
+    """Points of a curve; each array is [points]."""
 
     steps: np.ndarray
     means: np.ndarray
@@ -125,9 +125,9 @@ class Curve:
 
 
 def curve(lines: Sequence[Mapping[str, Any]], key: str, max_points: int = MAX_POINTS) -> Curve:
-    """The values of a key over the steps, thinned to `max_points`: means of stretches of lines, with their range.
+    """Return the values of a key over the steps, thinned to `max_points` means with their ranges.
 
-    Values that are no finite numbers are left out. First and last line keep their steps.
+    Values that are not finite are skipped. The first and last points keep their steps.
     """
     points = [(line["step"], line[key]) for line in lines if _is_number(line.get(key)) and "step" in line]
     values = np.array(points, dtype=np.float64).reshape(-1, 2)
@@ -145,12 +145,12 @@ def _is_number(value: Any) -> bool:
 
 
 def plot_run(run: Path) -> Path:
-    """Draw a run's curves into its directory; returns the picture's path."""
+    """Plot a run's curves into its directory; return the path."""
     return plot_runs({run.name: run}, run / CURVES_FILE)
 
 
 def plot_runs(runs: Mapping[str, Path], path: Path) -> Path:
-    """Draw loss, evaluation and learning rate of several runs, a row each.
+    """Plot loss, evaluation and learning rate of several runs, a row for each.
 
     Raises:
         ValueError: naming a run without metrics.
@@ -161,29 +161,30 @@ def plot_runs(runs: Mapping[str, Path], path: Path) -> Path:
         if not lines:
             raise ValueError(f"no metrics in run `{run}`")
         found = {panel.title: panel for panel in panels(lines)}
-        for place, title in zip(axes, (LOSS, DEV_SCORES, "learning rate"), strict=True):
+        for panel_axes, title in zip(axes, (LOSS, DEV_SCORES, "learning rate"), strict=True):
             panel = found.get(title, Panel(title, ()))
-            draw(place, lines, panel)
-            place.set_ylabel(title)
-            place.set_xlabel("step")
+            draw(panel_axes, lines, panel)
+            panel_axes.set_ylabel(title)
+            panel_axes.set_xlabel("step")
             if len(panel.keys) > 1:
-                place.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2, fontsize="small", frameon=False)
+                below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.2)}
+                panel_axes.legend(**below, ncols=2, fontsize="small", frameon=False)
         axes[0].set_title(name, loc="left", fontweight="bold")
     save_figure(figure, path)
     return path
 
 
 def save_figure(figure: Figure, path: Path) -> None:
-    """Write a picture, whole, and let go of it."""
+    """Write a figure atomically, and close it."""
     file = io.BytesIO()
-    figure.draw_without_rendering()  # the layout is made for ticks that may change with it
+    figure.draw_without_rendering()  # ticks may change with the layout
     figure.savefig(file, format="png", dpi=110)
     plt.close(figure)
     atomic_write(path, file.getvalue())
 
 
 def draw(axes: Axes, lines: Sequence[Mapping[str, Any]], panel: Panel) -> None:
-    """Draw one panel, without its legend."""
+    """Draw a panel without its legend."""
     highest, lowest = 1.0, 0.0
     for key, (label, colour) in zip(panel.keys, legend(panel), strict=True):
         points = curve(lines, key)
@@ -202,21 +203,21 @@ def draw(axes: Axes, lines: Sequence[Mapping[str, Any]], panel: Panel) -> None:
 
 
 class Ticks(Formatter):
-    """Short labels with one unit and as many decimals for all as tell them apart: 0, 0.5k, 1.0k; 1.386, 1.387.
+    """Short labels with a common unit and enough decimals to differ: 0, 0.5k, 1.0k; 1.386, 1.387.
 
     Args:
-        factor: values are written times this; 100 for percent.
+        factor: factor of the values; 100 for percent.
     """
 
     def __init__(self, factor: float = 1) -> None:
         self._factor = factor
 
     def __call__(self, value: float, pos: int | None = None) -> str:
-        """The label of one."""
+        """Return the label of a value."""
         return self.format_ticks([value])[0]
 
     def format_ticks(self, values: Sequence[float]) -> list[str]:
-        """A label each."""
+        """Return a label for each value."""
         values = [self._factor * value for value in values]
         size, unit = _unit(max(map(abs, values), default=0))
         scaled = [value / size for value in values]
@@ -225,7 +226,7 @@ class Ticks(Formatter):
 
 
 def _unit(highest: float) -> tuple[float, str]:
-    """Size and sign of the unit to write numbers with; below a thousandth a power of ten."""
+    """Return size and sign of the unit; below a thousandth, a power of ten."""
     exponent = math.floor(math.log10(highest)) if highest else 0
     if exponent < -3:
         return 10.0**exponent, f"e{exponent}"
@@ -233,17 +234,17 @@ def _unit(highest: float) -> tuple[float, str]:
 
 
 def label_rows(axes: Axes, labels: Sequence[str]) -> None:
-    """Name the rows of a drawing, the first on top."""
+    """Label the rows of a plot, the first on top."""
     axes.set_yticks(range(len(labels)), labels)
     axes.set_ylim(len(labels) - 0.5, -0.5)
     axes.grid(alpha=0.25, axis="x")
 
 
-def note_row(axes: Axes, place: int, text: str) -> None:
-    """Write beside a row, to the right of the axes."""
+def note_row(axes: Axes, row: int, text: str) -> None:
+    """Write a text to the right of a row."""
     axes.annotate(
         text,
-        (1, place),
+        (1, row),
         (6, 0),
         xycoords=axes.get_yaxis_transform(),
         textcoords="offset points",
@@ -254,7 +255,7 @@ def note_row(axes: Axes, place: int, text: str) -> None:
 
 
 def legend(panel: Panel) -> list[tuple[str, str]]:
-    """Label and colour of each curve of a panel."""
+    """Return label and colour of each curve of a panel."""
     labels = [
         f"{curve_name(key.removesuffix('_loss'))} on dev"
         if key.startswith("eval_") and shows_loss(key)
@@ -265,7 +266,7 @@ def legend(panel: Panel) -> list[tuple[str, str]]:
 
 
 def svg(lines: Sequence[Mapping[str, Any]], panel: Panel) -> str:
-    """One panel as an SVG element to stand in a page, without legend; its text is text in the page's font."""
+    """Return a panel without legend as an SVG element for a page; its text is in the page's font."""
     settings: dict[Any, Any] = {
         "svg.fonttype": "none",
         "svg.hashsalt": panel.title,
@@ -288,10 +289,10 @@ def svg(lines: Sequence[Mapping[str, Any]], panel: Panel) -> str:
 
 
 def _for_page(text: str) -> str:
-    """An SVG file as an element of a page: without what only a file of its own needs."""
+    """Turn an SVG file into an element of a page."""
     text = re.sub(r"<(metadata|style)\b.*?</\1>", "", text[text.index("<svg") :], flags=re.DOTALL)
     text = re.sub(r'<svg [^>]*?viewBox="([^"]*)"[^>]*>', r'<svg viewBox="\1">', text, count=1)
-    text = re.sub(r'<g id="[^"]*"', "<g", text)  # several figures in a page would repeat them; nothing refers to them
+    text = re.sub(r'<g id="[^"]*"', "<g", text)  # ids would repeat on the page, and are not used
     text = re.sub(r"font-family: [^;]*; ", "", text)
     return text.replace("xlink:href", "href").replace(INK, "currentColor")
 

@@ -106,12 +106,12 @@ def test_the_hub_knows_the_type_of_a_score_by_characters():
     [
         ("masked-lm", ["mlm_loss", "mlm_accuracy"], "at most 1; losses are in nats."),
         ("embedding", ["alignment_loss", "uniformity_loss"], "at most 1; alignment is a mean squared distance, unif"),
-        ("embedding", ["alignment_loss"], "at most 1; alignment is a mean squared distance; less is better."),
+        ("embedding", ["alignment_loss"], "at most 1; alignment is a mean squared distance; lower is better."),
         ("tagging", ["f1", "f1_loss"], "at most 1."),
         (
             "regression",
             ["pearson", "mean_absolute_error"],
-            "at most 1; errors are in the labels' unit, less is",
+            "at most 1; errors are in the labels' unit, lower is",
         ),
     ],
 )
@@ -141,7 +141,7 @@ def test_a_pretrained_checkpoint_has_a_card(checkpoint):
     assert [result.metric_name for result in card.data.eval_results] == ["mlm_loss", "mlm_accuracy", "nsp_accuracy"]
     assert "unigram baseline" in card.content
     assert 0.5 <= read_task_card(checkpoint).scores["unigram baseline"]["nsp_accuracy"] <= 1
-    assert f"{num_tokens:,} tokens went through the network" in card.content
+    assert f"{num_tokens:,} tokens, repetitions included" in card.content
 
 
 def test_all_stages_are_told(finetuned, checkpoint, corpus_dir, tmp_path, alone):
@@ -158,8 +158,8 @@ def test_all_stages_are_told(finetuned, checkpoint, corpus_dir, tmp_path, alone)
     finetuned_again = (finetune(again, alone) / CARD_FILE).read_text()
 
     assert text.index("### Pretraining, 1 of 2") < text.index("### Pretraining, 2 of 2")
-    assert f"{before['num_tokens'] + after['num_tokens']:,} tokens went through the network" in text
-    assert f"| `weights to go on from: {checkpoint_name(checkpoint)}` | `{checkpoint_digest(checkpoint)}` |" in text
+    assert f"{before['num_tokens'] + after['num_tokens']:,} tokens, repetitions included" in text
+    assert f"| `weights to start from: {checkpoint_name(checkpoint)}` | `{checkpoint_digest(checkpoint)}` |" in text
     assert "| steps | 3 |" in text
     assert text.count(f"| machine | {summarize_machine(describe_machine())} |") == 2
     assert (
@@ -188,7 +188,7 @@ def test_random_weights_are_not_passed_off_as_pretrained(finetuned):
     assert "### Fine-tuning, 2 of 2" in text
     assert "started from random weights" in text
     assert "### Pretraining" not in text
-    assert "tokens went through the network" not in text
+    assert "repetitions included" not in text
 
 
 @pytest.mark.parametrize("task", sorted(TASKS))
@@ -200,7 +200,7 @@ def test_every_task_has_a_card(task):
 
     assert f'pipeline_tag: "{USAGES[task].pipeline_tag}"' in text
     assert hasattr(transformers, USAGES[task].auto_class)
-    assert "How it was trained is not recorded" in text
+    assert "The training is not recorded" in text
 
 
 def run_snippet(directory, tokenizer_dir, name, *, text_pairs=False, **settings):
@@ -295,7 +295,7 @@ def test_limits_follow_the_settings():
     ]
 
     assert "always gives an answer" in texts[0]
-    assert "may say that a text holds no answer" in texts[1]
+    assert "may say that a text has no answer" in texts[1]
 
 
 def test_how_the_checkpoint_was_chosen_is_told():
@@ -332,7 +332,7 @@ def test_a_card_without_scores_says_so(corpus_dir, tmp_path, alone):
     card = ModelCard.load(path / CARD_FILE)
 
     assert card.data.eval_results is None
-    assert "None were taken" in card.content
+    assert "None: the run had no dev data" in card.content
 
 
 @pytest.mark.parametrize(
