@@ -224,13 +224,13 @@ def test_bad_files(certificate, authority, stranger, tmp_path):
     rsa, weak = authority.sign("rsa", rsa_bits=2048), authority.sign("weak", rsa_bits=1024)
     for files, named in [
         (TlsFiles(broken, certificate.key), f"the certificate `{broken}`"),
-        (TlsFiles(broken, certificate.key), "one of them is not PEM"),
-        (TlsFiles(chain, certificate.key), "one of them is not PEM"),
+        (TlsFiles(broken, certificate.key), "one of them is not a PEM file"),
+        (TlsFiles(chain, certificate.key), "one of them is not a PEM file"),
         (TlsFiles(certificate.path, broken), broken),
-        (TlsFiles(certificate.path, stranger.sign("server").key), "belong together"),
-        (TlsFiles(certificate.path, rsa.key), "belong together"),
-        (TlsFiles(rsa.path, certificate.key), "belong together"),
-        (TlsFiles(weak.path, weak.key), "OpenSSL refuses them, ee key too small"),
+        (TlsFiles(certificate.path, stranger.sign("server").key), "do not match"),
+        (TlsFiles(certificate.path, rsa.key), "do not match"),
+        (TlsFiles(rsa.path, certificate.key), "do not match"),
+        (TlsFiles(weak.path, weak.key), "OpenSSL refuses them: ee key too small"),
         (TlsFiles(certificate.path, certificate.key, broken), broken),
         (TlsFiles(certificate.path, tmp_path / "none.pem"), "none.pem"),
     ]:
