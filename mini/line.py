@@ -326,7 +326,7 @@ def _after(name: str) -> str | None:
 
 def title_of(name: str) -> str:
     """Of what trains the model of a task, or that which some tasks start from."""
-    others = {EMBED: "Vectors of texts", CLOZE: "Questions that text asks of itself"}
+    others = {EMBED: "Vectors of texts", CLOZE: "Synthetic cloze questions"}
     return next((f"Fine-tuning: {task.title}" for task in TASKS if task.name == name), others.get(name, name))
 
 

@@ -118,7 +118,7 @@ def of_cloze(line: Line) -> dict[str, Any]:
 
 def cost(files: Sequence[Path]) -> dict[str, Any]:
     """Runs, hours and tokens of training that metrics tell of."""
-    ends = [end for file in files if (end := last_position(file.parent))]
+    ends = [end for file in files if (end := last_progress(file.parent))]
     return {
         "num_runs": len(ends),
         "hours": round(math.fsum(end["elapsed_s"] for end in ends) / 3600, 4),
@@ -126,7 +126,7 @@ def cost(files: Sequence[Path]) -> dict[str, Any]:
     }
 
 
-def last_position(run: Path) -> dict[str, Any] | None:
+def last_progress(run: Path) -> dict[str, Any] | None:
     """The last line of a run's metrics that says how far it came; None where none does."""
     return next((line for line in reversed(read_metrics(run)) if {"elapsed_s", "num_tokens"} <= line.keys()), None)
 
