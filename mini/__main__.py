@@ -2,8 +2,8 @@
 
     python -m mini --data DATA --out build/mini
 
-Every stage is one of the commands that a user runs, and is shown before it runs. What is there already is not made
-again: the same command goes on where it was. docs/results.md tells what data there have to be, and what came out.
+Every stage is a public command, and is printed before it runs. Existing results are kept, so that the same command
+resumes an interrupted run. docs/results.md lists the data and the results.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 from pathlib import Path
 
 from demo.stage import run_stage
-from mini.line import DATA, NAME, Arguments, Line, Stage
+from mini.pipeline import DATA, NAME, Arguments, Pipeline, Stage
 from mini.ship import MODELS
 from training.command import command, parse
 from training.weights import checkpoint_digest
@@ -25,46 +25,43 @@ def main() -> None:
     if arguments.only or arguments.pretrained:
         _check_same(arguments.pretrained, MODELS / NAME)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    line = Line(arguments)
-    line.scored()  # or it says what has to go, before hours of work
-    stages = list(line.stages())
+    pipeline = Pipeline(arguments)
+    pipeline.scored()  # raises for outdated results, before hours of work
+    stages = list(pipeline.stages())
     unmade: list[str] = []
     for number, stage in enumerate(stages, start=1):
-        if any(name in unmade for name in line.trained(stage.task)):
+        if any(name in unmade for name in pipeline.trained(stage.task)):
             unmade.append(stage.task)
         elif stage.result and stage.result.exists():
-            print(f"[{number}/{len(stages)}] {stage.title}: there is {stage.result}", flush=True)
+            print(f"[{number}/{len(stages)}] {stage.title}: exists at {stage.result}", flush=True)
         elif not _run(number, len(stages), stage):
             unmade.append(stage.task)
         elif stage.title == DATA:
-            line.scored()  # of these data, too
+            pipeline.scored()  # now for these data as well
     if unmade:
-        raise ValueError(f"not made, for reasons that stand above: {', '.join(dict.fromkeys(unmade))}")
+        raise ValueError(f"failed (see above): {', '.join(dict.fromkeys(unmade))}")
 
 
 def _run(number: int, total: int, stage: Stage) -> bool:
-    """Whether a stage succeeds. One of a task may fail: the other tasks do not need it.
+    """Run a stage and return whether it succeeded. Stages of one task may fail, as other tasks do not need them.
 
     Raises:
-        ValueError: when another one fails.
+        ValueError: if a stage fails that all tasks need.
     """
     try:
         run_stage(number, total, stage.title, stage.arguments)
     except ValueError as error:
         if not stage.task:
             raise
-        print(f"{error}; going on without {stage.task}", flush=True)
+        print(f"{error}; continuing without {stage.task}", flush=True)
         return False
     return True
 
 
 def _check_same(pretrained: Path | None, kept: Path) -> None:
-    """Whether a part of the models can be made anew from a checkpoint: the others stay those of what is kept, and so do
-    the curves of pretraining, and what cards tell of it."""
+    """Raise if only a part of the models would be made again, from another checkpoint than the shipped one."""
     if kept.exists() and (not pretrained or checkpoint_digest(pretrained) != checkpoint_digest(kept)):
-        raise ValueError(
-            f"`{kept}` and what comes of it stay beside what is made anew, so go on from it: --pretrained {kept}"
-        )
+        raise ValueError(f"the other models come from `{kept}`; start from the same checkpoint: --pretrained {kept}")
 
 
 if __name__ == "__main__":

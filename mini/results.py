@@ -17,9 +17,20 @@ import jinja2
 
 from export.html_report import describe_speed
 from mini import ship
-from mini.line import ABLATIONS, EMBED, NAME, TABLES, Arguments, Line, check_commands, kept_models, task_names, title_of
+from mini.pipeline import (
+    ABLATIONS,
+    EMBED,
+    NAME,
+    TABLES,
+    Arguments,
+    Pipeline,
+    check_commands,
+    kept_models,
+    task_names,
+    title_of,
+)
 from mini.scores import BEFORE, WAYS, last_progress
-from mini.tasks import CLOZE, EMBED_AIM, TASKS, Aim, MiniTask
+from mini.tasks import CLOZE, EMBED_TARGET, TASKS, MiniTask, Target
 from tasks.files import atomic_write
 from tasks.json_files import read_json
 from tasks.machine import summarize_machine
@@ -42,9 +53,9 @@ Record = Mapping[str, Any]
 @command
 def main() -> None:
     """Command line."""
-    line = Line(parse(Arguments, "mini.results", __doc__))
-    keep(line)
-    runs = [FOLDER / leg.run.name for leg in line.legs()]
+    pipeline = Pipeline(parse(Arguments, "mini.results", __doc__))
+    keep(pipeline)
+    runs = [FOLDER / stage.run.name for stage in pipeline.pretraining_stages()]
     page = page_of(runs, read_records())
     plot_runs({run.name: run for run in runs}, FOLDER / CURVES)
     atomic_write(PAGE, page.encode())
@@ -79,17 +90,17 @@ def page_of(runs: Sequence[Path], records: Mapping[str, Record]) -> str:
     return f"{page.rstrip()}\n"
 
 
-def keep(line: Line) -> None:
+def keep(pipeline: Pipeline) -> None:
     """Copy the metrics of finished pretraining, scores and finished ablations to `FOLDER`."""
-    for leg in line.legs():
-        if not line.given and (leg.run / "checkpoint").exists():
-            _copy(leg.run / METRICS_FILE, FOLDER / leg.run.name / METRICS_FILE)
-    for name in line.scored():
-        _copy(line.scores(name), _files()[name])
+    for stage in pipeline.pretraining_stages():
+        if not pipeline.given and (stage.run / "checkpoint").exists():
+            _copy(stage.run / METRICS_FILE, FOLDER / stage.run.name / METRICS_FILE)
+    for name in pipeline.scored():
+        _copy(pipeline.scores(name), _files()[name])
     for names in map(ablation_files, TABLES):
-        if (line.ablations / names[-1]).exists():  # written last
+        if (pipeline.ablations / names[-1]).exists():  # written last
             for name in names:
-                _copy(line.ablations / name, FOLDER / ABLATIONS / name)
+                _copy(pipeline.ablations / name, FOLDER / ABLATIONS / name)
 
 
 def _copy(source: Path, place: Path) -> None:
@@ -138,20 +149,20 @@ def target_rows(records: Mapping[str, Record]) -> Iterable[Row]:
     """Yield a row per target: the best model, in PyTorch and served."""
     yield "score", "target, two cores", "target, GPU", "baseline", *_ENDS, "reached"
     for task, record in scored(records):
-        if task.aim:
-            ways = record["ways"][task.aim.split]
+        if task.target:
+            ways = record["ways"][task.target.split]
             found = [ways[way]["scores"][task.metric] for way in ("baseline", *_ENDS)]
-            yield _aim_row(f"{task.title}: {score_name(task)} on {task.aim.split}", task.aim, found)
+            yield _target_row(f"{task.title}: {score_name(task)} on {task.target.split}", task.target, found)
     if EMBED in records:
         found = [records[EMBED][way]["spearman"] for way in (BEFORE[0], *_ENDS)]
-        yield _aim_row(f"{VECTORS}: Spearman on STS-B dev, no training pair from it", EMBED_AIM, found)
+        yield _target_row(f"{VECTORS}: Spearman on STS-B dev, no training pair from it", EMBED_TARGET, found)
 
 
-def _aim_row(name: str, aim: Aim, scores: Sequence[float]) -> Row:
+def _target_row(name: str, target: Target, scores: Sequence[float]) -> Row:
     """Return a row; the first of `scores` is the baseline."""
-    reached = [value for value in (aim.two_cores, aim.gpu) if 100 * min(scores[1:]) >= value]
+    reached = [value for value in (target.two_cores, target.gpu) if 100 * min(scores[1:]) >= value]
     verdict = ("**neither**", "the first", "both")[len(reached)]
-    return name, f"{aim.two_cores:g}", f"{aim.gpu:g}", *map(percent, scores), verdict
+    return name, f"{target.two_cores:g}", f"{target.gpu:g}", *map(percent, scores), verdict
 
 
 def _progress(run: Path) -> Record:

@@ -22,7 +22,7 @@ from bertline import Client
 from demo.served import local_predictions, num_same, score_predictions, served_predictions
 from demo.server import Server, one_line_errors
 from export import ort_run
-from mini.line import EMBED, STS, STS_COLUMNS, Arguments, Line, check_names, commands_of, served_as, task_names
+from mini.pipeline import EMBED, STS, STS_COLUMNS, Arguments, Pipeline, check_names, commands_of, served_as, task_names
 from mini.tasks import CLOZE, TASKS, MiniTask
 from tasks.files import atomic_write
 from tasks.json_files import read_json
@@ -67,39 +67,39 @@ class ScoresArguments(Arguments):
 def main() -> None:
     """Command line."""
     arguments = parse(ScoresArguments, "mini.scores", __doc__)
-    line, name = Line(arguments), arguments.name
+    pipeline, name = Pipeline(arguments), arguments.name
     task = next((task for task in TASKS if task.name == name), None)
-    data = line.digests(name)
-    _check_origins(line, name, data)
-    with Server(line.models(name, "int8")) as server, Client(server.target, timeout=600) as client:
-        found = score(line, task, client) if task else score_vectors(line, client)
-    found["pretrained"] = checkpoint_digest(line.pretrained)
+    data = pipeline.digests(name)
+    _check_origins(pipeline, name, data)
+    with Server(pipeline.models(name, "int8")) as server, Client(server.target, timeout=600) as client:
+        found = score(pipeline, task, client) if task else score_vectors(pipeline, client)
+    found["pretrained"] = checkpoint_digest(pipeline.pretrained)
     found["commands"] = commands_of(name)
     found["data"] = data
-    found["recipe"] = _card(line, name).provenance["recipe"]
-    found["machine"] = _trained_on(line, name)
-    found["cost"] = cost(sorted(line.out.glob(f"{name}/**/{METRICS_FILE}")))
-    if CLOZE in line.trained(name):
-        found["cloze"] = of_cloze(line)
-    atomic_write(line.scores(name), (json.dumps(found, indent=2) + "\n").encode())
+    found["recipe"] = _card(pipeline, name).provenance["recipe"]
+    found["machine"] = _trained_on(pipeline, name)
+    found["cost"] = cost(sorted(pipeline.out.glob(f"{name}/**/{METRICS_FILE}")))
+    if CLOZE in pipeline.trained(name):
+        found["cloze"] = of_cloze(pipeline)
+    atomic_write(pipeline.scores(name), (json.dumps(found, indent=2) + "\n").encode())
 
 
-def score(line: Line, task: MiniTask, client: Client) -> dict[str, Any]:
+def score(pipeline: Pipeline, task: MiniTask, client: Client) -> dict[str, Any]:
     """The scores of a task: of the grid's seeds, and of the best one's model each way on dev and test."""
-    grid = read_json(line.out / task.name / REPORT_FILE)
+    grid = read_json(pipeline.out / task.name / REPORT_FILE)
     found: dict[str, Any] = {"metric": task.metric, "grid": grid, "ways": {}}
-    ways = _ways(line, task.name, task.kind, client)
+    ways = _ways(pipeline, task.name, task.kind, client)
     for split, pattern in (("dev", task.dev), ("test", task.test)):
         if pattern is not None:
-            found["ways"][split] = _score_split(line, task, line.path(pattern), ways)
+            found["ways"][split] = _score_split(pipeline, task, pipeline.path(pattern), ways)
     return found
 
 
-def score_vectors(line: Line, client: Client) -> dict[str, Any]:
+def score_vectors(pipeline: Pipeline, client: Client) -> dict[str, Any]:
     """How well cosines agree with the scores of STS-B dev: of the vectors, and of what was there before tuning."""
-    pairs = read_similarities([line.path(STS)], columns=STS_COLUMNS, tokenizer=load_tokenizer(line.pretrained))
-    before = {name: _card(line, EMBED).scores[name] for name in BEFORE}
-    ways = _ways(line, EMBED, "embedding", client)
+    pairs = read_similarities([pipeline.path(STS)], columns=STS_COLUMNS, tokenizer=load_tokenizer(pipeline.pretrained))
+    before = {name: _card(pipeline, EMBED).scores[name] for name in BEFORE}
+    ways = _ways(pipeline, EMBED, "embedding", client)
     after = {way: vector_scores(pairs, predictions) for way, predictions in ways.items()}
     return {"num_examples": len(pairs)} | before | after
 
@@ -110,14 +110,14 @@ def _agreement(ours: Sequence[Any], others: Sequence[Any]) -> dict[str, Any]:
     return {"same": num_same(ours, others)}
 
 
-def of_cloze(line: Line) -> dict[str, Any]:
-    """What fine-tuning on questions that text asks of itself has cost, and its score without a real question."""
-    spent = cost([line.out / CLOZE / METRICS_FILE])
-    return {"scores": _card(line, CLOZE).scores["dev"], "machine": _trained_on(line, CLOZE), "cost": spent}
+def of_cloze(pipeline: Pipeline) -> dict[str, Any]:
+    """Return scores and cost of fine-tuning on synthetic cloze questions alone."""
+    spent = cost([pipeline.out / CLOZE / METRICS_FILE])
+    return {"scores": _card(pipeline, CLOZE).scores["dev"], "machine": _trained_on(pipeline, CLOZE), "cost": spent}
 
 
 def cost(files: Sequence[Path]) -> dict[str, Any]:
-    """Runs, hours and tokens of training that metrics tell of."""
+    """Return runs, hours and tokens of training, from metrics files."""
     ends = [end for file in files if (end := last_progress(file.parent))]
     return {
         "num_runs": len(ends),
@@ -127,68 +127,72 @@ def cost(files: Sequence[Path]) -> dict[str, Any]:
 
 
 def last_progress(run: Path) -> dict[str, Any] | None:
-    """The last line of a run's metrics that says how far it came; None where none does."""
+    """Return the last progress in a run's metrics; None if there is none."""
     return next((line for line in reversed(read_metrics(run)) if {"elapsed_s", "num_tokens"} <= line.keys()), None)
 
 
-def _card(line: Line, name: str) -> TaskCard:
-    card = read_task_card(line.checkpoint(name))
+def _card(pipeline: Pipeline, name: str) -> TaskCard:
+    card = read_task_card(pipeline.checkpoint(name))
     if card is None:
-        raise ValueError(f"`{line.checkpoint(name)}` is none of ours; remove `{line.out / name}` to make it anew")
+        raise ValueError(
+            f"Bertline did not train `{pipeline.checkpoint(name)}`; remove `{pipeline.out / name}` to make it again"
+        )
     return card
 
 
-def _trained_on(line: Line, name: str) -> dict[str, Any]:
-    """The machine of a task's training; empty where a checkpoint is from before that was recorded."""
-    return dict(_card(line, name).provenance.get("machine", {}))
+def _trained_on(pipeline: Pipeline, name: str) -> dict[str, Any]:
+    """Return the machine of a task's training; empty for old checkpoints without a record."""
+    return dict(_card(pipeline, name).provenance.get("machine", {}))
 
 
-def _check_origins(line: Line, name: str, data: Mapping[str, str]) -> None:
-    """What is scored together belongs together: nothing of it was made anew alone.
+def _check_origins(pipeline: Pipeline, name: str, data: Mapping[str, str]) -> None:
+    """Raise if models, checkpoints and data do not belong together.
 
     Args:
-        data: the digests of now.
+        data: current digests.
 
     Raises:
-        ValueError: when a model does not come from the checkpoint, or that not from the pretrained one, or from other
-            data than those of now.
+        ValueError: if a model does not come from the checkpoint, the checkpoint not from the pretrained one, or either
+            from other data.
     """
-    made = checkpoint_digest(line.checkpoint(name))
+    made = checkpoint_digest(pipeline.checkpoint(name))
     for precision in ("fp32", "int8"):
-        manifest = read_model_directory(line.model(name, precision)).manifest
+        manifest = read_model_directory(pipeline.model(name, precision)).manifest
         if manifest.provenance["checkpoint"]["sha256"] != made:
-            raise ValueError(f"`{line.model(name, precision)}` is no export of `{line.checkpoint(name)}`; remove it")
-    for each in line.trained(name):
-        made_from = _card(line, each).provenance
-        line.check_origin(each, made_from["checkpoint"]["sha256"], line.start(each))
+            raise ValueError(
+                f"`{pipeline.model(name, precision)}` was not exported from `{pipeline.checkpoint(name)}`; remove it"
+            )
+    for each in pipeline.trained(name):
+        made_from = _card(pipeline, each).provenance
+        pipeline.check_origin(each, made_from["checkpoint"]["sha256"], pipeline.start(each))
         if other := [file for file, digest in made_from["data"].items() if digest not in data.values()]:
-            raise ValueError(f"`{line.out / each}` was made from another `{other[0]}`; remove it to make it anew")
+            raise ValueError(f"`{pipeline.out / each}` was made from another `{other[0]}`; remove it to make it again")
 
 
-def _ways(line: Line, name: str, kind: str, client: Client) -> dict[str, Predict]:
-    """What each way predicts.
+def _ways(pipeline: Pipeline, name: str, kind: str, client: Client) -> dict[str, Predict]:
+    """Return a function for each runtime that predicts examples.
 
     Args:
-        name: of the task.
-        kind: what it is called in the client.
+        name: name of the task.
+        kind: kind of the task, which selects the client method.
     """
-    runs = [load_for_evaluation(line.checkpoint(name))]
+    runs = [load_for_evaluation(pipeline.checkpoint(name))]
     for precision in ("fp32", "int8"):
-        directory = read_model_directory(line.model(name, precision))
+        directory = read_model_directory(pipeline.model(name, precision))
         runs.append((directory.load_task(), ort_run(directory.model_path, execution=directory.manifest.execution)))
     local = [partial(local_predictions, task, run, chunk_size=256) for task, run in runs]
     return dict(zip(WAYS, [*local, partial(served_predictions, client, kind, served_as(name))], strict=True))
 
 
-def _score_split(line: Line, task: MiniTask, path: Path, ways: Mapping[str, Predict]) -> dict[str, Any]:
-    """Scores, and on how many examples each way says what PyTorch says; of numbers the largest difference."""
-    tokenizer, recipe = load_tokenizer(line.pretrained), _card(line, task.name).provenance["recipe"]
+def _score_split(pipeline: Pipeline, task: MiniTask, path: Path, ways: Mapping[str, Predict]) -> dict[str, Any]:
+    """Return the scores in each runtime, and the agreement with PyTorch."""
+    tokenizer, recipe = load_tokenizer(pipeline.pretrained), _card(pipeline, task.name).provenance["recipe"]
 
     def read(paths: Sequence[Path]) -> Examples:
         columns = existing_columns(paths, dev_columns(recipe))
         return read_examples(task.kind, paths, columns=columns, tokenizer=tokenizer)
 
-    examples, known = read([path]), read([line.path(name) for name in task.train])
+    examples, known = read([path]), read([pipeline.path(name) for name in task.train])
     name, scores = best_baseline(task.kind, known, examples, tokenizer)
     found: dict[str, Any] = {"num_examples": len(examples), "baseline": {"name": name, "scores": scores}}
     values: dict[str, list[Any]] = {}

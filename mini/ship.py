@@ -1,10 +1,9 @@
-"""Put the models that are served, and the checkpoint that they come from, where the repository keeps them.
+"""Copy the served models, and the checkpoint they come from, to models/.
 
     python -m mini.ship --data DATA --out build/mini
 
-Writes models/: `bertline-mini/`, the checkpoint, and `<name>/1/`, int8. Each card gets what the data allow and forbid.
-A model that has not been made stays there as it is, and so does one of the same checkpoint: `python -m export tune` may
-have found a faster form of it.
+Writes `models/bertline-mini/`, the checkpoint, and `models/<name>/1/`, int8. Each model card gets the licences of its
+data. Models of the same checkpoint stay as they are, because `python -m export tune` may have made them faster.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from pathlib import Path
 
 from export.html_report import REPORT_FILE
 from mini.cards import PRETRAINED, notes
-from mini.line import NAME, Arguments, Line, is_kept, kept_models, served_as
+from mini.pipeline import NAME, Arguments, Pipeline, is_kept, kept_models, served_as
 from tasks.files import atomic_directory
 from tasks.model_directory import read_model_directory
 from training.command import command, parse
@@ -24,43 +23,43 @@ from training.weights import checkpoint_digest
 
 MODELS = Path("models")
 MAX_BYTES = 40_000_000
-"""Of all that is kept."""
+"""Largest size of all models in the repository, in bytes."""
 
 
 @command
 def main() -> None:
     """Command line."""
-    line = Line(parse(Arguments, "mini.ship", __doc__))
-    places = dict(shipped(line))
+    pipeline = Pipeline(parse(Arguments, "mini.ship", __doc__))
+    places = dict(shipped(pipeline))
     size = sum(file.stat().st_size for place in _kept(places) for file in _files(place))
     if size > MAX_BYTES:
-        raise ValueError(f"the models have {size:,} bytes, more than the {MAX_BYTES:,} that are kept")
+        raise ValueError(f"the models have {size:,} bytes; the limit is {MAX_BYTES:,}")
     for source, (place, about) in places.items():
         _copy(source, place, about)
         print(f"{source} -> {place}")
     print(f"{size / 1e6:.1f} MB in all")
 
 
-def shipped(line: Line) -> Iterator[tuple[Path, tuple[Path, str]]]:
-    """What is kept, as far as it is made: where it is, where it goes, and whose notes its card gets."""
-    if line.pretrained.exists() and line.pretrained.resolve() != (MODELS / NAME).resolve():
-        yield line.pretrained, (MODELS / NAME, PRETRAINED)
-    for name in line.scored():
+def shipped(pipeline: Pipeline) -> Iterator[tuple[Path, tuple[Path, str]]]:
+    """Yield each model to copy: source, destination, and the name whose notes its card gets."""
+    if pipeline.pretrained.exists() and pipeline.pretrained.resolve() != (MODELS / NAME).resolve():
+        yield pipeline.pretrained, (MODELS / NAME, PRETRAINED)
+    for name in pipeline.scored():
         model = served_as(name)
         place = MODELS / model / "1"
-        if is_kept(name) and _origin(place) != checkpoint_digest(line.checkpoint(name)):
-            yield line.model(name, "int8"), (place, model)
+        if is_kept(name) and _origin(place) != checkpoint_digest(pipeline.checkpoint(name)):
+            yield pipeline.model(name, "int8"), (place, model)
 
 
 def _origin(place: Path) -> str | None:
-    """Digest of the checkpoint that a model comes from; None where there is no model."""
+    """Return the digest of the checkpoint that a model comes from; None without a model."""
     if not place.exists():
         return None
     return str(read_model_directory(place).manifest.provenance["checkpoint"]["sha256"])
 
 
 def _kept(places: Mapping[Path, tuple[Path, str]]) -> list[Path]:
-    """What will be kept: the new, and of the old what is not replaced."""
+    """Return the folders of all models after copying."""
     new = {place for place, _ in places.values()}
     old = [MODELS / NAME, *(MODELS / place for _, place in kept_models())]
     return [*places, *(place for place in old if place not in new)]
@@ -71,7 +70,7 @@ def _files(source: Path) -> list[Path]:
 
 
 def _copy(source: Path, place: Path, about: str) -> None:
-    """One directory, whole or not at all."""
+    """Copy one directory atomically."""
     place.parent.mkdir(parents=True, exist_ok=True)
     with atomic_directory(place, replace=True) as temporary:
         for file in _files(source):

@@ -1,4 +1,4 @@
-"""The tasks of bertline-mini: their data, how each is fine-tuned, and under which name the model is shipped."""
+"""Tasks of bertline-mini: data, fine-tuning settings, and the name of the shipped model."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 CLOZE = "cloze"
-"""The questions that text asks of itself, which teach to look from one text into another: pretraining on single texts
-does not."""
+"""Synthetic cloze questions: they teach attention across two texts, which pretraining on single texts does not."""
 
 
 @dataclass(frozen=True)
-class Aim:
-    """What was to be reached with 12 million parameters, in percent."""
+class Target:
+    """Target score for networks of up to 12 million parameters, in percent."""
 
     split: Literal["dev", "test"]
     two_cores: float
@@ -22,33 +21,33 @@ class Aim:
 
 @dataclass(frozen=True, kw_only=True)
 class MiniTask:
-    """A task; files with a `{data}` lie as they came, those with `{made}` come from `mini.data`."""
+    """A task. Files with `{data}` are used as published, files with `{made}` come from `mini.data`."""
 
     name: str
-    """Of its run directory."""
+    """Name of its run directory."""
     title: str
     kind: str
-    """What `training.finetune` calls the task."""
+    """Task of `training.finetune`."""
     train: Sequence[str]
     dev: str
     test: str | None = None
-    """Read when everything is chosen, and to choose nothing."""
+    """Test data, read once after all choices."""
     metric: str
-    """What it is judged by."""
-    aim: Aim | None = None
+    """Main score."""
+    target: Target | None = None
     learning_rates: Sequence[float]
     epochs: float
     seeds: Sequence[int] = (0, 1, 2)
     flags: str = ""
     after: str | None = None
-    """What it goes on from, instead of the pretrained network: the best of another task, or `CLOZE`."""
+    """Checkpoint to start from instead of the pretrained one: the best of another task, or `CLOZE`."""
     shipped_as: str | None = None
-    """Name of the model in `models/`, where it is good enough to be there."""
+    """Name of the model in `models/`; None if it is not shipped."""
 
 
 _GLUE_PAIR = "--columns.text sentence1 --columns.text-pair sentence2"
-EMBED_AIM = Aim("dev", 55, 68)
-"""Of Spearman's correlation on STS-B dev, for vectors that have seen none of its scores."""
+EMBED_TARGET = Target("dev", 55, 68)
+"""Spearman's correlation on STS-B dev, for vectors trained without its scores."""
 WINDOWS = "--max-seq-length 256 --doc-stride 96"
 
 TASKS = (
@@ -60,7 +59,7 @@ TASKS = (
         dev="{made}/sst-2/dev.jsonl",
         test="{made}/sst-2/test.jsonl",
         metric="accuracy",
-        aim=Aim("dev", 84, 87),
+        target=Target("dev", 84, 87),
         learning_rates=(3e-4,),
         epochs=2,
         flags="--max-seq-length 64",
@@ -85,7 +84,7 @@ TASKS = (
         train=["{data}/glue/MRPC/train.tsv.xz"],
         dev="{data}/glue/MRPC/dev.tsv.xz",
         metric="f1_1",
-        aim=Aim("dev", 81, 83),
+        target=Target("dev", 81, 83),
         learning_rates=(1e-4, 3e-4),
         epochs=5,
         flags=_GLUE_PAIR,
@@ -98,7 +97,7 @@ TASKS = (
         train=["{data}/glue/STS-B/train.tsv.xz"],
         dev="{data}/glue/STS-B/dev.tsv.xz",
         metric="spearman",
-        aim=Aim("dev", 55, 75),
+        target=Target("dev", 55, 75),
         learning_rates=(1e-4, 3e-4),
         epochs=5,
         flags=f"{_GLUE_PAIR} --columns.label score",
@@ -136,7 +135,7 @@ TASKS = (
         dev="{data}/topic/ag_news-subset/dev.tsv.xz",
         test="{made}/ag-news/test.jsonl",
         metric="accuracy",
-        aim=Aim("test", 88, 90),
+        target=Target("test", 88, 90),
         learning_rates=(3e-4,),
         epochs=3,
         shipped_as="topic",
@@ -148,7 +147,7 @@ TASKS = (
         train=["{made}/squad-v1.json"],
         dev="{data}/squad/dev-v1.1-part.json.xz",
         metric="f1",
-        aim=Aim("dev", 30, 60),
+        target=Target("dev", 30, 60),
         learning_rates=(5e-4,),
         epochs=2,
         seeds=(0,),
@@ -187,7 +186,7 @@ TASKS = (
         dev="{data}/ner/wikiann-en/dev.conll.xz",
         test="{data}/ner/wikiann-en/test.conll.xz",
         metric="f1",
-        aim=Aim("test", 70, 78),
+        target=Target("test", 70, 78),
         learning_rates=(7e-4,),
         epochs=5,
         shipped_as="tag",

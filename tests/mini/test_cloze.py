@@ -1,4 +1,4 @@
-"""Questions that text asks of itself."""
+"""Synthetic cloze questions."""
 
 import random
 from collections import Counter

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import mini.scores
-from mini.line import Arguments, Line
-from mini.tasks import CLOZE, Aim, MiniTask
+from mini.pipeline import Arguments, Pipeline
+from mini.tasks import CLOZE, MiniTask, Target
 from tasks.model_directory import read_model_directory
 from tests.commands import call
 from tests.toy import WORDS, write_classification, write_spans
@@ -26,7 +26,7 @@ TASKS = (
         dev="{data}/pets-dev.jsonl",
         test="{data}/pets-test.jsonl",
         metric="accuracy",
-        aim=Aim("test", 101, 102),
+        target=Target("test", 101, 102),
         learning_rates=(5e-3,),
         epochs=4,
         seeds=(0, 1),
@@ -51,14 +51,14 @@ TASKS = (
 @pytest.fixture
 def line(tmp_path, checkpoint, monkeypatch):
     """Everything that comes before fine-tuning."""
-    for module in ("line", "scores", "results"):
+    for module in ("pipeline", "scores", "results"):
         monkeypatch.setattr(f"mini.{module}.TASKS", TASKS)
-    monkeypatch.setattr("mini.line.WINDOWS", "--max-seq-length 48 --doc-stride 16 --max-query-length 16")
-    monkeypatch.setattr("mini.line.LEGS", ("--max-minutes 1",))
+    monkeypatch.setattr("mini.pipeline.WINDOWS", "--max-seq-length 48 --doc-stride 16 --max-query-length 16")
+    monkeypatch.setattr("mini.pipeline.PRETRAINING_STAGES", ("--max-minutes 1",))
     for name, value in {"ship.MODELS": "models", "results.PAGE": "docs/a.md", "results.FOLDER": "docs/a"}.items():
         monkeypatch.setattr(f"mini.{name}", tmp_path / value)
     only = ("pets", "colours", "embed")
-    line = Line(Arguments(data=tmp_path / "data", out=tmp_path / "out", only=only))
+    line = Pipeline(Arguments(data=tmp_path / "data", out=tmp_path / "out", only=only))
     for folder in (line.data / "glue/STS-B", line.out / "data", line.ablations):
         folder.mkdir(parents=True)
     for table in ("5", "8", "steps"):
@@ -123,7 +123,7 @@ def test_line_ends_with_models_and_a_page(line, monkeypatch, capfd):
 
     (line.out / "pets/scores.json").unlink()
     stage = next(stage for stage in line.stages() if stage.title == "Scores: pets")
-    monkeypatch.setattr("mini.line.Line.pretrained", line.out / "colours/checkpoint")
+    monkeypatch.setattr("mini.pipeline.Pipeline.pretrained", line.out / "colours/checkpoint")
     result = call(mini.scores.main, shlex.split(stage.arguments)[1:], monkeypatch, capfd)
     assert result.returncode == 1
     assert f"`{line.out}/pets` does not come from `{line.out}/colours/checkpoint`; remove it" in result.stderr

@@ -1,4 +1,4 @@
-"""The line of bertline-mini: every stage is a command that there is, with flags that it takes."""
+"""Pipeline of bertline-mini: every stage is an existing command with valid flags."""
 
 import json
 import os
@@ -22,7 +22,7 @@ import training.grid
 import training.pretrain
 import training.vocab
 from mini.cards import notes
-from mini.line import Arguments, Line, commands_of, kept_models, title_of
+from mini.pipeline import Arguments, Pipeline, commands_of, kept_models, title_of
 from mini.results import FOLDER, PAGE, page_of, read_records
 from mini.tasks import CLOZE, TASKS
 from tasks.files import atomic_write, sha256
@@ -32,7 +32,7 @@ from tests.serving.models import write_model
 from training.command import parse
 from training.weights import checkpoint_digest
 
-STAGES = list(Line(Arguments(data=Path("the data"), out=Path("an out"))).stages())
+STAGES = list(Pipeline(Arguments(data=Path("the data"), out=Path("an out"))).stages())
 
 
 def test_results_are_different():
@@ -74,8 +74,8 @@ def test_stages_are_commands(stage):
 
 
 def test_only_some_tasks():
-    """What they need comes before them; questions that text asks of itself only where a task goes on from these."""
-    titles = [stage.title for stage in Line(Arguments(data=Path("data"), only=("sst-2",))).stages()]
+    """What they need comes before them; synthetic cloze questions only if a task starts from them."""
+    titles = [stage.title for stage in Pipeline(Arguments(data=Path("data"), only=("sst-2",))).stages()]
     assert titles[titles.index("The checkpoint in 16 bits") + 1 :] == [
         "Fine-tuning: SST-2, sentiment",
         "Export: sst-2, fp32",
@@ -84,18 +84,18 @@ def test_only_some_tasks():
         "Keep the models",
         "The page of results",
     ]
-    titles = [stage.title for stage in Line(Arguments(data=Path("data"), only=("squad-v1",))).stages()]
-    assert "Questions that text asks of itself" in titles
+    titles = [stage.title for stage in Pipeline(Arguments(data=Path("data"), only=("squad-v1",))).stages()]
+    assert "Synthetic cloze questions" in titles
 
 
 def test_a_task_after_another():
     """What it goes on from is trained first, once, also where it is asked for itself."""
-    asked = Line(Arguments(data=Path("data"), only=("squad-v2",)))
-    both = Line(Arguments(data=Path("data"), only=("squad-v1", "squad-v2")))
+    asked = Pipeline(Arguments(data=Path("data"), only=("squad-v2",)))
+    both = Pipeline(Arguments(data=Path("data"), only=("squad-v1", "squad-v2")))
     before, first, second = map(title_of, (CLOZE, "squad-v1", "squad-v2"))
 
-    for line in (asked, both):
-        titles = [stage.title for stage in line.stages()]
+    for pipeline in (asked, both):
+        titles = [stage.title for stage in pipeline.stages()]
         places = [titles.index(title) for title in (before, first, second)]
         assert places == sorted(places)
         assert all(titles.count(title) == 1 for title in (before, first, second))
@@ -119,16 +119,15 @@ def test_a_part_is_not_of_other_pretraining_than_what_is_kept(tmp_path, checkpoi
 
     assert result.returncode == 1
     assert (
-        f"`{tmp_path}/bertline-mini` and what comes of it stay beside what is made anew, so go on from it: --pre"
-        in result.stderr
+        f"the other models come from `{tmp_path}/bertline-mini`; start from the same checkpoint: --pre" in result.stderr
     )
 
 
 def test_ablations_alone(tmp_path, monkeypatch, capfd):
     """They need nothing of bertline-mini's own, nor do the stages after them."""
-    stages = list(Line(Arguments(data=Path("data"), only=("ablations",))).stages())
+    stages = list(Pipeline(Arguments(data=Path("data"), only=("ablations",))).stages())
     assert [stage.title for stage in stages] == [
-        "What each part of BERT is worth",
+        "Ablations",
         "Keep the models",
         "The page of results",
     ]
@@ -140,7 +139,7 @@ def test_ablations_alone(tmp_path, monkeypatch, capfd):
 def test_from_a_checkpoint_that_is_there(checkpoint):
     """Nothing is pretrained, and every stage of this package knows of it."""
     given = Arguments(data=Path("data"), pretrained=checkpoint, only=("sst-2",))
-    stages = list(Line(given).stages())
+    stages = list(Pipeline(given).stages())
     assert [stage.title for stage in stages][:2] == ["Data", "Fine-tuning: SST-2, sentiment"]
     assert f"--checkpoint {checkpoint} " in stages[1].arguments
     for stage in stages[-3:]:
@@ -149,7 +148,7 @@ def test_from_a_checkpoint_that_is_there(checkpoint):
 
 def test_a_checkpoint_of_others_is_refused(tmp_path):
     """Nobody knows how it came about."""
-    with pytest.raises(ValueError, match="no checkpoint of ours"):
+    with pytest.raises(ValueError, match="not a checkpoint that Bertline trained"):
         Arguments(data=Path("data"), pretrained=tmp_path)
 
 
@@ -168,16 +167,16 @@ def test_scores_of_another_checkpoint_are_refused(checkpoint, tmp_path, monkeypa
         results.append(call(mini.ship.main, flags, monkeypatch, capfd))
 
     assert [result.returncode for result in results] == [0, 1, 1, 1]
-    assert f"`{tmp_path}/rte` does not come from `{checkpoint}`; remove it to make it anew" in results[1].stderr
-    assert f"`{tmp_path}/rte` was made with other settings than those of now; remove it" in results[2].stderr
-    told = f"`DATA/glue/RTE/train.tsv.xz` is not what `{tmp_path}/rte` was made from; remove that to make it anew"
+    assert f"`{tmp_path}/rte` does not come from `{checkpoint}`; remove it to make it again" in results[1].stderr
+    assert f"`{tmp_path}/rte` was made with other settings; remove it" in results[2].stderr
+    told = f"`{tmp_path}/rte` was made from another `DATA/glue/RTE/train.tsv.xz`; remove it to make it again"
     assert told in results[3].stderr
 
 
 def test_the_page_is_that_of_the_records(monkeypatch):
     """Which were made by the commands of now, with the checkpoint that is here."""
     monkeypatch.chdir(Path(__file__).parents[2])
-    runs = [FOLDER / leg.run.name for leg in Line(Arguments(data=Path("data"))).legs()]
+    runs = [FOLDER / leg.run.name for leg in Pipeline(Arguments(data=Path("data"))).pretraining_stages()]
 
     assert page_of(runs, read_records()) == PAGE.read_text(encoding="utf-8")
 
@@ -202,12 +201,15 @@ def test_cards_tell_licences(name):
 
 def test_scores_without_their_checkpoint_are_refused(checkpoint, tmp_path):
     """Nobody could say any more what they are of."""
-    line = Line(Arguments(data=tmp_path, out=tmp_path / "out"))
-    assert line.scored() == []
+    pipeline = Pipeline(Arguments(data=tmp_path, out=tmp_path / "out"))
+    assert pipeline.scored() == []
 
     atomic_write(tmp_path / "out/embed/scores.json", b"{}")
-    with pytest.raises(ValueError, match=f"fp16/bertline-mini` is gone, which `{tmp_path}/out/embed` comes from"):
-        line.scored()
+    with pytest.raises(
+        ValueError,
+        match=f"missing checkpoint: .*fp16/bertline-mini`; restore it, or remove its result `{tmp_path}/out/embed`",
+    ):
+        pipeline.scored()
 
 
 def test_a_task_that_fails_ends_no_other(checkpoint, tmp_path, monkeypatch, capfd):
@@ -226,8 +228,8 @@ def test_a_task_that_fails_ends_no_other(checkpoint, tmp_path, monkeypatch, capf
     result = call(mini.__main__.main, arguments, monkeypatch, capfd)
 
     assert result.returncode == 1
-    assert "failed; what it says stands above; going on without squad-v1" in result.stdout
-    assert "not made, for reasons that stand above: squad-v1, squad-v2" in result.stderr
+    assert "failed; what it says stands above; continuing without squad-v1" in result.stdout
+    assert "failed (see above): squad-v1, squad-v2" in result.stderr
     assert "Scores: sst-2" in done
     assert done[-2:] == ["Keep the models", "The page of results"]
     assert not {"Export: squad-v1, fp32", "Scores: squad-v1", title_of("squad-v2"), "Scores: squad-v2"} & {*done}
@@ -272,7 +274,7 @@ def test_models_of_the_same_checkpoint_stay(checkpoint, tmp_path, monkeypatch, c
     replaced, same = (call(mini.ship.main, flags, monkeypatch, capfd) for _ in range(2))
 
     assert (refused.returncode, replaced.returncode, same.returncode) == (1, 0, 0), (replaced.stderr, same.stderr)
-    assert "more than the 1,000 that are kept" in refused.stderr
+    assert "the limit is 1,000" in refused.stderr
     assert f"{out}/embed/int8/embed/1 -> {kept}/embed/1" in replaced.stdout
     assert "MRPC" in (kept / "embed/1/README.md").read_text()
     assert "->" not in same.stdout.replace(f"{checkpoint} -> {kept}/bertline-mini", "")
@@ -286,7 +288,7 @@ def test_other_models_beside_those_that_are_kept(checkpoint, tmp_path, monkeypat
     (tmp_path / "models/mine/1/large").write_bytes(bytes(2_000_000))
 
     flags = ["--data", str(tmp_path), "--out", str(tmp_path), "--pretrained", str(checkpoint)]
-    monkeypatch.setattr("mini.ship.shipped", lambda line: [])
+    monkeypatch.setattr("mini.ship.shipped", lambda pipeline: [])
     result = call(mini.ship.main, flags, monkeypatch, capfd)
 
     assert (result.returncode, result.stdout) == (0, "0.0 MB in all\n")
@@ -295,5 +297,5 @@ def test_other_models_beside_those_that_are_kept(checkpoint, tmp_path, monkeypat
 
 def test_unknown_tasks_are_named():
     """With those that there are."""
-    with pytest.raises(ValueError, match="unknown task `sst2`; there are sst-2, cola"):
+    with pytest.raises(ValueError, match=r"unknown task `sst2` \(one of: sst-2, cola"):
         Arguments(data=Path("data"), only=("sst2",))

@@ -1,4 +1,4 @@
-"""The stages of the line: what runs, in which order, and what is there when it is done."""
+"""Stages that make bertline-mini: commands in order, and their results."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ VOCAB_SIZE = 8192
 VOCAB_FILES = "wiki-00 wiki-03 books-00"
 CORPUS_FILES = "wiki-00 wiki-01 wiki-02 wiki-03 wiki-04 wiki-05 books-00 books-01 books-02 books-03"
 PRETRAIN = "modern --eval-every 1000 --checkpoint-every 1000 --log-every 50"
-LEGS = (
+PRETRAINING_STAGES = (
     "--learning-rate 2e-3 --max-minutes 75",
     "--initialization bert --learning-rate 1e-3 --max-minutes 130 --long-seq-length 256",
     "--initialization bert --learning-rate 5e-4 --max-minutes 105 --max-seq-length 256 --global-batch-size 16 --seed 1",
 )
 NAME = "bertline-mini"
 DATA = "Data"
-"""Title of the stage that makes them."""
+"""Title of the stage that prepares the data."""
 EMBED, ABLATIONS = "embed", "ablations"
 CONTRASTIVE = "--pooling cls --dropout 0.1 --learning-rate 3e-4 --global-batch-size 128 --train-seq-length 40"
 TABLES: tuple[TableName, ...] = ("5", "8", "steps")
-"""Of the ablations: what is predicted, how it is masked, and for how long."""
+"""Tables of the ablations: pretraining tasks, masking, number of steps."""
 STS = f"{{data}}/{STS_DEV}"
 PAIRS, CLOZE_QUESTIONS = "{made}/pairs.jsonl", "{made}/cloze.json"
 STS_COLUMNS = Columns(text="sentence1", text_pair="sentence2", label="score")
@@ -43,44 +43,43 @@ class Arguments:
     """Make bertline-mini from the data."""
 
     data: Path
-    """Folder with glue/, ner/, squad/ and the others that docs/results.md names."""
+    """Folder with glue/, ner/, squad/ and the other data listed in docs/results.md."""
     out: Path = Path("build/mini")
-    """Folder for all that is made on the way."""
+    """Folder for all intermediate results."""
     pretrained: Path | None = None
-    """A checkpoint of ours to start from, such as models/bertline-mini; without one, pretraining is done anew."""
+    """Pretrained checkpoint to start from, such as models/bertline-mini. Default: pretrain from scratch."""
     only: tuple[str, ...] = ()
-    """Names of tasks, such as sst-2, embed, or ablations: go no further than what they need. Empty for all."""
+    """Tasks to make, such as sst-2, embed or ablations. Default: all."""
 
     def __post_init__(self) -> None:
         check_names(self.only, [*task_names(), ABLATIONS])
         if self.pretrained and read_task_card(self.pretrained) is None:
-            raise ValueError(f"no checkpoint of ours: `{self.pretrained}`")
+            raise ValueError(f"not a checkpoint that Bertline trained: `{self.pretrained}`")
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A command, and what is there when it is done."""
+    """A command and its result."""
 
     title: str
     arguments: str
-    """What comes after `python -m`."""
+    """Arguments of `python -m`."""
     result: Path | None = None
-    """None for a stage that always runs: it is short, or sees by itself what is there, and whether that was made as it
-    is to be made now."""
+    """Result; an existing one is kept. None for a stage that always runs, because it is short or resumes by itself."""
     task: str = ""
-    """Whose model it makes or scores; empty for what all need."""
+    """Task whose model it makes or scores; empty for stages that all tasks need."""
 
 
 @dataclass(frozen=True, slots=True)
-class Leg:
-    """A part of pretraining, which goes on from the weights of the one before."""
+class PretrainingStage:
+    """A part of pretraining, which starts from the weights of the part before."""
 
     flags: str
     run: Path
 
 
-class Line:
-    """The stages over some data. What belongs to a task is in the folder of its name."""
+class Pipeline:
+    """Stages for given data. The results of a task are in the folder of its name."""
 
     def __init__(self, arguments: Arguments) -> None:
         self.data = arguments.data
@@ -89,34 +88,33 @@ class Line:
         self.only = arguments.only
 
     def path(self, pattern: str) -> Path:
-        """A file of a task."""
+        """Return the path of a task's file."""
         return Path(pattern.format(data=self.data, made=self.out / "data"))
 
     @property
     def pretrained(self) -> Path:
-        """The checkpoint that all tasks start from."""
+        """Pretrained checkpoint that all tasks start from."""
         return self.given or self.out / "fp16" / NAME
 
-    def legs(self) -> list[Leg]:
-        """Those of pretraining; the last one's run has the name of the network."""
-        names = [*(f"{NAME}-{number}" for number in range(1, len(LEGS))), NAME]
-        return [Leg(flags, self.out / name) for flags, name in zip(LEGS, names, strict=True)]
+    def pretraining_stages(self) -> list[PretrainingStage]:
+        """Return the stages of pretraining; the run of the last has the network's name."""
+        names = [*(f"{NAME}-{number}" for number in range(1, len(PRETRAINING_STAGES))), NAME]
+        return [PretrainingStage(flags, self.out / name) for flags, name in zip(PRETRAINING_STAGES, names, strict=True)]
 
     def checkpoint(self, name: str) -> Path:
-        """The best of a task's runs."""
+        """Return the checkpoint of a task's best run."""
         return self.out / name / "checkpoint"
 
     def models(self, name: str, precision: str) -> Path:
-        """A folder of models with one in it: a task's, in a precision."""
+        """Return the folder of models with one task's model in one precision."""
         return self.out / name / precision
 
     def model(self, name: str, precision: str) -> Path:
-        """The model directory of a task in a precision."""
+        """Return the model directory of a task in a precision."""
         return self.models(name, precision) / served_as(name) / "1"
 
     def digests(self, name: str) -> dict[str, str]:
-        """SHA-256 of what the scores of a task come from, as far as it is there: the data of all that is trained for
-        it, and what it is scored on. They are called as in `commands_of`."""
+        """Return the SHA-256 of each existing file that a task is trained or scored on, named as in `commands_of`."""
         files = {pattern: self.path(pattern) for each in self.trained(name) for pattern in _patterns(each)}
         return {
             pattern.format(data="DATA", made="OUT/data"): sha256(path)
@@ -125,15 +123,15 @@ class Line:
         }
 
     def scored(self) -> list[str]:
-        """Names of the tasks whose models are made and scored.
+        """Return the names of the tasks with scores.
 
         Raises:
-            ValueError: when one comes from another checkpoint, by other commands, or from other data than those of now.
+            ValueError: if one comes from another checkpoint, other commands or other data than today's.
         """
         names = [name for name in task_names() if self.scores(name).exists()]
         if names and not self.pretrained.exists():
             raise ValueError(
-                f"`{self.pretrained}` is gone, which `{self.out / names[0]}` comes from; put it back, or remove that"
+                f"missing checkpoint: `{self.pretrained}`; restore it, or remove its result `{self.out / names[0]}`"
             )
         for name in names:
             record = read_json(self.scores(name))
@@ -141,41 +139,39 @@ class Line:
             check_commands(self.out / name, name, record)
             before = record.get("data", {})
             if other := [file for file, digest in self.digests(name).items() if before.get(file) != digest]:
-                raise ValueError(
-                    f"`{other[0]}` is not what `{self.out / name}` was made from; remove that to make it anew"
-                )
+                raise ValueError(f"`{self.out / name}` was made from another `{other[0]}`; remove it to make it again")
         return names
 
     def start(self, name: str) -> Path:
-        """The checkpoint that a task starts from."""
+        """Return the checkpoint that a task starts from."""
         after = _after(name)
         return self.checkpoint(after) if after else self.pretrained
 
     def trained(self, name: str) -> list[str]:
-        """What is trained for a task after pretraining, one after the other."""
+        """Return what is trained for a task after pretraining, in order."""
         after = _after(name)
         return [*(self.trained(after) if after else []), name]
 
     def check_origin(self, name: str, digest: str, checkpoint: Path) -> None:
-        """Whether what was made for a task comes from a checkpoint.
+        """Raise if the results of a task do not come from a checkpoint.
 
         Raises:
-            ValueError: when it does not.
+            ValueError: naming both.
         """
         if digest != checkpoint_digest(checkpoint):
-            raise ValueError(f"`{self.out / name}` does not come from `{checkpoint}`; remove it to make it anew")
+            raise ValueError(f"`{self.out / name}` does not come from `{checkpoint}`; remove it to make it again")
 
     @property
     def ablations(self) -> Path:
-        """Run directory of the comparisons."""
+        """Run directory of the ablations."""
         return self.out / ABLATIONS
 
     def scores(self, name: str) -> Path:
-        """What `mini.scores` writes of a task."""
+        """Return the path of a task's scores."""
         return self.out / name / "scores.json"
 
     def stages(self) -> Iterator[Stage]:
-        """All of them in order. Of a task that has its scores, no other stage is asked for."""
+        """Yield all stages in order. A task with scores needs no other stage."""
         data, out = _quoted(self.data), _quoted(self.out)
         chosen = [task for task in TASKS if self._wanted(task.name)]
         if chosen or self._wanted(EMBED):
@@ -192,13 +188,13 @@ class Line:
         if self._wanted(EMBED):
             yield from self._task(EMBED)
         if self._wanted(ABLATIONS):
-            yield Stage("What each part of BERT is worth", self._ablations(data), task=ABLATIONS)
+            yield Stage("Ablations", self._ablations(data), task=ABLATIONS)
         yield Stage("Keep the models", f"mini.ship {self._flags}")
         yield Stage("The page of results", f"mini.results {self._flags}")
 
     @property
     def _flags(self) -> str:
-        """Those of the commands of this package."""
+        """Flags of the commands of this package."""
         given = f" --pretrained {_quoted(self.given)}" if self.given else ""
         return f"--data {_quoted(self.data)} --out {_quoted(self.out)}{given}"
 
@@ -219,27 +215,27 @@ class Line:
             yield Stage(f"Text as tokens: {name}", arguments, self.out / name)
 
     def _pretraining(self, out: str) -> Iterator[Stage]:
-        corpora, legs, init = f"--corpus {out}/corpus --dev-corpus {out}/corpus-dev", self.legs(), ""
-        for number, leg in enumerate(legs, start=1):
-            arguments = f"training.pretrain {PRETRAIN} {leg.flags}{init} {corpora} --run-dir {_quoted(leg.run)}"
+        corpora, legs, init = f"--corpus {out}/corpus --dev-corpus {out}/corpus-dev", self.pretraining_stages(), ""
+        for number, stage in enumerate(legs, start=1):
+            arguments = f"training.pretrain {PRETRAIN} {stage.flags}{init} {corpora} --run-dir {_quoted(stage.run)}"
             yield Stage(f"Pretraining, {number} of {len(legs)}", arguments)
-            init = f" --init {_quoted(leg.run)}/checkpoint"
+            init = f" --init {_quoted(stage.run)}/checkpoint"
         halve = f"mini.half {_quoted(legs[-1].run)}/checkpoint {_quoted(self.pretrained)}"
         yield Stage("The checkpoint in 16 bits", halve)
 
     def _task(self, name: str) -> Iterator[Stage]:
-        """Train, export twice, score."""
+        """Yield the stages of a task: train, export twice, score."""
         if not self.scores(name).exists():
             yield Stage(title_of(name), self.training(name), task=name)
             for precision in ("fp32", "int8"):
                 result = self.model(name, precision)
-                wanted = f"int8 --mixed{_judged_by(name)}" if precision == "int8" else precision
+                wanted = f"int8 --mixed{_metric_flag(name)}" if precision == "int8" else precision
                 arguments = f"export {_quoted(self.checkpoint(name))} {_quoted(result)} --precision {wanted}"
                 yield Stage(f"Export: {name}, {precision}", arguments, result, name)
         yield Stage(f"Scores: {name}", f"mini.scores {name} {self._flags}", self.scores(name), name)
 
     def training(self, name: str) -> str:
-        """What trains the model of a task, or that which some tasks start from; comes after `python -m`."""
+        """Return the arguments of `python -m` that train the model of a task or an intermediate checkpoint."""
         if name in (CLOZE, EMBED):
             return self._cloze() if name == CLOZE else self._contrastive()
         return self._grid(next(task for task in TASKS if task.name == name))
@@ -261,7 +257,6 @@ class Line:
         )
 
     def _ablations(self, data: str) -> str:
-        """Networks of the same shape, each from new weights."""
         tables = _words(TABLES)
         return f"training.ablations --data {data} --run-dir {_quoted(self.ablations)} --scale mini --tables {tables}"
 
@@ -276,33 +271,33 @@ class Line:
 
 
 def task_names() -> list[str]:
-    """Of the tasks, and of the vectors."""
+    """Return the names of the tasks and of the text vectors."""
     return [*(task.name for task in TASKS), EMBED]
 
 
 def commands_of(name: str) -> list[str]:
-    """What trains the model of a task, and before it what it starts from, in a folder OUT from a folder DATA.
+    """Return the commands that train the model of a task, and before it what it starts from.
 
-    A task's scores are those of its commands, and of no others.
+    Paths use the folders DATA and OUT. Scores are only valid for the commands that are recorded with them.
     """
-    line = Line(Arguments(data=Path("DATA"), out=Path("OUT")))
-    return [f"python -m {line.training(each)}" for each in line.trained(name)]
+    pipeline = Pipeline(Arguments(data=Path("DATA"), out=Path("OUT")))
+    return [f"python -m {pipeline.training(each)}" for each in pipeline.trained(name)]
 
 
 def check_commands(place: Path, name: str, record: Mapping[str, Any]) -> None:
-    """Raise ValueError where scores of a task come from other commands than those of now."""
+    """Raise ValueError if the scores of a task come from other commands than today's."""
     if record.get("commands") != commands_of(name):
-        raise ValueError(f"`{place}` was made with other settings than those of now; remove it to make it anew")
+        raise ValueError(f"`{place}` was made with other settings; remove it to make it again")
 
 
 def check_names(names: Iterable[str], known: Sequence[str]) -> None:
-    """Raise ValueError for what is no task's name."""
+    """Raise ValueError for an unknown name of a task."""
     if unknown := [name for name in names if name not in known]:
-        raise ValueError(f"unknown task `{unknown[0]}`; there are {', '.join(known)}")
+        raise ValueError(f"unknown task `{unknown[0]}` (one of: {', '.join(known)})")
 
 
 def _patterns(name: str) -> list[str]:
-    """Files of what trains and scores one model."""
+    """Return the files that one model is trained and scored on."""
     if name == EMBED:
         return [PAIRS, STS]
     if name == CLOZE:
@@ -311,8 +306,8 @@ def _patterns(name: str) -> list[str]:
     return [*task.train, task.dev, *([task.test] if task.test else [])]
 
 
-def _judged_by(name: str) -> str:
-    """The flag for the score of a task; vectors have one alone."""
+def _metric_flag(name: str) -> str:
+    """Return the flag for a task's metric; text vectors have a single one."""
     return next((f" --metric {task.metric}" for task in TASKS if task.name == name), "")
 
 
@@ -325,24 +320,24 @@ def _after(name: str) -> str | None:
 
 
 def title_of(name: str) -> str:
-    """Of what trains the model of a task, or that which some tasks start from."""
+    """Return the title of the stage that trains a model."""
     others = {EMBED: "Vectors of texts", CLOZE: "Synthetic cloze questions"}
     return next((f"Fine-tuning: {task.title}" for task in TASKS if task.name == name), others.get(name, name))
 
 
 def is_kept(name: str) -> bool:
-    """Whether the model of a task is kept in the repository."""
+    """Return whether the model of a task is kept in the repository."""
     return name == EMBED or any(task.shipped_as for task in TASKS if task.name == name)
 
 
 def kept_models() -> Iterator[tuple[str, Path]]:
-    """Names of those that are kept as they are served, and where each goes below `models/`; others may lie there."""
+    """Yield served name and path below `models/` of each model that is kept in the repository."""
     for name in filter(is_kept, task_names()):
         yield served_as(name), Path(served_as(name)) / "1"
 
 
 def served_as(name: str) -> str:
-    """Name of the model of a task."""
+    """Return the served name of a task's model."""
     return next((task.shipped_as for task in TASKS if task.name == name and task.shipped_as), name)
 
 
