@@ -55,7 +55,7 @@ def test_much_work_in_few_bytes_is_done_beside_the_event_loop(server, monkeypatc
 
         return noted
 
-    for name in ("tokenize", "blocks"):
+    for name in ("tokenize", "tokenize_blocks"):
         monkeypatch.setattr(Tokenizer, name, noting(getattr(Tokenizer, name)))
     assert request_.ByteSize() <= SMALL_BYTES
     call = stub(server, method) if method == "ModelInfer" else getattr(server.stub, method)

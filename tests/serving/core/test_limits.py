@@ -104,7 +104,7 @@ def test_limits_come_before_work(limited, monkeypatch):
     def read(*arguments):
         raise AssertionError("it was read")
 
-    for name in ("words", "tokenize", "blocks"):
+    for name in ("word_offsets", "tokenize", "tokenize_blocks"):
         monkeypatch.setattr(Tokenizer, name, read)
     tag = pb.TagRequest(inputs=[pb.TagInput(text="cat " * 2000)])
     tokenize = pb.TokenizeRequest(
@@ -282,9 +282,9 @@ def test_reading_ends_with_the_deadline(server, monkeypatch, method):
             ended.set()
             raise
 
-    def slowly(self, texts, *, fast):
+    def slowly(self, texts, *, ids_only):
         time.sleep(0.05)
-        return read(self, texts, fast=fast)
+        return read(self, texts, ids_only=ids_only)
 
     read = Tokenizer._encode
     monkeypatch.setattr(Tokenizer, "_encode", slowly)
