@@ -1,12 +1,12 @@
-"""Fine-tune with every setting of a grid and several seeds, and keep the best on dev (appendix A.3 of the paper).
+"""Fine-tune with each setting of a grid and several seeds, and keep the best run on dev (appendix A.3 of the paper).
 
     python -m training.grid classification --checkpoint runs/mini/checkpoint --train a.tsv --dev b.tsv --run-dir runs/a
     python -m training.grid spans --checkpoint runs/mini/checkpoint --train a.json --dev b.json --run-dir runs/b \\
         --learning-rates 5e-5 3e-5 2e-5 --batch-sizes 16 32 --epochs 2 3 4 --seeds 0 1 2
 
-A seed varies the order of the data, dropout and the weights of a head that is new. Each run has its own directory in
-the run directory, and the same command again resumes; a longer list only adds runs. In the end there are
-`checkpoint/`, the best run's; `grid.json`, means and deviations by setting, failed runs named; and `grid.png`.
+A seed varies the order of the data, dropout and the weights of a new head. Each run has its own directory in the run
+directory. The same command resumes; a longer list adds runs. The results are `checkpoint/` of the best run, `grid.json`
+with means and deviations by setting and the failed runs, and `grid.png`.
 """
 
 from __future__ import annotations
@@ -50,32 +50,32 @@ from training.task_card import TASK_FILE, read_task_card
 from training.weights import WEIGHTS_FILE
 
 REPORT_FILE = "grid.json"
-PICTURE_FILE = "grid.png"
+PLOT_FILE = "grid.png"
 FAILURE_FILE = "failure.json"
 
 
 @dataclass(frozen=True, kw_only=True)
 class GridRecipe(FinetuneRecipe):
-    """Fine-tune with every setting of a grid and several seeds."""
+    """Fine-tune with each setting of a grid and several seeds."""
 
     learning_rate: tyro.conf.Suppress[float] = 5e-5
     global_batch_size: tyro.conf.Suppress[int] = 32
     num_epochs: tyro.conf.Suppress[float] = 3.0
     seed: tyro.conf.Suppress[int] = 0
     learning_rates: tuple[float, ...] = (5e-5, 3e-5, 2e-5)
-    """Peaks of the learning rate."""
+    """Peak learning rates to try."""
     batch_sizes: tuple[int, ...] = (32,)
-    """Global batch sizes: sequences in a step."""
+    """Global batch sizes to try, in sequences."""
     epochs: tuple[float, ...] = (3.0,)
-    """How often training goes through the data."""
+    """Numbers of epochs to try."""
     seeds: tuple[int, ...] = (0, 1, 2)
-    """Each setting is run once with each."""
+    """Seeds; each setting runs once with each."""
     metric: str | None = None
-    """Score on dev to choose by; None for the task's first."""
+    """Score on dev that chooses the best run; None for the task's first."""
     from_scratch: bool = True
-    """Run the best setting from random weights, too, with the same seeds: what is pretraining worth?"""
+    """Also run the best setting from random weights, to show the effect of pretraining."""
     keep: Literal["best", "all"] = "best"
-    """Whose weights to keep: those of the best run, or of all."""
+    """Keep the weights of the best run, or of all."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -84,19 +84,19 @@ class GridRecipe(FinetuneRecipe):
             if not values or len(set(values)) < len(values):
                 raise ValueError(f"{name} must be one or more different values: `{' '.join(map(str, values))}`")
         if not self.dev:
-            raise ValueError("a grid chooses by the score on held-out data; give dev data")
+            raise ValueError("a grid chooses by the score on held-out data; add --dev")
         for setting in self.settings():
-            self.cells(setting)
+            self.recipes(setting)
 
     def settings(self) -> list[Setting]:
-        """All combinations of learning rate, batch size and epochs."""
+        """Return all combinations of learning rate, batch size and epochs."""
         return [Setting(*values) for values in itertools.product(self.learning_rates, self.batch_sizes, self.epochs)]
 
-    def cells(self, setting: Setting, *, from_scratch: bool = False) -> list[FinetuneRecipe]:
-        """The runs of a setting, one a seed.
+    def recipes(self, setting: Setting, *, from_scratch: bool = False) -> list[FinetuneRecipe]:
+        """Return the recipes of a setting, one for each seed.
 
         Raises:
-            ValueError: when one of its values is impossible.
+            ValueError: if one of its values is impossible.
         """
         common: dict[str, Any] = {item.name: getattr(self, item.name) for item in fields(FinetuneRecipe)}
         common |= {item.name: getattr(setting, item.name) for item in fields(setting)} | {"from_scratch": from_scratch}
@@ -109,29 +109,29 @@ class GridRecipe(FinetuneRecipe):
 
 
 def grid(recipe: GridRecipe, world: World) -> GridReport:
-    """Run the grid, or go on with it; its best checkpoint comes to stand at `<run_dir>/checkpoint`.
+    """Run or resume the grid, and put the best checkpoint at `<run_dir>/checkpoint`.
 
     Raises:
-        ValueError: for data or a checkpoint that cannot be used, a run directory that is not a grid's or whose runs
-            were started differently, an unknown metric, or when all runs failed.
+        ValueError: if data or checkpoint cannot be used, the run directory is not a grid's or has another recipe, the
+            metric is unknown, or all runs failed.
     """
     _check_run_dir(recipe.run_dir)
     _check_metric(recipe)
-    cells = [cell for setting in recipe.settings() for cell in recipe.cells(setting)]
-    progress = _Progress(recipe, cells, enabled=world.is_main)
+    recipes = [run_recipe for setting in recipe.settings() for run_recipe in recipe.recipes(setting)]
+    progress = _Progress(recipe, recipes, enabled=world.is_main)
     outcomes: list[Outcome] = []
-    for cell in cells:
-        outcomes.append(progress.run(cell, world))
+    for run_recipe in recipes:
+        outcomes.append(progress.run(run_recipe, world))
         best = _best(recipe, outcomes)
         if best and world.is_main and recipe.keep == "best":
             _drop_weights(recipe, outcomes, best)
     if not best:
         raise ValueError(f"all {len(outcomes)} runs failed; the first: {outcomes[0].error}")
-    if not _weights(recipe, best).is_file():  # by another metric or among other settings than before
+    if not _weights(recipe, best).is_file():  # the metric or the settings have changed
         directory = recipe.run_dir / best.name
         raise ValueError(f"the best run is now `{directory}`, whose weights were dropped; remove it to run it again")
-    baselines = recipe.cells(best.setting, from_scratch=True) if recipe.from_scratch else []
-    unpretrained = [progress.run(cell, world) for cell in baselines]
+    baselines = recipe.recipes(best.setting, from_scratch=True) if recipe.from_scratch else []
+    unpretrained = [progress.run(run_recipe, world) for run_recipe in baselines]
     found = report(recipe.task, outcomes, unpretrained, metric_of(best.scores["dev"], recipe.metric))
     if world.is_main:
         if recipe.keep == "best":
@@ -145,33 +145,33 @@ def grid(recipe: GridRecipe, world: World) -> GridReport:
 def _check_run_dir(run_dir: Path) -> None:
     check_no_run(run_dir)
     if (run_dir / "checkpoint").exists() and not (run_dir / REPORT_FILE).is_file():
-        raise ValueError(f"`{run_dir}` holds a checkpoint that is no grid's; choose another run directory")
+        raise ValueError(f"`{run_dir}` holds a checkpoint that is not a grid's; choose another run directory")
 
 
 class _Progress:
-    """Runs one cell after another, and says which and for how long still."""
+    """Does the runs one after another, and prints which one and the time left."""
 
-    def __init__(self, recipe: GridRecipe, cells: Sequence[FinetuneRecipe], *, enabled: bool) -> None:
+    def __init__(self, recipe: GridRecipe, recipes: Sequence[FinetuneRecipe], *, enabled: bool) -> None:
         num_baselines = len(recipe.seeds) if recipe.from_scratch else 0
         self._enabled = enabled
         self._digests = functools.cache(input_digests)
-        self._epochs_left = [cell.num_epochs for cell in cells] + [max(recipe.epochs)] * num_baselines
+        self._epochs_left = [run_recipe.num_epochs for run_recipe in recipes] + [max(recipe.epochs)] * num_baselines
         self._num_runs = len(self._epochs_left)
         self._epochs_done, self._seconds = 0.0, 0.0
         baselines = f" + {num_baselines} from random weights" if num_baselines else ""
-        done = sum(look_up(cell, self._digests) is not None for cell in cells)
+        done = sum(look_up(run_recipe, self._digests) is not None for run_recipe in recipes)
         self._say(
-            f"{len(cells)} runs (settings x seeds: {len(recipe.settings())} x {len(recipe.seeds)}){baselines}, "
+            f"{len(recipes)} runs (settings x seeds: {len(recipe.settings())} x {len(recipe.seeds)}){baselines}, "
             f"{sum(self._epochs_left):g} epochs in all" + (f"; {done} runs are finished" if done else "")
         )
 
-    def run(self, cell: FinetuneRecipe, world: World) -> Outcome:
-        """Run a cell."""
-        is_new, start = look_up(cell, self._digests) is None, time.monotonic()
+    def run(self, run_recipe: FinetuneRecipe, world: World) -> Outcome:
+        """Do a run."""
+        is_new, start = look_up(run_recipe, self._digests) is None, time.monotonic()
         if is_new:
             number = self._num_runs - len(self._epochs_left) + 1
-            self._say(f"\n[{number}/{self._num_runs}] {cell.run_dir.name}{self._time_left()}")
-        outcome = run_cell(cell, world, self._digests)
+            self._say(f"\n[{number}/{self._num_runs}] {run_recipe.run_dir.name}{self._time_left()}")
+        outcome = run_or_look_up(run_recipe, world, self._digests)
         epochs = self._epochs_left.pop(0)
         if is_new and outcome.error:
             self._say(f"\nfailed: {outcome.error}")
@@ -191,75 +191,79 @@ class _Progress:
 
 
 Digests = Callable[[Path, tuple[Path, ...], tuple[Path, ...]], dict[str, Any]]
-"""`training.provenance.input_digests`, or one that remembers them."""
+"""`training.provenance.input_digests`, or a cached version of it."""
 
 
-def run_cell(cell: FinetuneRecipe, world: World, digests: Digests = input_digests) -> Outcome:
-    """Run a cell, go on with it, or look up how it ended.
+def run_or_look_up(run_recipe: FinetuneRecipe, world: World, digests: Digests = input_digests) -> Outcome:
+    """Do a run, resume it, or look up its outcome.
 
     Raises:
         ValueError: as `finetune`.
     """
-    if outcome := look_up(cell, digests):
+    if outcome := look_up(run_recipe, digests):
         return outcome
     try:
-        finetune(cell, world)
+        finetune(run_recipe, world)
     except DivergedError as diverged:
         if world.is_main:
-            _write_failure(cell, str(diverged), _asked(cell, digests))
-        return _outcome(cell, error=str(diverged))
+            _write_failure(run_recipe, str(diverged), _asked(run_recipe, digests))
+        return _outcome(run_recipe, error=str(diverged))
     if world.is_main:
-        (cell.run_dir / FAILURE_FILE).unlink(missing_ok=True)  # of another recipe
-    return _outcome(cell, scores=_read_scores(cell))
+        (run_recipe.run_dir / FAILURE_FILE).unlink(missing_ok=True)  # of an earlier recipe
+    return _outcome(run_recipe, scores=_read_scores(run_recipe))
 
 
-def look_up(cell: FinetuneRecipe, digests: Digests = input_digests) -> Outcome | None:
-    """How a cell ended; None when it did not, or failed with another recipe or other data. Its weights may be gone.
+def look_up(run_recipe: FinetuneRecipe, digests: Digests = input_digests) -> Outcome | None:
+    """Return the outcome of a run; None if it is not finished, or failed with another recipe or other data.
 
     Raises:
-        RefusedError: when it came to its end with another recipe or other data.
-        ValueError: naming a file that is damaged.
+        RefusedError: if it finished with another recipe or other data.
+        ValueError: naming a damaged file.
     """
-    scores, (error, recipe) = _read_scores(cell), _read_failure(cell)
+    scores, (error, recipe) = _read_scores(run_recipe), _read_failure(run_recipe)
     if scores:
-        _asked(cell, digests).check(read_json(cell.run_dir / RECIPE_FILE), cell.run_dir)
-        return _outcome(cell, scores=scores)
-    if error and not _asked(cell, digests).difference(recipe):
-        return _outcome(cell, error=error)
+        _asked(run_recipe, digests).check(read_json(run_recipe.run_dir / RECIPE_FILE), run_recipe.run_dir)
+        return _outcome(run_recipe, scores=scores)
+    if error and not _asked(run_recipe, digests).difference(recipe):
+        return _outcome(run_recipe, error=error)
     return None
 
 
-def _asked(cell: FinetuneRecipe, digests: Digests) -> RecipeRecord:
-    return RecipeRecord(cell, digests(cell.checkpoint, cell.train, cell.dev), paths=PATH_FIELDS)
+def _asked(run_recipe: FinetuneRecipe, digests: Digests) -> RecipeRecord:
+    return RecipeRecord(run_recipe, digests(run_recipe.checkpoint, run_recipe.train, run_recipe.dev), paths=PATH_FIELDS)
 
 
-def _outcome(cell: FinetuneRecipe, *, scores: Mapping[str, Any] | None = None, error: str | None = None) -> Outcome:
-    setting = Setting(cell.learning_rate, cell.global_batch_size, cell.num_epochs)
-    return Outcome(name=cell.run_dir.name, setting=setting, seed=cell.seed, scores=scores or {}, error=error)
+def _outcome(
+    run_recipe: FinetuneRecipe, *, scores: Mapping[str, Any] | None = None, error: str | None = None
+) -> Outcome:
+    setting = Setting(run_recipe.learning_rate, run_recipe.global_batch_size, run_recipe.num_epochs)
+    return Outcome(
+        name=run_recipe.run_dir.name, setting=setting, seed=run_recipe.seed, scores=scores or {}, error=error
+    )
 
 
-def _read_scores(cell: FinetuneRecipe) -> Mapping[str, Any]:
-    """Of a finished cell; empty where it is not finished."""
-    card = read_task_card(cell.run_dir / "checkpoint")
+def _read_scores(run_recipe: FinetuneRecipe) -> Mapping[str, Any]:
+    """Return the scores of a finished run; empty if it is not finished."""
+    card = read_task_card(run_recipe.run_dir / "checkpoint")
     if card and not isinstance(card.scores.get("dev"), Mapping):
-        raise ValueError(f"`{cell.run_dir / 'checkpoint'}` has no scores on dev; remove `{cell.run_dir}`")
+        raise ValueError(f"`{run_recipe.run_dir / 'checkpoint'}` has no scores on dev; remove `{run_recipe.run_dir}`")
     return card.scores if card else {}
 
 
-def _read_failure(cell: FinetuneRecipe) -> tuple[str, Mapping[str, Any]]:
-    """What stopped a cell, and what it was asked for; empty where nothing did."""
-    path = cell.run_dir / FAILURE_FILE
+def _read_failure(run_recipe: FinetuneRecipe) -> tuple[str, Mapping[str, Any]]:
+    """Return the error that stopped a run, and its recipe; empty if it did not fail."""
+    path = run_recipe.run_dir / FAILURE_FILE
     failure = read_json(path) if path.is_file() else {"error": "", "recipe": {}}
     error, recipe = failure.get("error"), failure.get("recipe")
     if not isinstance(error, str) or not isinstance(recipe, Mapping):
-        raise ValueError(f"broken `{path}`: expected `error` and `recipe`; remove it to run that again")
+        raise ValueError(f"broken `{path}`: expected `error` and `recipe`; remove the file to repeat the run")
     return error, recipe
 
 
-def _write_failure(cell: FinetuneRecipe, error: str, asked: RecipeRecord) -> None:
+def _write_failure(run_recipe: FinetuneRecipe, error: str, asked: RecipeRecord) -> None:
     failure = {"error": error, "recipe": asked.values}
-    atomic_write(cell.run_dir / FAILURE_FILE, (json.dumps(failure, indent=2) + "\n").encode())
-    shutil.rmtree(cell.run_dir / "state", ignore_errors=True)
+    atomic_write(run_recipe.run_dir / FAILURE_FILE, (json.dumps(failure, indent=2) + "\n").encode())
+    shutil.rmtree(run_recipe.run_dir / "state", ignore_errors=True)
 
 
 def _weights(recipe: GridRecipe, outcome: Outcome) -> Path:
@@ -267,7 +271,7 @@ def _weights(recipe: GridRecipe, outcome: Outcome) -> Path:
 
 
 def _check_metric(recipe: GridRecipe) -> None:
-    """Before hours of training: a baseline has the scores that a run will have."""
+    """Check the metric before hours of training: the baseline has the same scores as a run."""
     if recipe.metric:
         tokenizer = load_tokenizer(recipe.checkpoint)
         train, dev = (
@@ -278,13 +282,13 @@ def _check_metric(recipe: GridRecipe) -> None:
 
 
 def _best(recipe: GridRecipe, outcomes: Sequence[Outcome]) -> Outcome | None:
-    """The best run that came to an end."""
+    """Return the best finished run."""
     scored = [outcome for outcome in outcomes if outcome.scores]
     return best_outcome(scored, metric_of(scored[0].scores["dev"], recipe.metric)) if scored else None
 
 
 def _drop_weights(recipe: GridRecipe, outcomes: Sequence[Outcome], best: Outcome) -> None:
-    """Drop the weights of all runs but the best so far. Their task cards stay, by which they count as finished."""
+    """Remove the weights of all runs but the best so far. Task cards stay: they mark finished runs."""
     if _weights(recipe, best).is_file():
         for outcome in outcomes:
             if outcome is not best:
@@ -292,14 +296,14 @@ def _drop_weights(recipe: GridRecipe, outcomes: Sequence[Outcome], best: Outcome
 
 
 def _write(recipe: GridRecipe, found: GridReport, best: Outcome) -> None:
-    """Write report, picture and checkpoint, and print the report.
+    """Write report, plot and checkpoint, and print the report.
 
     Raises:
-        ValueError: when all runs failed.
+        ValueError: if all runs failed.
     """
     text = json.dumps(found.to_dict(), indent=2, ensure_ascii=False) + "\n"
     atomic_write(recipe.run_dir / REPORT_FILE, text.encode())
-    plot_report(found, recipe.run_dir / PICTURE_FILE)
+    plot_report(found, recipe.run_dir / PLOT_FILE)
     print("\n" + format_report(found), flush=True)
     if found.best["failure"]:
         raise ValueError(f"all {found.num_runs} runs failed; the best: {found.best['failure']}")
@@ -308,7 +312,7 @@ def _write(recipe: GridRecipe, found: GridReport, best: Outcome) -> None:
 
 
 def _publish(source: Path, target: Path, found: GridReport) -> None:
-    """Put a checkpoint at its place, with what it was chosen among in its scores."""
+    """Publish a checkpoint, and record in its scores how it was chosen."""
     card = read_task_card(source)
     assert card
     choice = {"selection": found.selection, "num_settings": found.num_settings, "num_runs": found.num_runs}
@@ -321,7 +325,7 @@ def _publish(source: Path, target: Path, found: GridReport) -> None:
 
 
 def _link(source: Path, target: Path) -> None:
-    """A hard link, or where the file system has none a copy."""
+    """Create a hard link, or a copy if the file system has no links."""
     try:
         os.link(source, target)
     except OSError:

@@ -311,7 +311,7 @@ def test_a_card_that_cannot_be_read_is_named_before_the_work(tmp_path, exported)
     directory = shutil.copytree(exported["embedding"].path, tmp_path / "plain/1")
     (directory / CARD_FILE).write_bytes(b"\xff")
 
-    with pytest.raises(ValueError, match=r"README.md` is not UTF-8, so that its notes cannot be kept"):
+    with pytest.raises(ValueError, match=r"README.md` is not UTF-8, so its notes cannot be kept"):
         tune_model_directory(directory, Workload((3, 9), 65))
 
 

@@ -153,7 +153,7 @@ def test_other_data_at_the_same_place_are_noticed(finished, checkpoint, data, tm
     with open(changed, "a") as file:
         file.write(json.dumps({"text": "cat", "label": "yes"}) + "\n")
     cells = [recipe(checkpoint, data | {"dev": (dev,)}, finished[0]) for dev in (moved, changed)]
-    first = [cell.cells(cell.settings()[0])[0] for cell in cells]
+    first = [cell.recipes(cell.settings()[0])[0] for cell in cells]
 
     assert look_up(first[0]).scores
     with pytest.raises(
@@ -166,7 +166,7 @@ def test_other_data_at_the_same_place_are_noticed(finished, checkpoint, data, tm
 def test_damaged_records_of_a_run_are_named(name, content, checkpoint, data, tmp_path):
     """By file."""
     asked = recipe(checkpoint, data, tmp_path)
-    cell = asked.cells(asked.settings()[0])[0]
+    cell = asked.recipes(asked.settings()[0])[0]
     cell.run_dir.mkdir()
     (cell.run_dir / name).write_bytes(content)
 
@@ -195,7 +195,7 @@ def test_diverged_run_is_written_down_and_the_grid_goes_on(task, checkpoint, dat
     assert again == found
     assert "2 runs are finished" in capsys.readouterr().out
     assert not (tmp_path / "run" / bad.runs[0]["name"] / "state").exists()
-    failed = asked.cells(asked.settings()[0])[0]
+    failed = asked.recipes(asked.settings()[0])[0]
     assert look_up(failed).error == bad.runs[0]["failure"]
     assert look_up(replace(failed, train=data["dev"])) is None  # other data: to be tried again
 
@@ -291,7 +291,7 @@ def test_picture_has_the_numbers_of_the_table(monkeypatch):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"dev": ()}, "a grid chooses by the score on held-out data; give dev data"),
+        ({"dev": ()}, "a grid chooses by the score on held-out data; add --dev"),
         ({"seeds": (1, 1)}, "seeds must be one or more different values: `1 1`"),
         ({"batch_sizes": ()}, "batch_sizes must be one or more different values"),
         ({"learning_rates": (1e-5, 0.0)}, "--learning-rate must be above 0"),
@@ -333,7 +333,7 @@ def test_checkpoint_of_another_run_is_not_overwritten(finished, checkpoint, data
     """A run directory of pretraining or fine-tuning is not a grid's, nor is a grid's theirs."""
     with pytest.raises(ValueError, match="pretrain` is a run of pretraining; choose another run directory"):
         grid(recipe(checkpoint, data, checkpoint.parent), alone)
-    cell = recipe(checkpoint, data, finished[0]).cells(Setting(1e-2, 16, 2.0))[0]
+    cell = recipe(checkpoint, data, finished[0]).recipes(Setting(1e-2, 16, 2.0))[0]
     with pytest.raises(
         RunMismatchError, match=r"holds a checkpoint without recipe\.json .*; choose another run directory"
     ):

@@ -1,1 +1,1 @@
-"""The paper's comparisons, in small: what each part of BERT is worth. `python -m training.ablations --help`."""
+"""The paper's ablations at small scale. See `python -m training.ablations --help`."""

@@ -1,13 +1,13 @@
-"""What is each part of BERT worth? Tables 5, 6 and 8 and figure 5 of the paper, in small.
+"""Compare BERT with parts left out or changed: tables 5, 6 and 8 and figure 5 of the paper, at small scale.
 
     python -m training.ablations --data data/ --run-dir runs/ablations --tables 5 --scale smoke
     python -m training.ablations --data data/ --run-dir runs/ablations --scale small
 
-The data folder holds text to pretrain on, `pretrain/*.txt`, and labelled data: glue/SST-2/{train,dev}.tsv, the same of
-MRPC and RTE, squad/{train,dev}-v1.1*.json, ner/wnut17/{train,dev}.conll; packed with xz or gzip or not. Each
-pretraining sees the same number of examples, but for the table of steps. Killed, the same command goes on.
-`table-5.md` and `table-5.json` in the run directory hold what is known so far, `table-5.png` draws it when all runs of
-the table are done; so do those of the others. Tables may be asked for one by one: what they have in common stays.
+The data folder holds text, `pretrain/*.txt`, and labelled data: glue/SST-2/{train,dev}.tsv, the same for MRPC and RTE,
+squad/{train,dev}-v1.1*.json, ner/wnut17/{train,dev}.conll; also compressed with xz or gzip. All pretraining runs see
+the same number of examples, except in the table of steps. After an interruption, the same command continues. The run
+directory holds the results so far of each table, such as `table-5.md` and `table-5.json`, and a plot, `table-5.png`,
+when all its runs are done. Tables share runs, so they can also be made one by one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 
 from tasks.files import atomic_write
 from training.ablations.plot import plot_result
-from training.ablations.prepare import Prepared, find_labelled, find_text, prepare
+from training.ablations.prepare import PreparedData, find_labelled, find_text, prepare
 from training.ablations.results import Result, collect, files, markdown, to_dict
 from training.ablations.runs import Runs, run_all
 from training.ablations.scales import SCALES, Scale, ScaleName
@@ -31,23 +31,23 @@ from training.reports.grid_report import Outcome
 
 @dataclass(frozen=True, kw_only=True)
 class AblationsRecipe:
-    """Compare BERT with what is left out of it or changed."""
+    """Compare BERT with parts left out or changed."""
 
     data: Path
     """Folder with text and labelled data."""
     run_dir: Path
-    """Directory of all runs and of what they show."""
+    """Directory of all runs and of the tables."""
     tables: tuple[TableName, ...] = ("5", "6", "8", "steps")
-    """Pretraining tasks, model sizes, masking, and (figure 5) the number of steps."""
+    """Tables to make: pretraining tasks (5), model sizes (6), masking (8), number of steps (figure 5)."""
     scale: ScaleName = "small"
-    """Sizes of networks, corpus and runs: smoke only shows that everything works (minutes), small (L2 H128) and mini
-    (L4 H256) take hours on 2 CPU cores, full a day on a GPU."""
+    """Size of networks, corpus and runs. smoke only checks that everything works (minutes); small (L2 H128) and mini
+    (L4 H256) take hours on 2 CPU cores; full takes a day on a GPU."""
     tasks: tuple[TaskName, ...] | None = None
-    """Columns; None for those of the scale."""
+    """Tasks to fine-tune on, the columns; None for those of the scale."""
     seeds: tuple[int, ...] | None = None
-    """Of fine-tuning; None for those of the scale."""
+    """Seeds of fine-tuning; None for those of the scale."""
     text: str = "pretrain/*.txt*"
-    """Files to pretrain on, in the data folder; the last is held out."""
+    """Pattern of files to pretrain on, in the data folder; the last is held out."""
 
     def __post_init__(self) -> None:
         for name in ("tables", "tasks", "seeds"):
@@ -56,29 +56,29 @@ class AblationsRecipe:
                 raise ValueError(f"{name} must be one or more different values: `{' '.join(map(str, values))}`")
         if not self.text or Path(self.text).is_absolute():
             raise ValueError(f"--text must be a pattern within the data folder, such as pretrain/*.txt: `{self.text}`")
-        _ = self.chosen  # which says what is wrong
+        _ = self.chosen  # raises if a table has no column
 
     @property
     def sizes(self) -> Scale:
-        """The scale."""
+        """Scale of the runs."""
         return SCALES[self.scale]
 
     @property
     def chosen_tasks(self) -> tuple[TaskName, ...]:
-        """Tasks to fine-tune on."""
+        """Tasks to fine-tune on, in the order of columns."""
         return self.tasks or tuple(task for task in LABELLED_DATA if task in self.sizes.tasks)
 
     @property
     def chosen(self) -> list[Table]:
-        """The tables."""
+        """Tables to make."""
         return [make_table(name, self.sizes, self.chosen_tasks) for name in self.tables]
 
 
 def ablations(recipe: AblationsRecipe, world: World) -> list[Result]:
-    """Do all runs of the tables, or what is left of them.
+    """Do all runs of the tables that are not done yet.
 
     Raises:
-        ValueError: naming the data that is not there; in the end, when runs were left out.
+        ValueError: naming missing data; at the end, if runs were skipped.
     """
     scale = recipe.sizes
     prepared = world.on_main(lambda: _prepare(recipe))
@@ -108,17 +108,17 @@ def ablations(recipe: AblationsRecipe, world: World) -> list[Result]:
 
 
 def _write(result: Result, run_dir: Path, heading: str) -> None:
-    """Write a table, and draw it when it is complete."""
+    """Write a table, and plot it if it is complete."""
     values, text, picture = (run_dir / file for file in files(result.table.name))
     atomic_write(values, (json.dumps(to_dict(result, heading), indent=2, ensure_ascii=False) + "\n").encode())
     atomic_write(text, markdown(result, heading).encode())
     if result.is_complete:
         plot_result(result, picture)
     else:
-        picture.unlink(missing_ok=True)  # of before, when more was there
+        picture.unlink(missing_ok=True)  # of an earlier, complete table
 
 
-def _prepare(recipe: AblationsRecipe) -> Prepared:
+def _prepare(recipe: AblationsRecipe) -> PreparedData:
     labelled = find_labelled(recipe.data, recipe.chosen_tasks)
     text = find_text(recipe.data, recipe.text, recipe.sizes.num_text_files)
     return prepare(recipe.run_dir, recipe.sizes, text, labelled)

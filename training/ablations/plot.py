@@ -1,4 +1,4 @@
-"""The tables as pictures: a bar a row with a dot a seed; scores over steps as curves; all in percent."""
+"""Plots of the tables: a bar for each row with a dot for each seed, or curves over steps; all in percent."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from pathlib import Path
 
 from matplotlib.axes import Axes
 
-from training.ablations.results import Cell, Result, format_cell
+from training.ablations.results import CellScores, Result, format_cell
 from training.ablations.tables import LABELLED_DATA
 from training.reports.plot import COLOURS, Ticks, curve_name, label_rows, note_row, plt, save_figure
 
 
 def plot_result(result: Result, path: Path) -> None:
-    """Draw a table, a panel for each column."""
+    """Plot a table, with a panel for each column."""
     table = result.table
     is_curve = any(row.group for row in table.rows)
     height = 3.6 if is_curve else 1.2 + 0.42 * len(table.rows)
     panels = len(table.columns)
-    figure, places = plt.subplots(
+    figure, grid = plt.subplots(
         1, panels, figsize=(3.2 + 3.3 * panels, height), sharey=not is_curve, squeeze=False, layout="constrained"
     )
-    for number, (axes, column) in enumerate(zip(places[0], table.columns, strict=True)):
+    for number, (axes, column) in enumerate(zip(grid[0], table.columns, strict=True)):
         cells = [row[number] for row in result.cells]
         (_draw_curves if is_curve else _draw_bars)(axes, result, cells)
         _draw_baseline(axes, result.baselines[number], vertical=not is_curve)
@@ -29,18 +29,18 @@ def plot_result(result: Result, path: Path) -> None:
     save_figure(figure, path)
 
 
-def _draw_bars(axes: Axes, result: Result, cells: list[Cell]) -> None:
-    for place, cell in enumerate(cells):
+def _draw_bars(axes: Axes, result: Result, cells: list[CellScores]) -> None:
+    for number, cell in enumerate(cells):
         if cell.mean is not None:
-            axes.barh(place, cell.mean, color=COLOURS[0], alpha=0.45, height=0.65)
-            axes.plot(cell.scores, [place] * len(cell.scores), "o", color=COLOURS[0], markersize=4)
-        note_row(axes, place, format_cell(cell))
+            axes.barh(number, cell.mean, color=COLOURS[0], alpha=0.45, height=0.65)
+            axes.plot(cell.scores, [number] * len(cell.scores), "o", color=COLOURS[0], markersize=4)
+        note_row(axes, number, format_cell(cell))
     label_rows(axes, [row.label for row in result.table.rows])
     axes.set_xlim(0, 1)
     axes.xaxis.set_major_formatter(Ticks(100))
 
 
-def _draw_curves(axes: Axes, result: Result, cells: list[Cell]) -> None:
+def _draw_curves(axes: Axes, result: Result, cells: list[CellScores]) -> None:
     rows = result.table.rows
     groups = list(dict.fromkeys(row.group for row in rows))
     for group, colour in zip(groups, COLOURS, strict=False):

@@ -1,4 +1,4 @@
-"""The data of all runs, found in a folder and prepared once: a vocabulary, a corpus, a held-out corpus."""
+"""Data of all runs, found in a folder and prepared once: vocabulary, corpus, held-out corpus."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from training.loop.recipe import check_no_run
 from training.vocab import VocabRecipe, train_vocab
 
 SAMPLE_BYTES = 50_000_000
-"""Of text to learn the vocabulary from."""
+"""Bytes of text to train the vocabulary on."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prepared:
-    """What pretraining and fine-tuning read."""
+class PreparedData:
+    """Data of pretraining and fine-tuning."""
 
     corpus: Path
     dev_corpus: Path
@@ -31,10 +31,10 @@ class Prepared:
 
 
 def find_labelled(data: Path, tasks: Sequence[TaskName]) -> dict[TaskName, tuple[Path, Path]]:
-    """Train and dev file of each task.
+    """Return train and dev file of each task.
 
     Raises:
-        ValueError: naming the file that is not there.
+        ValueError: naming a missing file.
     """
     return {
         task: (_find(data, LABELLED_DATA[task].train, task), _find(data, LABELLED_DATA[task].dev, task))
@@ -50,25 +50,25 @@ def _find(data: Path, pattern: str, task: TaskName) -> Path:
 
 
 def find_text(data: Path, pattern: str, num_files: int | None) -> tuple[list[Path], Path]:
-    """Files to pretrain on, evenly spread over those that there are, and the last of all, which is held out.
+    """Return files to pretrain on, evenly spread over all files, and the last file, which is held out.
 
     Raises:
-        ValueError: when there are fewer than two.
+        ValueError: if there are fewer than two files.
     """
     *files, held_out = sorted(data.glob(pattern)) or [data]
     if not files:
-        raise ValueError(f"fewer than two files `{pattern}` in `{data}`: one is held out; --text says where they are")
+        raise ValueError(f"fewer than two files `{pattern}` in `{data}`: one is held out; name the files with --text")
     number = min(num_files or len(files), len(files))
     return [files[index * len(files) // number] for index in range(number)], held_out
 
 
 def prepare(
     run_dir: Path, scale: Scale, text: tuple[Sequence[Path], Path], labelled: dict[TaskName, tuple[Path, Path]]
-) -> Prepared:
-    """Make what is not there yet.
+) -> PreparedData:
+    """Train the vocabulary and prepare the corpora, unless they exist.
 
     Raises:
-        ValueError: when it was made from something else.
+        ValueError: if they were made from other data.
     """
     files, held_out = text
     tokenizer, corpus, dev_corpus = (run_dir / name for name in ("tokenizer", "corpus", "corpus-dev"))
@@ -82,7 +82,7 @@ def prepare(
     for paths, out in ((tuple(files), corpus), ((held_out,), dev_corpus)):
         if not out.exists():
             prepare_corpus(CorpusRecipe(data=paths, tokenizer=tokenizer, out=out))
-    return Prepared(corpus=corpus, dev_corpus=dev_corpus, labelled=labelled)
+    return PreparedData(corpus=corpus, dev_corpus=dev_corpus, labelled=labelled)
 
 
 def _check_made_from(run_dir: Path, made_from: dict[str, Any]) -> None:
@@ -90,7 +90,5 @@ def _check_made_from(run_dir: Path, made_from: dict[str, Any]) -> None:
     path = run_dir / MADE_FROM_FILE
     if path.is_file() and (before := read_json(path)) != made_from:
         name = next(name for name in made_from if before.get(name) != made_from[name])
-        raise ValueError(
-            f"`{run_dir}` was made from other {name} than that of now (see `{path}`); choose another run directory"
-        )
+        raise ValueError(f"`{run_dir}` was made from another {name} (see `{path}`); choose another run directory")
     atomic_write(path, (json.dumps(made_from, indent=2) + "\n").encode())

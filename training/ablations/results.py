@@ -1,4 +1,4 @@
-"""The tables out of the runs' scores: as text, as Markdown, as JSON-compatible values."""
+"""Tables of the runs' scores, as Markdown and as JSON-compatible values."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ from training.reports.markdown import markdown_table
 from training.reports.plot import curve_name
 
 LM_LOSS = "LM loss (nats)"
-"""Of the pretraining, on the held-out text; the paper's table 6 has its exponential."""
+"""Column of the pretraining loss on held-out text; the paper's table 6 has its exponential."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cell:
-    """The scores of a row in a column."""
+class CellScores:
+    """Scores of a row in a column."""
 
     scores: tuple[float, ...]
-    """One a seed, of those that came to an end."""
+    """Score of each finished seed."""
     num_runs: int
-    """That there are to be."""
+    """Number of planned runs."""
     num_failed: int
 
     @property
     def mean(self) -> float | None:
-        """None without scores."""
+        """Mean of the scores; None without scores."""
         return statistics.fmean(self.scores) if self.scores else None
 
     @property
     def standard_deviation(self) -> float | None:
-        """Of the sample; None for a single score."""
+        """Sample standard deviation; None for a single score."""
         return statistics.stdev(self.scores) if len(self.scores) > 1 else None
 
     @property
     def is_complete(self) -> bool:
-        """Whether no run is to come."""
+        """True if all runs are done."""
         return len(self.scores) + self.num_failed == self.num_runs
 
 
@@ -49,21 +49,21 @@ class Result:
     """A table with its scores."""
 
     table: Table
-    cells: Sequence[Sequence[Cell]]
-    """By row and column of the table."""
+    cells: Sequence[Sequence[CellScores]]
+    """Scores by row and column of the table."""
     lm_losses: Sequence[float | None]
-    """By row."""
+    """Pretraining loss by row."""
     baselines: Sequence[tuple[str, float] | None]
-    """By column, what does without a model."""
+    """Baseline without a model, by column."""
 
     @property
     def is_complete(self) -> bool:
-        """Whether no run is to come."""
+        """True if all runs are done."""
         return all(cell.is_complete for row in self.cells for cell in row)
 
 
 def collect(table: Table, runs: Runs, outcomes: Mapping[Path, Outcome]) -> Result:
-    """A table, as far as there are outcomes."""
+    """Fill a table with the outcomes so far."""
     found = [[_outcomes(runs, row, column, outcomes) for column in table.columns] for row in table.rows]
     return Result(
         table=table,
@@ -84,10 +84,10 @@ def _outcomes(runs: Runs, row: Row, column: Column, outcomes: Mapping[Path, Outc
     return [outcomes[directory] for directory in directories if directory in outcomes]
 
 
-def _cell(outcomes: Sequence[Outcome], column: Column, num_runs: int) -> Cell:
+def _cell(outcomes: Sequence[Outcome], column: Column, num_runs: int) -> CellScores:
     scores = [outcome.score(LABELLED_DATA[column.task].metric) for outcome in outcomes]
     ended = tuple(score for score in scores if score is not None)
-    return Cell(scores=ended, num_runs=num_runs, num_failed=len(scores) - len(ended))
+    return CellScores(scores=ended, num_runs=num_runs, num_failed=len(scores) - len(ended))
 
 
 def _lm_loss(row: Row, runs: Runs, outcomes: Mapping[Path, Outcome]) -> float | None:
@@ -104,11 +104,11 @@ def _baseline(outcomes: Sequence[Outcome], column: Column) -> tuple[str, float] 
 
 
 def markdown(result: Result, heading: str) -> str:
-    """A table as Markdown: means in percent, deviations where there are several seeds."""
+    """Format a table as Markdown: means in percent, with deviations if there are several seeds."""
     table = result.table
     has_deviations = any(cell.standard_deviation is not None for row in result.cells for cell in row)
     over_seeds = ": mean and sample standard deviation over seeds" if has_deviations else ""
-    about = f"Scores in percent{over_seeds}. The last row needs no model."
+    about = f"Scores in percent{over_seeds}. The last row is a baseline without a model."
     metrics = [f"{column.label}, {curve_name(LABELLED_DATA[column.task].metric)}" for column in table.columns]
     lines = [["", LM_LOSS, *metrics]]
     for row, loss, cells in zip(table.rows, result.lm_losses, result.cells, strict=True):
@@ -119,8 +119,8 @@ def markdown(result: Result, heading: str) -> str:
     return f"# {table.paper_name}: {table.title}\n\n{heading}. {about}\n\n{markdown_table(lines)}\n"
 
 
-def format_cell(cell: Cell) -> str:
-    """Such as `81.2 ± 0.4`; what is missing or failed is said."""
+def format_cell(cell: CellScores) -> str:
+    """Format a cell as `81.2 ± 0.4`, with the number of missing and failed runs."""
     if cell.mean is None:
         return "failed" if cell.num_failed else ""
     text = f"{100 * cell.mean:.1f}"
@@ -133,7 +133,7 @@ def format_cell(cell: Cell) -> str:
 
 
 def to_dict(result: Result, heading: str) -> dict[str, Any]:
-    """A table as JSON-compatible values."""
+    """Return a table as JSON-compatible values."""
     table = result.table
     return {
         "heading": heading,
@@ -159,5 +159,5 @@ def to_dict(result: Result, heading: str) -> dict[str, Any]:
 
 
 def files(table: TableName) -> tuple[str, str, str]:
-    """Names of what a table is kept in: its values, its text, and when it is complete its picture."""
+    """Return the file names of a table: values, text and plot."""
     return f"table-{table}.json", f"table-{table}.md", f"table-{table}.png"

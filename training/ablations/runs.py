@@ -1,7 +1,6 @@
-"""The runs behind the tables: a pretraining for every row that needs another, a fine-tuning for every cell and seed.
+"""Runs of the tables: a pretraining for each row, a fine-tuning for each cell and seed.
 
-Runs that tables have in common are done once. Each has its own directory, so that whatever is finished is only looked
-up, and whatever was killed goes on.
+Tables share runs. Each run has its own directory: finished runs are looked up, and interrupted ones continue.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from tasks.json_files import read_json
-from training.ablations.prepare import Prepared
+from training.ablations.prepare import PreparedData
 from training.ablations.scales import Scale
 from training.ablations.tables import LABELLED_DATA, Column, Pretraining, Row, Table
 from training.finetune import FinetuneRecipe
-from training.grid import Digests, look_up, run_cell
+from training.grid import Digests, look_up, run_or_look_up
 from training.loop.distributed import World
 from training.loop.loss_monitor import DivergedError
 from training.loop.recipe import RECIPE_FILE, RunMismatchError
@@ -33,20 +32,20 @@ from training.weights import WEIGHTS_FILE, has_weights
 
 Recipe = PretrainRecipe | FinetuneRecipe
 NUM_FEATURE_LAYERS = 4
-"""The last ones, side by side: the best feature-based approach of table 7."""
+"""Concatenated last layers: the best feature-based approach of table 7."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Runs:
-    """Where the runs are, and what they have in common."""
+    """Directories and recipes of all runs."""
 
     run_dir: Path
     scale: Scale
     seeds: tuple[int, ...]
-    prepared: Prepared
+    prepared: PreparedData
 
     def pretraining(self, pretraining: Pretraining) -> PretrainRecipe:
-        """The recipe of a pretraining."""
+        """Return the recipe of a pretraining."""
         layers, hidden, heads = self.scale.shape
         fields: dict[str, Any] = {"num_hidden_layers": layers, "hidden_size": hidden, "num_attention_heads": heads}
         fields |= {"corpus": self.prepared.corpus, "dev_corpus": self.prepared.dev_corpus}
@@ -54,7 +53,7 @@ class Runs:
         return PretrainRecipe(run_dir=self.run_dir / "pretrain" / pretraining.name, **fields)
 
     def finetunings(self, row: Row, column: Column) -> list[FinetuneRecipe]:
-        """The recipes of a cell, one a seed."""
+        """Return the recipes of a cell, one for each seed."""
         data, (train, dev) = LABELLED_DATA[column.task], self.prepared.labelled[column.task]
         checkpoint = self.pretraining(row.pretraining).run_dir / "checkpoint"
         has_bilstm = row.bilstm or column.feature_based
@@ -74,7 +73,7 @@ class Runs:
         return {"frozen": True, "layers": layers, **self.scale.features}
 
     def plan(self, tables: Sequence[Table]) -> list[Recipe]:
-        """All runs, each once, in an order in which they can be done; the tables are whole before a second seed."""
+        """Return all runs, each once, in the order to do them: the first seed of all tables comes first."""
         runs: dict[Path, Recipe] = {}
         for number, table in itertools.product(range(len(self.seeds)), tables):
             for row in table.rows:
@@ -88,13 +87,13 @@ class Runs:
 def run_all(
     runs: Sequence[Recipe], world: World, *, finished: Callable[[dict[Path, Outcome]], None]
 ) -> tuple[dict[Path, Outcome], set[Path]]:
-    """Do all runs, or what is left of them. One that is refused, or a pretraining that diverges, stops no other.
+    """Do all runs that are not done yet. A refused run, or a pretraining that diverges, does not stop others.
 
     Args:
-        finished: called after each run with the outcomes so far, by directory.
+        finished: function to call after each run with the outcomes so far, by directory.
 
     Returns:
-        The outcomes, and the directories of runs that were left out, the reasons having been said.
+        The outcomes, and the directories of skipped runs; the reasons were printed.
     """
     outcomes: dict[Path, Outcome] = {}
     left_out: set[Path] = set()
@@ -116,7 +115,7 @@ def run_all(
     left, clock = [recipe for recipe in runs if recipe.run_dir not in {*outcomes, *left_out}], _Clock()
     if world.is_main:
         print(f"{len(runs)} runs, {len(outcomes)} are finished", flush=True)
-    world.barrier()  # all have seen what is finished
+    world.barrier()  # all processes have seen the finished runs
     for number, recipe in enumerate(left):
         start = time.monotonic()
         if world.is_main:
@@ -132,10 +131,10 @@ def run_all(
 
 
 def _look_up(recipe: Recipe, digests: Digests) -> Outcome | None:
-    """The outcome of a run that is done; None of others, and where the checkpoint to start from is still to come.
+    """Return the outcome of a run; None if it is not done, or the checkpoint to start from does not exist yet.
 
     Raises:
-        RunMismatchError: when it was done with another recipe or other data.
+        RunMismatchError: if the run had another recipe or other data.
     """
     if isinstance(recipe, FinetuneRecipe):
         return look_up(recipe, digests) if has_weights(recipe.checkpoint) else None
@@ -149,14 +148,14 @@ def _run(recipe: Recipe, world: World) -> Outcome:
     if isinstance(recipe, PretrainRecipe):
         pretrain(recipe, world)
         return _outcome(recipe)
-    outcome = run_cell(recipe, world)
+    outcome = run_or_look_up(recipe, world)
     if world.is_main:
-        (recipe.run_dir / "checkpoint" / WEIGHTS_FILE).unlink(missing_ok=True)  # only the scores are wanted
+        (recipe.run_dir / "checkpoint" / WEIGHTS_FILE).unlink(missing_ok=True)  # only the scores are needed
     return outcome
 
 
 def _outcome(recipe: PretrainRecipe) -> Outcome:
-    """Of a finished pretraining."""
+    """Return the outcome of a finished pretraining."""
     card = read_task_card(recipe.run_dir / "checkpoint")
     if card is None:
         raise RunMismatchError(f"`{recipe.run_dir / 'checkpoint'}` has no {TASK_FILE}; remove `{recipe.run_dir}`")
@@ -171,19 +170,19 @@ def _name(recipe: Recipe) -> str:
 
 
 class _Clock:
-    """How long the runs that are left will take, by how long those like them took."""
+    """Estimates the time left from the duration of similar runs."""
 
     def __init__(self) -> None:
         self._seconds: dict[tuple[str, str], list[float]] = defaultdict(list)
-        """Of a unit of work, by stage and kind."""
+        """Seconds for a unit of work, by stage and kind."""
 
     def count(self, recipe: Recipe, seconds: float) -> None:
-        """Take note of a run."""
+        """Record the duration of a run."""
         stage, kind, work = _work(recipe)
         self._seconds[stage, kind].append(seconds / work)
 
     def time_left(self, runs: Sequence[Recipe]) -> str:
-        """Words for the rest; none before there is a run of each stage to go by."""
+        """Return the time left as text; empty until a run of each stage is done."""
         left = 0.0
         for stage, kind, work in map(_work, runs):
             like_it = self._seconds.get((stage, kind), [])
@@ -196,7 +195,7 @@ class _Clock:
 
 
 def _work(recipe: Recipe) -> tuple[str, str, float]:
-    """Stage and kind of a run, and its size: weights of the layers x steps, or epochs."""
+    """Return stage and kind of a run, and its size: weights of the layers x steps, or epochs."""
     if isinstance(recipe, PretrainRecipe):
         return "pretrain", recipe.direction, float(recipe.num_hidden_layers * recipe.hidden_size**2 * recipe.num_steps)
     return "fine-tune", f"{recipe.train[0]}, frozen {recipe.frozen}", recipe.num_epochs

@@ -1,4 +1,4 @@
-"""How large the comparisons are."""
+"""Scales: sizes of networks, corpus and runs."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ ScaleName = Literal["smoke", "small", "mini", "full"]
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    """Sizes of everything."""
+    """Sizes of networks, corpus and runs."""
 
     num_text_files: int | None
-    """Files to pretrain on, spread evenly over those that there are; None for all."""
+    """Number of files to pretrain on, evenly spread over all; None for all."""
     vocab_size: int
     shape: Shape
     shapes: tuple[Shape, ...]
-    """Of table 6."""
+    """Shapes of table 6."""
     bilstm: Mapping[str, Any]
-    """Fields of fine-tuning recipes with a BiLSTM, which starts anew."""
+    """Fields of fine-tuning recipes with a BiLSTM, whose weights are random at first."""
     bilstm_epochs: float
-    """Times as many with one."""
+    """Factor of the number of epochs with a BiLSTM."""
     pretraining: Mapping[str, Any]
-    """Fields of every pretraining recipe: the same number of steps for all, but in the table of steps."""
+    """Fields of every pretraining recipe. The number of steps is the same, except in the table of steps."""
     finetuning: Mapping[str, Any]
     """Fields of every fine-tuning recipe."""
     spans: Mapping[str, Any]
-    """Further ones of SQuAD."""
+    """Further fields for SQuAD."""
     features: Mapping[str, Any]
-    """Further ones where the encoder is frozen under it."""
+    """Further fields with a frozen encoder."""
     epochs: float
-    """Times as many as the data say."""
+    """Factor of the number of epochs of each data set."""
     seeds: tuple[int, ...]
     tasks: tuple[str, ...]
     caution: str = ""
-    """What to be told with the tables."""
+    """Caution to print with the tables."""
 
 
-_SHORT_OF_TIME = {"initialization": "local", "dropout": 0.0, "max_seq_length": 128, "max_position_embeddings": 512}
+_SMALL_BUDGET = {"initialization": "local", "dropout": 0.0, "max_seq_length": 128, "max_position_embeddings": 512}
 """BERT's own start would spend a small budget on the plateau, and all rows would be alike (docs/experiments)."""
 
 SCALES: dict[ScaleName, Scale] = {
@@ -52,7 +52,7 @@ SCALES: dict[ScaleName, Scale] = {
         shapes=((1, 32, 2), (2, 32, 2)),
         bilstm={"bilstm": 8},
         bilstm_epochs=1,
-        pretraining={**_SHORT_OF_TIME, "num_steps": 8, "global_batch_size": 8, "learning_rate": 2e-3, "eval_every": 0}
+        pretraining={**_SMALL_BUDGET, "num_steps": 8, "global_batch_size": 8, "learning_rate": 2e-3, "eval_every": 0}
         | {"eval_examples": 32, "max_seq_length": 64},
         finetuning={"learning_rate": 1e-3, "eval_examples": 32, "max_seq_length": 64},
         spans={"doc_stride": 16, "max_query_length": 24},
@@ -60,7 +60,7 @@ SCALES: dict[ScaleName, Scale] = {
         epochs=0.1,
         seeds=(0,),
         tasks=("MRPC", "NER"),
-        caution=" (too small to compare: it shows that everything works)",
+        caution=" (too small to compare: it only shows that everything works)",
     ),
     "small": Scale(
         num_text_files=4,
@@ -69,7 +69,7 @@ SCALES: dict[ScaleName, Scale] = {
         shapes=((1, 128, 2), (2, 64, 1), (2, 128, 2), (4, 128, 2), (4, 256, 4)),
         bilstm={"bilstm": 128, "learning_rate": 1e-3},
         bilstm_epochs=3,
-        pretraining={**_SHORT_OF_TIME, "num_steps": 1200, "global_batch_size": 32, "learning_rate": 2e-3}
+        pretraining={**_SMALL_BUDGET, "num_steps": 1200, "global_batch_size": 32, "learning_rate": 2e-3}
         | {"checkpoint_every": 100, "keep_last": 1, "eval_every": 0},
         finetuning={"learning_rate": 5e-4, "eval_examples": 100, "checkpoint_every": 100, "keep_last": 1}
         | {"max_seq_length": 128},
@@ -86,7 +86,7 @@ SCALES: dict[ScaleName, Scale] = {
         shapes=((2, 128, 2), (2, 256, 4), (4, 256, 4), (6, 256, 4)),
         bilstm={"bilstm": 256},
         bilstm_epochs=2,
-        pretraining={**_SHORT_OF_TIME, "num_steps": 1600, "global_batch_size": 32, "learning_rate": 2e-3}
+        pretraining={**_SMALL_BUDGET, "num_steps": 1600, "global_batch_size": 32, "learning_rate": 2e-3}
         | {"masking_rate": 0.45, "checkpoint_every": 200, "keep_last": 1, "eval_every": 0},
         finetuning={"learning_rate": 3e-4, "eval_examples": 100, "checkpoint_every": 0, "max_seq_length": 128},
         spans={"doc_stride": 64, "max_query_length": 32},
@@ -112,4 +112,4 @@ SCALES: dict[ScaleName, Scale] = {
         tasks=("SST-2", "MRPC", "RTE", "SQuAD", "NER"),
     ),
 }
-"""`smoke` shows that it runs (minutes), `small` and `mini` take 2 CPU cores some hours, `full` a GPU about a day."""
+"""`smoke` checks that it runs (minutes); `small` and `mini` take hours on 2 CPU cores; `full` a day on a GPU."""

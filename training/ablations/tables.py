@@ -1,4 +1,4 @@
-"""What is compared: rows and columns of tables 5, 6 and 8 and of figure 5 of the BERT paper (sections 5 and C)."""
+"""Rows and columns of tables 5, 6 and 8 and of figure 5 of the BERT paper (sections 5 and C)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TableName = Literal["5", "6", "8", "steps"]
 
 @dataclass(frozen=True, kw_only=True)
 class LabelledData:
-    """Data to fine-tune on, by the layout of the data folder; files may be packed (.xz, .gz)."""
+    """Data to fine-tune on; file patterns in the data folder, without .xz and .gz."""
 
     task: str
     train: str
@@ -65,9 +65,9 @@ class Pretraining:
     """A pretraining run."""
 
     name: str
-    """Of its directory."""
+    """Name of the run directory."""
     changes: Mapping[str, Any]
-    """Fields of the recipe, beside the scale's."""
+    """Fields of the recipe that differ from the scale's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,17 +77,17 @@ class Row:
     label: str
     pretraining: Pretraining
     from_scratch: bool = False
-    """Keep only the shape."""
+    """True to use only the shape of the pretrained network, with random weights."""
     bilstm: bool = False
     group: str = ""
-    """Curve that the row is a point of."""
+    """Curve that has the row as a point."""
     position: float = 0.0
-    """On that curve, in steps."""
+    """Position on the curve, in steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
-    """A score by which rows are compared."""
+    """Score that compares rows."""
 
     label: str
     task: TaskName
@@ -105,12 +105,12 @@ class Table:
 
     @property
     def paper_name(self) -> str:
-        """What the paper calls it."""
+        """Name in the paper."""
         return paper_name(self.name)
 
 
 def paper_name(table: TableName) -> str:
-    """What the paper calls a table."""
+    """Return the name of a table in the paper."""
     return "Figure 5" if table == "steps" else f"Table {table}"
 
 
@@ -123,17 +123,17 @@ _TASKS: dict[TableName, tuple[TaskName, ...]] = {
     "8": ("SST-2", "NER"),
     "steps": ("SST-2", "NER"),
 }
-"""Of each table, so that it takes no longer than it must."""
+"""Tasks of each table."""
 
 
 def make_table(name: TableName, scale: Scale, tasks: Sequence[TaskName]) -> Table:
-    """One of the tables.
+    """Create a table.
 
     Args:
-        tasks: those of them that there are data for.
+        tasks: tasks with data.
 
     Raises:
-        ValueError: when the table has none of the tasks.
+        ValueError: if the table has none of the tasks.
     """
     columns = [Column(label=task, task=task) for task in _TASKS[name] if task in tasks]
     if not columns:
@@ -145,7 +145,7 @@ def make_table(name: TableName, scale: Scale, tasks: Sequence[TaskName]) -> Tabl
 
 
 def _pretraining_tasks(scale: Scale) -> tuple[str, list[Row]]:
-    """Table 5, with ELMo's way of looking both ways beside it."""
+    """Create table 5, and a row for two stacks of layers as in ELMo."""
     no_nsp = Pretraining(name="no-nsp", changes={"next_sentences": False})
     both = Pretraining(name="concatenated", changes={"next_sentences": False, "direction": "concatenated"})
     return "pretraining tasks", [
@@ -159,7 +159,7 @@ def _pretraining_tasks(scale: Scale) -> tuple[str, list[Row]]:
 
 
 def _sizes(scale: Scale) -> tuple[str, list[Row]]:
-    """Table 6."""
+    """Create table 6."""
     rows = []
     for shape in scale.shapes:
         layers, hidden, heads = shape
@@ -173,7 +173,7 @@ _SHAPE = ("num_hidden_layers", "hidden_size", "num_attention_heads")
 
 
 def _maskings(scale: Scale) -> tuple[str, list[Row]]:
-    """Table 8: of the tokens to predict, how many become [MASK], stay the same, become a random token."""
+    """Create table 8: fractions of predicted tokens that become [MASK], stay, or become a random token."""
     rows = []
     for mask, same, random in ((80, 10, 10), (100, 0, 0), (80, 0, 20), (80, 20, 0), (0, 20, 80), (0, 0, 100)):
         changes = {"mask_fraction": mask / 100, "random_fraction": random / 100}
@@ -184,7 +184,7 @@ def _maskings(scale: Scale) -> tuple[str, list[Row]]:
 
 
 def _numbers_of_steps(scale: Scale) -> tuple[str, list[Row]]:
-    """Figure 5, but each point is a run of its own, whose learning rate falls to 0, and not a state on the way."""
+    """Create figure 5. Each point is a run of its own, whose learning rate falls to 0, not an intermediate state."""
     rows = []
     for group, whole in (("masked LM (BERT)", BERT), ("left-to-right", _LEFT_TO_RIGHT)):
         rows.append(Row(label=f"{group}, 0", pretraining=whole, from_scratch=True, group=group))

@@ -94,7 +94,7 @@ MAIN_SETTINGS = {
     "global_batch_size": "global batch, sequences",
     "max_seq_length": "longest sequence, tokens",
     "long_seq_length": "longest sequence in the last steps, tokens",
-    "long_fraction": "fraction of the steps that is the end",
+    "long_fraction": "fraction of last steps",
     "train_seq_length": "longest sequence in training, tokens",
     "temperature": "temperature",
     "learning_rate": "learning rate, peak",

@@ -14,13 +14,13 @@ import pytest
 from tests.toy import WORDS, make_text
 from training.ablations.__main__ import AblationsRecipe, ablations
 from training.ablations.plot import plot_result
-from training.ablations.prepare import Prepared, find_text
-from training.ablations.results import Cell, Result, collect, format_cell
+from training.ablations.prepare import PreparedData, find_text
+from training.ablations.results import CellScores, Result, collect, format_cell
 from training.ablations.runs import Runs
 from training.ablations.scales import SCALES
 from training.ablations.tables import LABELLED_DATA, make_table
 from training.checkpoint import read_config
-from training.grid import run_cell
+from training.grid import run_or_look_up
 from training.pretrain import PretrainRecipe
 from training.task_card import read_task_card
 
@@ -71,8 +71,8 @@ def finished(data, tmp_path_factory, alone):
     run_dir = tmp_path_factory.mktemp("ablations") / "run"
     recipe = AblationsRecipe(data=data, run_dir=run_dir, tables=("5",), scale="smoke", tasks=("NER",), seeds=(0, 1))
     with pytest.MonkeyPatch.context() as patch:
-        cells = iter([run_cell] * 3)
-        patch.setattr("training.ablations.runs.run_cell", lambda *arguments: next(cells)(*arguments))
+        cells = iter([run_or_look_up] * 3)
+        patch.setattr("training.ablations.runs.run_or_look_up", lambda *arguments: next(cells)(*arguments))
         with pytest.raises(StopIteration):
             ablations(recipe, alone)
     killed = (run_dir / "table-5.md").read_text(), finishing_times(run_dir)
@@ -154,7 +154,7 @@ def test_again_only_looks_up(finished, alone, capsys, monkeypatch):
     """Nothing is trained twice."""
     recipe, results, _ = finished
     monkeypatch.setattr("training.ablations.runs.pretrain", None)
-    monkeypatch.setattr("training.ablations.runs.run_cell", None)
+    monkeypatch.setattr("training.ablations.runs.run_or_look_up", None)
 
     again = ablations(recipe, alone)
 
@@ -241,7 +241,7 @@ def test_another_scale_needs_another_directory(finished, alone):
 def every_run(scale, folder):
     """The runs of a scale on files that need not be there."""
     labelled = dict.fromkeys(LABELLED_DATA, (folder / "train", folder / "dev"))
-    prepared = Prepared(corpus=folder / "corpus", dev_corpus=folder / "dev", labelled=labelled)
+    prepared = PreparedData(corpus=folder / "corpus", dev_corpus=folder / "dev", labelled=labelled)
     return Runs(run_dir=folder, scale=SCALES[scale], seeds=SCALES[scale].seeds, prepared=prepared)
 
 
@@ -292,11 +292,12 @@ def test_format_says_what_is_missing():
     deviation = 100 * statistics.stdev(scores)
 
     assert (
-        format_cell(Cell(scores=scores, num_runs=4, num_failed=1)) == f"55.0 ± {deviation:.1f} (1 failed) (1 to come)"
+        format_cell(CellScores(scores=scores, num_runs=4, num_failed=1))
+        == f"55.0 ± {deviation:.1f} (1 failed) (1 to come)"
     )
-    assert format_cell(Cell(scores=(0.5,), num_runs=1, num_failed=0)) == "50.0"
-    assert format_cell(Cell(scores=(), num_runs=2, num_failed=2)) == "failed"
-    assert format_cell(Cell(scores=(), num_runs=2, num_failed=0)) == ""
+    assert format_cell(CellScores(scores=(0.5,), num_runs=1, num_failed=0)) == "50.0"
+    assert format_cell(CellScores(scores=(), num_runs=2, num_failed=2)) == "failed"
+    assert format_cell(CellScores(scores=(), num_runs=2, num_failed=0)) == ""
 
 
 @pytest.mark.parametrize(("name", "axis"), [("8", "xaxis"), ("steps", "yaxis")])
@@ -305,7 +306,7 @@ def test_pictures_are_in_percent(name, axis, monkeypatch):
     drawn = []
     monkeypatch.setattr("training.ablations.plot.save_figure", lambda figure, path: drawn.append(figure))
     table = make_table(name, SCALES["small"], ("NER",))
-    cells = [[Cell(scores=(0.25, 0.75), num_runs=2, num_failed=0)] * len(table.columns) for _ in table.rows]
+    cells = [[CellScores(scores=(0.25, 0.75), num_runs=2, num_failed=0)] * len(table.columns) for _ in table.rows]
     baselines = [("commonest tag", 0.1)] * len(table.columns)
 
     plot_result(Result(table=table, cells=cells, lm_losses=[], baselines=baselines), Path("table.png"))
