@@ -30,7 +30,7 @@ from training.loop.types import Batch
 from training.model import cpu
 from training.model.encoder import EncoderConfig
 from training.model.flops import flops_per_token, measured_peak
-from training.pretraining_objectives import MaskedLM
+from training.objectives.masked_lm import MaskedLM
 
 Step = Callable[[], None]
 

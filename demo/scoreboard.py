@@ -23,7 +23,7 @@ from training.data.columns import Columns
 from training.data.squad import read_spans
 from training.data.table_examples import read_classification
 from training.evaluate import torch_run
-from training.objectives import best_baseline
+from training.objectives.registry import best_baseline
 from training.progress_bar import ProgressBar
 from training.reports.markdown import markdown_table
 

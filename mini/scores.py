@@ -35,7 +35,7 @@ from training.data.labelled import read_examples, read_similarities
 from training.evaluate import load_for_evaluation
 from training.grid import REPORT_FILE
 from training.loop.run_directory import METRICS_FILE, read_metrics
-from training.objectives import best_baseline
+from training.objectives.registry import best_baseline
 from training.progress_bar import ProgressBar
 from training.similarity import vector_scores
 from training.task_card import TaskCard, read_task_card

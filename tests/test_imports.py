@@ -3,6 +3,7 @@
 But for `bertline.integrations`, whose modules load a library each: tests/clients/integrations/test_light.py.
 """
 
+import ast
 import json
 import os
 import subprocess
@@ -101,3 +102,79 @@ def test_telemetry_is_off(modules, home, package):
     """ONNX Runtime, which writes a file and calls home when it is imported, does not do so for us."""
     assert "onnxruntime" in modules(package)["loaded"]
     assert not list(home.rglob("*onnxruntime*"))
+
+
+def imports(path, module, modules):
+    """Those modules that a source file imports anywhere, in functions and under TYPE_CHECKING, too."""
+    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in modules)
+        elif isinstance(node, ast.ImportFrom):
+            base = package.rsplit(".", node.level - 1)[0] if node.level > 1 else package if node.level else ""
+            source = ".".join(part for part in (base, node.module) if part)
+            names = (f"{source}.{alias.name}" for alias in node.names)
+            yield from (name if name in modules else source for name in names if {name, source} & modules)
+
+
+def find_circles(graph):
+    """Groups of modules that import each other (Tarjan's strongly connected components), sorted."""
+    index, low, stack, circles = {}, {}, [], []
+
+    def visit(name):
+        index[name] = low[name] = len(index)
+        stack.append(name)
+        for other in graph[name]:
+            if other not in index:
+                visit(other)
+            if other in stack:
+                low[name] = min(low[name], low[other])
+        if low[name] == index[name]:
+            group = stack[stack.index(name) :]
+            del stack[stack.index(name) :]
+            if len(group) > 1:
+                circles.append(sorted(group))
+
+    for name in sorted(graph):
+        if name not in index:
+            visit(name)
+    return circles
+
+
+def import_graph(root, package):
+    """For each module of a package, the modules of the package that it imports."""
+    paths = {}
+    for path in (root / package).rglob("*.py"):
+        parts = path.relative_to(root).with_suffix("").parts
+        paths[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return {name: sorted({*imports(path, name, paths.keys())} - {name}) for name, path in paths.items()}
+
+
+@pytest.mark.parametrize("package", sorted(OURS))
+def test_no_modules_import_each_other(package):
+    """No package has a circle of imports among its modules, TYPE_CHECKING included."""
+    root = Path(__file__).parents[1] / ("clients" if package == "bertline" else "")
+
+    assert find_circles(import_graph(root, package)) == []
+
+
+def test_circles_are_found(tmp_path):
+    """A circle of two modules, one import of which is under TYPE_CHECKING, is found."""
+    (tmp_path / "package").mkdir()
+    for name, text in (
+        ("__init__", ""),
+        ("a", "from package.b import f"),
+        ("b", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from package import a"),
+        ("c", "from . import a"),
+    ):
+        (tmp_path / "package" / f"{name}.py").write_text(text)
+
+    assert find_circles(import_graph(tmp_path, "package")) == [["package.a", "package.b"]]
+
+
+def test_reading_checkpoints_is_light():
+    """`training.checkpoint` loads neither templates nor data readers."""
+    code = "import sys, training.checkpoint; print(sorted({'jinja2', 'pyarrow', 'matplotlib'} & set(sys.modules)))"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert result.stdout.strip() == "[]"

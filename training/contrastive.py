@@ -19,9 +19,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
 import torch
-import torch.nn.functional as F
 import tyro
-from torch import Tensor, nn
 
 from tasks.embedding import Embedding, EmbeddingSettings, Pooling
 from tasks.regression import RegressionExample
@@ -41,10 +39,10 @@ from training.loop.recipe import RecipeRecord
 from training.loop.result import write_result
 from training.loop.run_directory import RunDirectory
 from training.loop.train import train
-from training.loop.types import Batch, Evaluation, LoopSettings, Phase, Stage
+from training.loop.types import Evaluation, LoopSettings, Phase, Stage
 from training.model.heads import BertModel
-from training.model.vectors import pool
-from training.objectives import LabelledFeatures, Objective
+from training.objectives.base import LabelledFeatures
+from training.objectives.contrastive import ContrastiveObjective
 from training.provenance import PATH_FIELDS, input_digests, provenance, training_extent, training_machine
 from training.similarity import mean_of_words, similarity_scores, texts_of, vector_scores, word_overlap
 from training.task_card import TaskCard, read_task_card
@@ -121,51 +119,6 @@ class ContrastiveRecipe(LoopSettings):
         return self.head == "on" or (self.head == "auto" and self.pooling == "cls" and self.mode == "unsupervised")
 
 
-class ContrastiveObjective(Objective):
-    """Cross entropy of a text's positive, among those of the whole global batch and all negatives (InfoNCE)."""
-
-    def __init__(self, recipe: ContrastiveRecipe, world: World) -> None:
-        self.recipe = recipe
-        self.world = world
-
-    def loss(self, network: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        """The loss, summed over the texts of this process."""
-        numbers = batch.targets["labels"]
-        vectors = self._vectors(network(**batch.inputs), batch)
-        with torch.autocast(vectors.device.type, enabled=False):  # in bf16, cosines over temperature are off by 0.1
-            views = vectors.float().view(*numbers.shape, -1)
-            return {"loss": info_nce(views, numbers, temperature=self.recipe.temperature, world=self.world)}
-
-    def _vectors(self, outputs: dict[str, Tensor], batch: Batch) -> Tensor:
-        if self.recipe.with_head:
-            return outputs["pooler_output"]
-        return pool(outputs["last_hidden_state"], batch.inputs["attention_mask"], self.recipe.pooling)
-
-
-def info_nce(vectors: Tensor, numbers: Tensor, *, temperature: float, world: World) -> Tensor:
-    """Cross entropy of each text's positive by cosine / temperature, summed over the texts of this process.
-
-    The candidates are the positives and negatives of all processes. Those that are the same as the text or its
-    positive, and positives of the same text, are left out: they are no negatives.
-
-    Args:
-        vectors: [texts, views, hidden]; views are the text, its positive, and perhaps its negative.
-        numbers: [texts, views] int64; equal where the views are the same text.
-
-    Source: Gao et al. 2021, equations 1, 4 and 5; without negatives and double texts, the MultipleNegativesRankingLoss
-    of sentence-transformers.
-    """
-    vectors = F.normalize(vectors, dim=-1)
-    all_vectors, all_numbers = world.gather(vectors), world.gather(numbers)
-    candidates = all_vectors[:, 1:].transpose(0, 1).flatten(0, 1)  # all positives, then all negatives
-    own = torch.arange(len(vectors), device=vectors.device) + world.rank * len(vectors)
-    same = (numbers[:, :2, None] == all_numbers[:, 1:].T.flatten()).any(1)
-    same[:, : len(all_numbers)] |= numbers[:, :1] == all_numbers[:, 0]
-    same[torch.arange(len(own), device=own.device), own] = False
-    logits = vectors[:, 0] @ candidates.T / temperature
-    return F.cross_entropy(logits.masked_fill(same, -torch.inf), own, reduction="sum")
-
-
 def train_embedding(recipe: ContrastiveRecipe, world: World) -> Path:
     """Train, or go on with it.
 
@@ -193,7 +146,9 @@ def _train_embedding(recipe: ContrastiveRecipe, run: RunDirectory) -> Path:
     torch.manual_seed(recipe.seed)
     model = load_model(recipe.checkpoint, "embedding", new_head=True, dropout=recipe.dropout)
     model.bert.pooler.requires_grad_(recipe.with_head)
-    objective = ContrastiveObjective(recipe, world)
+    objective = ContrastiveObjective(
+        pooling=recipe.pooling, with_head=recipe.with_head, temperature=recipe.temperature, world=world
+    )
     data = FinetuningData(
         items, objective, global_batch_size=recipe.global_batch_size, seed=recipe.seed, pad_id=tokenizer.pad_id
     )
@@ -210,7 +165,7 @@ def _train_embedding(recipe: ContrastiveRecipe, run: RunDirectory) -> Path:
     progress = train(
         model,
         [Phase(data=data)],
-        objective.loss,
+        objective.losses,
         num_steps=max(1, round(recipe.num_epochs * data.num_batches(0))),
         settings=recipe,
         run=run,

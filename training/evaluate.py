@@ -35,7 +35,8 @@ from training.data.input_warnings import report_inputs
 from training.data.labelled import read_examples, read_similarities
 from training.model.heads import BertModel
 from training.model.vectors import SentenceEmbedder
-from training.objectives import OBJECTIVES, best_baseline, find_unknown_label
+from training.objectives.base import find_unknown_label
+from training.objectives.registry import OBJECTIVES, best_baseline
 from training.progress_bar import ProgressBar
 from training.similarity import texts_of, vector_scores, word_overlap
 from training.task_card import read_task_card

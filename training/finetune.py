@@ -44,14 +44,9 @@ from training.loop.train import train
 from training.loop.types import Evaluation, LoopSettings, Phase, Stage
 from training.model.encoder import EncoderConfig
 from training.model.heads import BertForSequenceRegression, BertModel
-from training.objectives import (
-    OBJECTIVES,
-    LabelledFeatures,
-    all_label_names,
-    best_baseline,
-    find_unknown_label,
-    standardise_head,
-)
+from training.objectives.base import LabelledFeatures, TaskOptions, all_label_names, find_unknown_label
+from training.objectives.registry import OBJECTIVES, best_baseline
+from training.objectives.regression import standardise_head
 from training.provenance import PATH_FIELDS, input_digests, provenance, training_extent, training_machine
 from training.reports.grid_report import Outcome, Setting, metric_of
 from training.task_card import TaskCard, read_task_card
@@ -156,7 +151,7 @@ def _finetune(recipe: FinetuneRecipe, run: RunDirectory) -> Path:
     items, left_out = label_examples(task, examples)
     dev_features = encode_examples(task, dev)  # or it says what is wrong, before the training rather than after it
     if not items:
-        raise ValueError(f"no example can be used: {objective.unusable}; the first: {left_out[0]}")
+        raise ValueError(f"no example can be used: {objective.unusable_reason}; the first: {left_out[0]}")
     data = FinetuningData(
         items, objective, global_batch_size=recipe.global_batch_size, seed=recipe.seed, pad_id=tokenizer.pad_id
     )
@@ -166,7 +161,7 @@ def _finetune(recipe: FinetuneRecipe, run: RunDirectory) -> Path:
     progress = train(
         model,
         [Phase(data=data)],
-        objective.loss,
+        objective.losses,
         num_steps=num_steps,
         settings=recipe,
         run=run,
@@ -179,7 +174,7 @@ def _finetune(recipe: FinetuneRecipe, run: RunDirectory) -> Path:
         label="fine-tune",
     )
     if world.is_main:
-        with objective.answering(model, task):
+        with objective.evaluation_head(model, task):
             task, scores = _final_scores(recipe, task, model, examples, dev, world) if dev else (task, {})
             data_paths, pairs = (*recipe.train, *recipe.dev), _pairs(examples)
             origin = provenance(recipe.checkpoint, data_paths, recipe, found, text_pairs=bool(pairs) and all(pairs))
@@ -209,12 +204,12 @@ def _remark_on_data(
     """
     objective = OBJECTIVES[recipe.task]
     num_sequences = sum(len(item.features) for item in items)
-    note = f", {len(left_out):,} left out ({objective.unusable}; the first: {left_out[0]})" if left_out else ""
+    note = f", {len(left_out):,} left out ({objective.unusable_reason}; the first: {left_out[0]})" if left_out else ""
     print(f"{_describe(task, examples)}; {num_sequences:,} sequences{note}", flush=True)
     if doubt := _doubt(task.name, getattr(task.settings, "labels", ())):
         print(f"warning: {doubt}", file=sys.stderr)
     for name, data in (("training", examples), ("dev", dev)):
-        for line in objective.doubts(task, data):
+        for line in objective.warnings(task, data):
             print(f"warning: {name} data: {line}", file=sys.stderr)
     if not dev:
         print("nothing will be scored: there are no dev data", flush=True)
@@ -230,7 +225,7 @@ def _remark_on_data(
 
 
 def _scores_on_the_way(task: AnyTask, model: BertModel, dev: Examples, world: World) -> dict[str, float]:
-    with OBJECTIVES[task.name].answering(model, task):
+    with OBJECTIVES[task.name].evaluation_head(model, task):
         return task.score(dev, predict(task, dev, torch_run(model, task, world.device)))
 
 
@@ -277,7 +272,7 @@ def task_settings(recipe: FinetuneRecipe, examples: Examples, dev: Examples) -> 
     """
     max_positions = read_shape(recipe.checkpoint).max_position_embeddings
     objective = OBJECTIVES[recipe.task]
-    max_seq_length = recipe.max_seq_length or min(objective.max_seq_length, max_positions)
+    max_seq_length = recipe.max_seq_length or min(objective.default_max_seq_length, max_positions)
     if max_seq_length > max_positions:
         raise ValueError(f"max_seq_length `{max_seq_length}` is above the checkpoint's {max_positions} positions")
     known = all_label_names(objective, examples)
@@ -291,7 +286,19 @@ def task_settings(recipe: FinetuneRecipe, examples: Examples, dev: Examples) -> 
         raise ValueError(f"`{recipe.dev[0]}` has single texts, but the training data have pairs (--columns.text-pair)")
     if len(known) == 1:
         raise ValueError(f"the only label in `{recipe.train[0]}` is `{known[0]}`; two are needed to tell them apart")
-    return objective.settings(recipe, examples, max_seq_length)
+    return objective.settings(task_options(recipe, max_seq_length), examples)
+
+
+def task_options(recipe: FinetuneRecipe, max_seq_length: int) -> TaskOptions:
+    """Return the options that the settings of the task are made of."""
+    return TaskOptions(
+        max_seq_length=max_seq_length,
+        doc_stride=recipe.doc_stride,
+        max_query_length=recipe.max_query_length,
+        max_answer_length=recipe.max_answer_length,
+        null_threshold=recipe.null_threshold,
+        has_dev=bool(recipe.dev),
+    )
 
 
 def _note_known(examples: Examples, dev: Examples) -> None:

@@ -34,7 +34,7 @@ from training.finetune import FinetuneRecipe, finetune
 from training.loop.distributed import World, world
 from training.loop.loss_monitor import DivergedError
 from training.loop.recipe import RECIPE_FILE, RecipeRecord, check_no_run
-from training.objectives import best_baseline
+from training.objectives.registry import best_baseline
 from training.provenance import PATH_FIELDS, input_digests
 from training.reports.grid_report import (
     GridReport,

@@ -42,7 +42,8 @@ from training.loop.types import Evaluation, LoopSettings, Phase
 from training.model.encoder import EncoderConfig
 from training.model.heads import BertForPreTraining, BertModel
 from training.model.initialization import initialize_local
-from training.pretraining_objectives import MaskedLM, ReplacedTokens, base_rate_scores, evaluate_pretraining
+from training.objectives.masked_lm import MaskedLM, evaluate_pretraining
+from training.objectives.replaced_tokens import ReplacedTokenDetection, base_rate_scores
 from training.provenance import checkpoint_name, training_machine
 from training.reports.model_card import score_rows
 from training.task_card import TaskCard, read_task_card
@@ -137,11 +138,12 @@ class PretrainRecipe(LoopSettings):
     def learns(self) -> MaskedLM:
         """The objective."""
         if self.objective == "masked-lm":
-            return MaskedLM()
-        return ReplacedTokens(
+            return MaskedLM(next_sentences=self.next_sentences)
+        return ReplacedTokenDetection(
             generator_layers=self.generator_layers,
             discriminator_weight=self.discriminator_weight,
             corrector_weight=self.corrector_weight,
+            next_sentences=self.next_sentences,
         )
 
     @property
@@ -336,11 +338,11 @@ def _check_init(recipe: PretrainRecipe, corpus: Corpus, config: EncoderConfig) -
 
 def _phases(corpus: Corpus, recipe: PretrainRecipe, objective: MaskedLM) -> list[Phase]:
     """Short examples, then long ones, fewer at a time."""
-    size, counts = recipe.global_batch_size, objective.counts
-    short = PretrainingData(_examples(corpus, recipe, recipe.max_seq_length), size, counts)
+    size, targets = recipe.global_batch_size, objective.targets
+    short = PretrainingData(_examples(corpus, recipe, recipe.max_seq_length), size, targets)
     if recipe.long_seq_length is None:
         return [Phase(data=short)]
-    long = PretrainingData(_examples(corpus, recipe, recipe.long_seq_length), size, counts)
+    long = PretrainingData(_examples(corpus, recipe, recipe.long_seq_length), size, targets)
     fewer = max(1, recipe.micro_batch_size * recipe.max_seq_length // recipe.long_seq_length)
     return [Phase(data=short, end=1 - recipe.long_fraction), Phase(data=long, micro_batch_size=fewer)]
 
@@ -391,7 +393,7 @@ def _plateau(corpus: Corpus, recipe: PretrainRecipe) -> Plateau:
     counts, masking = corpus.token_counts(), _shown(recipe.direction, recipe.masking)
     is_local = recipe.initialization == "local" or recipe.init
     return Plateau(
-        loss=recipe.learns.context_loss,
+        loss=recipe.learns.masked_lm_loss,
         value=masked_unigram(counts, counts, masking)["mlm_loss"],
         meaning="token frequencies alone",
         hint="no context is used yet; train longer"

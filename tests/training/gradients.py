@@ -18,7 +18,7 @@ from training.loop.gradients import accumulate_gradients
 from training.loop.prefetcher import Prefetcher
 from training.loop.types import LoopSettings, Phase, Place
 from training.model.encoder import EncoderConfig
-from training.pretraining_objectives import MaskedLM
+from training.objectives.masked_lm import MaskedLM
 
 
 def write_gradients(corpus_dir, micro_batch_size, out):

@@ -20,10 +20,8 @@ from tasks.json_files import read_json
 from tests.toy import WORDS
 from training.checkpoint import load_model
 from training.contrastive import (
-    ContrastiveObjective,
     ContrastiveRecipe,
     contrastive_items,
-    info_nce,
     recipe_from_arguments,
     train_embedding,
 )
@@ -35,6 +33,7 @@ from training.evaluate import load_for_evaluation
 from training.evaluate import main as evaluate
 from training.loop.distributed import CPU, World
 from training.loop.run_directory import RunDirectory, read_metrics
+from training.objectives.contrastive import ContrastiveObjective, info_nce
 from training.reports.samples import sample_predictions
 from training.similarity import similarity_scores
 from training.task_card import read_task_card
@@ -155,7 +154,7 @@ def test_vectors_are_those_of_training_and_of_transformers(pooling, recipe, tmp_
     pairs = read_examples("regression", recipe.dev, columns=Columns(), tokenizer=task.tokenizer)
     texts = [pair.text for pair in pairs[:8]]
     vectors = np.stack(predict(task, texts, run))
-    objective = ContrastiveObjective(replace(recipe, pooling=pooling), alone)
+    objective = ContrastiveObjective(pooling=pooling, with_head=False, temperature=0.05, world=alone)
     items = contrastive_items(Examples(("here", (text, text)) for text in texts), task, recipe)
     data = FinetuningData(items, objective, global_batch_size=8, seed=0, pad_id=task.tokenizer.pad_id)
     batch = data.batch(0, 0, slice(0, 8))

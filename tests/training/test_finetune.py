@@ -30,7 +30,9 @@ from training.evaluate import load_for_evaluation
 from training.evaluate import main as evaluate
 from training.finetune import FinetuneRecipe, finetune, main
 from training.loop.run_directory import read_metrics
-from training.objectives import OBJECTIVES, LabelledFeatures, answer_positions
+from training.objectives.base import LabelledFeatures
+from training.objectives.registry import OBJECTIVES
+from training.objectives.spans import answer_positions
 from training.task_card import read_task_card
 
 SETTINGS = {"learning_rate": 3e-3, "global_batch_size": 16, "micro_batch_size": 16, "dtype": "fp32", "dropout": 0.0}
@@ -242,8 +244,8 @@ def test_answers_that_are_too_long_are_counted(answers, doubt, tokenizer_dir):
     task = create_task("spans", Tokenizer.load(tokenizer_dir), settings)
     examples = [SpanExample("the?", "the the the", texts) for texts in answers]
 
-    assert OBJECTIVES["spans"].doubts(task, examples) == [
-        f"{count} of {total} answers are longer than 3 tokens (up to {longest}), and can never be given: raise "
+    assert OBJECTIVES["spans"].warnings(task, examples) == [
+        f"{count} of {total} answers are longer than 3 tokens (up to {longest}), and can never be predicted: raise "
         "--max-answer-length"
         for count, total, longest in doubt
     ]
@@ -253,9 +255,13 @@ def test_answers_that_are_too_long_are_counted(answers, doubt, tokenizer_dir):
     ("context", "answer", "doubt"),
     [
         ("the cat, the", "cat", ""),
-        ("the cats", "cat", "1 of 1 answers begin or end inside a word, as between `cat` and `s`: see"),
+        ("the cats", "cat", "1 of 1 answers begin or end inside a word, as between `cat` and `s`: check"),
         ("the cat", " cat ", ""),
-        ("the cat", "h", "as between `t` and `he`; 1 of them inside a token, and are learnt with all of it: see"),
+        (
+            "the cat",
+            "h",
+            "between `t` and `he`; 1 of them inside a token, and are trained with the whole token: check",
+        ),
         ("中国人", "国", ""),
         ("the-cat's", "cat", ""),
     ],
@@ -267,7 +273,7 @@ def test_answers_that_begin_or_end_inside_a_word_are_counted(context, answer, do
     context = context.ljust(start + len(answer))
     example = SpanExample("the?", context, (answer,), start)
 
-    lines = OBJECTIVES["spans"].doubts(task, [example, SpanExample("the?", "the", ())])
+    lines = OBJECTIVES["spans"].warnings(task, [example, SpanExample("the?", "the", ())])
 
     assert len(lines) == bool(doubt)
     assert doubt in "".join(lines)
@@ -343,7 +349,7 @@ def test_data_without_a_usable_answer_is_refused(answer, checkpoint, tmp_path, a
         task="spans", checkpoint=checkpoint, train=(path,), run_dir=tmp_path / "run", max_query_length=8, doc_stride=8
     )
 
-    with pytest.raises(ValueError, match=r"no example can be used: no answer stands .*a\.json`, question `1`"):
+    with pytest.raises(ValueError, match=r"no example can be used: no answer is at .*a\.json`, question `1`"):
         finetune(recipe, alone)
 
 
@@ -456,7 +462,7 @@ def test_evaluate_knows_the_columns_of_the_training(checkpoint, tmp_path, alone,
         (
             named,
             ["--columns.text", "text"],
-            f"error: `{named}`, line 2: no column `text` (columns: `sentence`, `text`, `class`)",
+            f"error: `{named}`, line 2: `text` is empty",
         ),
     ):
         monkeypatch.setattr("sys.argv", ["evaluate", str(path), "--data", str(data), *flags])
@@ -662,9 +668,9 @@ def test_words_of_running_text_are_those_of_the_training_data(checkpoint, tmp_pa
         "H&M",
         ".",
     )
-    assert "several words where they stand in running text" not in capsys.readouterr().err
+    assert "become several words in running text" not in capsys.readouterr().err
     assert tagger("chinese").complete(TaggingExample((), source="北京")).words == ("北", "京")
-    assert "33% of the words (`北京`) are several words where they stand in running text" in capsys.readouterr().err
+    assert "33% of the words (`北京`) become several words in running text" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -24,9 +24,10 @@ from training.data.finetuning import FinetuningData, label_examples
 from training.data.labelled import READERS
 from training.evaluate import load_for_evaluation
 from training.evaluate import main as evaluate
-from training.finetune import FinetuneRecipe, finetune
+from training.finetune import FinetuneRecipe, finetune, task_options
 from training.loop.run_directory import read_metrics
-from training.objectives import IGNORED, OBJECTIVES
+from training.objectives.base import IGNORED
+from training.objectives.registry import OBJECTIVES
 from training.task_card import TaskCard, read_task_card
 
 LEARN = {"learning_rate": 3e-3, "global_batch_size": 16, "micro_batch_size": 16, "dtype": "fp32", "dropout": 0.0}
@@ -72,7 +73,7 @@ def test_windows_start_half_a_window_apart_at_most(changes, doc_stride, expected
     places = dict.fromkeys(("checkpoint", "run_dir"), tmp_path)
     recipe = FinetuneRecipe(**places, **changes, train=(tmp_path,), doc_stride=doc_stride)
 
-    settings = OBJECTIVES[recipe.task].settings(recipe, EXAMPLES[recipe.task], 64)
+    settings = OBJECTIVES[recipe.task].settings(task_options(recipe, 64), EXAMPLES[recipe.task])
 
     assert settings.doc_stride == expected
 
@@ -103,8 +104,8 @@ def test_losses_equal_transformers(name, checkpoint, tmp_path):
     data = FinetuningData(items, OBJECTIVES[name], global_batch_size=2, seed=0, pad_id=0)
     whole, *parts = (data.batch(0, 0, part) for part in (slice(0, 2), slice(0, 1), slice(1, 2)))
 
-    ours = OBJECTIVES[name].loss(model, whole)["loss"] / whole.counts["loss"]
-    apart = sum(OBJECTIVES[name].loss(model, part)["loss"] for part in parts) / whole.counts["loss"]
+    ours = OBJECTIVES[name].losses(model, whole)["loss"] / whole.counts["loss"]
+    apart = sum(OBJECTIVES[name].losses(model, part)["loss"] for part in parts) / whole.counts["loss"]
     theirs = AUTO[name].from_pretrained(tmp_path / "ours").eval()
     if name == "spans":  # its softmax includes padding
         padding = [slice(0, int(part.inputs["attention_mask"].sum())) for part in parts]

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from tasks.regression import RegressionExample
 from tasks.tokenizer import Tokenizer
 from training import similarity
-from training.objectives import best_baseline
+from training.objectives.registry import best_baseline
 from training.similarity import alignment, mean_of_words, uniformity, vector_scores, word_overlap
 
 

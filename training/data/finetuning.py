@@ -12,14 +12,15 @@ from tasks.features import collate
 from training.data.examples import Examples, encode_examples
 from training.data.pretraining import random_generator
 from training.loop.types import Batch
-from training.objectives import OBJECTIVES, LabelledFeatures, Objective
+from training.objectives.base import LabelledFeatures, LabelledObjective
+from training.objectives.registry import OBJECTIVES
 
 LENGTH_STEP = 16
 """Sequences are padded to a multiple of this number of tokens, or to the longest of the data."""
 
 
 def label_examples(task: AnyTask, examples: Examples) -> tuple[list[LabelledFeatures], list[str]]:
-    """Return the labelled features of usable examples, and the locations of others (see `Objective.is_usable`).
+    """Return the labelled features of usable examples, and the locations of others (see `TaskObjective.is_usable`).
 
     Raises:
         ValueError: as `encode_examples`.
@@ -39,7 +40,13 @@ class FinetuningData:
     """Global batches of labelled features, shuffled anew each epoch; features of similar length share a batch."""
 
     def __init__(
-        self, items: Sequence[LabelledFeatures], objective: Objective, *, global_batch_size: int, seed: int, pad_id: int
+        self,
+        items: Sequence[LabelledFeatures],
+        objective: LabelledObjective,
+        *,
+        global_batch_size: int,
+        seed: int,
+        pad_id: int,
     ) -> None:
         self.items = items
         self.objective = objective
@@ -60,9 +67,9 @@ class FinetuningData:
         chosen = [self.items[number] for number in self._cached[1][index][part]]
         features = [sequence for item in chosen for sequence in item.features]
         arrays = collate(features, pad_id=self.pad_id, length=self._padded_length(chosen))
-        targets, count = self.objective.targets(chosen)
+        targets, counts = self.objective.targets(chosen)
         inputs = {name: torch.from_numpy(array) for name, array in arrays.items()}
-        return Batch(inputs, targets, {"loss": count}, int(arrays["attention_mask"].sum()))
+        return Batch(inputs, targets, counts, int(arrays["attention_mask"].sum()))
 
     def _padded_length(self, items: Sequence[LabelledFeatures]) -> int:
         """Round the length up, so that shapes are few (see `training.data.pretraining_batches`)."""

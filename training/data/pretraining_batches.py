@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from functools import partial
 from threading import Thread
 
 import numpy as np
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 
 from tasks.features import Features, collate
 from training.data.pretraining import PretrainingExample, PretrainingExamples
@@ -15,23 +17,25 @@ from training.loop.types import Batch
 
 IGNORED = -100
 """Label of positions without a prediction."""
+TargetsOf = Callable[[Sequence[PretrainingExample]], tuple[dict[str, Tensor], dict[str, int]]]
+"""Function from examples to target tensors by name, and the number of targets of each loss."""
 
 
 class PretrainingData:
     """Global batches of pretraining examples, without the last examples of an epoch that do not fill a batch.
 
     Args:
-        counts: function that returns the number of targets of each loss; by default, the batch's own counts.
+        targets: of the objective; None for those of the masked LM.
     """
 
     def __init__(
         self,
         examples: PretrainingExamples,
         global_batch_size: int,
-        counts: Callable[[Batch], dict[str, int]] | None = None,
+        targets: TargetsOf | None = None,
     ) -> None:
         self.examples = examples
-        self._counts = counts or (lambda batch: batch.counts)
+        self._targets = targets
         self.global_batch_size = global_batch_size
         self._epoch_ahead = 0  # epoch
         if examples.num_examples(0) < global_batch_size:
@@ -50,15 +54,26 @@ class PretrainingData:
             self._epoch_ahead = epoch + 1
             Thread(target=self.examples.num_examples, args=(epoch + 1,), daemon=True).start()
         first = index * self.global_batch_size
-        batch = self.examples_batch(epoch, range(first + part.start, first + part.stop))
-        return replace(batch, counts=self._counts(batch))
+        return self.examples_batch(epoch, range(first + part.start, first + part.stop))
 
     def examples_batch(self, epoch: int, numbers: Sequence[int]) -> Batch:
         """Return some examples of an epoch as one batch."""
-        return pretraining_batch([self.examples.example(epoch, number) for number in numbers], of=self.examples)
+        examples = [self.examples.example(epoch, number) for number in numbers]
+        return pretraining_batch(examples, of=self.examples, targets=self._targets)
 
 
-def pretraining_batch(examples: Sequence[PretrainingExample], *, of: PretrainingExamples) -> Batch:
+def masked_lm_targets(
+    examples: Sequence[PretrainingExample], *, next_sentences: bool
+) -> tuple[dict[str, Tensor], dict[str, int]]:
+    """Return the masked tokens [masks] and next sentence labels [examples], and the number of targets of each loss."""
+    labels = np.concatenate([x.masked_labels for x in examples])
+    targets = {"mlm": torch.from_numpy(labels), "nsp": torch.tensor([x.nsp_label for x in examples])}
+    return targets, {"mlm": len(labels)} | ({"nsp": len(examples)} if next_sentences else {})
+
+
+def pretraining_batch(
+    examples: Sequence[PretrainingExample], *, of: PretrainingExamples, targets: TargetsOf | None = None
+) -> Batch:
     """Pad examples to a batch. Masked positions are flat: row * length + column.
 
     All batches of a size have the same shape; labels that fill it up are ignored. oneDNN and torch.compile keep a
@@ -66,18 +81,16 @@ def pretraining_batch(examples: Sequence[PretrainingExample], *, of: Pretraining
 
     Args:
         of: source of the examples.
+        targets: of the objective; None for those of the masked LM.
     """
     features = [Features(input_ids=x.input_ids, token_type_ids=x.token_type_ids) for x in examples]
     arrays = collate(features, length=of.max_seq_length)
     states_per_row = of.max_seq_length * (2 if of.direction == "concatenated" else 1)
     positions = np.concatenate([row * states_per_row + x.masked_positions for row, x in enumerate(examples)])
-    labels = np.concatenate([x.masked_labels for x in examples])
-    counts = {"mlm": len(labels)} | ({"nsp": len(examples)} if of.next_sentences else {})
-    excess = len(examples) * of.max_predictions - len(labels)
+    targets_of = targets or partial(masked_lm_targets, next_sentences=of.next_sentences)
+    tensors, counts = targets_of(examples)
+    excess = len(examples) * of.max_predictions - len(positions)
     inputs = {name: torch.from_numpy(array) for name, array in arrays.items()}
     inputs["masked_positions_N"] = torch.from_numpy(np.pad(positions, (0, excess)))
-    targets = {
-        "mlm": torch.from_numpy(np.pad(labels, (0, excess), constant_values=IGNORED)),
-        "nsp": torch.tensor([x.nsp_label for x in examples]),
-    }
-    return Batch(inputs, targets, counts, int(arrays["attention_mask"].sum()))
+    tensors = tensors | {"mlm": F.pad(tensors["mlm"], (0, excess), value=IGNORED)}
+    return Batch(inputs, tensors, counts, int(arrays["attention_mask"].sum()))

@@ -17,7 +17,7 @@ from training.checkpoint import create_model, load_model, read_shape
 from training.checkpoint_writer import save_checkpoint
 from training.loop.types import Batch
 from training.model.heads import MODELS
-from training.pretraining_objectives import MaskedLM
+from training.objectives.masked_lm import MaskedLM
 from training.task_card import TaskCard
 from training.weights import from_hugging_face, read_weights, to_hugging_face
 

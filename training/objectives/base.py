@@ -1,0 +1,134 @@
+"""Protocol of all objectives: network, targets, losses, weights, result.
+
+To add a task, subclass `TaskObjective` and add it to `training.objectives.registry` (see CONTRIBUTING).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from tasks import AnyTask
+from tasks.base import TaskSettings
+from tasks.features import Features
+from training.data.examples import Examples
+from training.loop.types import Batch
+from training.model.heads import BertModel
+
+IGNORED = -100
+"""Label of tokens without a loss."""
+
+Baseline = Callable[[Sequence[Any], Sequence[Any]], dict[str, float]]
+"""Predictions without a model: train and dev examples -> scores on dev, the main score first."""
+Targets = tuple[dict[str, Tensor], dict[str, int]]
+"""Target tensors by name, and the number of targets of each loss."""
+
+
+class Objective(ABC):
+    """Objective of a training run."""
+
+    weights: Mapping[str, float] = {}
+    """Weights of losses in their sum; 1 for those not named."""
+
+    def network(self, model: Any) -> Any:
+        """Return the network to train, with the weights of a model."""
+        return model
+
+    @abstractmethod
+    def targets(self, examples: Sequence[Any]) -> Targets:
+        """Return the targets of a batch."""
+
+    @abstractmethod
+    def losses(self, network: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        """Return the losses of a batch by name, each summed over its targets."""
+
+    def result(self, network: Any) -> Any:
+        """Return the trained model of a network, without parts that only training needs."""
+        return network
+
+
+@dataclass(frozen=True, slots=True)
+class LabelledFeatures:
+    """Sequence with its labels; in multiple choice, all sequences of a question. Shuffled as a whole."""
+
+    features: tuple[Features, ...]
+    labels: tuple[int | float, ...]
+
+    @property
+    def length(self) -> int:
+        """Tokens of the longest sequence."""
+        return max(map(len, self.features))
+
+
+class LabelledObjective(Objective):
+    """Objective on labelled sequences, with the loss `loss`."""
+
+    def targets(self, examples: Sequence[LabelledFeatures]) -> Targets:
+        """Return `labels` [examples, labels], and a target for each example."""
+        return {"labels": torch.tensor([item.labels for item in examples])}, {"loss": len(examples)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskOptions:
+    """Options of a recipe that the settings of a task are made of."""
+
+    max_seq_length: int
+    doc_stride: int
+    max_query_length: int
+    max_answer_length: int
+    null_threshold: float | Literal["auto"]
+    has_dev: bool
+    """True if there are dev data."""
+
+
+class TaskObjective(LabelledObjective):
+    """Objective of fine-tuning for a task."""
+
+    default_max_seq_length: ClassVar[int] = 128
+    """Longest sequence if the recipe names none, in tokens."""
+    unusable_reason: ClassVar[str] = ""
+    """Reason why examples are left out."""
+    baselines: ClassVar[Mapping[str, Baseline]]
+    """Baselines of the task by name."""
+
+    @abstractmethod
+    def settings(self, options: TaskOptions, examples: Sequence[Any]) -> TaskSettings:
+        """Return the settings of the task."""
+
+    def label_names(self, example: Any) -> Sequence[str]:
+        """Return the labels of an example, as the settings name them."""
+        return ()
+
+    def is_usable(self, example: Any) -> bool:
+        """Return whether an example can be trained on."""
+        return True
+
+    def warnings(self, task: AnyTask, examples: Sequence[Any]) -> list[str]:
+        """Describe labels that look wrong or that no prediction can have, a line each."""
+        return []
+
+    @abstractmethod
+    def label(self, task: AnyTask, example: Any, features: Sequence[Any]) -> list[LabelledFeatures]:
+        """Return the labelled sequences of an example."""
+
+    def evaluation_head(self, model: BertModel, task: AnyTask) -> AbstractContextManager[None]:
+        """Return a context in which the network has the head for evaluation and saving, if that is another one."""
+        return nullcontext()
+
+
+def all_label_names(objective: TaskObjective, examples: Sequence[Any]) -> tuple[str, ...]:
+    """Return the labels of some examples, sorted."""
+    return tuple(sorted({name for example in examples for name in objective.label_names(example)}))
+
+
+def find_unknown_label(objective: TaskObjective, examples: Examples, known: Sequence[str]) -> tuple[str, str] | None:
+    """Return location and name of the first label that is not among the known ones; None if there is none."""
+    names, located = set(known), examples.located()
+    labels = ((location, name) for location, example in located for name in objective.label_names(example))
+    return next((label for label in labels if label[1] not in names), None)

@@ -1,0 +1,38 @@
+"""Classification: a label for a text or a pair of texts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tasks import AnyTask
+from tasks.base import TaskSettings
+from tasks.classification import ClassificationExample, ClassificationSettings
+from tasks.features import Features
+from training.baselines import majority_label
+from training.loop.types import Batch
+from training.objectives.base import Baseline, LabelledFeatures, TaskObjective, TaskOptions, all_label_names
+
+
+class ClassificationObjective(TaskObjective):
+    """Cross entropy of the label."""
+
+    baselines: ClassVar[Mapping[str, Baseline]] = {"majority label": majority_label}
+
+    def settings(self, options: TaskOptions, examples: Sequence[Any]) -> TaskSettings:
+        return ClassificationSettings(max_seq_length=options.max_seq_length, labels=all_label_names(self, examples))
+
+    def label_names(self, example: ClassificationExample) -> Sequence[str]:
+        return (example.label or "",)
+
+    def label(
+        self, task: AnyTask, example: ClassificationExample, features: Sequence[Features]
+    ) -> list[LabelledFeatures]:
+        return [LabelledFeatures(tuple(features), (task.settings.labels.index(example.label),))]
+
+    def losses(self, network: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        logits = network(**batch.inputs)["logits"].float()
+        return {"loss": F.cross_entropy(logits, batch.targets["labels"][:, 0], reduction="sum")}

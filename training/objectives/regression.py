@@ -1,0 +1,72 @@
+"""Regression: a number for a text or a pair of texts."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tasks import AnyTask
+from tasks.base import TaskSettings
+from tasks.features import Features
+from tasks.regression import RegressionExample, RegressionSettings
+from training.baselines import mean_label
+from training.loop.types import Batch
+from training.model.heads import BertForSequenceRegression, BertModel
+from training.objectives.base import Baseline, LabelledFeatures, TaskObjective, TaskOptions
+
+
+class RegressionObjective(TaskObjective):
+    """Squared error of labels, standardised by mean and deviation of the training data."""
+
+    baselines: ClassVar[Mapping[str, Baseline]] = {"mean label": mean_label}
+
+    def settings(self, options: TaskOptions, examples: Sequence[Any]) -> TaskSettings:
+        labels = np.array([example.label or 0 for example in examples], dtype=np.float64)
+        if not np.ptp(labels):
+            return RegressionSettings(max_seq_length=options.max_seq_length, label_mean=float(labels[0]))
+        return RegressionSettings(
+            max_seq_length=options.max_seq_length, label_mean=float(labels.mean()), label_deviation=float(labels.std())
+        )
+
+    def label(self, task: AnyTask, example: RegressionExample, features: Sequence[Features]) -> list[LabelledFeatures]:
+        settings = task.settings
+        return [
+            LabelledFeatures(
+                tuple(features), ((float(example.label or 0) - settings.label_mean) / settings.label_deviation,)
+            )
+        ]
+
+    @contextmanager
+    def evaluation_head(self, model: BertModel, task: AnyTask) -> Iterator[None]:
+        assert isinstance(model, BertForSequenceRegression)
+        own = model.classifier
+        model.classifier = _scaled(own, task.settings.label_deviation, task.settings.label_mean)
+        try:
+            yield
+        finally:
+            model.classifier = own
+
+    def losses(self, network: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        return {"loss": F.mse_loss(network(**batch.inputs)["logits"].float(), batch.targets["labels"], reduction="sum")}
+
+
+def standardise_head(model: BertForSequenceRegression, settings: RegressionSettings) -> None:
+    """Change a trained head, whose outputs have the labels' unit, to standardised outputs."""
+    deviation = settings.label_deviation
+    model.classifier = _scaled(model.classifier, 1 / deviation, -settings.label_mean / deviation)
+
+
+def _scaled(layer: nn.Linear, scale: float, shift: float) -> nn.Linear:
+    """Return a copy of a linear layer whose outputs are scaled, then shifted."""
+    found = copy.deepcopy(layer)
+    with torch.no_grad():
+        found.weight.copy_(layer.weight.double() * scale)
+        found.bias.copy_(layer.bias.double() * scale + shift)
+    return found

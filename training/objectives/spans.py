@@ -1,0 +1,123 @@
+"""Spans: the answer to a question as a span of a text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tasks import AnyTask
+from tasks.base import TaskSettings
+from tasks.joined_words import word_around
+from tasks.spans import SpanExample, SpanSettings, Window
+from training.baselines import first_words, no_answer
+from training.loop.types import Batch
+from training.objectives.base import Baseline, LabelledFeatures, TaskObjective, TaskOptions
+
+
+class SpanObjective(TaskObjective):
+    """Mean of the cross entropies of the answer's first and last token."""
+
+    baselines: ClassVar[Mapping[str, Baseline]] = {"first words": first_words, "always no answer": no_answer}
+    default_max_seq_length = 384
+    unusable_reason = "no answer is at its answer_start"
+
+    def settings(self, options: TaskOptions, examples: Sequence[Any]) -> TaskSettings:
+        unanswerable = any(not example.answers for example in examples)
+        if options.null_threshold == "auto" and not (unanswerable and options.has_dev):
+            raise ValueError("--null-threshold auto needs unanswerable questions in the training data, and dev data")
+        return SpanSettings(
+            max_seq_length=options.max_seq_length,
+            doc_stride=min(options.doc_stride, options.max_seq_length // 2),
+            max_query_length=options.max_query_length,
+            max_answer_length=options.max_answer_length,
+            unanswerable=unanswerable,
+            null_threshold=0.0 if options.null_threshold == "auto" else options.null_threshold,
+        )
+
+    def is_usable(self, example: SpanExample) -> bool:
+        if not example.answers:
+            return True
+        answer, start = example.answers[0], example.answer_start
+        return bool(answer.strip()) and example.context[start : start + len(answer)] == answer
+
+    def warnings(self, task: AnyTask, examples: Sequence[SpanExample]) -> list[str]:
+        return [*self._long_answers(task, examples), *self._answers_inside_words(task, examples)]
+
+    def _answers_inside_words(self, task: AnyTask, examples: Sequence[SpanExample]) -> list[str]:
+        """Warn of answers that begin or end inside a word; most are errors, and inside a token none is predictable."""
+        answered = [example for example in examples if example.answers and self.is_usable(example)]
+        inside = [item for example in answered if (item := _inside_words(example))]
+        if not inside:
+            return []
+        words = [(text, place) for example in inside for text, place in example]
+        tokens = dict(zip(words, task.tokenizer.tokenize([text for text, _ in words]), strict=True))
+        in_tokens = sum(any(place not in tokens[text, place].offsets for text, place in item) for item in inside)
+        (text, place), *_ = inside[0]
+        more = f"; {in_tokens:,} of them inside a token, and are trained with the whole token" if in_tokens else ""
+        where = f"as between `{text[:place][-20:]}` and `{text[place:][:20]}`"
+        return [
+            f"{len(inside):,} of {len(answered):,} answers begin or end inside a word, {where}{more}: check "
+            "answer and answer_start"
+        ]
+
+    def _long_answers(self, task: AnyTask, examples: Sequence[SpanExample]) -> list[str]:
+        answered = [example.answers for example in examples if example.answers]
+        lengths = iter(map(len, task.tokenizer.tokenize(list(chain.from_iterable(answered)), ids_only=True)))
+        shortest = [min(next(lengths) for _ in answers) for answers in answered]
+        most = task.settings.max_answer_length
+        if not (count := sum(length > most for length in shortest)):
+            return []
+        return [
+            f"{count:,} of {len(answered):,} answers are longer than {most} tokens (up to {max(shortest):,}), and can "
+            "never be predicted: raise --max-answer-length"
+        ]
+
+    def label(self, task: AnyTask, example: SpanExample, features: Sequence[Window]) -> list[LabelledFeatures]:
+        return [LabelledFeatures((window,), answer_positions(example, window)) for window in features]
+
+    def losses(self, network: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        """Return the loss. Padding is left out of the softmax, so that the loss does not depend on the batching."""
+        outputs = network(**batch.inputs)
+        padding = batch.inputs["attention_mask"] == 0
+        losses = [
+            F.cross_entropy(outputs[name].float().masked_fill(padding, -torch.inf), labels, reduction="sum")
+            for name, labels in zip(("start_logits", "end_logits"), batch.targets["labels"].unbind(1), strict=True)
+        ]
+        return {"loss": torch.stack(losses).mean()}
+
+
+def _inside_words(example: SpanExample) -> list[tuple[str, int]]:
+    """Return the words inside which an answer begins or ends, and the offset in each."""
+    text, answer = example.context, example.answers[0]
+    start = example.answer_start + len(answer) - len(answer.lstrip())
+    found = []
+    for place in (start, start + len(answer.strip())):
+        first, end = word_around(text, place)
+        if end > first:
+            found.append((text[first:end], place - first))
+    return found
+
+
+def answer_positions(example: SpanExample, window: Window) -> tuple[int, int]:
+    """Return the first and last token of the answer, without white space around it.
+
+    It is (0, 0), that is [CLS], if the window does not contain the whole answer.
+
+    Source: convert_examples_to_features of google-research/bert run_squad.py.
+    """
+    if not example.answers:
+        return 0, 0
+    answer = example.answers[0]
+    start = example.answer_start + len(answer) - len(answer.lstrip())
+    end = start + len(answer.strip())
+    inside = window.in_context & (window.offsets[:, 1] > start) & (window.offsets[:, 0] < end)
+    tokens = np.flatnonzero(inside)
+    if not len(tokens) or window.offsets[tokens[0], 0] > start or window.offsets[tokens[-1], 1] < end:
+        return 0, 0
+    return int(tokens[0]), int(tokens[-1])

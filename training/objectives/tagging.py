@@ -1,0 +1,97 @@
+"""Tagging: a tag for each word."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tasks import AnyTask
+from tasks.base import TaskSettings
+from tasks.joined_words import is_mark, learn_joined_words
+from tasks.tagging import TaggingExample, TaggingSettings, WordWindow
+from tasks.tags import find_malformed_tag, is_strict, is_strict_at_ends
+from training.baselines import majority_tag
+from training.loop.types import Batch
+from training.objectives.base import (
+    IGNORED,
+    Baseline,
+    LabelledFeatures,
+    Targets,
+    TaskObjective,
+    TaskOptions,
+    all_label_names,
+)
+
+MAX_SPLIT_WORDS = 0.02
+"""Fraction of words that running text splits differently, above which a warning is printed."""
+
+
+class TaggingObjective(TaskObjective):
+    """Cross entropy of the tag at the first token of each word."""
+
+    baselines: ClassVar[Mapping[str, Baseline]] = {"commonest tag": majority_tag}
+
+    def settings(self, options: TaskOptions, examples: Sequence[Any]) -> TaskSettings:
+        labels, sentences = all_label_names(self, examples), [example.tags for example in examples]
+        if odd := find_malformed_tag(labels):
+            raise ValueError(f"tag `{odd[0]}`: {odd[1]}")
+        joined = learn_joined_words([example.words for example in examples])
+        return TaggingSettings(
+            max_seq_length=options.max_seq_length,
+            labels=labels,
+            doc_stride=min(options.doc_stride, options.max_seq_length // 2),
+            strict=is_strict(sentences, labels),
+            strict_ends=is_strict_at_ends(sentences, labels),
+            joined_marks=joined.marks,
+            joined_words=joined.words,
+        )
+
+    def label_names(self, example: TaggingExample) -> Sequence[str]:
+        return example.tags
+
+    def warnings(self, task: AnyTask, examples: Sequence[TaggingExample]) -> list[str]:
+        counts = Counter(chain.from_iterable(example.words for example in examples))
+        split = {word: count for word, count in counts.items() if _is_split(task, word)}
+        num_split, num_words = sum(split.values()), counts.total()
+        if num_split <= MAX_SPLIT_WORDS * num_words:
+            return []
+        some = ", ".join(f"`{word[:20]}`" for word in list(split)[:3])
+        return [
+            f"{num_split / num_words:.0%} of the words ({some}) become several words in running text; send such "
+            "text as lists of words, or train on text that is split in the same way"
+        ]
+
+    def label(self, task: AnyTask, example: TaggingExample, features: Sequence[WordWindow]) -> list[LabelledFeatures]:
+        """Label each word in one window: the one that tags it, where it has most context."""
+        items = []
+        for window in features:
+            labels = np.full(len(window), IGNORED)
+            words, positions = window.tagged_words
+            labels[positions] = [task.settings.labels.index(example.tags[word]) for word in words]
+            if len(words):
+                items.append(LabelledFeatures((window,), tuple(labels.tolist())))
+        return items
+
+    def targets(self, examples: Sequence[LabelledFeatures]) -> Targets:
+        rows = [torch.tensor(item.labels) for item in examples]
+        padded = nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=IGNORED)
+        return {"labels": padded}, {"loss": int((padded != IGNORED).sum())}
+
+    def losses(self, network: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        labels = batch.targets["labels"]
+        logits = network(**batch.inputs)["logits"].float()[:, : labels.shape[1]]
+        return {"loss": F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum", ignore_index=IGNORED)}
+
+
+def _is_split(task: AnyTask, word: str) -> bool:
+    """Return whether a word becomes several words in running text."""
+    if (word.isascii() and word.isalnum()) or all(map(is_mark, word)):
+        return False
+    return len(task.complete(TaggingExample((), source=word)).words) > 1
