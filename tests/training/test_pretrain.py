@@ -431,7 +431,7 @@ def test_published_shapes_are_first_words(tmp_path):
         (["--global-batch-size", "100000"], "less than one batch of 100000"),
         (["--num-steps", "0"], "--num-steps must be at least 1: `0`"),
         (["--max-seq-length", "3"], "--max-seq-length must be at least 8: `3`"),
-        (["--masking-rate", "2"], "masking_rate lies above 0"),
+        (["--masking-rate", "2"], "masking_rate must be above 0"),
         (["--objective", "replaced-tokens", "--generator-layers", "5"], "above num_hidden_layers `2`"),
         (["--direction", "left-to-right", "--no-next-sentences", "--objective", "replaced-tokens"], "leave out --obj"),
         (["--init", "c", "--initialization", "local"], "(of a recipe by name: --initialization bert)"),
